@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Typed records of a site's data: what every reader returns and every learner consumes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+
+class Code(IntEnum):
+    """What a report says of a condition; CheXbert's class codes (algorithms.md 2.1)."""
+
+    BLANK = 0
+    POSITIVE = 1
+    NEGATIVE = 2
+    UNCERTAIN = 3
+
+
+CONDITIONS: tuple[str, ...] = (
+    "enlarged cardiomediastinum",
+    "cardiomegaly",
+    "lung opacity",
+    "lung lesion",
+    "edema",
+    "consolidation",
+    "pneumonia",
+    "atelectasis",
+    "pneumothorax",
+    "pleural effusion",
+    "pleural other",
+    "fracture",
+    "support devices",
+    "no finding",
+)
+"""CheXpert's 14 conditions in CheXbert's order; "no finding" only takes BLANK or POSITIVE."""
+
+SPLITS: tuple[str, ...] = ("train", "val", "test")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """One radiological examination: pictures and the report that was written for them.
+
+    Attributes:
+        images: absolute paths, in the order of the source.
+        report: the findings (and impression) after cleaning; never empty.
+        split: one of SPLITS; always the same for all studies of a patient.
+        codes: 14 values of Code in the order of CONDITIONS, or None before labelling.
+        age: years; sex: "F", "M" or None; day: days since the patient's first study.
+    """
+
+    study_id: str
+    patient_id: str
+    images: tuple[Path, ...]
+    report: str
+    split: str = "train"
+    codes: tuple[int, ...] | None = None
+    view: str = ""
+    age: float | None = None
+    sex: str | None = None
+    day: float | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entity:
+    """A marked span of a note; offsets are Python code points, end-exclusive, possibly discontinuous."""
+
+    entity_id: str
+    label: str
+    spans: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relation:
+    """A typed link between two entities of one note."""
+
+    label: str
+    head: str
+    tail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A clinical text with marked entities and relations."""
+
+    note_id: str
+    text: str
+    patient_id: str = ""
+    split: str = "train"
+    entities: tuple[Entity, ...] = ()
+    relations: tuple[Relation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A record that was left out, and why: `reason` is a short kind to count by, `detail` a sentence."""
+
+    record: str
+    reason: str
+    detail: str

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors that speak to a person in a hospital."""
+
+from __future__ import annotations
+
+
+class MedflareError(Exception):
+    """Something the user can mend: what was found, what was expected, what to do next."""
+
+    exit_code = 1
+
+
+class ConfigError(MedflareError, ValueError):
+    """One or more settings are wrong; the message lists all of them."""
+
+    exit_code = 2
+
+
+class DataError(MedflareError, ValueError):
+    """The cohort cannot be used: files missing, wrong columns, or too many studies skipped."""
+
+    exit_code = 3
+
+
+class UpdateError(MedflareError, ValueError):
+    """Shared tensors do not match what was declared before round 1."""
+
+    exit_code = 4
+
+
+class RunError(MedflareError, RuntimeError):
+    """A run did not produce what it should have."""
+
+    exit_code = 5

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""run.json: what a run was, what happened in it and what it made. Tables and pages read only this."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from medflare.errors import DataError
+
+SCHEMA_VERSION = 1
+
+
+class Part(BaseModel):
+    """Base of the record's parts: unknown keys are refused, so that the schema stays written down."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+class Traffic(Part):
+    """Bytes of one site in one round, counted from the messages' tensors, and what arithmetic expects."""
+
+    sent: int = 0
+    received: int = 0
+
+
+class RoundRecord(Part):
+    """One round as the server saw it."""
+
+    round: int
+    seconds: float
+    accepted: dict[str, int] = Field(default_factory=dict, description="site -> training examples")
+    absent: dict[str, str] = Field(default_factory=dict, description="site -> reason, for all others")
+    metrics: dict[str, dict[str, float]] = Field(default_factory=dict, description="site -> name -> value")
+    mean: dict[str, float] = Field(default_factory=dict, description="example-weighted mean over sites")
+    traffic: dict[str, Traffic] = Field(default_factory=dict)
+    checks: dict[str, float] = Field(default_factory=dict, description="norms of the global update")
+
+
+class SiteRecord(Part):
+    """What a site declared before round 1."""
+
+    backbone: str
+    fingerprint: str
+    examples: dict[str, int] = Field(default_factory=dict, description="split -> count")
+    skipped: dict[str, int] = Field(default_factory=dict, description="reason -> count")
+    heterogeneity: dict[str, Any] = Field(default_factory=dict, description="label shares, report length ...")
+
+
+class Estimate(Part):
+    """A metric with its 95 % bootstrap interval over studies."""
+
+    value: float
+    low: float
+    high: float
+
+
+class EvaluationRecord(Part):
+    """Final quality of one adapter on one site's split."""
+
+    site: str
+    role: Literal["participant", "unseen"]
+    adapter: Literal["generic", "personalised", "none"]
+    split: str
+    studies: int
+    metrics: dict[str, Estimate]
+    skipped_metrics: dict[str, str] = Field(default_factory=dict, description="metric -> why")
+    predictions: str | None = Field(None, description="path of the per-study file, relative to the record")
+
+
+class RunRecord(Part):
+    """The whole run."""
+
+    schema_version: int = SCHEMA_VERSION
+    job: str
+    method: str
+    run_id: str
+    status: Literal["running", "completed", "failed", "stopped"] = "running"
+    reason: str = ""
+    started: str
+    seconds: float = 0.0
+    configuration: dict[str, Any] = Field(default_factory=dict)
+    versions: dict[str, str] = Field(default_factory=dict)
+    seed: int = 0
+    sites: dict[str, SiteRecord] = Field(default_factory=dict)
+    parameters: dict[str, int] = Field(default_factory=dict, description="shared parameter counts by part")
+    expected_bytes_per_direction: int = 0
+    paper: dict[str, Any] = Field(default_factory=dict, description="the paper's own arithmetic, for comparison")
+    protections: list[str] = Field(default_factory=list)
+    epsilon: float | None = None
+    rounds: list[RoundRecord] = Field(default_factory=list)
+    best_round: int | None = None
+    best_metric: str = ""
+    evaluations: list[EvaluationRecord] = Field(default_factory=list)
+    artefacts: dict[str, str] = Field(default_factory=dict, description="name -> path relative to the record")
+
+    def write(self, path: Path) -> None:
+        """Writes atomically, so that a reader never sees half a record."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_suffix(".tmp")
+        scratch.write_text(self.model_dump_json(indent=1), encoding="utf-8")
+        os.replace(scratch, path)
+
+
+def read_record(path: Path) -> RunRecord:
+    """The record at `path` (a file, or a folder that holds run.json); DataError says what is wrong."""
+    path = path / "run.json" if path.is_dir() else path
+    try:
+        return RunRecord.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no run record. Name a folder that `medflare run` made.") from None
+    except (json.JSONDecodeError, ValidationError) as error:
+        raise DataError(f"{path}: is not a run record of schema {SCHEMA_VERSION}: {error}") from None

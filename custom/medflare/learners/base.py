@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The protocol between local training and whatever moves tensors between sites (design.md 3).
+
+A learner trains one task at one site and knows nothing about federation. It declares which tensors are
+shared; everything else is local for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from medflare.errors import UpdateError
+
+State = dict[str, Tensor]
+SharedSpec = dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundPlan:
+    """What the server asks of a site in one round.
+
+    Attributes:
+        round: 0-based index; rounds: how many there will be.
+        steps: optimiser steps on mini-batches, or None to let `fraction` decide.
+        fraction: share of the local training examples to visit; consecutive slices of a per-epoch
+            shuffle (algorithms.md 2.3). None with `steps` None means one epoch.
+        seed: of the run; a learner derives its own from it, its site and the round.
+        limit: at most this many studies in an evaluation of this round; None for all.
+        hints: further values a controller sends to a method, JSON types only.
+    """
+
+    round: int
+    rounds: int
+    steps: int | None = None
+    fraction: float | None = None
+    seed: int = 0
+    limit: int | None = None
+    hints: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Update:
+    """What a site returns for a round: fp32 differences of shared tensors, counts and declared sums."""
+
+    delta: State
+    examples: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    sums: State = field(default_factory=dict)
+
+
+class Learner(Protocol):
+    """Local training of one method at one site."""
+
+    def describe(self) -> dict[str, Any]:
+        """JSON facts exchanged before round 1.
+
+        Keys: `backbone` (name, fingerprint), `parameters` (trainable counts by part),
+        `adapter_config` (PEFT's dict), `export` (what the server needs to write the result folder),
+        `examples` (count per split).
+        """
+        ...
+
+    def shared_spec(self) -> SharedSpec:
+        """Names, shapes and dtypes of what may leave; fixed before round 1."""
+        ...
+
+    def initial_shared(self) -> State:
+        """Values of the shared tensors before round 1: public weights and a seed, nothing of a patient."""
+        ...
+
+    def load_shared(self, state: State) -> None:
+        """Takes the server's state; raises UpdateError on unknown or missing names, shapes, non-finite."""
+        ...
+
+    def fit(self, plan: RoundPlan) -> Update:
+        """Trains from the state loaded last."""
+        ...
+
+    def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
+        """Numbers on one split with the state loaded last; may leave the site, so no per-patient value."""
+        ...
+
+    def finish(self, plan: RoundPlan, folder: Path) -> dict[str, float]:
+        """After the last round: final test metrics, and into `folder` what stays at the site for ever
+        (personalised adapter, test predictions)."""
+        ...
+
+    def local_state(self) -> tuple[State, dict[str, Any]]:
+        """What must survive a restart (tensors, JSON values) and never leaves."""
+        ...
+
+    def load_local_state(self, tensors: State, values: Mapping[str, Any]) -> None:
+        """Puts back what `local_state` returned."""
+        ...
+
+
+def check_state(state: Mapping[str, Tensor], spec: SharedSpec, whose: str) -> None:
+    """Raises UpdateError that names every tensor of `state` that `spec` does not allow.
+
+    Checked: the set of names, shapes, and that every value is finite. Dtype may differ (bf16 on the wire).
+    """
+    problems = [f"unexpected tensor '{name}'" for name in sorted(set(state) - set(spec))]
+    problems += [f"missing tensor '{name}'" for name in sorted(set(spec) - set(state))]
+    for name in sorted(set(state) & set(spec)):
+        shape = spec[name][0]
+        if tuple(state[name].shape) != tuple(shape):
+            problems.append(f"'{name}' has shape {tuple(state[name].shape)}, expected {tuple(shape)}")
+        elif not torch.isfinite(state[name]).all():
+            problems.append(f"'{name}' has values that are not finite")
+    if problems:
+        shown = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
+        raise UpdateError(f"{whose}: {shown}.")
