@@ -9,7 +9,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "custom" / "medflare"
 ALLOWED = {
     "cohort": set(),
-    "models": set(),
+    "models": {"cohort"},
     "evaluation": {"cohort"},
     "learners": {"cohort", "models", "evaluation"},
     "aggregation": {"learners"},
