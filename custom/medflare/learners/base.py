@@ -32,7 +32,9 @@ class RoundPlan:
             shuffle (algorithms.md 2.3). None with `steps` None means one epoch.
         seed: of the run; a learner derives its own from it, its site and the round.
         limit: at most this many studies in an evaluation of this round; None for all.
-        hints: further values a controller sends to a method, JSON types only.
+        hints: further values a controller sends to a method, JSON types only. Always present from a
+            federation: `site_index` and `sites` (position of this site in the roster, and its size).
+        totals: sums over the accepted updates' `sums` of the previous round, for methods that declare any.
     """
 
     round: int
@@ -42,6 +44,7 @@ class RoundPlan:
     seed: int = 0
     limit: int | None = None
     hints: Mapping[str, Any] = field(default_factory=dict)
+    totals: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,6 +71,10 @@ class Learner(Protocol):
 
     def shared_spec(self) -> SharedSpec:
         """Names, shapes and dtypes of what may leave; fixed before round 1."""
+        ...
+
+    def sums_spec(self, sites: int) -> SharedSpec:
+        """Names, shapes and dtypes of the auxiliary sums an update carries with `sites` sites; often empty."""
         ...
 
     def initial_shared(self) -> State:
