@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The four losses of FedMRG as pure functions (paper Eq. 1, 3, 4, 5; algorithms.md 2.2)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from medflare.models.report_generator import Decoded
+
+IGNORED = -100
+
+
+def contrastive(
+    first: Tensor, second: Tensor, bank: Tensor, temperature: float, positive_in_denominator: bool = False
+) -> Tensor:
+    """L_hcl, mean over the 2N anchors (Eq. 3; MRG-1, MRG-2).
+
+    Args:
+        first, second: (N, C) unit features of two views of the same N images, row by row.
+        bank: (K, C) unit features from other sites, without gradient; K may be 0.
+        positive_in_denominator: InfoNCE; as printed (False) it is the decoupled loss, which may be negative.
+    Returns: scalar; 0 where no anchor has a negative (N = 1 and an empty bank).
+    """
+    features = torch.cat([first, second])
+    total = len(features)
+    if total <= 2 and not len(bank) and not positive_in_denominator:
+        return features.sum() * 0.0
+    similar = features @ features.T / temperature
+    partner = torch.arange(total, device=features.device).roll(len(first))
+    positive = similar.gather(1, partner[:, None]).squeeze(1)
+    left_out = torch.eye(total, dtype=torch.bool, device=features.device)
+    if not positive_in_denominator:
+        left_out = left_out | F.one_hot(partner, total).bool()
+    others = similar.masked_fill(left_out, float("-inf"))
+    if len(bank):
+        others = torch.cat([others, features @ bank.detach().to(features.dtype).T / temperature], 1)
+    return (others.logsumexp(1) - positive).mean()
+
+
+def diagnosis(logits: Tensor, codes: Tensor) -> Tensor:
+    """Mean over conditions of the 4-way cross-entropy. logits: (N, 14, 4); codes: (N, 14)."""
+    return F.cross_entropy(logits.flatten(0, 1), codes.flatten())
+
+
+def language(decoded: Decoded, targets: Tensor) -> Tensor:
+    """Mean negative log-likelihood per report token (Eq. 1 with a mean). targets: (N, T), IGNORED where padded."""
+    return F.cross_entropy(decoded.logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+
+
+def distillation(
+    student: Decoded,
+    teacher: Decoded,
+    targets: Tensor,
+    temperature: float = 2.0,
+    kl_direction: Literal["teacher_student", "student_teacher"] = "teacher_student",
+) -> Tensor:
+    """L_kd per report token: 1 − cos of hidden states + T² KL of softened distributions.
+
+    The teacher is detached (MRG-10); KL(teacher‖student) unless turned around (MRG-9); averaged over report
+    tokens, not over the batch alone (MRG-11).
+    """
+    kept = targets != IGNORED
+    log_s = F.log_softmax(student.logits[kept] / temperature, -1)
+    log_t = F.log_softmax(teacher.logits[kept].detach() / temperature, -1)
+    given, other = (log_t, log_s) if kl_direction == "teacher_student" else (log_s, log_t)
+    divergence = (given.exp() * (given - other)).sum(-1).mean()
+    cosine = F.cosine_similarity(student.hidden[kept], teacher.hidden[kept].detach(), dim=-1).mean()
+    return (1 - cosine) + temperature**2 * divergence

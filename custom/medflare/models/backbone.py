@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frozen language model: embedded or from a local folder, in the precision the machine can do.
+
+Every site must hold the same frozen weights; `fingerprint` is what the server compares before round 1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from medflare.errors import ConfigError
+
+PRECISIONS = ("auto", "fp32", "bf16", "int8", "nf4")
+DEFAULT_TEMPLATE = {
+    "prefix": "Human: <Img>",
+    "suffix": "</Img> Conditions:",
+    "instruction": " Write the findings of this chest X-ray.\nAssistant:",
+}
+"""Text around the image and the diagnosis tokens for real backbones (algorithms.md 2.1, after R2GenGPT)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Backbone:
+    """A frozen causal language model with its tokenizer.
+
+    template: the texts `prefix`, `suffix`, `instruction` around image and diagnosis tokens.
+    code_words: four words whose embeddings start the [BLA] [POS] [NEG] [UNC] rows, or None.
+    """
+
+    model: Any
+    tokenizer: Any
+    name: str
+    fingerprint: str
+    precision: str
+    template: dict[str, str]
+    code_words: tuple[str, ...] | None
+
+    @property
+    def hidden(self) -> int:
+        return int(self.model.config.hidden_size)
+
+
+def load_backbone(folder: str | Path | None, precision: str = "auto", device: str = "cpu") -> Backbone:
+    """Loads a backbone with all weights frozen and in eval mode.
+
+    Args:
+        folder: a local Hugging Face folder with safetensors weights; None for the embedded decoder.
+        precision: `auto` is bf16 where the processor computes in it, else fp32.
+    Raises: ConfigError for a missing folder, a folder without safetensors, or an unknown precision.
+    """
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from medflare.models.embedded import decoder_folder
+
+    path = decoder_folder() if folder is None else Path(folder)
+    _check_folder(path)
+    chosen = resolve_precision(precision, device)
+    kwargs: dict[str, Any] = {"dtype": torch.bfloat16 if chosen in ("bf16", "nf4") else torch.float32}
+    if chosen in ("int8", "nf4"):
+        kwargs |= {"quantization_config": _quantisation(chosen), "device_map": device}
+    model = AutoModelForCausalLM.from_pretrained(path, local_files_only=True, **kwargs)
+    if chosen not in ("int8", "nf4"):
+        model.to(device)
+    _keep_gradients_right(model)
+    model.requires_grad_(False)
+    model.eval()
+    settings = _prompt_settings(path)
+    return Backbone(
+        model=model,
+        tokenizer=AutoTokenizer.from_pretrained(path, local_files_only=True),
+        name="medflare-embedded" if folder is None else path.name,
+        fingerprint=fingerprint(path),
+        precision=chosen,
+        template=settings.get("template", DEFAULT_TEMPLATE),
+        code_words=tuple(settings["code_words"]) if "code_words" in settings else None,
+    )
+
+
+def fingerprint(folder: Path) -> str:
+    """SHA-256 over the names, dtypes, shapes and bytes of all weights, and the tokenizer.
+
+    Independent of how the weights are cut into files and of the precision they are loaded in.
+    """
+    from safetensors import safe_open
+
+    rows: dict[str, str] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as weights:
+            for name in weights.keys():  # noqa: SIM118 - safe_open is no mapping
+                tensor = weights.get_tensor(name).contiguous()
+                digest = hashlib.sha256(tensor.view(-1).view(torch.uint8).numpy()).hexdigest()
+                rows[name] = f"{tensor.dtype} {tuple(tensor.shape)} {digest}"
+    total = hashlib.sha256(json.dumps(rows, sort_keys=True).encode())
+    vocabulary = folder / "tokenizer.json"
+    if vocabulary.is_file():
+        total.update(vocabulary.read_bytes())
+    return total.hexdigest()
+
+
+def resolve_precision(precision: str, device: str) -> str:
+    """`auto` to what this machine computes fast; ConfigError for an unknown name."""
+    if precision not in PRECISIONS:
+        raise ConfigError(f"backbone.precision is '{precision}'; expected one of {', '.join(PRECISIONS)}.")
+    if precision != "auto":
+        return precision
+    return "bf16" if bf16_is_fast(device) else "fp32"
+
+
+def bf16_is_fast(device: str) -> bool:
+    """Whether the device multiplies in bf16 natively (libraries.md 6.1: 2.1 to 2.5 times fp32)."""
+    if device.startswith("cuda"):
+        return bool(torch.cuda.is_bf16_supported())
+    capabilities = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return bool(capabilities and capabilities())
+
+
+def autocast(precision: str, device: str) -> AbstractContextManager[Any]:
+    """bf16 arithmetic around a forward pass where the backbone's precision asks for it."""
+    if precision in ("bf16", "nf4"):
+        return torch.autocast("cuda" if device.startswith("cuda") else "cpu", torch.bfloat16)
+    return nullcontext()
+
+
+def _check_folder(path: Path) -> None:
+    if not path.is_dir():
+        raise ConfigError(f"backbone.folder: there is no folder '{path}'. Copy the model there, or leave it out.")
+    if not list(path.glob("*.safetensors")):
+        raise ConfigError(
+            f"backbone.folder: '{path}' has no *.safetensors file. Pickled weights (.bin) are not loaded; "
+            f"convert them with transformers' save_pretrained."
+        )
+
+
+def _prompt_settings(path: Path) -> dict[str, Any]:
+    """The backbone's own prompt texts, where its folder carries them."""
+    file = path / "medflare_prompt.json"
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+
+
+def _quantisation(precision: str) -> Any:
+    from transformers import BitsAndBytesConfig
+
+    if precision == "int8":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_compute_dtype=torch.bfloat16,
+        bnb_4bit_use_double_quant=True,
+    )
+
+
+def _keep_gradients_right(model: nn.Module) -> None:
+    """bitsandbytes 0.50 repacks 4-bit layers in eval mode on CPU; LoRA gradients are wrong afterwards.
+
+    Measured in libraries.md 4: relative error 1.0 below the top layer; this flag turns the repacking off.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False

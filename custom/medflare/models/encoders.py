@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Visual encoders F_e: radiograph in, a grid of patch features out (algorithms.md 2.1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from medflare.config import Settings
+from medflare.errors import ConfigError
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+TORCHVISION_RESNETS = ("resnet18", "resnet50", "resnet101")
+
+
+class EncoderSettings(Settings):
+    """Which network looks at the image.
+
+    weights: `embedded` (ours, only for `small`), `none`, or a local file of torchvision weights
+    (.pth or .safetensors). token_grid: pool the patch grid to this many rows and columns; None keeps it.
+    batch_norm: `average` shares running statistics like weights, `local` keeps them (algorithms.md 1.5).
+    """
+
+    name: Literal["small", "resnet18", "resnet50", "resnet101", "vit_b_16"] = "small"
+    weights: str = "embedded"
+    image_size: int = 96
+    token_grid: int | None = None
+    batch_norm: Literal["average", "local"] = "average"
+
+
+class SmallResNet(nn.Module):
+    """A residual network of 0.3 M parameters with group norm, for one grey channel.
+
+    Group norm because batch statistics of small, different hospitals do not average well and
+    per-example clipping must stay possible (algorithms.md 10). Stride 16.
+    """
+
+    def __init__(self, widths: tuple[int, ...] = (16, 32, 64, 128)) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, widths[0], 5, stride=2, padding=2, bias=False)
+        self.norm = nn.GroupNorm(8, widths[0])
+        self.blocks = nn.ModuleList(
+            ResidualBlock(before, after) for before, after in zip(widths, widths[1:], strict=False)
+        )
+        self.width = widths[-1]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, 1, H, W) -> (batch, width, H/16, W/16)."""
+        x = F.relu(self.norm(self.stem(images)))
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions, the first with stride 2, around a strided shortcut."""
+
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False)
+        self.norm1 = nn.GroupNorm(8, after)
+        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.norm2 = nn.GroupNorm(8, after)
+        self.shortcut = nn.Conv2d(before, after, 1, stride=2, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+class VisualEncoder(nn.Module):
+    """One trunk behind one interface: images in [0, 1] to patch tokens and a pooled feature."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.trunk, self.width = _trunk(settings)
+        channels = 1 if settings.name == "small" else 3
+        mean = torch.tensor(IMAGENET_MEAN if channels == 3 else (0.5,)).view(1, channels, 1, 1)
+        std = torch.tensor(IMAGENET_STD if channels == 3 else (0.25,)).view(1, channels, 1, 1)
+        self.register_buffer("mean", mean, persistent=False)
+        self.register_buffer("std", std, persistent=False)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """(batch, 1, H, W) in [0, 1] -> tokens (batch, S, C) and un-normalised pooled (batch, C)."""
+        x = (images.expand(-1, self.mean.shape[1], -1, -1) - self.mean) / self.std
+        grid = self.trunk(x)
+        pooled = grid.mean((2, 3))
+        if self.settings.token_grid is not None:
+            grid = F.adaptive_avg_pool2d(grid, self.settings.token_grid)
+        return grid.flatten(2).transpose(1, 2), pooled
+
+    @property
+    def tokens(self) -> int:
+        """How many patch tokens an image becomes."""
+        grid = self.settings.token_grid
+        if grid is None:
+            stride = 16 if self.settings.name in ("small", "vit_b_16") else 32
+            grid = -(-self.settings.image_size // stride)
+        return grid * grid
+
+    def shared_names(self) -> list[str]:
+        """State names that travel: weights, and running statistics unless they stay local.
+
+        Batch counters never travel: they are not averages of anything.
+        """
+        names = [name for name in self.state_dict() if not name.endswith("num_batches_tracked")]
+        if self.settings.batch_norm == "local":
+            names = [name for name in names if not name.endswith(("running_mean", "running_var"))]
+        return names
+
+
+class _ViTGrid(nn.Module):
+    """torchvision's ViT, giving its patch tokens as a grid."""
+
+    def __init__(self, image_size: int) -> None:
+        super().__init__()
+        from torchvision.models import vit_b_16
+
+        self.vit = vit_b_16(weights=None, image_size=image_size)
+        self.vit.heads = nn.Identity()
+        self.side = image_size // 16
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = self.vit._process_input(images)
+        first = self.vit.class_token.expand(len(patches), -1, -1)
+        encoded = self.vit.encoder(torch.cat([first, patches], 1))[:, 1:]
+        return encoded.transpose(1, 2).unflatten(2, (self.side, self.side))
+
+
+def _trunk(settings: EncoderSettings) -> tuple[nn.Module, int]:
+    """The network without its classifier, with weights loaded, and its feature width."""
+    if settings.name == "small":
+        small = SmallResNet()
+        if settings.weights == "embedded":
+            from medflare.models.embedded import encoder_state
+
+            small.load_state_dict(encoder_state())
+        elif settings.weights != "none":
+            small.load_state_dict(_read_weights(settings.weights, small))
+        return small, small.width
+    if settings.weights == "embedded":
+        raise ConfigError(
+            f"encoder.weights is 'embedded', but only the encoder 'small' ships with weights. For "
+            f"'{settings.name}' give a local file of ImageNet weights, or 'none' to start from random values."
+        )
+    if settings.name == "vit_b_16":
+        vit = _ViTGrid(settings.image_size)
+        if settings.weights != "none":
+            vit.vit.load_state_dict(_read_weights(settings.weights, vit.vit))
+        return vit, 768
+    import torchvision.models
+
+    resnet = getattr(torchvision.models, settings.name)(weights=None)
+    width = resnet.fc.in_features
+    if settings.weights != "none":
+        resnet.load_state_dict(_read_weights(settings.weights, resnet), strict=False)
+    return nn.Sequential(*list(resnet.children())[:-2]), width
+
+
+def _read_weights(file: str, network: nn.Module) -> dict[str, Tensor]:
+    """A local weight file, checked to fit `network` but for its classifier."""
+    path = Path(file)
+    if not path.is_file():
+        raise ConfigError(f"encoder.weights: there is no file '{file}'. Give a local .pth or .safetensors file.")
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        state = load_file(path)
+    else:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    state = {name: value for name, value in state.items() if not name.startswith(("fc.", "heads."))}
+    wanted = {name for name in network.state_dict() if not name.startswith(("fc.", "heads."))}
+    missing = sorted(wanted - set(state) - {n for n in wanted if n.endswith("num_batches_tracked")})
+    if missing:
+        raise ConfigError(f"encoder.weights: '{file}' lacks {len(missing)} tensors, for instance '{missing[0]}'.")
+    return state

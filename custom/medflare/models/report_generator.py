@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The FedMRG model: image encoder, diagnosis head, prompt tokens and a frozen LLM with adapters.
+
+Paper: FedMRG, sections III-A and III-B; algorithms.md 2.1. Decoder input:
+`BOS · prefix · S visual tokens · suffix · 14 diagnosis tokens · instruction · report · EOS`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from medflare.cohort.records import CONDITIONS, Code
+from medflare.config import Settings
+from medflare.models.adapters import Adapters, LoraSettings
+from medflare.models.backbone import Backbone, autocast
+from medflare.models.encoders import EncoderSettings, VisualEncoder
+
+ADAPTER_PREFIX = "adapter."
+
+
+class ModelSettings(Settings):
+    """Shape of the report generator.
+
+    projection_norm: LayerNorm after the visual projection. prompts: diagnosis tokens between image and
+    report (HCP); without them there is no diagnosis head in the loss either way, only `classification` decides.
+    """
+
+    encoder: EncoderSettings = EncoderSettings()
+    lora: LoraSettings = LoraSettings()
+    projection_norm: bool = False
+    prompts: bool = True
+
+
+class DecodingSettings(Settings):
+    """How a report is drafted. Defaults for a 7B model follow R2GenGPT (algorithms.md 2.4)."""
+
+    beams: int = 3
+    max_new_tokens: int = 120
+    min_new_tokens: int = 0
+    repetition_penalty: float = 2.0
+    length_penalty: float = 2.0
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the encoder and its heads make of a batch of images.
+
+    visual: (batch, S, hidden) projected tokens; pooled: (batch, C) un-normalised; logits: (batch, 14, 4).
+    """
+
+    visual: Tensor
+    pooled: Tensor
+    logits: Tensor
+
+    def detach(self) -> Seen:
+        return Seen(self.visual.detach(), self.pooled.detach(), self.logits.detach())
+
+
+@dataclass(slots=True)
+class Decoded:
+    """Outputs at the report positions. logits: (batch, T, vocabulary); hidden: (batch, T, h)."""
+
+    logits: Tensor
+    hidden: Tensor
+
+
+class ReportGenerator(nn.Module):
+    """Everything between an image and a report; knows no data set, no loss and no federation."""
+
+    def __init__(self, backbone: Backbone, settings: ModelSettings, adapters: tuple[str, ...], seed: int) -> None:
+        super().__init__()
+        self.settings, self.backbone = settings, backbone
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.encoder = VisualEncoder(settings.encoder)
+            self.projection = nn.Sequential(nn.Linear(self.encoder.width, backbone.hidden))
+            if settings.projection_norm:
+                self.projection.append(nn.LayerNorm(backbone.hidden))
+            self.head = nn.Linear(self.encoder.width, len(CONDITIONS) * len(Code))
+        self.prompts = nn.Parameter(self._first_prompts(seed))
+        self.adapters = Adapters(backbone.model, settings.lora, adapters, seed)
+        self._segments = {
+            name: self._ids(backbone.template[name], bos=name == "prefix") for name in ("prefix", "suffix", "instruction")
+        }
+
+    # ---- parts -------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        return self.prompts.device
+
+    def body(self) -> list[nn.Parameter]:
+        """Trainable tensors outside encoder and adapters: projection, head, prompt rows."""
+        return [*self.projection.parameters(), *self.head.parameters(), self.prompts]
+
+    def shared_tensors(self) -> dict[str, Tensor]:
+        """Live tensors that may leave, by name; the generic adapter under PEFT's names after `adapter.`."""
+        encoder = self.encoder.state_dict(keep_vars=True)
+        shared: dict[str, Tensor] = {f"encoder.{n}": encoder[n] for n in self.encoder.shared_names()}
+        shared |= {f"projection.{n}": p for n, p in self.projection.named_parameters()}
+        shared |= {f"head.{n}": p for n, p in self.head.named_parameters()}
+        shared["prompts"] = self.prompts
+        return shared
+
+    def see(self, images: Tensor) -> Seen:
+        """images: (batch, 1, H, W) in [0, 1]."""
+        with autocast(self.backbone.precision, str(self.device)):
+            tokens, pooled = self.encoder(images)
+            visual = self.projection(tokens)
+        logits = self.head(pooled.float()).unflatten(1, (len(CONDITIONS), len(Code)))
+        return Seen(visual, pooled.float(), logits)
+
+    def prefix(self, seen: Seen, codes: Tensor) -> Tensor:
+        """(batch, P, hidden): everything before the report. codes: (batch, 14) of Code."""
+        table = self._table()
+        batch, dtype = len(seen.visual), seen.visual.dtype
+        fixed = {n: table(ids.to(self.device)).to(dtype).expand(batch, -1, -1) for n, ids in self._segments.items()}
+        parts = [fixed["prefix"], seen.visual, fixed["suffix"]]
+        if self.settings.prompts:
+            parts.append(self.prompts[codes].to(dtype))
+        return torch.cat([*parts, fixed["instruction"]], 1)
+
+    def decode(self, prefix: Tensor, reports: Tensor) -> Decoded:
+        """Teacher forcing. reports: (batch, T) token ids ending in EOS, right-padded with anything.
+
+        Logits are computed at the T report positions only, not over the prefix.
+        """
+        embedded = self._table()(reports).to(prefix.dtype)
+        inputs = torch.cat([prefix, embedded[:, :-1]], 1)
+        with autocast(self.backbone.precision, str(self.device)):
+            model = self.backbone.model
+            hidden = model.get_decoder()(inputs_embeds=inputs, use_cache=False).last_hidden_state
+            hidden = hidden[:, prefix.shape[1] - 1 :]
+            return Decoded(model.get_output_embeddings()(hidden).float(), hidden.float())
+
+    @torch.no_grad()
+    def generate(self, images: Tensor, decoding: DecodingSettings, codes: Tensor | None = None) -> tuple[list[str], Tensor]:
+        """Drafts reports with whatever adapters are in use.
+
+        Returns: the reports, and the diagnosis codes (batch, 14) that prompted them (predicted from the
+        image unless `codes` is given).
+        """
+        seen = self.see(images)
+        codes = seen.logits.argmax(-1) if codes is None else codes
+        prefix = self.prefix(seen, codes).to(self._table().weight.dtype)
+        tokenizer = self.backbone.tokenizer
+        with autocast(self.backbone.precision, str(self.device)):
+            ids = self.backbone.model.generate(
+                inputs_embeds=prefix,
+                attention_mask=torch.ones(prefix.shape[:2], dtype=torch.long, device=self.device),
+                num_beams=decoding.beams,
+                do_sample=False,
+                max_new_tokens=decoding.max_new_tokens,
+                min_new_tokens=decoding.min_new_tokens or None,
+                repetition_penalty=decoding.repetition_penalty,
+                length_penalty=decoding.length_penalty if decoding.beams > 1 else None,
+                pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
+                eos_token_id=tokenizer.eos_token_id,
+            )
+        texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
+        return [" ".join(text.split()) for text in texts], codes
+
+    def tokenise(self, reports: list[str], max_tokens: int) -> list[list[int]]:
+        """Token ids of each report, cut to `max_tokens`, with one EOS."""
+        eos = self.backbone.tokenizer.eos_token_id
+        found = self.backbone.tokenizer(reports, add_special_tokens=False)["input_ids"]
+        return [[*ids[:max_tokens], eos] for ids in found]
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Eval mode inside, the former mode after."""
+        before = self.training
+        self.eval()
+        try:
+            yield
+        finally:
+            self.train(before)
+
+    def train(self, mode: bool = True) -> ReportGenerator:
+        """Train mode for the encoder and heads; the frozen decoder stays in eval but for LoRA dropout."""
+        super().train(mode)
+        self.backbone.model.train(mode and self.settings.lora.dropout > 0)
+        return self
+
+    # ---- inside ------------------------------------------------------------------------------------------
+
+    def _table(self) -> nn.Module:
+        table: nn.Module = self.backbone.model.get_input_embeddings()
+        return table
+
+    def _ids(self, text: str, bos: bool) -> Tensor:
+        tokenizer = self.backbone.tokenizer
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+        if bos and tokenizer.bos_token_id is not None:
+            ids = [tokenizer.bos_token_id, *ids]
+        return torch.tensor([ids], dtype=torch.long)
+
+    def _first_prompts(self, seed: int) -> Tensor:
+        """Start values of [BLA] [POS] [NEG] [UNC]: the backbone's code words, or noise of the table's size."""
+        table = self._table().weight.detach().float()
+        words = self.backbone.code_words
+        if words:
+            return torch.stack([table[self._ids(word, bos=False)[0]].mean(0) for word in words])
+        generator = torch.Generator().manual_seed(seed)
+        noise = torch.randn((len(Code), table.shape[1]), generator=generator)
+        return noise.to(table.device) * table.std()
+
+
+def parameter_counts(model: ReportGenerator, adapter: str) -> dict[str, int]:
+    """Trainable, travelling parameters by part; buffers are not parameters and are left out."""
+    return {
+        "encoder": sum(p.numel() for p in model.encoder.parameters()),
+        "projection": sum(p.numel() for p in model.projection.parameters()),
+        "head": sum(p.numel() for p in model.head.parameters()),
+        "prompts": model.prompts.numel(),
+        "adapter": sum(p.numel() for p in model.adapters.parameters(adapter)),
+    }
+
+
+def export_settings(model: ReportGenerator, decoding: DecodingSettings) -> dict[str, Any]:
+    """What a reader needs besides tensors to rebuild the generator; report_generator.json."""
+    return {
+        "format": 1,
+        "model": model.settings.model_dump(mode="json"),
+        "decoding": decoding.model_dump(mode="json"),
+        "backbone": {"name": model.backbone.name, "fingerprint": model.backbone.fingerprint},
+        "conditions": list(CONDITIONS),
+    }
