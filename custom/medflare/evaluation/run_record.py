@@ -89,7 +89,9 @@ class RunRecord(Part):
     sites: dict[str, SiteRecord] = Field(default_factory=dict)
     parameters: dict[str, int] = Field(default_factory=dict, description="shared parameter counts by part")
     expected_bytes_per_direction: int = 0
-    paper: dict[str, Any] = Field(default_factory=dict, description="the paper's own arithmetic, for comparison")
+    paper: dict[str, Any] = Field(
+        default_factory=dict, description="the paper's own arithmetic, for comparison"
+    )
     protections: list[str] = Field(default_factory=list)
     epsilon: float | None = None
     rounds: list[RoundRecord] = Field(default_factory=list)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clinical efficacy: precision, recall and F1 of the 14 conditions that two reports mention.
+
+Positive means code 1 (POSITIVE) only; uncertain counts as not positive. Undefined ratios are 0. All as in
+PromptMRG and cvt2distilgpt2 (algorithms.md 8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from medflare.cohort.records import CONDITIONS, Code
+from medflare.evaluation.statistics import Array, Statistic, mean_statistic
+
+COMPETITION: tuple[str, ...] = (
+    "atelectasis",
+    "cardiomegaly",
+    "consolidation",
+    "edema",
+    "pleural effusion",
+)
+"""The five conditions that the CheXpert competition scores (Irvin et al., AAAI 2019)."""
+
+RATIOS = ("precision", "recall", "f1")
+
+
+def _divide(top: Array, bottom: Array) -> Array:
+    return np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)
+
+
+def precision_recall_f1(tp: Array, fp: Array, fn: Array) -> tuple[Array, Array, Array]:
+    """Elementwise P, R and F1 of counts of any equal shape; 0 where undefined."""
+    return _divide(tp, tp + fp), _divide(tp, tp + fn), _divide(tp, tp + 0.5 * (fp + fn))
+
+
+def counts(gold: ArrayLike, predicted: ArrayLike) -> tuple[Array, Array, Array]:
+    """True positives, false positives, false negatives, each (studies, 14) of 0 and 1."""
+    first, second = np.asarray(gold), np.asarray(predicted)
+    width = len(CONDITIONS)
+    if first.shape != second.shape or first.ndim != 2 or first.shape[1] != width:
+        raise ValueError(
+            f"Codes must be (studies, {width}) for both sides; found gold {first.shape} and predicted {second.shape}."
+        )
+    is_gold, is_said = first == Code.POSITIVE, second == Code.POSITIVE
+    tp, fp, fn = is_gold & is_said, ~is_gold & is_said, is_gold & ~is_said
+    return tp.astype(np.float64), fp.astype(np.float64), fn.astype(np.float64)
+
+
+def label_statistics(gold: ArrayLike, predicted: ArrayLike, prefix: str = "label") -> dict[str, Statistic]:
+    """All averages as statistics that can be bootstrapped by summing counts.
+
+    Names: `{prefix}_{precision|recall|f1}` are example-based (P, R, F1 of each study, then the mean);
+    `{prefix}_micro_*`, `{prefix}_macro_*` over the 14 conditions; `{prefix}_micro5_*` over COMPETITION.
+    """
+    tp, fp, fn = counts(gold, predicted)
+    example = precision_recall_f1(tp.sum(1), fp.sum(1), fn.sum(1))
+    # F1 of a study is at most the mean of its P and R, hence so is the mean; a violation is a bug here.
+    assert example[2].mean() <= (example[0].mean() + example[1].mean()) / 2 + 1e-12 if len(tp) else True
+    found = {f"{prefix}_{name}": mean_statistic(column) for name, column in zip(RATIOS, example, strict=True)}
+    sums = np.concatenate([tp, fp, fn], axis=1)
+    five = [CONDITIONS.index(name) for name in COMPETITION]
+    everything = list(range(len(CONDITIONS)))
+    for position, ratio in enumerate(RATIOS):
+        found[f"{prefix}_micro_{ratio}"] = Statistic(sums, _micro(everything, position))
+        found[f"{prefix}_macro_{ratio}"] = Statistic(sums, _macro(position))
+        found[f"{prefix}_micro5_{ratio}"] = Statistic(sums, _micro(five, position))
+    return found
+
+
+def condition_statistics(
+    gold: ArrayLike, predicted: ArrayLike, prefix: str = "label"
+) -> dict[str, Statistic]:
+    """F1 of each condition: `{prefix}_f1/{condition}`."""
+    sums = np.concatenate(counts(gold, predicted), axis=1)
+    return {
+        f"{prefix}_f1/{name}": Statistic(sums, _micro([index], RATIOS.index("f1")))
+        for index, name in enumerate(CONDITIONS)
+    }
+
+
+def label_metrics(gold: ArrayLike, predicted: ArrayLike) -> dict[str, float]:
+    """Every label metric and every condition's F1 as plain numbers, fractions of 1.
+
+    Args:
+        gold, predicted: (studies, 14) integers of `medflare.cohort.records.Code`.
+    """
+    found = label_statistics(gold, predicted) | condition_statistics(gold, predicted)
+    return {name: item.value for name, item in found.items()}
+
+
+def _split(sums: Array) -> list[Array]:
+    return np.split(sums, 3, axis=-1)
+
+
+def _micro(columns: Sequence[int], position: int) -> Callable[[Array], Array]:
+    chosen: NDArray[np.intp] = np.asarray(columns, dtype=np.intp)
+
+    def score(sums: Array) -> Array:
+        tp, fp, fn = (part[..., chosen].sum(axis=-1) for part in _split(sums))
+        return precision_recall_f1(tp, fp, fn)[position]
+
+    return score
+
+
+def _macro(position: int) -> Callable[[Array], Array]:
+    def score(sums: Array) -> Array:
+        tp, fp, fn = _split(sums)
+        return precision_recall_f1(tp, fp, fn)[position].mean(axis=-1)
+
+    return score

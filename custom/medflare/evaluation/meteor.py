@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""METEOR 1.5 through coco-caption's Java program, kept as sums so that the corpus score can be resampled.
+
+The program matches words (exact, stem, synonym, paraphrase) and returns counts; the score of those counts is
+computed here (Denkowski & Lavie, WMT 2014, with the English ranking parameters), which agrees with the
+program's own to the last digit, for one study as for a corpus.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from medflare.evaluation.statistics import Array, Statistic
+
+SKIPPED = "skipped: METEOR needs Java"
+ALPHA, BETA, GAMMA, DELTA = 0.85, 0.2, 0.6, 0.75
+STAGES = np.array([1.0, 0.6, 0.8, 0.6])  # exact, stem, synonym, paraphrase
+# Columns of the program's line: lengths, function words, 4 stages x (content, content, function, function
+# matches of hypothesis and reference in turn), chunks, matched words of each.
+TEST, REFERENCE, TEST_FUNCTION, REFERENCE_FUNCTION = range(4)
+CHUNKS, TEST_MATCHED, REFERENCE_MATCHED = 20, 21, 22
+
+
+def java_present() -> bool:
+    """Whether METEOR can run on this machine."""
+    return shutil.which("java") is not None
+
+
+@functools.cache
+def _program() -> Any:
+    """The running program; it takes six seconds to start, hence one for the life of this process."""
+    from pycocoevalcap.meteor.meteor import Meteor
+
+    program = Meteor()
+    atexit.register(program.meteor_p.kill)
+    return program
+
+
+def meteor(references: Sequence[str], hypotheses: Sequence[str]) -> Statistic:
+    """METEOR of tokenised texts (entry i of both is study i); RuntimeError where Java is absent."""
+    if not java_present():
+        raise RuntimeError(SKIPPED)
+    program = _program()
+    with program.lock:
+        lines = [program._stat(h, [r]) for r, h in zip(references, hypotheses, strict=True)]
+    sums = np.asarray([[float(x) for x in line.split()] for line in lines]).reshape(-1, 23)
+    whole = (sums[:, CHUNKS] == 1) & (sums[:, TEST_MATCHED] == sums[:, TEST])
+    whole &= sums[:, REFERENCE_MATCHED] == sums[:, REFERENCE]
+    sums[whole, CHUNKS] = 0  # a report matched in one piece is not fragmented
+    return Statistic(sums, meteor_score)
+
+
+def _divide(top: Array, bottom: Array) -> Array:
+    return np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)
+
+
+def meteor_score(sums: Array) -> Array:
+    """METEOR of counts (..., 23) as the program prints them, summed over studies or not."""
+    stages = sums[..., 4:20].reshape(*sums.shape[:-1], 4, 4)
+
+    def matched_share(side: int, length: Array, function: Array) -> Array:
+        weighed = DELTA * stages[..., side] + (1 - DELTA) * stages[..., side + 2]
+        return _divide((STAGES * weighed).sum(-1), DELTA * (length - function) + (1 - DELTA) * function)
+
+    precision = matched_share(0, sums[..., TEST], sums[..., TEST_FUNCTION])
+    recall = matched_share(1, sums[..., REFERENCE], sums[..., REFERENCE_FUNCTION])
+    mean = _divide(precision * recall, ALPHA * precision + (1 - ALPHA) * recall)
+    matched = (sums[..., TEST_MATCHED] + sums[..., REFERENCE_MATCHED]) / 2
+    return mean * (1 - GAMMA * _divide(sums[..., CHUNKS], matched) ** BETA)
