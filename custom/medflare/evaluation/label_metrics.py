@@ -42,7 +42,8 @@ def counts(gold: ArrayLike, predicted: ArrayLike) -> tuple[Array, Array, Array]:
     width = len(CONDITIONS)
     if first.shape != second.shape or first.ndim != 2 or first.shape[1] != width:
         raise ValueError(
-            f"Codes must be (studies, {width}) for both sides; found gold {first.shape} and predicted {second.shape}."
+            f"Codes must be (studies, {width}) on both sides; "
+            f"found gold {first.shape} and predicted {second.shape}."
         )
     is_gold, is_said = first == Code.POSITIVE, second == Code.POSITIVE
     tp, fp, fn = is_gold & is_said, ~is_gold & is_said, is_gold & ~is_said
@@ -76,7 +77,7 @@ def condition_statistics(
     """F1 of each condition: `{prefix}_f1/{condition}`."""
     sums = np.concatenate(counts(gold, predicted), axis=1)
     return {
-        f"{prefix}_f1/{name}": Statistic(sums, _micro([index], RATIOS.index("f1")))
+        f"label_f1/{name}": Statistic(sums, _micro([index], RATIOS.index("f1")))
         for index, name in enumerate(CONDITIONS)
     }
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,12 +20,6 @@ import numpy as np
 from medflare.evaluation.statistics import Array, Statistic, mean_statistic
 
 ORDERS = 4
-TOKEN = re.compile(r"\w+(?:['\-]\w+)*|[^\w\s]")
-
-
-def tokenise(text: str) -> str:
-    """Lower-cased words and punctuation marks, one blank between; coco-caption's own tokeniser needs Java."""
-    return " ".join(TOKEN.findall(text.lower()))
 
 
 def bleu_statistics(references: Sequence[str], hypotheses: Sequence[str]) -> dict[str, Statistic]:
@@ -73,7 +66,7 @@ def sacrebleu_statistic(references: Sequence[str], hypotheses: Sequence[str]) ->
 
 
 def _sacre_bleu(sums: Array) -> Array:
-    """BLEU with the k-th order that has no match given the precision 1 / (2^k guessed) (Chen & Cherry B.3)."""
+    """BLEU in which the k-th order without a match gets the precision 1 / (2^k guessed)."""
     guessed, correct = sums[..., 2 : 2 + ORDERS], sums[..., 2 + ORDERS :]
     nothing = (correct == 0) & (guessed > 0)
     smoothed = np.where(nothing, 0.5 ** np.cumsum(nothing, axis=-1), correct)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from medflare.cohort.text import clean_report, tokens
 from medflare.evaluation import meteor as meteor_program
 from medflare.evaluation import overlap
 from medflare.evaluation.label_metrics import condition_statistics, label_metrics, label_statistics
@@ -41,20 +42,33 @@ def rule_codes(texts: Sequence[str]) -> np.ndarray:
     return np.asarray([label_report(text) for text in texts], dtype=np.int64).reshape(-1, 14)
 
 
+def tokenised(texts: Sequence[str]) -> list[str]:
+    """Lower-cased words and punctuation marks, one blank between; coco-caption's own tokeniser needs Java."""
+    return [" ".join(tokens(text)) for text in texts]
+
+
 def report_statistics(references: Sequence[str], hypotheses: Sequence[str]) -> dict[str, Statistic]:
-    """BLEU-1..4, ROUGE-L, CIDEr and sacreBLEU of raw texts; tokenised here where the metric needs it."""
+    """BLEU-1..4, ROUGE-L, CIDEr and sacreBLEU of raw texts; tokenised here where the metric needs it.
+
+    `r2gen_*` are scored after R2Gen's cleaning rules, the form in which published numbers are comparable.
+    """
     if len(references) != len(hypotheses) or not references:
         raise ValueError(
             f"Found {len(references)} references and {len(hypotheses)} generated reports; "
             "both lists must hold the same studies, at least one."
         )
-    gold = [overlap.tokenise(text) for text in references]
-    said = [overlap.tokenise(text) for text in hypotheses]
+    gold, said = tokenised(references), tokenised(hypotheses)
+    published = [
+        [" ".join(clean_report(text, "r2gen").split()) for text in texts]
+        for texts in (references, hypotheses)
+    ]
     return {
         **overlap.bleu_statistics(gold, said),
         "rouge_l": overlap.rouge_l(gold, said),
         "cider": overlap.cider(gold, said),
         "sacrebleu": overlap.sacrebleu_statistic(references, hypotheses),
+        **{f"r2gen_{name}": item for name, item in overlap.bleu_statistics(*published).items()},
+        "r2gen_rouge_l": overlap.rouge_l(*published),
     }
 
 
@@ -92,9 +106,7 @@ def evaluate_reports(
     found = report_statistics(references, hypotheses)
     skipped: dict[str, str] = {}
     if meteor_program.java_present():
-        found["meteor"] = meteor_program.meteor(
-            [overlap.tokenise(text) for text in references], [overlap.tokenise(text) for text in hypotheses]
-        )
+        found["meteor"] = meteor_program.meteor(tokenised(references), tokenised(hypotheses))
     else:
         skipped["meteor"] = meteor_program.SKIPPED
     codes = rule_codes(hypotheses) if predicted_codes is None else predicted_codes

@@ -1,16 +1,155 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optional scorers that need weights of their own, given as local folders; nothing is ever downloaded."""
+"""Optional scorers that need weights of their own, given as local folders; nothing is ever downloaded.
+
+BERTScore: Zhang et al., ICLR 2020, here unrescaled, of the last layer of the model in the folder.
+CheXbert: Smit et al., EMNLP 2020; labels chest X-ray reports only. RadGraph F1: Delbrouck et al., Findings of
+ACL 2024. RaTEScore: Zhao et al., EMNLP 2024.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from medflare.evaluation.statistics import Statistic
+import numpy as np
+
+from medflare.errors import ConfigError
+from medflare.evaluation.label_metrics import label_statistics
+from medflare.evaluation.statistics import Statistic, mean_statistic
+
+Texts = Sequence[str]
+Scored = dict[str, Statistic]
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalScorer:
+    """One row of SCORERS.
+
+    Attributes:
+        needs: files or folders that must be in the weight folder.
+        package: what `pip install` brings it.
+        score: (references, hypotheses, folder) -> statistics; imports its package itself.
+    """
+
+    needs: tuple[str, ...]
+    package: str
+    score: Callable[[Texts, Texts, Path], Scored]
+
+
+def bertscore(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
+    """Precision, recall and F1 of greedily matched token embeddings; an empty report scores 0."""
+    from torchmetrics.functional.text.bert import bert_score
+
+    kept = [i for i, text in enumerate(hypotheses) if text.strip()]
+    columns = np.zeros((3, len(hypotheses)))
+    if kept:
+        found = bert_score(
+            [hypotheses[i] for i in kept],
+            [references[i] for i in kept],
+            model_name_or_path=str(folder),
+            truncation=True,
+            batch_size=16,
+        )
+        columns[:, kept] = [np.ravel(found[name]) for name in ("precision", "recall", "f1")]
+    names = ("bertscore_precision", "bertscore_recall", "bertscore_f1")
+    return {name: mean_statistic(column) for name, column in zip(names, columns, strict=True)}
+
+
+def chexbert(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
+    """Label metrics with both sides labelled by CheXbert."""
+    from medflare.cohort.labels import chexbert_labels
+
+    return label_statistics(
+        chexbert_labels(references, folder), chexbert_labels(hypotheses, folder), prefix="chexbert"
+    )
+
+
+def radgraph(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
+    """RadGraph-XL F1 with its three rewards; "partial" is the one most papers report."""
+    from radgraph import F1RadGraph
+
+    scorer = F1RadGraph(
+        "all",
+        model_type="radgraph-xl",
+        model_cache_dir=str(folder),
+        tokenizer_cache_dir=str(folder),
+        cuda=-1,
+    )
+    rewards = scorer(hyps=list(hypotheses), refs=list(references))[1]
+    levels = ("simple", "partial", "complete")
+    return {f"radgraph_{name}": mean_statistic(column) for name, column in zip(levels, rewards, strict=True)}
+
+
+def ratescore(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
+    """RaTEScore as a fraction, with the affinity matrix for long reports."""
+    from RaTEScore import RaTEScore
+
+    scorer = RaTEScore(
+        bert_model=str(folder / "RaTE-NER-Deberta"),
+        eval_model=str(folder / "BioLORD-2023-C"),
+        use_gpu=False,
+    )
+    return {"ratescore": mean_statistic(scorer.compute_score(list(hypotheses), list(references)))}
+
+
+SCORERS: dict[str, OptionalScorer] = {
+    "bertscore": OptionalScorer(("config.json", "tokenizer_config.json"), "torchmetrics", bertscore),
+    "chexbert": OptionalScorer((), "transformers", chexbert),
+    "radgraph": OptionalScorer(("radgraph-xl/config.json", "radgraph-xl/weights.th"), "radgraph", radgraph),
+    "ratescore": OptionalScorer(
+        ("RaTE-NER-Deberta/config.json", "BioLORD-2023-C/config.json"), "RaTEScore medspacy", ratescore
+    ),
+}
 
 
 def optional_statistics(
-    references: Sequence[str], hypotheses: Sequence[str], folders: Mapping[str, str | Path]
-) -> tuple[dict[str, Statistic], dict[str, str]]:
-    """Statistics of the scorers that can run, and for every other one a line that says why not."""
-    return {}, {}
+    references: Texts, hypotheses: Texts, folders: Mapping[str, str | Path]
+) -> tuple[Scored, dict[str, str]]:
+    """Statistics of the scorers that can run, and for every other one a line that says why it was skipped.
+
+    A scorer that fails is skipped too: it runs last, and what was measured before it must not be lost.
+    """
+    unknown = sorted(set(folders) - set(SCORERS))
+    if unknown:
+        raise ConfigError(f"scorers: no such scorer {', '.join(unknown)}. Choose from: {', '.join(SCORERS)}.")
+    found: Scored = {}
+    skipped: dict[str, str] = {}
+    for name, row in SCORERS.items():
+        reason = _unusable(name, row, folders)
+        if not reason:
+            try:
+                with _offline(), contextlib.redirect_stdout(io.StringIO()):
+                    found |= row.score(references, hypotheses, Path(folders[name]))
+            except ImportError as error:
+                reason = f"skipped: {name} needs a package ({error}); pip install {row.package}"
+            except Exception as error:  # a foreign scorer may raise anything
+                reason = f"skipped: {name} failed: {type(error).__name__}: {str(error).splitlines()[:1]}"
+        if reason:
+            skipped[name] = reason
+    return found, skipped
+
+
+def _unusable(name: str, row: OptionalScorer, folders: Mapping[str, str | Path]) -> str:
+    if name not in folders:
+        return f"skipped: no local weights given (setting scorers.{name})"
+    folder = Path(folders[name])
+    if not folder.exists():
+        return f"skipped: {name}: there is no {folder}"
+    missing = [part for part in row.needs if not (folder / part).exists()]
+    return f"skipped: {name}: {folder} lacks {', '.join(missing)}" if missing else ""
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+    """Hub clients of foreign scorers refuse to download while inside."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
