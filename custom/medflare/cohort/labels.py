@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labels of a report: 14 CheXpert conditions, each blank, positive, negative or uncertain.
+
+`label_report` is a rule labeller with the classes and merge rules of the CheXpert labeler (Irvin et al.,
+AAAI 2019); `chexbert_labels` runs CheXbert from local weights. docs/labels.md has measured numbers and limits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+from medflare.cohort import label_rules as rules
+from medflare.cohort.chexbert import chexbert_labels
+from medflare.cohort.negation import Status, negation_status, status_in
+from medflare.cohort.records import CONDITIONS, Code
+
+__all__ = ["chexbert_labels", "label_report", "label_reports", "negation_status"]
+
+_INDEX = {condition: index for index, condition in enumerate(CONDITIONS)}
+_NO_FINDING = _INDEX["no finding"]
+_DEVICES = _INDEX["support devices"]
+_CARDIOMEGALY = _INDEX["cardiomegaly"]
+_EFFUSION = _INDEX["pleural effusion"]
+_RANK = {Code.BLANK: 0, Code.NEGATIVE: 1, Code.UNCERTAIN: 2, Code.POSITIVE: 3}
+_CODE = {Status.AFFIRMED: Code.POSITIVE, Status.NEGATED: Code.NEGATIVE, Status.POSSIBLE: Code.UNCERTAIN}
+_PREDICATE_CODE = {"normal": Code.NEGATIVE, "abnormal": Code.POSITIVE, "unsure": Code.UNCERTAIN}
+
+_MENTION = re.compile("|".join(rf"(?P<m{i}>\b(?:{p}))" for i, (p, _) in enumerate(rules.MENTIONS)))
+_STRUCTURE = re.compile("|".join(rf"(?P<s{i}>\b(?:{p})\b)" for i, (_, p) in enumerate(rules.STRUCTURES)))
+_PREDICATE = re.compile("|".join(rf"(?P<p{i}>\b(?:{p}))" for i, (_, p) in enumerate(rules.PREDICATES)))
+_SENTENCE_END = re.compile(
+    r"(?<!\bvs)(?:(?<!\d)\.|\.(?!\d))|[!?;](?=\s|$)|\n\s*\n|\n(?=\s*(?:[-*•]|\d{1,2}[.)]))"
+)
+_CLAUSE_END = re.compile(
+    r";|\b(?:but|however|although|though|which|while|whereas)\b|, (?=the |there |no |with )"
+    r"|\band (?=the |there |no |lungs? |both )|(?:,|\band) (?=lungs?\b)|\bwith(?:out)?\b"
+)
+_SPACE = re.compile(r"\s+")
+_WORDS_BEFORE = 40
+"""Characters before a structure in which an adjective is looked for."""
+
+
+def label_report(text: str) -> tuple[int, ...]:
+    """14 values of Code in the order of CONDITIONS; never raises on any text.
+
+    Within a report positive wins over uncertain over negative over blank. "no finding" is positive when no
+    other condition than support devices is positive or uncertain, also for a text that says nothing.
+    """
+    codes = [Code.BLANK] * len(CONDITIONS)
+    for part in _SENTENCE_END.split(text.lower()):
+        if part and not part.isspace():
+            for index, code in _sentence_codes(_SPACE.sub(" ", part).strip()):
+                if _RANK[code] > _RANK[codes[index]]:
+                    codes[index] = code
+    found = any(
+        code in (Code.POSITIVE, Code.UNCERTAIN) for index, code in enumerate(codes) if index < _DEVICES
+    )
+    codes[_NO_FINDING] = Code.BLANK if found else Code.POSITIVE
+    return tuple(int(code) for code in codes)
+
+
+def label_reports(texts: Iterable[str]) -> list[tuple[int, ...]]:
+    """`label_report` of each text."""
+    return [label_report(text) for text in texts]
+
+
+@lru_cache(maxsize=65536)
+def _sentence_codes(sentence: str) -> tuple[tuple[int, Code], ...]:
+    """(index of condition, code) of every mention in a lower-case sentence."""
+    found: list[tuple[int, Code]] = []
+    for match in _MENTION.finditer(sentence):
+        conditions = rules.MENTIONS[int(match.lastgroup[1:])][1] if match.lastgroup else ()
+        if conditions:
+            code = _CODE[status_in(sentence, match.span())]
+            for condition in conditions:
+                found.extend(_expand(condition, code))
+    for match in _STRUCTURE.finditer(sentence):
+        code = _structure_code(sentence, match.start(), match.end())
+        if code != Code.BLANK and match.lastgroup:
+            found.append((_INDEX[rules.STRUCTURES[int(match.lastgroup[1:])][0]], code))
+    return tuple(found)
+
+
+def _expand(condition: str, code: Code) -> list[tuple[int, Code]]:
+    """A mention's condition, with CheXpert's two indirect ones: heart failure and a blunted angle."""
+    affirmed = code in (Code.POSITIVE, Code.UNCERTAIN)
+    if condition == "heart failure":
+        return [(_CARDIOMEGALY, Code.UNCERTAIN)] if affirmed else []
+    if condition == "blunted angle":
+        return [(_EFFUSION, Code.UNCERTAIN)] if affirmed else []
+    return [(_INDEX[condition], code)]
+
+
+def _structure_code(sentence: str, start: int, end: int) -> Code:
+    """What the nearest predicate says of a body part: the adjective before it, else the clause after it."""
+    before = sentence[max(0, start - _WORDS_BEFORE) : start]
+    adjectives = [match for match in _PREDICATE.finditer(before) if _adjoins(before, match.end())]
+    if adjectives:
+        return _predicate_code(adjectives[-1])
+    stop = _CLAUSE_END.search(sentence, end)
+    after = _PREDICATE.search(sentence, end, stop.start() if stop else len(sentence))
+    if after:
+        return _predicate_code(after)
+    return Code.BLANK
+
+
+def _adjoins(before: str, end: int) -> bool:
+    gap = before[end:].split()
+    return len(gap) <= 3 and not any("," in word for word in gap) and not {"is", "are", "with"} & set(gap)
+
+
+def _predicate_code(match: re.Match[str]) -> Code:
+    kind = rules.PREDICATES[int(match.lastgroup[1:])][0] if match.lastgroup else ""
+    return _PREDICATE_CODE.get(kind, Code.BLANK)

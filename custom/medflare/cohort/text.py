@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Report text: two sets of cleaning rules, the findings section of a free report, tokens for metrics.
+
+`r2gen` reproduces the normalisation that published numbers were scored with, faults included
+(algorithms.md 2.5; Chen et al., "Generating Radiology Reports via Memory-driven Transformer", EMNLP 2020,
+and PromptMRG, which inherits it). `clean` is what a person would want to read. Score with both.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+Rules = Literal["clean", "r2gen"]
+RULES: tuple[Rules, ...] = ("clean", "r2gen")
+
+
+def clean_report(text: str, rules: Rules = "clean") -> str:
+    """`text` after one of the two sets of rules; the empty string where nothing is left.
+
+    Args:
+        rules: "clean" keeps case and punctuation and drops layout: whitespace, de-identification marks
+            (`XXXX`, `___`, `[** **]`), list numbers, section headings, signatures.
+            "r2gen" gives lower-cased sentences joined by " . ", see `_r2gen`.
+
+    Raises:
+        ValueError: an unknown name of rules.
+    """
+    if rules == "clean":
+        return _clean(text)
+    if rules == "r2gen":
+        return _r2gen(text)
+    raise ValueError(f"text rules '{rules}' do not exist; choose one of: {', '.join(RULES)}.")
+
+
+# --------------------------------------------------------------------------------------------- R2Gen
+
+_R2GEN_REMOVED = re.compile(r"""["'/\\]|[.,?;*!%^&_+():-\[\]{}]""")
+"""R2Gen meant to remove hyphens, but inside the class `:-[` is a range: `:;<=>?@A-Z[` go, `-` stays."""
+
+
+def _r2gen(text: str) -> str:
+    """R2Gen's cleaner for MIMIC-CXR, which for IU X-Ray gives the same words.
+
+    Quirks that are kept because they change BLEU: hyphens survive; a list number is only recognised from
+    1 to 5 and "1. " is deleted wherever it stands (also in "grade 1. "); empty sentences are not dropped,
+    so a trailing ". " or a lone list number leaves " .  ." (the published test compares a string with a
+    list, which is always unequal). Whitespace inside is left as it falls: split on whitespace to score.
+    An empty text becomes " .", as there.
+    """
+    text = text.replace("\n", " ")
+    for pair in ("__", "  ", ".."):
+        for _ in range(8):
+            text = text.replace(pair, pair[0])
+    text = text.replace("1. ", "")
+    for number in "2345":
+        text = text.replace(f". {number}. ", ". ")
+    for number in "2345":
+        text = text.replace(f" {number}. ", ". ")
+    sentences = text.strip().lower().split(". ")
+    return " . ".join(_R2GEN_REMOVED.sub("", sentence.strip()) for sentence in sentences) + " ."
+
+
+# --------------------------------------------------------------------------------------------- clean
+
+_MASK = re.compile(r"\[\*\*.*?\*\*\]|_{2,}|\b[xX]{3,}\b(?:-[xX]{3,}\b)*", re.DOTALL)
+_SIGNATURE = re.compile(
+    r"(?im)^[ \t]*(?:electronically signed|dictated (?:by|and)|signed by|transcribed by|final report$"
+    r"|report (?:approved|reviewed) by|reviewed and (?:approved|electronically)).*$"
+)
+_HEADING_WORDS = (
+    r"findings?(?: and impressions?)?|impressions?|conclusions?|comparisons?|indications?|techniques?"
+    r"|clinical (?:history|information|indication)|history|examinations?|exam|reason for (?:exam|examination)"
+    r"|recommendations?|notifications?|wet read|procedure|study|opinion|interpretation|report"
+)
+_HEADING_INLINE = re.compile(rf"(?im)(?:^|(?<=[.!?])\s)[ \t]*(?:{_HEADING_WORDS})[ \t]*:")
+_LIST_NUMBER = re.compile(r"(?m)(?:^|(?<=[.!?:])\s+)\(?\d{1,2}[.)](?=\s|[A-Za-z]|$)")
+_BULLET = re.compile(r"(?m)^[ \t]*[-*•]+[ \t]+")
+_SPACE = re.compile(r"\s+")
+_SPACE_BEFORE_POINT = re.compile(r"\s+([.,;:!?)])")
+_POINTS = re.compile(r"([.,;:])(?:\s*[.,;:])+")
+
+
+def _clean(text: str) -> str:
+    """Layout away, words and punctuation kept."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = _SIGNATURE.sub(" ", text)
+    text = _HEADING_INLINE.sub("\n", text)
+    text = _MASK.sub(" ", text)
+    text = _BULLET.sub("", text)
+    text = _LIST_NUMBER.sub(" ", text)
+    text = _SPACE.sub(" ", text)
+    text = _SPACE_BEFORE_POINT.sub(r"\1", text)
+    text = _POINTS.sub(r"\1", text)
+    return text.strip(" ,;:-").removeprefix(". ").strip()
+
+
+# ------------------------------------------------------------------------------------------ sections
+
+_HEADING = re.compile(rf"(?m)^[ \t]*(?:([A-Z][A-Z0-9 /,&()'-]{{2,60}})|((?i:{_HEADING_WORDS})))[ \t]*:")
+_WANTED = (re.compile(r"\bfindings?\b"), re.compile(r"\b(?:impressions?|conclusions?|opinion)\b"))
+
+
+def findings_section(report_text: str) -> str:
+    """The text under FINDINGS, else under IMPRESSION, of a free report such as MIMIC-CXR's; else "".
+
+    A heading is a line that starts with capitals and a colon, or with a known section name and a colon.
+    A text without any heading is taken to be the section itself. Whitespace runs become one space.
+    """
+    headings = list(_HEADING.finditer(report_text))
+    if not headings:
+        return _SPACE.sub(" ", report_text).strip()
+    ends = [heading.start() for heading in headings[1:]] + [len(report_text)]
+    for wanted in _WANTED:
+        parts = [
+            report_text[heading.end() : end]
+            for heading, end in zip(headings, ends, strict=True)
+            if wanted.search((heading[1] or heading[2]).lower())
+        ]
+        section = _SPACE.sub(" ", " ".join(parts)).strip()
+        if section:
+            return section
+    return ""
+
+
+# -------------------------------------------------------------------------------------------- tokens
+
+_TOKEN = re.compile(r"\d+(?:[.,]\d+)+|\w+(?:['’-]\w+)*|[^\w\s]")
+
+
+def tokens(text: str) -> list[str]:
+    """Lower-cased words and single punctuation marks; decimals and hyphenated words stay whole."""
+    return _TOKEN.findall(text.lower())
