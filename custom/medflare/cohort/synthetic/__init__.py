@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Synthetic hospitals: deterministic chest radiographs, reports in house styles, patients over time."""
+
+from .findings import Finding
+from .hospitals import (
+    DEMO_HOSPITALS,
+    UNSEEN_HOSPITAL,
+    HospitalProfile,
+    SyntheticStudy,
+    contact_sheet,
+    generate,
+    generate_reports,
+    pretraining_hospitals,
+    write_hospital,
+)
+from .scanner import Scanner
+from .styles.reports import STYLES, HouseStyle
+
+__all__ = [
+    "DEMO_HOSPITALS",
+    "STYLES",
+    "UNSEEN_HOSPITAL",
+    "Finding",
+    "HospitalProfile",
+    "HouseStyle",
+    "Scanner",
+    "SyntheticStudy",
+    "contact_sheet",
+    "generate",
+    "generate_reports",
+    "pretraining_hospitals",
+    "write_hospital",
+]

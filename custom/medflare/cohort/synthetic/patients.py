@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Synthetic patients: who they are, when they come, what they have, and how it changes between visits.
+
+Every patient is drawn from its own random streams, keyed by (hospital seed, patient index, purpose), so that
+neither their number nor their order matters, and the text never disturbs the picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from .anatomy import Anatomy
+from .findings import DEVICES, Finding
+
+Sex = Literal["F", "M"]
+STREAMS = {"person": 0, "course": 1, "anatomy": 2, "exposure": 3, "wording": 4}
+MAX_FINDINGS = 3  # besides devices, so that reports stay within about 60 words
+
+# condition -> prevalence at 60 years, log growth per 20 years, factor for men, days it lasts (0 = always)
+_EPIDEMIOLOGY: Mapping[str, tuple[float, float, float, float]] = {
+    "enlarged cardiomediastinum": (0.08, 0.25, 1.1, 0),
+    "cardiomegaly": (0.17, 0.40, 0.9, 0),
+    "edema": (0.10, 0.35, 1.0, 12),
+    "pleural effusion": (0.16, 0.30, 1.0, 40),
+    "pneumothorax": (0.09, -0.30, 1.5, 20),
+    "consolidation": (0.11, 0.05, 1.0, 25),
+    "pneumonia": (0.10, 0.00, 1.0, 20),
+    "lung opacity": (0.11, 0.10, 1.0, 40),
+    "lung lesion": (0.10, 0.30, 1.3, 0),
+    "atelectasis": (0.13, 0.20, 1.0, 20),
+    "pleural other": (0.08, 0.30, 1.5, 0),
+    "fracture": (0.08, 0.20, 1.2, 120),
+    "support devices": (0.16, 0.20, 1.0, 30),
+}
+_PATCHES = ("lung opacity", "lung lesion", "consolidation", "pneumonia")
+_TWO_SIDED = {"lung opacity": 0.2, "pneumonia": 0.2, "atelectasis": 0.25, "pleural effusion": 0.3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """One visit: days since the patient's first, age in years then, and what is found (resolved ones too)."""
+
+    day: int
+    age: int
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patient:
+    """A person with visits; `index` is the number in the hospital, from 0."""
+
+    index: int
+    age: int  # years at the first visit
+    sex: Sex
+    visits: tuple[Visit, ...]
+
+
+def stream(seed: int, patient: int, purpose: str, visit: int = 0) -> np.random.Generator:
+    """The random stream of one purpose of one patient (and visit)."""
+    return np.random.Generator(
+        np.random.PCG64(np.random.SeedSequence((seed, patient, STREAMS[purpose], visit)))
+    )
+
+
+def draw_patient(
+    seed: int,
+    index: int,
+    visits: tuple[int, int],
+    age: tuple[float, float],
+    women: float,
+    prevalence: Mapping[str, float],
+) -> Patient:
+    """Draw one patient.
+
+    Args:
+        visits: fewest and most visits; age: mean and standard deviation in years; women: share of women.
+        prevalence: condition -> multiplier of the base prevalence, 1 where absent.
+    """
+    who, course = stream(seed, index, "person"), stream(seed, index, "course")
+    years = int(np.clip(round(who.normal(*age)), 18, 96))
+    sex: Sex = "F" if who.random() < women else "M"
+    count = int(who.integers(visits[0], visits[1] + 1))
+    chance = {c: _chance(c, years, sex) * prevalence.get(c, 1.0) for c in _EPIDEMIOLOGY}
+    found = _first(chance, course)
+    day, rows = 0, [Visit(day=0, age=years, findings=tuple(found))]
+    for _ in range(count - 1):
+        gap = max(1, round(float(np.exp(course.normal(3.6, 0.9)))))
+        day += gap
+        found = _next([f for f in found if f.change != "resolved"], gap, years, chance, course)
+        rows.append(Visit(day=day, age=years + day // 365, findings=tuple(found)))
+    return Patient(index=index, age=years, sex=sex, visits=tuple(rows))
+
+
+def draw_anatomy(seed: int, patient: Patient) -> Anatomy:
+    """The body of a patient, constant over the visits."""
+    rng = stream(seed, patient.index, "anatomy")
+    old = (patient.age - 55) / 20
+    woman = patient.sex == "F"
+    fat = float(np.clip(rng.beta(2.2, 3.2), 0, 1))
+    base = 0.47 + rng.normal(0, 0.035) - 0.05 * fat
+    return Anatomy(
+        width=0.735 - 0.03 * woman + rng.normal(0, 0.022),
+        apex=-0.80 + rng.normal(0, 0.025),
+        base=(base, base + 0.06 + rng.normal(0, 0.015)),
+        heart=float(np.clip(0.435 + 0.012 * old + 0.02 * fat + rng.normal(0, 0.016), 0.38, 0.485)),
+        heart_tilt=0.62 - 0.25 * fat + rng.normal(0, 0.06),
+        mediastinum=0.110 + 0.008 * old + 0.008 * fat + abs(rng.normal(0, 0.006)),
+        knob=float(np.clip(0.045 + 0.018 * old + rng.normal(0, 0.008), 0.015, 0.09)),
+        rib_spacing=0.165 + rng.normal(0, 0.007),
+        rib_phase=rng.random(),
+        rib_slope=0.20 + rng.normal(0, 0.035),
+        bone=float(np.clip(1.02 - 0.10 * old - 0.06 * woman + rng.normal(0, 0.06), 0.65, 1.25)),
+        fat=fat,
+        breast=float(np.clip(0.35 + 0.5 * fat + rng.normal(0, 0.15), 0.1, 1)) if woman else 0.0,
+        clavicle=-0.56 + rng.normal(0, 0.025),
+        hilum=1.0 + 0.05 * old + rng.normal(0, 0.08),
+        seed=int(rng.integers(2**31)),
+    )
+
+
+def _chance(condition: str, age: float, sex: Sex) -> float:
+    prevalence, growth, men, _ = _EPIDEMIOLOGY[condition]
+    return float(prevalence * np.exp(growth * (age - 60) / 20) * (men if sex == "M" else 1.0))
+
+
+def _first(chance: Mapping[str, float], rng: np.random.Generator) -> list[Finding]:
+    """What a patient has at the first visit."""
+    found: list[Finding] = []
+    for condition, base in chance.items():
+        have = {f.condition for f in found}
+        p = base
+        if condition in ("edema", "pleural effusion") and have & {"cardiomegaly", "edema"}:
+            p *= 1.7
+        if condition == "support devices" and len(found) > 1:
+            p *= 1.8
+        if rng.random() < min(p, 0.75):
+            _join(found, _draw(condition, rng))
+    return found
+
+
+def _join(found: list[Finding], new: Finding) -> None:
+    """Add a finding unless the list is full or the place is taken by another patch."""
+    if (
+        new.condition != "support devices"
+        and sum(f.condition != "support devices" for f in found) >= MAX_FINDINGS
+    ):
+        return
+    if new.condition in _PATCHES:
+        wet = any(
+            f.condition in ("pleural effusion", "atelectasis") and set(f.sides) & set(new.sides)
+            for f in found
+        )
+        if wet and new.zone == "lower":
+            new = replace(new, zone="mid")
+        for f in found:
+            if f.condition in _PATCHES and f.zone == new.zone and set(f.sides) & set(new.sides):
+                return
+    found.append(new)
+
+
+def _draw(condition: str, rng: np.random.Generator) -> Finding:
+    """A new finding with random extent, side and zone."""
+    extent, u, v = (float(rng.random()) for _ in range(3))
+    spot = (float(rng.uniform(-1, 1)), float(rng.uniform(-1, 1)))
+    side = zone = kind = ""
+    if condition == "support devices":
+        kind = DEVICES[int(u * len(DEVICES))]
+    elif condition not in ("enlarged cardiomediastinum", "cardiomegaly", "edema"):
+        two = _TWO_SIDED.get(condition, 0.0)
+        side = "bilateral" if u < two else "right" if u < two + 0.5 * (1 - two) else "left"
+    if condition in (*_PATCHES, "fracture"):
+        zone = ("upper", "mid", "lower")[int(v * 3)]
+    elif condition == "atelectasis":
+        zone = "lower"
+    elif condition == "pleural other":
+        zone = "upper" if v < 0.4 else "lower"
+    return Finding(
+        condition=condition, extent=0.04 + 0.96 * extent, side=side, zone=zone, kind=kind, spot=spot
+    )
+
+
+def _next(
+    found: list[Finding], gap: int, age: int, chance: Mapping[str, float], rng: np.random.Generator
+) -> list[Finding]:
+    """The findings `gap` days later, each with what changed; resolved ones are kept once, marked."""
+    later: list[Finding] = []
+    recovery = 0.85 - 0.15 * float(np.clip((age - 60) / 20, -1, 1.5))
+    for f in found:
+        tau = _EPIDEMIOLOGY[f.condition][3]
+        fade = recovery * (1 - np.exp(-gap / tau)) if tau else 0.0
+        fate, step = rng.random(), rng.normal(0, 0.22)
+        if fate < 0.8 * fade:
+            later.append(replace(f, change="resolved"))
+            continue
+        if f.condition == "support devices" or abs(step) < 0.12:
+            later.append(replace(f, change="unchanged"))
+            continue
+        grow = step - 0.15 * fade if tau else abs(step) * (1 if fate > 0.25 else -0.6)
+        extent = float(np.clip(f.extent + grow, 0.04, 1.0))
+        moved = extent - f.extent
+        change = "unchanged" if abs(moved) < 0.08 else "increased" if moved > 0 else "decreased"
+        later.append(replace(f, extent=extent if change != "unchanged" else f.extent, change=change))
+    for condition, p in chance.items():
+        appears = rng.random() < min(0.4 * p, 0.5)
+        new = replace(_draw(condition, rng), change="new")
+        if appears and all(f.condition != condition for f in later):
+            _join(later, new)
+    return later
+
+
+def courses(
+    seed: int,
+    patients: int,
+    visits: tuple[int, int],
+    age: tuple[float, float],
+    women: float,
+    prevalence: Mapping[str, float],
+) -> Iterator[Patient]:
+    """Patients 0 .. patients - 1 of one hospital."""
+    for index in range(patients):
+        yield draw_patient(seed, index, visits, age, women, prevalence)
