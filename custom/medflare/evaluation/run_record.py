@@ -48,7 +48,9 @@ class SiteRecord(Part):
     fingerprint: str
     examples: dict[str, int] = Field(default_factory=dict, description="split -> count")
     skipped: dict[str, int] = Field(default_factory=dict, description="reason -> count")
-    heterogeneity: dict[str, Any] = Field(default_factory=dict, description="label shares, report length ...")
+    heterogeneity: dict[str, Any] = Field(
+        default_factory=dict, description="what cohort.partition.heterogeneity says"
+    )
 
 
 class Estimate(Part):
@@ -70,6 +72,21 @@ class EvaluationRecord(Part):
     metrics: dict[str, Estimate]
     skipped_metrics: dict[str, str] = Field(default_factory=dict, description="metric -> why")
     predictions: str | None = Field(None, description="path of the per-study file, relative to the record")
+
+
+class ComparisonRecord(Part):
+    """Two systems on the same studies: `ours` minus `theirs`, 95 % interval, two-sided p-value."""
+
+    metric: str
+    site: str = Field(description="where both were scored; 'all' for pooled studies")
+    ours: str = Field(
+        description="as tables name it: '<method> <adapter>', for instance 'FedMRG personalised'"
+    )
+    theirs: str
+    value: float
+    low: float
+    high: float
+    p: float
 
 
 class RunRecord(Part):
@@ -98,6 +115,7 @@ class RunRecord(Part):
     best_round: int | None = None
     best_metric: str = ""
     evaluations: list[EvaluationRecord] = Field(default_factory=list)
+    comparisons: list[ComparisonRecord] = Field(default_factory=list)
     artefacts: dict[str, str] = Field(default_factory=dict, description="name -> path relative to the record")
 
     def write(self, path: Path) -> None:

@@ -97,7 +97,7 @@ def ratescore(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
 
 SCORERS: dict[str, OptionalScorer] = {
     "bertscore": OptionalScorer(("config.json", "tokenizer_config.json"), "torchmetrics", bertscore),
-    "chexbert": OptionalScorer((), "transformers", chexbert),
+    "chexbert": OptionalScorer(("chexbert.pth", "vocab.txt"), "transformers", chexbert),
     "radgraph": OptionalScorer(("radgraph-xl/config.json", "radgraph-xl/weights.th"), "radgraph", radgraph),
     "ratescore": OptionalScorer(
         ("RaTE-NER-Deberta/config.json", "BioLORD-2023-C/config.json"), "RaTEScore medspacy", ratescore

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model wrote for every test study of a site: one JSON object per line.
+
+The file holds reports, so it stays where the studies are; a run record names it by a relative path.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from medflare.cohort.records import CONDITIONS
+from medflare.errors import DataError
+from medflare.evaluation.run_record import ComparisonRecord, Part
+from medflare.evaluation.statistics import Statistic, paired_difference
+
+WIDTH = len(CONDITIONS)
+
+
+class Prediction(Part):
+    """One study: what the radiologist wrote, what the model wrote, and what the labeller reads in both."""
+
+    study_id: str
+    patient_id: str
+    site: str
+    adapter: Literal["generic", "personalised", "none"]
+    reference: str
+    generated: str
+    gold_codes: tuple[int, ...] = Field(min_length=WIDTH, max_length=WIDTH)
+    predicted_codes: tuple[int, ...] = Field(min_length=WIDTH, max_length=WIDTH)
+    image: str | None = Field(None, description="path relative to this file, or none")
+
+
+def write_predictions(path: Path, predictions: Iterable[Prediction]) -> Path:
+    """Writes the file atomically, one line per study in the order given."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(path.name + ".tmp")
+    with scratch.open("w", encoding="utf-8") as out:
+        for item in predictions:
+            out.write(item.model_dump_json() + "\n")
+    os.replace(scratch, path)
+    return path
+
+
+def read_predictions(path: Path) -> list[Prediction]:
+    """The studies of a predictions file; DataError names the file and the first line that is wrong."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such predictions file.") from None
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(Prediction.model_validate(json.loads(line)))
+        except (json.JSONDecodeError, ValidationError) as error:
+            raise DataError(f"{path}:{number}: is not a prediction: {error}") from None
+    return found
+
+
+def relative_image(image: Path, predictions_path: Path) -> str:
+    """The entry for `Prediction.image` of an image on this machine."""
+    return Path(os.path.relpath(image, predictions_path.parent)).as_posix()
+
+
+def compare_predictions(
+    ours: tuple[str, dict[str, Statistic]],
+    theirs: tuple[str, dict[str, Statistic]],
+    *,
+    site: str,
+    metrics: Sequence[str],
+    groups: Sequence[str] | None = None,
+    replicates: int = 1000,
+    seed: int = 0,
+) -> list[ComparisonRecord]:
+    """Paired differences of two systems on the same studies, ready for `RunRecord.comparisons`.
+
+    Args:
+        ours, theirs: the system's name in tables, and its statistics from `evaluate_reports`.
+    """
+    rows = []
+    for metric in metrics:
+        first, second = ours[1][metric], theirs[1][metric]
+        found = paired_difference(first, second, groups=groups, replicates=replicates, seed=seed)
+        rows.append(
+            ComparisonRecord(
+                metric=metric,
+                site=site,
+                ours=ours[0],
+                theirs=theirs[0],
+                value=found.value,
+                low=found.low,
+                high=found.high,
+                p=found.p,
+            )
+        )
+    return rows

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Result tables from run records: for the terminal, for Markdown and as JSON rows.
+
+Rows are site x system, columns metrics; every cell is a value with its 95 % interval, times 100 as papers
+print them. The best system of a site is bold; a footnote says where being best is not significant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from medflare.evaluation.run_record import ComparisonRecord, Estimate, RunRecord
+
+NAMES: dict[str, str] = {
+    "bleu_1": "BLEU-1",
+    "bleu_2": "BLEU-2",
+    "bleu_3": "BLEU-3",
+    "bleu_4": "BLEU-4",
+    "meteor": "METEOR",
+    "rouge_l": "ROUGE-L",
+    "cider": "CIDEr",
+    "sacrebleu": "sacreBLEU",
+    "label_precision": "label P",
+    "label_recall": "label R",
+    "label_f1": "label F1",
+    "label_micro_f1": "micro F1",
+    "label_macro_f1": "macro F1",
+    "label_micro5_f1": "micro F1 (5)",
+    "bertscore_f1": "BERTScore F1",
+    "chexbert_f1": "CheXbert F1",
+    "chexbert_micro_f1": "CheXbert micro F1",
+    "radgraph_partial": "RadGraph F1",
+    "ratescore": "RaTEScore",
+}
+HEADLINE = ("bleu_1", "bleu_4", "meteor", "rouge_l", "cider", "label_f1", "label_micro_f1", "label_macro_f1")
+SCALE = 100.0
+LEADING = ("site", "system", "studies")
+CAPTION = "Times 100, with 95 % bootstrap intervals over studies."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One system on one site's split."""
+
+    method: str
+    site: str
+    role: str
+    adapter: str
+    split: str
+    studies: int
+    metrics: dict[str, Estimate]
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def system(self) -> str:
+        """What tables and comparisons call it."""
+        return f"{self.method} {self.adapter}" if self.adapter != "none" else self.method
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain types, values as fractions."""
+        return {
+            "site": self.site,
+            "role": self.role,
+            "system": self.system,
+            "method": self.method,
+            "adapter": self.adapter,
+            "split": self.split,
+            "studies": self.studies,
+            "metrics": {name: item.model_dump() for name, item in self.metrics.items()},
+            "skipped": dict(self.skipped),
+        }
+
+
+def display_name(metric: str) -> str:
+    """The metric as papers write it; its own name where it has none."""
+    return NAMES.get(metric, metric.replace("_", " "))
+
+
+def rows_of(records: Iterable[RunRecord]) -> list[Row]:
+    """Rows of all runs, sites together, participants before unseen ones."""
+    rows = [
+        Row(
+            method=record.method,
+            site=item.site,
+            role=item.role,
+            adapter=item.adapter,
+            split=item.split,
+            studies=item.studies,
+            metrics=item.metrics,
+            skipped=item.skipped_metrics,
+        )
+        for record in records
+        for item in record.evaluations
+    ]
+    return sorted(rows, key=lambda row: (row.role == "unseen", row.site, row.split))
+
+
+def columns_of(rows: Sequence[Row], wanted: Sequence[str] | None = None) -> list[str]:
+    """The wanted metrics that at least one row has; HEADLINE, or all there are, without a wish."""
+    present = dict.fromkeys(name for row in rows for name in row.metrics)
+    chosen = [name for name in wanted or HEADLINE if name in present]
+    return chosen or list(present)
+
+
+def best_rows(rows: Sequence[Row], metric: str) -> set[int]:
+    """Indices of the rows that are best on their site and split, where there is more than one system."""
+    best: set[int] = set()
+    for site, split in {(row.site, row.split) for row in rows}:
+        here = [i for i, r in enumerate(rows) if (r.site, r.split) == (site, split) and metric in r.metrics]
+        if len(here) > 1:
+            top = max(rows[i].metrics[metric].value for i in here)
+            best |= {i for i in here if rows[i].metrics[metric].value == top}
+    return best
+
+
+def cell(estimate: Estimate | None) -> str:
+    """`40.2 [38.1, 42.0]`, or a dash."""
+    if estimate is None:
+        return "–"
+    value, low, high = (SCALE * x for x in (estimate.value, estimate.low, estimate.high))
+    return f"{value:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def footnotes(rows: Sequence[Row], comparisons: Iterable[ComparisonRecord]) -> dict[tuple[int, str], str]:
+    """(row, metric) of a best cell -> why it is not significantly better than another system there."""
+    notes: dict[tuple[int, str], str] = {}
+    for item in comparisons:
+        if item.p < 0.05:
+            continue
+        for index in best_rows(rows, item.metric):
+            row, sign = rows[index], 1 if rows[index].system == item.ours else -1
+            if row.site != item.site or row.system not in (item.ours, item.theirs):
+                continue
+            other = item.theirs if sign == 1 else item.ours
+            low, high = sorted((sign * item.low, sign * item.high))
+            size = " ".join(
+                [
+                    "difference",
+                    f"{SCALE * sign * item.value:+.1f}",
+                    f"[{SCALE * low:+.1f}, {SCALE * high:+.1f}]",
+                ]
+            )
+            notes[index, item.metric] = (
+                f"{display_name(item.metric)} at {item.site}: {row.system} is not significantly better than "
+                f"{other} ({size}, p = {item.p:.2g})."
+            )
+    return notes
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What one place of the table says: `note` is the number of its footnote, 0 for none."""
+
+    text: str
+    best: bool = False
+    note: int = 0
+
+
+def grid_of(
+    rows: Sequence[Row], metrics: Sequence[str], comparisons: Iterable[ComparisonRecord] = ()
+) -> tuple[list[list[Cell]], list[str]]:
+    """The cells of every row in the order of `metrics`, and the footnotes, first one numbered 1."""
+    notes = {key: text for key, text in footnotes(rows, comparisons).items() if key[1] in metrics}
+    numbers = {key: place for place, key in enumerate(notes, start=1)}
+    best = {metric: best_rows(rows, metric) for metric in metrics}
+    cells = [
+        [
+            Cell(cell(row.metrics.get(metric)), index in best[metric], numbers.get((index, metric), 0))
+            for metric in metrics
+        ]
+        for index, row in enumerate(rows)
+    ]
+    return cells, list(notes.values())
+
+
+def _leading(row: Row) -> list[str]:
+    return [row.site + (" (unseen)" if row.role == "unseen" else ""), row.system, str(row.studies)]
+
+
+def results_table(
+    rows: Sequence[Row],
+    metrics: Sequence[str] | None = None,
+    comparisons: Iterable[ComparisonRecord] = (),
+    title: str = "",
+) -> Table:
+    """A rich table for the terminal: the interval stands under its value, notes below the table."""
+    chosen = columns_of(rows, metrics)
+    cells, notes = grid_of(rows, chosen, comparisons)
+    numbered = [f"({place}) {text}" for place, text in enumerate(notes, start=1)]
+    caption = Text("\n".join([CAPTION + " Best of a site in bold.", *numbered]))
+    table = Table(title=title or None, caption=caption, caption_justify="left")
+    for place, name in enumerate([*LEADING, *map(display_name, chosen)]):
+        table.add_column(name, justify="left" if place < 2 else "right")
+    for index, (row, line) in enumerate(zip(rows, cells, strict=True)):
+        last = index + 1 < len(rows) and rows[index + 1].site != row.site
+        table.add_row(*map(Text, _leading(row)), *map(_rich_cell, line), end_section=last)
+    return table
+
+
+def _rich_cell(item: Cell) -> Text:
+    value, _, interval = item.text.partition(" ")
+    mark = f" ({item.note})" if item.note else ""
+    text = Text(value + mark, style="bold" if item.best else "")
+    return text.append(f"\n{interval}", style="dim not bold") if interval else text
+
+
+def markdown_table(
+    rows: Sequence[Row], metrics: Sequence[str] | None = None, comparisons: Iterable[ComparisonRecord] = ()
+) -> str:
+    """A Markdown table with its notes, for documents."""
+    chosen = columns_of(rows, metrics)
+    cells, notes = grid_of(rows, chosen, comparisons)
+    head = [*LEADING, *map(display_name, chosen)]
+    rule = ["---", "---", *["---:"] * (len(head) - 2)]
+    body = [[*_leading(row), *map(_markdown_cell, line)] for row, line in zip(rows, cells, strict=True)]
+    lines = ["| " + " | ".join(line) + " |" for line in (head, rule, *body)]
+    numbered = [f"{place}. {text}" for place, text in enumerate(notes, start=1)]
+    return "\n".join([*lines, "", CAPTION, *([""] if numbered else []), *numbered]) + "\n"
+
+
+def _markdown_cell(item: Cell) -> str:
+    return (f"**{item.text}**" if item.best else item.text) + (f" ({item.note})" if item.note else "")
