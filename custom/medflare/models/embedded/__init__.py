@@ -1,2 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small weights that ship with the product, and the script that made them."""
+"""The small weights that ship with the product, and the script that made them (build.py).
+
+`decoder/` is a Hugging Face folder of a 4-million-parameter Llama-style decoder; `encoder/` holds a small
+radiograph encoder. Both are for demonstrations, tests and studies on the synthetic hospitals; neither is for
+clinical use. Each has a model card.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from medflare.errors import ConfigError
+
+
+def decoder_folder() -> Path:
+    """The folder `AutoModelForCausalLM.from_pretrained` opens."""
+    return _folder("decoder", "model.safetensors")
+
+
+def encoder_state() -> dict[str, Tensor]:
+    """State of `models.encoders.SmallResNet`, pretrained on synthetic radiographs."""
+    from safetensors.torch import load_file
+
+    return load_file(_folder("encoder", "encoder.safetensors") / "encoder.safetensors")
+
+
+def _folder(name: str, needed: str) -> Path:
+    folder = Path(__file__).parent / name
+    if not (folder / needed).is_file():
+        raise ConfigError(
+            f"the embedded {name} is not installed ({folder.name}/{needed} is missing). Reinstall medflare, or "
+            f"make the weights again with: python -m medflare.models.embedded.build"
+        )
+    return folder

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FedMRG at one site: hierarchical contrasting and prompting, dual adapters that teach each other.
+
+Paper: FedMRG, Algorithm 1 and sections III-B to III-D; algorithms.md section 2, resolutions MRG-1 to MRG-19.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from medflare.cohort.images import augment, centre
+from medflare.cohort.site import Samples, SiteConfig, open_samples
+from medflare.learners import losses
+from medflare.learners.base import RoundPlan, SharedSpec, State, Update, check_state
+from medflare.learners.fedmrg_settings import FedMRGSettings, resolve
+from medflare.learners.memory_bank import MemoryBank
+from medflare.learners.optim import adamw, cosine, moments, restore_moments, scale_rates
+from medflare.learners.order import DataOrder, batches, derived_seed, examples_to_visit
+from medflare.learners.report_evaluation import evaluate_split, finish_site
+from medflare.models.adapters import ANCHOR, GENERIC, SPECIALISED
+from medflare.models.backbone import load_backbone
+from medflare.models.report_generator import (
+    ADAPTER_PREFIX,
+    Decoded,
+    ReportGenerator,
+    Seen,
+    export_settings,
+    parameter_counts,
+)
+
+
+def build(settings: Mapping[str, Any], site: SiteConfig, seed: int, cache: Path | None = None) -> FedMRGLearner:
+    """The learner of a site, from the job's settings and the site's own file."""
+    chosen = resolve(settings)
+    device = _device(site.device)
+    torch.set_num_threads(site.threads)
+    size = chosen.model.encoder.image_size
+    samples = open_samples(site, round(size * chosen.crop_margin), cache)
+    backbone = load_backbone(site.backbone.folder, site.backbone.precision, device)
+    names = (GENERIC, ANCHOR, SPECIALISED) if chosen.dual else (GENERIC,)
+    model = ReportGenerator(backbone, chosen.model, names, seed).to(device)
+    return FedMRGLearner(site.name, samples, model, chosen, seed)
+
+
+class FedMRGLearner:
+    """Implements `learners.base.Learner`. One object lives for all rounds of a run."""
+
+    def __init__(
+        self, site: str, samples: Samples, model: ReportGenerator, settings: FedMRGSettings, seed: int
+    ) -> None:
+        self.site, self.samples, self.model, self.settings, self.seed = site, samples, model, settings, seed
+        self.train_rows = samples.split_indices("train")
+        self.order = DataOrder(max(len(self.train_rows), 1), derived_seed(seed, site, "order"))
+        self.bank = MemoryBank(settings.bank, model.encoder.width, settings.bank_rows, settings.k_min)
+        self.tokens = model.tokenise(samples.reports, settings.max_report_tokens)
+        encoder = [p for p in model.encoder.parameters()] if settings.encoder_lr_scale > 0 else []
+        if not encoder:
+            model.encoder.requires_grad_(False)
+        self.shared_optimiser = adamw(
+            [
+                (model.body() + model.adapters.parameters(GENERIC), settings.lr),
+                (encoder, settings.lr * settings.encoder_lr_scale),
+            ],
+            settings.weight_decay,
+        )
+        self.local_optimiser = (
+            adamw(
+                [(model.adapters.parameters(SPECIALISED), settings.lr * settings.specialised_lr_scale)],
+                settings.weight_decay,
+            )
+            if settings.dual
+            else None
+        )
+        self._received: State = {}
+
+    # ---- what is declared --------------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        model = self.model
+        return {
+            "backbone": {
+                "name": model.backbone.name,
+                "fingerprint": model.backbone.fingerprint,
+                "precision": model.backbone.precision,
+            },
+            "parameters": parameter_counts(model, GENERIC),
+            "adapter_config": model.adapters.config_dict(),
+            "export": export_settings(model, self.settings.decoding),
+            "examples": {split: len(self.samples.split_indices(split)) for split in ("train", "val", "test")},
+            "settings": self.settings.model_dump(mode="json"),
+        }
+
+    def shared_spec(self) -> SharedSpec:
+        return {name: (tuple(value.shape), value.dtype) for name, value in self.initial_shared().items()}
+
+    def sums_spec(self, sites: int) -> SharedSpec:
+        return self.bank.sums_spec(sites)
+
+    def initial_shared(self) -> State:
+        shared = {n: t.detach().cpu().clone() for n, t in self.model.shared_tensors().items()}
+        return shared | {ADAPTER_PREFIX + n: t for n, t in self.model.adapters.state(GENERIC).items()}
+
+    def load_shared(self, state: State) -> None:
+        check_state(state, self.shared_spec(), f"site '{self.site}': the server's state")
+        with torch.no_grad():
+            for name, tensor in self.model.shared_tensors().items():
+                tensor.copy_(state[name])
+        adapter = {n[len(ADAPTER_PREFIX) :]: t for n, t in state.items() if n.startswith(ADAPTER_PREFIX)}
+        self.model.adapters.load(GENERIC, adapter)
+        if self.settings.dual:
+            self.model.adapters.load(ANCHOR, adapter)
+        self._received = self.initial_shared()
+
+    # ---- training ----------------------------------------------------------------------------------------
+
+    def fit(self, plan: RoundPlan) -> Update:
+        """One round at this site (2.3): a slice of the data, two optimiser steps per mini-batch."""
+        started = time.monotonic()
+        self.bank.receive(plan)
+        visits = examples_to_visit(plan, len(self.train_rows), self.settings.batch)
+        rows = [self.train_rows[i] for i in self.order.take(visits)]
+        round_seed = derived_seed(self.seed, self.site, plan.round)
+        cut = batches(rows, [len(t) for t in self.tokens], self.settings.batch, round_seed)
+        generator = torch.Generator().manual_seed(round_seed)
+        torch.manual_seed(round_seed)
+        self.model.train()
+        sums: dict[str, float] = defaultdict(float)
+        for step, batch in enumerate(cut):
+            factor = cosine((plan.round + step / len(cut)) / max(plan.rounds, 1), self.settings.warmup)
+            for optimiser in filter(None, (self.shared_optimiser, self.local_optimiser)):
+                scale_rates(optimiser, factor)
+            for name, value in self._batch(batch, generator).items():
+                sums[name] += value / len(cut)
+        metrics = dict(sums) | {"seconds": time.monotonic() - started, "steps": float(len(cut))}
+        after = self.initial_shared()
+        delta = {n: after[n].float() - self._received[n].float() for n in after}
+        return Update(delta=delta, examples=len(self.train_rows), metrics=metrics, sums=self._bank_sums(plan))
+
+    def _batch(self, rows: list[int], generator: torch.Generator) -> dict[str, float]:
+        """Both steps on one mini-batch; the loss terms as numbers."""
+        views, targets, reports, codes = self._load(rows, generator)
+        s, a = self.settings, self.model.adapters
+        report: dict[str, float] = {}
+
+        seen, shared_loss = self._see(views, codes, report)
+        prompt_codes = self._prompt_codes(seen, codes, generator)
+        teacher = None
+        if s.dual and s.distil_to_generic:
+            a.use((ANCHOR, SPECIALISED), scales=self._specialised_scales())
+            with torch.no_grad():
+                teacher = self.model.decode(self.model.prefix(seen.detach(), prompt_codes), reports)
+        a.use((GENERIC,), train=(GENERIC,))
+        student = self.model.decode(self.model.prefix(seen, prompt_codes), reports)
+        loss = shared_loss + self._text_loss(student, teacher, targets, "generic", report)
+        self._step(loss, (self.shared_optimiser,))
+        if self.local_optimiser is None:
+            return report
+
+        if s.encoder_update == "both":
+            seen, shared_loss = self._see(views, codes, {})
+        else:
+            seen, shared_loss = seen.detach(), torch.zeros((), device=self.model.device)
+        teacher = self._second_teacher(student, seen, prompt_codes, reports)
+        a.use((ANCHOR, SPECIALISED), train=(SPECIALISED,), scales=self._specialised_scales())
+        student = self.model.decode(self.model.prefix(seen, prompt_codes), reports)
+        loss = shared_loss + self._text_loss(student, teacher, targets, "specialised", report)
+        optimisers = (self.local_optimiser,)
+        self._step(loss, (*optimisers, self.shared_optimiser) if s.encoder_update == "both" else optimisers)
+        return report
+
+    def _second_teacher(self, first: Decoded, seen: Seen, codes: Tensor, reports: Tensor) -> Decoded | None:
+        """A_g's output for step 2: what step 1 computed, or afresh with the stepped weights."""
+        if not self.settings.distil_to_specialised:
+            return None
+        if self.settings.reuse_teacher:
+            return Decoded(first.logits.detach(), first.hidden.detach())
+        self.model.adapters.use((GENERIC,))
+        with torch.no_grad():
+            return self.model.decode(self.model.prefix(seen.detach(), codes), reports)
+
+    def _see(self, views: Tensor, codes: Tensor, report: dict[str, float]) -> tuple[Seen, Tensor]:
+        """Encodes the views once; the image-side losses λ_hcl L_hcl + λ_cls L_CE."""
+        s, half = self.settings, len(codes)
+        both = self.model.see(views)
+        loss = both.pooled.sum() * 0.0
+        if s.contrastive:
+            features = F.normalize(both.pooled, dim=1)
+            bank = self.bank.rows().to(features.device)
+            hcl = losses.contrastive(features[:half], features[half:], bank, s.tau, s.positive_in_denominator)
+            self.bank.remember(features[:half])
+            loss, report["loss_hcl"] = loss + s.lambda_hcl * hcl, hcl.item()
+        seen = Seen(both.visual[:half], both.pooled[:half], both.logits[:half])
+        if s.classification:
+            cls = losses.diagnosis(seen.logits, codes)
+            loss, report["loss_cls"] = loss + s.lambda_cls * cls, cls.item()
+        return seen, loss
+
+    def _text_loss(
+        self, student: Decoded, teacher: Decoded | None, targets: Tensor, name: str, report: dict[str, float]
+    ) -> Tensor:
+        """L_LM + λ_kd L_kd of one adapter."""
+        loss = losses.language(student, targets)
+        report["loss" if name == "generic" else f"loss_{name}"] = loss.item()
+        if teacher is not None:
+            s = self.settings
+            kd = losses.distillation(student, teacher, targets, s.kd_temperature, s.kl_direction)
+            loss, report[f"loss_kd_{name}"] = loss + s.lambda_kd * kd, kd.item()
+        return loss
+
+    def _step(self, loss: Tensor, optimisers: tuple[torch.optim.Optimizer, ...]) -> None:
+        """Gradients of what is not in this loss stay None, so that weight decay leaves it alone (MRG-12)."""
+        for optimiser in (self.shared_optimiser, self.local_optimiser):
+            if optimiser is not None:
+                optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        for optimiser in optimisers:
+            for group in optimiser.param_groups:
+                torch.nn.utils.clip_grad_value_(group["params"], self.settings.clip_value)
+            optimiser.step()
+
+    def _load(self, rows: list[int], generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Views (N or 2N, 1, s, s), targets (N, T), report ids (N, T), codes (N, 14), on the device."""
+        s, device = self.settings, self.model.device
+        stored = self.samples.store.batch(rows)
+        size = s.model.encoder.image_size
+        count = 2 if s.contrastive else 1
+        views = torch.cat([augment(stored, size, s.rotation, generator) for _ in range(count)])
+        reports, targets = pad([self.tokens[i] for i in rows])
+        codes = self.samples.codes[rows]
+        return views.to(device), targets.to(device), reports.to(device), codes.to(device)
+
+    def _prompt_codes(self, seen: Seen, codes: Tensor, generator: torch.Generator) -> Tensor:
+        """Gold codes in training; a share of images prompted by prediction where asked (MRG-16)."""
+        if self.settings.prompt_dropout == 0:
+            return codes
+        swap = torch.rand(len(codes), generator=generator).to(codes.device) < self.settings.prompt_dropout
+        return torch.where(swap[:, None], seen.logits.argmax(-1), codes)
+
+    def _specialised_scales(self) -> dict[str, float]:
+        half = 1.0 if self.settings.combine == "sum" else 0.5
+        return {ANCHOR: half, SPECIALISED: half}
+
+    def _bank_sums(self, plan: RoundPlan) -> State:
+        """The bank's contribution, from training images seen with the just-trained encoder (2.3 step 3)."""
+        if not self.bank.sums_spec(1):
+            return {}
+        rows = self.train_rows if self.settings.bank == "prototypes" else self.train_rows[: self.settings.bank_rows]
+        features = []
+        with torch.no_grad(), self.model.evaluating():
+            for start in range(0, len(rows), self.settings.eval_batch):
+                stored = self.samples.store.batch(rows[start : start + self.settings.eval_batch])
+                images = centre(stored, self.settings.model.encoder.image_size).to(self.model.device)
+                features.append(F.normalize(self.model.see(images).pooled, dim=1).cpu())
+        return self.bank.contribution(torch.cat(features), self.samples.codes[rows], plan)
+
+    # ---- evaluation and what stays -----------------------------------------------------------------------
+
+    def use_generic(self) -> None:
+        """A_g alone: what an unseen site has (2.4)."""
+        self.model.adapters.use((GENERIC,))
+
+    def use_personalised(self) -> None:
+        """γ ΔW_g + (1−γ) ΔW_s with a refreshed anchor (Eq. 6; MRG-8)."""
+        self.model.adapters.use((GENERIC, SPECIALISED), scales=dict(zip((GENERIC, SPECIALISED), self.mix(), strict=True)))
+
+    def mix(self) -> tuple[float, float]:
+        """Weights of ΔW_g and ΔW_Ls at inference: (1, 1−γ) for `sum`, ((1+γ)/2, (1−γ)/2) for `mean`."""
+        gamma = self.settings.gamma_mix
+        return (1.0, 1 - gamma) if self.settings.combine == "sum" else ((1 + gamma) / 2, (1 - gamma) / 2)
+
+    def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
+        self.use_generic()
+        return evaluate_split(self, split, plan.limit if plan.limit is not None else self.settings.eval_limit)
+
+    def finish(self, plan: RoundPlan, folder: Path) -> dict[str, float]:
+        return finish_site(self, folder, plan.limit)
+
+    def local_state(self) -> tuple[State, dict[str, Any]]:
+        tensors = moments(self.shared_optimiser, "shared") | self.bank.state()
+        if self.local_optimiser is not None:
+            tensors |= moments(self.local_optimiser, "local")
+            tensors |= {f"specialised.{n}": t for n, t in self.model.adapters.state(SPECIALISED).items()}
+        return tensors, {"position": self.order.position}
+
+    def load_local_state(self, tensors: State, values: Mapping[str, Any]) -> None:
+        self.order.position = int(values["position"])
+        self.bank.restore(tensors)
+        restore_moments(self.shared_optimiser, tensors, "shared")
+        if self.local_optimiser is not None:
+            restore_moments(self.local_optimiser, tensors, "local")
+            own = {n[len("specialised.") :]: t for n, t in tensors.items() if n.startswith("specialised.")}
+            self.model.adapters.load(SPECIALISED, own)
+
+
+def pad(token_rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """Right-padded ids (N, T) and targets with IGNORED at the padding."""
+    longest = max(len(row) for row in token_rows)
+    ids = torch.zeros(len(token_rows), longest, dtype=torch.long)
+    targets = torch.full_like(ids, losses.IGNORED)
+    for i, row in enumerate(token_rows):
+        ids[i, : len(row)] = torch.tensor(row)
+        targets[i, : len(row)] = ids[i, : len(row)]
+    return ids, targets
+
+
+def _device(name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return name

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FedMRG's settings: presets, the paper's ablations and its Fed-LoRA baseline as named variants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+
+from medflare.config import Settings, parse
+from medflare.errors import ConfigError
+from medflare.learners.memory_bank import BankMode
+from medflare.models.report_generator import DecodingSettings, ModelSettings
+
+
+class FedMRGSettings(Settings):
+    """Everything of FedMRG that a job can choose; ids are resolutions of algorithms.md 2.6."""
+
+    preset: Literal["recommended", "paper"] = "recommended"
+    variant: str = "fedmrg"
+    model: ModelSettings = ModelSettings()
+    decoding: DecodingSettings = DecodingSettings()
+
+    # -- training (2.3) --
+    batch: int = Field(16, ge=1)
+    lr: float = Field(5e-5, gt=0)
+    encoder_lr_scale: float = Field(1.0, ge=0, description="the encoder's rate is lr times this; 0 freezes it")
+    specialised_lr_scale: float = Field(1.0, gt=0)
+    warmup: float = Field(0.0, ge=0, lt=1, description="share of all steps with a rising rate")
+    weight_decay: float = Field(0.05, ge=0)
+    clip_value: float = Field(0.1, gt=0, description="gradients are cut to this absolute value (PromptMRG)")
+    max_report_tokens: int = Field(100, ge=1)
+    crop_margin: float = Field(256 / 224, ge=1, description="images are stored this much larger than they are seen")
+    rotation: float = Field(5.0, ge=0, description="degrees; never a flip, laterality is reported")
+
+    # -- HCP --
+    contrastive: bool = True
+    classification: bool = True
+    tau: float = Field(0.07, gt=0)
+    positive_in_denominator: bool = Field(False, description="MRG-1: True is InfoNCE")
+    bank: BankMode = Field("off", description="MRG-4")
+    bank_rows: int = Field(64, ge=1)
+    k_min: int = Field(16, ge=1)
+    lambda_hcl: float = Field(0.1, ge=0)
+    lambda_cls: float = Field(1.0, ge=0)
+    prompt_dropout: float = Field(0.0, ge=0, le=1, description="MRG-16: share of images prompted by prediction")
+
+    # -- DMB --
+    dual: bool = True
+    distil_to_generic: bool = True
+    distil_to_specialised: bool = True
+    lambda_kd: float = Field(0.1, ge=0)
+    kd_temperature: float = Field(2.0, gt=0)
+    kl_direction: Literal["teacher_student", "student_teacher"] = Field("teacher_student", description="MRG-9")
+    combine: Literal["sum", "mean"] = Field("sum", description="MRG-7")
+    gamma_mix: float = Field(0.5, ge=0, le=1, description="MRG-8; 0 is the adapter as trained")
+    encoder_update: Literal["both", "first"] = Field("both", description="MRG-12")
+    reuse_teacher: bool = Field(True, description="step 1's student output teaches step 2, as FedDAT's code does")
+
+    # -- evaluation --
+    eval_batch: int = Field(32, ge=1)
+    eval_limit: int | None = Field(32, description="validation studies drafted per round; None for all")
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "recommended": {},
+    "paper": {"bank": "raw", "kl_direction": "student_teacher", "reuse_teacher": False},
+}
+"""What `preset` changes before a job's own settings apply (algorithms.md 1.8)."""
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "fedmrg": {},
+    "fed_lora": {"dual": False, "contrastive": False, "classification": False, "model": {"prompts": False}},
+    "without_specialised": {"dual": False},
+    "without_contrastive": {"contrastive": False},
+    "without_prompts": {"classification": False, "model": {"prompts": False}},
+    "without_g2l": {"distil_to_specialised": False},
+    "without_l2g": {"distil_to_generic": False},
+}
+"""Table IV's ablations and Fed-LoRA (7.7). `without_prompts` drops the diagnosis branch as a whole, since
+nothing else reads it."""
+
+
+def resolve(given: Mapping[str, Any]) -> FedMRGSettings:
+    """Preset, then variant, then what the job says; all errors together."""
+    preset, variant = given.get("preset", "recommended"), given.get("variant", "fedmrg")
+    for name, value, known in (("preset", preset, PRESETS), ("variant", variant, VARIANTS)):
+        if value not in known:
+            raise ConfigError(f"settings.{name} is '{value}'; expected one of {', '.join(known)}.")
+    merged = _merge(_merge(PRESETS[preset], VARIANTS[variant]), dict(given))
+    return parse(FedMRGSettings, merged, "settings of the job's client configuration")
+
+
+def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """`top` over `base`, going into nested blocks."""
+    merged = dict(base)
+    for key, value in top.items():
+        nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merge(merged[key], value) if nested else value
+    return merged

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the embedded weights: `python -m medflare.models.embedded.build --notes <mtsamples_raw.jsonl>`.
+
+The decoder trains on synthetic reports (and CC0 notes, a tenth of the examples), the encoder on synthetic
+radiographs, both of `pretraining_hospitals`: seeds, scanners and style mixtures that no experiment uses.
+About a quarter of an hour on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from medflare.cohort.images import augment, centre
+from medflare.cohort.records import CONDITIONS
+from medflare.cohort.synthetic import SyntheticStudy, generate, pretraining_hospitals
+from medflare.models.backbone import autocast, resolve_precision
+from medflare.models.embedded.corpus import PROMPT_SETTINGS, SPECIAL, context, notes, studies
+from medflare.models.embedded.cards import write_cards
+from medflare.models.encoders import EncoderSettings, VisualEncoder
+
+HERE = Path(__file__).parent
+VOCABULARY = 4096
+IGNORED = -100
+
+
+def train_tokenizer(texts: list[str]) -> Any:
+    """Byte-level BPE with a leading-space convention, wrapped for transformers."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY, special_tokens=list(SPECIAL), initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>",
+        additional_special_tokens=list(SPECIAL[4:]), model_max_length=512,
+    )
+
+
+def new_decoder(vocabulary: int) -> Any:
+    """A Llama of 4 layers; feed-forward width a multiple of 64, which 4-bit kernels need."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=-(-vocabulary // 64) * 64, hidden_size=256, intermediate_size=704, num_hidden_layers=4,
+            num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=512, tie_word_embeddings=True,
+            bos_token_id=1, eos_token_id=2, pad_token_id=0,
+        )
+    )
+
+
+def encode_batch(tokenizer: Any, heads: list[str], tails: list[str]) -> tuple[Tensor, Tensor]:
+    """Ids and targets of `<s> head tail </s>`; the head (context) is not a target."""
+    first = tokenizer(heads, add_special_tokens=False)["input_ids"]
+    second = tokenizer(tails, add_special_tokens=False)["input_ids"]
+    rows = [[1, *a, *b[:200], 2] for a, b in zip(first, second, strict=True)]
+    ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
+    targets = torch.full_like(ids, IGNORED)
+    for i, (row, a) in enumerate(zip(rows, first, strict=True)):
+        ids[i, : len(row)] = torch.tensor(row)
+        targets[i, 1 + len(a) : len(row)] = ids[i, 1 + len(a) : len(row)]
+    return ids, targets
+
+
+def pretrain_decoder(minutes: float, note_file: Path | None, seed: int = 0, batch: int = 48) -> dict[str, Any]:
+    """Trains tokenizer and decoder, writes `decoder/`, returns what the model card states."""
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    corpus = list(studies(400, 120))
+    held, corpus = corpus[:400], corpus[400:]
+    pieces = notes(note_file) if note_file else []
+    tokenizer = train_tokenizer([*(s.report for s in corpus[::3]), *pieces, *(context(s, rng) for s in corpus[:4000])])
+    model = new_decoder(len(tokenizer))
+    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05, betas=(0.9, 0.98))
+    examples = _stream(corpus, pieces, tokenizer, rng, batch)
+    precision, started, tokens, step = resolve_precision("auto", "cpu"), time.monotonic(), 0, 0
+    while (spent := (time.monotonic() - started) / (60 * minutes)) < 1:
+        rate = 2e-3 * min(1.0, (step + 1) / 100) * 0.5 * (1 + math.cos(math.pi * spent))
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        ids, targets = next(examples)
+        with autocast(precision, "cpu"):
+            loss = _loss(model, ids, targets)
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        tokens, step = tokens + int((targets != IGNORED).sum()), step + 1
+        if step % 100 == 0:
+            print(f"decoder step {step} loss {loss.item():.3f} tokens {tokens} {spent:.0%}", flush=True)
+    facts = {"steps": step, "target_tokens": tokens, "parameters": model.num_parameters()}
+    facts |= _perplexities(model, tokenizer, held)
+    _write_decoder(model, tokenizer)
+    return facts
+
+
+def _stream(
+    corpus: list[SyntheticStudy], pieces: list[str], tokenizer: Any, rng: np.random.Generator, batch: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Endless batches of similar length; every tenth batch is notes without context."""
+    while True:
+        picked = [corpus[i] for i in rng.integers(len(corpus), size=9 * batch)]
+        picked.sort(key=lambda study: len(study.report))
+        groups = [picked[i : i + batch] for i in range(0, len(picked), batch)]
+        rng.shuffle(groups)  # type: ignore[arg-type]
+        for group in groups:
+            yield encode_batch(tokenizer, [context(s, rng) for s in group], [s.report for s in group])
+        if pieces:
+            few = [pieces[i] for i in rng.integers(len(pieces), size=batch // 3)]
+            yield encode_batch(tokenizer, [""] * len(few), few)
+
+
+def _loss(model: Any, ids: Tensor, targets: Tensor) -> Tensor:
+    """Next-token loss, logits computed at target positions only."""
+    hidden = model.get_decoder()(input_ids=ids[:, :-1]).last_hidden_state
+    kept = targets[:, 1:] != IGNORED
+    return F.cross_entropy(model.lm_head(hidden[kept]).float(), targets[:, 1:][kept])
+
+
+@torch.no_grad()
+def _perplexities(model: Any, tokenizer: Any, held: list[SyntheticStudy]) -> dict[str, float]:
+    """Perplexity on held-out hospitals with nothing, findings, codes, or both in the context."""
+    found = {}
+    for name, kept in (("none", (0, 0)), ("findings", (1, 0)), ("codes", (0, 1)), ("both", (1, 1))):
+        from medflare.models.embedded import corpus
+
+        before, rng = dict(corpus.KEPT), np.random.default_rng(1)
+        corpus.KEPT.update(findings=kept[0], codes=kept[1])
+        ids, targets = encode_batch(tokenizer, [context(s, rng) for s in held], [s.report for s in held])
+        corpus.KEPT.update(before)
+        found[f"perplexity_{name}"] = round(math.exp(_loss(model, ids, targets).item()), 3)
+    return found
+
+
+def _write_decoder(model: Any, tokenizer: Any) -> None:
+    """bf16 safetensors: half the size; every site loads the same bytes."""
+    folder = HERE / "decoder"
+    model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / "medflare_prompt.json").write_text(json.dumps(PROMPT_SETTINGS, indent=1) + "\n", encoding="utf-8")
+
+
+def encoder_targets(study: SyntheticStudy) -> list[float]:
+    """13 conditions x (anywhere, right, left): what is drawn in the picture, not what the report says."""
+    rows = {name: [0.0, 0.0, 0.0] for name in CONDITIONS[:-1]}
+    for finding in study.findings:
+        row = rows[finding.condition]
+        row[0] = 1.0
+        row[1] = max(row[1], float("right" in finding.sides))
+        row[2] = max(row[2], float("left" in finding.sides))
+    return [value for row in rows.values() for value in row]
+
+
+def pretrain_encoder(images: int, steps: int, seed: int = 0, batch: int = 48, size: int = 96) -> dict[str, Any]:
+    """Trains the small encoder as a classifier of findings and sides, writes `encoder/`."""
+    torch.manual_seed(seed)
+    stored = round(size * 256 / 224)
+    per = 12
+    pictures, rows = [], []
+    for profile in pretraining_hospitals(images // per):
+        for study in generate(profile, per, size=128):
+            pictures.append(torch.from_numpy(study.image))
+            rows.append(encoder_targets(study))
+    x = F.interpolate(torch.stack(pictures)[:, None], size=stored, mode="bilinear", antialias=True).half()
+    y = torch.tensor(rows)
+    held = max(len(x) // 10, 1)
+    encoder = VisualEncoder(EncoderSettings(name="small", weights="none", image_size=size))
+    head = nn.Linear(encoder.width, y.shape[1])
+    optimiser = torch.optim.AdamW([*encoder.parameters(), *head.parameters()], lr=3e-3, weight_decay=0.05)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, total_steps=steps)
+    generator = torch.Generator().manual_seed(seed)
+    for step in range(steps):
+        picked = held + torch.randint(len(x) - held, (batch,), generator=generator)
+        loss = F.binary_cross_entropy_with_logits(
+            head(encoder(augment(x[picked].float(), size, 5.0, generator))[1]), y[picked]
+        )
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+        if step % 200 == 0:
+            print(f"encoder step {step} loss {loss.item():.3f}", flush=True)
+    with torch.no_grad():
+        scores = head(encoder(centre(x[:held].float(), size))[1])
+    (HERE / "encoder").mkdir(exist_ok=True)
+    save_file(encoder.trunk.state_dict(), HERE / "encoder" / "encoder.safetensors")
+    return {"images": len(x) - held, "steps": steps, "held_out": held} | _aucs(scores, y[:held])
+
+
+def _aucs(scores: Tensor, truth: Tensor) -> dict[str, Any]:
+    from sklearn.metrics import roc_auc_score
+
+    each = {}
+    for i, name in enumerate(CONDITIONS[:-1]):
+        column = truth[:, 3 * i]
+        if 0 < column.sum() < len(column):
+            each[name] = round(float(roc_auc_score(column, scores[:, 3 * i])), 3)
+    return {"auc": each, "macro_auc": round(float(np.mean(list(each.values()))), 3)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--notes", type=Path, help="JSONL of CC0 notes with a 'text' key (MTSamples)")
+    parser.add_argument("--minutes", type=float, default=10, help="time for the decoder")
+    parser.add_argument("--images", type=int, default=9000)
+    parser.add_argument("--encoder-steps", type=int, default=2000)
+    parser.add_argument("--only", choices=("decoder", "encoder"))
+    given = parser.parse_args()
+    record = HERE / "facts.json"
+    facts = json.loads(record.read_text()) if record.is_file() else {}
+    if given.only != "decoder":
+        facts["encoder"] = pretrain_encoder(given.images, given.encoder_steps)
+    if given.only != "encoder":
+        facts["decoder"] = pretrain_decoder(given.minutes, given.notes)
+    record.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    write_cards(HERE, facts)
+    print(json.dumps(facts, indent=1))
+
+
+if __name__ == "__main__":
+    main()

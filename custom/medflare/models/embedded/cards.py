@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Model cards of the embedded weights, written from what the build measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+DECODER = """---
+license: apache-2.0
+library_name: transformers
+tags: [medflare, chest-x-ray, synthetic]
+---
+# medflare embedded decoder
+
+A Llama-style decoder of {parameters:,} parameters (4 layers, width 256) for demonstrations, tests and studies on
+medflare's synthetic hospitals. **Not for clinical use**, and no substitute for a real language model: it has seen
+little but synthetic chest X-ray reports.
+
+* Training text: synthetic reports of `medflare.cohort.synthetic.pretraining_hospitals` (seeds, prevalences and
+  style mixtures that no experiment uses), and as every tenth example a piece of MTSamples (CC0).
+* Format: `<s><ctx> findings <dx> 14 codes <rep> report </s>`, findings and codes each left out at random. Image
+  tokens later stand where the findings stood, diagnosis tokens where the codes stood.
+* {steps} steps, {target_tokens:,} target tokens. Perplexity on held-out hospitals: {perplexity_none} with an empty
+  context, {perplexity_findings} with findings, {perplexity_codes} with codes, {perplexity_both} with both.
+* Made by `python -m medflare.models.embedded.build`.
+"""
+
+ENCODER = """---
+license: apache-2.0
+tags: [medflare, chest-x-ray, synthetic]
+---
+# medflare embedded encoder
+
+A residual network with group norm (`medflare.models.encoders.SmallResNet`) for one grey channel, pretrained to name
+findings and sides on {images:,} synthetic radiographs of hospitals that no experiment uses; it stands in for the
+ImageNet weights of the papers. **Not for clinical use.**
+
+* {steps} steps; macro AUC over 13 conditions on {held_out} held-out images: {macro_auc}.
+* AUC by condition: {each}.
+* Made by `python -m medflare.models.embedded.build`.
+"""
+
+
+def write_cards(folder: Path, facts: dict[str, Any]) -> None:
+    """README.md in `decoder/` and `encoder/`, for whichever `facts` has."""
+    if "decoder" in facts:
+        (folder / "decoder" / "README.md").write_text(DECODER.format(**facts["decoder"]), encoding="utf-8")
+    if "encoder" in facts:
+        each = ", ".join(f"{name} {value}" for name, value in facts["encoder"]["auc"].items())
+        text = ENCODER.format(**facts["encoder"], each=each)
+        (folder / "encoder" / "README.md").write_text(text, encoding="utf-8")
