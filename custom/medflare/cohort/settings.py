@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""site.yaml: the settings a site owns, from the text of the file to typed, resolved values."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from medflare.cohort.readers import FORMATS, OPTIONAL, settings_of
+from medflare.config import Settings, parse, read_yaml
+from medflare.errors import ConfigError
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def expand(value: str) -> str:
+    """`value` with every ${NAME} from the environment; ValueError names a variable that is not set."""
+    missing = sorted({name for name in _VARIABLE.findall(value) if not os.environ.get(name)})
+    if missing:
+        raise ValueError(
+            f"environment variable {' and '.join(missing)} is not set; export it before the run "
+            "or write the folder itself"
+        )
+    return _VARIABLE.sub(lambda found: os.environ[found.group(1)], value)
+
+
+class SplitConfig(Settings):
+    """Shares of patients in each split, used only if the source brings no split of its own."""
+
+    train: float = Field(default=0.8, ge=0)
+    val: float = Field(default=0.1, ge=0)
+    test: float = Field(default=0.1, ge=0)
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _sum(self) -> SplitConfig:
+        total = self.train + self.val + self.test
+        if abs(total - 1) > 1e-6:
+            raise ValueError(f"train + val + test must be 1, they sum to {total:g}")
+        return self
+
+
+class ScannerConfig(Settings):
+    """A scanner's character, applied to every image after resizing (algorithms.md 2.5)."""
+
+    blur: float = Field(
+        default=0.0,
+        ge=0,
+        description="sigma of a Gaussian in pixels of the stored image",
+    )
+    contrast: float = Field(
+        default=1.0,
+        gt=0,
+        description="factor around the image's mean",
+    )
+    brightness: float = Field(
+        default=1.0,
+        gt=0,
+        description="factor on the grey values",
+    )
+
+
+class CohortConfig(Settings):
+    """Where a site's files are and how they are read."""
+
+    format: str = Field(description="one of the readers in medflare.cohort.readers.FORMATS")
+    root: Path = Field(description="folder or file; relative to site.yaml; ${NAME} from the environment")
+    file: str | None = Field(
+        default=None,
+        description="table inside root, where a reader would not find it itself",
+    )
+    columns: dict[str, str | list[str] | None] = Field(
+        default_factory=dict,
+        description="our field -> the source's column; a list means the first that is not empty; "
+        "null means that the source's column of that name must not be used",
+    )
+    select: dict[str, str | int | list[str | int]] = Field(
+        default_factory=dict, description="column -> value or values to keep; other rows are not this cohort"
+    )
+    reports: Path | None = Field(
+        default=None,
+        description="folder of the reports where it is not root (MIMIC-CXR)",
+    )
+    sections: Literal["findings", "impression", "findings_or_impression", "findings_and_impression"] = Field(
+        default="findings_or_impression",
+        description="which part of a sectioned report is the text to learn",
+    )
+    split: SplitConfig = SplitConfig()
+    labels: Literal["auto", "source", "rules", "chexbert"] = Field(
+        default="auto",
+        description="auto: source where the format carries 14 codes, else rules",
+    )
+    chexbert_folder: Path | None = None
+    text_rules: Literal["clean", "r2gen"] = "clean"
+    study_images: Literal["all", "first"] = Field(
+        default="all",
+        description="every image a sample, or the first only",
+    )
+    max_skipped: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="share of records that may be unusable",
+    )
+    limit: int | None = Field(
+        default=None,
+        ge=1,
+        description="at most this many studies, whole patients, for a try",
+    )
+    scanner: ScannerConfig | None = None
+
+    @field_validator("format")
+    @classmethod
+    def _known_format(cls, value: str) -> str:
+        if value not in FORMATS:
+            raise ValueError(f"no such format; there are: {', '.join(sorted(FORMATS))}")
+        return value
+
+    @field_validator("root", "reports", "chexbert_folder", mode="before")
+    @classmethod
+    def _expand(cls, value: Any) -> Any:
+        return expand(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _only_what_the_format_reads(self) -> CohortConfig:
+        known = settings_of(self.format)
+        unread = sorted((self.model_fields_set & OPTIONAL) - known)
+        if unread:
+            raise ValueError(
+                f"format {self.format} does not read {', '.join(unread)}; "
+                f"of these settings it reads: {', '.join(sorted(known)) or 'none'}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _chexbert_needs_weights(self) -> CohortConfig:
+        if self.labels == "chexbert" and self.chexbert_folder is None:
+            raise ValueError("labels: chexbert needs chexbert_folder, a local folder with CheXbert's weights")
+        return self
+
+
+class BackboneConfig(Settings):
+    """The frozen language model; `folder` None is the embedded one."""
+
+    folder: Path | None = None
+    precision: Literal["fp32", "bf16", "int8", "nf4"] = "fp32"
+
+    @field_validator("folder", mode="before")
+    @classmethod
+    def _expand(cls, value: Any) -> Any:
+        return expand(value) if isinstance(value, str) else value
+
+
+class SiteConfig(Settings):
+    """Everything a site decides for itself. `cohort` is always a tuple here; more than one is pooled."""
+
+    name: str = ""
+    cohort: tuple[CohortConfig, ...]
+    backbone: BackboneConfig = BackboneConfig()
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int = Field(
+        default=1,
+        ge=1,
+        description="torch threads of the site's worker",
+    )
+    state: Path | None = Field(
+        default=None,
+        description="folder for what must survive a restart and never leaves",
+    )
+
+    @field_validator("cohort", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        if isinstance(value, list | tuple) and not value:
+            raise ValueError("an empty list; name at least one cohort")
+        return [value] if isinstance(value, Mapping | CohortConfig) else value
+
+    @field_validator("state", mode="before")
+    @classmethod
+    def _expand(cls, value: Any) -> Any:
+        return expand(value) if isinstance(value, str) else value
+
+
+class SitesFile(Settings):
+    """The simulator's one file for all its sites, keyed by site name."""
+
+    sites: dict[str, SiteConfig] = Field(min_length=1)
+
+
+def load_site_file(path: Path) -> dict[str, SiteConfig]:
+    """The sites described in a YAML file, by name; relative folders count from the file's own folder.
+
+    A document without `sites:` describes one site; its key is its `name`, or "" where it has none.
+    Raises ConfigError that lists every problem of the file.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / "site.yaml"
+    data = read_yaml(path)
+    if "sites" in data:
+        sites = parse(SitesFile, data, str(path)).sites
+        wrong = [f"{key} says name: {site.name}" for key, site in sites.items() if site.name not in ("", key)]
+        if wrong:
+            raise ConfigError(f"{path}: a site's name must be its key or be left out; {'; '.join(wrong)}.")
+        sites = {key: site.model_copy(update={"name": key}) for key, site in sites.items()}
+    else:
+        site = parse(SiteConfig, data, str(path))
+        sites = {site.name: site}
+    base = path.resolve().parent
+    return {key: _resolve(site, base) for key, site in sites.items()}
+
+
+def load_site(path: Path, name: str) -> SiteConfig:
+    """The settings of site `name`; ConfigError lists the names in the file when it is not among them.
+
+    A single-site document without a `name` serves whichever site owns the file.
+    """
+    sites = load_site_file(path)
+    if name in sites:
+        return sites[name]
+    if set(sites) == {""}:
+        return sites[""].model_copy(update={"name": name})
+    raise ConfigError(
+        f"{path}: describes no site '{name}'. It has: {', '.join(sorted(sites))}. "
+        "Add an entry of that name, or start FLARE with the names of the file."
+    )
+
+
+def _resolve(site: SiteConfig, base: Path) -> SiteConfig:
+    """`site` with every relative folder made absolute from `base`."""
+
+    def absolute(path: Path | None) -> Path | None:
+        return None if path is None else base / path.expanduser()
+
+    cohorts = tuple(
+        cohort.model_copy(
+            update={
+                "root": absolute(cohort.root),
+                "reports": absolute(cohort.reports),
+                "chexbert_folder": absolute(cohort.chexbert_folder),
+            }
+        )
+        for cohort in site.cohort
+    )
+    backbone = site.backbone.model_copy(update={"folder": absolute(site.backbone.folder)})
+    return site.model_copy(update={"cohort": cohorts, "backbone": backbone, "state": absolute(site.state)})

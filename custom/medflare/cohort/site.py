@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From site.yaml to a Cohort: reads, cleans, labels and splits, and counts what cannot be used.
+
+One bad record never stops a run; too many of them do (`max_skipped`), before anything is trained.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from medflare.cohort import labels as labelling
+from medflare.cohort.readers import read_source
+from medflare.cohort.readers.common import Source
+from medflare.cohort.records import SPLITS, Note, Skipped, Study
+from medflare.cohort.settings import (
+    BackboneConfig,
+    CohortConfig,
+    ScannerConfig,
+    SiteConfig,
+    SplitConfig,
+    load_site,
+    load_site_file,
+)
+from medflare.cohort.splits import assign, one_per_patient, split_name, stable_hash
+from medflare.cohort.text import clean_report
+from medflare.errors import DataError
+
+__all__ = [
+    "BackboneConfig",
+    "Cohort",
+    "CohortConfig",
+    "ScannerConfig",
+    "SiteConfig",
+    "SplitConfig",
+    "check_skipped",
+    "load_cohort",
+    "load_site",
+    "load_site_file",
+]
+
+
+@dataclass(slots=True, kw_only=True)
+class Cohort:
+    """A site's usable records.
+
+    Attributes:
+        skipped: what was left out; several entries may speak of one record.
+        records: how many distinct records the sources had, usable or not.
+        moved: patients whom a source put in two splits and who are now in one.
+        allowed: how many records may be unusable before the site stops.
+    """
+
+    name: str
+    studies: list[Study] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    records: int = 0
+    moved: int = 0
+    allowed: float = 0.0
+    scanners: dict[str, ScannerConfig | None] = field(default_factory=dict)
+
+    def split(self, name: str) -> list[Study]:
+        """The studies of one of SPLITS; ValueError lists the splits."""
+        if name not in SPLITS:
+            raise ValueError(f"there is no split '{name}'; choose one of: {', '.join(SPLITS)}.")
+        return [study for study in self.studies if study.split == name]
+
+    def summary(self) -> dict[str, Any]:
+        """JSON facts about the cohort (summary.summarise)."""
+        from medflare.cohort.summary import summarise
+
+        return summarise(self)
+
+
+def load_cohort(site: SiteConfig, name: str = "") -> Cohort:
+    """The usable records of a site; several cohorts in site.yaml are pooled.
+
+    Raises:
+        DataError: a source cannot be read at all, nothing usable is left, or more records than
+            `max_skipped` allows are unusable.
+    """
+    cohort = Cohort(name=name or site.name)
+    for index, config in enumerate(site.cohort):
+        part = _read_one(config, index if len(site.cohort) > 1 else None)
+        check_skipped(part, str(config.root))
+        if config.limit is not None:
+            part.studies = _limited(part.studies, config)
+        cohort.studies += part.studies
+        cohort.notes += part.notes
+        cohort.skipped += part.skipped
+        cohort.records += part.records
+        cohort.moved += part.moved
+        cohort.allowed += part.allowed
+        cohort.scanners |= part.scanners
+    if len(site.cohort) > 1:
+        cohort.studies, moved = _settle(cohort.studies)
+        cohort.moved += moved
+    if not cohort.studies and not cohort.notes:
+        where = ", ".join(str(config.root) for config in site.cohort)
+        raise DataError(f"{where}: holds no usable record{_counted(cohort.skipped)}.")
+    return cohort
+
+
+def check_skipped(cohort: Cohort, where: str) -> None:
+    """DataError if more distinct records are unusable than `max_skipped` allows."""
+    unusable = len({item.record for item in cohort.skipped})
+    if unusable <= cohort.allowed + 1e-9:
+        return
+    first = "; ".join(f"{item.record}: {item.detail}" for item in cohort.skipped[:3])
+    share = cohort.allowed / max(cohort.records, 1)
+    raise DataError(
+        f"{where}: {unusable} of {cohort.records} records cannot be used, allowed are {share:.1%}"
+        f"{_counted(cohort.skipped)}. The first: {first}. "
+        "Mend the files, or raise 'max_skipped' in site.yaml if these records may be left out."
+    )
+
+
+def _counted(skipped: Sequence[Skipped]) -> str:
+    reasons = Counter(item.reason for item in skipped)
+    listed = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
+    return f" ({listed})" if listed else ""
+
+
+def _read_one(config: CohortConfig, number: int | None) -> Cohort:
+    """One source, checked record by record; `number` marks its patients when several are pooled."""
+    source = read_source(config)
+    part = Cohort(name=config.format, notes=source.notes, skipped=source.skipped)
+    unread = len({item.record for item in source.skipped})
+    part.records = len(source.studies) + len(source.notes) + unread
+    part.allowed = config.max_skipped * part.records
+    studies = _usable(source, config, part.skipped)
+    studies, part.moved = _split(studies, source.has_split, config, part.skipped)
+    part.notes = _split_notes(source, config)
+    studies = _label(studies, source.has_labels, config, part.skipped)
+    key = f"{number}" if number is not None else ""
+    part.scanners = {key: config.scanner}
+    if number is not None:  # the same folder read twice shares its patients, two hospitals do not
+        home = str(config.root)
+        studies = [replace(s, extra={**s.extra, "source": key, "home": home}) for s in studies]
+    part.studies = studies
+    return part
+
+
+def _usable(source: Source, config: CohortConfig, skipped: list[Skipped]) -> list[Study]:
+    """Studies with a patient, an unused id, an image that exists and a report that says something."""
+    kept: list[Study] = []
+    seen: Counter[str] = Counter()
+    for study in source.studies:
+        seen[study.study_id] += 1
+        if seen[study.study_id] > 1:
+            record = f"{study.study_id} ({seen[study.study_id]})"
+            detail = "the same study id appeared before; the first one is kept"
+            skipped.append(Skipped(record=record, reason="duplicated study", detail=detail))
+            continue
+        present, missing = _present(study, config)
+        report = clean_report(study.report, rules=config.text_rules)
+        fault = _fault(study, present, missing, report)
+        if fault is not None:
+            skipped.append(Skipped(record=study.study_id, reason=fault[0], detail=fault[1]))
+            continue
+        for path in missing:  # the study stays with its other images
+            detail = f"{path}: no such file; the study keeps its other images"
+            skipped.append(Skipped(record=study.study_id, reason="missing image", detail=detail))
+        kept.append(replace(study, report=report, images=tuple(present)))
+    return kept
+
+
+def _present(study: Study, config: CohortConfig) -> tuple[list[Any], list[Any]]:
+    wanted = study.images[:1] if config.study_images == "first" else study.images
+    present = [path for path in wanted if os.path.isfile(path)]
+    return present, [path for path in wanted if path not in present]
+
+
+def _fault(
+    study: Study, present: Sequence[Any], missing: Sequence[Any], report: str
+) -> tuple[str, str] | None:
+    """Reason and detail of the first fault of a study, None where it is usable."""
+    if not study.patient_id:
+        return "missing patient id", "no patient id, so it could land in two splits"
+    if not present:
+        return "missing image", f"{missing[0]}: no such file" if missing else "the source names no image"
+    if not report:
+        return "empty report", f"nothing is left of the report {study.report[:40]!r} after cleaning"
+    return None
+
+
+def _split(
+    studies: list[Study], has_split: bool, config: CohortConfig, skipped: list[Skipped]
+) -> tuple[list[Study], int]:
+    """Every study with its patient's split, and how many patients the source had put in two."""
+    if not has_split:
+        given = assign((study.patient_id for study in studies), config.split)
+        return [replace(study, split=given[study.patient_id]) for study in studies], 0
+    kept = []
+    for study in studies:
+        name = split_name(study.split)
+        if name is None:
+            detail = (
+                f"split {study.split!r} is none of {', '.join(SPLITS)}; 'columns: {{split: null}}' ignores it"
+            )
+            skipped.append(Skipped(record=study.study_id, reason="unknown split", detail=detail))
+        else:
+            kept.append(replace(study, split=name))
+    given, moved = one_per_patient((study.patient_id, study.split) for study in kept)
+    return [replace(study, split=given[study.patient_id]) for study in kept], moved
+
+
+def _split_notes(source: Source, config: CohortConfig) -> list[Note]:
+    if source.has_split:
+        return source.notes
+    given = assign((note.patient_id or note.note_id for note in source.notes), config.split)
+    return [replace(note, split=given[note.patient_id or note.note_id]) for note in source.notes]
+
+
+def _label(
+    studies: list[Study], has_labels: bool, config: CohortConfig, skipped: list[Skipped]
+) -> list[Study]:
+    """Studies with their 14 codes, from where `config.labels` says."""
+    kind = config.labels
+    if kind == "auto":
+        kind = "source" if has_labels else "rules"
+    if kind == "source":
+        if not has_labels:
+            raise DataError(
+                f"{config.root}: 'labels: source', but the source brings no labels; use rules or chexbert."
+            )
+        for study in studies:
+            if study.codes is None:
+                detail = "the source's labels lack this study, or are not 14 known values"
+                skipped.append(Skipped(record=study.study_id, reason="missing labels", detail=detail))
+        return [study for study in studies if study.codes is not None]
+    if kind == "chexbert":
+        assert config.chexbert_folder is not None
+        codes = labelling.chexbert_labels([study.report for study in studies], config.chexbert_folder)
+        return [replace(study, codes=tuple(found)) for study, found in zip(studies, codes, strict=True)]
+    return [replace(study, codes=tuple(labelling.label_report(study.report))) for study in studies]
+
+
+def _limited(studies: list[Study], config: CohortConfig) -> list[Study]:
+    """About `limit` studies of whole patients, the same ones every time, from all splits."""
+    order = sorted(
+        {s.patient_id for s in studies}, key=lambda p: stable_hash(f"limit {p}", config.split.seed)
+    )
+    counts = Counter(study.patient_id for study in studies)
+    chosen: set[str] = set()
+    total = 0
+    for patient in order:
+        if total + counts[patient] <= (config.limit or 0) or not chosen:
+            chosen.add(patient)
+            total += counts[patient]
+    return [study for study in studies if study.patient_id in chosen]
+
+
+def _settle(studies: list[Study]) -> tuple[list[Study], int]:
+    """Pooled studies with ids that cannot collide and one split for each patient over all sources."""
+    homes = sorted({study.extra["home"] for study in studies})
+    several = len(homes) > 1
+    renamed = []
+    for study in studies:
+        mark = f"{homes.index(study.extra['home'])}/" if several else ""
+        extra = {key: value for key, value in study.extra.items() if key != "home"}
+        patient, record = mark + study.patient_id, f"{study.extra['source']}/{study.study_id}"
+        renamed.append(replace(study, patient_id=patient, study_id=record, extra=extra))
+    given, moved = one_per_patient((study.patient_id, study.split) for study in renamed)
+    return [replace(study, split=given[study.patient_id]) for study in renamed], moved

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts about a cohort for people, run records and `medflare cohort inspect`: counts, never a patient."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+from medflare.cohort.records import CONDITIONS, SPLITS, Code, Skipped, Study
+
+if TYPE_CHECKING:
+    from medflare.cohort.site import Cohort
+
+EXAMPLES = 3
+
+
+def summarise(cohort: Cohort) -> dict[str, Any]:
+    """JSON-ready counts of patients, studies, images, notes, labels, words and skipped records."""
+    studies, notes = cohort.studies, cohort.notes
+    patients = {study.patient_id for study in studies}
+    return {
+        "name": cohort.name,
+        "patients": len(patients | {note.patient_id for note in notes if note.patient_id}),
+        "studies": len(studies),
+        "images": sum(len(study.images) for study in studies),
+        "notes": len(notes),
+        "entities": dict(Counter(e.label for note in notes for e in note.entities).most_common()),
+        "relations": dict(Counter(r.label for note in notes for r in note.relations).most_common()),
+        "splits": {split: _split_counts(cohort, split) for split in SPLITS},
+        "patients_in_two_splits": cohort.moved,
+        "labels": label_counts(studies),
+        "words": words_per_report([study.report for study in studies]),
+        "age": _availability([study.age is not None for study in studies]),
+        "sex": dict(Counter(study.sex or "unknown" for study in studies).most_common()),
+        "visits_per_patient": round(len(studies) / max(len(patients), 1), 2),
+        "records": cohort.records,
+        "skipped": skipped_by_reason(cohort.skipped),
+    }
+
+
+def label_counts(studies: Sequence[Study]) -> dict[str, dict[str, int]]:
+    """Condition -> code name -> studies; empty where nothing is labelled."""
+    coded = [study.codes for study in studies if study.codes is not None]
+    if not coded:
+        return {}
+    counts = [Counter(column) for column in zip(*coded, strict=True)]
+    return {
+        condition: {code.name.lower(): counts[index][code] for code in Code}
+        for index, condition in enumerate(CONDITIONS)
+    }
+
+
+def words_per_report(reports: Sequence[str]) -> dict[str, float]:
+    """Mean, median, shortest and longest report in words."""
+    lengths = [len(report.split()) for report in reports]
+    if not lengths:
+        return {}
+    return {
+        "mean": round(fmean(lengths), 1),
+        "median": float(median(lengths)),
+        "min": float(min(lengths)),
+        "max": float(max(lengths)),
+    }
+
+
+def skipped_by_reason(skipped: Sequence[Skipped]) -> dict[str, dict[str, Any]]:
+    """Reason -> count and the first few examples, most frequent reason first."""
+    groups: dict[str, list[Skipped]] = defaultdict(list)
+    for item in skipped:
+        groups[item.reason].append(item)
+    return {
+        reason: {
+            "count": len(items),
+            "examples": [f"{item.record}: {item.detail}" for item in items[:EXAMPLES]],
+        }
+        for reason, items in sorted(groups.items(), key=lambda pair: -len(pair[1]))
+    }
+
+
+def _split_counts(cohort: Cohort, split: str) -> dict[str, int]:
+    studies = cohort.split(split)
+    return {
+        "patients": len({study.patient_id for study in studies}),
+        "studies": len(studies),
+        "images": sum(len(study.images) for study in studies),
+        "notes": sum(note.split == split for note in cohort.notes),
+    }
+
+
+def _availability(known: Sequence[bool]) -> dict[str, int]:
+    return {"known": sum(known), "unknown": len(known) - sum(known)}
