@@ -2,7 +2,7 @@
 """Labels of a report: 14 CheXpert conditions, each blank, positive, negative or uncertain.
 
 `label_report` is a rule labeller with the classes and merge rules of the CheXpert labeler (Irvin et al.,
-AAAI 2019); `chexbert_labels` runs CheXbert from local weights. docs/labels.md has measured numbers and limits.
+AAAI 2019); `chexbert_labels` runs CheXbert from local weights. Numbers and limits: docs/labels.md.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ _INDEX = {condition: index for index, condition in enumerate(CONDITIONS)}
 _NO_FINDING = _INDEX["no finding"]
 _DEVICES = _INDEX["support devices"]
 _CARDIOMEGALY = _INDEX["cardiomegaly"]
+_EDEMA = _INDEX["edema"]
 _EFFUSION = _INDEX["pleural effusion"]
 _RANK = {Code.BLANK: 0, Code.NEGATIVE: 1, Code.UNCERTAIN: 2, Code.POSITIVE: 3}
 _CODE = {Status.AFFIRMED: Code.POSITIVE, Status.NEGATED: Code.NEGATIVE, Status.POSSIBLE: Code.UNCERTAIN}
 _PREDICATE_CODE = {"normal": Code.NEGATIVE, "abnormal": Code.POSITIVE, "unsure": Code.UNCERTAIN}
 
-_MENTION = re.compile("|".join(rf"(?P<m{i}>\b(?:{p}))" for i, (p, _) in enumerate(rules.MENTIONS)))
+_MENTION = re.compile("|".join(rf"(?P<m{i}>\b(?:{p}))" for i, (_, p) in enumerate(rules.MENTIONS)))
 _STRUCTURE = re.compile("|".join(rf"(?P<s{i}>\b(?:{p})\b)" for i, (_, p) in enumerate(rules.STRUCTURES)))
 _PREDICATE = re.compile("|".join(rf"(?P<p{i}>\b(?:{p}))" for i, (_, p) in enumerate(rules.PREDICATES)))
 _SENTENCE_END = re.compile(
@@ -71,7 +72,7 @@ def _sentence_codes(sentence: str) -> tuple[tuple[int, Code], ...]:
     """(index of condition, code) of every mention in a lower-case sentence."""
     found: list[tuple[int, Code]] = []
     for match in _MENTION.finditer(sentence):
-        conditions = rules.MENTIONS[int(match.lastgroup[1:])][1] if match.lastgroup else ()
+        conditions = rules.MENTIONS[int(match.lastgroup[1:])][0] if match.lastgroup else ()
         if conditions:
             code = _CODE[status_in(sentence, match.span())]
             for condition in conditions:
@@ -84,12 +85,14 @@ def _sentence_codes(sentence: str) -> tuple[tuple[int, Code], ...]:
 
 
 def _expand(condition: str, code: Code) -> list[tuple[int, Code]]:
-    """A mention's condition, with CheXpert's two indirect ones: heart failure and a blunted angle."""
+    """A mention's condition, with CheXpert's indirect ones: heart failure, congestion, a blunted angle."""
     affirmed = code in (Code.POSITIVE, Code.UNCERTAIN)
     if condition == "heart failure":
         return [(_CARDIOMEGALY, Code.UNCERTAIN)] if affirmed else []
     if condition == "blunted angle":
         return [(_EFFUSION, Code.UNCERTAIN)] if affirmed else []
+    if condition == "congestion":
+        return [(_EDEMA, Code.UNCERTAIN if affirmed else code)]
     return [(_INDEX[condition], code)]
 
 
@@ -98,7 +101,8 @@ def _structure_code(sentence: str, start: int, end: int) -> Code:
     before = sentence[max(0, start - _WORDS_BEFORE) : start]
     adjectives = [match for match in _PREDICATE.finditer(before) if _adjoins(before, match.end())]
     if adjectives:
-        return _predicate_code(adjectives[-1])
+        verdicts = [_predicate_code(match) for match in adjectives]
+        return verdicts[-1] if Code.NEGATIVE not in verdicts else Code.NEGATIVE
     stop = _CLAUSE_END.search(sentence, end)
     after = _PREDICATE.search(sentence, end, stop.start() if stop else len(sentence))
     if after:

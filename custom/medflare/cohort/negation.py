@@ -45,10 +45,10 @@ def _word(pattern: str) -> re.Pattern[str]:
 
 
 _ANY = re.compile(
-    r"\bno|\bn[oe]|without|w/o|n't|never|den[iy]|absen|lack|negativ|-ve|fail|resol|disappear|clear|remov|drain|evacuat"
-    r"|rule|rather|instead|unlikely|inconsist|exclu|visuali|cannot|can |unable|free|void|possib|may|might|could|can't"
-    r"|suspect|suspic|questi|concern|worri|presum|probab|perhaps|suggest|likely|differen|consider|favo|equivoc|potent"
-    r"|r/o|evaluat|assess|versus|vs|and/or|correlat|symptom|would|if|appears|borderline|poorly|\?|\bor\b|declin|resorb"
+    r"no|n't|w/o|without|never|den|absen|lack|negativ|-ve|fail|resol|disappear|clear|remov|drain|evac|rule|rather"
+    r"|instead|likely|incons|exclu|visuali|can|unable|free|void|possib|may|might|could|susp|quest|concern|worri"
+    r"|presum|prob|perhaps|suggest|differen|consid|favo|equiv|potent|r/o|evaluat|assess|versus|vs|and/or|correl"
+    r"|symptom|would|if|appear|poorly|raise|sensitive|identify|\?|\bor\b|declin|resorb"
 )
 """One cheap look: a sentence without any of these has no cue at all."""
 _PSEUDO = _word(rules.PSEUDO_CUES)
@@ -120,11 +120,11 @@ def find_cues(sentence: str) -> Cues | None:
     post_uncertain = _find(_POST_UNCERTAIN, masked)
     doubts = pre_uncertain + post_uncertain
     return Cues(
-        _outside(_find(_PRE_NEGATION, masked), doubts),
-        _outside(_find(_POST_NEGATION, masked), doubts),
+        _undoubted(_find(_PRE_NEGATION, masked), doubts),
+        _undoubted(_find(_POST_NEGATION, masked), doubts),
         pre_uncertain,
         post_uncertain,
-        _find(_EITHER, masked),
+        () if "~" in masked else _find(_EITHER, masked),
         _find(_STOP, masked),
     )
 
@@ -133,6 +133,6 @@ def _find(pattern: re.Pattern[str], sentence: str) -> tuple[Cue, ...]:
     return tuple(Cue(*match.span()) for match in pattern.finditer(sentence))
 
 
-def _outside(cues: tuple[Cue, ...], others: tuple[Cue, ...]) -> tuple[Cue, ...]:
-    """Those that do not overlap any of `others`: in "cannot be excluded" nothing is denied."""
-    return tuple(c for c in cues if all(c.end <= o.start or o.end <= c.start for o in others))
+def _undoubted(denials: tuple[Cue, ...], doubts: tuple[Cue, ...]) -> tuple[Cue, ...]:
+    """Without those inside a doubt: "cannot be excluded" denies nothing, "no findings to suggest" does."""
+    return tuple(c for c in denials if not any(d.start <= c.start < d.end for d in doubts))
