@@ -21,7 +21,7 @@ from medflare.cohort.synthetic.styles.reports import write_report
 
 KEYWORDS = {  # by hand, independent of the lexicon's tables: what a reader would look for
     "enlarged cardiomediastinum": r"mediastin",
-    "cardiomegaly": r"cardiomegaly|heart|cardiac size|cardiac silhouette",
+    "cardiomegaly": r"cardiomegaly|heart|cardiac (size|silhouette|enlargement)",
     "lung opacity": r"opacit|opacification|haze|infiltrate",
     "lung lesion": r"nodule|lesion|mass",
     "edema": r"o?edema|congestion",

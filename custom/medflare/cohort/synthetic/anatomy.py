@@ -227,7 +227,7 @@ def _bones(a: Anatomy, x: Plane, y: Plane, rho: Plane) -> Plane:
         beyond = (ax > abs(f.x)) & (x * np.float32(f.x) > 0)
         post = post + np.float32(f.step) * near * beyond
         gap = gap + blob(x, y, f.x, f.y, 0.018, 0.5 * a.rib_spacing)
-        callus = callus + np.float32(3.6 * f.step) * blob(x, y, f.x, f.y, 0.05, 0.040)
+        callus = callus + np.float32(4.2 * f.step) * blob(x, y, f.x, f.y, 0.055, 0.045)
     cage = ramp(np.float32(1.06) - rho, 0.03) * ramp(np.float32(0.74) - y, 0.2)
     tangent = np.float32(0.75) + np.float32(0.75) * np.clip(rho, 0, 1) ** 4
     ticks = np.linspace(0, 1, len(_RIB), dtype=np.float32)
@@ -265,34 +265,33 @@ def _abdomen(a: Anatomy, x: Plane, y: Plane, ground: Plane) -> Plane:
     return below * np.float32(0.30) - np.float32(0.75) * gas
 
 
+_BRANCHES = ((0.13, 3.6, 215), (0.13, 2.4, 165), (0.12, 1.5, 120), (0.11, 1.0, 75), (0.09, 0.7, 45))
+"""Per generation of the vascular tree: length in image units, width in pixels of 128, density of 255."""
+
+
 def _vessels(a: Anatomy, size: int) -> Plane:
     """Hila and a branching vascular tree, strong at the hilum and fading outwards, (size, size) in 0..1."""
     rng = np.random.Generator(np.random.PCG64(a.seed))
     image = Image.new("L", (2 * size, 2 * size))
     pen = ImageDraw.Draw(image)
-    n = 11
-    fan = np.linspace(-1.35, 1.45, n)
-    heading = np.concatenate([np.pi - fan, fan]) + rng.normal(0, 0.09, 2 * n)
-    start = np.stack([np.repeat([-0.15, 0.17], n), np.repeat([0.0, -0.03], n)], 1) + rng.normal(
-        0, 0.025, (2 * n, 2)
-    )
+    n = 6
+    fan = np.linspace(-1.15, 1.30, n)
+    heading = np.concatenate([np.pi - fan, fan]) + rng.normal(0, 0.08, 2 * n)
+    root = np.stack([0.15 + 0.02 * np.cos(fan), 0.10 * np.sin(fan)], 1)
+    start = np.concatenate([root * [-1, 1], root + [0.02, -0.03]])
     segments = []
-    for level, (length, width, shade) in enumerate(
-        ((0.17, 3.2, 220), (0.16, 2.0, 165), (0.14, 1.4, 110), (0.13, 1, 60))
-    ):
-        reach = length * rng.uniform(0.7, 1.25, len(heading))
-        end = start + np.stack([np.cos(heading), np.sin(heading)], 1) * reach[:, None]
-        segments.append((start, end, width, shade))
-        spread = rng.uniform(0.15, 0.42, len(heading))
-        heading = (
-            np.concatenate([heading - spread, heading + 0.8 * spread])
-            if level
-            else heading + 0.4 * (spread - 0.28)
-        )
-        start = np.concatenate([end, end]) if level else end
-    for start, end, width, shade in reversed(segments):
+    for length, width, shade in _BRANCHES:
+        reach = length * rng.uniform(0.7, 1.3, len(heading))
+        bent = heading + rng.normal(0, 0.16, len(heading))
+        middle = start + 0.5 * reach[:, None] * np.stack([np.cos(heading), np.sin(heading)], 1)
+        end = middle + 0.5 * reach[:, None] * np.stack([np.cos(bent), np.sin(bent)], 1)
+        segments.append((np.concatenate([start, middle, end], 1), width, shade))
+        spread = rng.uniform(0.18, 0.48, len(heading))
+        heading = np.concatenate([bent - spread, bent + 0.8 * spread])
+        start = np.concatenate([end, end])
+    for rows, width, shade in reversed(segments):
         thick = max(1, round(width * size / 128))
-        for row in ((np.concatenate([start, end], 1) + 1) * size).tolist():
+        for row in ((rows + 1) * size).tolist():
             pen.line(row, fill=shade, width=thick)
     tree = np.asarray(image.resize((size, size), Image.Resampling.BOX), dtype=np.float32) / np.float32(255)
     x, y = grid(size)

@@ -112,7 +112,7 @@ def _opacity(chest: Chest, f: Finding) -> None:
     for side in f.sides:
         x, y = place(chest.anatomy, f, side)
         haze = blob(chest.x, chest.y, x, y, 0.13 + 0.07 * f.extent, 0.14 + 0.06 * f.extent)
-        _add(chest, side, haze * (0.14 + 0.40 * f.extent) * (1 + np.float32(0.15) * chest.texture))
+        _add(chest, side, haze * (0.16 + 0.46 * f.extent) * (1 + np.float32(0.15) * chest.texture))
 
 
 def _consolidation(chest: Chest, f: Finding) -> None:
@@ -135,21 +135,21 @@ def _pneumonia(chest: Chest, f: Finding) -> None:
     for side in f.sides:
         x, y = place(chest.anatomy, f, side)
         patches = np.zeros_like(chest.extra)
-        for _ in range(7):
-            dx, dy = rng.uniform(-1, 1, 2) * (0.11 + 0.06 * f.extent)
+        for _ in range(9):
+            dx, dy = rng.uniform(-1, 1, 2) * (0.12 + 0.08 * f.extent)
             r = rng.uniform(0.024, 0.046) * (0.8 + 0.6 * f.extent)
             patches += blob(chest.x, chest.y, x + dx, y + dy, r, r)
         fluffy = np.clip(patches, 0, 1.3) * (1 + np.float32(0.25) * chest.texture)
-        _add(chest, side, fluffy * (0.26 + 0.50 * f.extent))
+        _add(chest, side, fluffy * (0.30 + 0.60 * f.extent))
 
 
 def _lesion(chest: Chest, f: Finding) -> None:
     """Solitary round nodule to mass with a sharp border."""
     for side in f.sides[:1]:
         x, y = place(chest.anatomy, f, side)
-        r = 0.035 + 0.085 * f.extent
+        r = 0.040 + 0.095 * f.extent
         ball = dome(chest.x, chest.y, x, y, r, r)
-        chest.extra += np.sqrt(ball) * (0.34 + 0.45 * f.extent)
+        chest.extra += np.sqrt(ball) * (0.42 + 0.50 * f.extent)
 
 
 def _edema(chest: Chest, f: Finding) -> None:
@@ -227,21 +227,21 @@ def _device(chest: Chest, f: Finding) -> None:
     """Tubes, lines and pacemakers: nearly opaque metal or plastic."""
     x, y = chest.x, chest.y
     if f.kind == "endotracheal tube":
-        wall = ramp(np.float32(0.022) - np.abs(x + 0.012), 0.008)
-        lumen = ramp(np.float32(0.007) - np.abs(x + 0.012), 0.006)
-        chest.metal += np.float32(0.75) * (wall - lumen) * ramp(-0.30 - y, 0.01)
+        wall = ramp(np.float32(0.030) - np.abs(x + 0.012), 0.008)
+        lumen = ramp(np.float32(0.010) - np.abs(x + 0.012), 0.008)
+        chest.metal += np.float32(0.95) * (wall - lumen) * ramp(-0.30 - y, 0.01)
     elif f.kind == "nasogastric tube":
         centre = np.float32(0.03) + np.float32(0.30) * np.clip(y - 0.35, 0, None) ** 2 * 4
-        line = ramp(np.float32(0.014) - np.abs(x - centre), 0.010) * ramp(0.74 - y, 0.02)
+        line = ramp(np.float32(0.018) - np.abs(x - centre), 0.010) * ramp(0.74 - y, 0.02)
         chest.metal += np.float32(0.80) * line
     elif f.kind == "central venous catheter":
         path = [(-0.30, -0.98), (-0.24, -0.72), (-0.15, -0.55), (-0.11, -0.30), (-0.11, 0.02)]
-        chest.metal += np.float32(0.82) * _polyline(chest, path, 0.012)
+        chest.metal += np.float32(0.82) * _polyline(chest, path, 0.017)
     else:
         box = dome(x, y, 0.53, -0.50, 0.12, 0.095)
         chest.metal += np.float32(0.96) * np.clip(box * 4, 0, 1)
         path = [(0.50, -0.56), (0.30, -0.62), (0.05, -0.50), (-0.09, -0.22), (-0.06, 0.12), (0.20, 0.36)]
-        chest.metal += np.float32(0.85) * _polyline(chest, path, 0.012)
+        chest.metal += np.float32(0.90) * _polyline(chest, path, 0.015)
 
 
 def _polyline(chest: Chest, points: Sequence[tuple[float, float]], width: float) -> Plane:

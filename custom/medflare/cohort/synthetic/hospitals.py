@@ -168,7 +168,7 @@ def write_hospital(
     size: int = 128,
     longitudinal: bool = False,
 ) -> Path:
-    """Write `images/*.png` and `manifest.jsonl`, one JSON object per study, into `folder`; return the latter."""
+    """Write `images/*.png` and `manifest.jsonl` (a JSON object per study) into `folder`; return the latter."""
     folder = Path(folder)
     (folder / "images").mkdir(parents=True, exist_ok=True)
     manifest = folder / "manifest.jsonl"
