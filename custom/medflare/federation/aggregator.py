@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at every update before a rule sees it; a rejected update is named with its reason, the round goes on.
+
+Stock FLARE aggregates NaN silently, dies on an unknown key and ignores a wrong shape; here each costs the
+site its round and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.weighted_mean import WeightedMean
+from medflare.errors import ConfigError, UpdateError
+from medflare.federation import wire
+from medflare.federation.engine import FLComponent
+from medflare.learners.base import SharedSpec, State, Update, check_state
+
+RULES: dict[str, Callable[..., AggregationRule]] = {
+    "weighted_mean": WeightedMean,
+}
+"""Rule name -> class; a job names a rule and its settings, never a dotted path."""
+
+
+def make_rule(rule: str, settings: Mapping[str, Any]) -> AggregationRule:
+    """The rule a job asks for; ConfigError that lists the rules, or says what the rule does not take."""
+    if rule not in RULES:
+        raise ConfigError(f"aggregation rule '{rule}' does not exist. Rules: {', '.join(sorted(RULES))}.")
+    try:
+        return RULES[rule](**settings)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"aggregation rule '{rule}' cannot use its rule_settings: {error}") from None
+
+
+class ValidatingAggregator(FLComponent):
+    """Checks updates and hands the good ones to the rule in order of site name.
+
+    The fixed order makes a run repeatable to the last bit. An update waits only until every site before it
+    has answered or was given up, so that memory does not grow with the number of sites where they answer
+    in order.
+    """
+
+    def __init__(self, rule: str = "weighted_mean", rule_settings: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        self.rule = make_rule(rule, rule_settings or {})
+        self.spec: SharedSpec = {}
+        self.sums_spec: SharedSpec = {}
+        self.declared: dict[str, int] = {}
+
+    def expect(self, spec: SharedSpec, sums: SharedSpec, declared: Mapping[str, int]) -> None:
+        """What was declared before round 1: tensors, sums, and training examples of each site."""
+        self.spec, self.sums_spec, self.declared = spec, sums, dict(declared)
+
+    def begin(self, round_number: int, state: State, asked: Sequence[str]) -> None:
+        """Starts a round from the server's state (fp32)."""
+        self.round, self.state, self.order = round_number, state, sorted(asked)
+        self.accepted: dict[str, int] = {}
+        self.settled: set[str] = set()
+        self._waiting: dict[str, Update] = {}
+        self._next = 0
+        self._totals: State = {}
+        self.rule.begin(state)
+
+    def accept(self, site: str, round_number: int, facts: Mapping[str, Any], tensors: State) -> str | None:
+        """Takes an update; the reason if it is rejected."""
+        reason = self.problem(site, round_number, facts, tensors)
+        if reason is None:
+            delta, sums = wire.without_prefix(tensors, wire.SUM)
+            update = Update(
+                delta={name: _accumulable(value) for name, value in delta.items()},
+                examples=int(facts["examples"]),
+                metrics=dict(facts.get("metrics", {})),
+                sums=sums,
+            )
+            self.accepted[site] = update.examples
+            self._waiting[site] = update
+        self.settle(site)
+        return reason
+
+    def problem(
+        self, site: str, round_number: int, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> str | None:
+        """Why an update cannot be used, or None."""
+        if site not in self.order:
+            return "update of a site that was not asked"
+        if site in self.settled:
+            return "second update in one round"
+        if round_number != self.round:
+            return f"update of round {round_number}, expected round {self.round}"
+        examples = facts.get("examples")
+        most = self.declared.get(site, 0)
+        if isinstance(examples, bool) or not isinstance(examples, int) or not 1 <= examples <= most:
+            return f"weight {examples!r}, expected 1 to the {most} training examples the site declared"
+        delta, sums = wire.without_prefix(tensors, wire.SUM)
+        wrong = [name for name in sorted(set(delta) & set(self.spec)) if not self._right_kind(name, delta)]
+        if wrong:
+            return f"'{wrong[0]}' has dtype {delta[wrong[0]].dtype}, expected {self.spec[wrong[0]][1]}"
+        try:
+            check_state(delta, self.spec, "update")
+            check_state(sums, self.sums_spec, "sums")
+        except UpdateError as error:
+            return str(error)
+        return None
+
+    def _right_kind(self, name: str, delta: Mapping[str, Tensor]) -> bool:
+        """Floating where floating was declared: the wire may round, but not change the kind."""
+        kind = self.spec[name][1]
+        return delta[name].is_floating_point() == kind.is_floating_point
+
+    def settle(self, site: str) -> None:
+        """Nothing more is expected of a site in this round; hands on what no longer has to wait."""
+        self.settled.add(site)
+        while self._next < len(self.order) and self.order[self._next] in self.settled:
+            update = self._waiting.pop(self.order[self._next], None)
+            if update is not None:
+                self._add(self.order[self._next], update)
+            self._next += 1
+
+    def _add(self, site: str, update: Update) -> None:
+        self.rule.add(site, update)
+        for name, value in update.sums.items():
+            self._totals[name] = self._totals[name] + value if name in self._totals else value.clone()
+
+    def finish(self) -> tuple[State, State, dict[str, float]]:
+        """(new state, totals of the sums, norms of the global update).
+
+        Raises UpdateError if the rule made something that is not finite; the old state stays good then.
+        """
+        for site in self.order:
+            self.settle(site)
+        new = self.rule.finish()
+        check_state(new, self.spec, "aggregation")
+        change = {name: new[name].double() - self.state[name].double() for name in new}
+        norms = {"update_norm": _norm(change), "state_norm": _norm(new)}
+        return new, self._totals, norms
+
+
+def _accumulable(value: Tensor) -> Tensor:
+    """fp32 at least, whatever travelled."""
+    return value.to(torch.promote_types(value.dtype, torch.float32)) if value.is_floating_point() else value
+
+
+def _norm(state: Mapping[str, Tensor]) -> float:
+    """Euclidean norm over all floating tensors."""
+    return math.sqrt(sum(float(v.double().square().sum()) for v in state.values() if v.is_floating_point()))

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run leaves on the server's disk: state after every round, best and final adapter, artefact paths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from medflare.aggregation.base import AggregationRule
+from medflare.evaluation.run_record import RoundRecord
+from medflare.federation.controllers.bookkeeping import RunBook
+from medflare.federation.controllers.settings import RoundsSettings
+from medflare.federation.persistor import BEST, FINAL, AdapterPersistor, Card
+from medflare.federation.roster import Roster
+from medflare.federation.run_state import RunState, save_state
+from medflare.learners.base import State
+
+
+class Keeper:
+    """Writes states and results of one run below its folder."""
+
+    def __init__(
+        self, folder: Path, persistor: AdapterPersistor, book: RunBook, args: RoundsSettings
+    ) -> None:
+        self.folder, self.persistor, self.book, self.args = folder, persistor, book, args
+        self.best: float | None = None
+        self.last: tuple[State, RoundRecord] | None = None
+        book.record.best_metric = args.best_metric
+
+    def expect(self, facts: Mapping[str, Mapping[str, Any]], bytes_per_direction: int) -> None:
+        """Takes what the sites declared."""
+        self.persistor.expect(facts[min(facts)]["describe"])
+        self.book.record.expected_bytes_per_direction = bytes_per_direction
+        self.book.add_sites(facts)
+
+    def close_round(
+        self,
+        number: int,
+        entry: RoundRecord,
+        state: State,
+        totals: State,
+        rule: AggregationRule,
+        roster: Roster,
+    ) -> None:
+        """Keeps a round: state to go on from, best adapter if it is the best, and the record."""
+        self.last = (state, entry)
+        value = entry.mean.get(self.args.best_metric)
+        if value is not None and self._better(value):
+            self.best, self.book.record.best_round = value, number
+            self._export(BEST, state, entry, roster)
+        values = {
+            "run_id": self.book.record.run_id,
+            "seed": self.args.seed,
+            "roster": roster.to_json(),
+            "best": self.best,
+            "best_round": self.book.record.best_round,
+        }
+        run_state = RunState(
+            rounds_done=number + 1, shared=state, totals=totals, rule=rule.state_dict(), values=values
+        )
+        save_state(self.folder / "state", run_state)
+        self.book.write()
+
+    def _better(self, value: float) -> bool:
+        if self.best is None:
+            return True
+        return value < self.best if self.args.best_mode == "min" else value > self.best
+
+    def export_final(self, roster: Roster) -> None:
+        """Exports the last good state; nothing if no round was finished."""
+        if self.last is not None:
+            self._export(FINAL, *self.last, roster)
+
+    def _export(self, name: str, state: State, entry: RoundRecord, roster: Roster) -> None:
+        record = self.book.record
+        site = record.sites[min(record.sites)]
+        card = Card(
+            job=record.job,
+            method=record.method,
+            run_id=record.run_id,
+            base_model=site.backbone,
+            fingerprint=site.fingerprint,
+            sites=len(roster.sites),
+            rounds=entry.round + 1,
+            metrics=entry.mean,
+        )
+        target = self.persistor.write(self.folder / "result" / name, state, card)
+        record.artefacts[name] = str(target.relative_to(self.folder))

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must agree between sites before round 1: the frozen backbone, the shared tensors, the sums."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from medflare.errors import RunError
+from medflare.federation import wire
+from medflare.learners.base import SharedSpec
+
+
+def agree(
+    facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]
+) -> tuple[SharedSpec, SharedSpec, dict[str, dict[str, int]]]:
+    """(shared tensors, sums, site -> split -> examples) on which all sites agree.
+
+    Raises RunError that names each site that differs from the majority, and both values.
+    """
+    present = [site for site in sites if site in facts]
+    prints = {site: str(facts[site]["describe"]["backbone"]["fingerprint"]) for site in present}
+    problems = _differences("backbone fingerprint", prints)
+    problems += _different_specs(facts, present, "shared")
+    problems += _different_specs(facts, present, "sums")
+    if problems:
+        raise RunError(
+            "the sites cannot train together: "
+            + "; ".join(problems)
+            + ". Give every site the same base model and the same version of medflare."
+        )
+    first = facts[present[0]]
+    examples = {site: dict(facts[site]["describe"]["examples"]) for site in present}
+    return wire.spec_from_json(first["shared"]), wire.spec_from_json(first["sums"]), examples
+
+
+def _differences(what: str, values: Mapping[str, str]) -> list[str]:
+    """One sentence for each site that differs from the value most sites have."""
+    usual = Counter(values.values()).most_common(1)[0][0]
+    holder = next(site for site, value in values.items() if value == usual)
+    return [
+        f"{what} of {site} is {value}, of {holder} it is {usual}"
+        for site, value in values.items()
+        if value != usual
+    ]
+
+
+def _different_specs(facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str], key: str) -> list[str]:
+    """Like `_differences`, for the first tensor in which two declarations differ."""
+    first = facts[sites[0]][key]
+    out = []
+    for site in sites[1:]:
+        other = facts[site][key]
+        names = sorted(n for n in {*first, *other} if first.get(n) != other.get(n))
+        if names:
+            name = names[0]
+            out.append(
+                f"{key} tensor '{name}' of {site} is {other.get(name, 'missing')}, "
+                f"of {sites[0]} it is {first.get(name, 'missing')} ({len(names)} tensors differ)"
+            )
+    return out

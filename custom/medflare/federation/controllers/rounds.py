@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rounds of a federated run: prepare, initialise, canary, rounds, finish (design.md 2, 4).
+
+Quorum counts accepted updates; every site of the roster is in each round's record, accepted or absent with a
+reason; after each round the state is on disk, and a run that cannot go on leaves its last good state.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from medflare.config import parse
+from medflare.errors import MedflareError, RunError
+from medflare.evaluation.run_record import RoundRecord
+from medflare.federation import wire
+from medflare.federation.aggregator import ValidatingAggregator
+from medflare.federation.controllers.bookkeeping import RunBook, add_traffic, finite, weighted_means
+from medflare.federation.controllers.exchange import Exchange, Limits, OnReply, Outcome
+from medflare.federation.controllers.keeping import Keeper
+from medflare.federation.controllers.preparation import agree
+from medflare.federation.controllers.settings import RoundsSettings
+from medflare.federation.engine import Client, Controller, FLContext, Shareable, Signal
+from medflare.federation.messages import EVALUATE, FINISH, FIT, INITIALISE, PREPARE, Reply, Request
+from medflare.federation.roster import Roster, words
+from medflare.learners.base import RoundPlan, State, check_state
+
+
+class StoppedError(Exception):
+    """The job was aborted from outside."""
+
+
+class RoundsController(Controller):
+    """Runs `num_rounds` rounds over the sites of the job."""
+
+    def __init__(self, **args: Any) -> None:
+        super().__init__(task_check_period=0.05)
+        self.args = parse(RoundsSettings, args, "config_fed_server.json, controller args")
+
+    # ---- FLARE's side ------------------------------------------------------------------------------------
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """Finds the other components and opens the run's folder."""
+        engine, args = fl_ctx.get_engine(), self.args
+        self.aggregator: ValidatingAggregator = engine.get_component(args.aggregator_id)
+        self.progress = engine.get_component(args.progress_id)
+        self.folder = Path(engine.get_workspace().get_run_dir(fl_ctx.get_job_id()))
+        self.run_id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex[:8]}"
+        self.progress.open(self.folder)
+        configuration = {"controller": args.model_dump(mode="json")}
+        self.book = RunBook(self.folder / "run.json", args.job, self.run_id, args.seed, configuration)
+        self.keeper = Keeper(self.folder, engine.get_component(args.persistor_id), self.book, args)
+        self.roster = Roster(
+            args.sites or [client.name for client in engine.get_clients()], args.bench_rounds
+        )
+        self.book.write()
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing is left to stop: the record is closed in `control_flow`."""
+
+    def process_result_of_unknown_task(
+        self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
+    ) -> None:
+        """A reply that came after its exchange was closed is refused and named."""
+        self.progress.event("late reply refused", site=client.name, task=task_name)
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        self.fl_ctx, self.abort = fl_ctx, abort_signal
+        try:
+            self._run()
+            self.keeper.export_final(self.roster)
+            self.book.close("completed")
+            self.progress.event("completed", rounds=len(self.book.record.rounds))
+        except StoppedError:
+            self._fail("stopped", "the job was aborted.")
+        except MedflareError as error:
+            self._fail("failed", str(error))
+        except Exception as error:
+            self.logger.exception("the rounds controller failed")
+            self._fail("failed", f"{type(error).__name__}: {error}")
+        finally:
+            self.progress.close()
+
+    def _fail(self, status: Any, reason: str) -> None:
+        """Writes the record and the last good state, then tells FLARE."""
+        self.keeper.export_final(self.roster)
+        self.book.close(status, reason)
+        self.progress.event(status, reason=reason)
+        self.system_panic(reason, self.fl_ctx)
+
+    # ---- the run -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._prepare()
+        self.state, self.totals = self._initialise(), dict[str, Any]()
+        if self.args.canary:
+            self._canary()
+        for number in range(self.args.num_rounds):
+            self._round(number)
+        self._finish()
+
+    def _prepare(self) -> None:
+        """What the sites are and have; backbones and shared tensors must agree before round 1."""
+        outcome = self._ask(PREPARE, lambda site, reply: None)
+        self._require(outcome, "prepare")
+        for site, reason in outcome.absent.items():
+            self.roster.exclude(site, f"prepare failed: {reason}")
+        shared, sums, self.examples = agree(outcome.facts, self.roster.sites)
+        train = {site: counts.get("train", 0) for site, counts in self.examples.items()}
+        self.aggregator.expect(shared, sums, train)
+        self.keeper.expect(outcome.facts, wire.spec_bytes(shared, self.args.wire_dtype))
+        self.shared_spec = shared
+        self.progress.event("prepared", sites=self.roster.sites, seconds=round(outcome.seconds, 2))
+
+    def _initialise(self) -> State:
+        """The shared tensors before round 1, from the first site by name."""
+        site, found = self.roster.asked(0)[0], dict[str, Any]()
+
+        def take(_: str, reply: Reply) -> str | None:
+            check_state(reply.tensors, self.shared_spec, f"initial tensors of site '{site}'")
+            found.update(reply.tensors)
+            return None
+
+        outcome = self._ask(INITIALISE, take, sites=[site], quorum=1)
+        if not found:
+            raise RunError(f"no initial state: {words(outcome.absent, [site])}")
+        self.initial_traffic = outcome.traffic
+        return {name: value.to(self.shared_spec[name][1]) for name, value in found.items()}
+
+    def _canary(self) -> None:
+        """One step at every site; its updates are checked like any other and thrown away."""
+        plan = RoundPlan(round=0, rounds=self.args.num_rounds, steps=1, seed=self.args.seed)
+        sites = self.roster.asked(0)
+        self.aggregator.begin(0, self.state, sites)
+        outcome = self._ask(FIT, self._accept, sites, plan, self._down(), options={"canary": True})
+        for site in sites:
+            moved = outcome.traffic.get(site)
+            self.progress.event(
+                "canary",
+                site=site,
+                verdict=outcome.absent.get(site, "accepted"),
+                seconds=outcome.facts.get(site, {}).get("seconds"),
+                bytes_sent=moved.sent if moved else 0,
+                bytes_received=moved.received if moved else 0,
+            )
+        self._require(outcome, "the canary round")
+
+    def _round(self, number: int) -> None:
+        started = time.monotonic()
+        entry = self.book.open_round(number)
+        if number == 0:
+            add_traffic(entry, self.initial_traffic)
+        args, sites = self.args, self.roster.asked(number)
+        entry.absent = self.roster.resting(number)
+        plan = RoundPlan(
+            round=number, rounds=args.num_rounds, steps=args.steps, fraction=args.fraction, seed=args.seed
+        )
+        self.progress.event("round", round=number, rounds=args.num_rounds, sites=sites)
+        self.aggregator.begin(number, self.state, sites)
+        outcome = self._ask(FIT, self._accept, sites, plan, self._down())
+        self._note(entry, outcome)
+        self._require(outcome, f"round {number}")
+        self.state, self.totals, entry.checks = self.aggregator.finish()
+        if args.evaluate_every and (number + 1) % args.evaluate_every == 0:
+            self._evaluate(number, entry)
+        entry.seconds = round(time.monotonic() - started, 3)
+        self.keeper.close_round(number, entry, self.state, self.totals, self.aggregator.rule, self.roster)
+        self.progress.curves(number, "mean", entry.mean)
+        self.progress.curves(number, "server", entry.checks)
+        self.progress.event("round done", round=number, seconds=entry.seconds, mean=entry.mean)
+
+    def _note(self, entry: RoundRecord, outcome: Outcome) -> None:
+        """Writes a fit exchange into the round's record and benches who was silent."""
+        entry.absent |= outcome.absent
+        entry.accepted = dict(self.aggregator.accepted)
+        add_traffic(entry, outcome.traffic)
+        for site, facts in sorted(outcome.facts.items()):
+            entry.metrics[site] = finite(facts["metrics"], "train")
+            self.progress.curves(entry.round, site, entry.metrics[site])
+        entry.mean = weighted_means(entry.metrics, entry.accepted)
+        for site in outcome.silent:
+            self.roster.bench(site, entry.round, outcome.absent[site])
+        self.book.write()
+
+    def _evaluate(self, number: int, entry: RoundRecord) -> None:
+        """Validation at the sites that took part; a site that fails is named, the round cannot be best."""
+        plan = RoundPlan(
+            round=number, rounds=self.args.num_rounds, seed=self.args.seed, limit=self.args.limit
+        )
+        sites = sorted(entry.accepted)
+        outcome = self._ask(EVALUATE, _any, sites, plan, self.state, options={"split": "val"}, quorum=1)
+        self._add_metrics(entry, outcome, "val")
+
+    def _add_metrics(self, entry: RoundRecord, outcome: Outcome, split: str) -> None:
+        """Writes an evaluation into a round's record; means only over a full set of sites."""
+        add_traffic(entry, outcome.traffic)
+        found = {site: finite(facts["metrics"], split) for site, facts in sorted(outcome.facts.items())}
+        for site, values in found.items():
+            entry.metrics.setdefault(site, {}).update(values)
+            self.progress.curves(entry.round, site, values)
+            self.progress.event(split, round=entry.round, site=site, **values)
+        for site, reason in outcome.absent.items():
+            self.progress.event(f"{split} failed", round=entry.round, site=site, reason=reason)
+        if not outcome.absent:
+            entry.mean |= weighted_means(found, {s: c.get(split, 0) for s, c in self.examples.items()})
+
+    def _finish(self) -> None:
+        """The sites' final test metrics, with the final state."""
+        last = self.args.num_rounds
+        plan = RoundPlan(round=last, rounds=last, seed=self.args.seed, limit=self.args.final_limit)
+        outcome = self._ask(FINISH, _any, self.roster.asked(last), plan, self.state, quorum=1)
+        self._add_metrics(self.book.record.rounds[-1], outcome, "test")
+
+    # ---- talking to sites --------------------------------------------------------------------------------
+
+    def _accept(self, site: str, reply: Reply) -> str | None:
+        """Passes an update to the aggregator and reports what became of it."""
+        reason = self.aggregator.accept(site, reply.round, reply.facts, reply.tensors)
+        loss = finite(reply.facts.get("metrics", {})).get("loss")
+        self.progress.event(
+            "update",
+            round=reply.round,
+            site=site,
+            verdict=reason or "accepted",
+            loss=loss,
+            bytes_sent=wire.byte_count(reply.tensors),
+            seconds=reply.facts.get("seconds"),
+        )
+        return reason
+
+    def _down(self) -> State:
+        """What goes to a site before it trains: the state, and the totals of the previous round's sums."""
+        return {**self.state, **wire.with_prefix(self.totals, wire.TOTAL)}
+
+    def _ask(
+        self,
+        task: str,
+        on_reply: OnReply,
+        sites: list[str] | None = None,
+        plan: RoundPlan | None = None,
+        tensors: State | None = None,
+        options: dict[str, Any] | None = None,
+        quorum: int | None = None,
+    ) -> Outcome:
+        """One exchange with the sites; StoppedError if the job was aborted meanwhile."""
+        args = self.args
+        request = Request(
+            task=task,
+            run_id=self.run_id,
+            round=plan.round if plan else -1,
+            roster=self.roster.sites,
+            deadline=args.deadline,
+            dtype=args.wire_dtype,
+            seed=args.seed,
+            plan=wire.plan_to_json(plan) if plan else {},
+            options=options or {},
+            tensors=tensors or {},
+        )
+        limits = Limits(
+            quorum=self._quorum() if quorum is None else quorum,
+            deadline=args.deadline,
+            margin=args.margin,
+            grace=args.grace,
+        )
+        settled: Callable[[str], None] = self.aggregator.settle if task == FIT else _nothing
+        exchange = Exchange(request, on_reply, settled)
+        sites = self.roster.sites if sites is None else sites
+        outcome = exchange.run(self, sites, limits, self.fl_ctx, self.abort)
+        if outcome.aborted:
+            raise StoppedError
+        return outcome
+
+    def _quorum(self) -> int:
+        """Accepted replies that are enough."""
+        return len(self.roster.sites) if self.args.min_accepted is None else self.args.min_accepted
+
+    def _require(self, outcome: Outcome, what: str) -> None:
+        """RunError that names every missing site unless the quorum was met."""
+        need, got = self._quorum(), len(outcome.facts)
+        if got < need:
+            resting = self.roster.resting(len(self.book.record.rounds) - 1)
+            reasons = words({**resting, **outcome.absent}, self.roster.sites)
+            raise RunError(f"{what}: {got} accepted, {need} needed. {reasons}")
+
+
+def _any(site: str, reply: Reply) -> str | None:
+    """Accepts whatever came back without a failure."""
+    return None
+
+
+def _nothing(site: str) -> None:
+    """Nothing waits for this exchange's sites."""

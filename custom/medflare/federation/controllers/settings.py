@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`args` of the rounds controller in config_fed_server.json."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from medflare.config import Settings
+from medflare.federation.wire import WireDtype
+
+
+class RoundsSettings(Settings):
+    """How a run goes; what is learned is decided by the method's settings in config_fed_client.json."""
+
+    job: str = "job"
+    num_rounds: int = Field(5, ge=1)
+    seed: int = 0
+    """Of the run; every site derives its own from it."""
+    steps: int | None = Field(None, ge=1)
+    """Optimiser steps of a site in a round; without it `fraction` decides."""
+    fraction: float | None = Field(None, gt=0, le=1)
+    """Share of the training examples a site visits in a round; without both, one epoch."""
+    limit: int | None = Field(None, ge=1)
+    """At most this many studies in an evaluation of a round."""
+    final_limit: int | None = Field(None, ge=1)
+    """At most this many test studies at the end."""
+    sites: list[str] = Field(default_factory=list)
+    """The sites that must be there from the start; empty for those the job was deployed to."""
+    min_accepted: int | None = Field(None, ge=1)
+    """Accepted updates without which a round fails; default: one of every site."""
+    deadline: float = Field(3600.0, gt=0)
+    """Seconds a site may take for one task."""
+    margin: float = Field(10.0, ge=0)
+    """Seconds to wait beyond the deadline for the site to say so itself."""
+    grace: float = Field(60.0, ge=0)
+    """Seconds to wait for the other sites once `min_accepted` updates are there."""
+    bench_rounds: int = Field(2, ge=0)
+    """Rounds in which a silent site is left out before it is asked again."""
+    evaluate_every: int = Field(1, ge=0)
+    """Evaluate the global state on every site's validation split after every so many rounds; 0 for never."""
+    best_metric: str = "val_loss"
+    """Mean over sites that decides which round is the best."""
+    best_mode: Literal["min", "max"] = "min"
+    canary: bool = False
+    """One step at every site before round 1, checked, measured and thrown away."""
+    wire_dtype: WireDtype = "bfloat16"
+    aggregator_id: str = "aggregator"
+    persistor_id: str = "persistor"
+    progress_id: str = "progress"

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one point through which every reply leaves a site, in this order (design.md 3):
+
+allow-list of declared names and shapes -> wire dtype -> ledger. Steps that change values (clip, noise,
+compression, packing, masking) belong between the allow-list and the ledger, so that the ledger holds the
+digest of what was sent.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from medflare.federation import wire
+from medflare.federation.failures import EgressError
+from medflare.federation.worker_session import Result
+from medflare.learners.base import SharedSpec
+
+FACTS: dict[str, frozenset[str]] = {
+    "prepare": frozenset({"describe", "shared", "sums", "method", "settings", "seconds"}),
+    "initialise": frozenset({"seconds"}),
+    "fit": frozenset({"examples", "metrics", "seconds"}),
+    "evaluate": frozenset({"metrics", "seconds"}),
+    "finish": frozenset({"metrics", "seconds"}),
+}
+"""The facts each task may answer with."""
+DESCRIPTION = frozenset(
+    {
+        "backbone",
+        "parameters",
+        "adapter_config",
+        "export",
+        "examples",
+        "skipped",
+        "heterogeneity",
+        "settings",
+        "paper",
+    }
+)
+"""What a site may say about itself before round 1: counts and public facts."""
+METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_.@/-]{0,63}")
+MAX_METRICS = 400
+
+
+@dataclass(slots=True)
+class Egress:
+    """The site's door for one run: what was declared, and the ledger of what left.
+
+    `declare` may be called once; a second declaration must say the same.
+    """
+
+    ledger: Path
+    site: str
+    job: str
+    dtype: wire.WireDtype
+    shared: SharedSpec | None = None
+    sums: SharedSpec | None = None
+
+    def declare(self, shared: SharedSpec, sums: SharedSpec) -> None:
+        """Fixes what may leave; EgressError if it differs from an earlier declaration."""
+        if self.shared is not None and (self.shared, self.sums) != (shared, sums):
+            raise EgressError("the learner declares other tensors than before; a declaration cannot change.")
+        self.shared, self.sums = shared, sums
+
+    def send(self, task: str, round_number: int, result: Result) -> Result:
+        """The result as it leaves; EgressError names everything that may not."""
+        self._check(task, result)
+        tensors = wire.to_wire(result.tensors, self.dtype)
+        self._write(task, round_number, result.facts, tensors)
+        return Result(result.facts, tensors)
+
+    def _check(self, task: str, result: Result) -> None:
+        problems = [f"fact '{key}'" for key in sorted(set(result.facts) - FACTS.get(task, frozenset()))]
+        described = set(result.facts.get("describe", {}))
+        problems += [f"description '{key}'" for key in sorted(described - DESCRIPTION)]
+        problems += _metric_problems(result.facts.get("metrics", {}))
+        problems += _tensor_problems(result.tensors, self._allowed(task))
+        if problems:
+            raise EgressError(f"{task}: not declared, so it stays here: {'; '.join(problems[:8])}.")
+
+    def _allowed(self, task: str) -> SharedSpec:
+        if task not in ("initialise", "fit"):
+            return {}
+        if self.shared is None or self.sums is None:
+            raise EgressError(f"{task}: nothing was declared yet; a run starts with 'prepare'.")
+        sums = {wire.SUM + name: spec for name, spec in self.sums.items()} if task == "fit" else {}
+        return {**self.shared, **sums}
+
+    def _write(
+        self, task: str, round_number: int, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> None:
+        """Appends one line to the ledger."""
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "site": self.site,
+            "job": self.job,
+            "round": round_number,
+            "task": task,
+            "tensors": len(tensors),
+            "dtypes": sorted({str(value.dtype).removeprefix("torch.") for value in tensors.values()}),
+            "bytes": wire.byte_count(tensors),
+            "sha256": wire.digest(tensors),
+            "facts": sorted(facts),
+            "facts_bytes": len(json.dumps(facts)),
+        }
+        self.ledger.parent.mkdir(parents=True, exist_ok=True)
+        with self.ledger.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def _tensor_problems(tensors: Mapping[str, Tensor], allowed: SharedSpec) -> list[str]:
+    problems = []
+    for name, value in sorted(tensors.items()):
+        if name not in allowed:
+            problems.append(f"tensor '{name}'")
+        elif tuple(value.shape) != tuple(allowed[name][0]):
+            problems.append(f"tensor '{name}' of shape {tuple(value.shape)}")
+    return problems
+
+
+def _metric_problems(metrics: Mapping[str, Any]) -> list[str]:
+    if len(metrics) > MAX_METRICS:
+        return [f"{len(metrics)} metrics, more than {MAX_METRICS}"]
+    return [
+        f"metric '{name}'"
+        for name, value in sorted(metrics.items())
+        if not METRIC.fullmatch(name) or isinstance(value, bool) or not isinstance(value, int | float)
+    ]

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one module in which NVIDIA FLARE's names enter; everything here is re-exported and contract-tested.
+
+FLARE changes under integrators at each minor release, so the version is pinned and checked on import, and
+tests/federation/test_engine_contract.py states what is expected of every symbol. Importing this module also
+registers the decomposer for torch tensors: without it a job's clients loop for ever on the first tensor.
+"""
+
+from __future__ import annotations
+
+import nvflare
+from nvflare.apis.client import Client
+from nvflare.apis.controller_spec import ClientTask, Task
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
+from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+from nvflare.app_opt.pt.decomposers import TensorDecomposer
+from nvflare.fuel.utils import fobs
+from nvflare.widgets.info_collector import GroupInfoCollector, InfoCollector
+
+SUPPORTED = "2.9."
+
+__all__ = [
+    "DEFAULT_CLASS_ALLOW_LIST",
+    "DXO",
+    "SUPPORTED",
+    "AppConstants",
+    "Client",
+    "ClientTask",
+    "Controller",
+    "DataKind",
+    "EventType",
+    "Executor",
+    "FLComponent",
+    "FLContext",
+    "GroupInfoCollector",
+    "InfoCollector",
+    "MetaKey",
+    "ReturnCode",
+    "Shareable",
+    "Signal",
+    "Task",
+    "check_version",
+    "from_shareable",
+    "make_reply",
+    "register_tensors",
+]
+
+
+def check_version(version: str) -> None:
+    """ImportError unless `version` is the minor release this package was tested with."""
+    if not version.startswith(SUPPORTED):
+        raise ImportError(
+            f"nvflare {version} is installed, but medflare works with nvflare {SUPPORTED}* only. "
+            f"Run: pip install 'nvflare=={SUPPORTED}*'"
+        )
+
+
+def register_tensors() -> None:
+    """Lets torch tensors travel in FLARE messages of this process."""
+    fobs.register(TensorDecomposer)
+
+
+check_version(nvflare.__version__)
+register_tensors()

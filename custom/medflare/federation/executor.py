@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The site's side of a job: a thin supervisor between FLARE, the worker that learns, and the egress chain."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from medflare.config import Settings, parse
+from medflare.errors import ConfigError
+from medflare.federation import messages, wire
+from medflare.federation.egress import Egress
+from medflare.federation.engine import (
+    EventType,
+    Executor,
+    FLContext,
+    ReturnCode,
+    Shareable,
+    Signal,
+    make_reply,
+)
+from medflare.federation.failures import failure_of
+from medflare.federation.worker import ProcessWorker, ThreadWorker, Worker
+from medflare.federation.worker_session import Opening, Result, Work
+from medflare.learners import LEARNERS
+
+SITE_FILE = "site.yaml"
+
+
+class ExecutorSettings(Settings):
+    """`args` of the executor in config_fed_client.json.
+
+    `settings` belongs to the method and is validated by the method's own settings class at the site.
+    """
+
+    method: str
+    settings: dict[str, Any] = Field(default_factory=dict)
+    worker: Literal["process", "thread"] = "process"
+    deadline: float = 86400.0
+    """The site's own limit for one task in seconds; the server's limit counts too, the smaller one wins."""
+
+
+class LearnerExecutor(Executor):
+    """Passes tasks to the worker and its answers through the egress chain; never lets an error out.
+
+    An exception that reached FLARE would put its text into logs that may be streamed to the server, and a
+    RuntimeError would abort the job.
+    """
+
+    def __init__(self, **args: Any) -> None:
+        super().__init__()
+        self.args = parse(ExecutorSettings, args, "config_fed_client.json, executor args")
+        self.check_method(self.args.method)
+        self.worker: Worker | None = None
+        self.egress: Egress | None = None
+
+    def check_method(self, method: str) -> None:
+        """A job names a method of the table and nothing else."""
+        if method not in LEARNERS:
+            raise ConfigError(f"method '{method}' does not exist. Methods: {', '.join(sorted(LEARNERS))}.")
+
+    def execute(
+        self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal
+    ) -> Shareable:
+        if task_name not in messages.TASKS:
+            return make_reply(ReturnCode.TASK_UNKNOWN)
+        round_number = -1
+        try:
+            request = messages.read_request(shareable)
+            round_number = request.round
+            return self._answer(request, fl_ctx, abort_signal)
+        except Exception as error:
+            failure = failure_of(error)
+            self._log_trace(error, fl_ctx)
+            self.logger.warning(f"{task_name} of round {round_number} failed with E{int(failure.code)}")
+            return messages.failure_reply(failure, round_number)
+
+    def _answer(self, request: messages.Request, fl_ctx: FLContext, abort: Signal) -> Shareable:
+        """One task through worker and egress."""
+        work = self._work(request, fl_ctx)
+        self.worker = self.worker or self.make_worker(self._opening(request, fl_ctx), _run_folder(fl_ctx))
+        limit = min(self.args.deadline, request.deadline)
+        result: Result = self.worker.do(work, limit, lambda: bool(abort.triggered))
+        egress = self._egress(request, fl_ctx)
+        if request.task == messages.PREPARE:
+            shared, sums = (wire.spec_from_json(result.facts[key]) for key in ("shared", "sums"))
+            egress.declare(shared, sums)
+            result.facts.update(method=self.args.method, settings=self.args.settings)
+        sent = egress.send(request.task, request.round, result)
+        return messages.reply(request, sent.facts, sent.tensors)
+
+    def _work(self, request: messages.Request, fl_ctx: FLContext) -> Work:
+        """The worker's task, with what only this site knows: its place in the roster, its folders."""
+        plan = dict(request.plan)
+        place = {"site_index": request.roster.index(fl_ctx.get_identity_name()), "sites": len(request.roster)}
+        if plan:
+            plan["hints"] = {**plan.get("hints", {}), **place}
+        options = {**request.options, "sites": len(request.roster)}
+        if request.task == messages.FINISH:
+            options["folder"] = str(_run_folder(fl_ctx) / "result")
+        return Work(task=request.task, plan=plan, options=options, tensors=request.tensors)
+
+    def _opening(self, request: messages.Request, fl_ctx: FLContext) -> Opening:
+        workspace = fl_ctx.get_engine().get_workspace()
+        root = Path(workspace.get_root_dir())
+        return Opening(
+            method=self.args.method,
+            settings=self.args.settings,
+            seed=request.seed,
+            site=fl_ctx.get_identity_name(),
+            site_file=str(Path(workspace.get_site_config_dir()) / SITE_FILE),
+            state_folder=str(root / "local_state" / str(fl_ctx.get_job_id())),
+            cache_folder=str(root / "cache"),
+            run_id=request.run_id,
+        )
+
+    def make_worker(self, opening: Opening, run_folder: Path) -> Worker:
+        """The worker the job's setting asks for."""
+        if self.args.worker == "thread":
+            return ThreadWorker(opening)
+        return ProcessWorker(opening, run_folder / "worker")
+
+    def _egress(self, request: messages.Request, fl_ctx: FLContext) -> Egress:
+        if self.egress is None:
+            self.egress = Egress(
+                ledger=_run_folder(fl_ctx) / "egress.jsonl",
+                site=fl_ctx.get_identity_name(),
+                job=str(fl_ctx.get_job_id()),
+                dtype=request.dtype,
+            )
+        return self.egress
+
+    def _log_trace(self, error: Exception, fl_ctx: FLContext) -> None:
+        """The full trace, into the site's own file, which FLARE does not stream."""
+        folder = _run_folder(fl_ctx) / "worker"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "worker.log").open("a", encoding="utf-8") as file:
+            traceback.print_exception(error, file=file)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        if event_type == EventType.END_RUN and self.worker is not None:
+            self.worker.close()
+            self.worker = None
+
+
+def _run_folder(fl_ctx: FLContext) -> Path:
+    """This site's folder of the running job."""
+    return Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))

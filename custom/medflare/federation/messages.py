@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What server and sites say to each other, as FLARE messages: tensors in a DXO, all else in its meta."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from medflare.federation import wire
+from medflare.federation.engine import (
+    DXO,
+    AppConstants,
+    DataKind,
+    MetaKey,
+    ReturnCode,
+    Shareable,
+    from_shareable,
+    make_reply,
+)
+from medflare.federation.failures import Code, Failure
+from medflare.learners.base import State
+
+PREPARE, INITIALISE, FIT, EVALUATE, FINISH = TASKS = ("prepare", "initialise", "fit", "evaluate", "finish")
+_REQUEST, _REPLY, _FAILURE = "medflare_request", "medflare_reply", "medflare_failure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A task as the server sends it to every site it asks.
+
+    Attributes:
+        round: -1 before round 0.
+        plan: `wire.plan_to_json` of the round's plan.
+        roster: all sites of the run in order; a site finds its own index in it.
+        deadline: seconds a site may take.
+        dtype: how floating tensors travel.
+    """
+
+    task: str
+    run_id: str
+    round: int
+    roster: list[str]
+    deadline: float
+    dtype: wire.WireDtype
+    seed: int = 0
+    plan: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    tensors: State = field(default_factory=dict)
+
+    def to_shareable(self) -> Shareable:
+        tensors = wire.to_wire(self.tensors, self.dtype)
+        words = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "tensors"}
+        kind = DataKind.WEIGHTS if tensors else DataKind.APP_DEFINED
+        message = DXO(kind, data=tensors, meta={_REQUEST: words}).to_shareable()
+        message.set_header(AppConstants.CURRENT_ROUND, self.round)
+        return message
+
+
+def read_request(message: Shareable) -> Request:
+    """The request in a FLARE message."""
+    dxo = from_shareable(message)
+    return Request(**dxo.meta[_REQUEST], tensors=dict(dxo.data))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a site answered: facts and tensors, or a failure."""
+
+    round: int
+    facts: dict[str, Any]
+    tensors: State
+    failure: Failure | None = None
+
+
+def reply(request: Request, facts: Mapping[str, Any], tensors: State) -> Shareable:
+    """A good answer to a request."""
+    kinds = {FIT: DataKind.WEIGHT_DIFF, INITIALISE: DataKind.WEIGHTS}
+    words: dict[str, Any] = {"round": request.round, "facts": dict(facts)}
+    meta: dict[str, Any] = {_REPLY: words}
+    if "examples" in facts:
+        meta[MetaKey.NUM_STEPS_CURRENT_ROUND] = facts["examples"]
+    message = DXO(kinds.get(request.task, DataKind.APP_DEFINED), data=tensors, meta=meta).to_shareable()
+    message.set_header(AppConstants.CURRENT_ROUND, request.round)
+    return message
+
+
+def failure_reply(failure: Failure, round_number: int) -> Shareable:
+    """An answer that says what went wrong, in words that may leave the site."""
+    aborted = failure.code is Code.ABORTED
+    message = make_reply(ReturnCode.TASK_ABORTED if aborted else ReturnCode.EXECUTION_EXCEPTION)
+    message[_FAILURE] = {**failure.to_json(), "round": round_number}
+    return message
+
+
+def read_reply(message: Shareable) -> Reply:
+    """What came back; anything that is not one of our replies becomes a failure with FLARE's return code."""
+    if _FAILURE in message:
+        words = message[_FAILURE]
+        return Reply(int(words["round"]), {}, {}, Failure.from_json(words))
+    code = message.get_return_code()
+    if code not in (None, ReturnCode.OK):
+        failure = Failure(Code.UNEXPECTED, f"FLARE answered {code} in place of the site's executor.")
+        return Reply(-1, {}, {}, failure)
+    try:
+        dxo = from_shareable(message)
+        words = dxo.meta[_REPLY]
+        return Reply(int(words["round"]), dict(words["facts"]), dict(dxo.data))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return Reply(-1, {}, {}, Failure(Code.UNEXPECTED, f"unreadable reply ({type(error).__name__})."))

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live progress from the server: events in `progress.jsonl`, TensorBoard curves, FLARE's own statistics.
+
+`nvflare job monitor` shows the current state because the component answers the statistics event, and a
+console can ask for it through `Session.do_app_command(job, "medflare.progress", {})`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from medflare.federation.engine import EventType, FLComponent, FLContext, GroupInfoCollector, InfoCollector
+
+TOPIC = "medflare.progress"
+
+
+class ProgressReporter(FLComponent):
+    """Writes one JSON line for each event and keeps the latest state for whoever asks."""
+
+    def __init__(self, tensorboard: bool = True) -> None:
+        super().__init__()
+        self.tensorboard = tensorboard
+        self.state: dict[str, Any] = {"phase": "starting"}
+        self._file: Path | None = None
+        self._curves: Any = None
+
+    def open(self, run_folder: Path) -> None:
+        """Starts writing into a run's folder."""
+        run_folder.mkdir(parents=True, exist_ok=True)
+        self._file = run_folder / "progress.jsonl"
+        if self.tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._curves = SummaryWriter(str(run_folder / "tb_events"))
+
+    def event(self, phase: str, **facts: Any) -> None:
+        """Reports one thing that happened; facts are JSON types."""
+        self.state.update(phase=phase, **facts)
+        line = {"time": round(time.time(), 3), "phase": phase, **facts}
+        if self._file is not None:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        self.logger.info(" ".join(f"{key}={value}" for key, value in line.items() if key != "time"))
+
+    def curves(self, step: int, site: str, values: Mapping[str, float]) -> None:
+        """Points of TensorBoard curves, one curve for each metric and site (`mean`, `server` included)."""
+        if self._curves is None:
+            return
+        for name, value in values.items():
+            if math.isfinite(value):
+                self._curves.add_scalar(f"{name}/{site}", value, step)
+        self._curves.flush()
+
+    def close(self) -> None:
+        """Closes the curves' file."""
+        if self._curves is not None:
+            self._curves.close()
+            self._curves = None
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        if event_type == EventType.START_RUN:
+            fl_ctx.get_engine().register_app_command(TOPIC, self.on_command)
+        elif event_type == InfoCollector.EVENT_TYPE_GET_STATS:
+            collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR)
+            if isinstance(collector, GroupInfoCollector):
+                collector.add_info("Progress", dict(self.state))
+        elif event_type == EventType.END_RUN:
+            self.close()
+
+    def on_command(
+        self, topic: str, data: Any, fl_ctx: FLContext, *others: Any, **more: Any
+    ) -> dict[str, Any]:
+        """Answers a console's question."""
+        return dict(self.state)

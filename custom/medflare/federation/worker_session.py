@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One learner at one site and the tasks it is asked to do; the same in a child process and in a thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from medflare.errors import MedflareError
+from medflare.federation import wire
+from medflare.federation.failures import SiteSettingsError
+from medflare.learners import build
+from medflare.learners.base import Learner, State
+
+Builder = Callable[[str, dict[str, Any], Any, int, Path | None], Learner]
+LOCAL_STATE = "local_state.safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What a worker needs before its first task; JSON types only.
+
+    Attributes:
+        site_file: the site's own site.yaml, or None for a learner that has no cohort.
+        state_folder: where the local state survives restarts; the site's setting `state` goes before it.
+        run_id: local state of another run is never restored.
+    """
+
+    method: str
+    settings: dict[str, Any]
+    seed: int
+    site: str
+    site_file: str | None
+    state_folder: str
+    cache_folder: str
+    run_id: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One task for a worker: plan and options in JSON types, tensors as received."""
+
+    task: str
+    plan: dict[str, Any]
+    options: dict[str, Any] = field(default_factory=dict)
+    tensors: State = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a worker answers: JSON facts and tensors."""
+
+    facts: dict[str, Any]
+    tensors: State
+
+
+def load_site_settings(opening: Opening) -> Any:
+    """The site's settings; SiteSettingsError keeps what the file says at the site."""
+    if opening.site_file is None:
+        return None
+    from medflare.cohort.site import load_site
+
+    try:
+        return load_site(Path(opening.site_file), opening.site)
+    except MedflareError as error:
+        raise SiteSettingsError(str(error)) from error
+
+
+class Session:
+    """The learner of one run at one site, with the local state of earlier tasks put back."""
+
+    def __init__(self, opening: Opening, builder: Builder = build) -> None:
+        self.run_id = opening.run_id
+        site = load_site_settings(opening)
+        torch.set_num_threads(getattr(site, "threads", None) or 1)
+        own = getattr(site, "state", None)
+        folder = Path(own) / opening.run_id if own else Path(opening.state_folder)
+        self.state_file = folder / LOCAL_STATE
+        self.learner = builder(
+            opening.method, opening.settings, site, opening.seed, Path(opening.cache_folder)
+        )
+        self.restored = self._restore()
+
+    def _restore(self) -> bool:
+        """Puts back the local state of this run, if there is one."""
+        if not self.state_file.exists():
+            return False
+        tensors, values = wire.load_tensors(self.state_file)
+        if values["run_id"] != self.run_id:
+            return False
+        self.learner.load_local_state(tensors, values["learner"])
+        return True
+
+    def _save(self) -> None:
+        tensors, values = self.learner.local_state()
+        wire.save_tensors(self.state_file, tensors, {"run_id": self.run_id, "learner": values})
+
+    def do(self, work: Work) -> Result:
+        """Does one task; whatever it raises is the caller's to report."""
+        started = time.monotonic()
+        result = _TASKS[work.task](self, work)
+        result.facts["seconds"] = round(time.monotonic() - started, 3)
+        return result
+
+    def prepare(self, work: Work) -> Result:
+        """Facts before round 1. With `options.sites`, the sums this method will send among so many sites."""
+        sums = self.learner.sums_spec(int(work.options["sites"]))
+        facts = {
+            "describe": self.learner.describe(),
+            "shared": wire.spec_to_json(self.learner.shared_spec()),
+            "sums": wire.spec_to_json(sums),
+        }
+        return Result(facts, {})
+
+    def initialise(self, work: Work) -> Result:
+        """The shared tensors before round 1."""
+        return Result({}, self.learner.initial_shared())
+
+    def fit(self, work: Work) -> Result:
+        """One round of training. With `options.canary`, the local state is put back afterwards."""
+        canary = bool(work.options.get("canary"))
+        state, totals = wire.without_prefix(work.tensors, wire.TOTAL)
+        if canary:
+            tensors, values = self.learner.local_state()
+            before = {name: value.detach().clone() for name, value in tensors.items()}
+        self.learner.load_shared(state)
+        update = self.learner.fit(wire.plan_from_json(work.plan, totals))
+        if canary:
+            self.learner.load_local_state(before, values)
+        else:
+            self._save()
+        facts = {"examples": update.examples, "metrics": update.metrics}
+        return Result(facts, {**update.delta, **wire.with_prefix(update.sums, wire.SUM)})
+
+    def evaluate(self, work: Work) -> Result:
+        """Numbers on one split with the state that came along."""
+        self.learner.load_shared(work.tensors)
+        plan = wire.plan_from_json(work.plan, {})
+        return Result({"metrics": self.learner.evaluate(str(work.options["split"]), plan)}, {})
+
+    def finish(self, work: Work) -> Result:
+        """Final numbers; the personalised adapter and the predictions stay in `options.folder`."""
+        self.learner.load_shared(work.tensors)
+        folder = Path(str(work.options["folder"]))
+        folder.mkdir(parents=True, exist_ok=True)
+        return Result({"metrics": self.learner.finish(wire.plan_from_json(work.plan, {}), folder)}, {})
+
+
+_TASKS: dict[str, Callable[[Session, Work], Result]] = {
+    "prepare": Session.prepare,
+    "initialise": Session.initialise,
+    "fit": Session.fit,
+    "evaluate": Session.evaluate,
+    "finish": Session.finish,
+}

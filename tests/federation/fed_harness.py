@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FLARE without a network: the real controller, communicator, components and executors, in threads."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fed_toy import build_toy
+from nvflare.apis.client import Client
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey, ReservedKey, ReturnCode
+from nvflare.apis.fl_context import FLContext, FLContextManager
+from nvflare.apis.impl.wf_comm_server import WFCommServer
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+
+from medflare.evaluation.run_record import RunRecord, read_record
+from medflare.federation import worker_session
+from medflare.federation.aggregator import ValidatingAggregator
+from medflare.federation.controllers.rounds import RoundsController
+from medflare.federation.executor import LearnerExecutor
+from medflare.federation.persistor import AdapterPersistor
+from medflare.federation.progress import ProgressReporter
+from medflare.federation.worker import ProcessWorker, ThreadWorker, Worker
+from medflare.federation.worker_session import Opening
+
+SITES = ("site-1", "site-2", "site-3")
+TOY_WORKER = (sys.executable, str(Path(__file__).parent / "fed_toy_worker.py"))
+
+
+class ToyExecutor(LearnerExecutor):
+    """The executor with a learner that is in no table; only a test's own allow-list names this class."""
+
+    def check_method(self, method: str) -> None:
+        assert method == "toy"
+
+    def make_worker(self, opening: Opening, run_folder: Path) -> Worker:
+        if self.args.worker == "thread":
+            return ThreadWorker(opening, build_toy)
+        return ProcessWorker(opening, run_folder / "worker", command=TOY_WORKER)
+
+
+@dataclass
+class FakeWorkspace:
+    root: Path
+
+    def get_root_dir(self) -> str:
+        return str(self.root)
+
+    def get_run_dir(self, job_id: str) -> str:
+        return str(self.root / job_id)
+
+    def get_site_config_dir(self) -> str:
+        return str(self.root / "local")
+
+
+class FakeEngine:
+    """What controllers, communicators and executors ask of FLARE's engines."""
+
+    def __init__(self, name: str, root: Path, components: dict[str, Any], clients: list[Client]) -> None:
+        self.workspace, self.components, self.clients = FakeWorkspace(root), components, clients
+        self.handlers: list[Any] = list(components.values())
+        self.contexts = FLContextManager(
+            engine=self, identity_name=name, job_id="job", public_stickers={}, private_stickers={}
+        )
+
+    def new_context(self) -> Any:
+        return self.contexts.new_context()
+
+    def get_workspace(self) -> FakeWorkspace:
+        return self.workspace
+
+    def get_component(self, name: str) -> Any:
+        return self.components.get(name)
+
+    def get_clients(self) -> list[Client]:
+        return self.clients
+
+    def fire_event(self, event: str, ctx: FLContext) -> None:
+        for handler in list(self.handlers):
+            handler.handle_event(event, ctx)
+
+    def register_app_command(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def get_cell(self) -> None:
+        return None
+
+
+@dataclass
+class Federation:
+    """One run over toy sites; `run` returns the record."""
+
+    root: Path
+    controller: dict[str, Any] = field(default_factory=dict)
+    toy: dict[str, Any] = field(default_factory=dict)
+    sites: tuple[str, ...] = SITES
+    worker: str = "thread"
+    tamper: Any = None
+    dead: tuple[str, ...] = ()
+    timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        defaults = {"job": "toy", "num_rounds": 2, "margin": 0.3, "grace": 0.2, "wire_dtype": "float32"}
+        self.flow = RoundsController(**{**defaults, **self.controller})
+        self.aggregator = ValidatingAggregator()
+        components = {
+            "aggregator": self.aggregator,
+            "persistor": AdapterPersistor(),
+            "progress": ProgressReporter(tensorboard=False),
+        }
+        self.clients = [Client(name, token=name) for name in self.sites]
+        self.engine = FakeEngine("server", self.root / "server", components, self.clients)
+        self.executors = {
+            name: ToyExecutor(method="toy", settings=self.toy, worker=self.worker) for name in self.sites
+        }
+        self.fatal: list[str] = []
+        self.abort, self.done = Signal(), threading.Event()
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "server" / "job"
+
+    def site_folder(self, site: str) -> Path:
+        return self.root / site / "job"
+
+    def record(self) -> RunRecord:
+        return read_record(self.folder)
+
+    def run(self) -> RunRecord:
+        comm = WFCommServer(task_check_period=0.01)
+        self.flow.set_communicator(comm)
+        self.engine.handlers = [self, self.flow, comm, *self.engine.components.values()]
+        with self.engine.new_context() as ctx:
+            self.engine.fire_event(EventType.START_RUN, ctx)
+            comm.initialize_run(ctx)
+            self.flow.initialize(ctx)
+        threads = [
+            threading.Thread(target=self._client, args=(client, comm), daemon=True)
+            for client in self.clients
+            if client.name not in self.dead
+        ]
+        for thread in threads:
+            thread.start()
+        guard = threading.Timer(self.timeout, lambda: self.abort.trigger(True))
+        guard.daemon = True
+        guard.start()
+        with self.engine.new_context() as ctx:
+            self.flow.control_flow(self.abort, ctx)
+        with self.engine.new_context() as ctx:
+            comm.finalize_run(ctx)
+        self.done.set()
+        guard.cancel()
+        for executor in self.executors.values():
+            if executor.worker is not None:
+                executor.worker.close()
+        return self.record()
+
+    def handle_event(self, event: str, ctx: FLContext) -> None:
+        if event == EventType.FATAL_SYSTEM_ERROR:
+            self.fatal.append(str(ctx.get_prop(FLContextKey.EVENT_DATA)))
+
+    def _client(self, client: Client, comm: WFCommServer) -> None:
+        """What FLARE's client runner does: ask, execute, submit."""
+        executor = self.executors[client.name]
+        engine = FakeEngine(client.name, self.root / client.name, {}, [])
+        while not self.done.is_set():
+            with self.engine.new_context() as ctx:
+                peer = FLContext()
+                peer.set_prop(ReservedKey.IDENTITY_NAME, client.name, private=False)
+                ctx.set_peer_context(peer)
+                name, task_id, message = comm.process_task_request(client, ctx)
+            if not name:
+                time.sleep(0.005)
+                continue
+            with engine.new_context() as ctx:
+                ctx.set_peer_context(FLContext())
+                reply = self._execute(executor, name, message, ctx)
+            if self.tamper is not None:
+                reply = self.tamper(client.name, name, reply) or reply
+            with self.engine.new_context() as ctx:
+                comm.process_submission(client, name, task_id, reply, ctx)
+
+    def _execute(self, executor: Any, name: str, message: Shareable, ctx: FLContext) -> Shareable:
+        try:
+            return executor.execute(name, message, ctx, self.abort)
+        except Exception:
+            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+
+
+def use_site_names(monkeypatch: Any) -> None:
+    """Toy sites have no site.yaml: the name stands in for the settings."""
+    monkeypatch.setattr(worker_session, "load_site_settings", lambda opening: opening.site)
