@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from medflare.errors import UpdateError
+from medflare.evaluation.run_record import EvaluationRecord
 
 State = dict[str, Tensor]
 SharedSpec = dict[str, tuple[tuple[int, ...], torch.dtype]]
@@ -93,9 +94,9 @@ class Learner(Protocol):
         """Numbers on one split with the state loaded last; may leave the site, so no per-patient value."""
         ...
 
-    def finish(self, plan: RoundPlan, folder: Path) -> dict[str, float]:
-        """After the last round: final test metrics, and into `folder` what stays at the site for ever
-        (personalised adapter, test predictions)."""
+    def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
+        """After the last round: final test quality of each adapter (aggregates, which may leave), and into
+        `folder` what stays at the site for ever (personalised adapter, test predictions)."""
         ...
 
     def local_state(self) -> tuple[State, dict[str, Any]]:

@@ -17,14 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from medflare.cohort.images import augment, centre
-from medflare.cohort.site import Samples, SiteConfig, open_samples
+from medflare.cohort.samples import Samples, open_samples
+from medflare.cohort.site import SiteConfig
+from medflare.evaluation.run_record import EvaluationRecord
 from medflare.learners import losses
 from medflare.learners.base import RoundPlan, SharedSpec, State, Update, check_state
 from medflare.learners.fedmrg_settings import FedMRGSettings, resolve
 from medflare.learners.memory_bank import MemoryBank
 from medflare.learners.optim import adamw, cosine, moments, restore_moments, scale_rates
 from medflare.learners.order import DataOrder, batches, derived_seed, examples_to_visit
-from medflare.learners.report_evaluation import evaluate_split, finish_site
+from medflare.learners.report_evaluation import curve_metrics, finish_site
 from medflare.models.adapters import ANCHOR, GENERIC, SPECIALISED
 from medflare.models.backbone import load_backbone
 from medflare.models.report_generator import (
@@ -94,7 +96,7 @@ class FedMRGLearner:
             "parameters": parameter_counts(model, GENERIC),
             "adapter_config": model.adapters.config_dict(),
             "export": export_settings(model, self.settings.decoding),
-            "examples": {split: len(self.samples.split_indices(split)) for split in ("train", "val", "test")},
+            "examples": self.samples.examples(),
             "settings": self.settings.model_dump(mode="json"),
         }
 
@@ -233,7 +235,7 @@ class FedMRGLearner:
         size = s.model.encoder.image_size
         count = 2 if s.contrastive else 1
         views = torch.cat([augment(stored, size, s.rotation, generator) for _ in range(count)])
-        reports, targets = pad([self.tokens[i] for i in rows])
+        reports, targets = losses.pad([self.tokens[i] for i in rows])
         codes = self.samples.codes[rows]
         return views.to(device), targets.to(device), reports.to(device), codes.to(device)
 
@@ -278,9 +280,9 @@ class FedMRGLearner:
 
     def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
         self.use_generic()
-        return evaluate_split(self, split, plan.limit if plan.limit is not None else self.settings.eval_limit)
+        return curve_metrics(self, split, plan.limit if plan.limit is not None else self.settings.eval_limit)
 
-    def finish(self, plan: RoundPlan, folder: Path) -> dict[str, float]:
+    def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
         return finish_site(self, folder, plan.limit)
 
     def local_state(self) -> tuple[State, dict[str, Any]]:
@@ -298,17 +300,6 @@ class FedMRGLearner:
             restore_moments(self.local_optimiser, tensors, "local")
             own = {n[len("specialised.") :]: t for n, t in tensors.items() if n.startswith("specialised.")}
             self.model.adapters.load(SPECIALISED, own)
-
-
-def pad(token_rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Right-padded ids (N, T) and targets with IGNORED at the padding."""
-    longest = max(len(row) for row in token_rows)
-    ids = torch.zeros(len(token_rows), longest, dtype=torch.long)
-    targets = torch.full_like(ids, losses.IGNORED)
-    for i, row in enumerate(token_rows):
-        ids[i, : len(row)] = torch.tensor(row)
-        targets[i, : len(row)] = ids[i, : len(row)]
-    return ids, targets
 
 
 def _device(name: str) -> str:

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafting and scoring reports of a split: the numbers of a round, and the final test at a site."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from safetensors.torch import save_file
+
+from medflare.cohort.images import centre
+from medflare.cohort.labels import label_report
+from medflare.cohort.samples import Samples
+from medflare.evaluation.predictions import Prediction, relative_image, write_predictions
+from medflare.evaluation.report_metrics import evaluate_reports, quick_metrics
+from medflare.evaluation.run_record import EvaluationRecord
+from medflare.learners import losses
+from medflare.models.adapters import GENERIC, SPECIALISED, weighted_sum
+from medflare.models.report_generator import DecodingSettings, ReportGenerator
+
+if TYPE_CHECKING:
+    from medflare.learners.fedmrg import FedMRGLearner
+
+AdapterKind = Literal["generic", "personalised", "none"]
+
+
+def draft(
+    model: ReportGenerator, samples: Samples, rows: list[int], decoding: DecodingSettings, batch: int
+) -> tuple[list[str], torch.Tensor]:
+    """Reports of `rows` with the adapters in use, and the (n, 14) codes that prompted them."""
+    texts: list[str] = []
+    codes: list[torch.Tensor] = []
+    size = model.settings.encoder.image_size
+    with model.evaluating():
+        for start in range(0, len(rows), batch):
+            images = centre(samples.images(rows[start : start + batch]), size).to(model.device)
+            written, prompted = model.generate(images, decoding)
+            texts += written
+            codes.append(prompted.cpu())
+    return texts, torch.cat(codes)
+
+
+def curve_metrics(learner: FedMRGLearner, split: str, limit: int | None) -> dict[str, float]:
+    """Loss with predicted prompts and quick report scores on the first `limit` samples of a split.
+
+    Greedy decoding whatever the job's settings: a curve needs the same decoder each round, not the best one.
+    """
+    rows = learner.samples.split_indices(split)[:limit]
+    if not rows:
+        return {}
+    loss = split_loss(learner, rows)
+    greedy = DecodingSettings(
+        beams=1, max_new_tokens=learner.settings.decoding.max_new_tokens, repetition_penalty=1.0
+    )
+    texts, prompted = draft(learner.model, learner.samples, rows, greedy, learner.settings.eval_batch)
+    gold = learner.samples.codes[rows]
+    found = quick_metrics([learner.samples.reports[i] for i in rows], texts, gold.numpy())
+    found |= {"loss": loss}
+    if learner.settings.classification:
+        found["diagnosis_accuracy"] = float((prompted == gold).float().mean())
+    return found
+
+
+@torch.no_grad()
+def split_loss(learner: FedMRGLearner, rows: list[int]) -> float:
+    """Mean negative log-likelihood per report token with the adapters in use and predicted prompts."""
+    model, batch, total, count = learner.model, learner.settings.eval_batch, 0.0, 0
+    with model.evaluating():
+        for start in range(0, len(rows), batch):
+            part = rows[start : start + batch]
+            seen = model.see(centre(learner.samples.images(part), model.settings.encoder.image_size).to(model.device))
+            ids, targets = losses.pad([learner.tokens[i] for i in part])
+            decoded = model.decode(model.prefix(seen, seen.logits.argmax(-1)), ids.to(model.device))
+            kept = int((targets != losses.IGNORED).sum())
+            total += losses.language(decoded, targets.to(model.device)).item() * kept
+            count += kept
+    return total / count
+
+
+def finish_site(learner: FedMRGLearner, folder: Path, limit: int | None) -> list[EvaluationRecord]:
+    """Test quality of the generic and the personalised adapter; predictions and adapter into `folder`."""
+    rows = learner.samples.split_indices("test")[:limit]
+    settings = learner.settings
+    kinds: list[AdapterKind] = ["generic", "personalised"] if settings.dual else ["generic"]
+    found = []
+    for kind in kinds if rows else []:
+        (learner.use_personalised if kind == "personalised" else learner.use_generic)()
+        site = TestedSite(learner.site, "participant", kind, folder, learner.seed)
+        found.append(test_adapter(learner.model, learner.samples, rows, site, settings.decoding, settings.eval_batch))
+    if settings.dual:
+        write_personalised(learner, folder / "personalised")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class TestedSite:
+    """Whose test this is, with which adapter, and where the predictions go."""
+
+    __test__ = False
+
+    name: str
+    role: Literal["participant", "unseen"]
+    adapter: AdapterKind
+    folder: Path
+    seed: int = 0
+
+
+def test_adapter(
+    model: ReportGenerator,
+    samples: Samples,
+    rows: list[int],
+    site: TestedSite,
+    decoding: DecodingSettings,
+    batch: int = 32,
+    scorers: Mapping[str, str | Path] | None = None,
+) -> EvaluationRecord:
+    """Drafts the reports of `rows` with the adapters in use, writes the predictions file and scores it."""
+    texts, _ = draft(model, samples, rows, decoding, batch)
+    path = site.folder / f"predictions_{site.adapter}.jsonl"
+    studies = [samples.studies[i] for i in rows]
+    gold = samples.codes[rows].numpy()
+    read = [label_report(text) for text in texts]
+    images = [samples.store.samples[samples.store.kept[i]].path for i in rows]
+    write_predictions(
+        path,
+        (
+            Prediction(
+                study_id=study.study_id,
+                patient_id=study.patient_id,
+                site=site.name,
+                adapter=site.adapter,
+                reference=study.report,
+                generated=text,
+                gold_codes=tuple(int(code) for code in codes),
+                predicted_codes=said,
+                image=relative_image(image, path),
+            )
+            for study, text, codes, said, image in zip(studies, texts, gold, read, images, strict=True)
+        ),
+    )
+    scored = evaluate_reports(
+        [study.report for study in studies],
+        texts,
+        gold,
+        read,
+        scorers=scorers,
+        groups=[study.patient_id for study in studies],
+        seed=site.seed,
+    )
+    return EvaluationRecord(
+        site=site.name,
+        role=site.role,
+        adapter=site.adapter,
+        split="test",
+        studies=len(rows),
+        metrics=scored.estimates,
+        skipped_metrics=scored.skipped,
+        predictions=path.name,
+    )
+
+
+def write_personalised(learner: FedMRGLearner, folder: Path) -> None:
+    """γ ΔW_g + (1−γ) ΔW_s as one PEFT folder of twice the rank, which any PEFT user can open (MRG-8)."""
+    adapters = learner.model.adapters
+    scale = adapters.settings.lora_alpha / adapters.settings.rank
+    state, rank = weighted_sum(
+        [adapters.state(GENERIC), adapters.state(SPECIALISED)], list(learner.mix()), scale
+    )
+    config = adapters.config_dict() | {"r": rank, "lora_alpha": scale * rank}
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({name: value.contiguous() for name, value in state.items()}, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens what a run made: the result folder of a report generator, global or personalised.
+
+A result folder holds PEFT's `adapter_config.json` and `adapter_model.safetensors`, and beside them
+`report_generator.json` and `report_generator.safetensors` (encoder, projection, head, prompt rows).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from medflare.config import parse
+from medflare.errors import ConfigError, DataError
+from medflare.models.adapters import GENERIC
+from medflare.models.backbone import load_backbone
+from medflare.models.report_generator import DecodingSettings, ModelSettings, ReportGenerator
+
+
+def load_generator(
+    folder: Path,
+    *,
+    personalised: Path | None = None,
+    backbone: Path | None = None,
+    precision: str = "auto",
+    device: str = "cpu",
+) -> tuple[ReportGenerator, DecodingSettings]:
+    """The report generator of a result folder with its adapter in use, in eval mode, and its decoding.
+
+    Args:
+        folder: `result/adapter` of a run.
+        personalised: a site's own `personalised` folder, used instead of the global adapter.
+        backbone: the frozen model's folder; None for the embedded one.
+    Raises: DataError for a missing file; ConfigError where the backbone is not the one of the run.
+    """
+    facts = _read_json(folder / "report_generator.json")
+    settings = parse(ModelSettings, facts["model"], str(folder / "report_generator.json"))
+    decoding = parse(DecodingSettings, facts["decoding"], str(folder / "report_generator.json"))
+    adapter = personalised or folder
+    config = _read_json(adapter / "adapter_config.json")
+    lora = settings.lora.model_copy(update={"rank": config["r"], "lora_alpha": config["lora_alpha"]})
+    encoder = settings.encoder.model_copy(update={"weights": "none"})
+    base = load_backbone(backbone, precision, device)
+    expected = facts["backbone"]["fingerprint"]
+    if base.fingerprint != expected:
+        raise ConfigError(
+            f"{folder}: was trained on backbone '{facts['backbone']['name']}' with fingerprint {expected[:16]}, "
+            f"but '{base.name}' here has {base.fingerprint[:16]}. Give the same weights with --backbone."
+        )
+    model = ReportGenerator(base, settings.model_copy(update={"lora": lora, "encoder": encoder}), (GENERIC,), 0)
+    model.to(device)
+    state = _read_tensors(folder / "report_generator.safetensors")
+    with torch.no_grad():
+        for name, tensor in model.shared_tensors().items():
+            if name not in state:
+                raise DataError(f"{folder / 'report_generator.safetensors'}: lacks the tensor '{name}'.")
+            tensor.copy_(state[name])
+    model.adapters.load(GENERIC, _read_tensors(adapter / "adapter_model.safetensors"))
+    model.adapters.use((GENERIC,))
+    model.eval()
+    return model, decoding
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise DataError(
+            f"{path}: there is no such file. Name the folder `result/adapter` of a finished run."
+        ) from None
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}: is not JSON: {error}.") from None
+
+
+def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file. Name the folder `result/adapter` of a finished run.")
+    return load_file(path)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared by all tests: one thread, no hub, a tiny backbone folder made once, the public data where present."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="session")
+def public_data() -> Path:
+    """The folder of public data sets; tests that need it skip where it is absent."""
+    folder = Path(os.environ.get("MEDFLARE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip("public data is not on this machine (set MEDFLARE_DATA)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hugging Face folder of a two-layer Llama with random weights and the embedded tokenizer."""
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    from medflare.models.embedded import decoder_folder
+
+    folder = tmp_path_factory.mktemp("tiny") / "tiny-llama"
+    tokenizer = AutoTokenizer.from_pretrained(decoder_folder())
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=-(-len(tokenizer) // 64) * 64,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small_hospital(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one synthetic hospital of 60 patients, 64-pixel images."""
+    from medflare.cohort.synthetic import DEMO_HOSPITALS, write_hospital
+
+    folder = tmp_path_factory.mktemp("hospital") / "site-1"
+    write_hospital(DEMO_HOSPITALS[0], folder, 60, size=64)
+    return folder

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FedMRG's losses against hand calculations and the test vectors of algorithms.md 12."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from medflare.learners import losses
+from medflare.models.report_generator import Decoded
+
+NO_BANK = torch.zeros(0, 4)
+
+
+def orthogonal_pairs(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    eye = torch.eye(4)[:n]
+    return eye, eye.clone()
+
+
+def test_vector_9_decoupled_loss_leaves_the_positive_out() -> None:
+    assert losses.contrastive(*orthogonal_pairs(2), NO_BANK, 1.0).item() == pytest.approx(-math.log(math.e / 2))
+    assert losses.contrastive(*orthogonal_pairs(2), NO_BANK, 1.0).item() == pytest.approx(-0.3069, abs=1e-4)
+
+
+def test_vector_9_infonce_keeps_it() -> None:
+    found = losses.contrastive(*orthogonal_pairs(2), NO_BANK, 1.0, positive_in_denominator=True).item()
+    assert found == pytest.approx(0.5514, abs=1e-4)
+
+
+def test_contrastive_respects_the_lower_bound_of_mrg_1() -> None:
+    generator = torch.Generator().manual_seed(0)
+    first, second = (F.normalize(torch.randn(8, 16, generator=generator), dim=1) for _ in range(2))
+    tau, negatives = 0.07, 2 * 8 - 2
+    assert losses.contrastive(first, second, torch.zeros(0, 16), tau).item() >= -2 / tau + math.log(negatives)
+
+
+def test_bank_rows_only_add_negatives_and_get_no_gradient() -> None:
+    first, second = orthogonal_pairs(2)
+    bank = F.normalize(torch.ones(3, 4), dim=1).requires_grad_()
+    first = first.clone().requires_grad_()
+    with_bank = losses.contrastive(first, second, bank, 1.0)
+    assert with_bank > losses.contrastive(first, second, NO_BANK, 1.0)
+    with_bank.backward()
+    assert bank.grad is None
+    assert first.grad is not None
+
+
+def test_a_single_image_without_bank_has_no_contrast() -> None:
+    assert losses.contrastive(*orthogonal_pairs(1), NO_BANK, 0.07).item() == 0.0
+
+
+def decoded(generator: torch.Generator) -> Decoded:
+    return Decoded(torch.randn(2, 5, 7, generator=generator), torch.randn(2, 5, 3, generator=generator))
+
+
+def test_distillation_is_zero_between_equals_and_detaches_the_teacher() -> None:
+    generator = torch.Generator().manual_seed(1)
+    student, teacher = decoded(generator), decoded(generator)
+    targets = torch.zeros(2, 5, dtype=torch.long)
+    assert losses.distillation(student, student, targets).item() == pytest.approx(0.0, abs=1e-6)
+    for tensor in (student.logits, student.hidden, teacher.logits, teacher.hidden):
+        tensor.requires_grad_()
+    losses.distillation(student, teacher, targets).backward()
+    assert student.logits.grad is not None
+    assert teacher.logits.grad is None and teacher.hidden.grad is None
+
+
+@pytest.mark.parametrize("direction", ["teacher_student", "student_teacher"])
+def test_distillation_matches_torch_per_report_token(direction: str) -> None:
+    generator = torch.Generator().manual_seed(2)
+    student, teacher = decoded(generator), decoded(generator)
+    targets = torch.zeros(2, 5, dtype=torch.long)
+    targets[1, 3:] = losses.IGNORED
+    kept = targets != losses.IGNORED
+    s, t = (F.log_softmax(d.logits[kept] / 2, -1) for d in (student, teacher))
+    a, b = (s, t) if direction == "teacher_student" else (t, s)
+    expected = 4 * F.kl_div(a, b, log_target=True, reduction="batchmean")
+    expected += (1 - F.cosine_similarity(student.hidden[kept], teacher.hidden[kept])).mean()
+    assert losses.distillation(student, teacher, targets, 2.0, direction).item() == pytest.approx(expected.item(), rel=1e-5)  # type: ignore[arg-type]
+
+
+def test_language_loss_ignores_padding() -> None:
+    generator = torch.Generator().manual_seed(3)
+    out = decoded(generator)
+    ids, targets = losses.pad([[1, 2, 3], [4, 5, 6, 2, 1]])
+    assert ids.shape == targets.shape == (2, 5)
+    assert (targets[0, 3:] == losses.IGNORED).all()
+    changed = Decoded(out.logits.clone(), out.hidden)
+    changed.logits[0, 3:] = 100 * torch.randn(2, 7, generator=generator)
+    assert losses.language(out, targets) == losses.language(changed, targets)
+
+
+def test_diagnosis_is_the_mean_over_conditions() -> None:
+    logits = torch.zeros(2, 14, 4)
+    assert losses.diagnosis(logits, torch.zeros(2, 14, dtype=torch.long)).item() == pytest.approx(math.log(4))

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data order: 2 % slices of a per-epoch shuffle, not sampling with replacement (algorithms.md 2.3)."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medflare.learners.base import RoundPlan
+from medflare.learners.order import DataOrder, batches, derived_seed, examples_to_visit
+
+
+def test_fifty_rounds_of_two_percent_are_one_epoch() -> None:
+    order = DataOrder(500, seed=1)
+    seen = [i for _ in range(50) for i in order.take(10)]
+    assert sorted(seen) == list(range(500))
+
+
+@given(st.integers(1, 60), st.lists(st.integers(0, 40), max_size=8))
+def test_any_cutting_visits_every_example_once_an_epoch(size: int, cuts: list[int]) -> None:
+    whole = DataOrder(size, seed=3).take(sum(cuts))
+    order = DataOrder(size, seed=3)
+    assert [i for cut in cuts for i in order.take(cut)] == whole
+    for start in range(0, len(whole) - size + 1, size):
+        assert sorted(whole[start : start + size]) == list(range(size))
+
+
+def test_position_is_all_that_must_survive() -> None:
+    first = DataOrder(30, seed=2)
+    first.take(17)
+    assert DataOrder(30, seed=2, position=17).take(25) == first.take(25)
+
+
+def test_plan_decides_how_much() -> None:
+    assert examples_to_visit(RoundPlan(round=0, rounds=1, fraction=0.02), 1000, 16) == 20
+    assert examples_to_visit(RoundPlan(round=0, rounds=1, fraction=0.02), 100, 16) == 16
+    assert examples_to_visit(RoundPlan(round=0, rounds=1, steps=3), 100, 16) == 48
+    assert examples_to_visit(RoundPlan(round=0, rounds=1, steps=3), 5, 16) == 15
+    assert examples_to_visit(RoundPlan(round=0, rounds=1), 100, 16) == 100
+
+
+def test_batches_hold_similar_lengths_and_never_one_example() -> None:
+    lengths = list(range(100))
+    cut = batches(list(range(33)), lengths, 16, seed=0)
+    assert sorted(i for part in cut for i in part) == list(range(33))
+    assert all(len(part) > 1 for part in cut)
+    assert all(max(part) - min(part) == len(part) - 1 for part in cut)
+
+
+def test_derived_seeds_depend_on_every_part() -> None:
+    assert len({derived_seed(1, "a"), derived_seed(1, "b"), derived_seed(2, "a"), derived_seed("1a")}) == 4

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dual adapters through PEFT: what computes, what learns, and Eq. 6 (test vector 10)."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from medflare.models.adapters import ANCHOR, GENERIC, SPECIALISED, Adapters, LoraSettings, weighted_sum
+from medflare.models.backbone import load_backbone
+
+SETTINGS = LoraSettings(rank=4, lora_alpha=8)
+IDS = torch.tensor([[1, 5, 6, 7, 8]])
+
+
+@pytest.fixture
+def adapters(tiny_backbone: Path) -> Adapters:
+    model = load_backbone(tiny_backbone, "fp32").model
+    found = Adapters(model, SETTINGS, (GENERIC, ANCHOR, SPECIALISED), seed=0)
+    generator = torch.Generator().manual_seed(1)
+    for name in found.names:
+        for parameter in found.parameters(name):
+            with torch.no_grad():
+                parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return found
+
+
+def logits(adapters: Adapters) -> torch.Tensor:
+    out: torch.Tensor = adapters.peft(input_ids=IDS).logits.detach()
+    return out
+
+
+def deltas(adapters: Adapters, name: str) -> list[torch.Tensor]:
+    pairs = adapters.parameters(name)
+    return [2.0 * b @ a for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
+
+
+def test_vector_10_equal_copies_halve_the_local_part(adapters: Adapters) -> None:
+    adapters.copy(GENERIC, ANCHOR)
+    layer = adapters._layers[0]
+    x = torch.randn(3, layer.in_features, generator=torch.Generator().manual_seed(2))
+    adapters.use((GENERIC, SPECIALISED), scales={GENERIC: 1.0, SPECIALISED: 0.5})
+    generic, special = deltas(adapters, GENERIC)[0], deltas(adapters, SPECIALISED)[0]
+    expected = layer.base_layer(x) + x @ generic.T + 0.5 * x @ special.T
+    assert torch.allclose(layer(x), expected, atol=1e-5)
+
+
+def test_only_named_adapters_learn(adapters: Adapters) -> None:
+    adapters.use((ANCHOR, SPECIALISED), train=(SPECIALISED,))
+    adapters.peft(input_ids=IDS, labels=IDS).loss.backward()
+    assert all(p.grad is not None for p in adapters.parameters(SPECIALISED))
+    assert all(p.grad is None for name in (GENERIC, ANCHOR) for p in adapters.parameters(name))
+
+
+def test_both_adapters_keep_gradients_when_both_are_in_one_loss(adapters: Adapters) -> None:
+    adapters.use((GENERIC,), train=(GENERIC, SPECIALISED))
+    first = adapters.peft(input_ids=IDS, labels=IDS).loss
+    adapters.use((ANCHOR, SPECIALISED), train=(GENERIC, SPECIALISED))
+    (first + adapters.peft(input_ids=IDS, labels=IDS).loss).backward()
+    assert all(p.grad is not None for name in (GENERIC, SPECIALISED) for p in adapters.parameters(name))
+
+
+def test_state_is_a_copy_and_names_transfer_between_adapters(adapters: Adapters) -> None:
+    state = adapters.state(GENERIC)
+    assert all("generic" not in name for name in state)
+    before = logits(adapters)
+    for value in state.values():
+        value.zero_()
+    assert torch.equal(logits(adapters), before)
+    adapters.load(GENERIC, state)
+    assert not torch.equal(logits(adapters), before)
+    adapters.copy(SPECIALISED, GENERIC)
+    assert all(torch.equal(a, b) for a, b in zip(deltas(adapters, GENERIC), deltas(adapters, SPECIALISED), strict=True))
+
+
+def test_foreign_names_are_refused(adapters: Adapters) -> None:
+    state = adapters.state(GENERIC)
+    state.pop(next(iter(state)))
+    with pytest.raises(KeyError, match="names differ"):
+        adapters.load(GENERIC, state)
+
+
+def test_weighted_sum_is_exact_and_opens_in_plain_peft(adapters: Adapters, tiny_backbone: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    adapters.use((GENERIC, SPECIALISED), scales={GENERIC: 0.75, SPECIALISED: 0.25})
+    expected = logits(adapters)
+    state, rank = weighted_sum([adapters.state(GENERIC), adapters.state(SPECIALISED)], [0.75, 0.25], 2.0)
+    save_file(state, tmp_path / "adapter_model.safetensors")
+    config = adapters.config_dict() | {"r": rank, "lora_alpha": 2 * rank}
+    (tmp_path / "adapter_config.json").write_text(__import__("json").dumps(config))
+    base = AutoModelForCausalLM.from_pretrained(tiny_backbone, dtype=torch.float32)
+    assert torch.allclose(PeftModel.from_pretrained(base, tmp_path)(input_ids=IDS).logits, expected, atol=1e-5)
+
+
+def test_start_values_depend_on_the_seed_alone(tiny_backbone: Path) -> None:
+    def start(seed: int) -> torch.Tensor:
+        torch.rand(seed + 1)
+        made = Adapters(load_backbone(tiny_backbone, "fp32").model, SETTINGS, (GENERIC,), seed)
+        return made.parameters(GENERIC)[0].detach()
+
+    assert torch.equal(start(3), start(3))
+    assert not torch.equal(start(3), start(4))
