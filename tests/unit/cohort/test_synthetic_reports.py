@@ -34,7 +34,7 @@ KEYWORDS = {  # by hand, independent of the lexicon's tables: what a reader woul
     "fracture": r"fracture",
     "support devices": r"tube|catheter|pacemaker|device|apparatus|lines",
 }
-NEGATIVE = r"\bno\b|\bnot\b|normal|unremarkable|resol|remov"
+NEGATIVE = r"\bno\b|\bnot\b|normal|unremarkable|resol|remov|without"
 UNCERTAIN = r"possib|may |suspected|questionable|cannot be excluded|suggestion"
 
 

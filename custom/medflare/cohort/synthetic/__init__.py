@@ -14,7 +14,7 @@ from .hospitals import (
     write_hospital,
 )
 from .scanner import Scanner
-from .styles.reports import STYLES, HouseStyle
+from .styles.house import STYLES, HouseStyle
 
 __all__ = [
     "DEMO_HOSPITALS",

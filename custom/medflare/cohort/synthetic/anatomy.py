@@ -129,6 +129,7 @@ def compose(a: Anatomy, size: int) -> Chest:
     for side in floor:
         lung[side] = inside * ramp(ground - y) * (x * SIGN[side] > 0)
     both = lung["right"] + lung["left"]
+    heart = _heart(a, x, y)
     bulge = np.sqrt(np.clip(depth * np.float32(1 / (0.5 * a.width)), 0, 1))
     return Chest(
         anatomy=a,
@@ -139,9 +140,9 @@ def compose(a: Anatomy, size: int) -> Chest:
         floor=floor,
         body=_body(a, x, y),
         air=both * (np.float32(0.62) + np.float32(0.48) * bulge),
-        heart=_heart(a, x, y),
+        heart=heart,
         bone=_bones(a, x, y, rho),
-        vessels=_vessels(a, size) * both,
+        vessels=_vessels(a, size) * both * (1 - np.float32(0.6) * np.clip(heart, 0, 1)),
         extra=_abdomen(a, x, y, ground),
         metal=np.zeros((size, size), np.float32),
     )
@@ -193,7 +194,7 @@ def _heart(a: Anatomy, x: Plane, y: Plane) -> Plane:
     width = 2 * a.width * a.heart
     left, right = 0.66 * width, 0.34 * width
     ground = 0.5 * (a.base[0] + a.base[1])
-    ventricle = dome(x, y, left * 0.40, ground - 0.20, left * 0.66, 0.22 + 0.20 * a.heart, a.heart_tilt)
+    ventricle = dome(x, y, left * 0.42, ground - 0.19, left * 0.68, 0.15 + 0.25 * a.heart, a.heart_tilt)
     atrium = dome(x, y, -0.02, ground - 0.24, right - 0.02, 0.30)
     m = a.mediastinum
     widths = [0.8 * m, m, 1.1 * m, 1.1 * m, 0.9 * m]
@@ -278,7 +279,7 @@ def _vessels(a: Anatomy, size: int) -> Plane:
     fan = np.linspace(-1.15, 1.30, n)
     heading = np.concatenate([np.pi - fan, fan]) + rng.normal(0, 0.08, 2 * n)
     root = np.stack([0.15 + 0.02 * np.cos(fan), 0.10 * np.sin(fan)], 1)
-    start = np.concatenate([root * [-1, 1], root + [0.02, -0.03]])
+    start = np.concatenate([root * (-1, 1), root + np.array((0.02, -0.03))])
     segments = []
     for length, width, shade in _BRANCHES:
         reach = length * rng.uniform(0.7, 1.3, len(heading))

@@ -84,7 +84,7 @@ def deform(anatomy: Anatomy, findings: Sequence[Finding]) -> Anatomy:
 def fracture_place(a: Anatomy, f: Finding) -> tuple[float, float]:
     """Centre of the first fracture, on the lateral arc of a rib; worse ones break the ribs below too."""
     y = {"upper": -0.38, "mid": -0.08, "lower": 0.22}[f.zone or "mid"] + 0.05 * f.spot[1]
-    return SIGN[f.sides[0]] * a.width * (0.66 + 0.05 * f.spot[0]), y
+    return SIGN[f.sides[0]] * a.width * (0.72 + 0.05 * f.spot[0]), y
 
 
 def place(a: Anatomy, f: Finding, side: str) -> tuple[float, float]:
@@ -210,7 +210,7 @@ def _effusion(chest: Chest, f: Finding) -> None:
         surface = level - np.float32(0.10 + 0.13 * f.extent) * outward * np.abs(outward)
         fluid = ramp(chest.y - surface, 0.022) * chest.lung[side] * ramp(np.abs(chest.x) - 0.13, 0.09)
         chest.vessels *= 1 - fluid
-        chest.extra += fluid * np.float32(0.92)
+        chest.extra += fluid * np.float32(0.92) * (1 - np.float32(0.75) * np.clip(chest.heart, 0, 1))
 
 
 def _pleural_other(chest: Chest, f: Finding) -> None:

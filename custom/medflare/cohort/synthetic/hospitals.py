@@ -23,8 +23,10 @@ from .anatomy import Plane, compose, expose
 from .findings import Finding, deform, draw
 from .patients import Patient, Visit, courses, draw_anatomy, stream
 from .scanner import Scanner, acquire
+from .styles.house import STYLES, HouseStyle
+from .styles.layouts import LAYOUTS
 from .styles.lexicon import ABNORMAL, FRAMES, VOCABULARIES
-from .styles.reports import LAYOUTS, STYLES, HouseStyle, write_report
+from .styles.reports import write_report
 
 PRETRAINING_SEED = 5_000_000  # far from the seeds of the demo hospitals and of studies over seeds
 
@@ -168,7 +170,7 @@ def write_hospital(
     size: int = 128,
     longitudinal: bool = False,
 ) -> Path:
-    """Write `images/*.png` and `manifest.jsonl` (a JSON object per study) into `folder`; return the latter."""
+    """Write `images/*.png` and `manifest.jsonl` (one JSON row per study) into `folder`; return the latter."""
     folder = Path(folder)
     (folder / "images").mkdir(parents=True, exist_ok=True)
     manifest = folder / "manifest.jsonl"

@@ -55,7 +55,10 @@ VOCABULARIES: Mapping[str, Words] = {
     ),
     "british": _words(
         ("{sev} widening of the mediastinum", "The mediastinal outline is unremarkable."),
-        ("{sev} enlargement of the cardiac silhouette", "The cardiac silhouette is not enlarged."),
+        (
+            "{sev} enlargement of the cardiac silhouette|{sev} cardiomegaly",
+            "The cardiac silhouette is not enlarged.",
+        ),
         ("{sev} ill defined opacification of {loc}", "opacification"),
         ("{a}{size} rounded lung lesion projected over {loc}", "discrete lung lesion"),
         ("{sev} perihilar congestion with pulmonary oedema|{sev} pulmonary oedema", "pulmonary oedema"),
@@ -85,7 +88,7 @@ VOCABULARIES: Mapping[str, Words] = {
     ),
     "itemised": _words(
         ("{sev} enlarged mediastinal contour", "Mediastinal contour normal."),
-        ("{sev} cardiac enlargement", "Heart size normal."),
+        ("{sev} cardiac enlargement|{sev} increase in heart size", "Heart size normal."),
         ("{sev} infiltrate in {loc}", "infiltrate"),
         ("{size} round nodule in {loc}", "nodules"),
         ("{sev} pulmonary vascular congestion", "vascular congestion"),
@@ -126,6 +129,99 @@ DEGREES: Mapping[str, tuple[tuple[str, str, str], tuple[str, str, str]]] = {
 }
 
 
+def _details(*clauses: str) -> Mapping[str, str]:
+    return dict(zip(ABNORMAL[:12], clauses, strict=True))
+
+
+DETAILS: Mapping[str, Mapping[str, str]] = {
+    # vocabulary -> condition -> what is added when moderate or severe
+    "american": _details(
+        ", measuring more than 8 cm at the arch",
+        " with a cardiothoracic ratio above 0.5",
+        " obscuring the bronchovascular markings",
+        " with smooth margins",
+        " with indistinct pulmonary vessels",
+        " with air bronchograms",
+        " in a patchy distribution",
+        " with elevation of the hemidiaphragm",
+        " with a visible visceral pleural edge",
+        " with blunting of the costophrenic angle",
+        " along the chest wall",
+        " with a cortical step off",
+    ),
+    "terse": _details(
+        ", arch wide",
+        ", CTR over half",
+        ", vessels blurred",
+        ", smooth edge",
+        ", vessels indistinct",
+        ", air bronchograms",
+        ", patchy",
+        ", hemidiaphragm high",
+        ", pleural edge seen",
+        ", angle blunt",
+        ", chest wall",
+        ", cortex broken",
+    ),
+    "british": _details(
+        " with effacement of the aortic outline",
+        " with a cardiothoracic ratio of more than half",
+        " partly obscuring the vascular markings",
+        " with a well circumscribed margin",
+        " with upper lobe blood diversion",
+        " containing air bronchograms",
+        " in several foci",
+        " with a raised hemidiaphragm",
+        " with a visible lung edge",
+        " with loss of the costophrenic recess",
+        " following the chest wall",
+        " with cortical discontinuity",
+    ),
+    "academic": _details(
+        " at the level of the aortic arch",
+        " exceeding half of the thoracic diameter",
+        " with ground-glass quality",
+        " with circumscribed borders",
+        " with cephalization of flow",
+        " with visible bronchograms",
+        " in a multifocal pattern",
+        " with diaphragmatic elevation",
+        " with a retracted lung margin",
+        " with a meniscus sign",
+        " of chronic appearance",
+        " with cortical offset",
+    ),
+    "itemised": _details(
+        " (wide at arch)",
+        " (CTR above 50 percent)",
+        " (vessels obscured)",
+        " (smooth contour)",
+        " (redistribution)",
+        " (bronchograms seen)",
+        " (multiple foci)",
+        " (raised diaphragm)",
+        " (lung edge visible)",
+        " (blunt angle)",
+        " (lateral wall)",
+        " (cortical step)",
+    ),
+    "continental": _details(
+        " with convex contour",
+        " with CTR beyond the norm",
+        " masking the vessels",
+        " with sharp border",
+        " with cranialisation of vessels",
+        " with positive bronchogram",
+        " of confluent type",
+        " with elevated diaphragm",
+        " with detached lung border",
+        " with occluded sinus",
+        " of band-like form",
+        " with cortical interruption",
+    ),
+}
+
+
 def location(vocabulary: str, side: str, zone: str) -> str:
     """Where a lung finding lies, in the words of one vocabulary: "the left lower lobe", "both mid zones"."""
     if vocabulary in ("american", "academic"):
@@ -161,10 +257,10 @@ FRAMES: Mapping[str, Frames] = {
     "american": Frames(
         positive="There is {np}.|{np} is present.",
         uncertain="Possible {bare}.|There may be {np}.",
-        negative="There is no {list}.",
+        negative="There is no {list}.|No {list} is seen.",
         resolved="The previously seen {bare} has resolved.",
         removed="The previously seen {bare} has been removed.",
-        normal="No acute cardiopulmonary abnormality.",
+        normal="No acute cardiopulmonary abnormality.|No acute process.",
         changes=_changes(
             "new",
             "increased since the prior study",
@@ -173,21 +269,21 @@ FRAMES: Mapping[str, Frames] = {
         ),
     ),
     "terse": Frames(
-        positive="{np}.",
+        positive="{np}.|{np} seen.",
         uncertain="Questionable {bare}.|Possible {bare}.",
-        negative="No {list}.",
+        negative="No {list}.|Without {list}.",
         resolved="Resolved {bare}.",
         removed="{bare} removed.",
-        normal="Otherwise unremarkable chest.",
+        normal="Otherwise unremarkable chest.|Unremarkable film.",
         changes=_changes("new", "worse", "better", "same"),
     ),
     "british": Frames(
         positive="There is {np}.|{np} is noted.",
         uncertain="There is possible {bare}.|The appearances raise the possibility of {np}.",
-        negative="No {list} is demonstrated.",
+        negative="No {list} is demonstrated.|There is no {list}.",
         resolved="The {bare} shown previously has resolved.",
         removed="The {bare} shown previously has been removed.",
-        normal="No significant abnormality is demonstrated.",
+        normal="No significant abnormality is demonstrated.|Normal appearances for age.",
         changes=_changes(
             "which is new",
             "which has increased in the interval",
@@ -197,29 +293,29 @@ FRAMES: Mapping[str, Frames] = {
     ),
     "academic": Frames(
         positive="{np}.|{np} is seen.",
-        uncertain="Findings may represent {np}.|Equivocal {np}, may be present.",
-        negative="No evidence of {list}.",
+        uncertain="Findings may represent {np}.|Equivocal {bare}, may be present.",
+        negative="No evidence of {list}.|No {list} identified.",
         resolved="Interval resolution of {bare}.",
         removed="Interval removal of {bare}.",
-        normal="No acute intrathoracic process.",
+        normal="No acute intrathoracic process.|Unremarkable radiograph.",
         changes=_changes("new from prior", "interval increase", "interval decrease", "stable from prior"),
     ),
     "itemised": Frames(
-        positive="{np}.|{np}.",
+        positive="{np}.|{np} noted.",
         uncertain="{np} cannot be excluded.|{np} possible.",
-        negative="No {list}.",
+        negative="No {list}.|No {list} seen.",
         resolved="No residual {bare}.",
         removed="{bare} removed.",
-        normal="Normal examination.",
+        normal="Normal examination.|Examination without findings.",
         changes=_changes("new finding", "progressive", "regressive", "unaltered"),
     ),
     "continental": Frames(
         positive="One sees {np}.|{np} is depicted.",
         uncertain="Suspected {bare}.|{np} is suspected.",
-        negative="No proof of {list}.",
+        negative="No proof of {list}.|No {list} visible.",
         resolved="Complete regression of the known {bare}, resolved.",
         removed="The known {bare} has been removed.",
-        normal="Age-appropriate normal finding of the chest.",
+        normal="Age-appropriate normal finding of the chest.|Normal chest.",
         changes=_changes(
             "newly appeared",
             "progredient in the course",

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""House styles: which words, sentences and layout a hospital uses, and the named ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from .layouts import LAYOUTS
+from .lexicon import ABNORMAL, FRAMES, VOCABULARIES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HouseStyle:
+    """How one hospital writes.
+
+    Attributes:
+        name: for captions and manifests.
+        frames: key of FRAMES; layout: key of LAYOUTS.
+        vocabulary: key of VOCABULARIES, used for every condition not named in `borrowed`.
+        borrowed: condition -> other vocabulary.
+        negatives: absent conditions this house likes to mention; fewer the more there is to say.
+        opening: fixed first sentence, "" for none.
+        variety: probability that a reporter leaves the habitual wording of one sentence.
+    """
+
+    name: str
+    frames: str
+    vocabulary: str
+    layout: str
+    negatives: tuple[str, ...]
+    borrowed: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    opening: str = ""
+    variety: float = 0.3
+
+    def __post_init__(self) -> None:
+        choices: list[tuple[str, str, Iterable[str]]] = [
+            ("frames", self.frames, FRAMES),
+            ("layout", self.layout, LAYOUTS),
+            *(("vocabulary", words, VOCABULARIES) for words in (self.vocabulary, *self.borrowed.values())),
+        ]
+        for key, value, table in choices:
+            if value not in table:
+                raise ValueError(f"style {self.name!r}: {key} is {value!r}; choose one of {', '.join(table)}")
+        if unknown := sorted({*self.negatives, *self.borrowed} - set(ABNORMAL)):
+            known = ", ".join(ABNORMAL)
+            raise ValueError(f"style {self.name!r}: {unknown} are not conditions; choose from {known}")
+
+    def words(self, condition: str) -> str:
+        """The vocabulary this house uses for a condition."""
+        return self.borrowed.get(condition, self.vocabulary)
+
+
+_CORE = ("cardiomegaly", "consolidation", "pneumothorax", "pleural effusion")
+STYLES: Mapping[str, HouseStyle] = {
+    style.name: style
+    for style in (
+        HouseStyle(
+            name="prose",
+            frames="american",
+            vocabulary="american",
+            layout="paragraph",
+            negatives=(*_CORE, "edema", "enlarged cardiomediastinum"),
+        ),
+        HouseStyle(
+            name="telegraphic",
+            frames="terse",
+            vocabulary="terse",
+            layout="paragraph",
+            opening="PA chest.",
+            negatives=(*_CORE, "edema", "fracture", "lung lesion", "pleural other"),
+        ),
+        HouseStyle(
+            name="sectioned",
+            frames="academic",
+            vocabulary="academic",
+            layout="sections",
+            negatives=(
+                "enlarged cardiomediastinum",
+                "pneumothorax",
+                "pleural effusion",
+                "lung opacity",
+                "fracture",
+            ),
+        ),
+        HouseStyle(
+            name="structured",
+            frames="itemised",
+            vocabulary="itemised",
+            layout="organs",
+            negatives=(*_CORE, "lung opacity", "fracture"),
+        ),
+        HouseStyle(
+            name="british",
+            frames="british",
+            vocabulary="british",
+            layout="letter",
+            opening="Chest radiograph, frontal projection.",
+            negatives=("cardiomegaly", "consolidation", "pneumothorax", "pleural effusion", "lung lesion"),
+        ),
+        HouseStyle(
+            name="continental",
+            frames="continental",
+            vocabulary="continental",
+            layout="numbered",
+            opening="Chest in one plane.",
+            negatives=(*_CORE, "edema", "atelectasis"),
+        ),
+        HouseStyle(
+            name="registrar",
+            frames="american",
+            vocabulary="british",
+            layout="numbered",
+            opening="Frontal chest radiograph.",
+            borrowed={
+                "cardiomegaly": "itemised",
+                "pleural effusion": "american",
+                "edema": "american",
+                "consolidation": "american",
+                "lung lesion": "american",
+                "fracture": "american",
+            },
+            negatives=("cardiomegaly", "pneumothorax", "pleural effusion", "edema", "pneumonia"),
+        ),
+    )
+}
