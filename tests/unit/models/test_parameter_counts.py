@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The paper's communicated parameters, counted on the meta device (algorithms.md 2.1, 9.1)."""
+
+import torch
+from torch import nn
+
+from medflare.models.adapters import GENERIC, Adapters, LoraSettings
+from medflare.models.encoders import EncoderSettings, VisualEncoder
+
+
+def llama2_7b() -> object:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(LlamaConfig(vocab_size=32000, hidden_size=4096, intermediate_size=11008,
+                                        num_hidden_layers=32, num_attention_heads=32))  # fmt: skip
+
+
+def test_fedmrg_sends_59_28_million_parameters() -> None:
+    with torch.device("meta"):
+        encoder = VisualEncoder(EncoderSettings(name="resnet101", weights="none", image_size=224))
+        projection = nn.Linear(encoder.width, 4096)
+        adapters = Adapters(llama2_7b(), LoraSettings(), (GENERIC,), 0)
+    trunk = sum(p.numel() for p in encoder.parameters())
+    lora = sum(p.numel() for p in adapters.parameters(GENERIC))
+    assert trunk == 42_500_160
+    assert sum(p.numel() for p in projection.parameters()) == 8_392_704
+    assert lora == 8_388_608
+    assert trunk + 8_392_704 + lora == 59_281_472
+
+
+def test_resnet101_running_statistics_are_shared_unless_local() -> None:
+    with torch.device("meta"):
+        shared, local = (
+            VisualEncoder(EncoderSettings(name="resnet101", weights="none", batch_norm=choice))  # type: ignore[arg-type]
+            for choice in ("average", "local")
+        )
+    extra = set(shared.shared_names()) - set(local.shared_names())
+    state = shared.state_dict()
+    assert sum(state[name].numel() for name in extra) == 105_344
+    assert not any(name.endswith("num_batches_tracked") for name in shared.shared_names())
+
+
+def test_encoders_give_the_tokens_they_announce() -> None:
+    for name, size in (("small", 96), ("resnet18", 64), ("vit_b_16", 32)):
+        encoder = VisualEncoder(EncoderSettings(name=name, weights="none", image_size=size))  # type: ignore[arg-type]
+        tokens, pooled = encoder(torch.rand(2, 1, size, size))
+        assert tokens.shape == (2, encoder.tokens, encoder.width)
+        assert pooled.shape == (2, encoder.width)
