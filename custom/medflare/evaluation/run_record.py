@@ -22,7 +22,7 @@ class Part(BaseModel):
 
 
 class Traffic(Part):
-    """Bytes of one site in one round, counted from the messages' tensors, and what arithmetic expects."""
+    """Bytes that one site sent and received in one round, counted from the messages' tensors."""
 
     sent: int = 0
     received: int = 0
@@ -31,7 +31,7 @@ class Traffic(Part):
 class RoundRecord(Part):
     """One round as the server saw it."""
 
-    round: int
+    round: int = Field(description="0-based, as in RoundPlan; pages show it counted from 1")
     seconds: float
     accepted: dict[str, int] = Field(default_factory=dict, description="site -> training examples")
     absent: dict[str, str] = Field(default_factory=dict, description="site -> reason, for all others")
@@ -112,7 +112,7 @@ class RunRecord(Part):
     protections: list[str] = Field(default_factory=list)
     epsilon: float | None = None
     rounds: list[RoundRecord] = Field(default_factory=list)
-    best_round: int | None = None
+    best_round: int | None = Field(None, description="0-based")
     best_metric: str = ""
     evaluations: list[EvaluationRecord] = Field(default_factory=list)
     comparisons: list[ComparisonRecord] = Field(default_factory=list)

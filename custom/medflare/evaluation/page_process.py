@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page's account of the training: curves, how the sites differ, who took part, what was sent."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from medflare.evaluation.markup import (
+    Html,
+    details,
+    figure,
+    heat_table,
+    legend,
+    paragraph,
+    table,
+)
+from medflare.evaluation.page_results import site_colours
+from medflare.evaluation.page_summary import arithmetic
+from medflare.evaluation.plots import line_chart, presence_chart, traffic_chart
+from medflare.evaluation.run_record import RunRecord
+from medflare.evaluation.svg import byte_size, number
+from medflare.evaluation.tables import NAMES
+
+SHOWN_AT_ONCE = 6
+NOT_A_CURVE = ("seconds", "steps", "examples")
+LOSSES = {
+    "loss": "language loss",
+    "loss_specialised": "language loss, personal adapter",
+    "loss_hcl": "contrastive loss",
+    "loss_cls": "diagnosis loss",
+    "loss_kd_generic": "distillation to the generic adapter",
+    "loss_kd_specialised": "distillation to the personal adapter",
+}
+PHASES = {"train_": "training", "val_": "validation", "test_": "test"}
+
+
+def curve_name(metric: str) -> str:
+    """`val_bleu_4` -> `BLEU-4, validation`."""
+    for prefix, phase in PHASES.items():
+        if metric.startswith(prefix):
+            return f"{curve_name(metric.removeprefix(prefix))}, {phase}"
+    return LOSSES.get(metric) or NAMES.get(metric) or metric.replace("_", " ")
+
+
+def _is_curve(metric: str) -> bool:
+    return not any(metric == word or metric.endswith("_" + word) for word in NOT_A_CURVE)
+
+
+def curves(record: RunRecord) -> Html:
+    """One chart per metric: every site and the example-weighted mean."""
+    names = dict.fromkeys(
+        n for r in record.rounds for values in [*r.metrics.values(), r.mean] for n in values
+    )
+    ordered = sorted(filter(_is_curve, names), key=_importance)
+    if not ordered:
+        return Html("")
+    colours = {s: k for s, k in site_colours(record).items() if any(s in r.metrics for r in record.rounds)}
+    colours["mean"] = "all"
+    charts = [_curve(record, name, colours) for name in ordered]
+    body = legend(colours) + f'<div class="charts">{"".join(charts[:SHOWN_AT_ONCE])}</div>'
+    if len(charts) > SHOWN_AT_ONCE:
+        more = f'<div class="charts">{"".join(charts[SHOWN_AT_ONCE:])}</div>'
+        body += details(f"{len(charts) - SHOWN_AT_ONCE} more curves", more)
+    if any("hcl" in name for name in ordered):
+        body += paragraph(
+            "The contrastive loss leaves the positive pair out of its denominator, as the paper prints it; "
+            "it has no lower bound at zero and negative values are normal.",
+            "why",
+        )
+    rows = [[entry.round + 1, *(_shown(entry.mean.get(name)) for name in ordered)] for entry in record.rounds]
+    inside = table(
+        ["round", *map(curve_name, ordered)], rows, caption="Means over sites, weighted by examples."
+    )
+    return Html(body + details("The means as numbers", inside))
+
+
+def _importance(metric: str) -> tuple[int, str]:
+    """Validation scores and the language loss first, further loss terms last."""
+    bare = next((metric.removeprefix(p) for p in PHASES if metric.startswith(p)), metric)
+    order = ["loss", "label_f1", "bleu_4", "rouge_l", "cider", "loss_hcl"]
+    return (order.index(bare) if bare in order else len(order) + ("loss" in bare), metric)
+
+
+def _shown(value: float | None) -> str:
+    return "–" if value is None else number(value)
+
+
+def _curve(record: RunRecord, name: str, colours: Mapping[str, str]) -> Html:
+    series: dict[str, list[tuple[float, float]]] = {}
+    for entry in record.rounds:
+        for site, values in {**entry.metrics, "mean": entry.mean}.items():
+            if name in values:
+                series.setdefault(site, []).append((entry.round + 1, values[name]))
+    title = curve_name(name)
+    return figure(title[:1].upper() + title[1:], line_chart(series, colours, title.split(",")[0]))
+
+
+def sites(record: RunRecord) -> Html:
+    """Counts, prevalence of labels, report length and divergence, as far as the sites declared them."""
+    if not record.sites:
+        return Html("")
+    splits = list(dict.fromkeys(name for site in record.sites.values() for name in site.examples))
+    further = _scalars(record)
+    rows = [
+        [
+            name,
+            *(f"{site.examples.get(split, 0):,}" for split in splits),
+            *(further[key].get(name, "–") for key in further),
+            ", ".join(f"{count} {why}" for why, count in site.skipped.items()) or "none",
+        ]
+        for name, site in sorted(record.sites.items())
+    ]
+    head = ["site", *(f"{split} studies" for split in splits), *further, "skipped"]
+    return Html(table(head, rows) + _prevalence(record))
+
+
+def _scalars(record: RunRecord) -> dict[str, dict[str, str]]:
+    """Single numbers of the sites' heterogeneity: heading -> site -> text; one level of nesting is opened."""
+    found: dict[str, dict[str, str]] = {}
+    for name, site in record.sites.items():
+        for key, value in site.heterogeneity.items():
+            inner = value.items() if isinstance(value, Mapping) and len(value) <= 4 else [("", value)]
+            for part, item in inner:
+                if isinstance(item, int | float) and not isinstance(item, bool):
+                    found.setdefault(f"{key} {part}".replace("_", " ").strip(), {})[name] = number(item)
+    return found
+
+
+def _shares(heterogeneity: Mapping[str, Any]) -> dict[str, float]:
+    """Condition -> share of studies in which it is positive; the first table of shares there is."""
+    for value in heterogeneity.values():
+        if isinstance(value, Mapping) and len(value) > 4:
+            numbers = {str(k): float(v) for k, v in value.items() if isinstance(v, int | float)}
+            if numbers and all(0 <= v <= 1 for v in numbers.values()):
+                return numbers
+    return {}
+
+
+def _prevalence(record: RunRecord) -> Html:
+    shares = {name: _shares(site.heterogeneity) for name, site in sorted(record.sites.items())}
+    conditions = dict.fromkeys(c for values in shares.values() for c in values)
+    if not conditions:
+        return Html("")
+    top = max((v for values in shares.values() for v in values.values()), default=1.0)
+    lines = [(condition, [shares[site].get(condition) for site in shares]) for condition in conditions]
+    caption = "Studies in which a report affirms the condition, per cent."
+    return Html(
+        "<h3>Prevalence of findings</h3>"
+        + heat_table(["condition", *shares], lines, caption=caption, top=top)
+    )
+
+
+def participation(record: RunRecord) -> Html:
+    """Who was there in which round, and why not."""
+    if not record.rounds:
+        return Html("")
+    names = sorted({site for entry in record.rounds for site in [*entry.accepted, *entry.absent]})
+    absent = {(site, e.round + 1): why for e in record.rounds for site, why in e.absent.items()}
+    rows = []
+    for site in names:
+        reasons = Counter(e.absent[site] for e in record.rounds if site in e.absent)
+        joined = sum(site in e.accepted for e in record.rounds)
+        examples = next((e.accepted[site] for e in reversed(record.rounds) if site in e.accepted), 0)
+        told = "; ".join(f"{why} ({_rounds_of(record, site, why)})" for why in reasons)
+        rows.append([site, f"{joined} of {len(record.rounds)}", f"{examples:,}", told or "never absent"])
+    picture = presence_chart([e.round + 1 for e in record.rounds], names, absent)
+    return Html(
+        figure("Updates accepted", picture, "filled: accepted; cross: absent or rejected")
+        + table(["site", "rounds", "weight (examples)", "absences"], [[*r[:3], r[3]] for r in rows], left=1)
+    )
+
+
+def _rounds_of(record: RunRecord, site: str, why: str) -> str:
+    found = [str(e.round + 1) for e in record.rounds if e.absent.get(site) == why]
+    return (
+        ("round " if len(found) == 1 else "rounds ") + ", ".join(found[:8]) + (" …" if len(found) > 8 else "")
+    )
+
+
+def traffic(record: RunRecord) -> Html:
+    """Bytes counted from the messages, next to what arithmetic expects."""
+    names = sorted({site for entry in record.rounds for site in entry.traffic})
+    if not names:
+        return Html("")
+    table_of = {
+        kind: {
+            site: [getattr(e.traffic[site], kind) if site in e.traffic else 0 for e in record.rounds]
+            for site in names
+        }
+        for kind in ("sent", "received")
+    }
+    colours = {site: kind for site, kind in site_colours(record).items() if site in names}
+    colours |= {site: "s7" for site in names if site not in colours}
+    picture = traffic_chart(
+        [e.round + 1 for e in record.rounds], table_of["sent"], table_of["received"], colours
+    )
+    expected = record.expected_bytes_per_direction
+    rows = []
+    for site in names:
+        sent, received = table_of["sent"][site], table_of["received"][site]
+        busy = sum(1 for count in sent if count) or 1
+        rows.append(
+            [
+                site,
+                byte_size(sum(sent)),
+                byte_size(sum(received)),
+                byte_size(sum(sent) / busy),
+                byte_size(expected) if expected else "–",
+                f"{sum(sent) / busy / expected:.3f}" if expected else "–",
+            ]
+        )
+    head = ["site", "sent", "received", "sent per round", "expected", "sent / expected"]
+    return Html(
+        paragraph("Counted from the tensors in the messages themselves; only declared tensors travel.")
+        + legend(colours)
+        + figure("Bytes per round", picture)
+        + table(head, rows)
+        + arithmetic(record)
+    )
