@@ -134,7 +134,8 @@ def _read_one(config: CohortConfig, number: int | None) -> Cohort:
     part.allowed = config.max_skipped * part.records
     studies = _usable(source, config, part.skipped)
     studies, part.moved = _split(studies, source.has_split, config, part.skipped)
-    part.notes = _split_notes(source, config)
+    part.notes, moved = _split_notes(source, config)
+    part.moved += moved
     studies = _label(studies, source.has_labels, config, part.skipped)
     key = f"{number}" if number is not None else ""
     part.scanners = {key: config.scanner}
@@ -209,11 +210,12 @@ def _split(
     return [replace(study, split=given[study.patient_id]) for study in kept], moved
 
 
-def _split_notes(source: Source, config: CohortConfig) -> list[Note]:
+def _split_notes(source: Source, config: CohortConfig) -> tuple[list[Note], int]:
+    owners = [note.patient_id or note.note_id for note in source.notes]
+    given, moved = assign(owners, config.split), 0
     if source.has_split:
-        return source.notes
-    given = assign((note.patient_id or note.note_id for note in source.notes), config.split)
-    return [replace(note, split=given[note.patient_id or note.note_id]) for note in source.notes]
+        given, moved = one_per_patient(zip(owners, (note.split for note in source.notes), strict=True))
+    return [replace(note, split=given[o]) for note, o in zip(source.notes, owners, strict=True)], moved
 
 
 def _label(

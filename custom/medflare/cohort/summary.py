@@ -81,8 +81,9 @@ def skipped_by_reason(skipped: Sequence[Skipped]) -> dict[str, dict[str, Any]]:
 
 def _split_counts(cohort: Cohort, split: str) -> dict[str, int]:
     studies = cohort.split(split)
+    written = {note.patient_id for note in cohort.notes if note.split == split and note.patient_id}
     return {
-        "patients": len({study.patient_id for study in studies}),
+        "patients": len({study.patient_id for study in studies} | written),
         "studies": len(studies),
         "images": sum(len(study.images) for study in studies),
         "notes": sum(note.split == split for note in cohort.notes),
