@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FedMRG at one site: what it declares, what a step touches, what survives, what the image is worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from medflare.cohort.site import SiteConfig
+from medflare.errors import ConfigError, UpdateError
+from medflare.learners.base import RoundPlan
+from medflare.learners.fedmrg import FedMRGLearner, build
+from medflare.learners.fedmrg_settings import VARIANTS, resolve
+from medflare.models.adapters import ANCHOR, GENERIC, SPECIALISED
+
+SMALL: dict[str, Any] = {
+    "model": {
+        "encoder": {"name": "small", "weights": "none", "image_size": 48, "token_grid": 2},
+        "lora": {"rank": 4, "lora_alpha": 8},
+    },
+    "batch": 8,
+    "lr": 1e-3,
+    "max_report_tokens": 30,
+    "decoding": {"beams": 1, "max_new_tokens": 8},
+    "eval_limit": 4,
+}
+PLAN = RoundPlan(round=0, rounds=4, steps=2, hints={"site_index": 0, "sites": 2})
+
+
+def site(folder: Path, backbone: Path, name: str = "site-1") -> SiteConfig:
+    return SiteConfig(
+        name=name,
+        cohort={"format": "manifest", "root": str(folder)},  # type: ignore[arg-type]
+        backbone={"folder": str(backbone), "precision": "fp32"},  # type: ignore[arg-type]
+        device="cpu",
+    )
+
+
+@pytest.fixture
+def make(small_hospital: Path, tiny_backbone: Path) -> Any:
+    def made(seed: int = 0, **settings: Any) -> FedMRGLearner:
+        learner = build(SMALL | settings, site(small_hospital, tiny_backbone), seed)
+        learner.load_shared(learner.initial_shared())
+        return learner
+
+    return made
+
+
+def test_only_the_shared_set_is_declared(make: Any) -> None:
+    learner = make()
+    spec = learner.shared_spec()
+    assert {name.split(".")[0] for name in spec} == {"encoder", "projection", "head", "prompts", "adapter"}
+    assert set(learner.fit(PLAN).delta) == set(spec)
+    assert sum(learner.describe()["parameters"].values()) == sum(
+        torch.Size(shape).numel() for shape, _ in spec.values()
+    )
+
+
+def test_a_round_moves_shared_and_specialised_but_not_the_anchor_or_the_backbone(make: Any) -> None:
+    learner = make()
+    anchor, special = learner.model.adapters.state(ANCHOR), learner.model.adapters.state(SPECIALISED)
+    frozen = learner.model.backbone.model.get_output_embeddings().weight.clone()
+    update = learner.fit(PLAN)
+    assert all(torch.equal(v, learner.model.adapters.state(ANCHOR)[n]) for n, v in anchor.items())
+    assert any(not torch.equal(v, learner.model.adapters.state(SPECIALISED)[n]) for n, v in special.items())
+    assert torch.equal(frozen, learner.model.backbone.model.get_output_embeddings().weight)
+    assert update.delta["prompts"].abs().sum() > 0
+    assert update.examples == len(learner.train_rows)
+
+
+def test_delta_is_after_minus_received(make: Any) -> None:
+    learner = make()
+    before = learner.initial_shared()
+    delta = learner.fit(PLAN).delta
+    after = learner.initial_shared()
+    assert all(torch.allclose(before[n].float() + delta[n], after[n].float(), atol=1e-6) for n in delta)
+
+
+def test_step_one_leaves_the_specialised_adapter_alone_and_step_two_the_generic(make: Any) -> None:
+    learner = make(distil_to_generic=False, distil_to_specialised=False)
+    steps: list[tuple[bool, bool]] = []
+    whole = learner._step
+
+    def watched(loss: torch.Tensor, optimisers: tuple[torch.optim.Optimizer, ...]) -> None:
+        states = [learner.model.adapters.state(name) for name in (GENERIC, SPECIALISED)]
+        whole(loss, optimisers)
+        after = [learner.model.adapters.state(name) for name in (GENERIC, SPECIALISED)]
+        moved = [any(not torch.equal(a[n], b[n]) for n in a) for a, b in zip(states, after, strict=True)]
+        steps.append((moved[0], moved[1]))
+
+    learner._step = watched
+    learner.fit(RoundPlan(round=0, rounds=1, steps=1))
+    assert steps == [(True, False), (False, True)]
+
+
+def test_bad_server_state_is_refused_by_name(make: Any) -> None:
+    learner = make()
+    state = learner.initial_shared()
+    state["prompts"][0, 0] = float("nan")
+    state["odd"] = torch.zeros(1)
+    state["head.bias"] = torch.zeros(3)
+    with pytest.raises(UpdateError, match=r"unexpected tensor 'odd'.*head.bias.*not finite"):
+        learner.load_shared(state)
+
+
+def test_a_restarted_site_continues_as_if_nothing_had_happened(make: Any) -> None:
+    whole = make()
+    shared = whole.initial_shared()
+    whole.fit(PLAN)
+    tensors, values = whole.local_state()
+    tensors = {name: value.clone() for name, value in tensors.items()}
+    whole.load_shared(shared)
+    second = RoundPlan(round=1, rounds=4, steps=2)
+    expected = whole.fit(second).delta
+    restarted = make()
+    restarted.load_shared(shared)
+    restarted.load_local_state(tensors, values)
+    found = restarted.fit(second).delta
+    assert all(torch.allclose(expected[n], found[n], atol=1e-6) for n in expected)
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_every_variant_trains_and_says_what_it_does(make: Any, variant: str) -> None:
+    learner = make(variant=variant)
+    metrics = learner.fit(PLAN).metrics
+    assert ("loss_hcl" in metrics) == learner.settings.contrastive
+    assert ("loss_cls" in metrics) == learner.settings.classification
+    assert ("loss_specialised" in metrics) == learner.settings.dual
+    assert ("loss_kd_generic" in metrics) == (learner.settings.dual and learner.settings.distil_to_generic)
+
+
+@pytest.mark.parametrize("mode", ["local_queue", "prototypes", "raw"])
+def test_bank_contributes_what_it_declares_and_takes_only_others(make: Any, mode: str) -> None:
+    learner = make(bank=mode, bank_rows=4, k_min=2)
+    update = learner.fit(PLAN)
+    spec = learner.sums_spec(2)
+    assert {n: tuple(t.shape) for n, t in update.sums.items()} == {n: shape for n, (shape, _) in spec.items()}
+    if mode == "local_queue":
+        assert len(learner.bank.rows()) == 4
+        return
+    alone = RoundPlan(round=1, rounds=4, steps=1, hints=PLAN.hints, totals=update.sums)
+    learner.bank.receive(alone)
+    assert len(learner.bank.rows()) == 0
+    doubled = {n: 2 * t for n, t in update.sums.items()} if mode == "prototypes" else update.sums
+    if mode == "raw":
+        doubled = {"bank.rows": torch.roll(update.sums["bank.rows"], 1, 0) + update.sums["bank.rows"]}
+    learner.bank.receive(RoundPlan(round=1, rounds=4, hints=PLAN.hints, totals=doubled))
+    rows = learner.bank.rows()
+    assert len(rows) > 0
+    assert torch.allclose(rows.norm(dim=1), torch.ones(len(rows)), atol=1e-5)
+
+
+def test_encoder_update_first_leaves_the_encoder_alone_in_step_two(make: Any) -> None:
+    both, first = make(), make(encoder_update="first")
+    assert any(
+        not torch.equal(a, b)
+        for a, b in zip(both.fit(PLAN).delta.values(), first.fit(PLAN).delta.values(), strict=True)
+    )
+
+
+@pytest.mark.parametrize(("combine", "gamma", "expected"), [("sum", 0.5, (1.0, 0.5)), ("mean", 0.5, (0.75, 0.25)), ("sum", 0.0, (1.0, 1.0))])  # fmt: skip
+def test_mixing_weights_of_mrg_8(make: Any, combine: str, gamma: float, expected: tuple[float, float]) -> None:
+    assert make(combine=combine, gamma_mix=gamma).mix() == expected
+
+
+def test_evaluation_and_finish_leave_a_record_predictions_and_a_personalised_adapter(make: Any, tmp_path: Path) -> None:
+    learner = make()
+    metrics = learner.evaluate("val", PLAN)
+    assert metrics["loss"] > 0
+    assert 0 <= metrics["label_f1"] <= 1
+    found = learner.finish(RoundPlan(round=0, rounds=1, limit=5), tmp_path)
+    assert [(r.adapter, r.studies) for r in found] == [("generic", 5), ("personalised", 5)]
+    assert all((tmp_path / r.predictions).is_file() for r in found if r.predictions)
+    assert (tmp_path / "personalised" / "adapter_config.json").is_file()
+
+
+def test_all_setting_errors_are_reported_together() -> None:
+    with pytest.raises(ConfigError) as error:
+        resolve({"bacth": 8, "lr": -1, "model": {"lora": {"rnk": 4}}})
+    text = str(error.value)
+    assert "3 setting(s)" in text
+    assert "Did you mean 'batch'?" in text
+    assert "Did you mean 'rank'?" in text
+    with pytest.raises(ConfigError, match=r"variant is 'fedmgr'; expected one of fedmrg"):
+        resolve({"variant": "fedmgr"})
+
+
+def test_preset_paper_turns_the_literal_readings_on_and_a_job_may_overrule() -> None:
+    paper = resolve({"preset": "paper", "bank": "prototypes"})
+    assert paper.kl_direction == "student_teacher"
+    assert paper.bank == "prototypes"
+    assert not paper.reuse_teacher
