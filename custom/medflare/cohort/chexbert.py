@@ -15,9 +15,9 @@ MAX_TOKENS = 512
 """BERT's positions, [CLS] and [SEP] included; longer reports are cut, explicitly (algorithms.md 8)."""
 _CLASSES = (4,) * (len(CONDITIONS) - 1) + (2,)
 _HELP = (
-    "Download chexbert.pth (github.com/stanfordmlgroup/CheXbert, 'Checkpoint download') and vocab.txt of "
-    "bert-base-uncased (huggingface.co/google-bert/bert-base-uncased) on a machine with internet, and put both "
-    "into this folder; or choose the built-in rule labeller."
+    "On a machine with internet, download chexbert.pth (link 'Checkpoint download' in the README of "
+    "github.com/stanfordmlgroup/CheXbert) and vocab.txt (huggingface.co/google-bert/bert-base-uncased), "
+    "and put both into this folder; or choose the built-in rule labeller."
 )
 
 
@@ -71,7 +71,8 @@ def load_chexbert(folder: Path) -> tuple[Any, list[tuple[Any, Any]]]:
     unexpected = [key for key in unexpected if not key.endswith("position_ids")]
     if missing or unexpected:
         raise ConfigError(
-            f"{folder / WEIGHTS}: is not a CheXbert checkpoint: missing {missing[:3]}, unknown {unexpected[:3]}. {_HELP}"
+            f"{folder / WEIGHTS}: is not a CheXbert checkpoint: missing {missing[:3]}, "
+            f"unknown {unexpected[:3]}. {_HELP}"
         )
     return bert.eval(), [_head(state, index, config.hidden_size, folder) for index in range(len(_CLASSES))]
 
@@ -82,15 +83,16 @@ def _head(state: Mapping[str, Any], index: int, hidden: int, folder: Path) -> tu
     if weight is None or bias is None or tuple(weight.shape) != expected:
         found = None if weight is None else tuple(weight.shape)
         raise ConfigError(
-            f"{folder / WEIGHTS}: head {index} ({CONDITIONS[index]}) has shape {found}, expected {expected}. {_HELP}"
+            f"{folder / WEIGHTS}: head {index} ({CONDITIONS[index]}) has shape {found}, "
+            f"expected {expected}. {_HELP}"
         )
     return weight, bias
 
 
 def _tokenizer(folder: Path) -> Any:
-    from transformers import BertTokenizerFast
+    from transformers import BertTokenizer
 
-    return BertTokenizerFast.from_pretrained(folder, local_files_only=True, do_lower_case=True)
+    return BertTokenizer.from_pretrained(folder, local_files_only=True, do_lower_case=True)
 
 
 def _require(folder: Path, names: Sequence[str]) -> None:

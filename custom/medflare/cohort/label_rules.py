@@ -180,6 +180,7 @@ MENTIONS: tuple[tuple[tuple[str, ...], str], ...] = (
         (?:focal|patchy|hazy|streaky|basilar|linear) densit\w+
         interstitial (?:lung )?(?:disease|pattern|prominence|thickening|changes?|abnormalit\w+|process
         +|fibrosis)
+        (?:pulmonary|lung) fibrosis
         reticul\w+
         parenchymal (?:scar\w*|disease)
         peri-?bronchial (?:cuffing|thickening)
@@ -322,9 +323,7 @@ PREDICATES: tuple[tuple[str, str], ...] = (
     (
         "unsure",
         phrases(r"""
-        (?:more )?sensitive (?:in|for|to)
-    to (?:identify|evaluate|assess)
-    should be considered
+        borderline
         (?:may|might|could|possibly|probably|suggestion of|difficult to|cannot|not well|suboptimally
         +|poorly)(?: \w+){0,3}
         (?:obscured|accentuated|exaggerated)(?: \w+){0,3}
@@ -441,9 +440,6 @@ PRE_UNCERTAIN_CUES = phrases(r"""
     evaluat\w+ for
     assess for
     to exclude
-    versus
-    vs\.?
-    and/or
     can be seen (?:with|in)
     correlat\w+ (?:\w+ )?(?:for|with)
     symptoms of
@@ -457,7 +453,8 @@ PRE_UNCERTAIN_CUES = phrases(r"""
 """A doubt about what follows, until a stop."""
 
 POST_UNCERTAIN_CUES = phrases(r"""
-    (?:can ?not|can't|could not|not|difficult to|hard to) (?:be )?(?:\w+ ){0,3}(?:exclud\w*|rule\w* out)
+    (?:(?:is|are|was|were) )?(?:can ?not|can't|could not|not|difficult to|hard to) (?:be )?(?:\w+ ){0,3}
+    +(?:exclud\w*|rule\w* out)
     (?:is|are|remains?|also) (?:\w+ )?(?:possible|possibly|suspected|questioned|questionable|considered
     +|probable)
     (?:is|are|remains?) (?:\w+ )?(?:a |in the )?(?:\w+ )?(?:possibility|consideration|concern
@@ -467,16 +464,14 @@ POST_UNCERTAIN_CUES = phrases(r"""
     less likely
     suspected
     questioned
-    versus
-    vs\.?
-    and/or
+    possible(?=\s*(?:$|,|-))
     not (?:well|clearly|optimally|adequately) (?:seen|visuali[sz]ed|evaluated|assessed)
     (?:poorly|incompletely) evaluated
     \?
 """)
 """A doubt about what stands before, back to a finite verb or a stop."""
 
-NARROW_UNCERTAIN_CUE = r"or\b"
+NARROW_UNCERTAIN_CUE = r"or\b|versus\b|vs\b\.?|and/or\b"
 """'atelectasis or pneumonia', unless denied, leaves both open; reaches its two neighbours only."""
 
 PRE_NEGATION_CUES = phrases(r"""
@@ -529,7 +524,7 @@ POST_NEGATION_CUES = phrases(r"""
     (?:is|are|was|were|seems?|appears?|considered|felt) (?:\w+ )?unlikely
     unlikely\b
     resolved\b
-    [:=]\s*(?:no|none|negative|absent|nil)\b
+    [:=]\s*(?:no|none|negative|absent|nil)(?=\s*(?:$|[,;]))
     (?:has|have) (?:been )?removed
     \bremoval\b
     \bremoved\b
@@ -550,7 +545,8 @@ TERMINATORS = phrases(r"""
     +|besides|otherwise|whereas|while|which|who|because|since|despite|status post|s/p|after|following
     +|given|compared (?:to|with)|as well as (?=mild|small|stable|new)|secondary to|due to|again (?:seen
     +|noted)|there (?:is|are|was|were|has|have)|presumably|probably|likely)\b
-    (?<!consistent)(?<!compatible)(?<!associated)(?<!keeping)(?<!,)\swith\b(?! (?:associated|or without))
+    (?<!consistent)(?<!compatible)(?<!associated)(?<!keeping)(?<!loss)(?<!congestion)(?<!,)\swith\b
+    +(?! (?:associated|or without|(?:\w+ )?(?:displacement|meniscus|visible|callus|air bronchograms?))\b)
     \band (?=(?:the|there|a|an|has|have|had|is|are|was|were|he|she|it|no\b|mild|moderate|small|stable
     +|heart|lungs?|cardiac|normal|unchanged|persistent|will|would|therefore|then)\b)
     ,\s*(?=(?:the|there|this|these|he|she|it|we|heart|lungs|cardiac|and the|and there|has|have|is|was
@@ -564,6 +560,7 @@ TERMINATORS = phrases(r"""
 """Where the reach of a cue ends, in either direction."""
 
 FINITE_VERBS = phrases(r"""
-    \b(?:is|are|was|were|has|have|had|with|without|remains?|shows?|tip|appears?|demonstrates?|reveals?)\b
+    \b(?:is|are|was|were|has|have|had|without|remains?|shows?|tip|appears?|demonstrates?|reveals?)\b
+    \bwith\b(?! (?:\w+ )?(?:displacement|meniscus|visible|callus|air bronchograms?)\b)
 """)
 """What a backward cue does not reach across."""

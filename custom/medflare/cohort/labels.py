@@ -26,11 +26,16 @@ _EDEMA = _INDEX["edema"]
 _EFFUSION = _INDEX["pleural effusion"]
 _RANK = {Code.BLANK: 0, Code.NEGATIVE: 1, Code.UNCERTAIN: 2, Code.POSITIVE: 3}
 _CODE = {Status.AFFIRMED: Code.POSITIVE, Status.NEGATED: Code.NEGATIVE, Status.POSSIBLE: Code.UNCERTAIN}
-_PREDICATE_CODE = {"normal": Code.NEGATIVE, "abnormal": Code.POSITIVE, "unsure": Code.UNCERTAIN}
 
-_MENTION = re.compile("|".join(rf"(?P<m{i}>\b(?:{p}))" for i, (_, p) in enumerate(rules.MENTIONS)))
-_STRUCTURE = re.compile("|".join(rf"(?P<s{i}>\b(?:{p})\b)" for i, (_, p) in enumerate(rules.STRUCTURES)))
-_PREDICATE = re.compile("|".join(rf"(?P<p{i}>\b(?:{p}))" for i, (_, p) in enumerate(rules.PREDICATES)))
+
+def _alternatives(patterns: Iterable[str], end: str = "") -> re.Pattern[str]:
+    """One pattern of numbered groups; the word boundary stands outside so that most places fail at once."""
+    return re.compile(r"\b(?:" + "|".join(f"(?P<g{i}>{p})" for i, p in enumerate(patterns)) + ")" + end)
+
+
+_MENTION = _alternatives(pattern for _, pattern in rules.MENTIONS)
+_STRUCTURE = _alternatives((pattern for _, pattern in rules.STRUCTURES), end=r"\b")
+_PREDICATE = _alternatives(pattern for _, pattern in rules.PREDICATES)
 _SENTENCE_END = re.compile(
     r"(?<!\bvs)(?:(?<!\d)\.|\.(?!\d))|[!?;](?=\s|$)|\n\s*\n|\n(?=\s*(?:[-*•]|\d{1,2}[.)]))"
 )
@@ -39,7 +44,7 @@ _CLAUSE_END = re.compile(
     r"|\band (?=the |there |no |lungs? |both )|(?:,|\band) (?=lungs?\b)|\bwith(?:out)?\b"
 )
 _SPACE = re.compile(r"\s+")
-_WORDS_BEFORE = 40
+_REACH_BEFORE = 40
 """Characters before a structure in which an adjective is looked for."""
 
 
@@ -72,15 +77,15 @@ def _sentence_codes(sentence: str) -> tuple[tuple[int, Code], ...]:
     """(index of condition, code) of every mention in a lower-case sentence."""
     found: list[tuple[int, Code]] = []
     for match in _MENTION.finditer(sentence):
-        conditions = rules.MENTIONS[int(match.lastgroup[1:])][0] if match.lastgroup else ()
+        conditions, _ = rules.MENTIONS[_group(match)]
         if conditions:
             code = _CODE[status_in(sentence, match.span())]
             for condition in conditions:
                 found.extend(_expand(condition, code))
     for match in _STRUCTURE.finditer(sentence):
         code = _structure_code(sentence, match.start(), match.end())
-        if code != Code.BLANK and match.lastgroup:
-            found.append((_INDEX[rules.STRUCTURES[int(match.lastgroup[1:])][0]], code))
+        if code != Code.BLANK:
+            found.append((_INDEX[rules.STRUCTURES[_group(match)][0]], code))
     return tuple(found)
 
 
@@ -98,23 +103,30 @@ def _expand(condition: str, code: Code) -> list[tuple[int, Code]]:
 
 def _structure_code(sentence: str, start: int, end: int) -> Code:
     """What the nearest predicate says of a body part: the adjective before it, else the clause after it."""
-    before = sentence[max(0, start - _WORDS_BEFORE) : start]
-    adjectives = [match for match in _PREDICATE.finditer(before) if _adjoins(before, match.end())]
+    first = max(0, start - _REACH_BEFORE)
+    adjectives = [
+        m for m in _PREDICATE.finditer(sentence, first, start) if _adjoins(sentence[m.end() : start])
+    ]
     if adjectives:
-        verdicts = [_predicate_code(match) for match in adjectives]
-        return verdicts[-1] if Code.NEGATIVE not in verdicts else Code.NEGATIVE
+        codes = [_predicate_code(sentence, match) for match in adjectives]
+        return Code.NEGATIVE if Code.NEGATIVE in codes else codes[-1]
     stop = _CLAUSE_END.search(sentence, end)
     after = _PREDICATE.search(sentence, end, stop.start() if stop else len(sentence))
-    if after:
-        return _predicate_code(after)
-    return Code.BLANK
+    return _predicate_code(sentence, after) if after else Code.BLANK
 
 
-def _adjoins(before: str, end: int) -> bool:
-    gap = before[end:].split()
-    return len(gap) <= 3 and not any("," in word for word in gap) and not {"is", "are", "with"} & set(gap)
+def _adjoins(gap: str) -> bool:
+    words = gap.split()
+    return len(words) <= 3 and "," not in gap and not {"is", "are", "with"} & set(words)
 
 
-def _predicate_code(match: re.Match[str]) -> Code:
-    kind = rules.PREDICATES[int(match.lastgroup[1:])][0] if match.lastgroup else ""
-    return _PREDICATE_CODE.get(kind, Code.BLANK)
+def _predicate_code(sentence: str, match: re.Match[str]) -> Code:
+    verdict, _ = rules.PREDICATES[_group(match)]
+    if verdict == "abnormal":
+        return _CODE[status_in(sentence, match.span())]
+    return Code.NEGATIVE if verdict == "normal" else Code.UNCERTAIN
+
+
+def _group(match: re.Match[str]) -> int:
+    assert match.lastgroup is not None
+    return int(match.lastgroup[1:])

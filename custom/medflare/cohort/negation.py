@@ -55,11 +55,11 @@ _PSEUDO = _word(rules.PSEUDO_CUES)
 _PRE_UNCERTAIN = _word(rules.PRE_UNCERTAIN_CUES)
 _POST_UNCERTAIN = re.compile(rf"(?<!\w)(?:{rules.POST_UNCERTAIN_CUES})")
 _PRE_NEGATION = re.compile(rf"(?<!\w)(?:{rules.PRE_NEGATION_CUES})\b")
-_POST_NEGATION = re.compile(rf"(?<!\w)(?:{rules.POST_NEGATION_CUES})")
+_POST_NEGATION = re.compile(rf"(?:(?<!\w)|(?=[:=-]))(?:{rules.POST_NEGATION_CUES})")
 _EITHER = _word(rules.NARROW_UNCERTAIN_CUE)
 _STOP = re.compile(rules.TERMINATORS)
 _FINITE = re.compile(rules.FINITE_VERBS)
-_NEIGHBOUR_WORDS = 3
+_NEIGHBOUR_WORDS = 4
 
 
 def negation_status(sentence: str, span: tuple[int, int]) -> Status:
