@@ -36,7 +36,8 @@ TOY_WORKER = (sys.executable, str(Path(__file__).parent / "fed_toy_worker.py"))
 class ToyExecutor(LearnerExecutor):
     """The executor with a learner that is in no table; only a test's own allow-list names this class."""
 
-    def check_method(self, method: str) -> None:
+    @staticmethod
+    def check_method(method: str) -> None:
         assert method == "toy"
 
     def make_worker(self, opening: Opening, run_folder: Path) -> Worker:

@@ -57,7 +57,8 @@ class LearnerExecutor(Executor):
         self.worker: Worker | None = None
         self.egress: Egress | None = None
 
-    def check_method(self, method: str) -> None:
+    @staticmethod
+    def check_method(method: str) -> None:
         """A job names a method of the table and nothing else."""
         if method not in LEARNERS:
             raise ConfigError(f"method '{method}' does not exist. Methods: {', '.join(sorted(LEARNERS))}.")
@@ -111,7 +112,7 @@ class LearnerExecutor(Executor):
             settings=self.args.settings,
             seed=request.seed,
             site=fl_ctx.get_identity_name(),
-            site_file=str(Path(workspace.get_site_config_dir()) / SITE_FILE),
+            site_file=str(site_file(root, Path(workspace.get_site_config_dir()))),
             state_folder=str(root / "local_state" / str(fl_ctx.get_job_id())),
             cache_folder=str(root / "cache"),
             run_id=request.run_id,
@@ -144,6 +145,18 @@ class LearnerExecutor(Executor):
         if event_type == EventType.END_RUN and self.worker is not None:
             self.worker.close()
             self.worker = None
+
+
+def site_file(root: Path, local: Path) -> Path:
+    """The site's own site.yaml.
+
+    The simulator copies one `local/` to every site; then the original counts, so that relative folders
+    mean the same for all of them.
+    """
+    own, shared = local / SITE_FILE, root.parent / "local" / SITE_FILE
+    if own.exists() and shared.exists() and own.read_bytes() == shared.read_bytes():
+        return shared
+    return own
 
 
 def _run_folder(fl_ctx: FLContext) -> Path:

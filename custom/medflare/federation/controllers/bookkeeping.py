@@ -67,6 +67,7 @@ class RunBook:
             configuration=configuration,
             versions=versions(),
             seed=seed,
+            best_round=None,
         )
 
     def write(self) -> None:

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shows a run while it goes on: reads the server's progress.jsonl and draws round, site, loss, bytes sent."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+
+class Follower:
+    """Reads the lines that were added to a file since the last look; the file may not exist yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._offset = path, 0
+
+    def new_events(self) -> list[dict[str, Any]]:
+        """Complete lines only; a half-written one is read next time."""
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+
+class Board:
+    """The state of a run as its events tell it, and a table of it."""
+
+    def __init__(self) -> None:
+        self.title, self.note = "starting", ""
+        self.rows: dict[str, dict[str, Any]] = {}
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Takes one event."""
+        phase, site = str(event["phase"]), event.get("site")
+        if phase == "round":
+            self.title = f"round {event['round'] + 1} of {event['rounds']}"
+            for name in event["sites"]:
+                self.rows.setdefault(name, {"bytes": 0})["verdict"] = "training"
+        elif phase == "round done":
+            means = " ".join(f"{name} {value:.4g}" for name, value in sorted(event["mean"].items()))
+            self.note = f"round {event['round'] + 1} in {event['seconds']:.1f} s  {means}"
+        elif site and phase in ("update", "canary"):
+            row = self.rows.setdefault(site, {"bytes": 0})
+            row.update(verdict=event["verdict"], loss=event.get("loss"), seconds=event.get("seconds"))
+            row["bytes"] += event.get("bytes_sent") or 0
+        elif site:
+            self.rows.setdefault(site, {"bytes": 0})["verdict"] = phase
+        else:
+            self.title = f"{phase} {event.get('reason', '')}".strip()
+
+    def table(self) -> Table:
+        """The board as rich draws it."""
+        table = Table(title=self.title, caption=self.note, title_justify="left", caption_justify="left")
+        for name in ("site", "update", "loss", "seconds", "sent"):
+            table.add_column(name)
+        for site, row in sorted(self.rows.items()):
+            loss, seconds = row.get("loss"), row.get("seconds")
+            table.add_row(
+                site,
+                str(row.get("verdict", "")),
+                "" if loss is None else f"{loss:.4f}",
+                "" if seconds is None else f"{seconds:.1f}",
+                human_bytes(row["bytes"]),
+            )
+        return table
+
+
+def human_bytes(count: int) -> str:
+    """`1.5 MB` and the like, powers of 1000."""
+    value, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.3g} {unit}"
+
+
+def line(event: dict[str, Any]) -> str:
+    """One event as a line of text, for logs and pipes."""
+    facts = " ".join(f"{key}={value}" for key, value in event.items() if key not in ("time", "phase"))
+    return f"{event['phase']}: {facts}" if facts else str(event["phase"])
+
+
+def live(console: Console | None = None) -> tuple[Live, Callable[[dict[str, Any]], None]]:
+    """(context manager that draws, function that takes events); plain lines where there is no terminal."""
+    console = console or Console()
+    board = Board()
+    display = Live(board.table(), console=console, refresh_per_second=4, auto_refresh=console.is_terminal)
+
+    def take(event: dict[str, Any]) -> None:
+        board.take(event)
+        if console.is_terminal:
+            display.update(board.table())
+        else:
+            console.print(line(event), highlight=False, soft_wrap=True)
+
+    return display, take
+
+
+def follow(path: Path, alive: Callable[[], bool], console: Console | None = None) -> None:
+    """Draws a run from its progress.jsonl until it ends or `alive` says no."""
+    follower = Follower(path)
+    display, take = live(console)
+    with display:
+        while True:
+            going = alive()
+            events = follower.new_events()
+            for event in events:
+                take(event)
+            if not going or any(event["phase"] in ("completed", "failed", "stopped") for event in events):
+                return
+            time.sleep(0.2)

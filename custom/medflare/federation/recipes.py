@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes job folders from a few lines of Python, checks them, and hands them to SimEnv.
+
+The folders are static, non-BYOC and deterministic: FedJob's own export drops defaults and keyword arguments,
+so the JSON is written here and FedJob only carries it into FLARE's environments.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from medflare.config import Settings, parse
+from medflare.errors import ConfigError
+from medflare.federation import wire
+from medflare.federation.aggregator import ValidatingAggregator, make_rule
+from medflare.federation.allow_list import allowed_classes, class_path
+from medflare.federation.controllers.rounds import RoundsController
+from medflare.federation.controllers.settings import RoundsSettings
+from medflare.federation.executor import ExecutorSettings, LearnerExecutor
+from medflare.federation.messages import TASKS
+from medflare.federation.persistor import AdapterPersistor
+from medflare.federation.progress import ProgressReporter
+
+SERVER, CLIENT = "app/config/config_fed_server.json", "app/config/config_fed_client.json"
+AGGREGATION = ("rule", "rule_settings")
+RESERVED = ("path", "name", "class_path")
+"""Keys of a nested mapping that FLARE would take for a component to build."""
+POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Everything a job folder says.
+
+    Attributes:
+        settings: the method's own settings.
+        controller: `RoundsSettings` fields that differ from their defaults.
+        executor: `ExecutorSettings` fields that differ from their defaults.
+        aggregation: `rule` and `rule_settings`.
+    """
+
+    title: str
+    method: str
+    n_clients: int = 3
+    settings: dict[str, Any] = field(default_factory=dict)
+    controller: dict[str, Any] = field(default_factory=dict)
+    executor: dict[str, Any] = field(default_factory=dict)
+    aggregation: dict[str, Any] = field(default_factory=lambda: {"rule": "weighted_mean"})
+
+    def files(self) -> dict[str, Any]:
+        """Path inside the folder -> JSON."""
+        return {
+            "meta.json": {
+                "name": self.title,
+                "resource_spec": {},
+                "min_clients": self.controller.get("min_accepted") or self.n_clients,
+                "deploy_map": {"app": ["@ALL"]},
+            },
+            SERVER: {
+                "format_version": 2,
+                "server": {"task_request_interval": POLL_SECONDS},
+                "components": [
+                    _component("aggregator", ValidatingAggregator, self.aggregation),
+                    _component("persistor", AdapterPersistor, {}),
+                    _component("progress", ProgressReporter, {}),
+                ],
+                "workflows": [_component("rounds", RoundsController, {"job": self.title, **self.controller})],
+            },
+            CLIENT: {
+                "format_version": 2,
+                "executors": [
+                    {
+                        "tasks": list(TASKS),
+                        "executor": {
+                            "path": class_path(LearnerExecutor),
+                            "args": {"method": self.method, **self.executor, "settings": self.settings},
+                        },
+                    }
+                ],
+                "task_data_filters": [],
+                "task_result_filters": [],
+                "components": [],
+            },
+        }
+
+    def write(self, folder: Path) -> Path:
+        """Writes the folder."""
+        for name, content in self.files().items():
+            wire.write_json(folder / name, content)
+        return folder
+
+
+def _component(key: str, kind: type, args: Mapping[str, Any]) -> dict[str, Any]:
+    return {"id": key, "path": class_path(kind), "args": dict(args)}
+
+
+def read_job(folder: Path) -> Job:
+    """The Job that a folder of ours says; ConfigError if it is none."""
+    try:
+        meta, server, client = (
+            json.loads((folder / name).read_text(encoding="utf-8")) for name in ("meta.json", SERVER, CLIENT)
+        )
+        parts = {part["path"]: part["args"] for part in [*server["components"], *server["workflows"]]}
+        controller = dict(parts[class_path(RoundsController)])
+        controller.pop("job", None)
+        executor = dict(client["executors"][0]["executor"]["args"])
+        return Job(
+            title=meta["name"],
+            method=executor.pop("method"),
+            n_clients=int(meta["min_clients"]),
+            settings=executor.pop("settings", {}),
+            controller=controller,
+            executor=executor,
+            aggregation=dict(parts[class_path(ValidatingAggregator)]),
+        )
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise ConfigError(
+            f"{folder}: is not a job folder of medflare ({type(error).__name__}: {error}). "
+            "Start from one of jobs/."
+        ) from None
+
+
+def override(job: Job, changes: Mapping[str, Any]) -> Job:
+    """A job with some values changed.
+
+    Keys: `settings.<...>` for the method's settings, `rule`, `rule_settings.<...>`, and the fields of
+    RoundsSettings and ExecutorSettings by their names. Dots go into nested settings.
+    """
+    blocks = {
+        "settings": copy.deepcopy(job.settings),
+        "controller": copy.deepcopy(job.controller),
+        "executor": copy.deepcopy(job.executor),
+        "aggregation": copy.deepcopy(job.aggregation),
+    }
+    unknown = []
+    for key, value in changes.items():
+        first, _, rest = key.partition(".")
+        if first == "settings" and rest:
+            _set(blocks["settings"], rest, value)
+        elif first in AGGREGATION:
+            _set(blocks["aggregation"], key, value)
+        elif key in RoundsSettings.model_fields and key != "job":
+            blocks["controller"][key] = value
+        elif key in ExecutorSettings.model_fields and key not in ("method", "settings"):
+            blocks["executor"][key] = value
+        else:
+            unknown.append(key)
+    if unknown:
+        raise ConfigError(
+            f"no such setting: {', '.join(unknown)}. Valid: settings.<key of the method>, rule, "
+            f"rule_settings.<key>, {', '.join(_known())}."
+        )
+    return Job(title=job.title, method=job.method, n_clients=job.n_clients, **blocks)
+
+
+def _known() -> list[str]:
+    fields = {*RoundsSettings.model_fields, *ExecutorSettings.model_fields}
+    return sorted(fields - {"job", "method", "settings"})
+
+
+def _set(block: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        block = block.setdefault(part, {})
+    block[last] = value
+
+
+def check(job: Job) -> None:
+    """ConfigError that lists everything wrong with a job before it is started."""
+    problems: list[str] = []
+    controller = {"job": job.title, **job.controller}
+    executor = {"method": job.method, "settings": job.settings, **job.executor}
+    checks: tuple[tuple[type[Settings], dict[str, Any], str], ...] = (
+        (RoundsSettings, controller, f"{job.title}/{SERVER}"),
+        (ExecutorSettings, executor, f"{job.title}/{CLIENT}"),
+    )
+    for kind, data, where in checks:
+        _collect(problems, lambda kind=kind, data=data, where=where: parse(kind, data, where))
+    _collect(
+        problems, lambda: make_rule(job.aggregation.get("rule", ""), job.aggregation.get("rule_settings", {}))
+    )
+    _collect(problems, lambda: LearnerExecutor.check_method(job.method))
+    for name, content in job.files().items():
+        problems += [f"{job.title}/{name}: {what}" for what in _traps(content)]
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _collect(problems: list[str], call: Any) -> None:
+    try:
+        call()
+    except ConfigError as error:
+        problems.append(str(error))
+
+
+def _traps(content: Any, inside_args: bool = False) -> list[str]:
+    """Nested keys FLARE would build a component from, and classes a site would refuse."""
+    found: list[str] = []
+    if isinstance(content, Mapping):
+        path = content.get("path")
+        if not inside_args and isinstance(path, str) and path not in allowed_classes():
+            found.append(f"class {path} is not in the allow-list")
+        if inside_args:
+            found += [
+                f"FLARE takes the key '{key}' for a component; rename it"
+                for key in RESERVED
+                if key in content
+            ]
+        for key, value in content.items():
+            found += _traps(value, inside_args or key == "args")
+    elif isinstance(content, list):
+        for item in content:
+            found += _traps(item, inside_args)
+    return found
+
+
+def write_to_temporary(job: Job) -> tempfile.TemporaryDirectory[str]:
+    """A folder `<temporary>/<title>` with the job; it lives as long as the returned object."""
+    holder = tempfile.TemporaryDirectory(prefix="medflare-job-")
+    job.write(Path(holder.name) / job.title)
+    return holder

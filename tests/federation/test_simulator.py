@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same machinery through `nvflare simulator` as a subprocess."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from medflare.errors import RunError
+from medflare.federation import allow_list, recipes, simulate, wire
+
+pytestmark = pytest.mark.simulator
+SITES = ("site-1", "site-2")
+
+
+def toy_job(folder: Path, **toy: Any) -> Path:
+    """A job folder with the toy executor in place of ours."""
+    controller = {"num_rounds": 2, "canary": True, "min_accepted": 1, "grace": 5.0}
+    recipes.Job(title="toy", method="toy", n_clients=2, controller=controller, settings=toy).write(folder)
+    client = json.loads((folder / recipes.CLIENT).read_text())
+    client["executors"][0]["executor"]["path"] = "fed_harness.ToyExecutor"
+    wire.write_json(folder / recipes.CLIENT, client)
+    return folder
+
+
+def toy_workspace(folder: Path, *more: str) -> Path:
+    """A workspace whose own allow-list admits the toy executor."""
+    resources = allow_list.resources()
+    resources["class_allow_list"] += more
+    wire.write_json(folder / "local/resources.json", resources)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+
+
+def test_worker_processes_train_in_the_simulator_and_a_killed_one_costs_a_round(tmp_path: Path) -> None:
+    workspace = toy_workspace(tmp_path / "ws", "fed_harness.ToyExecutor")
+    die = {"sites": {"site-2": {"die": {"0": str(tmp_path / "canary"), "1": str(tmp_path / "died")}}}}
+    (tmp_path / "canary").touch()
+    simulate.launch(toy_job(tmp_path / "toy", **die), workspace, SITES, timeout=120)
+    record = simulate.judge(workspace)
+    assert [sorted(entry.accepted) for entry in record.rounds] == [["site-1", "site-2"], ["site-1"]]
+    assert "SIGKILL" in record.rounds[1].absent["site-2"]
+    folder = workspace / simulate.SERVER_FOLDER
+    assert list((folder / "tb_events").iterdir())
+    ledger = (workspace / "site-1/simulate_job/egress.jsonl").read_text().splitlines()
+    assert [json.loads(line)["task"] for line in ledger][:2] == ["prepare", "initialise"]
+
+
+def test_a_class_outside_the_list_is_refused_and_the_outcome_says_so(tmp_path: Path) -> None:
+    workspace = toy_workspace(tmp_path / "ws")
+    simulate.launch(toy_job(tmp_path / "toy"), workspace, SITES, timeout=120)
+    with pytest.raises(RunError, match=r"ToyExecutor.*Log: "):
+        simulate.judge(workspace)
