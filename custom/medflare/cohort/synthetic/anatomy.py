@@ -228,7 +228,7 @@ def _bones(a: Anatomy, x: Plane, y: Plane, rho: Plane) -> Plane:
         beyond = (ax > abs(f.x)) & (x * np.float32(f.x) > 0)
         post = post + np.float32(f.step) * near * beyond
         gap = gap + blob(x, y, f.x, f.y, 0.018, 0.5 * a.rib_spacing)
-        callus = callus + np.float32(4.2 * f.step) * blob(x, y, f.x, f.y, 0.055, 0.045)
+        callus = callus + np.float32(5.0 * f.step) * blob(x, y, f.x, f.y, 0.055, 0.045)
     cage = ramp(np.float32(1.06) - rho, 0.03) * ramp(np.float32(0.74) - y, 0.2)
     tangent = np.float32(0.75) + np.float32(0.75) * np.clip(rho, 0, 1) ** 4
     ticks = np.linspace(0, 1, len(_RIB), dtype=np.float32)

@@ -147,9 +147,9 @@ def _lesion(chest: Chest, f: Finding) -> None:
     """Solitary round nodule to mass with a sharp border."""
     for side in f.sides[:1]:
         x, y = place(chest.anatomy, f, side)
-        r = 0.040 + 0.095 * f.extent
+        r = 0.045 + 0.100 * f.extent
         ball = dome(chest.x, chest.y, x, y, r, r)
-        chest.extra += np.sqrt(ball) * (0.42 + 0.50 * f.extent)
+        chest.extra += np.sqrt(ball) * (0.50 + 0.50 * f.extent)
 
 
 def _edema(chest: Chest, f: Finding) -> None:

@@ -12,7 +12,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -47,7 +46,7 @@ class HospitalProfile:
     name: str
     style: HouseStyle
     scanner: Scanner = field(default_factory=Scanner)
-    prevalence: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    prevalence: Mapping[str, float] = field(default_factory=dict)
     age: tuple[float, float] = (60.0, 16.0)
     women: float = 0.5
     patients: int = 400

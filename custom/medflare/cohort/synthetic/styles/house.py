@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from .layouts import LAYOUTS
 from .lexicon import ABNORMAL, FRAMES, VOCABULARIES
@@ -30,7 +29,7 @@ class HouseStyle:
     vocabulary: str
     layout: str
     negatives: tuple[str, ...]
-    borrowed: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    borrowed: Mapping[str, str] = field(default_factory=dict)
     opening: str = ""
     variety: float = 0.3
 
