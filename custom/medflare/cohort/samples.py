@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from medflare.cohort.records import SPLITS, Skipped, Study
+from medflare.cohort.records import CONDITIONS, SPLITS, Skipped, Study
 from medflare.cohort.site import Cohort, SiteConfig, check_skipped, load_cohort
 from medflare.cohort.store import ImageStore, Sample
 
@@ -22,12 +22,14 @@ class Samples:
 
     Attributes:
         studies: the study of each sample; a study with two images appears twice.
+        paths: the image file of each sample.
         codes: (n, 14) int64; reports: the cleaned texts.
     """
 
     cohort: Cohort
     store: ImageStore
     studies: list[Study]
+    paths: list[Path]
     codes: Tensor
     reports: list[str]
 
@@ -80,9 +82,16 @@ def open_samples(site: SiteConfig, size: int, cache: Path | None = None) -> Samp
     _drop_unusable(cohort, store.failed, [pairs[index][1] for index in store.kept])
     usable = {study.study_id: study for study in cohort.studies}
     studies = [usable[pairs[index][0].study_id] for index in store.kept]
-    codes = torch.tensor([study.codes for study in studies], dtype=torch.int64).reshape(len(studies), -1)
+    codes = torch.tensor([study.codes for study in studies], dtype=torch.int64).reshape(
+        len(studies), len(CONDITIONS)
+    )
     return Samples(
-        cohort=cohort, store=store, studies=studies, codes=codes, reports=[study.report for study in studies]
+        cohort=cohort,
+        store=store,
+        studies=studies,
+        paths=[pairs[index][1] for index in store.kept],
+        codes=codes,
+        reports=[study.report for study in studies],
     )
 
 

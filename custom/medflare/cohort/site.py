@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from medflare.cohort import labels as labelling
+from medflare.cohort.pool import settle, whole_patients
 from medflare.cohort.readers import read_source
 from medflare.cohort.readers.common import Source
 from medflare.cohort.records import SPLITS, Note, Skipped, Study
@@ -25,7 +26,7 @@ from medflare.cohort.settings import (
     load_site,
     load_site_file,
 )
-from medflare.cohort.splits import assign, one_per_patient, split_name, stable_hash
+from medflare.cohort.splits import assign, one_per_patient, split_name
 from medflare.cohort.text import clean_report
 from medflare.errors import DataError
 
@@ -88,7 +89,7 @@ def load_cohort(site: SiteConfig, name: str = "") -> Cohort:
         part = _read_one(config, index if len(site.cohort) > 1 else None)
         check_skipped(part, str(config.root))
         if config.limit is not None:
-            part.studies = _limited(part.studies, config)
+            part.studies = whole_patients(part.studies, config.limit, config.split.seed)
         cohort.studies += part.studies
         cohort.notes += part.notes
         cohort.skipped += part.skipped
@@ -97,7 +98,7 @@ def load_cohort(site: SiteConfig, name: str = "") -> Cohort:
         cohort.allowed += part.allowed
         cohort.scanners |= part.scanners
     if len(site.cohort) > 1:
-        cohort.studies, moved = _settle(cohort.studies)
+        cohort.studies, moved = settle(cohort.studies)
         cohort.moved += moved
     if not cohort.studies and not cohort.notes:
         where = ", ".join(str(config.root) for config in site.cohort)
@@ -240,32 +241,3 @@ def _label(
         codes = labelling.chexbert_labels([study.report for study in studies], config.chexbert_folder)
         return [replace(study, codes=tuple(found)) for study, found in zip(studies, codes, strict=True)]
     return [replace(study, codes=tuple(labelling.label_report(study.report))) for study in studies]
-
-
-def _limited(studies: list[Study], config: CohortConfig) -> list[Study]:
-    """About `limit` studies of whole patients, the same ones every time, from all splits."""
-    order = sorted(
-        {s.patient_id for s in studies}, key=lambda p: stable_hash(f"limit {p}", config.split.seed)
-    )
-    counts = Counter(study.patient_id for study in studies)
-    chosen: set[str] = set()
-    total = 0
-    for patient in order:
-        if total + counts[patient] <= (config.limit or 0) or not chosen:
-            chosen.add(patient)
-            total += counts[patient]
-    return [study for study in studies if study.patient_id in chosen]
-
-
-def _settle(studies: list[Study]) -> tuple[list[Study], int]:
-    """Pooled studies with ids that cannot collide and one split for each patient over all sources."""
-    homes = sorted({study.extra["home"] for study in studies})
-    several = len(homes) > 1
-    renamed = []
-    for study in studies:
-        mark = f"{homes.index(study.extra['home'])}/" if several else ""
-        extra = {key: value for key, value in study.extra.items() if key != "home"}
-        patient, record = mark + study.patient_id, f"{study.extra['source']}/{study.study_id}"
-        renamed.append(replace(study, patient_id=patient, study_id=record, extra=extra))
-    given, moved = one_per_patient((study.patient_id, study.split) for study in renamed)
-    return [replace(study, split=given[study.patient_id]) for study in renamed], moved

@@ -20,6 +20,7 @@ from torch import Tensor
 from medflare.cohort.images import DecodeError, fit_square, read_image, scan, warm_up
 from medflare.cohort.records import Skipped
 from medflare.cohort.settings import ScannerConfig
+from medflare.errors import DataError
 
 LAYOUT = 1
 """Raise when decoding changes, so that old caches are not reused."""
@@ -34,6 +35,19 @@ class Sample:
     record: str
     path: Path
     scanner: ScannerConfig | None = None
+
+
+def one_image(path: Path, size: int) -> Tensor:
+    """A single file as a learner would see it, (1, 1, size, size) in [0, 1]; DataError if it is unusable."""
+    try:
+        image = read_image(path, at_least=2 * size)
+    except DecodeError as error:
+        raise DataError(f"{error} ({error.reason}). Expected PNG, JPEG, TIFF, DICOM or NIfTI.") from None
+    return _row(image, size, None)[None, None].to(torch.float32).div_(255)
+
+
+def _row(image: np.ndarray, size: int, scanner: ScannerConfig | None) -> Tensor:
+    return (scan(fit_square(image, size), scanner) * 255).round().to(torch.uint8)
 
 
 class ImageStore:
@@ -128,8 +142,7 @@ class ImageStore:
             image = read_image(sample.path, at_least=2 * self.size)
         except DecodeError as error:
             return error.reason, str(error)
-        square = scan(fit_square(image, self.size), sample.scanner)
-        self._pixels[index] = (square * 255).round().to(torch.uint8).numpy()
+        self._pixels[index] = _row(image, self.size, sample.scanner).numpy()
         return None
 
     def _publish(self, file: Path, scratch: Path) -> None:

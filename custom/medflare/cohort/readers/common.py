@@ -8,6 +8,7 @@ import difflib
 import gzip
 import io
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from typing import Any, BinaryIO, cast
 
 from medflare.cohort.records import CONDITIONS, Code, Note, Skipped, Study
 from medflare.errors import DataError
+
+log = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 ColumnMap = Mapping[str, str | list[str] | None]
@@ -47,10 +50,9 @@ def find_file(root: Path, names: Sequence[str], named: str | None = None) -> Pat
         return root
     if not root.is_dir():
         raise DataError(f"{root}: no such file or folder. Check 'root' in site.yaml.")
-    for name in [named] if named else names:
-        found = sorted(path for path in root.glob(name) if path.is_file())
-        if found:
-            return found[0]
+    found = search_file(root, [named] if named else names)
+    if found is not None:
+        return found
     here = ", ".join(sorted(path.name for path in root.iterdir())[:12]) or "nothing"
     wanted = named or " or ".join(names)
     raise DataError(
@@ -58,26 +60,45 @@ def find_file(root: Path, names: Sequence[str], named: str | None = None) -> Pat
     )
 
 
+def search_file(root: Path, names: Sequence[str]) -> Path | None:
+    """The first file below `root` that fits one of the patterns, None where there is none."""
+    for name in names:
+        found = sorted(path for path in root.glob(name) if path.is_file())
+        if found:
+            return found[0]
+    return None
+
+
 def read_table(path: Path) -> tuple[list[str], list[Row], list[Skipped]]:
-    """Columns, rows and unreadable lines of a .csv, .tsv, .jsonl or .json list, also gzipped."""
+    """Columns, rows and unreadable lines of a .csv, .tsv or .jsonl file, also gzipped.
+
+    A text that is not UTF-8 is read as Windows-1252, with a warning; CSV may use commas, semicolons or tabs.
+    """
     kind = path.name.removesuffix(".gz").rsplit(".", 1)[-1].lower()
-    with _opened(path) as raw, io.TextIOWrapper(raw, "utf-8-sig", errors="replace", newline="") as text:
-        try:
-            if kind in ("csv", "tsv"):
-                return _read_csv(path, text, "\t" if kind == "tsv" else ",")
-            if kind in ("jsonl", "json", "ndjson"):
-                return _read_json_lines(path, text)
-        except (OSError, EOFError, csv.Error) as error:
-            raise DataError(f"{path}: cannot be read to the end: {error}. Copy the file again.") from None
-    raise DataError(f"{path}: expected a .csv, .tsv or .jsonl table (also .gz), found '.{kind}'.")
+    readers = {"csv": _read_csv, "tsv": _read_csv, "jsonl": _read_json_lines, "ndjson": _read_json_lines}
+    if kind not in readers:
+        raise DataError(f"{path}: expected a .csv, .tsv or .jsonl table (also .gz), found '.{kind}'.")
+    try:
+        for encoding, errors in (("utf-8-sig", "strict"), ("cp1252", "replace")):
+            try:
+                with _opened(path) as raw, io.TextIOWrapper(raw, encoding, errors, newline="") as text:
+                    return readers[kind](path, text)
+            except UnicodeDecodeError:
+                log.warning("%s: is not UTF-8; read as Windows-1252. Check letters with accents.", path)
+    except (OSError, EOFError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read to the end: {error}. Copy the file again.") from None
+    raise AssertionError("the second encoding cannot fail")
 
 
 def _opened(path: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
 
 
-def _read_csv(path: Path, text: io.TextIOWrapper, comma: str) -> tuple[list[str], list[Row], list[Skipped]]:
+def _read_csv(path: Path, text: io.TextIOWrapper) -> tuple[list[str], list[Row], list[Skipped]]:
     csv.field_size_limit(1 << 27)
+    header = text.readline()
+    text.seek(0)
+    comma = max(",;\t", key=header.count)
     table = csv.DictReader(text, delimiter=comma, restkey="\0")
     columns = [name for name in (table.fieldnames or []) if name is not None]
     rows, bad = [], []

@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from medflare.cohort.readers.common import (
     Columns,
@@ -22,10 +22,10 @@ from medflare.cohort.readers.common import (
     choose_sections,
     find_file,
     read_table,
+    search_file,
     selected,
 )
 from medflare.cohort.records import Study
-from medflare.errors import DataError
 
 if TYPE_CHECKING:
     from medflare.cohort.settings import CohortConfig
@@ -38,7 +38,7 @@ _NEXT_HEADING = r"(?=^[ \t]*[A-Z][A-Z /,&()'-]{2,60}:|\Z)"
 def read(config: CohortConfig) -> Source:
     """Joins the CSVs on study_id; `select` filters rows of the metadata table (ViewPosition: PA, AP ...)."""
     root = config.root
-    split_rows = _table(root, "split", KEYS)
+    split_rows = _table(find_file(root, _patterns("split")), KEYS)
     metadata = {str(row["dicom_id"]): row for row in _metadata(config)}
     labels = _labels(root)
     source = Source(has_split=True, has_labels=labels is not None)
@@ -65,35 +65,30 @@ def read(config: CohortConfig) -> Source:
     return source
 
 
-def _table(root: Path, kind: str, required: tuple[str, ...]) -> list[Row]:
-    path = find_file(root, (f"mimic-cxr-*-{kind}.csv", f"mimic-cxr-*-{kind}.csv.gz"))
+def _patterns(kind: str) -> tuple[str, str]:
+    return f"mimic-cxr-*-{kind}.csv", f"mimic-cxr-*-{kind}.csv.gz"
+
+
+def _table(path: Path, required: tuple[str, ...], select: Mapping[str, Any] | None = None) -> list[Row]:
     found, rows, _ = read_table(path)
     Columns(path, found, {name: name for name in required}, {}, required)
-    return rows
+    return list(selected(path, found, rows, select or {}))
 
 
 def _metadata(config: CohortConfig) -> list[Row]:
     """The metadata rows that `select` keeps; none where the file is absent and nothing is selected."""
-    try:
-        path = find_file(config.root, ("mimic-cxr-*-metadata.csv", "mimic-cxr-*-metadata.csv.gz"))
-    except DataError:
-        if config.select:
-            raise
-        return []
-    found, rows, _ = read_table(path)
-    Columns(path, found, {"dicom_id": "dicom_id"}, {}, ("dicom_id",))
-    return list(selected(path, found, rows, config.select))
+    path = search_file(config.root, _patterns("metadata"))
+    if path is None and config.select:
+        path = find_file(config.root, _patterns("metadata"))  # says what is missing
+    return [] if path is None else _table(path, ("dicom_id",), config.select)
 
 
 def _labels(root: Path) -> dict[str, tuple[int, ...]] | None:
     """study_id -> 14 codes of the CheXpert labeller; None where the file is absent."""
-    try:
-        rows = _table(root, "chexpert", ("study_id",))
-    except DataError as error:
-        if "expected mimic-cxr-" in str(error):
-            return None
-        raise
-    codes = {str(row["study_id"]): chexpert_codes(row) for row in rows}
+    path = search_file(root, _patterns("chexpert"))
+    if path is None:
+        return None
+    codes = {str(row["study_id"]): chexpert_codes(row) for row in _table(path, ("study_id",))}
     return {study: found for study, found in codes.items() if found is not None}
 
 

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several sources as one cohort (the centralised baseline), and a few whole patients of a large one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from medflare.cohort.records import Study
+from medflare.cohort.splits import one_per_patient, stable_hash
+
+
+def whole_patients(studies: Sequence[Study], limit: int, seed: int) -> list[Study]:
+    """At most `limit` studies of whole patients (at least one patient), the same ones every time.
+
+    The order of patients is independent of the one that splits them, so all splits are represented.
+    """
+    counts = Counter(study.patient_id for study in studies)
+    chosen: set[str] = set()
+    total = 0
+    for patient in sorted(counts, key=lambda name: stable_hash(f"limit {name}", seed)):
+        if total + counts[patient] <= limit or not chosen:
+            chosen.add(patient)
+            total += counts[patient]
+    return [study for study in studies if study.patient_id in chosen]
+
+
+def settle(studies: Sequence[Study]) -> tuple[list[Study], int]:
+    """Pooled studies with ids that cannot collide and one split for each patient over all sources.
+
+    Expects `extra["source"]` (number of the source) and `extra["home"]` (its folder): patients of one folder
+    that is read twice are the same people, those of two folders are not. Returns how many patients had
+    been in two splits, too.
+    """
+    homes = sorted({study.extra["home"] for study in studies})
+    renamed = []
+    for study in studies:
+        mark = f"{homes.index(study.extra['home'])}/" if len(homes) > 1 else ""
+        extra = {key: value for key, value in study.extra.items() if key != "home"}
+        patient, record = mark + study.patient_id, f"{study.extra['source']}/{study.study_id}"
+        renamed.append(replace(study, patient_id=patient, study_id=record, extra=extra))
+    given, moved = one_per_patient((study.patient_id, study.split) for study in renamed)
+    return [replace(study, split=given[study.patient_id]) for study in renamed], moved
