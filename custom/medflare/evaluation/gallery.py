@@ -21,6 +21,7 @@ from medflare.evaluation.predictions import Prediction
 LONGEST_SIDE = 400
 QUALITY = 82
 SIGNS = {"agree": "✓", "missed": "− missed:", "invented": "+ invented:"}
+NORMAL = {"agree": "✓ no finding", "missed": "− not called normal", "invented": "+ wrongly called normal"}
 
 Found = Sequence[tuple[Path, list[Prediction]]]
 
@@ -83,10 +84,14 @@ def chips(item: Prediction) -> Html:
             found.append(("invented", name, f"reference report: {Code(gold).name.lower()}"))
     order = list(SIGNS)
     lines = [
-        f'<li class="{kind}" title="{safe(why)}">{SIGNS[kind]} {safe(name)}</li>'
+        f'<li class="{kind}" title="{safe(why)}">{_chip(kind, name)}</li>'
         for kind, name, why in sorted(found, key=lambda entry: order.index(entry[0]))
     ] or ['<li class="none">neither report affirms a finding</li>']
     return Html(f'<ul class="chips" aria-label="Agreement of findings">{"".join(lines)}</ul>')
+
+
+def _chip(kind: str, name: str) -> str:
+    return NORMAL[kind] if name == "no finding" else f"{SIGNS[kind]} {safe(name)}"
 
 
 def _card(adapters: dict[str, tuple[Path, Prediction]]) -> Html:
@@ -121,12 +126,30 @@ def picture(item: Prediction, folder: Path) -> Html:
     if item.image is None:
         return Html('<div class="noimage">no image recorded</div>')
     try:
-        pixels = read_image(folder / item.image, at_least=LONGEST_SIDE)
+        pixels = _plain_picture(folder / item.image)
+        if pixels is None:
+            pixels = read_image(folder / item.image, at_least=LONGEST_SIDE)
     except (DecodeError, OSError) as error:
-        reason = error.reason if isinstance(error, DecodeError) else "missing image"
+        reason = error.reason if isinstance(error, DecodeError) else _trouble(error)
         return Html(f'<div class="noimage">image not shown: {safe(reason)}</div>')
     words = f"Chest radiograph of study {item.study_id}"
     return Html(f'<img alt="{safe(words)}" src="data:image/jpeg;base64,{encode(pixels)}">')
+
+
+def _trouble(error: OSError) -> str:
+    return "missing image" if isinstance(error, FileNotFoundError) else "corrupt image"
+
+
+def _plain_picture(path: Path) -> np.ndarray | None:
+    """An 8-bit PNG or JPEG without MONAI, whose import takes longer than the page; None for all else."""
+    from PIL import Image, ImageOps
+
+    if path.suffix.lower() not in (".png", ".jpg", ".jpeg"):
+        return None
+    with Image.open(path) as image:
+        if image.mode not in ("L", "RGB"):
+            return None
+        return np.asarray(ImageOps.exif_transpose(image).convert("L"), dtype=np.float32) / 255
 
 
 def encode(pixels: np.ndarray) -> str:

@@ -35,17 +35,24 @@ def table(
         return ' class="left"' if place < left else ""
 
     titles = "".join(f'<th scope="col"{attributes(i)}>{safe(name)}</th>' for i, name in enumerate(head))
+    names = [safe(row[0]) for row in rows]
     body = "".join(
-        f'<tr><th scope="row">{safe(row[0])}</th>'
+        f'<tr{_place(names, number)}><th scope="row">{names[number]}</th>'
         + "".join(f"<td{attributes(i)}>{safe(value)}</td>" for i, value in enumerate(row[1:], start=1))
         + "</tr>"
-        for row in rows
+        for number, row in enumerate(rows)
     )
     words = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return Html(
-        f'<div class="scroll"><table class="{kind}">{words}<thead><tr>{titles}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
+    top = f"<thead><tr>{titles}</tr></thead>" if any(head) else ""
+    inside = f"{words}{top}<tbody>{body}</tbody>"
+    return Html(f'<div class="scroll"><table class="{kind}">{inside}</table></div>')
+
+
+def _place(names: Sequence[str], number: int) -> str:
+    """Marks the rows of a block with one name, so that the style sheet can show the name once."""
+    if number and names[number] == names[number - 1]:
+        return ' class="within"'
+    return ' class="first"' if number and names.count(names[number]) > 1 else ""
 
 
 def heat_table(

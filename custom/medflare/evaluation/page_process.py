@@ -7,6 +7,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from medflare.cohort.heterogeneity import jensen_shannon
 from medflare.evaluation.markup import (
     Html,
     details,
@@ -21,27 +24,11 @@ from medflare.evaluation.page_summary import arithmetic
 from medflare.evaluation.plots import line_chart, presence_chart, traffic_chart
 from medflare.evaluation.run_record import RunRecord
 from medflare.evaluation.svg import byte_size, number
-from medflare.evaluation.tables import NAMES
+from medflare.evaluation.tables import PHASES, curve_name
 
 SHOWN_AT_ONCE = 6
+HEADINGS = {"words": "words per report", "overlap": "shared vocabulary"}
 NOT_A_CURVE = ("seconds", "steps", "examples")
-LOSSES = {
-    "loss": "language loss",
-    "loss_specialised": "language loss, personal adapter",
-    "loss_hcl": "contrastive loss",
-    "loss_cls": "diagnosis loss",
-    "loss_kd_generic": "distillation to the generic adapter",
-    "loss_kd_specialised": "distillation to the personal adapter",
-}
-PHASES = {"train_": "training", "val_": "validation", "test_": "test"}
-
-
-def curve_name(metric: str) -> str:
-    """`val_bleu_4` -> `BLEU-4, validation`."""
-    for prefix, phase in PHASES.items():
-        if metric.startswith(prefix):
-            return f"{curve_name(metric.removeprefix(prefix))}, {phase}"
-    return LOSSES.get(metric) or NAMES.get(metric) or metric.replace("_", " ")
 
 
 def _is_curve(metric: str) -> bool:
@@ -65,8 +52,8 @@ def curves(record: RunRecord) -> Html:
         body += details(f"{len(charts) - SHOWN_AT_ONCE} more curves", more)
     if any("hcl" in name for name in ordered):
         body += paragraph(
-            "The contrastive loss leaves the positive pair out of its denominator, as the paper prints it; "
-            "it has no lower bound at zero and negative values are normal.",
+            "As the paper prints it, the contrastive loss leaves the positive pair out of its denominator; it "
+            "is then not bounded by zero, and negative values are normal.",
             "why",
         )
     rows = [[entry.round + 1, *(_shown(entry.mean.get(name)) for name in ordered)] for entry in record.rounds]
@@ -102,54 +89,76 @@ def sites(record: RunRecord) -> Html:
     if not record.sites:
         return Html("")
     splits = list(dict.fromkeys(name for site in record.sites.values() for name in site.examples))
-    further = _scalars(record)
+    declared = {name: _declared(name, site.heterogeneity) for name, site in sorted(record.sites.items())}
+    numbers = {name: found for name, (found, _) in declared.items()}
+    shares = {name: found for name, (_, found) in declared.items()}
+    _with_divergence(record, numbers, shares)
+    further = dict.fromkeys(key for found in numbers.values() for key in found)
     rows = [
         [
             name,
             *(f"{site.examples.get(split, 0):,}" for split in splits),
-            *(further[key].get(name, "–") for key in further),
+            *(_shown(numbers[name].get(key)) for key in further),
             ", ".join(f"{count} {why}" for why, count in site.skipped.items()) or "none",
         ]
         for name, site in sorted(record.sites.items())
     ]
-    head = ["site", *(f"{split} studies" for split in splits), *further, "skipped"]
-    return Html(table(head, rows) + _prevalence(record))
+    head = [
+        "site",
+        *(f"{split} studies" for split in splits),
+        *(HEADINGS.get(k, k) for k in further),
+        "skipped",
+    ]
+    note = (
+        "Divergence: Jensen–Shannon, in bits, of a site's findings from the pool's; 0 is equal, 1 disjoint."
+    )
+    why = paragraph(note, "why") if "divergence" in further else ""
+    return Html(table(head, rows) + why + _prevalence(shares))
 
 
-def _scalars(record: RunRecord) -> dict[str, dict[str, str]]:
-    """Single numbers of the sites' heterogeneity: heading -> site -> text; one level of nesting is opened."""
-    found: dict[str, dict[str, str]] = {}
-    for name, site in record.sites.items():
-        for key, value in site.heterogeneity.items():
-            inner = value.items() if isinstance(value, Mapping) and len(value) <= 4 else [("", value)]
-            for part, item in inner:
-                if isinstance(item, int | float) and not isinstance(item, bool):
-                    found.setdefault(f"{key} {part}".replace("_", " ").strip(), {})[name] = number(item)
-    return found
+def _declared(name: str, heterogeneity: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
+    """Single numbers, and condition -> share of studies that affirm it, of what a site declared.
+
+    Read are the result of `cohort.heterogeneity.heterogeneity` (`rows`, `labels` by site) and a site's own
+    share of it (numbers, and `labels` by condition). A site alone cannot know how far it is from the others,
+    so divergence and overlap of a single row are left out.
+    """
+    rows = heterogeneity.get("rows")
+    facts = heterogeneity if rows is None else next((r for r in rows if r.get("site") == name), {})
+    labels = heterogeneity.get("labels", {})
+    shares = labels.get(name, {}) if rows is not None else labels
+    hidden = {"patients", "studies"} | (
+        {"divergence", "overlap"} if rows is not None and len(rows) < 2 else set()
+    )
+    numbers = {k: float(v) for k, v in facts.items() if k not in hidden and isinstance(v, int | float)}
+    return numbers, {str(k): float(v) for k, v in shares.items() if isinstance(v, int | float)}
 
 
-def _shares(heterogeneity: Mapping[str, Any]) -> dict[str, float]:
-    """Condition -> share of studies in which it is positive; the first table of shares there is."""
-    for value in heterogeneity.values():
-        if isinstance(value, Mapping) and len(value) > 4:
-            numbers = {str(k): float(v) for k, v in value.items() if isinstance(v, int | float)}
-            if numbers and all(0 <= v <= 1 for v in numbers.values()):
-                return numbers
-    return {}
+def _with_divergence(
+    record: RunRecord, numbers: dict[str, dict[str, float]], shares: dict[str, dict[str, float]]
+) -> None:
+    """Adds to `numbers` the divergence of the sites' shares where the sites could not tell it themselves."""
+    names = [site for site in shares if shares[site]]
+    if len(names) < 2 or any("divergence" in found for found in numbers.values()):
+        return
+    conditions = sorted(set.intersection(*(set(shares[site]) for site in names)))
+    table_of = np.array([[shares[site][c] for c in conditions] for site in names])
+    weights = np.array([sum(record.sites[site].examples.values()) or 1 for site in names], dtype=float)
+    pool = (weights / weights.sum()) @ table_of
+    both = np.stack([table_of, 1 - table_of], axis=-1), np.stack([pool, 1 - pool], axis=-1)[None]
+    for site, value in zip(names, jensen_shannon(*both).mean(axis=-1), strict=True):
+        numbers[site]["divergence"] = float(value)
 
 
-def _prevalence(record: RunRecord) -> Html:
-    shares = {name: _shares(site.heterogeneity) for name, site in sorted(record.sites.items())}
+def _prevalence(shares: Mapping[str, Mapping[str, float]]) -> Html:
     conditions = dict.fromkeys(c for values in shares.values() for c in values)
     if not conditions:
         return Html("")
-    top = max((v for values in shares.values() for v in values.values()), default=1.0)
+    top = max(v for values in shares.values() for v in values.values())
     lines = [(condition, [shares[site].get(condition) for site in shares]) for condition in conditions]
-    caption = "Studies in which a report affirms the condition, per cent."
-    return Html(
-        "<h3>Prevalence of findings</h3>"
-        + heat_table(["condition", *shares], lines, caption=caption, top=top)
-    )
+    caption = "Studies whose report affirms the condition, per cent."
+    body = heat_table(["condition", *shares], lines, caption=caption, top=top)
+    return Html("<h3>Prevalence of findings</h3>" + body)
 
 
 def participation(record: RunRecord) -> Html:
@@ -164,11 +173,11 @@ def participation(record: RunRecord) -> Html:
         joined = sum(site in e.accepted for e in record.rounds)
         examples = next((e.accepted[site] for e in reversed(record.rounds) if site in e.accepted), 0)
         told = "; ".join(f"{why} ({_rounds_of(record, site, why)})" for why in reasons)
-        rows.append([site, f"{joined} of {len(record.rounds)}", f"{examples:,}", told or "never absent"])
+        rows.append([site, told or "never absent", f"{joined} of {len(record.rounds)}", f"{examples:,}"])
     picture = presence_chart([e.round + 1 for e in record.rounds], names, absent)
     return Html(
         figure("Updates accepted", picture, "filled: accepted; cross: absent or rejected")
-        + table(["site", "rounds", "weight (examples)", "absences"], [[*r[:3], r[3]] for r in rows], left=1)
+        + table(["site", "absences", "rounds", "weight (examples)"], rows, left=2)
     )
 
 
@@ -215,7 +224,7 @@ def traffic(record: RunRecord) -> Html:
     return Html(
         paragraph("Counted from the tensors in the messages themselves; only declared tensors travel.")
         + legend(colours)
-        + figure("Bytes per round", picture)
+        + figure("Bytes per round", picture, "above the line sent by the sites, below it received by them")
         + table(head, rows)
         + arithmetic(record)
     )

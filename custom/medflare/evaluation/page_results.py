@@ -65,7 +65,8 @@ def _chart(rows: Sequence[Row], metric: str, colours: dict[str, str]) -> Html:
         for row in rows
         if metric in row.metrics
     ]
-    return figure(display_name(metric), interval_chart(items, f"{display_name(metric)} × 100"))
+    title = display_name(metric)
+    return figure(title[:1].upper() + title[1:], interval_chart(items, f"{display_name(metric)} × 100"))
 
 
 def _table(record: RunRecord, rows: Sequence[Row]) -> Html:

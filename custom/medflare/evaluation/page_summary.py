@@ -10,6 +10,7 @@ from urllib.parse import quote
 from medflare.evaluation.markup import Html, details, duration, facts, flat, paragraph, safe, table
 from medflare.evaluation.run_record import RunRecord
 from medflare.evaluation.svg import byte_size
+from medflare.evaluation.tables import curve_name
 
 STATUS = {"running": "still running", "completed": "completed", "failed": "failed", "stopped": "stopped"}
 
@@ -52,16 +53,14 @@ def _tiles(record: RunRecord) -> Html:
     received = sum(t.received for entry in record.rounds for t in entry.traffic.values())
     gone = sum(len(entry.absent) for entry in record.rounds)
     shared = sum(record.parameters.values())
-    best = (
-        f"best: round {record.best_round + 1} by {record.best_metric}"
-        if record.best_round is not None
-        else ""
-    )
+    best = ""
+    if record.best_round is not None:
+        best = f"best: round {record.best_round + 1} by {curve_name(record.best_metric)}"
     budget = f"ε = {record.epsilon:.3g}" if record.epsilon is not None else "no differential privacy"
     tiles: Sequence[tuple[str, str, str]] = [
         ("Rounds", str(len(record.rounds)), best),
         ("Duration", duration(record.seconds), ""),
-        ("Shared parameters", _short(shared), f"{shared:,}" if shared else ""),
+        ("Shared weights", _short(shared), f"{shared:,}" if shared else ""),
         (
             "Traffic",
             byte_size(sent + received),
@@ -70,7 +69,7 @@ def _tiles(record: RunRecord) -> Html:
         (
             "Absences",
             str(gone),
-            f"site-rounds of {gone + sum(len(entry.accepted) for entry in record.rounds)}",
+            f"of {gone + sum(len(entry.accepted) for entry in record.rounds)} site-rounds",
         ),
         ("Protections", ", ".join(record.protections) or "none", budget),
     ]
@@ -116,10 +115,10 @@ def arithmetic(record: RunRecord) -> Html:
         ours["expected per site and direction"] = byte_size(record.expected_bytes_per_direction)
     parts = []
     if ours:
-        parts.append(f"<figure><figcaption>This run</figcaption>{facts(ours)}</figure>")
+        parts.append(f"<figure><figcaption>Shared parameters of this run</figcaption>{facts(ours)}</figure>")
     if record.paper:
         parts.append(
-            f"<figure><figcaption>The paper's configuration</figcaption>{facts(flat(record.paper))}</figure>"
+            f"<figure><figcaption>The paper's own arithmetic</figcaption>{facts(flat(record.paper))}</figure>"
         )
     return Html(f'<div class="charts">{"".join(parts)}</div>' if parts else "")
 

@@ -31,6 +31,16 @@ COLOURS = 8
 MANY_POINTS = 40  # beyond this, lines carry no markers
 
 
+def stretches(points: Points) -> list[Points]:
+    """Runs of consecutive rounds: a line must not bridge a round in which a site was absent."""
+    found: list[list[tuple[float, float]]] = []
+    for point in points:
+        if not found or point[0] > found[-1][-1][0] + 1:
+            found.append([])
+        found[-1].append(point)
+    return [*found]
+
+
 def line_chart(series: Mapping[str, Points], colours: Mapping[str, str], y_label: str) -> str:
     """Curves over rounds; the series named "mean" is drawn last and heavier.
 
@@ -52,8 +62,9 @@ def line_chart(series: Mapping[str, Points], colours: Mapping[str, str], y_label
     parts.append(text(frame.left + frame.inner_width / 2, frame.height - 5, "round", "axis"))
     for name, points in sorted(series.items(), key=lambda item: item[0] == "mean"):
         finite = [(x, y) for x, y in points if math.isfinite(y)]
-        path = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in finite)
-        parts.append(f'<polyline points="{path}" class="curve {colours[name]}"/>')
+        for stretch in stretches(finite):
+            path = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in stretch)
+            parts.append(f'<polyline points="{path}" class="curve {colours[name]}"/>')
         if len(finite) <= MANY_POINTS:
             parts += [
                 dot(across(x), up(y), 3, f"dot {colours[name]}", f"{name}, round {x:.0f}: {number(y)}")
@@ -100,8 +111,6 @@ def traffic_chart(
         if r in shown
     ]
     parts.append(text(frame.left + frame.inner_width / 2, frame.height - 5, "round", "axis"))
-    parts.append(text(frame.width - frame.right - 4, frame.top + 11, "sent by sites ↑", "note", "end"))
-    parts.append(text(frame.width - frame.right - 4, base - 6, "received by sites ↓", "note", "end"))
     return svg(
         frame, f"Bytes per round by site, {byte_size(top)} up and {byte_size(bottom)} down at most.", parts
     )

@@ -37,6 +37,15 @@ NAMES: dict[str, str] = {
     "radgraph_partial": "RadGraph F1",
     "ratescore": "RaTEScore",
 }
+LOSSES = {
+    "loss": "language loss",
+    "loss_specialised": "language loss, personal adapter",
+    "loss_hcl": "contrastive loss",
+    "loss_cls": "diagnosis loss",
+    "loss_kd_generic": "distillation to the generic adapter",
+    "loss_kd_specialised": "distillation to the personal adapter",
+}
+PHASES = {"train_": "training", "val_": "validation", "test_": "test"}
 HEADLINE = ("bleu_1", "bleu_4", "meteor", "rouge_l", "cider", "label_f1", "label_micro_f1", "label_macro_f1")
 SCALE = 100.0
 LEADING = ("site", "system", "studies")
@@ -79,6 +88,14 @@ class Row:
 def display_name(metric: str) -> str:
     """The metric as papers write it; its own name where it has none."""
     return NAMES.get(metric, metric.replace("_", " "))
+
+
+def curve_name(metric: str) -> str:
+    """`val_bleu_4` -> `BLEU-4, validation`."""
+    for prefix, phase in PHASES.items():
+        if metric.startswith(prefix):
+            return f"{curve_name(metric.removeprefix(prefix))}, {phase}"
+    return LOSSES.get(metric) or NAMES.get(metric) or metric.replace("_", " ")
 
 
 def rows_of(records: Iterable[RunRecord]) -> list[Row]:

@@ -148,11 +148,7 @@ def invent_run(folder: Path, rounds: int = 6) -> Path:
             fingerprint="sha256:9f2c" + "0" * 28,
             examples={"train": 700 + 100 * k, "val": 80, "test": 24},
             skipped={"corrupt image": 2} if k == 1 else {},
-            heterogeneity={
-                "label_shares": shares,
-                "words": {"mean": 31.5 + 6 * k},
-                "divergence": 0.04 + 0.05 * k,
-            },
+            heterogeneity={"labels": shares, "words": 31.5 + 6 * k, "vocabulary": 210 + k},
         )
     folder.mkdir(parents=True, exist_ok=True)
     for k, site in enumerate((*SITES, "site-4")):
