@@ -2,17 +2,8 @@
 """Synthetic hospitals: deterministic chest radiographs, reports in house styles, patients over time."""
 
 from .findings import Finding
-from .hospitals import (
-    DEMO_HOSPITALS,
-    UNSEEN_HOSPITAL,
-    HospitalProfile,
-    SyntheticStudy,
-    contact_sheet,
-    generate,
-    generate_reports,
-    pretraining_hospitals,
-    write_hospital,
-)
+from .hospitals import SyntheticStudy, contact_sheet, generate, generate_reports, write_hospital
+from .profiles import DEMO_HOSPITALS, UNSEEN_HOSPITAL, HospitalProfile, pretraining_hospitals
 from .scanner import Scanner
 from .styles.house import STYLES, HouseStyle
 

@@ -36,7 +36,7 @@ VOCABULARIES: Mapping[str, Words] = {
         ("{a}{size} {side} pleural effusion{s}", "pleural effusion"),
         ("{sev} {side} pleural thickening", "pleural thickening"),
         ("{a}{sev} displaced {side} rib fracture", "displaced rib fracture"),
-        ("{a}{kind} in place", "support devices"),
+        ("{a}{kind}", "support devices"),
     ),
     "terse": _words(
         ("wide mediastinum, {sev}", "Mediastinum normal."),
