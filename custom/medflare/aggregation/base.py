@@ -34,5 +34,5 @@ class AggregationRule(ABC):
         """What a server optimiser must keep between rounds."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most rules keep nothing
         """Puts back what `state_dict` returned."""

@@ -75,7 +75,7 @@ class Learner(Protocol):
         ...
 
     def sums_spec(self, sites: int) -> SharedSpec:
-        """Names, shapes and dtypes of the auxiliary sums an update carries with `sites` sites; often empty."""
+        """What the auxiliary sums of an update are like when `sites` sites take part; often empty."""
         ...
 
     def initial_shared(self) -> State:

@@ -39,7 +39,9 @@ from medflare.models.report_generator import (
 )
 
 
-def build(settings: Mapping[str, Any], site: SiteConfig, seed: int, cache: Path | None = None) -> FedMRGLearner:
+def build(
+    settings: Mapping[str, Any], site: SiteConfig, seed: int, cache: Path | None = None
+) -> FedMRGLearner:
     """The learner of a site, from the job's settings and the site's own file."""
     chosen = resolve(settings)
     device = _device(site.device)
@@ -254,7 +256,11 @@ class FedMRGLearner:
         """The bank's contribution, from training images seen with the just-trained encoder (2.3 step 3)."""
         if not self.bank.sums_spec(1):
             return {}
-        rows = self.train_rows if self.settings.bank == "prototypes" else self.train_rows[: self.settings.bank_rows]
+        rows = (
+            self.train_rows
+            if self.settings.bank == "prototypes"
+            else self.train_rows[: self.settings.bank_rows]
+        )
         features = []
         with torch.no_grad(), self.model.evaluating():
             for start in range(0, len(rows), self.settings.eval_batch):
@@ -271,7 +277,9 @@ class FedMRGLearner:
 
     def use_personalised(self) -> None:
         """γ ΔW_g + (1−γ) ΔW_s with a refreshed anchor (Eq. 6; MRG-8)."""
-        self.model.adapters.use((GENERIC, SPECIALISED), scales=dict(zip((GENERIC, SPECIALISED), self.mix(), strict=True)))
+        self.model.adapters.use(
+            (GENERIC, SPECIALISED), scales=dict(zip((GENERIC, SPECIALISED), self.mix(), strict=True))
+        )
 
     def mix(self) -> tuple[float, float]:
         """Weights of ΔW_g and ΔW_Ls at inference: (1, 1−γ) for `sum`, ((1+γ)/2, (1−γ)/2) for `mean`."""

@@ -25,13 +25,17 @@ class FedMRGSettings(Settings):
     # -- training (2.3) --
     batch: int = Field(16, ge=1)
     lr: float = Field(5e-5, gt=0)
-    encoder_lr_scale: float = Field(1.0, ge=0, description="the encoder's rate is lr times this; 0 freezes it")
+    encoder_lr_scale: float = Field(
+        1.0, ge=0, description="the encoder's rate is lr times this; 0 freezes it"
+    )
     specialised_lr_scale: float = Field(1.0, gt=0)
     warmup: float = Field(0.0, ge=0, lt=1, description="share of all steps with a rising rate")
     weight_decay: float = Field(0.05, ge=0)
     clip_value: float = Field(0.1, gt=0, description="gradients are cut to this absolute value (PromptMRG)")
     max_report_tokens: int = Field(100, ge=1)
-    crop_margin: float = Field(256 / 224, ge=1, description="images are stored this much larger than they are seen")
+    crop_margin: float = Field(
+        256 / 224, ge=1, description="images are stored this much larger than they are seen"
+    )
     rotation: float = Field(5.0, ge=0, description="degrees; never a flip, laterality is reported")
 
     # -- HCP --
@@ -44,7 +48,9 @@ class FedMRGSettings(Settings):
     k_min: int = Field(16, ge=1)
     lambda_hcl: float = Field(0.1, ge=0)
     lambda_cls: float = Field(1.0, ge=0)
-    prompt_dropout: float = Field(0.0, ge=0, le=1, description="MRG-16: share of images prompted by prediction")
+    prompt_dropout: float = Field(
+        0.0, ge=0, le=1, description="MRG-16: share of images prompted by prediction"
+    )
 
     # -- DMB --
     dual: bool = True
@@ -52,11 +58,15 @@ class FedMRGSettings(Settings):
     distil_to_specialised: bool = True
     lambda_kd: float = Field(0.1, ge=0)
     kd_temperature: float = Field(2.0, gt=0)
-    kl_direction: Literal["teacher_student", "student_teacher"] = Field("teacher_student", description="MRG-9")
+    kl_direction: Literal["teacher_student", "student_teacher"] = Field(
+        "teacher_student", description="MRG-9"
+    )
     combine: Literal["sum", "mean"] = Field("sum", description="MRG-7")
     gamma_mix: float = Field(0.5, ge=0, le=1, description="MRG-8; 0 is the adapter as trained")
     encoder_update: Literal["both", "first"] = Field("both", description="MRG-12")
-    reuse_teacher: bool = Field(True, description="step 1's student output teaches step 2, as FedDAT's code does")
+    reuse_teacher: bool = Field(
+        True, description="step 1's student output teaches step 2, as FedDAT's code does"
+    )
 
     # -- evaluation --
     eval_batch: int = Field(32, ge=1)

@@ -47,7 +47,7 @@ def diagnosis(logits: Tensor, codes: Tensor) -> Tensor:
 
 
 def language(decoded: Decoded, targets: Tensor) -> Tensor:
-    """Mean negative log-likelihood per report token (Eq. 1 with a mean). targets: (N, T), IGNORED where padded."""
+    """Mean negative log-likelihood per report token (Eq. 1). targets: (N, T), IGNORED where padded."""
     return F.cross_entropy(decoded.logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
 
 

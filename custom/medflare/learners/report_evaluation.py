@@ -72,7 +72,9 @@ def split_loss(learner: FedMRGLearner, rows: list[int]) -> float:
     with model.evaluating():
         for start in range(0, len(rows), batch):
             part = rows[start : start + batch]
-            seen = model.see(centre(learner.samples.images(part), model.settings.encoder.image_size).to(model.device))
+            seen = model.see(
+                centre(learner.samples.images(part), model.settings.encoder.image_size).to(model.device)
+            )
             ids, targets = losses.pad([learner.tokens[i] for i in part])
             decoded = model.decode(model.prefix(seen, seen.logits.argmax(-1)), ids.to(model.device))
             kept = int((targets != losses.IGNORED).sum())
@@ -89,18 +91,18 @@ def finish_site(learner: FedMRGLearner, folder: Path, limit: int | None) -> list
     found = []
     for kind in kinds if rows else []:
         (learner.use_personalised if kind == "personalised" else learner.use_generic)()
-        site = TestedSite(learner.site, "participant", kind, folder, learner.seed)
-        found.append(test_adapter(learner.model, learner.samples, rows, site, settings.decoding, settings.eval_batch))
+        site = ScoredSite(learner.site, "participant", kind, folder, learner.seed)
+        found.append(
+            score_adapter(learner.model, learner.samples, rows, site, settings.decoding, settings.eval_batch)
+        )
     if settings.dual:
         write_personalised(learner, folder / "personalised")
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class TestedSite:
+class ScoredSite:
     """Whose test this is, with which adapter, and where the predictions go."""
-
-    __test__ = False
 
     name: str
     role: Literal["participant", "unseen"]
@@ -109,11 +111,11 @@ class TestedSite:
     seed: int = 0
 
 
-def test_adapter(
+def score_adapter(
     model: ReportGenerator,
     samples: Samples,
     rows: list[int],
-    site: TestedSite,
+    site: ScoredSite,
     decoding: DecodingSettings,
     batch: int = 32,
     scorers: Mapping[str, str | Path] | None = None,
@@ -172,5 +174,7 @@ def write_personalised(learner: FedMRGLearner, folder: Path) -> None:
     )
     config = adapters.config_dict() | {"r": rank, "lora_alpha": scale * rank}
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: value.contiguous() for name, value in state.items()}, folder / "adapter_model.safetensors")
+    save_file(
+        {name: value.contiguous() for name, value in state.items()}, folder / "adapter_model.safetensors"
+    )
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")

@@ -57,7 +57,9 @@ class Adapters:
         self._layers = [m for m in self.peft.modules() if hasattr(m, "lora_A") and hasattr(m, "scaling")]
         self.use((self.names[0],))
 
-    def use(self, active: Iterable[str], train: Iterable[str] = (), scales: dict[str, float] | None = None) -> None:
+    def use(
+        self, active: Iterable[str], train: Iterable[str] = (), scales: dict[str, float] | None = None
+    ) -> None:
         """Lets `active` adapters add their ΔW (each times its entry of `scales`), and `train` ones learn."""
         active, train = tuple(active), set(train)
         self.peft.base_model.set_adapter(list(active), inference_mode=True)

@@ -135,7 +135,9 @@ def autocast(precision: str, device: str) -> AbstractContextManager[Any]:
 
 def _check_folder(path: Path) -> None:
     if not path.is_dir():
-        raise ConfigError(f"backbone.folder: there is no folder '{path}'. Copy the model there, or leave it out.")
+        raise ConfigError(
+            f"backbone.folder: there is no folder '{path}'. Copy the model there, or leave it out."
+        )
     if not list(path.glob("*.safetensors")):
         raise ConfigError(
             f"backbone.folder: '{path}' has no *.safetensors file. Pickled weights (.bin) are not loaded; "

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -43,9 +44,7 @@ class SmallResNet(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(1, widths[0], 5, stride=2, padding=2, bias=False)
         self.norm = nn.GroupNorm(8, widths[0])
-        self.blocks = nn.ModuleList(
-            ResidualBlock(before, after) for before, after in zip(widths, widths[1:], strict=False)
-        )
+        self.blocks = nn.ModuleList(ResidualBlock(before, after) for before, after in pairwise(widths))
         self.width = widths[-1]
 
     def forward(self, images: Tensor) -> Tensor:
@@ -166,7 +165,9 @@ def _read_weights(file: str, network: nn.Module) -> dict[str, Tensor]:
     """A local weight file, checked to fit `network` but for its classifier."""
     path = Path(file)
     if not path.is_file():
-        raise ConfigError(f"encoder.weights: there is no file '{file}'. Give a local .pth or .safetensors file.")
+        raise ConfigError(
+            f"encoder.weights: there is no file '{file}'. Give a local .pth or .safetensors file."
+        )
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
@@ -177,5 +178,7 @@ def _read_weights(file: str, network: nn.Module) -> dict[str, Tensor]:
     wanted = {name for name in network.state_dict() if not name.startswith(("fc.", "heads."))}
     missing = sorted(wanted - set(state) - {n for n in wanted if n.endswith("num_batches_tracked")})
     if missing:
-        raise ConfigError(f"encoder.weights: '{file}' lacks {len(missing)} tensors, for instance '{missing[0]}'.")
+        raise ConfigError(
+            f"encoder.weights: '{file}' lacks {len(missing)} tensors, for instance '{missing[0]}'."
+        )
     return state

@@ -27,8 +27,8 @@ ADAPTER_PREFIX = "adapter."
 class ModelSettings(Settings):
     """Shape of the report generator.
 
-    projection_norm: LayerNorm after the visual projection. prompts: diagnosis tokens between image and
-    report (HCP); without them there is no diagnosis head in the loss either way, only `classification` decides.
+    projection_norm: LayerNorm after the visual projection.
+    prompts: diagnosis tokens between image and report (HCP).
     """
 
     encoder: EncoderSettings = EncoderSettings()
@@ -73,7 +73,9 @@ class Decoded:
 class ReportGenerator(nn.Module):
     """Everything between an image and a report; knows no data set, no loss and no federation."""
 
-    def __init__(self, backbone: Backbone, settings: ModelSettings, adapters: tuple[str, ...], seed: int) -> None:
+    def __init__(
+        self, backbone: Backbone, settings: ModelSettings, adapters: tuple[str, ...], seed: int
+    ) -> None:
         super().__init__()
         self.settings, self.backbone = settings, backbone
         with torch.random.fork_rng():
@@ -86,7 +88,8 @@ class ReportGenerator(nn.Module):
         self.prompts = nn.Parameter(self._first_prompts(seed))
         self.adapters = Adapters(backbone.model, settings.lora, adapters, seed)
         self._segments = {
-            name: self._ids(backbone.template[name], bos=name == "prefix") for name in ("prefix", "suffix", "instruction")
+            name: self._ids(backbone.template[name], bos=name == "prefix")
+            for name in ("prefix", "suffix", "instruction")
         }
 
     # ---- parts -------------------------------------------------------------------------------------------
@@ -120,7 +123,9 @@ class ReportGenerator(nn.Module):
         """(batch, P, hidden): everything before the report. codes: (batch, 14) of Code."""
         table = self._table()
         batch, dtype = len(seen.visual), seen.visual.dtype
-        fixed = {n: table(ids.to(self.device)).to(dtype).expand(batch, -1, -1) for n, ids in self._segments.items()}
+        fixed = {
+            n: table(ids.to(self.device)).to(dtype).expand(batch, -1, -1) for n, ids in self._segments.items()
+        }
         parts = [fixed["prefix"], seen.visual, fixed["suffix"]]
         if self.settings.prompts:
             parts.append(self.prompts[codes].to(dtype))
@@ -140,7 +145,9 @@ class ReportGenerator(nn.Module):
             return Decoded(model.get_output_embeddings()(hidden).float(), hidden.float())
 
     @torch.no_grad()
-    def generate(self, images: Tensor, decoding: DecodingSettings, codes: Tensor | None = None) -> tuple[list[str], Tensor]:
+    def generate(
+        self, images: Tensor, decoding: DecodingSettings, codes: Tensor | None = None
+    ) -> tuple[list[str], Tensor]:
         """Drafts reports with whatever adapters are in use.
 
         Returns: the reports, and the diagnosis codes (batch, 14) that prompted them (predicted from the
@@ -160,7 +167,9 @@ class ReportGenerator(nn.Module):
                 min_new_tokens=decoding.min_new_tokens or None,
                 repetition_penalty=decoding.repetition_penalty,
                 length_penalty=decoding.length_penalty if decoding.beams > 1 else None,
-                pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
+                pad_token_id=tokenizer.pad_token_id
+                if tokenizer.pad_token_id is not None
+                else tokenizer.eos_token_id,
                 eos_token_id=tokenizer.eos_token_id,
             )
         texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
@@ -202,7 +211,7 @@ class ReportGenerator(nn.Module):
         return torch.tensor([ids], dtype=torch.long)
 
     def _first_prompts(self, seed: int) -> Tensor:
-        """Start values of [BLA] [POS] [NEG] [UNC]: the backbone's code words, or noise of the table's size."""
+        """Start values of [BLA] [POS] [NEG] [UNC]: the backbone's code words, or noise of its table's size."""
         table = self._table().weight.detach().float()
         words = self.backbone.code_words
         if words:

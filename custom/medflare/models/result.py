@@ -48,10 +48,13 @@ def load_generator(
     expected = facts["backbone"]["fingerprint"]
     if base.fingerprint != expected:
         raise ConfigError(
-            f"{folder}: was trained on backbone '{facts['backbone']['name']}' with fingerprint {expected[:16]}, "
-            f"but '{base.name}' here has {base.fingerprint[:16]}. Give the same weights with --backbone."
+            f"{folder}: was trained on backbone '{facts['backbone']['name']}' with fingerprint "
+            f"{expected[:16]}, but '{base.name}' here has {base.fingerprint[:16]}. "
+            f"Give the same weights with --backbone."
         )
-    model = ReportGenerator(base, settings.model_copy(update={"lora": lora, "encoder": encoder}), (GENERIC,), 0)
+    model = ReportGenerator(
+        base, settings.model_copy(update={"lora": lora, "encoder": encoder}), (GENERIC,), 0
+    )
     model.to(device)
     state = _read_tensors(folder / "report_generator.safetensors")
     with torch.no_grad():

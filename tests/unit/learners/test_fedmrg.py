@@ -161,12 +161,19 @@ def test_encoder_update_first_leaves_the_encoder_alone_in_step_two(make: Any) ->
     )
 
 
-@pytest.mark.parametrize(("combine", "gamma", "expected"), [("sum", 0.5, (1.0, 0.5)), ("mean", 0.5, (0.75, 0.25)), ("sum", 0.0, (1.0, 1.0))])  # fmt: skip
-def test_mixing_weights_of_mrg_8(make: Any, combine: str, gamma: float, expected: tuple[float, float]) -> None:
+@pytest.mark.parametrize(
+    ("combine", "gamma", "expected"),
+    [("sum", 0.5, (1.0, 0.5)), ("mean", 0.5, (0.75, 0.25)), ("sum", 0.0, (1.0, 1.0))],
+)
+def test_mixing_weights_of_mrg_8(
+    make: Any, combine: str, gamma: float, expected: tuple[float, float]
+) -> None:
     assert make(combine=combine, gamma_mix=gamma).mix() == expected
 
 
-def test_evaluation_and_finish_leave_a_record_predictions_and_a_personalised_adapter(make: Any, tmp_path: Path) -> None:
+def test_evaluation_and_finish_leave_a_record_predictions_and_a_personalised_adapter(
+    make: Any, tmp_path: Path
+) -> None:
     learner = make()
     metrics = learner.evaluate("val", PLAN)
     assert metrics["loss"] > 0

@@ -19,7 +19,9 @@ def orthogonal_pairs(n: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_vector_9_decoupled_loss_leaves_the_positive_out() -> None:
-    assert losses.contrastive(*orthogonal_pairs(2), NO_BANK, 1.0).item() == pytest.approx(-math.log(math.e / 2))
+    assert losses.contrastive(*orthogonal_pairs(2), NO_BANK, 1.0).item() == pytest.approx(
+        -math.log(math.e / 2)
+    )
     assert losses.contrastive(*orthogonal_pairs(2), NO_BANK, 1.0).item() == pytest.approx(-0.3069, abs=1e-4)
 
 
@@ -63,7 +65,8 @@ def test_distillation_is_zero_between_equals_and_detaches_the_teacher() -> None:
         tensor.requires_grad_()
     losses.distillation(student, teacher, targets).backward()
     assert student.logits.grad is not None
-    assert teacher.logits.grad is None and teacher.hidden.grad is None
+    assert teacher.logits.grad is None
+    assert teacher.hidden.grad is None
 
 
 @pytest.mark.parametrize("direction", ["teacher_student", "student_teacher"])
@@ -77,7 +80,9 @@ def test_distillation_matches_torch_per_report_token(direction: str) -> None:
     a, b = (s, t) if direction == "teacher_student" else (t, s)
     expected = 4 * F.kl_div(a, b, log_target=True, reduction="batchmean")
     expected += (1 - F.cosine_similarity(student.hidden[kept], teacher.hidden[kept])).mean()
-    assert losses.distillation(student, teacher, targets, 2.0, direction).item() == pytest.approx(expected.item(), rel=1e-5)  # type: ignore[arg-type]
+    assert losses.distillation(student, teacher, targets, 2.0, direction).item() == pytest.approx(
+        expected.item(), rel=1e-5
+    )  # type: ignore[arg-type]
 
 
 def test_language_loss_ignores_padding() -> None:

@@ -71,7 +71,10 @@ def test_state_is_a_copy_and_names_transfer_between_adapters(adapters: Adapters)
     adapters.load(GENERIC, state)
     assert not torch.equal(logits(adapters), before)
     adapters.copy(SPECIALISED, GENERIC)
-    assert all(torch.equal(a, b) for a, b in zip(deltas(adapters, GENERIC), deltas(adapters, SPECIALISED), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(deltas(adapters, GENERIC), deltas(adapters, SPECIALISED), strict=True)
+    )
 
 
 def test_foreign_names_are_refused(adapters: Adapters) -> None:
@@ -81,7 +84,9 @@ def test_foreign_names_are_refused(adapters: Adapters) -> None:
         adapters.load(GENERIC, state)
 
 
-def test_weighted_sum_is_exact_and_opens_in_plain_peft(adapters: Adapters, tiny_backbone: Path, tmp_path: Path) -> None:
+def test_weighted_sum_is_exact_and_opens_in_plain_peft(
+    adapters: Adapters, tiny_backbone: Path, tmp_path: Path
+) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
@@ -92,7 +97,9 @@ def test_weighted_sum_is_exact_and_opens_in_plain_peft(adapters: Adapters, tiny_
     config = adapters.config_dict() | {"r": rank, "lora_alpha": 2 * rank}
     (tmp_path / "adapter_config.json").write_text(__import__("json").dumps(config))
     base = AutoModelForCausalLM.from_pretrained(tiny_backbone, dtype=torch.float32)
-    assert torch.allclose(PeftModel.from_pretrained(base, tmp_path)(input_ids=IDS).logits, expected, atol=1e-5)
+    assert torch.allclose(
+        PeftModel.from_pretrained(base, tmp_path)(input_ids=IDS).logits, expected, atol=1e-5
+    )
 
 
 def test_start_values_depend_on_the_seed_alone(tiny_backbone: Path) -> None:

@@ -12,7 +12,12 @@ from medflare.errors import ConfigError
 from medflare.models.adapters import GENERIC
 from medflare.models.backbone import fingerprint, load_backbone
 from medflare.models.encoders import EncoderSettings
-from medflare.models.report_generator import DecodingSettings, ModelSettings, ReportGenerator, parameter_counts
+from medflare.models.report_generator import (
+    DecodingSettings,
+    ModelSettings,
+    ReportGenerator,
+    parameter_counts,
+)
 
 ENCODER = EncoderSettings(name="small", weights="none", image_size=64, token_grid=2)
 
@@ -31,7 +36,9 @@ IMAGES = torch.rand(3, 1, 64, 64, generator=torch.Generator().manual_seed(0))
 CODES = torch.randint(0, 4, (3, 14), generator=torch.Generator().manual_seed(1))
 
 
-def test_prefix_is_text_image_and_fourteen_diagnosis_tokens(model: ReportGenerator, tiny_backbone: Path) -> None:
+def test_prefix_is_text_image_and_fourteen_diagnosis_tokens(
+    model: ReportGenerator, tiny_backbone: Path
+) -> None:
     with_prompts = model.prefix(model.see(IMAGES), CODES).shape[1]
     without = generator(tiny_backbone, prompts=False)
     assert with_prompts - without.prefix(without.see(IMAGES), CODES).shape[1] == 14
@@ -101,7 +108,7 @@ def test_missing_backbone_and_pickled_weights_are_explained(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="there is no folder"):
         load_backbone(tmp_path / "nowhere")
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(ConfigError, match="no \\*.safetensors"):
+    with pytest.raises(ConfigError, match=r"no \*\.safetensors"):
         load_backbone(tmp_path)
     with pytest.raises(ConfigError, match="expected one of auto, fp32"):
         load_backbone(None, "fp16")

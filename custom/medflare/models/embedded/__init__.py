@@ -31,7 +31,7 @@ def _folder(name: str, needed: str) -> Path:
     folder = Path(__file__).parent / name
     if not (folder / needed).is_file():
         raise ConfigError(
-            f"the embedded {name} is not installed ({folder.name}/{needed} is missing). Reinstall medflare, or "
-            f"make the weights again with: python -m medflare.models.embedded.build"
+            f"the embedded {name} is not installed ({folder.name}/{needed} is missing). "
+            f"Reinstall medflare, or make the weights again: python -m medflare.models.embedded.build"
         )
     return folder

@@ -26,12 +26,13 @@ from medflare.cohort.images import augment, centre
 from medflare.cohort.records import CONDITIONS
 from medflare.cohort.synthetic import SyntheticStudy, generate, pretraining_hospitals
 from medflare.models.backbone import autocast, resolve_precision
-from medflare.models.embedded.corpus import PROMPT_SETTINGS, SPECIAL, context, notes, studies
 from medflare.models.embedded.cards import write_cards
+from medflare.models.embedded.corpus import PROMPT_SETTINGS, SPECIAL, context, notes, studies
 from medflare.models.encoders import EncoderSettings, VisualEncoder
 
 HERE = Path(__file__).parent
 VOCABULARY = 4096
+RATE = 3e-3
 IGNORED = -100
 
 
@@ -44,12 +45,19 @@ def train_tokenizer(texts: list[str]) -> Any:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY, special_tokens=list(SPECIAL), initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+        vocab_size=VOCABULARY,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>",
-        additional_special_tokens=list(SPECIAL[4:]), model_max_length=512,
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        additional_special_tokens=list(SPECIAL[4:]),
+        model_max_length=512,
     )
 
 
@@ -59,9 +67,17 @@ def new_decoder(vocabulary: int) -> Any:
 
     return LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=-(-vocabulary // 64) * 64, hidden_size=256, intermediate_size=704, num_hidden_layers=4,
-            num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=512, tie_word_embeddings=True,
-            bos_token_id=1, eos_token_id=2, pad_token_id=0,
+            vocab_size=-(-vocabulary // 64) * 64,
+            hidden_size=256,
+            intermediate_size=704,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            max_position_embeddings=512,
+            tie_word_embeddings=True,
+            bos_token_id=1,
+            eos_token_id=2,
+            pad_token_id=0,
         )
     )
 
@@ -79,20 +95,24 @@ def encode_batch(tokenizer: Any, heads: list[str], tails: list[str]) -> tuple[Te
     return ids, targets
 
 
-def pretrain_decoder(minutes: float, note_file: Path | None, seed: int = 0, batch: int = 48) -> dict[str, Any]:
+def pretrain_decoder(
+    minutes: float, note_file: Path | None, seed: int = 0, batch: int = 24
+) -> dict[str, Any]:
     """Trains tokenizer and decoder, writes `decoder/`, returns what the model card states."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     corpus = list(studies(400, 120))
     held, corpus = corpus[:400], corpus[400:]
     pieces = notes(note_file) if note_file else []
-    tokenizer = train_tokenizer([*(s.report for s in corpus[::3]), *pieces, *(context(s, rng) for s in corpus[:4000])])
+    tokenizer = train_tokenizer(
+        [*(s.report for s in corpus[::3]), *pieces, *(context(s, rng) for s in corpus[:4000])]
+    )
     model = new_decoder(len(tokenizer))
-    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05, betas=(0.9, 0.98))
+    optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.05, betas=(0.9, 0.98))
     examples = _stream(corpus, pieces, tokenizer, rng, batch)
-    precision, started, tokens, step = resolve_precision("auto", "cpu"), time.monotonic(), 0, 0
+    precision, started, tokens, step, smooth = resolve_precision("auto", "cpu"), time.monotonic(), 0, 0, 0.0
     while (spent := (time.monotonic() - started) / (60 * minutes)) < 1:
-        rate = 2e-3 * min(1.0, (step + 1) / 100) * 0.5 * (1 + math.cos(math.pi * spent))
+        rate = RATE * min(1.0, (step + 1) / 100) * 0.5 * (1 + math.cos(math.pi * spent))
         for group in optimiser.param_groups:
             group["lr"] = rate
         ids, targets = next(examples)
@@ -103,8 +123,9 @@ def pretrain_decoder(minutes: float, note_file: Path | None, seed: int = 0, batc
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         tokens, step = tokens + int((targets != IGNORED).sum()), step + 1
-        if step % 100 == 0:
-            print(f"decoder step {step} loss {loss.item():.3f} tokens {tokens} {spent:.0%}", flush=True)
+        smooth = loss.item() if step == 1 else 0.98 * smooth + 0.02 * loss.item()
+        if step % 50 == 0:
+            print(f"decoder step {step} loss {smooth:.3f} tokens {tokens} {spent:.0%}", flush=True)
     facts = {"steps": step, "target_tokens": tokens, "parameters": model.num_parameters()}
     facts |= _perplexities(model, tokenizer, held)
     _write_decoder(model, tokenizer)
@@ -154,7 +175,9 @@ def _write_decoder(model: Any, tokenizer: Any) -> None:
     folder = HERE / "decoder"
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    (folder / "medflare_prompt.json").write_text(json.dumps(PROMPT_SETTINGS, indent=1) + "\n", encoding="utf-8")
+    (folder / "medflare_prompt.json").write_text(
+        json.dumps(PROMPT_SETTINGS, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 def encoder_targets(study: SyntheticStudy) -> list[float]:
@@ -168,7 +191,9 @@ def encoder_targets(study: SyntheticStudy) -> list[float]:
     return [value for row in rows.values() for value in row]
 
 
-def pretrain_encoder(images: int, steps: int, seed: int = 0, batch: int = 48, size: int = 96) -> dict[str, Any]:
+def pretrain_encoder(
+    images: int, steps: int, seed: int = 0, batch: int = 48, size: int = 96
+) -> dict[str, Any]:
     """Trains the small encoder as a classifier of findings and sides, writes `encoder/`."""
     torch.manual_seed(seed)
     stored = round(size * 256 / 224)
@@ -216,7 +241,9 @@ def _aucs(scores: Tensor, truth: Tensor) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--notes", type=Path, help="JSONL of CC0 notes with a 'text' key (MTSamples)")
     parser.add_argument("--minutes", type=float, default=10, help="time for the decoder")
     parser.add_argument("--images", type=int, default=9000)

@@ -17,7 +17,19 @@ import numpy as np
 from medflare.cohort.records import Code
 from medflare.cohort.synthetic import SyntheticStudy, generate_reports, pretraining_hospitals
 
-SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<ctx>", "<dx>", "<rep>", "<blank>", "<positive>", "<negative>", "<uncertain>")
+SPECIAL = (
+    "<pad>",
+    "<s>",
+    "</s>",
+    "<unk>",
+    "<ctx>",
+    "<dx>",
+    "<rep>",
+    "<blank>",
+    "<positive>",
+    "<negative>",
+    "<uncertain>",
+)
 CODE_WORDS = {code: SPECIAL[7 + code] for code in Code}
 PROMPT_SETTINGS = {
     "template": {"prefix": "<ctx>", "suffix": "<dx>", "instruction": "<rep>"},

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`medflare cohort`: look at a hospital's files, and make the synthetic hospitals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from medflare.cli.output import JSON_OPTION, plain_errors, print_json
+
+app = typer.Typer(help="Look at a hospital's files, or make the synthetic hospitals.", no_args_is_help=True)
+
+
+@app.command()
+@plain_errors
+def inspect(
+    source: Path = typer.Argument(..., help="A folder of files, or a site.yaml."),
+    format: str | None = typer.Option(
+        None, "--format", help="Reader for a folder; a site.yaml names its own."
+    ),
+    site: str | None = typer.Option(None, "--site", help="Which site of a site.yaml; default all."),
+    images: bool = typer.Option(False, "--images", help="Decode every image too, as a training would."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Counts patients, studies, labels, entities, relations, and what was skipped and why.
+
+    [bold]Example[/bold]: medflare cohort inspect /data/iu --format iu_xray --json
+    """
+    from medflare.cohort.site import SiteConfig, load_site_file
+    from medflare.config import parse
+    from medflare.errors import ConfigError
+
+    if format is not None:
+        document = {"name": source.name, "cohort": {"format": format, "root": str(source.resolve())}}
+        found = {source.name: parse(SiteConfig, document, str(source))}
+    elif source.is_dir() and not (source / "site.yaml").is_file():
+        found = {source.name: _guessed(source)}
+    else:
+        found = load_site_file(source)
+    if site is not None:
+        if site not in found:
+            raise ConfigError(f"{source}: has no site '{site}'. It has: {', '.join(sorted(found))}.")
+        found = {site: found[site]}
+    summaries = [_summary(config, images) for config in found.values()]
+    if as_json:
+        print_json(summaries[0] if len(summaries) == 1 else summaries)
+        return
+    for summary in summaries:
+        _print_summary(summary)
+
+
+def _guessed(folder: Path) -> Any:
+    """A folder with a manifest of ours needs no --format."""
+    from medflare.cohort.readers import FORMATS
+    from medflare.cohort.site import SiteConfig
+    from medflare.config import parse
+    from medflare.errors import ConfigError
+
+    if any((folder / name).is_file() for name in ("manifest.jsonl", "manifest.csv")):
+        return parse(
+            SiteConfig,
+            {"name": folder.name, "cohort": {"format": "manifest", "root": str(folder.resolve())}},
+            str(folder),
+        )
+    raise ConfigError(
+        f"{folder}: has no manifest; say what it is with --format. Formats: {', '.join(sorted(FORMATS))}."
+    )
+
+
+def _summary(config: Any, images: bool) -> dict[str, Any]:
+    from medflare.cohort.samples import open_samples
+    from medflare.cohort.site import load_cohort
+
+    if not images:
+        return load_cohort(config).summary()
+    samples = open_samples(config, 64)
+    return samples.cohort.summary() | {"usable_images": len(samples)}
+
+
+def _print_summary(summary: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    facts = Table(title=str(summary["name"]) or None, show_header=False, title_justify="left")
+    for key in ("patients", "studies", "images", "notes"):
+        facts.add_row(key, str(summary[key]))
+    for split, counts in summary["splits"].items():
+        facts.add_row(f"  {split}", ", ".join(f"{value} {key}" for key, value in counts.items()))
+    for key in ("entities", "relations", "sex", "words"):
+        if summary[key]:
+            facts.add_row(key, ", ".join(f"{name} {value}" for name, value in summary[key].items()))
+    console.print(facts)
+    if summary["labels"]:
+        labels = Table(
+            "condition", "positive", "negative", "uncertain", "blank", title="labels", title_justify="left"
+        )
+        for name, counts in summary["labels"].items():
+            labels.add_row(
+                name, *(str(counts[code]) for code in ("positive", "negative", "uncertain", "blank"))
+            )
+        console.print(labels)
+    _print_skipped(console, summary)
+
+
+def _print_skipped(console: Any, summary: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    if not summary["skipped"]:
+        console.print(f"nothing skipped of {summary['records']} records")
+        return
+    skipped = Table(
+        "reason",
+        "count",
+        "for instance",
+        title=f"skipped, of {summary['records']} records",
+        title_justify="left",
+    )
+    for reason, facts in summary["skipped"].items():
+        first = facts["examples"][0] if facts.get("examples") else ""
+        skipped.add_row(reason, str(facts["count"]), str(first))
+    console.print(skipped)
+
+
+@app.command()
+@plain_errors
+def make(
+    out: Path = typer.Argument(..., help="Folder to write the hospitals into."),
+    patients: int = typer.Option(
+        0, "--patients", help="Patients of each hospital; 0 for each one's own number."
+    ),
+    visits: int = typer.Option(
+        1, "--visits", help="Most visits of a patient; above 1 reports speak of change."
+    ),
+    size: int = typer.Option(128, "--size", help="Pixels of a side."),
+    seed: int = typer.Option(0, "--seed", help="Other patients, same hospitals."),
+    sheet: bool = typer.Option(True, help="Write contact_sheet.png too."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Writes three synthetic hospitals, an unseen fourth, and a site.yaml for the simulator.
+
+    [bold]Example[/bold]: medflare cohort make cohorts --patients 300
+    """
+    from medflare.cohort.synthetic import (
+        DEMO_HOSPITALS,
+        UNSEEN_HOSPITAL,
+        contact_sheet,
+        generate,
+        write_hospital,
+    )
+
+    facts, shown = {}, []
+    hospitals = [hospital.with_seed(seed) for hospital in (*DEMO_HOSPITALS, UNSEEN_HOSPITAL)]
+    for hospital in hospitals:
+        count = patients or hospital.patients
+        write_hospital(
+            hospital, out / hospital.name, count, visits=(1, visits), size=size, longitudinal=visits > 1
+        )
+        facts[hospital.name] = {"patients": count, "folder": str(out / hospital.name)}
+        shown += list(generate(hospital, 6, size=192)) if sheet else []
+    (out / "site.yaml").write_text(_site_yaml([hospital.name for hospital in hospitals]), encoding="utf-8")
+    if sheet:
+        contact_sheet(shown, 6).save(out / "contact_sheet.png")
+    if as_json:
+        print_json({"site_file": str(out / "site.yaml"), "hospitals": facts})
+        return
+    for name, found in facts.items():
+        typer.echo(f"{name}: {found['patients']} patients in {found['folder']}")
+    typer.echo(f"site file: {out / 'site.yaml'}")
+
+
+def _site_yaml(sites: list[str]) -> str:
+    lines = ["# The synthetic hospitals, keyed by site name; folders count from this file.", "sites:"]
+    for name in sites:
+        lines += [f"  {name}:", f"    cohort: {{format: manifest, root: {name}}}"]
+    return "\n".join(lines) + "\n"

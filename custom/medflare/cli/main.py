@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `medflare` command. Each group lives in a module of its own and imports what it needs when it runs.
+
+Exit codes: 0 done, 1 other error, 2 wrong settings or arguments, 3 data cannot be used, 4 tensors do not
+match, 5 a run did not produce what it should.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from medflare.cli import cohort, reports, run
+from medflare.version import __version__
+
+app = typer.Typer(
+    name="medflare",
+    help="Hospitals train medical language models together without moving patient data.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+app.add_typer(cohort.app, name="cohort")
+app.command("run")(run.run)
+app.command("evaluate")(reports.evaluate)
+app.command("generate")(reports.generate)
+app.command("page")(reports.page)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """Hospitals train medical language models together without moving patient data."""
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`medflare evaluate | generate | page`: what a finished run is good for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from medflare.cli.output import JSON_OPTION, changes, names, plain_errors, print_json
+
+
+@plain_errors
+def evaluate(
+    run: Path = typer.Argument(..., help="A run's folder, or its run.json."),
+    site_file: Path = typer.Option(..., "--site-file", "-f", help="site.yaml of the sites to test."),
+    sites: str | None = typer.Option(None, "--sites", help="Which of them; default all."),
+    adapter: str = typer.Option("final", "--adapter", help="final or best."),
+    personalised: Path | None = typer.Option(None, "--personalised", help="A site's own adapter folder."),
+    split: str = typer.Option("test", "--split", help="train, val or test."),
+    scorer: list[str] = typer.Option(
+        [], "--scorer", help="name=folder of local weights, e.g. chexbert=/models/chexbert."
+    ),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Tests a run's adapter on sites' own studies; adds the scores to the record.
+
+    [bold]Example[/bold]: medflare evaluate runs/20261120-fedmrg -f cohorts/site.yaml --sites hospital-4
+    """
+    from typing import Literal, cast
+
+    from rich.console import Console
+
+    from medflare.cohort.site import load_site, load_site_file
+    from medflare.errors import ConfigError
+    from medflare.evaluation.run_record import read_record
+    from medflare.evaluation.tables import results_table, rows_of
+    from medflare.federation.after_run import locate, score_site
+
+    if adapter not in ("final", "best"):
+        raise ConfigError(f"--adapter {adapter}: expected final or best.")
+    record_path = locate(run)
+    chosen = names(sites) or sorted(load_site_file(site_file))
+    found = [
+        score_site(
+            record_path,
+            load_site(site_file, name),
+            adapter=cast(Literal["final", "best"], adapter),
+            personalised=personalised,
+            split=split,
+            scorers={key: str(value) for key, value in changes(scorer).items()},
+        )
+        for name in chosen
+    ]
+    if as_json:
+        print_json([item.model_dump() for item in found])
+        return
+    console = Console()
+    rows = [row for row in rows_of([read_record(record_path)]) if row.site in chosen and row.split == split]
+    console.print(results_table(rows))
+    for metric, why in {m: w for item in found for m, w in item.skipped_metrics.items()}.items():
+        console.print(f"{metric}: {why}", style="dim")
+
+
+@plain_errors
+def generate(
+    images: list[Path] = typer.Argument(..., help="Radiographs: PNG, JPEG, DICOM or NIfTI."),
+    result: Path = typer.Option(..., "--result", "-r", help="A run's folder, or a result/adapter folder."),
+    personalised: Path | None = typer.Option(
+        None, "--personalised", "-p", help="A site's own adapter folder."
+    ),
+    backbone: Path | None = typer.Option(
+        None, "--backbone", help="Folder of the frozen model; default the embedded one."
+    ),
+    precision: str = typer.Option("auto", "--precision", help="auto, fp32, bf16, int8 or nf4."),
+    device: str = typer.Option("cpu", "--device", help="cpu or cuda."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Drafts a report for each image. A draft for a radiologist to check, never a diagnosis.
+
+    [bold]Example[/bold]: medflare generate chest.dcm -r runs/20261120-fedmrg
+    """
+    import torch
+
+    from medflare.cohort.images import centre, fit_square, read_image
+    from medflare.cohort.records import CONDITIONS, Code
+    from medflare.errors import DataError
+    from medflare.models.result import load_generator
+
+    model, decoding = load_generator(
+        _adapter_folder(result),
+        personalised=personalised,
+        backbone=backbone,
+        precision=precision,
+        device=device,
+    )
+    size = model.settings.encoder.image_size
+    stored = round(size * 256 / 224)
+    found = []
+    for path in images:
+        try:
+            pixels = read_image(path, at_least=2 * stored)
+        except Exception as error:
+            raise DataError(f"{path}: cannot be read as an image: {error}") from error
+        batch = centre(fit_square(pixels, stored)[None, None], size).to(device)
+        with torch.no_grad():
+            texts, codes = model.generate(batch, decoding)
+        told = {
+            c: Code(int(k)).name.lower() for c, k in zip(CONDITIONS, codes[0], strict=True) if k != Code.BLANK
+        }
+        found.append(
+            {"image": str(path), "report": texts[0], "findings": told if model.settings.prompts else {}}
+        )
+    if as_json:
+        print_json(found)
+        return
+    for item in found:
+        typer.secho(str(item["image"]), bold=True)
+        typer.echo(f"{item['report']}\n")
+
+
+def _adapter_folder(result: Path) -> Path:
+    """A result/adapter folder, given as it is or through the run it belongs to."""
+    from medflare.evaluation.run_record import read_record
+    from medflare.federation.after_run import locate
+
+    if (result / "adapter_config.json").is_file():
+        return result
+    record_path = locate(result)
+    return record_path.parent / read_record(record_path).artefacts["final"]
+
+
+@plain_errors
+def page(
+    run: Path = typer.Argument(..., help="A run's folder, or its run.json."),
+    out: Path | None = typer.Option(None, "--out", "-o", help="The HTML file; default beside the record."),
+    gallery: int = typer.Option(
+        4, "--gallery", min=0, help="Studies shown of each site; 0 leaves patients out."
+    ),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Writes one self-contained HTML page: curves, sites, traffic, scores, and drafts beside references.
+
+    [bold]Example[/bold]: medflare page runs/20261120-fedmrg --gallery 0
+    """
+    from medflare.evaluation.page import write_page
+    from medflare.federation.after_run import locate
+
+    written = write_page(locate(run), out, gallery)
+    if as_json:
+        print_json({"page": str(written)})
+    else:
+        typer.echo(str(written))

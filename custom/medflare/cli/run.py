@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`medflare run`: a job in FLARE's simulator, from the job folder to the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from medflare.cli.output import JSON_OPTION, changes, names, plain_errors, print_json
+
+
+@plain_errors
+def run(
+    job: Path = typer.Argument(..., help="A job folder, for instance jobs/fedmrg."),
+    site_file: Path = typer.Option(..., "--site-file", "-f", help="site.yaml with all sites, keyed by name."),
+    sites: str | None = typer.Option(
+        None, "--sites", help="Which of them train, separated by commas; default all but --unseen."
+    ),
+    unseen: str | None = typer.Option(
+        None, "--unseen", help="Sites that only test the global adapter afterwards."
+    ),
+    rounds: int | None = typer.Option(None, "--rounds", min=1, help="Rounds; default as the job says."),
+    canary: bool = typer.Option(
+        False, "--canary", help="One checked and discarded step at every site first."
+    ),
+    set_: list[str] = typer.Option(
+        [], "--set", help="key=value over the job, e.g. settings.variant=fed_lora. Repeatable."
+    ),
+    workspace: Path | None = typer.Option(None, "--workspace", "-w", help="Default: runs/<time>-<job>."),
+    page: bool = typer.Option(True, help="Write the HTML page."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Runs a job in the FLARE simulator with its workspace prepared, and shows what came out.
+
+    [bold]Example[/bold]: medflare run jobs/fedmrg -f cohorts/site.yaml --unseen hospital-4 --rounds 5
+    """
+    import sys
+
+    from rich.console import Console
+
+    from medflare.cohort.site import load_site_file
+    from medflare.federation.after_run import attach_predictions, locate, score_unseen
+    from medflare.federation.progress_view import live
+    from medflare.federation.simulate import new_workspace, run_simulator
+
+    away = names(unseen) or []
+    chosen = names(sites) or [name for name in sorted(load_site_file(site_file)) if name not in away]
+    workspace = (workspace or new_workspace(job.name)).resolve()
+    console = Console(stderr=as_json, file=None if not as_json else sys.stderr)
+    display, take = live(console)
+    with display:
+        run_simulator(job, workspace, chosen, site_file, rounds, canary or None, changes(set_), on_event=take)
+    record_path = locate(workspace)
+    attach_predictions(record_path)
+    for name in away:
+        console.print(f"testing the global adapter at {name}, which took no part")
+        score_unseen(record_path, site_file, name)
+    facts = outcome(record_path, page)
+    if as_json:
+        print_json(facts)
+    else:
+        show(console, record_path, facts)
+
+
+def outcome(record_path: Path, page: bool = True) -> dict[str, Any]:
+    """Paths and headline numbers of a finished run, JSON types."""
+    from medflare.evaluation.page import write_page
+    from medflare.evaluation.run_record import read_record
+    from medflare.evaluation.tables import rows_of
+
+    record = read_record(record_path)
+    folder = record_path.parent
+    paths = {name: str(folder / path) for name, path in record.artefacts.items()}
+    paths["record"] = str(record_path)
+    if page:
+        paths["page"] = str(write_page(record_path))
+    return {
+        "status": record.status,
+        "rounds": len(record.rounds),
+        "results": [row.as_json() for row in rows_of([record])],
+        "paths": paths,
+    }
+
+
+def show(console: Any, record_path: Path, facts: dict[str, Any]) -> None:
+    """The results table and where everything lies."""
+    import os
+
+    from rich.table import Table
+
+    from medflare.evaluation.run_record import read_record
+    from medflare.evaluation.tables import results_table, rows_of
+
+    console.print(results_table(rows_of([read_record(record_path)])))
+    places = Table(title="what the run made", show_header=False, title_justify="left")
+    for name, path in facts["paths"].items():
+        places.add_row(name, os.path.relpath(path))
+    console.print(places)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the person who ran a simulation does with it afterwards: find the record, test adapters on a site.
+
+In a simulation all sites' folders are on one machine, so their predictions can be shown together. In a real
+federation they stay at the sites, and the record says nothing of where.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from medflare.cohort.samples import open_samples
+from medflare.cohort.site import SiteConfig, load_site
+from medflare.errors import DataError
+from medflare.evaluation.run_record import EvaluationRecord, read_record
+from medflare.federation.simulate import SERVER_FOLDER
+from medflare.learners.report_evaluation import ScoredSite, score_adapter
+from medflare.models.result import load_generator
+
+
+def locate(run: Path) -> Path:
+    """The run.json of a run: the file itself, its folder, or a simulator workspace."""
+    for candidate in (run, run / "run.json", run / SERVER_FOLDER / "run.json"):
+        if candidate.is_file():
+            return candidate
+    raise DataError(f"{run}: there is no run record. Name a folder that `medflare run` made.")
+
+
+def attach_predictions(record_path: Path) -> None:
+    """Points the record's evaluations at the predictions files that simulated sites kept for themselves."""
+    record = read_record(record_path)
+    workspace = record_path.parents[2]
+    for item in record.evaluations:
+        kept = workspace / item.site / SERVER_FOLDER.name / "result" / f"predictions_{item.adapter}.jsonl"
+        if item.role == "participant" and kept.is_file():
+            item.predictions = Path(os.path.relpath(kept, record_path.parent)).as_posix()
+    record.write(record_path)
+
+
+def score_site(
+    record_path: Path,
+    site: SiteConfig,
+    *,
+    adapter: Literal["final", "best"] = "final",
+    personalised: Path | None = None,
+    split: str = "test",
+    scorers: Mapping[str, str | Path] | None = None,
+) -> EvaluationRecord:
+    """Tests a run's adapter on a site's split and adds the evaluation to the record.
+
+    Args:
+        personalised: the site's own `personalised` folder, instead of the global adapter.
+    """
+    record = read_record(record_path)
+    if adapter not in record.artefacts:
+        raise DataError(
+            f"{record_path}: the run kept no {adapter} adapter; it has: {', '.join(record.artefacts)}."
+        )
+    torch.set_num_threads(site.threads)
+    device = "cuda" if site.device != "cpu" and torch.cuda.is_available() else "cpu"
+    model, decoding = load_generator(
+        record_path.parent / record.artefacts[adapter],
+        personalised=personalised,
+        backbone=site.backbone.folder,
+        precision=site.backbone.precision,
+        device=device,
+    )
+    folder = record_path.parent / "evaluation" / site.name
+    samples = open_samples(site, round(model.settings.encoder.image_size * 256 / 224), folder / "cache")
+    rows = samples.split_indices(split)
+    if not rows:
+        raise DataError(f"site '{site.name}': no study in the split '{split}': {samples.examples()}.")
+    tested = ScoredSite(
+        site.name,
+        "participant" if site.name in record.sites else "unseen",
+        "personalised" if personalised else "generic",
+        folder,
+        record.seed,
+    )
+    found = score_adapter(model, samples, rows, tested, decoding, scorers=scorers)
+    found = found.model_copy(
+        update={"split": split, "predictions": f"evaluation/{site.name}/{found.predictions}"}
+    )
+    same = (found.site, found.adapter, found.split)
+    record.evaluations = [e for e in record.evaluations if (e.site, e.adapter, e.split) != same] + [found]
+    record.write(record_path)
+    return found
+
+
+def score_unseen(record_path: Path, site_file: Path, name: str) -> EvaluationRecord:
+    """The final global adapter on a hospital that took no part."""
+    return score_site(record_path, load_site(site_file, name))
