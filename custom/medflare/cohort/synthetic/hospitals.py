@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Synthetic hospitals at work: studies in memory, cohorts on disk, and a contact sheet to look at, for example:
-
-for study in generate(DEMO_HOSPITALS[0], patients=100): ...
-write_hospital(DEMO_HOSPITALS[0], Path("site-1"), patients=400)
-"""
+"""Synthetic hospitals at work: studies in memory, cohorts on disk, and a contact sheet to look at."""
 
 from __future__ import annotations
 
@@ -22,9 +18,21 @@ from medflare.cohort.records import CONDITIONS, Code
 from .anatomy import Plane, compose, expose
 from .findings import Finding, deform, draw
 from .patients import Patient, Visit, courses, draw_anatomy, stream
-from .profiles import HospitalProfile
+from .profiles import DEMO_HOSPITALS, UNSEEN_HOSPITAL, HospitalProfile, pretraining_hospitals
 from .scanner import acquire
 from .styles.reports import write_report
+
+__all__ = [
+    "DEMO_HOSPITALS",
+    "UNSEEN_HOSPITAL",
+    "HospitalProfile",
+    "SyntheticStudy",
+    "contact_sheet",
+    "generate",
+    "generate_reports",
+    "pretraining_hospitals",
+    "write_hospital",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
