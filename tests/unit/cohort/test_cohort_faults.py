@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import cohort_folders as folders
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from medflare.cohort.images import DecodeError, read_image
 from medflare.cohort.samples import open_samples
 from medflare.cohort.site import CohortConfig, SiteConfig, load_cohort
 from medflare.errors import DataError
@@ -154,3 +158,46 @@ def test_nothing_usable_is_an_error_even_if_all_may_be_skipped(tmp_path: Path) -
 
     with pytest.raises(DataError, match=r"no usable record .*empty report 6"):
         load_cohort(site(tmp_path, all_empty, max_skipped=1.0))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+fields = st.sampled_from(["study_id", "patient_id", "image", "report", "split", "age", "sex", "day", "view"])
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.dictionaries(fields, json_values, min_size=1))
+def test_whatever_stands_in_one_row_the_others_are_read(
+    tmp_path_factory: pytest.TempPathFactory, change: dict[str, Any]
+) -> None:
+    root = tmp_path_factory.getbasetemp() / "fuzzed"
+    if not root.exists():
+        folders.manifest(root)
+    rows = folders.manifest_rows()
+    rows[0].update(change)
+    folders.write_jsonl(root / "manifest.jsonl", rows)
+    cohort = load_cohort(SiteConfig(cohort=CohortConfig(format="manifest", root=root, max_skipped=0.2)))
+    assert {f"s{index}" for index in range(1, 6)} <= {study.study_id for study in cohort.studies}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".dcm", ".nii.gz"])
+def test_a_damaged_file_is_a_decode_error_and_nothing_else(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"whole{suffix}"
+    if suffix == ".dcm":
+        folders.write_dicom(path, folders.corner_image())
+    elif suffix == ".nii.gz":
+        folders.write_nifti(path, folders.corner_image(), None)
+    else:
+        folders.write_png(path, folders.corner_image())
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    for trial in range(40):
+        damaged = bytearray(whole if trial % 2 else whole[: rng.integers(len(whole))])
+        for place in rng.integers(len(damaged), size=8) if trial % 2 else ():
+            damaged[place] = rng.integers(256)
+        path.write_bytes(bytes(damaged))
+        with suppress(DecodeError):
+            assert np.isfinite(read_image(path)).all()

@@ -45,10 +45,11 @@ def read(config: CohortConfig) -> Source:
     path = find_file(config.root, FILES, config.file)
     found, rows, bad = read_table(path)
     columns = Columns(path, found, DEFAULTS, config.columns, REQUIRED)
-    source = Source(skipped=bad, has_split=columns.has("split"), has_labels=columns.has("labels"))
+    source = Source(skipped=bad, has_split=columns.has("split"))
     for index, row in enumerate(selected(path, found, rows, config.select)):
         study_id = columns.text(row, "study_id") or f"{path.name} row {index + 1}"
         source.studies.append(_study(path.parent, columns, row, study_id))
+    source.has_labels = any(study.codes is not None for study in source.studies)
     return source
 
 
@@ -73,7 +74,9 @@ def _paths(value: Any) -> list[str]:
             value = json.loads(value)
     if isinstance(value, str):
         value = value.split(";")
-    return [str(item).strip() for item in value or [] if str(item).strip()]
+    if not isinstance(value, list):
+        return []
+    return [str(item).strip() for item in value if str(item).strip()]
 
 
 def parse_codes(value: Any) -> tuple[int, ...] | None:
@@ -84,8 +87,10 @@ def parse_codes(value: Any) -> tuple[int, ...] | None:
             value = json.loads(text) if text[:1] in "[{" and text else text.replace(",", " ").split()
         except json.JSONDecodeError:
             return None
-    if isinstance(value, dict):
+    if isinstance(value, dict) and value:
         lowered = {str(key).lower(): item for key, item in value.items()}
+        if not set(lowered) <= set(CONDITIONS):
+            return None
         value = [lowered.get(condition, int(Code.BLANK)) for condition in CONDITIONS]
     try:
         codes = tuple(int(Code(int(item))) for item in value or ())

@@ -63,11 +63,11 @@ def _note(record: str, row: Mapping[str, Any], stem: str) -> Note:
     split = split_name(str(row.get("split") or stem)) or ""
     if row.get("split") and not split:
         raise NoteError("unknown split", f"split {row['split']!r} is none of train, val, test")
-    entities = tuple(_entity(item, len(text)) for item in row.get("entities") or [])
+    entities = tuple(_entity(item, len(text)) for item in _listed(row, "entities"))
     known = {entity.entity_id for entity in entities}
     if len(known) < len(entities):
         raise NoteError("duplicated entity", "two entities have the same id")
-    relations = tuple(_relation(item, known) for item in row.get("relations") or [])
+    relations = tuple(_relation(item, known) for item in _listed(row, "relations"))
     return Note(
         note_id=record,
         text=text,
@@ -76,6 +76,13 @@ def _note(record: str, row: Mapping[str, Any], stem: str) -> Note:
         entities=entities,
         relations=relations,
     )
+
+
+def _listed(row: Mapping[str, Any], key: str) -> list[Any]:
+    found = row.get(key) or []
+    if not isinstance(found, list):
+        raise NoteError(f"malformed {key}", f"expected a list, found {type(found).__name__}")
+    return found
 
 
 def _entity(item: Mapping[str, Any], length: int) -> Entity:

@@ -67,11 +67,12 @@ def _document(path: Path) -> Mapping[str, list[Any]]:
 
 def _study(folder: Path, entry: Mapping[str, Any], fallback: str) -> Study:
     record = str(entry.get("study_id") or fallback)
-    images = entry.get("image_path") or []
+    listed = entry.get("image_path")
+    images = [listed] if isinstance(listed, str) else listed if isinstance(listed, list) else []
     return Study(
         study_id=record,
         patient_id=_patient(entry),
-        images=tuple(folder / str(name) for name in ([images] if isinstance(images, str) else images)),
+        images=tuple(folder / str(name) for name in images),
         report=str(entry.get("report") or ""),
         split=str(entry.get("split", "")),
     )
