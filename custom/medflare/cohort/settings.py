@@ -234,18 +234,11 @@ def load_site(path: Path, name: str) -> SiteConfig:
 def _resolve(site: SiteConfig, base: Path) -> SiteConfig:
     """`site` with every relative folder made absolute from `base`."""
 
-    def absolute(path: Path | None) -> Path | None:
-        return None if path is None else base / path.expanduser()
+    def absolute(settings: Settings, *names: str) -> dict[str, Path]:
+        given = {name: getattr(settings, name) for name in names}
+        return {name: base / path.expanduser() for name, path in given.items() if path is not None}
 
-    cohorts = tuple(
-        cohort.model_copy(
-            update={
-                "root": absolute(cohort.root),
-                "reports": absolute(cohort.reports),
-                "chexbert_folder": absolute(cohort.chexbert_folder),
-            }
-        )
-        for cohort in site.cohort
-    )
-    backbone = site.backbone.model_copy(update={"folder": absolute(site.backbone.folder)})
-    return site.model_copy(update={"cohort": cohorts, "backbone": backbone, "state": absolute(site.state)})
+    folders = ("root", "reports", "chexbert_folder")
+    cohorts = tuple(cohort.model_copy(update=absolute(cohort, *folders)) for cohort in site.cohort)
+    backbone = site.backbone.model_copy(update=absolute(site.backbone, "folder"))
+    return site.model_copy(update={"cohort": cohorts, "backbone": backbone, **absolute(site, "state")})

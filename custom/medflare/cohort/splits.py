@@ -53,14 +53,15 @@ def assign(patients: Iterable[str], shares: Shares) -> dict[str, str]:
     fullest split moves there (only if that split keeps one).
     """
     wanted = {"train": shares.train, "val": shares.val, "test": shares.test}
-    place = {patient: stable_hash(patient, shares.seed) for patient in set(patients)}
+    place = {patient: stable_hash(patient, shares.seed) for patient in sorted(set(patients))}
     given = {patient: _region(value, wanted) for patient, value in place.items()}
     middle = {"train": wanted["train"] / 2, "val": wanted["train"] + wanted["val"] / 2, "test": 1.0}
     for split in SPLITS:
         if wanted[split] <= 0 or split in given.values():
             continue
-        fullest, count = Counter(given.values()).most_common(1)[0] if given else ("", 0)
-        if count > 1:
+        counts = Counter(given.values())
+        fullest = max(SPLITS, key=lambda name: counts[name])
+        if counts[fullest] > 1:
             candidates = [patient for patient, now in given.items() if now == fullest]
             nearest = min(candidates, key=lambda patient: (abs(place[patient] - middle[split]), patient))
             given[nearest] = split
