@@ -50,7 +50,8 @@ def assign(patients: Iterable[str], shares: Shares) -> dict[str, str]:
     """Patient -> split by stable hash, so a patient who joins later moves nobody else.
 
     In a small cohort a split with a share may come out empty; then the nearest patient by hash of the
-    fullest split moves there (only if that split keeps one).
+    fullest split moves there (only if that split keeps one). In such a cohort a newcomer may undo the move,
+    so give it a `split` column once training has begun.
     """
     wanted = {"train": shares.train, "val": shares.val, "test": shares.test}
     place = {patient: stable_hash(patient, shares.seed) for patient in sorted(set(patients))}
