@@ -35,6 +35,8 @@ class Backbone:
 
     template: the texts `prefix`, `suffix`, `instruction` around image and diagnosis tokens.
     code_words: four words whose embeddings start the [BLA] [POS] [NEG] [UNC] rows, or None.
+    condition_words: fourteen words whose embeddings mark the diagnosis tokens (frozen), or None: then only
+        its place says which condition a diagnosis token is about, as in the paper.
     """
 
     model: Any
@@ -44,6 +46,7 @@ class Backbone:
     precision: str
     template: dict[str, str]
     code_words: tuple[str, ...] | None
+    condition_words: tuple[str, ...] | None
 
     @property
     def hidden(self) -> int:
@@ -85,6 +88,7 @@ def load_backbone(folder: str | Path | None, precision: str = "auto", device: st
         precision=chosen,
         template=settings.get("template", DEFAULT_TEMPLATE),
         code_words=tuple(settings["code_words"]) if "code_words" in settings else None,
+        condition_words=tuple(settings["condition_words"]) if "condition_words" in settings else None,
     )
 
 

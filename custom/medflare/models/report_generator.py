@@ -73,6 +73,8 @@ class Decoded:
 class ReportGenerator(nn.Module):
     """Everything between an image and a report; knows no data set, no loss and no federation."""
 
+    marks: Tensor | None
+
     def __init__(
         self, backbone: Backbone, settings: ModelSettings, adapters: tuple[str, ...], seed: int
     ) -> None:
@@ -86,6 +88,7 @@ class ReportGenerator(nn.Module):
                 self.projection.append(nn.LayerNorm(backbone.hidden))
             self.head = nn.Linear(self.encoder.width, len(CONDITIONS) * len(Code))
         self.prompts = nn.Parameter(self._first_prompts(seed))
+        self.register_buffer("marks", self._marks(), persistent=False)
         self.adapters = Adapters(backbone.model, settings.lora, adapters, seed)
         self._segments = {
             name: self._ids(backbone.template[name], bos=name == "prefix")
@@ -128,7 +131,8 @@ class ReportGenerator(nn.Module):
         }
         parts = [fixed["prefix"], seen.visual, fixed["suffix"]]
         if self.settings.prompts:
-            parts.append(self.prompts[codes].to(dtype))
+            marks = 0 if self.marks is None else self.marks
+            parts.append((self.prompts[codes] + marks).to(dtype))
         return torch.cat([*parts, fixed["instruction"]], 1)
 
     def decode(self, prefix: Tensor, reports: Tensor) -> Decoded:
@@ -211,14 +215,22 @@ class ReportGenerator(nn.Module):
         return torch.tensor([ids], dtype=torch.long)
 
     def _first_prompts(self, seed: int) -> Tensor:
-        """Start values of [BLA] [POS] [NEG] [UNC]: the backbone's code words, or noise of its table's size."""
+        """Start values of [BLA] [POS] [NEG] [UNC]: the backbone's words for them, or noise."""
         table = self._table().weight.detach().float()
-        words = self.backbone.code_words
-        if words:
-            return torch.stack([table[self._ids(word, bos=False)[0]].mean(0) for word in words])
+        if self.backbone.code_words:
+            return self._embeddings(self.backbone.code_words)
         generator = torch.Generator().manual_seed(seed)
         noise = torch.randn((len(Code), table.shape[1]), generator=generator)
         return noise.to(table.device) * table.std()
+
+    def _marks(self) -> Tensor | None:
+        """(14, hidden) frozen embeddings that tell conditions apart, where the backbone has such words."""
+        return self._embeddings(self.backbone.condition_words) if self.backbone.condition_words else None
+
+    def _embeddings(self, words: tuple[str, ...]) -> Tensor:
+        """One row a word: the mean of its tokens' input embeddings."""
+        table = self._table().weight.detach().float()
+        return torch.stack([table[self._ids(word, bos=False)[0]].mean(0) for word in words])
 
 
 def parameter_counts(model: ReportGenerator, adapter: str) -> dict[str, int]:

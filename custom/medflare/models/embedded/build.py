@@ -13,6 +13,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,16 @@ from medflare.cohort.records import CONDITIONS
 from medflare.cohort.synthetic import SyntheticStudy, generate, pretraining_hospitals
 from medflare.models.backbone import autocast, resolve_precision
 from medflare.models.embedded.cards import write_cards
-from medflare.models.embedded.corpus import PROMPT_SETTINGS, SPECIAL, context, notes, studies
+from medflare.models.embedded.corpus import (
+    CODE_WORDS,
+    CONDITION_WORDS,
+    PROMPT_SETTINGS,
+    SPECIAL,
+    Kept,
+    context,
+    notes,
+    studies,
+)
 from medflare.models.encoders import EncoderSettings, VisualEncoder
 
 HERE = Path(__file__).parent
@@ -68,11 +78,11 @@ def new_decoder(vocabulary: int) -> Any:
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=-(-vocabulary // 64) * 64,
-            hidden_size=256,
-            intermediate_size=704,
+            hidden_size=192,
+            intermediate_size=512,
             num_hidden_layers=4,
-            num_attention_heads=4,
-            num_key_value_heads=4,
+            num_attention_heads=3,
+            num_key_value_heads=3,
             max_position_embeddings=512,
             tie_word_embeddings=True,
             bos_token_id=1,
@@ -82,17 +92,38 @@ def new_decoder(vocabulary: int) -> Any:
     )
 
 
-def encode_batch(tokenizer: Any, heads: list[str], tails: list[str]) -> tuple[Tensor, Tensor]:
-    """Ids and targets of `<s> head tail </s>`; the head (context) is not a target."""
-    first = tokenizer(heads, add_special_tokens=False)["input_ids"]
-    second = tokenizer(tails, add_special_tokens=False)["input_ids"]
-    rows = [[1, *a, *b[:200], 2] for a, b in zip(first, second, strict=True)]
-    ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
-    targets = torch.full_like(ids, IGNORED)
-    for i, (row, a) in enumerate(zip(rows, first, strict=True)):
-        ids[i, : len(row)] = torch.tensor(row)
-        targets[i, 1 + len(a) : len(row)] = ids[i, 1 + len(a) : len(row)]
-    return ids, targets
+@dataclass(slots=True)
+class Batch:
+    """ids, marks, targets: (batch, length). `marks` is a second token at the same position, or -1."""
+
+    ids: Tensor
+    marks: Tensor
+    targets: Tensor
+
+
+def encode_batch(tokenizer: Any, contexts: list[tuple[str, tuple[int, ...]]], texts: list[str]) -> Batch:
+    """`<s> <ctx> findings <dx> codes <rep> text </s>`; what stands before the text is not a target."""
+    one = {word: tokenizer.convert_tokens_to_ids(word) for word in SPECIAL}
+    rows = []
+    for (words, codes), text in zip(
+        contexts, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True
+    ):
+        found = tokenizer(words, add_special_tokens=False)["input_ids"] if words else []
+        said = [one[CODE_WORDS[code]] for code in codes]
+        head = [one["<s>"], one["<ctx>"], *found, one["<dx>"], *said, one["<rep>"]]
+        rows.append((head, len(said), [*text[:200], one["</s>"]]))
+    length = max(len(head) + len(text) for head, _, text in rows)
+    ids = torch.zeros(len(rows), length, dtype=torch.long)
+    marks, targets = torch.full_like(ids, -1), torch.full_like(ids, IGNORED)
+    for i, (head, said, text) in enumerate(rows):
+        end = len(head) + len(text)
+        ids[i, :end] = torch.tensor(head + text)
+        targets[i, len(head) : end] = ids[i, len(head) : end]
+        if said:
+            marks[i, len(head) - 1 - said : len(head) - 1] = torch.tensor(
+                [one[word] for word in CONDITION_WORDS]
+            )
+    return Batch(ids, marks, targets)
 
 
 def pretrain_decoder(
@@ -109,20 +140,20 @@ def pretrain_decoder(
     )
     model = new_decoder(len(tokenizer))
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.05, betas=(0.9, 0.98))
-    examples = _stream(corpus, pieces, tokenizer, rng, batch)
+    stream = _stream(corpus, pieces, tokenizer, rng, batch)
     precision, started, tokens, step, smooth = resolve_precision("auto", "cpu"), time.monotonic(), 0, 0, 0.0
     while (spent := (time.monotonic() - started) / (60 * minutes)) < 1:
         rate = RATE * min(1.0, (step + 1) / 100) * 0.5 * (1 + math.cos(math.pi * spent))
         for group in optimiser.param_groups:
             group["lr"] = rate
-        ids, targets = next(examples)
+        examples = next(stream)
         with autocast(precision, "cpu"):
-            loss = _loss(model, ids, targets)
+            loss = _loss(model, examples)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
-        tokens, step = tokens + int((targets != IGNORED).sum()), step + 1
+        tokens, step = tokens + int((examples.targets != IGNORED).sum()), step + 1
         smooth = loss.item() if step == 1 else 0.98 * smooth + 0.02 * loss.item()
         if step % 50 == 0:
             print(f"decoder step {step} loss {smooth:.3f} tokens {tokens} {spent:.0%}", flush=True)
@@ -134,39 +165,44 @@ def pretrain_decoder(
 
 def _stream(
     corpus: list[SyntheticStudy], pieces: list[str], tokenizer: Any, rng: np.random.Generator, batch: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless batches of similar length; every tenth batch is notes without context."""
+) -> Iterator[Batch]:
+    """Endless batches of similar length; every twentieth is notes without context."""
     while True:
-        picked = [corpus[i] for i in rng.integers(len(corpus), size=9 * batch)]
+        picked = [corpus[i] for i in rng.integers(len(corpus), size=19 * batch)]
         picked.sort(key=lambda study: len(study.report))
         groups = [picked[i : i + batch] for i in range(0, len(picked), batch)]
-        rng.shuffle(groups)  # type: ignore[arg-type]
-        for group in groups:
-            yield encode_batch(tokenizer, [context(s, rng) for s in group], [s.report for s in group])
+        for place in rng.permutation(len(groups)):
+            group = groups[place]
+            yield encode_batch(tokenizer, [context(s, rng, Kept()) for s in group], [s.report for s in group])
         if pieces:
             few = [pieces[i] for i in rng.integers(len(pieces), size=batch // 3)]
-            yield encode_batch(tokenizer, [""] * len(few), few)
+            yield encode_batch(tokenizer, [("", ())] * len(few), few)
 
 
-def _loss(model: Any, ids: Tensor, targets: Tensor) -> Tensor:
+def _loss(model: Any, batch: Batch) -> Tensor:
     """Next-token loss, logits computed at target positions only."""
-    hidden = model.get_decoder()(input_ids=ids[:, :-1]).last_hidden_state
-    kept = targets[:, 1:] != IGNORED
-    return F.cross_entropy(model.lm_head(hidden[kept]).float(), targets[:, 1:][kept])
+    table = model.get_input_embeddings()
+    inputs = table(batch.ids[:, :-1])
+    marks = batch.marks[:, :-1, None]
+    inputs = inputs + table(marks[..., 0].clamp_min(0)) * (marks >= 0)
+    hidden = model.get_decoder()(inputs_embeds=inputs).last_hidden_state
+    kept = batch.targets[:, 1:] != IGNORED
+    return F.cross_entropy(model.lm_head(hidden[kept]).float(), batch.targets[:, 1:][kept])
 
 
 @torch.no_grad()
 def _perplexities(model: Any, tokenizer: Any, held: list[SyntheticStudy]) -> dict[str, float]:
     """Perplexity on held-out hospitals with nothing, findings, codes, or both in the context."""
     found = {}
-    for name, kept in (("none", (0, 0)), ("findings", (1, 0)), ("codes", (0, 1)), ("both", (1, 1))):
-        from medflare.models.embedded import corpus
-
-        before, rng = dict(corpus.KEPT), np.random.default_rng(1)
-        corpus.KEPT.update(findings=kept[0], codes=kept[1])
-        ids, targets = encode_batch(tokenizer, [context(s, rng) for s in held], [s.report for s in held])
-        corpus.KEPT.update(before)
-        found[f"perplexity_{name}"] = round(math.exp(_loss(model, ids, targets).item()), 3)
+    for name, kept in (
+        ("none", Kept(0, 0)),
+        ("findings", Kept(1, 0)),
+        ("codes", Kept(0, 1)),
+        ("both", Kept(1, 1)),
+    ):
+        rng = np.random.default_rng(1)
+        batch = encode_batch(tokenizer, [context(s, rng, kept) for s in held], [s.report for s in held])
+        found[f"perplexity_{name}"] = round(math.exp(_loss(model, batch).item()), 3)
     return found
 
 
@@ -250,12 +286,13 @@ def main() -> None:
     parser.add_argument("--encoder-steps", type=int, default=2000)
     parser.add_argument("--only", choices=("decoder", "encoder"))
     given = parser.parse_args()
-    record = HERE / "facts.json"
-    facts = json.loads(record.read_text()) if record.is_file() else {}
+    made = {}
     if given.only != "decoder":
-        facts["encoder"] = pretrain_encoder(given.images, given.encoder_steps)
+        made["encoder"] = pretrain_encoder(given.images, given.encoder_steps)
     if given.only != "encoder":
-        facts["decoder"] = pretrain_decoder(given.minutes, given.notes)
+        made["decoder"] = pretrain_decoder(given.minutes, given.notes)
+    record = HERE / "facts.json"
+    facts = (json.loads(record.read_text()) if record.is_file() else {}) | made
     record.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     write_cards(HERE, facts)
     print(json.dumps(facts, indent=1))

@@ -13,7 +13,7 @@ tags: [medflare, chest-x-ray, synthetic]
 ---
 # medflare embedded decoder
 
-A Llama-style decoder of {parameters:,} parameters (4 layers, width 256) for demonstrations, tests and studies on
+A Llama-style decoder of {parameters:,} parameters (4 layers, width 192) for demonstrations, tests and studies on
 medflare's synthetic hospitals. **Not for clinical use**, and no substitute for a real language model: it has seen
 little but synthetic chest X-ray reports.
 

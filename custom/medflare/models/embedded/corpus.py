@@ -3,39 +3,38 @@
 
 Each synthetic example reads `<s> <ctx> findings <dx> codes <rep> report </s>`. Findings and codes are each
 left out at random, so that the frozen decoder can write from either, both or neither; visual tokens later
-take the place of the findings, and diagnosis tokens that of the codes (libraries.md 6.5).
+take the place of the findings, and diagnosis tokens that of the codes. A code is one position that carries
+the sum of two embeddings: what is said (`<positive>`) and of what (`<c3>`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from medflare.cohort.records import Code
+from medflare.cohort.records import CONDITIONS, Code
 from medflare.cohort.synthetic import SyntheticStudy, generate_reports, pretraining_hospitals
 
-SPECIAL = (
-    "<pad>",
-    "<s>",
-    "</s>",
-    "<unk>",
-    "<ctx>",
-    "<dx>",
-    "<rep>",
-    "<blank>",
-    "<positive>",
-    "<negative>",
-    "<uncertain>",
-)
-CODE_WORDS = {code: SPECIAL[7 + code] for code in Code}
+CODE_WORDS = tuple(f"<{code.name.lower()}>" for code in Code)
+CONDITION_WORDS = tuple(f"<c{index}>" for index in range(len(CONDITIONS)))
+SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<ctx>", "<dx>", "<rep>", *CODE_WORDS, *CONDITION_WORDS)
 PROMPT_SETTINGS = {
     "template": {"prefix": "<ctx>", "suffix": "<dx>", "instruction": "<rep>"},
-    "code_words": list(CODE_WORDS.values()),
+    "code_words": list(CODE_WORDS),
+    "condition_words": list(CONDITION_WORDS),
 }
-KEPT = {"findings": 0.65, "codes": 0.55}
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How often findings and codes are in the context."""
+
+    findings: float = 0.75
+    codes: float = 0.55
 
 
 def studies(hospitals: int, patients: int) -> Iterator[SyntheticStudy]:
@@ -44,16 +43,15 @@ def studies(hospitals: int, patients: int) -> Iterator[SyntheticStudy]:
         yield from generate_reports(profile, patients)
 
 
-def context(study: SyntheticStudy, rng: np.random.Generator) -> str:
-    """`<ctx> ... <dx> ... <rep>` of one study, parts left out at random, findings in random order."""
+def context(study: SyntheticStudy, rng: np.random.Generator, kept: Kept) -> tuple[str, tuple[int, ...]]:
+    """Findings in words and in random order, and the 14 codes; "" and () where left out at random."""
     words = []
-    if rng.random() < KEPT["findings"]:
+    if rng.random() < kept.findings:
         for finding in rng.permutation(np.array(study.findings, dtype=object)):
             parts = (finding.severity, finding.side, finding.zone, finding.condition, finding.kind)
             words.append(" ".join(part for part in parts if part))
         words = words or ["normal"]
-    codes = "".join(CODE_WORDS[Code(code)] for code in study.codes) if rng.random() < KEPT["codes"] else ""
-    return f"<ctx>{'; '.join(words)}<dx>{codes}<rep>"
+    return "; ".join(words), study.codes if rng.random() < kept.codes else ()
 
 
 def notes(file: Path, words: int = 90) -> list[str]:

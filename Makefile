@@ -1,0 +1,50 @@
+# Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
+SHELL := /bin/bash
+VENV ?= .venv
+PYTHON ?= $(firstword $(foreach p,python3.12 python3.11 python3,$(shell $(p) -c 'import sys; assert (3,11) <= sys.version_info[:2] <= (3,12)' 2>/dev/null && echo $(p))))
+BIN := $(VENV)/bin
+export OMP_NUM_THREADS ?= 1
+export OMP_WAIT_POLICY ?= PASSIVE
+export HF_HUB_OFFLINE := 1
+
+.PHONY: help demo test quality study-fedmrg study-real embedded clean
+
+help:
+	@echo "make demo          three synthetic hospitals train a report generator in the FLARE simulator"
+	@echo "make test          the whole test suite"
+	@echo "make quality       ruff and mypy"
+	@echo "make study-fedmrg  FedMRG, its baselines and ablations over three seeds (hours)"
+	@echo "make study-real    FedMRG on real chest X-rays of three publishers (needs MEDFLARE_DATA)"
+	@echo "make embedded      makes the embedded weights again (half an hour)"
+
+$(VENV)/.installed: setup.cfg pyproject.toml
+	@test -n "$(PYTHON)" || { echo "medflare needs Python 3.11 or 3.12 on PATH; none was found."; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/medflare cohort make runs/demo/cohorts --patients 500
+	$(BIN)/medflare run jobs/fedmrg --site-file runs/demo/cohorts/site.yaml --unseen hospital-4 \
+	  --workspace runs/demo/fedmrg
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest tests
+
+quality: $(VENV)/.installed
+	$(BIN)/ruff check custom tests jobs benchmarks
+	$(BIN)/ruff format --check custom tests jobs benchmarks
+	$(BIN)/mypy
+
+study-fedmrg: $(VENV)/.installed
+	$(BIN)/python benchmarks/study_fedmrg.py --out studies/fedmrg
+
+study-real: $(VENV)/.installed
+	$(BIN)/python benchmarks/study_real.py --out studies/real
+
+embedded: $(VENV)/.installed
+	$(BIN)/python -m medflare.models.embedded.build $(if $(NOTES),--notes $(NOTES))
+
+clean:
+	rm -rf $(VENV) build custom/*.egg-info
