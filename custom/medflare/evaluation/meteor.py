@@ -42,13 +42,13 @@ def _program() -> Any:
     return program
 
 
-def meteor(references: Sequence[str], hypotheses: Sequence[str]) -> Statistic:
-    """METEOR of tokenised texts (entry i of both is study i); RuntimeError where Java is absent."""
+def meteor(references: Sequence[Sequence[str]], hypotheses: Sequence[str]) -> Statistic:
+    """METEOR of tokenised texts (one or more references a study); RuntimeError where Java is absent."""
     if not java_present():
         raise RuntimeError(SKIPPED)
     program = _program()
     with program.lock:
-        lines = [program._stat(h, [r]) for r, h in zip(references, hypotheses, strict=True)]
+        lines = [program._stat(h, list(r)) for r, h in zip(references, hypotheses, strict=True)]
     sums = np.asarray([[float(x) for x in line.split()] for line in lines]).reshape(-1, 23)
     whole = (sums[:, CHUNKS] == 1) & (sums[:, TEST_MATCHED] == sums[:, TEST])
     whole &= sums[:, REFERENCE_MATCHED] == sums[:, REFERENCE]

@@ -20,16 +20,20 @@ import numpy as np
 from medflare.evaluation.statistics import Array, Statistic, mean_statistic
 
 ORDERS = 4
+References = Sequence[Sequence[str]]  # of each study all its references; usually one
 
 
-def bleu_statistics(references: Sequence[str], hypotheses: Sequence[str]) -> dict[str, Statistic]:
+def bleu_statistics(references: References, hypotheses: Sequence[str]) -> dict[str, Statistic]:
     """Corpus BLEU-1..4 of tokenised texts as coco-caption computes it."""
     from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 
     scorer = BleuScorer(n=ORDERS)
     for reference, hypothesis in zip(references, hypotheses, strict=True):
-        scorer += (hypothesis, [reference])
-    rows = [[c["testlen"], c["reflen"][0], *c["guess"], *c["correct"]] for c in scorer.ctest]
+        scorer += (hypothesis, list(reference))
+    rows = []
+    for c in scorer.ctest:
+        closest = min((abs(length - c["testlen"]), length) for length in c["reflen"])[1]
+        rows.append([c["testlen"], closest, *c["guess"], *c["correct"]])
     sums = np.asarray(rows, dtype=np.float64).reshape(-1, 2 + 2 * ORDERS)
     return {
         f"bleu_{n}": Statistic(sums, functools.partial(_coco_bleu, order=n)) for n in range(1, ORDERS + 1)
@@ -77,16 +81,16 @@ def _sacre_bleu(sums: Array) -> Array:
     return np.where(scorable, np.exp(logs.mean(axis=-1)) * _brevity(ratio), 0.0)
 
 
-def rouge_l(references: Sequence[str], hypotheses: Sequence[str]) -> Statistic:
+def rouge_l(references: References, hypotheses: Sequence[str]) -> Statistic:
     """Mean ROUGE-L of tokenised texts; a report without any token scores 0."""
     from pycocoevalcap.rouge.rouge import Rouge
 
     scorer = Rouge()
     pairs = zip(references, hypotheses, strict=True)
-    return mean_statistic([scorer.calc_score([h], [r]) if h else 0.0 for r, h in pairs])
+    return mean_statistic([scorer.calc_score([h], r) if h else 0.0 for r, h in pairs])
 
 
-def cider(references: Sequence[str], hypotheses: Sequence[str]) -> Statistic:
+def cider(references: References, hypotheses: Sequence[str]) -> Statistic:
     """Mean CIDEr-D of tokenised texts.
 
     Document frequencies come from all references given and stay fixed under resampling; a resample with
@@ -94,7 +98,7 @@ def cider(references: Sequence[str], hypotheses: Sequence[str]) -> Statistic:
     """
     from pycocoevalcap.cider.cider import Cider
 
-    gold = {i: [text] for i, text in enumerate(references)}
+    gold = {i: list(texts) for i, texts in enumerate(references)}
     said = {i: [text] for i, text in enumerate(hypotheses)}
     with contextlib.redirect_stdout(io.StringIO()):
         return mean_statistic(Cider().compute_score(gold, said)[1])

@@ -52,8 +52,8 @@ def curves(record: RunRecord) -> Html:
         body += details(f"{len(charts) - SHOWN_AT_ONCE} more curves", more)
     if any("hcl" in name for name in ordered):
         body += paragraph(
-            "As the paper prints it, the contrastive loss leaves the positive pair out of its denominator; it "
-            "is then not bounded by zero, and negative values are normal.",
+            "As the paper prints it, the contrastive loss leaves the positive pair out of its denominator; "
+            "it is then not bounded by zero, and negative values are normal.",
             "why",
         )
     rows = [[entry.round + 1, *(_shown(entry.mean.get(name)) for name in ordered)] for entry in record.rounds]

@@ -83,7 +83,7 @@ def _table(record: RunRecord, rows: Sequence[Row]) -> Html:
     ]
     head = ["site", "adapter", "studies", *map(display_name, metrics)]
     numbered = "".join(f"<li>{safe(note)}</li>" for note in notes)
-    skipped = dict.fromkeys(f"{name}: {why}" for row in rows for name, why in row.skipped.items())
+    skipped = dict.fromkeys(why for row in rows for why in row.skipped.values())
     return Html(
         table(head, body, caption=CAPTION + " Best adapter of a site in bold.", left=2)
         + (f'<ol class="notes">{numbered}</ol>' if notes else "")
@@ -140,6 +140,8 @@ def _conditions(rows: Sequence[Row]) -> Html:
 
 def _everything(rows: Sequence[Row]) -> Html:
     names = dict.fromkeys(n for row in rows for n in row.metrics if not n.startswith(PER_CONDITION))
-    body = [[display_name(name), *(cell(row.metrics.get(name)) for row in rows)] for name in names]
+    body = [
+        [display_name(name), *(_cell(Cell(cell(row.metrics.get(name)))) for row in rows)] for name in names
+    ]
     head = ["score", *(f"{row.site} {row.adapter}" for row in rows)]
     return details("All scores", table(head, body, caption=CAPTION))

@@ -29,6 +29,7 @@ from medflare.evaluation.svg import (
 Points = Sequence[tuple[float, float]]
 COLOURS = 8
 MANY_POINTS = 40  # beyond this, lines carry no markers
+MANY_BARS = 120  # beyond this, neighbouring rounds share a bar
 
 
 def stretches(points: Points) -> list[Points]:
@@ -83,63 +84,80 @@ def traffic_chart(
     """Bytes per round stacked by site: sent by sites above the line, received by them below it.
 
     Args:
-        sent, received: site -> bytes, one value per entry of `rounds`.
+        sent, received: site -> bytes, one value per entry of `rounds`; long runs show means of neighbours.
     """
     frame = Frame(width=940, height=250, left=66)
-    top = max((sum(column) for column in zip(*sent.values(), strict=True)), default=0)
-    bottom = max((sum(column) for column in zip(*received.values(), strict=True)), default=0)
+    groups = _neighbours(len(rounds), MANY_BARS)
+    tables = [
+        {site: [sum(counts[i] for i in g) / len(g) for g in groups] for site, counts in table.items()}
+        for table in (sent, received)
+    ]
+    top, bottom = (max(map(sum, zip(*table.values(), strict=True)), default=0) for table in tables)
     marks = ticks(-bottom, top, 6)
     up = scale((marks[0], marks[-1]), frame.height - frame.bottom, -frame.inner_height)
-    step = frame.inner_width / max(len(rounds), 1)
-    width = max(step * 0.7, 0.6) if len(rounds) > 60 else min(step * 0.62, 46)
+    step = frame.inner_width / len(groups)
+    width = min(step * 0.66, 46)
     parts = y_axis(frame, marks, "bytes per round", lambda m: byte_size(abs(m)))
-    for place, label in enumerate(rounds):
+    for place, group in enumerate(groups):
         x = frame.left + step * (place + 0.5) - width / 2
-        for table, sign, verb in ((sent, 1, "sent"), (received, -1, "received")):
+        when = _span(rounds[group[0]], rounds[group[-1]])
+        for table, sign, verb in zip(tables, (1, -1), ("sent", "received"), strict=True):
             level = 0.0
             for site, counts in table.items():
                 y0, y1 = up(sign * level), up(sign * (level + counts[place]))
-                told = f"round {label}: {site} {verb} {byte_size(counts[place])}"
-                size = (width, abs(y1 - y0))
-                parts.append(rect((x, min(y0, y1)), size, f"bar {colours[site]}", told))
+                told = f"{when}: {site} {verb} {byte_size(counts[place])}"
+                parts.append(rect((x, min(y0, y1)), (width, abs(y1 - y0)), f"bar {colours[site]}", told))
                 level += counts[place]
+    parts += _round_axis(frame, rounds, frame.inner_width / len(rounds), frame.height - frame.bottom + 16)
+    words = f"Bytes per round by site, {byte_size(top)} up and {byte_size(bottom)} down at most."
+    return svg(frame, words, parts)
+
+
+def _neighbours(count: int, most: int) -> list[range]:
+    """Positions 0 to count in at most `most` runs of equal length."""
+    size = max(1, math.ceil(count / most))
+    return [range(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def _span(first: int, last: int) -> str:
+    return f"round {first}" if first == last else f"rounds {first} to {last}"
+
+
+def _round_axis(frame: Frame, rounds: Sequence[int], step: float, y: float) -> list[str]:
+    """Numbers of some rounds below columns of width `step`, and the word."""
     shown = set(round_marks(min(rounds), max(rounds)))
-    base = frame.height - frame.bottom
-    parts += [
-        text(frame.left + step * (i + 0.5), base + 16, str(r), "tick")
-        for i, r in enumerate(rounds)
-        if r in shown
+    parts = [
+        text(frame.left + step * (i + 0.5), y, str(r), "tick") for i, r in enumerate(rounds) if r in shown
     ]
-    parts.append(text(frame.left + frame.inner_width / 2, frame.height - 5, "round", "axis"))
-    return svg(
-        frame, f"Bytes per round by site, {byte_size(top)} up and {byte_size(bottom)} down at most.", parts
-    )
+    return [*parts, text(frame.left + step * len(rounds) / 2, y + 17, "round", "axis")]
 
 
 def presence_chart(rounds: Sequence[int], sites: Sequence[str], absent: Mapping[tuple[str, int], str]) -> str:
-    """One row per site, one mark per round: filled where its update was accepted, a cross where not."""
-    height = 22 * len(sites) + 44
-    frame = Frame(width=940, height=height, left=150, top=6)
-    step = min(frame.inner_width / max(len(rounds), 1), 60)
+    """One row per site: filled where its update was accepted, a cross where not."""
+    frame = Frame(width=940, height=22 * len(sites) + 44, left=150, top=6)
+    step = min(frame.inner_width / len(rounds), 60)
+    gap = 1.5 if step > 6 else 0.0
     parts: list[str] = []
     for row, site in enumerate(sites):
         y = frame.top + 22 * row
-        parts.append(
-            text(frame.left - 10, y + 14, site if len(site) < 22 else site[:20] + "…", "name", "end")
-        )
-        for place, label in enumerate(rounds):
-            x, reason = frame.left + step * place, absent.get((site, label))
-            told = f"{site}, round {label}: {reason or 'accepted'}"
-            parts.append(rect((x, y), (max(step - 1.5, 0.7), 18), "gone" if reason else "here", told))
+        name = site if len(site) < 22 else site[:20] + "…"
+        parts.append(text(frame.left - 10, y + 14, name, "name", "end"))
+        reasons = [absent.get((site, label), "") for label in rounds]
+        for start, stop in _runs(reasons) if not gap else [(i, i + 1) for i in range(len(rounds))]:
+            x, reason = frame.left + step * start, reasons[start]
+            told = f"{site}, {_span(rounds[start], rounds[stop - 1])}: {reason or 'accepted'}"
+            size = (step * (stop - start) - gap, 18.0)
+            parts.append(rect((x, y), size, "gone" if reason else "here", told))
             if reason and step > 9:
                 parts.append(text(x + step / 2 - 0.7, y + 14, "×", "cross"))
-    shown = set(round_marks(min(rounds), max(rounds)))
-    base = frame.top + 22 * len(sites) + 12
-    parts += [
-        text(frame.left + step * (i + 0.5), base, str(r), "tick") for i, r in enumerate(rounds) if r in shown
-    ]
-    parts.append(text(frame.left + step * len(rounds) / 2, base + 17, "round", "axis"))
+    parts += _round_axis(frame, rounds, step, frame.top + 22 * len(sites) + 12)
     return svg(frame, f"Which of {len(sites)} sites took part in which of {len(rounds)} rounds.", parts)
+
+
+def _runs(values: Sequence[str]) -> list[tuple[int, int]]:
+    """Half-open stretches of equal values, so that a thousand rounds are a few boxes."""
+    starts = [i for i, value in enumerate(values) if i == 0 or value != values[i - 1]]
+    return list(zip(starts, [*starts[1:], len(values)], strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

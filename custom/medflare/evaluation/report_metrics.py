@@ -47,6 +47,11 @@ def tokenised(texts: Sequence[str]) -> list[str]:
     return [" ".join(tokens(text)) for text in texts]
 
 
+def one_each(texts: Sequence[str]) -> list[list[str]]:
+    """Studies with one reference each, as the metrics expect them."""
+    return [[text] for text in texts]
+
+
 def report_statistics(references: Sequence[str], hypotheses: Sequence[str]) -> dict[str, Statistic]:
     """BLEU-1..4, ROUGE-L, CIDEr and sacreBLEU of raw texts; tokenised here where the metric needs it.
 
@@ -57,11 +62,11 @@ def report_statistics(references: Sequence[str], hypotheses: Sequence[str]) -> d
             f"Found {len(references)} references and {len(hypotheses)} generated reports; "
             "both lists must hold the same studies, at least one."
         )
-    gold, said = tokenised(references), tokenised(hypotheses)
-    published = [
-        [" ".join(clean_report(text, "r2gen").split()) for text in texts]
-        for texts in (references, hypotheses)
+    gold, said = one_each(tokenised(references)), tokenised(hypotheses)
+    plain = [
+        [" ".join(clean_report(t, "r2gen").split()) for t in texts] for texts in (references, hypotheses)
     ]
+    published = one_each(plain[0]), plain[1]
     return {
         **overlap.bleu_statistics(gold, said),
         "rouge_l": overlap.rouge_l(gold, said),
@@ -106,7 +111,7 @@ def evaluate_reports(
     found = report_statistics(references, hypotheses)
     skipped: dict[str, str] = {}
     if meteor_program.java_present():
-        found["meteor"] = meteor_program.meteor(tokenised(references), tokenised(hypotheses))
+        found["meteor"] = meteor_program.meteor(one_each(tokenised(references)), tokenised(hypotheses))
     else:
         skipped["meteor"] = meteor_program.SKIPPED
     codes = rule_codes(hypotheses) if predicted_codes is None else predicted_codes

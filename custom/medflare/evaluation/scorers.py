@@ -126,7 +126,8 @@ def optional_statistics(
             except ImportError as error:
                 reason = f"skipped: {name} needs a package ({error}); pip install {row.package}"
             except Exception as error:  # a foreign scorer may raise anything
-                reason = f"skipped: {name} failed: {type(error).__name__}: {str(error).splitlines()[:1]}"
+                said = (str(error).splitlines() or [""])[0]
+                reason = f"skipped: {name} failed: {type(error).__name__}: {said}"
         if reason:
             skipped[name] = reason
     return found, skipped

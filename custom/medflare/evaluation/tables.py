@@ -25,12 +25,16 @@ NAMES: dict[str, str] = {
     "rouge_l": "ROUGE-L",
     "cider": "CIDEr",
     "sacrebleu": "sacreBLEU",
+    **{f"r2gen_bleu_{n}": f"BLEU-{n}, R2Gen's rules" for n in range(1, 5)},
+    "r2gen_rouge_l": "ROUGE-L, R2Gen's rules",
     "label_precision": "label P",
     "label_recall": "label R",
     "label_f1": "label F1",
-    "label_micro_f1": "micro F1",
-    "label_macro_f1": "macro F1",
-    "label_micro5_f1": "micro F1 (5)",
+    **{
+        f"label_{kind}_{ratio}": f"{kind.removesuffix('5')} {short}{' (5)' if kind == 'micro5' else ''}"
+        for kind in ("micro", "macro", "micro5")
+        for ratio, short in (("precision", "P"), ("recall", "R"), ("f1", "F1"))
+    },
     "bertscore_f1": "BERTScore F1",
     "chexbert_f1": "CheXbert F1",
     "chexbert_micro_f1": "CheXbert micro F1",

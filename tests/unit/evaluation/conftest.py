@@ -13,13 +13,14 @@ import pytest
 from PIL import Image
 
 from medflare.cohort.records import CONDITIONS
+from medflare.evaluation.label_metrics import condition_statistics, label_statistics
 from medflare.evaluation.predictions import (
     Prediction,
     compare_predictions,
     relative_image,
     write_predictions,
 )
-from medflare.evaluation.report_metrics import Evaluation, label_statistics, report_statistics
+from medflare.evaluation.report_metrics import Evaluation, report_statistics
 from medflare.evaluation.run_record import (
     EvaluationRecord,
     RoundRecord,
@@ -84,7 +85,8 @@ def invent_studies(folder: Path, site: str, adapter: str, skill: float, count: i
 
 def score(items: list[Prediction]) -> Evaluation:
     found = report_statistics([p.reference for p in items], [p.generated for p in items])
-    found |= label_statistics([p.gold_codes for p in items], [p.predicted_codes for p in items])
+    gold, said = [p.gold_codes for p in items], [p.predicted_codes for p in items]
+    found |= label_statistics(gold, said) | condition_statistics(gold, said)
     return Evaluation(bootstrap(found), {"meteor": "skipped: METEOR needs Java"}, found)
 
 

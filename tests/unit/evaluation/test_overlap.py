@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text metrics against hand computation, published numbers and the libraries they come from."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from medflare.evaluation import meteor as meteor_program
+from medflare.evaluation import report_metrics
+from medflare.evaluation.overlap import bleu_statistics, cider, rouge_l, sacrebleu_statistic
+from medflare.evaluation.report_metrics import report_statistics, tokenised
+from medflare.evaluation.statistics import bootstrap
+
+DATA = Path(os.environ.get("MEDFLARE_DATA", Path(__file__).parents[3].parent / "shared" / "data"))
+needs_references = pytest.mark.skipif(
+    not (DATA / "metric_refs").exists(), reason=f"no metric_refs in {DATA}; set MEDFLARE_DATA"
+)
+needs_java = pytest.mark.skipif(not meteor_program.java_present(), reason="METEOR needs Java")
+CORPUS = "corpus(hyp.txt vs ref1.txt,ref2.txt)"
+TEXTS = [
+    ("no acute disease .", "no acute cardiopulmonary disease ."),
+    ("the heart is enlarged .", "the heart size is normal ."),
+    ("small left pleural effusion .", "small left effusion ."),
+    ("lungs are clear .", ""),
+]
+REFERENCES, HYPOTHESES = [r for r, _ in TEXTS], [h for _, h in TEXTS]
+
+
+def nlg_eval() -> tuple[list[list[str]], list[str], dict[str, float]]:
+    folder = DATA / "metric_refs" / "nlg_eval"
+    said, one, two = (
+        (folder / name).read_text(encoding="utf-8").splitlines()
+        for name in ("hyp.txt", "ref1.txt", "ref2.txt")
+    )
+    expected = json.loads((folder / "expected.json").read_text(encoding="utf-8"))
+    return [list(pair) for pair in zip(one, two, strict=True)], said, expected[CORPUS]
+
+
+@needs_references
+def test_bleu_rouge_and_cider_give_nlg_evals_published_numbers() -> None:
+    references, said, expected = nlg_eval()
+    found = bleu_statistics(references, said)
+    for n in range(1, 5):
+        assert found[f"bleu_{n}"].value == pytest.approx(expected[f"Bleu_{n}"], abs=1e-6)
+    assert rouge_l(references, said).value == pytest.approx(expected["ROUGE_L"], abs=1e-6)
+    assert cider(references, said).value == pytest.approx(expected["CIDEr"], abs=1e-6)
+
+
+@needs_references
+@needs_java
+def test_meteor_gives_nlg_evals_published_number() -> None:
+    references, said, expected = nlg_eval()
+    assert meteor_program.meteor(references, said).value == pytest.approx(expected["METEOR"], abs=1e-6)
+
+
+@needs_java
+def test_meteor_of_sums_is_the_programs_own_corpus_score() -> None:
+    gold = {i: [text] for i, text in enumerate(REFERENCES)}
+    said = {i: [text] for i, text in enumerate(HYPOTHESES)}
+    total, each = meteor_program._program().compute_score(gold, said)
+    found = meteor_program.meteor(list(gold.values()), HYPOTHESES)
+    assert found.value == pytest.approx(total, abs=1e-12)
+    # a study matched in one piece counts as unfragmented, alone as in a corpus
+    np.testing.assert_allclose(found.score(found.sums), each, atol=1e-12)
+
+
+def test_meteor_without_java_is_skipped_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    codes = [[0] * 14] * 4
+    found = report_metrics.evaluate_reports(REFERENCES, HYPOTHESES, codes, codes, replicates=10)
+    assert found.skipped["meteor"] == "skipped: METEOR needs Java"
+    assert "meteor" not in found.estimates
+
+
+def test_bleu_by_hand() -> None:
+    """2 of 3 words, 1 of 2 bigrams, no trigram; four words against three: exp(1 - 4/3)."""
+    found = bleu_statistics([["a b c d"]], ["a b x"])
+    brevity = math.exp(1 - 4 / 3)
+    assert found["bleu_1"].value == pytest.approx(brevity * 2 / 3)
+    assert found["bleu_2"].value == pytest.approx(brevity * math.sqrt(2 / 3 * 1 / 2))
+    assert found["bleu_3"].value < 1e-4
+
+
+def test_corpus_bleu_sums_counts_and_does_not_average_sentences() -> None:
+    found = bleu_statistics([["a b c d"], ["e f"]], ["a b c d", "x y"])["bleu_1"]
+    assert found.value == pytest.approx(4 / 6)
+    assert np.mean(found.score(found.sums)) == pytest.approx(1 / 2)
+
+
+def test_bleu_of_the_identity_resample_is_pycocoevalcaps() -> None:
+    from pycocoevalcap.bleu.bleu import Bleu
+
+    gold = {i: [text] for i, text in enumerate(REFERENCES)}
+    said = {i: [text] for i, text in enumerate(HYPOTHESES)}
+    expected = Bleu(4).compute_score(gold, said, verbose=0)[0]
+    found = bleu_statistics(list(gold.values()), HYPOTHESES)
+    for n, value in enumerate(expected, start=1):
+        item = found[f"bleu_{n}"]
+        assert item.score(np.ones((1, 4)) @ item.sums)[0] == pytest.approx(value, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("references", "said"),
+    [
+        (REFERENCES, HYPOTHESES),
+        (["The heart is big."], ["The heart is small."]),
+        (["a b c d e"], ["v w x y z"]),
+        (["a b c d e f"], ["a b"]),
+        (["a b c d e f g"], ["a c e g x f b"]),
+    ],
+)
+def test_sacrebleu_of_sums_is_sacrebleus(references: list[str], said: list[str]) -> None:
+    import sacrebleu
+
+    expected = sacrebleu.corpus_bleu(said, [references]).score / 100
+    assert sacrebleu_statistic(references, said).value == pytest.approx(expected, abs=1e-9)
+
+
+@needs_references
+def test_rouge_l_agrees_with_rouge_score_on_real_sentences() -> None:
+    """pltrdy/rouge's own ROUGE-L is an older variant, hence only its texts serve (SOURCE.md)."""
+    from rouge_score.rouge_scorer import RougeScorer
+
+    pairs = json.loads((DATA / "metric_refs" / "pltrdy_rouge" / "data.json").read_text(encoding="utf-8"))
+    scorer, beta = RougeScorer(["rougeL"]), 1.2
+    for pair in pairs:
+        reference, said = (
+            "".join(c if c.isalnum() else " " for c in pair[k]).lower() for k in ("ref", "hyp")
+        )
+        reference, said = " ".join(reference.split()), " ".join(said.split())
+        theirs = scorer.score(reference, said)["rougeL"]
+        p, r = theirs.precision, theirs.recall
+        assert rouge_l([[reference]], [said]).value == pytest.approx(
+            (1 + beta**2) * p * r / (r + beta**2 * p)
+        )
+
+
+def test_identical_reports_score_full_marks_and_an_empty_one_nothing() -> None:
+    same = report_statistics(REFERENCES, REFERENCES)
+    assert {round(same[name].value, 6) for name in ("bleu_4", "rouge_l", "sacrebleu", "r2gen_bleu_4")} == {
+        1.0
+    }
+    empty = report_statistics(REFERENCES, [""] * 4)
+    assert max(empty[name].value for name in ("bleu_1", "rouge_l", "cider", "sacrebleu")) == pytest.approx(
+        0, abs=1e-9
+    )
+
+
+def test_tokens_are_lower_case_words_and_marks() -> None:
+    assert tokenised(["No X-ray, 2.5 cm."]) == ["no x-ray , 2.5 cm ."]
+
+
+def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    bootstrap(report_statistics(REFERENCES, HYPOTHESES), replicates=10)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_report_statistics_score_each_study_against_its_one_reference() -> None:
+    from pycocoevalcap.bleu.bleu import Bleu
+
+    gold = {i: [text] for i, text in enumerate(tokenised(REFERENCES))}
+    said = {i: [text] for i, text in enumerate(tokenised(HYPOTHESES))}
+    found = report_statistics(REFERENCES, HYPOTHESES)
+    assert found["bleu_4"].value == pytest.approx(Bleu(4).compute_score(gold, said, verbose=0)[0][3])
+
+
+def test_lists_of_different_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="3 references and 4 generated"):
+        report_statistics(REFERENCES[:3], HYPOTHESES)

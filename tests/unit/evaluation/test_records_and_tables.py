@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is written about a run: the record, predictions, tables."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from medflare.errors import DataError
+from medflare.evaluation.predictions import read_predictions, write_predictions
+from medflare.evaluation.run_record import ComparisonRecord, Estimate, EvaluationRecord, read_record
+from medflare.evaluation.tables import curve_name, display_name, markdown_table, results_table, rows_of
+
+
+def test_a_record_survives_writing_and_reading(run_folder: Path, tmp_path: Path) -> None:
+    record = read_record(run_folder)
+    record.write(tmp_path / "copy" / "run.json")
+    assert read_record(tmp_path / "copy") == record
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize(("place", "name"), [((), "colour"), (("rounds", 0), "loss")])
+def test_a_record_with_an_unknown_key_is_refused(
+    run_folder: Path, tmp_path: Path, place: tuple, name: str
+) -> None:
+    data = json.loads((run_folder / "run.json").read_text(encoding="utf-8"))
+    inner = data
+    for step in place:
+        inner = inner[step]
+    inner[name] = 1
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(DataError, match=name):
+        read_record(path)
+
+
+def test_a_missing_record_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there is no run record"):
+        read_record(tmp_path)
+
+
+def test_predictions_survive_writing_and_reading(run_folder: Path, tmp_path: Path) -> None:
+    items = read_predictions(run_folder / "predictions_site-1_generic.jsonl")
+    assert len(items) == 24
+    assert read_predictions(write_predictions(tmp_path / "p.jsonl", items)) == items
+    assert not Path(items[0].image or "/").is_absolute()
+
+
+@pytest.mark.parametrize("damage", ['{"study_id": "a"}', "not json", None])
+def test_a_damaged_predictions_file_names_its_line(
+    run_folder: Path, tmp_path: Path, damage: str | None
+) -> None:
+    lines = (run_folder / "predictions_site-1_generic.jsonl").read_text(encoding="utf-8").splitlines()
+    lines[1] = damage or lines[1].replace('"site":', '"Site":')
+    path = tmp_path / "p.jsonl"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(DataError, match=r"p\.jsonl:2"):
+        read_predictions(path)
+
+
+def evaluation(adapter: str, value: float) -> EvaluationRecord:
+    return EvaluationRecord.model_validate(
+        {
+            "site": "site-1",
+            "role": "participant",
+            "adapter": adapter,
+            "split": "test",
+            "studies": 10,
+            "metrics": {"bleu_4": Estimate(value=value, low=value - 0.1, high=value + 0.1)},
+        }
+    )
+
+
+def test_markdown_bolds_the_best_and_admits_what_is_not_significant(run_folder: Path) -> None:
+    record = read_record(run_folder)
+    record.evaluations = [evaluation("generic", 0.4), evaluation("personalised", 0.5)]
+    record.comparisons = [
+        ComparisonRecord(
+            metric="bleu_4",
+            site="site-1",
+            ours="FedMRG generic",
+            theirs="FedMRG personalised",
+            value=-0.1,
+            low=-0.25,
+            high=0.05,
+            p=0.2,
+        )
+    ]
+    text = markdown_table(rows_of([record]), None, record.comparisons)
+    assert "| site-1 | FedMRG generic | 10 | 40.0 [30.0, 50.0] |" in text
+    assert "| site-1 | FedMRG personalised | 10 | **50.0 [40.0, 60.0]** (1) |" in text
+    assert "1. BLEU-4 at site-1: FedMRG personalised is not significantly better than FedMRG generic" in text
+    assert "+10.0 [-5.0, +25.0], p = 0.2" in text
+
+
+def test_a_significant_difference_needs_no_note(run_folder: Path) -> None:
+    record = read_record(run_folder)
+    record.comparisons = [item.model_copy(update={"p": 0.01}) for item in record.comparisons]
+    assert "not significantly" not in markdown_table(rows_of([record]), None, record.comparisons)
+
+
+def test_the_terminal_table_shows_sites_intervals_and_unseen(run_folder: Path) -> None:
+    record = read_record(run_folder)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(results_table(rows_of([record]), ["bleu_4", "label_f1"], record.comparisons))
+    text = console.export_text()
+    assert "site-4 (unseen)" in text
+    assert text.count("[") >= 14
+
+
+def test_rows_are_json(run_folder: Path) -> None:
+    rows = [row.as_json() for row in rows_of([read_record(run_folder)])]
+    assert json.loads(json.dumps(rows)) == rows
+    assert {row["role"] for row in rows} == {"participant", "unseen"}
+    assert rows[-1]["site"] == "site-4"
+
+
+def test_names_are_the_papers() -> None:
+    assert display_name("bleu_4") == "BLEU-4"
+    assert curve_name("val_bleu_4") == "BLEU-4, validation"
+    assert curve_name("train_loss_hcl") == "contrastive loss, training"

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optional scorers: run with local weights, otherwise one clear line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from medflare.errors import ConfigError
+from medflare.evaluation.scorers import SCORERS, optional_statistics
+
+REFERENCES, HYPOTHESES = (
+    ["no effusion", "the heart is big", "clear lungs"],
+    ["the heart is big", "", "clear lungs"],
+)
+
+
+@pytest.mark.parametrize("name", SCORERS)
+def test_without_weights_a_scorer_is_skipped_in_one_line(name: str, tmp_path: Path) -> None:
+    assert optional_statistics(REFERENCES, HYPOTHESES, {})[1][name].endswith(f"(setting scorers.{name})")
+    for folder, words in ((tmp_path / "absent", "there is no"), (tmp_path, "lacks")):
+        line = optional_statistics(REFERENCES, HYPOTHESES, {name: folder})[1][name]
+        assert words in line
+        assert "\n" not in line
+
+
+def test_an_unknown_scorer_is_refused_with_the_choices() -> None:
+    with pytest.raises(ConfigError, match=r"no such scorer bleurt.*bertscore"):
+        optional_statistics(REFERENCES, HYPOTHESES, {"bleurt": "x"})
+
+
+def test_a_scorer_that_breaks_is_skipped_and_says_why(tmp_path: Path) -> None:
+    for name in SCORERS["bertscore"].needs:
+        (tmp_path / name).write_text("{}", encoding="utf-8")
+    found, skipped = optional_statistics(REFERENCES, HYPOTHESES, {"bertscore": tmp_path})
+    assert found == {}
+    assert skipped["bertscore"].startswith("skipped: bertscore")
+
+
+def test_bertscore_runs_from_a_local_folder_and_keeps_the_order_of_studies(tmp_path: Path) -> None:
+    pytest.importorskip("torchmetrics")
+    import torch
+    from transformers import BertConfig, BertModel, BertTokenizer
+
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *["no", "effusion", "the", "heart", "is", "big", "clear", "lungs"],
+    ]
+    (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(words),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+    )
+    BertModel(config).save_pretrained(tmp_path)
+    BertTokenizer(str(tmp_path / "vocab.txt"), model_max_length=64).save_pretrained(tmp_path)
+    found, skipped = optional_statistics(REFERENCES, HYPOTHESES, {"bertscore": tmp_path})
+    assert "bertscore" not in skipped, skipped
+    values = found["bertscore_f1"].sums[:, 0]
+    assert values[2] == pytest.approx(1, abs=1e-4)
+    assert values[1] == 0
+    assert values[0] < 0.99

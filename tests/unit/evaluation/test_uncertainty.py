@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bootstrap, paired tests and seeds: coverage, identities, speed."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from medflare.evaluation.label_metrics import label_statistics
+from medflare.evaluation.report_metrics import report_statistics
+from medflare.evaluation.statistics import (
+    Statistic,
+    bootstrap,
+    difference_over_seeds,
+    mean_statistic,
+    over_seeds,
+    paired_difference,
+    permutation_test,
+    pooled,
+)
+
+WORDS = np.array(
+    [
+        "the",
+        "heart",
+        "lungs",
+        "are",
+        "is",
+        "clear",
+        "enlarged",
+        "no",
+        "effusion",
+        "left",
+        "right",
+        "small",
+        "large",
+    ]
+)
+
+
+def corpus(count: int, seed: int) -> tuple[list[str], list[str]]:
+    """Random reports of 16 words and copies with three words in ten replaced."""
+    rng = np.random.default_rng(seed)
+    gold, other = rng.choice(WORDS, (2, count, 16))
+    said = np.where(rng.random(gold.shape) < 0.7, gold, other)
+    return [" ".join(row) for row in gold], [" ".join(row) for row in said]
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_promise() -> None:
+    rng = np.random.default_rng(1)
+    hits = 0
+    for trial in range(300):
+        found = bootstrap({"x": mean_statistic(rng.normal(0.3, 1, 60))}, replicates=400, seed=trial)["x"]
+        hits += found.low <= 0.3 <= found.high
+    assert 0.90 <= hits / 300 <= 0.98
+
+
+def test_interval_of_a_mean_matches_the_normal_one() -> None:
+    values = np.random.default_rng(2).normal(0, 1, 400)
+    found = bootstrap({"x": mean_statistic(values)}, replicates=4000)["x"]
+    half = 1.96 * values.std() / 20
+    assert found.value == pytest.approx(values.mean())
+    assert (found.high - found.low) / 2 == pytest.approx(half, rel=0.06)
+
+
+def test_fast_path_equals_an_obviously_right_loop() -> None:
+    item = report_statistics(*corpus(12, 0))["bleu_4"]
+    rng = np.random.default_rng(5)
+    picks = rng.integers(12, size=(200, 12))
+    slow = [Statistic(item.sums[rows], item.score).value for rows in picks]
+    found = bootstrap({"x": item}, replicates=200, seed=5)["x"]
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(slow, [0.025, 0.975])))
+
+
+def test_a_thousand_replicates_of_all_metrics_on_500_studies_take_under_a_second() -> None:
+    rng = np.random.default_rng(0)
+    found = report_statistics(*corpus(500, 0))
+    found |= label_statistics(rng.integers(0, 4, (500, 14)), rng.integers(0, 4, (500, 14)))
+    started = time.process_time()
+    bootstrap(found, replicates=1000)
+    assert time.process_time() - started < 1
+
+
+def test_the_same_seed_gives_the_same_interval() -> None:
+    item = {"x": mean_statistic(np.arange(20.0))}
+    assert bootstrap(item, seed=3) == bootstrap(item, seed=3)
+    assert bootstrap(item, seed=3) != bootstrap(item, seed=4)
+
+
+def test_identical_systems_differ_by_zero_with_p_one() -> None:
+    item = report_statistics(*corpus(30, 0))["bleu_4"]
+    found = paired_difference(item, item)
+    assert (found.value, found.low, found.high, found.p) == (0, 0, 0, 1)
+    assert permutation_test(item, item) == 1
+    assert not found.significant
+
+
+def test_a_clear_difference_is_found_and_pairing_is_what_finds_it() -> None:
+    rng = np.random.default_rng(0)
+    hard = rng.normal(0, 5, 100)
+    ours, theirs = mean_statistic(hard + 0.5 + rng.normal(0, 0.5, 100)), mean_statistic(hard)
+    found = paired_difference(ours, theirs)
+    assert found.low > 0
+    assert found.p < 0.01
+    assert permutation_test(ours, theirs) < 0.01
+    alone = bootstrap({"ours": ours, "theirs": theirs})
+    assert alone["ours"].low < alone["theirs"].high
+
+
+def test_p_values_of_equal_systems_are_not_small_too_often() -> None:
+    rng = np.random.default_rng(3)
+    pairs = [(mean_statistic(rng.normal(size=40)), mean_statistic(rng.normal(size=40))) for _ in range(200)]
+    for test in (lambda a, b: paired_difference(a, b, replicates=300).p, lambda a, b: permutation_test(a, b)):
+        share = np.mean([test(a, b) < 0.05 for a, b in pairs])
+        assert share <= 0.10
+
+
+def test_patients_with_several_studies_widen_the_interval() -> None:
+    values = np.repeat(np.random.default_rng(0).normal(size=50), 6)
+    patients = [f"p{i // 6}" for i in range(300)]
+    single = bootstrap({"x": mean_statistic(values)})["x"]
+    grouped = bootstrap({"x": mean_statistic(values)}, groups=patients)["x"]
+    ratio = (grouped.high - grouped.low) / (single.high - single.low)
+    assert grouped.value == pytest.approx(single.value)
+    assert ratio == pytest.approx(6**0.5, rel=0.15)
+
+
+def test_one_seed_over_seeds_is_the_plain_bootstrap() -> None:
+    item = mean_statistic(np.random.default_rng(0).normal(size=80))
+    assert over_seeds([item]) == bootstrap({"x": item})["x"]
+
+
+def test_seeds_that_disagree_widen_the_interval() -> None:
+    values = np.random.default_rng(0).normal(size=200)
+    alike = over_seeds([mean_statistic(values)] * 3)
+    apart = over_seeds([mean_statistic(values + shift) for shift in (-1, 0, 1)])
+    assert apart.value == pytest.approx(alike.value)
+    assert apart.high - apart.low > 2 * (alike.high - alike.low)
+
+
+def test_difference_over_seeds_of_a_constant_gain_is_that_gain() -> None:
+    runs = [mean_statistic(np.random.default_rng(s).normal(size=50)) for s in range(3)]
+    better = [mean_statistic(run.sums[:, 0] + 0.25) for run in runs]
+    found = difference_over_seeds(better, runs)
+    assert (found.value, found.low, found.high) == pytest.approx((0.25, 0.25, 0.25))
+    assert found.p < 0.01
+
+
+def test_pooling_sites_counts_every_study_once() -> None:
+    assert pooled([mean_statistic([1.0, 0.0]), mean_statistic([1.0])]).value == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("other", [mean_statistic([1.0, 2.0]), mean_statistic([])])
+def test_unpaired_systems_are_refused(other: Statistic) -> None:
+    with pytest.raises(ValueError, match="studies"):
+        paired_difference(mean_statistic([1.0, 2.0, 3.0]), other)
+
+
+def test_group_names_must_match_studies() -> None:
+    with pytest.raises(ValueError, match="2 group names for 3 studies"):
+        bootstrap({"x": mean_statistic([1.0, 2.0, 3.0])}, groups=["a", "b"])
