@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from medflare.errors import DataError
+from medflare.evaluation.run_record import Estimate, EvaluationRecord
 from medflare.learners.base import RoundPlan, SharedSpec, State, Update, check_state
 
 ADAPTER = "adapter.base_model.model.layer.lora_A.weight"
@@ -94,7 +95,7 @@ class ToyLearner:
         if text == "DataError":
             raise DataError("patient John Doe has no image")
         if text:
-            raise KeyError(text)
+            raise KeyError("patient John Doe")
 
     def _spoil(self, update: Update, kind: str | None) -> Update:
         """A broken update of the kind a test asks for."""
@@ -117,9 +118,20 @@ class ToyLearner:
     def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
         return {"loss": ((self.x @ self.w - self.y) ** 2).mean().item()}
 
-    def finish(self, plan: RoundPlan, folder: Path) -> dict[str, float]:
-        (folder / "predictions.txt").write_text(f"{self.site} {self.bias.item()}", encoding="utf-8")
-        return self.evaluate("test", plan)
+    def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
+        (folder / "predictions.jsonl").write_text(f"{self.site} {self.bias.item()}", encoding="utf-8")
+        loss = self.evaluate("test", plan)["loss"]
+        return [
+            EvaluationRecord(
+                site=self.site,
+                role="participant",
+                adapter="generic",
+                split="test",
+                studies=len(self.x),
+                metrics={"loss": Estimate(value=loss, low=loss, high=loss)},
+                predictions="predictions.jsonl",
+            )
+        ]
 
     def local_state(self) -> tuple[State, dict[str, Any]]:
         return {"bias": self.bias, "momentum": self.momentum}, {"position": self.position, "fits": self.fits}

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from torch import Tensor
 
+from medflare.evaluation.run_record import EvaluationRecord
 from medflare.federation import wire
 from medflare.federation.failures import EgressError
 from medflare.federation.worker_session import Result
@@ -28,7 +30,7 @@ FACTS: dict[str, frozenset[str]] = {
     "initialise": frozenset({"seconds"}),
     "fit": frozenset({"examples", "metrics", "seconds"}),
     "evaluate": frozenset({"metrics", "seconds"}),
-    "finish": frozenset({"metrics", "seconds"}),
+    "finish": frozenset({"evaluations", "seconds"}),
 }
 """The facts each task may answer with."""
 DESCRIPTION = frozenset(
@@ -81,6 +83,8 @@ class Egress:
         described = set(result.facts.get("describe", {}))
         problems += [f"description '{key}'" for key in sorted(described - DESCRIPTION)]
         problems += _metric_problems(result.facts.get("metrics", {}))
+        for item in result.facts.get("evaluations", []):
+            problems += _evaluation_problems(item, self.site)
         problems += _tensor_problems(result.tensors, self._allowed(task))
         if problems:
             raise EgressError(f"{task}: not declared, so it stays here: {'; '.join(problems[:8])}.")
@@ -122,6 +126,20 @@ def _tensor_problems(tensors: Mapping[str, Tensor], allowed: SharedSpec) -> list
             problems.append(f"tensor '{name}'")
         elif tuple(value.shape) != tuple(allowed[name][0]):
             problems.append(f"tensor '{name}' of shape {tuple(value.shape)}")
+    return problems
+
+
+def _evaluation_problems(item: Mapping[str, Any], site: str) -> list[str]:
+    """An evaluation is one site's aggregates and the bare name of a file that stays here."""
+    try:
+        record = EvaluationRecord.model_validate(item)
+    except ValidationError as error:
+        return [f"evaluation with {error.error_count()} fields of another kind"]
+    problems = _metric_problems({name: found.value for name, found in record.metrics.items()})
+    if record.site != site:
+        problems.append(f"evaluation of site '{record.site}'")
+    if record.predictions is not None and Path(record.predictions).name != record.predictions:
+        problems.append("path of the predictions")
     return problems
 
 

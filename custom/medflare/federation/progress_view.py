@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -91,18 +92,19 @@ def line(event: dict[str, Any]) -> str:
     return f"{event['phase']}: {facts}" if facts else str(event["phase"])
 
 
-def live(console: Console | None = None) -> tuple[Live, Callable[[dict[str, Any]], None]]:
+def live(
+    console: Console | None = None,
+) -> tuple[AbstractContextManager[Any], Callable[[dict[str, Any]], None]]:
     """(context manager that draws, function that takes events); plain lines where there is no terminal."""
     console = console or Console()
+    if not console.is_terminal:
+        return nullcontext(), lambda event: console.print(line(event), highlight=False, soft_wrap=True)
     board = Board()
-    display = Live(board.table(), console=console, refresh_per_second=4, auto_refresh=console.is_terminal)
+    display = Live(board.table(), console=console, refresh_per_second=4)
 
     def take(event: dict[str, Any]) -> None:
         board.take(event)
-        if console.is_terminal:
-            display.update(board.table())
-        else:
-            console.print(line(event), highlight=False, soft_wrap=True)
+        display.update(board.table())
 
     return display, take
 

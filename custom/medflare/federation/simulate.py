@@ -173,8 +173,9 @@ def judge(workspace: Path) -> RunRecord:
         raise RunError(f"no round ran: the server wrote no run.json.{_last_error(log)} Log: {log}")
     record = read_record(folder)
     if record.status != "completed":
-        reason = record.reason or "the run ended without a word"
-        raise RunError(f"the run is {record.status}: {reason} Log: {log}")
+        reason = record.reason or "the run ended without a word."
+        more = "" if record.status == "failed" else _last_error(log)
+        raise RunError(f"the run is {record.status}: {reason}{more} Log: {log}")
     if not readable(folder / "result" / FINAL):
         raise RunError(f"the run completed but its adapter cannot be opened: {folder / 'result' / FINAL}")
     return record
@@ -185,4 +186,4 @@ def _last_error(log: Path) -> str:
     if not log.exists():
         return ""
     lines = [line for line in log.read_text(errors="replace").splitlines() if "Error" in line]
-    return f" Last error: {lines[-1].strip()[:400]}" if lines else ""
+    return f" Last error: {lines[-1].strip()[:600]}" if lines else ""

@@ -110,11 +110,13 @@ class ProcessWorker(Worker):
 
     def _exchange(self, message: dict[str, Any], until: float, aborted: Callable[[], bool]) -> dict[str, Any]:
         """Sends a message and waits for its answer; kills the process when it must."""
-        assert self._channel is not None
+        channel, process = self._channel, self.process
+        assert channel is not None
+        assert process is not None
         try:
-            self._channel.sendall((json.dumps(message) + "\n").encode())
+            channel.sendall((json.dumps(message) + "\n").encode())
             while True:
-                line = self._read_line()
+                line = self._read_line(channel)
                 if line is not None:
                     answer: dict[str, Any] = json.loads(line)
                     if answer["number"] == message["number"]:
@@ -123,20 +125,18 @@ class ProcessWorker(Worker):
                     raise TaskError(Failure(Code.ABORTED, "the job was stopped."))
                 elif time.monotonic() > until:
                     raise TaskError(Failure(Code.DEADLINE, f"{message['task']} passed its deadline."))
-        except OSError:
-            code = self._exit_code()
-            raise TaskError(
-                Failure(Code.WORKER_DIED, f"the worker process ended with {code}. {SEE_LOG}")
-            ) from None
+        except (OSError, ValueError):  # the worker closed its end, or somebody closed ours
+            text = f"the worker process ended with {_exit_of(process)}. {SEE_LOG}"
+            self.close()
+            raise TaskError(Failure(Code.WORKER_DIED, text)) from None
         except TaskError:
             self.close()
             raise
 
-    def _read_line(self) -> bytes | None:
+    def _read_line(self, channel: socket.socket) -> bytes | None:
         """The next line, or None if there is none yet; OSError when the worker has gone."""
-        assert self._channel is not None
-        if b"\n" not in self._buffer and select.select([self._channel], [], [], _POLL)[0]:
-            chunk = self._channel.recv(1 << 16)
+        if b"\n" not in self._buffer and select.select([channel], [], [], _POLL)[0]:
+            chunk = channel.recv(1 << 16)
             if not chunk:
                 raise ConnectionResetError
             self._buffer += chunk
@@ -145,26 +145,24 @@ class ProcessWorker(Worker):
         line, self._buffer = self._buffer.split(b"\n", 1)
         return line
 
-    def _exit_code(self) -> str:
-        """How the process ended, in words: `exit code 1` or `SIGKILL`."""
-        assert self.process is not None
-        code = None
-        with suppress(subprocess.TimeoutExpired):
-            code = self.process.wait(5)
-        self.close()
-        if code is None:
-            return "no exit code"
-        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
-
     def close(self) -> None:
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
-        if self.process is not None:
+        channel, process = self._channel, self.process
+        self._channel = self.process = None
+        if channel is not None:
+            channel.close()
+        if process is not None:
             with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-            self.process = None
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _exit_of(process: subprocess.Popen[bytes]) -> str:
+    """How a process ended, in words: `exit code 1` or `SIGKILL`."""
+    try:
+        code = process.wait(5)
+    except subprocess.TimeoutExpired:
+        return "no exit code"
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 class ThreadWorker(Worker):

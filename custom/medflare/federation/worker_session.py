@@ -151,7 +151,8 @@ class Session:
         self.learner.load_shared(work.tensors)
         folder = Path(str(work.options["folder"]))
         folder.mkdir(parents=True, exist_ok=True)
-        return Result({"metrics": self.learner.finish(wire.plan_from_json(work.plan, {}), folder)}, {})
+        found = self.learner.finish(wire.plan_from_json(work.plan, {}), folder)
+        return Result({"evaluations": [item.model_dump(mode="json") for item in found]}, {})
 
 
 _TASKS: dict[str, Callable[[Session, Work], Result]] = {

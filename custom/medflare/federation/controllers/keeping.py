@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from medflare.aggregation.base import AggregationRule
-from medflare.evaluation.run_record import RoundRecord
+from medflare.evaluation.run_record import EvaluationRecord, RoundRecord
 from medflare.federation.controllers.bookkeeping import RunBook
 from medflare.federation.controllers.settings import RoundsSettings
 from medflare.federation.persistor import BEST, FINAL, AdapterPersistor, Card
@@ -60,6 +61,25 @@ class Keeper:
             rounds_done=number + 1, shared=state, totals=totals, rule=rule.state_dict(), values=values
         )
         save_state(self.folder / "state", run_state)
+        self.book.write()
+
+    def add_evaluations(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Takes the sites' final evaluations; where their files are on this disk, the record points to them.
+
+        They are in a simulator, whose sites lie beside the server; a hospital's predictions stay there.
+        """
+        for site, said in sorted(facts.items()):
+            for item in said["evaluations"]:
+                evaluation = EvaluationRecord.model_validate(item)
+                evaluation.metrics = {
+                    name: found
+                    for name, found in evaluation.metrics.items()
+                    if all(math.isfinite(x) for x in (found.value, found.low, found.high))
+                }
+                beside = Path("../..") / site / self.folder.name / "result" / (evaluation.predictions or "-")
+                here = evaluation.predictions is not None and (self.folder / beside).is_file()
+                evaluation.predictions = str(beside) if here else None
+                self.book.record.evaluations.append(evaluation)
         self.book.write()
 
     def _better(self, value: float) -> bool:

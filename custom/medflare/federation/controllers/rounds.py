@@ -208,11 +208,16 @@ class RoundsController(Controller):
             entry.mean |= weighted_means(found, {s: c.get(split, 0) for s, c in self.examples.items()})
 
     def _finish(self) -> None:
-        """The sites' final test metrics, with the final state."""
+        """The sites' final test quality, with the final state."""
         last = self.args.num_rounds
         plan = RoundPlan(round=last, rounds=last, seed=self.args.seed, limit=self.args.final_limit)
         outcome = self._ask(FINISH, _any, self.roster.asked(last), plan, self.state, quorum=1)
-        self._add_metrics(self.book.record.rounds[-1], outcome, "test")
+        add_traffic(self.book.record.rounds[-1], outcome.traffic)
+        self.keeper.add_evaluations(outcome.facts)
+        for site, facts in sorted(outcome.facts.items()):
+            self.progress.event("tested", site=site, seconds=facts["seconds"])
+        for site, reason in outcome.absent.items():
+            self.progress.event("test failed", site=site, reason=reason)
 
     # ---- talking to sites --------------------------------------------------------------------------------
 

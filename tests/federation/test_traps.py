@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The traps of FLARE 2.9 that a job or a workspace can fall into, one test each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from nvflare.apis.fl_constant import ReturnCode
+
+from medflare.errors import ConfigError
+from medflare.federation import allow_list, recipes
+from medflare.federation.executor import LearnerExecutor, site_file
+
+ROOT = Path(__file__).parents[2]
+TEMPLATE = ROOT / allow_list.TEMPLATE
+JOB = recipes.Job(title="trial", method="fedmrg")
+
+
+def test_the_committed_class_list_is_the_generated_one() -> None:
+    assert json.loads(TEMPLATE.read_text()) == allow_list.resources()
+
+
+def test_the_class_list_names_classes_and_no_prefix() -> None:
+    listed = allow_list.allowed_classes()
+    assert not [name for name in listed if name.endswith(".") or name.count(".") < 2 or "*" in name]
+    assert not [
+        name for name in listed if name.startswith("medflare.") and not name.split(".")[-1][0].isupper()
+    ]
+    assert len(set(listed)) == len(listed)
+
+
+def test_resources_hold_no_key_that_flare_would_broadcast_and_logs_stay() -> None:
+    written = json.loads(TEMPLATE.read_text())
+    known = {"format_version", "allow_log_streaming", "class_list_enforcement_mode", "class_allow_list"}
+    assert set(written) == known
+    assert written["allow_log_streaming"] is False
+    assert written["class_list_enforcement_mode"] == "enforce"
+
+
+def test_a_job_names_only_listed_classes() -> None:
+    recipes.check(JOB)
+    changed = recipes.Job(title="trial", method="fedmrg", settings={"x": {"path": "subprocess.Popen"}})
+    with pytest.raises(ConfigError, match="FLARE takes the key 'path' for a component"):
+        recipes.check(changed)
+
+
+def test_jobs_poll_every_tenth_of_a_second_and_carry_no_code() -> None:
+    server = JOB.files()[recipes.SERVER]
+    assert server["server"]["task_request_interval"] == 0.1
+    assert not [name for name in JOB.files() if "custom" in name]
+
+
+def test_all_errors_of_a_job_are_reported_together() -> None:
+    wrong = recipes.Job(
+        title="trial",
+        method="fedmgr",
+        controller={"num_round": 3, "deadline": -1},
+        executor={"worker": "fork"},
+        aggregation={"rule": "mean"},
+    )
+    with pytest.raises(ConfigError) as caught:
+        recipes.check(wrong)
+    text = str(caught.value)
+    for part in ("Did you mean 'num_rounds'", "deadline", "worker", "rule 'mean'", "method 'fedmgr'"):
+        assert part in text
+
+
+def test_a_job_cannot_name_an_import_path_as_method() -> None:
+    with pytest.raises(ConfigError, match=r"does not exist\. Methods: "):
+        LearnerExecutor(method="os:system")
+
+
+def test_an_unknown_task_is_told_so_and_no_error_reaches_flare(federation) -> None:
+    run = federation()
+    run.run()
+    executor = run.executors["site-1"]
+    assert executor.execute("train", None, None, None).get_return_code() == ReturnCode.TASK_UNKNOWN
+
+
+def test_a_learners_runtime_error_does_not_abort_the_job(federation, monkeypatch) -> None:
+    from fed_toy import ToyLearner
+
+    original = ToyLearner.evaluate
+
+    def evaluate(self, split, plan):
+        if self.site == "site-1":
+            raise RuntimeError("CUDA out of memory while reading John Doe")
+        return original(self, split, plan)
+
+    monkeypatch.setattr(ToyLearner, "evaluate", evaluate)
+    run = federation(controller={"num_rounds": 1, "min_accepted": 1})
+    record = run.run()
+    assert record.status == "completed"
+    assert "val_loss" in record.rounds[0].metrics["site-2"]
+    assert "val_loss" not in record.rounds[0].mean
+    assert "out of memory" not in (run.folder / "progress.jsonl").read_text()
+
+
+def test_the_simulators_copy_of_site_yaml_gives_way_to_the_original(tmp_path: Path) -> None:
+    for folder in ("local", "site-1/local"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "site.yaml").write_text("sites: {}")
+    own = tmp_path / "site-1/local/site.yaml"
+    assert site_file(tmp_path / "site-1", own.parent) == tmp_path / "local/site.yaml"
+    own.write_text("name: site-1")
+    assert site_file(tmp_path / "site-1", own.parent) == own

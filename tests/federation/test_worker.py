@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker process on its own: deadlines, deaths, restarts, and what it writes where."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from fed_harness import TOY_WORKER
+from fed_toy import ToyLearner
+
+from medflare.errors import ConfigError, DataError, RunError
+from medflare.federation import wire
+from medflare.federation.failures import Code, TaskError, failure_of
+from medflare.federation.worker import ProcessWorker
+from medflare.federation.worker_session import Opening, Work
+from medflare.learners.base import RoundPlan
+
+
+def no() -> bool:
+    return False
+
+
+@pytest.fixture
+def start(tmp_path: Path):
+    workers = []
+
+    def make(run_id: str = "run", **settings) -> ProcessWorker:
+        opening = Opening(
+            method="toy",
+            settings=settings,
+            seed=0,
+            site="site-1",
+            site_file=None,
+            state_folder=str(tmp_path / "state"),
+            cache_folder=str(tmp_path / "cache"),
+            run_id=run_id,
+        )
+        workers.append(ProcessWorker(opening, tmp_path / "worker", command=TOY_WORKER))
+        return workers[-1]
+
+    yield make
+    for worker in workers:
+        worker.close()
+
+
+def fit(number: int, **options) -> Work:
+    plan = wire.plan_to_json(RoundPlan(round=number, rounds=9))
+    return Work(task="fit", plan=plan, options=options, tensors=ToyLearner({}, "site-1", 0).initial_shared())
+
+
+PREPARE = Work(task="prepare", plan={}, options={"sites": 3})
+
+
+def test_a_hanging_worker_is_killed_at_the_deadline_and_comes_back_with_its_state(start) -> None:
+    worker = start(hang={"1": 60})
+    worker.do(fit(0), 60, no)
+    first = worker.process.pid
+    started = time.monotonic()
+    with pytest.raises(TaskError, match="E31"):
+        worker.do(fit(1), 0.3, no)
+    assert time.monotonic() - started < 5
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+    worker.do(fit(2), 60, no)
+    _, values = wire.load_tensors(Path(worker.opening.state_folder) / "local_state.safetensors")
+    assert values["learner"]["fits"] == 2
+
+
+def test_an_aborted_job_kills_the_worker(start) -> None:
+    worker = start(hang={"0": 60})
+    worker.do(PREPARE, 60, no)
+    with pytest.raises(TaskError, match="E32"):
+        worker.do(fit(0), 60, lambda: True)
+    assert worker.process is None
+
+
+def test_a_worker_killed_between_tasks_is_started_again(start) -> None:
+    worker = start()
+    worker.do(PREPARE, 60, no)
+    worker.process.send_signal(signal.SIGKILL)
+    worker.process.wait()
+    assert worker.do(fit(0), 60, no).facts["examples"] == 16
+
+
+def test_the_worker_ends_when_its_executor_does(start) -> None:
+    worker = start()
+    worker.do(PREPARE, 60, no)
+    process = worker.process
+    worker._channel.close()
+    assert process.wait(10) == 0
+
+
+def test_local_state_of_another_run_is_not_restored(start) -> None:
+    worker = start()
+    worker.do(fit(0), 60, no)
+    worker.close()
+    other = start(run_id="another")
+    other.do(fit(0), 60, no)
+    _, values = wire.load_tensors(Path(other.opening.state_folder) / "local_state.safetensors")
+    assert values["learner"]["fits"] == 1
+
+
+def test_no_tensor_files_are_left_and_no_pickle_is_used(start, tmp_path: Path) -> None:
+    worker = start()
+    assert worker.do(fit(0), 60, no).tensors
+    assert [path.name for path in (tmp_path / "worker").iterdir()] == ["worker.log"]
+
+
+def test_one_torch_thread_and_passive_waiting(start, tmp_path: Path) -> None:
+    worker = start()
+    worker.do(PREPARE, 60, no)
+    environment = Path(f"/proc/{worker.process.pid}/environ").read_bytes().split(b"\0")
+    assert {b"OMP_NUM_THREADS=1", b"OMP_WAIT_POLICY=PASSIVE"} <= set(environment)
+
+
+def test_the_whole_trace_stays_in_the_sites_log(start, tmp_path: Path) -> None:
+    worker = start(raises={"0": "DataError"})
+    with pytest.raises(TaskError) as caught:
+        worker.do(fit(0), 60, no)
+    assert "Doe" not in str(caught.value)
+    assert "patient John Doe" in (tmp_path / "worker/worker.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (ConfigError("settings.lr is -1"), Code.CONFIG, True),
+        (RunError("too few"), Code.RUN, True),
+        (DataError("/data/p100/s5.jpg is missing"), Code.DATA, False),
+        (ValueError("p100"), Code.UNEXPECTED, False),
+    ],
+)
+def test_what_an_error_may_say(error: Exception, code: Code, told: bool) -> None:
+    failure = failure_of(error)
+    assert failure.code is code
+    assert (str(error) in failure.text) is told
+
+
+def test_tensors_survive_the_file_unchanged(tmp_path: Path) -> None:
+    state = {"a": torch.randn(3, 2).to(torch.bfloat16), "n": torch.tensor(3), "flag": torch.tensor([True])}
+    wire.save_tensors(tmp_path / "x.safetensors", state, {"round": 3})
+    back, values = wire.load_tensors(tmp_path / "x.safetensors")
+    assert values == {"round": 3}
+    assert all(
+        torch.equal(back[name], state[name]) and back[name].dtype == state[name].dtype for name in state
+    )

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every job folder is what its job.py says, and what it says can be run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from medflare.errors import ConfigError, RunError
+from medflare.federation import recipes, simulate
+from medflare.federation.job_main import arguments, main, wanted_job
+
+JOBS = Path(__file__).parents[2] / "jobs"
+FOLDERS = sorted(path.parent for path in JOBS.glob("*/job.py"))
+
+
+def load(folder: Path) -> recipes.Job:
+    spec = importlib.util.spec_from_file_location(f"job_{folder.name}", folder / "job.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.JOB
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+def test_the_exported_folder_is_the_committed_one(folder: Path, tmp_path: Path) -> None:
+    exported = load(folder).write(tmp_path / folder.name)
+    files = sorted(p.relative_to(exported) for p in exported.rglob("*") if p.is_file())
+    assert [(folder / name).read_text() for name in files] == [
+        (exported / name).read_text() for name in files
+    ]
+    extra = {p.suffix for p in folder.rglob("*") if p.is_file() and p.relative_to(folder) not in files}
+    assert extra <= {".py", ".md", ".yaml", ".pyc"}
+    assert not (folder / "app/custom").exists()
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+def test_the_job_is_sound(folder: Path) -> None:
+    recipes.check(load(folder))
+    assert recipes.read_job(folder).files() == load(folder).files()
+
+
+def test_export_from_the_command_line(tmp_path: Path) -> None:
+    command = [sys.executable, str(JOBS / "fedmrg/job.py"), "--export", "--export-dir", str(tmp_path)]
+    subprocess.run([*command, "--num_rounds", "7", "--n_clients", "2"], check=True, capture_output=True)
+    server = json.loads((tmp_path / "fedmrg" / recipes.SERVER).read_text())
+    assert server["workflows"][0]["args"]["num_rounds"] == 7
+    assert json.loads((tmp_path / "fedmrg/meta.json").read_text())["min_clients"] == 2
+
+
+def test_any_setting_can_be_changed_by_its_name() -> None:
+    given = arguments(load(JOBS / "fedmrg")).parse_args(
+        ["--set", "settings.model.lora.rank=4", "--set", "fraction=0.5", "--set", "worker=thread"]
+    )
+    job = wanted_job(load(JOBS / "fedmrg"), given)
+    assert job.settings["model"] == {"lora": {"rank": 4}}
+    assert job.controller["fraction"] == 0.5
+    assert job.executor["worker"] == "thread"
+
+
+def test_an_unknown_setting_lists_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(load(JOBS / "fedmrg"), ["--export", "--set", "num_round=3"]) == ConfigError.exit_code
+    assert "num_rounds" in capsys.readouterr().err
+
+
+def test_the_quorum_is_the_jobs_min_clients() -> None:
+    job = recipes.override(load(JOBS / "fedmrg"), {"min_accepted": 2})
+    assert job.files()["meta.json"]["min_clients"] == 2
+
+
+def test_a_workspace_gets_absolute_folders_and_the_class_list(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    block = {"cohort": {"format": "manifest", "root": "data/one", "columns": {"root": "x"}}}
+    (tmp_path / "a/site.yaml").write_text(yaml.safe_dump({"sites": {"site-1": block}}))
+    assert simulate.prepare_workspace(tmp_path / "ws", tmp_path / "a/site.yaml") == ["site-1"]
+    written = yaml.safe_load((tmp_path / "ws/local/site.yaml").read_text())["sites"]["site-1"]["cohort"]
+    assert written["root"] == str(tmp_path / "a/data/one")
+    assert written["columns"] == {"root": "x"}
+    assert (tmp_path / "ws/local/resources.json").exists()
+
+
+def test_the_template_describes_the_sites_of_the_jobs() -> None:
+    from medflare.cohort.site import load_site_file
+
+    template = JOBS.parent / "workspace_templates/simulator/local/site.yaml"
+    sites = load_site_file(template)
+    assert sorted(sites) == ["site-1", "site-2", "site-3"]
+    assert not any(line.strip().startswith("root: /") for line in template.read_text().splitlines())
+
+
+def test_the_outcome_is_what_was_made(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no round ran"):
+        simulate.judge(tmp_path)
