@@ -21,7 +21,7 @@ from medflare.evaluation.statistics import (
     pooled,
 )
 
-WORDS = np.array(
+WORDS = np.array(["the", "heart", "lungs", "are", "is", "clear", "enlarged", "no", "effusion", "left", "right"])
     [
         "the",
         "heart",
