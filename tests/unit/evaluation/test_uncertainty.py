@@ -21,23 +21,7 @@ from medflare.evaluation.statistics import (
     pooled,
 )
 
-WORDS = np.array(["the", "heart", "lungs", "are", "is", "clear", "enlarged", "no", "effusion", "left", "right"])
-    [
-        "the",
-        "heart",
-        "lungs",
-        "are",
-        "is",
-        "clear",
-        "enlarged",
-        "no",
-        "effusion",
-        "left",
-        "right",
-        "small",
-        "large",
-    ]
-)
+WORDS = np.array(["the", "heart", "lungs", "are", "is", "clear", "enlarged", "no", "left", "right"])
 
 
 def corpus(count: int, seed: int) -> tuple[list[str], list[str]]:
