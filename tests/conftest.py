@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by all tests: one thread, no hub, a tiny backbone folder made once, the public data where present."""
+"""Shared by all tests: one thread, no hub, a tiny backbone folder, the public data where present."""
 
 from __future__ import annotations
 

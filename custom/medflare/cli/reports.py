@@ -82,9 +82,9 @@ def generate(
     """
     import torch
 
-    from medflare.cohort.images import centre, fit_square, read_image
+    from medflare.cohort.images import centre
     from medflare.cohort.records import CONDITIONS, Code
-    from medflare.errors import DataError
+    from medflare.cohort.store import one_image
     from medflare.models.result import load_generator
 
     model, decoding = load_generator(
@@ -94,15 +94,10 @@ def generate(
         precision=precision,
         device=device,
     )
-    size = model.settings.encoder.image_size
-    stored = round(size * 256 / 224)
+    encoder = model.settings.encoder
     found = []
     for path in images:
-        try:
-            pixels = read_image(path, at_least=2 * stored)
-        except Exception as error:
-            raise DataError(f"{path}: cannot be read as an image: {error}") from error
-        batch = centre(fit_square(pixels, stored)[None, None], size).to(device)
+        batch = centre(one_image(path, encoder.stored_size), encoder.image_size).to(device)
         with torch.no_grad():
             texts, codes = model.generate(batch, decoding)
         told = {

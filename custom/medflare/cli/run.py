@@ -41,7 +41,7 @@ def run(
     from rich.console import Console
 
     from medflare.cohort.site import load_site_file
-    from medflare.federation.after_run import attach_predictions, locate, score_unseen
+    from medflare.federation.after_run import locate, score_unseen
     from medflare.federation.progress_view import live
     from medflare.federation.simulate import new_workspace, run_simulator
 
@@ -53,7 +53,6 @@ def run(
     with display:
         run_simulator(job, workspace, chosen, site_file, rounds, canary or None, changes(set_), on_event=take)
     record_path = locate(workspace)
-    attach_predictions(record_path)
     for name in away:
         console.print(f"testing the global adapter at {name}, which took no part")
         score_unseen(record_path, site_file, name)

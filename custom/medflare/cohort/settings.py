@@ -148,7 +148,9 @@ class BackboneConfig(Settings):
     """The frozen language model; `folder` None is the embedded one."""
 
     folder: Path | None = None
-    precision: Literal["fp32", "bf16", "int8", "nf4"] = "fp32"
+    precision: Literal["auto", "fp32", "bf16", "int8", "nf4"] = Field(
+        default="auto", description="auto: bf16 where the machine computes in it, else fp32"
+    )
 
     @field_validator("folder", mode="before")
     @classmethod

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the person who ran a simulation does with it afterwards: find the record, test adapters on a site.
-
-In a simulation all sites' folders are on one machine, so their predictions can be shown together. In a real
-federation they stay at the sites, and the record says nothing of where.
-"""
+"""What a person does with a run afterwards: find its record, test its adapters on a hospital's studies."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -29,17 +24,6 @@ def locate(run: Path) -> Path:
         if candidate.is_file():
             return candidate
     raise DataError(f"{run}: there is no run record. Name a folder that `medflare run` made.")
-
-
-def attach_predictions(record_path: Path) -> None:
-    """Points the record's evaluations at the predictions files that simulated sites kept for themselves."""
-    record = read_record(record_path)
-    workspace = record_path.parents[2]
-    for item in record.evaluations:
-        kept = workspace / item.site / SERVER_FOLDER.name / "result" / f"predictions_{item.adapter}.jsonl"
-        if item.role == "participant" and kept.is_file():
-            item.predictions = Path(os.path.relpath(kept, record_path.parent)).as_posix()
-    record.write(record_path)
 
 
 def score_site(
@@ -71,7 +55,7 @@ def score_site(
         device=device,
     )
     folder = record_path.parent / "evaluation" / site.name
-    samples = open_samples(site, round(model.settings.encoder.image_size * 256 / 224), folder / "cache")
+    samples = open_samples(site, model.settings.encoder.stored_size, folder / "cache")
     rows = samples.split_indices(split)
     if not rows:
         raise DataError(f"site '{site.name}': no study in the split '{split}': {samples.examples()}.")

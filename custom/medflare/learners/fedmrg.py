@@ -46,8 +46,7 @@ def build(
     chosen = resolve(settings)
     device = _device(site.device)
     torch.set_num_threads(site.threads)
-    size = chosen.model.encoder.image_size
-    samples = open_samples(site, round(size * chosen.crop_margin), cache)
+    samples = open_samples(site, chosen.model.encoder.stored_size, cache)
     backbone = load_backbone(site.backbone.folder, site.backbone.precision, device)
     names = (GENERIC, ANCHOR, SPECIALISED) if chosen.dual else (GENERIC,)
     model = ReportGenerator(backbone, chosen.model, names, seed).to(device)
@@ -221,9 +220,9 @@ class FedMRGLearner:
 
     def _step(self, loss: Tensor, optimisers: tuple[torch.optim.Optimizer, ...]) -> None:
         """Gradients of what is not in this loss stay None, so that weight decay leaves it alone (MRG-12)."""
-        for optimiser in (self.shared_optimiser, self.local_optimiser):
-            if optimiser is not None:
-                optimiser.zero_grad(set_to_none=True)
+        for every in (self.shared_optimiser, self.local_optimiser):
+            if every is not None:
+                every.zero_grad(set_to_none=True)
         loss.backward()
         for optimiser in optimisers:
             for group in optimiser.param_groups:
@@ -233,7 +232,7 @@ class FedMRGLearner:
     def _load(self, rows: list[int], generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Views (N or 2N, 1, s, s), targets (N, T), report ids (N, T), codes (N, 14), on the device."""
         s, device = self.settings, self.model.device
-        stored = self.samples.store.batch(rows)
+        stored = self.samples.images(rows)
         size = s.model.encoder.image_size
         count = 2 if s.contrastive else 1
         views = torch.cat([augment(stored, size, s.rotation, generator) for _ in range(count)])
@@ -264,7 +263,7 @@ class FedMRGLearner:
         features = []
         with torch.no_grad(), self.model.evaluating():
             for start in range(0, len(rows), self.settings.eval_batch):
-                stored = self.samples.store.batch(rows[start : start + self.settings.eval_batch])
+                stored = self.samples.images(rows[start : start + self.settings.eval_batch])
                 images = centre(stored, self.settings.model.encoder.image_size).to(self.model.device)
                 features.append(F.normalize(self.model.see(images).pooled, dim=1).cpu())
         return self.bank.contribution(torch.cat(features), self.samples.codes[rows], plan)

@@ -33,9 +33,6 @@ class FedMRGSettings(Settings):
     weight_decay: float = Field(0.05, ge=0)
     clip_value: float = Field(0.1, gt=0, description="gradients are cut to this absolute value (PromptMRG)")
     max_report_tokens: int = Field(100, ge=1)
-    crop_margin: float = Field(
-        256 / 224, ge=1, description="images are stored this much larger than they are seen"
-    )
     rotation: float = Field(5.0, ge=0, description="degrees; never a flip, laterality is reported")
 
     # -- HCP --

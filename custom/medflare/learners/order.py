@@ -60,5 +60,5 @@ def batches(indices: list[int], lengths: list[int], batch: int, seed: int) -> li
     cut = [ordered[start : start + batch] for start in range(0, len(ordered), batch)]
     if len(cut) > 1 and len(cut[-1]) == 1:
         cut[-2].extend(cut.pop())
-    np.random.default_rng(seed).shuffle(cut)  # type: ignore[arg-type]
+    np.random.default_rng(seed).shuffle(cut)
     return cut

@@ -111,6 +111,35 @@ class ScoredSite:
     seed: int = 0
 
 
+def predict(
+    model: ReportGenerator,
+    samples: Samples,
+    rows: list[int],
+    site: ScoredSite,
+    decoding: DecodingSettings,
+    batch: int = 32,
+) -> list[Prediction]:
+    """Drafts the reports of `rows` with the adapters in use and writes `predictions_<adapter>.jsonl`."""
+    texts, _ = draft(model, samples, rows, decoding, batch)
+    path = site.folder / f"predictions_{site.adapter}.jsonl"
+    found = [
+        Prediction(
+            study_id=samples.studies[row].study_id,
+            patient_id=samples.studies[row].patient_id,
+            site=site.name,
+            adapter=site.adapter,
+            reference=samples.reports[row],
+            generated=text,
+            gold_codes=tuple(samples.codes[row].tolist()),
+            predicted_codes=label_report(text),
+            image=relative_image(samples.paths[row], path),
+        )
+        for row, text in zip(rows, texts, strict=True)
+    ]
+    write_predictions(path, found)
+    return found
+
+
 def score_adapter(
     model: ReportGenerator,
     samples: Samples,
@@ -120,37 +149,15 @@ def score_adapter(
     batch: int = 32,
     scorers: Mapping[str, str | Path] | None = None,
 ) -> EvaluationRecord:
-    """Drafts the reports of `rows` with the adapters in use, writes the predictions file and scores it."""
-    texts, _ = draft(model, samples, rows, decoding, batch)
-    path = site.folder / f"predictions_{site.adapter}.jsonl"
-    studies = [samples.studies[i] for i in rows]
-    gold = samples.codes[rows].numpy()
-    read = [label_report(text) for text in texts]
-    images = [samples.store.samples[samples.store.kept[i]].path for i in rows]
-    write_predictions(
-        path,
-        (
-            Prediction(
-                study_id=study.study_id,
-                patient_id=study.patient_id,
-                site=site.name,
-                adapter=site.adapter,
-                reference=study.report,
-                generated=text,
-                gold_codes=tuple(int(code) for code in codes),
-                predicted_codes=said,
-                image=relative_image(image, path),
-            )
-            for study, text, codes, said, image in zip(studies, texts, gold, read, images, strict=True)
-        ),
-    )
+    """Drafts the reports of `rows` with the adapters in use, keeps them in a file and scores them."""
+    found = predict(model, samples, rows, site, decoding, batch)
     scored = evaluate_reports(
-        [study.report for study in studies],
-        texts,
-        gold,
-        read,
+        [item.reference for item in found],
+        [item.generated for item in found],
+        [item.gold_codes for item in found],
+        [item.predicted_codes for item in found],
         scorers=scorers,
-        groups=[study.patient_id for study in studies],
+        groups=[item.patient_id for item in found],
         seed=site.seed,
     )
     return EvaluationRecord(
@@ -161,7 +168,7 @@ def score_adapter(
         studies=len(rows),
         metrics=scored.estimates,
         skipped_metrics=scored.skipped,
-        predictions=path.name,
+        predictions=f"predictions_{site.adapter}.jsonl",
     )
 
 

@@ -51,10 +51,12 @@ class Adapters:
         )
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            self.peft = get_peft_model(model, self.config, adapter_name=self.names[0])
+            self.peft: Any = get_peft_model(model, self.config, adapter_name=self.names[0])
             for name in self.names[1:]:
                 self.peft.add_adapter(name, self.config)
-        self._layers = [m for m in self.peft.modules() if hasattr(m, "lora_A") and hasattr(m, "scaling")]
+        self._layers: list[Any] = [
+            m for m in self.peft.modules() if hasattr(m, "lora_A") and hasattr(m, "scaling")
+        ]
         self.use((self.names[0],))
 
     def use(

@@ -73,7 +73,7 @@ def load_backbone(folder: str | Path | None, precision: str = "auto", device: st
     kwargs: dict[str, Any] = {"dtype": torch.bfloat16 if chosen in ("bf16", "nf4") else torch.float32}
     if chosen in ("int8", "nf4"):
         kwargs |= {"quantization_config": _quantisation(chosen), "device_map": device}
-    model = AutoModelForCausalLM.from_pretrained(path, local_files_only=True, **kwargs)
+    model: Any = AutoModelForCausalLM.from_pretrained(path, local_files_only=True, **kwargs)
     if chosen not in ("int8", "nf4"):
         model.to(device)
     _keep_gradients_right(model)
@@ -175,4 +175,4 @@ def _keep_gradients_right(model: nn.Module) -> None:
     """
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
-            module.support_avx512bf16_for_cpu = False
+            setattr(module, "support_avx512bf16_for_cpu", False)  # noqa: B010 - no attribute of nn.Module

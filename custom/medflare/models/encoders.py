@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
 from medflare.config import Settings
@@ -23,6 +24,7 @@ class EncoderSettings(Settings):
 
     weights: `embedded` (ours, only for `small`), `none`, or a local file of torchvision weights
     (.pth or .safetensors). token_grid: pool the patch grid to this many rows and columns; None keeps it.
+    crop_margin: images are stored this much larger than they are seen, so that a crop can move.
     batch_norm: `average` shares running statistics like weights, `local` keeps them (algorithms.md 1.5).
     """
 
@@ -30,7 +32,13 @@ class EncoderSettings(Settings):
     weights: str = "embedded"
     image_size: int = 96
     token_grid: int | None = None
+    crop_margin: float = Field(default=256 / 224, ge=1)
     batch_norm: Literal["average", "local"] = "average"
+
+    @property
+    def stored_size(self) -> int:
+        """Side of a stored image, from which `image_size` is cut."""
+        return round(self.image_size * self.crop_margin)
 
 
 class SmallResNet(nn.Module):
@@ -73,6 +81,9 @@ class ResidualBlock(nn.Module):
 
 class VisualEncoder(nn.Module):
     """One trunk behind one interface: images in [0, 1] to patch tokens and a pooled feature."""
+
+    mean: Tensor
+    std: Tensor
 
     def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()

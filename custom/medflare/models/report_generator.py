@@ -203,8 +203,8 @@ class ReportGenerator(nn.Module):
 
     # ---- inside ------------------------------------------------------------------------------------------
 
-    def _table(self) -> nn.Module:
-        table: nn.Module = self.backbone.model.get_input_embeddings()
+    def _table(self) -> nn.Embedding:
+        table: nn.Embedding = self.backbone.model.get_input_embeddings()
         return table
 
     def _ids(self, text: str, bos: bool) -> Tensor:

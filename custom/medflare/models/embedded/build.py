@@ -104,25 +104,22 @@ class Batch:
 def encode_batch(tokenizer: Any, contexts: list[tuple[str, tuple[int, ...]]], texts: list[str]) -> Batch:
     """`<s> <ctx> findings <dx> codes <rep> text </s>`; what stands before the text is not a target."""
     one = {word: tokenizer.convert_tokens_to_ids(word) for word in SPECIAL}
-    rows = []
-    for (words, codes), text in zip(
-        contexts, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True
-    ):
+    own = torch.tensor([one[word] for word in CONDITION_WORDS])
+    heads = []
+    for words, codes in contexts:
         found = tokenizer(words, add_special_tokens=False)["input_ids"] if words else []
         said = [one[CODE_WORDS[code]] for code in codes]
-        head = [one["<s>"], one["<ctx>"], *found, one["<dx>"], *said, one["<rep>"]]
-        rows.append((head, len(said), [*text[:200], one["</s>"]]))
-    length = max(len(head) + len(text) for head, _, text in rows)
-    ids = torch.zeros(len(rows), length, dtype=torch.long)
+        heads.append([one["<s>"], one["<ctx>"], *found, one["<dx>"], *said, one["<rep>"]])
+    tails = [[*t[:200], one["</s>"]] for t in tokenizer(texts, add_special_tokens=False)["input_ids"]]
+    length = max(len(head) + len(tail) for head, tail in zip(heads, tails, strict=True))
+    ids = torch.zeros(len(heads), length, dtype=torch.long)
     marks, targets = torch.full_like(ids, -1), torch.full_like(ids, IGNORED)
-    for i, (head, said, text) in enumerate(rows):
-        end = len(head) + len(text)
-        ids[i, :end] = torch.tensor(head + text)
+    for i, (head, tail) in enumerate(zip(heads, tails, strict=True)):
+        end = len(head) + len(tail)
+        ids[i, :end] = torch.tensor(head + tail)
         targets[i, len(head) : end] = ids[i, len(head) : end]
-        if said:
-            marks[i, len(head) - 1 - said : len(head) - 1] = torch.tensor(
-                [one[word] for word in CONDITION_WORDS]
-            )
+        if codes := contexts[i][1]:
+            marks[i, len(head) - 1 - len(codes) : len(head) - 1] = own
     return Batch(ids, marks, targets)
 
 
@@ -136,7 +133,7 @@ def pretrain_decoder(
     held, corpus = corpus[:400], corpus[400:]
     pieces = notes(note_file) if note_file else []
     tokenizer = train_tokenizer(
-        [*(s.report for s in corpus[::3]), *pieces, *(context(s, rng) for s in corpus[:4000])]
+        [*(s.report for s in corpus[::3]), *pieces, *(context(s, rng, Kept(1, 0))[0] for s in corpus[:4000])]
     )
     model = new_decoder(len(tokenizer))
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.05, betas=(0.9, 0.98))
@@ -232,17 +229,19 @@ def pretrain_encoder(
 ) -> dict[str, Any]:
     """Trains the small encoder as a classifier of findings and sides, writes `encoder/`."""
     torch.manual_seed(seed)
-    stored = round(size * 256 / 224)
+    settings = EncoderSettings(name="small", weights="none", image_size=size)
     per = 12
     pictures, rows = [], []
     for profile in pretraining_hospitals(images // per):
         for study in generate(profile, per, size=128):
             pictures.append(torch.from_numpy(study.image))
             rows.append(encoder_targets(study))
-    x = F.interpolate(torch.stack(pictures)[:, None], size=stored, mode="bilinear", antialias=True).half()
+    x = F.interpolate(
+        torch.stack(pictures)[:, None], size=settings.stored_size, mode="bilinear", antialias=True
+    ).half()
     y = torch.tensor(rows)
     held = max(len(x) // 10, 1)
-    encoder = VisualEncoder(EncoderSettings(name="small", weights="none", image_size=size))
+    encoder = VisualEncoder(settings)
     head = nn.Linear(encoder.width, y.shape[1])
     optimiser = torch.optim.AdamW([*encoder.parameters(), *head.parameters()], lr=3e-3, weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, total_steps=steps)
