@@ -142,7 +142,7 @@ def test_best_and_final_are_both_kept(federation) -> None:
     assert record.best_round == losses.index(max(losses)) == 0
     assert not torch.equal(final(run, "best")[ADAPTER], final(run)[ADAPTER])
     assert torch.equal(final(run)[ADAPTER], load_state(run.folder / "state").shared[ADAPTER])
-    assert record.artefacts == {"adapter": "result/adapter", "best": "result/best"}
+    assert record.artefacts == {"final": "result/adapter", "best": "result/best"}
 
 
 def test_run_state_is_written_after_every_round(federation) -> None:

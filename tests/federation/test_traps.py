@@ -41,9 +41,30 @@ def test_resources_hold_no_key_that_flare_would_broadcast_and_logs_stay() -> Non
 
 def test_a_job_names_only_listed_classes() -> None:
     recipes.check(JOB)
-    changed = recipes.Job(title="trial", method="fedmrg", settings={"x": {"path": "subprocess.Popen"}})
-    with pytest.raises(ConfigError, match="FLARE takes the key 'path' for a component"):
-        recipes.check(changed)
+    named = {
+        part["path"]
+        for config in JOB.files().values()
+        for part in [*config.get("components", []), *config.get("workflows", [])]
+    }
+    assert named <= set(allow_list.allowed_classes())
+
+
+def test_nested_settings_are_marked_so_that_flare_builds_no_component_from_them() -> None:
+    settings = {"encoder": {"name": "small", "more": [{"path": "subprocess.Popen"}]}}
+    job = recipes.Job(title="trial", method="fedmrg", settings=settings)
+    written = job.files()[recipes.CLIENT]["executors"][0]["executor"]["args"]
+    assert written["settings"]["encoder"]["config_type"] == "dict"
+    assert written["settings"]["encoder"]["more"][0]["config_type"] == "dict"
+    assert not recipes.traps(job.files()[recipes.CLIENT])
+    assert LearnerExecutor(**written).args.settings == settings
+
+
+def test_an_unmarked_nested_component_is_found(tmp_path: Path) -> None:
+    files = JOB.files()
+    files[recipes.CLIENT]["executors"][0]["executor"]["args"]["settings"] = {
+        "x": {"path": "subprocess.Popen"}
+    }
+    assert recipes.traps(files[recipes.CLIENT]) == ["FLARE takes the key 'path' for a component; rename it"]
 
 
 def test_jobs_poll_every_tenth_of_a_second_and_carry_no_code() -> None:

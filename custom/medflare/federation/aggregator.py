@@ -19,6 +19,7 @@ from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.errors import ConfigError, UpdateError
 from medflare.federation import wire
 from medflare.federation.engine import FLComponent
+from medflare.federation.nested import unmarked
 from medflare.learners.base import SharedSpec, State, Update, check_state
 
 RULES: dict[str, Callable[..., AggregationRule]] = {
@@ -47,7 +48,7 @@ class ValidatingAggregator(FLComponent):
 
     def __init__(self, rule: str = "weighted_mean", rule_settings: dict[str, Any] | None = None) -> None:
         super().__init__()
-        self.rule = make_rule(rule, rule_settings or {})
+        self.rule = make_rule(rule, unmarked(rule_settings or {}))
         self.spec: SharedSpec = {}
         self.sums_spec: SharedSpec = {}
         self.declared: dict[str, int] = {}

@@ -47,7 +47,8 @@ DESCRIPTION = frozenset(
     }
 )
 """What a site may say about itself before round 1: counts and public facts."""
-METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_.@/-]{0,63}")
+METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_.@-]{0,47}(/[a-z][a-z0-9_ -]{0,47})?")
+"""A metric's name, and after a slash the condition it is about: `label_f1/pleural effusion`."""
 MAX_METRICS = 400
 
 

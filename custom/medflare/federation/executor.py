@@ -23,6 +23,7 @@ from medflare.federation.engine import (
     make_reply,
 )
 from medflare.federation.failures import failure_of
+from medflare.federation.nested import unmarked
 from medflare.federation.worker import ProcessWorker, ThreadWorker, Worker
 from medflare.federation.worker_session import Opening, Result, Work
 from medflare.learners import LEARNERS
@@ -52,7 +53,7 @@ class LearnerExecutor(Executor):
 
     def __init__(self, **args: Any) -> None:
         super().__init__()
-        self.args = parse(ExecutorSettings, args, "config_fed_client.json, executor args")
+        self.args = parse(ExecutorSettings, unmarked(args), "config_fed_client.json, executor args")
         self.check_method(self.args.method)
         self.worker: Worker | None = None
         self.egress: Egress | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,13 +25,13 @@ from medflare.federation.controllers.rounds import RoundsController
 from medflare.federation.controllers.settings import RoundsSettings
 from medflare.federation.executor import ExecutorSettings, LearnerExecutor
 from medflare.federation.messages import TASKS
+from medflare.federation.nested import MARK, RESERVED, marked, unmarked
 from medflare.federation.persistor import AdapterPersistor
 from medflare.federation.progress import ProgressReporter
+from medflare.learners import builder
 
 SERVER, CLIENT = "app/config/config_fed_server.json", "app/config/config_fed_client.json"
 AGGREGATION = ("rule", "rule_settings")
-RESERVED = ("path", "name", "class_path")
-"""Keys of a nested mapping that FLARE would take for a component to build."""
 POLL_SECONDS = 0.1
 
 
@@ -79,7 +80,11 @@ class Job:
                         "tasks": list(TASKS),
                         "executor": {
                             "path": class_path(LearnerExecutor),
-                            "args": {"method": self.method, **self.executor, "settings": self.settings},
+                            "args": {
+                                "method": self.method,
+                                **self.executor,
+                                "settings": marked(self.settings),
+                            },
                         },
                     }
                 ],
@@ -97,7 +102,7 @@ class Job:
 
 
 def _component(key: str, kind: type, args: Mapping[str, Any]) -> dict[str, Any]:
-    return {"id": key, "path": class_path(kind), "args": dict(args)}
+    return {"id": key, "path": class_path(kind), "args": marked(dict(args))}
 
 
 def read_job(folder: Path) -> Job:
@@ -114,10 +119,10 @@ def read_job(folder: Path) -> Job:
             title=meta["name"],
             method=executor.pop("method"),
             n_clients=int(meta["min_clients"]),
-            settings=executor.pop("settings", {}),
+            settings=unmarked(executor.pop("settings", {})),
             controller=controller,
             executor=executor,
-            aggregation=dict(parts[class_path(ValidatingAggregator)]),
+            aggregation=unmarked(parts[class_path(ValidatingAggregator)]),
         )
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise ConfigError(
@@ -185,11 +190,18 @@ def check(job: Job) -> None:
     _collect(
         problems, lambda: make_rule(job.aggregation.get("rule", ""), job.aggregation.get("rule_settings", {}))
     )
-    _collect(problems, lambda: LearnerExecutor.check_method(job.method))
+    _collect(problems, lambda: check_settings(job.method, job.settings))
     for name, content in job.files().items():
-        problems += [f"{job.title}/{name}: {what}" for what in _traps(content)]
+        problems += [f"{job.title}/{name}: {what}" for what in traps(content)]
     if problems:
         raise ConfigError("\n".join(problems))
+
+
+def check_settings(method: str, settings: Mapping[str, Any]) -> None:
+    """The method's own check, where its module has one (`resolve`); the sites make it in any case."""
+    resolve = getattr(sys.modules[builder(method).__module__], "resolve", None)
+    if resolve is not None:
+        resolve(settings)
 
 
 def _collect(problems: list[str], call: Any) -> None:
@@ -199,24 +211,24 @@ def _collect(problems: list[str], call: Any) -> None:
         problems.append(str(error))
 
 
-def _traps(content: Any, inside_args: bool = False) -> list[str]:
+def traps(content: Any, inside_args: bool = False) -> list[str]:
     """Nested keys FLARE would build a component from, and classes a site would refuse."""
     found: list[str] = []
     if isinstance(content, Mapping):
         path = content.get("path")
         if not inside_args and isinstance(path, str) and path not in allowed_classes():
             found.append(f"class {path} is not in the allow-list")
-        if inside_args:
+        if inside_args and content.get(MARK[0]) != MARK[1]:
             found += [
                 f"FLARE takes the key '{key}' for a component; rename it"
                 for key in RESERVED
                 if key in content
             ]
         for key, value in content.items():
-            found += _traps(value, inside_args or key == "args")
+            found += traps(value, inside_args or key == "args")
     elif isinstance(content, list):
         for item in content:
-            found += _traps(item, inside_args)
+            found += traps(item, inside_args)
     return found
 
 

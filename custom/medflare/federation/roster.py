@@ -57,5 +57,9 @@ class Roster:
 
 
 def words(reasons: dict[str, str], order: Iterable[str]) -> str:
-    """`site-1: reason; site-2: reason` for error messages."""
-    return "; ".join(f"{site}: {reasons[site]}" for site in order if site in reasons)
+    """`site-1, site-2: reason; site-3: reason` for error messages."""
+    grouped: dict[str, list[str]] = {}
+    for site in order:
+        if site in reasons:
+            grouped.setdefault(reasons[site], []).append(site)
+    return "; ".join(f"{', '.join(sites)}: {reason}" for reason, sites in grouped.items())

@@ -106,4 +106,4 @@ class Keeper:
             metrics=entry.mean,
         )
         target = self.persistor.write(self.folder / "result" / name, state, card)
-        record.artefacts[name] = str(target.relative_to(self.folder))
+        record.artefacts["final" if name == FINAL else name] = str(target.relative_to(self.folder))

@@ -72,7 +72,7 @@ class RoundsController(Controller):
         try:
             self._run()
             self.keeper.export_final(self.roster)
-            self.book.close("completed")
+            self.book.close("completed", f"no final test at {self.untested}" if self.untested else "")
             self.progress.event("completed", rounds=len(self.book.record.rounds))
         except StoppedError:
             self._fail("stopped", "the job was aborted.")
@@ -218,6 +218,7 @@ class RoundsController(Controller):
             self.progress.event("tested", site=site, seconds=facts["seconds"])
         for site, reason in outcome.absent.items():
             self.progress.event("test failed", site=site, reason=reason)
+        self.untested = words(outcome.absent, self.roster.sites)
 
     # ---- talking to sites --------------------------------------------------------------------------------
 
