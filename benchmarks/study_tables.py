@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of study_fedmrg.py, from its predictions files alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from medflare.evaluation.label_metrics import label_statistics
+from medflare.evaluation.predictions import Prediction, read_predictions
+from medflare.evaluation.report_metrics import report_statistics
+from medflare.evaluation.statistics import Statistic, difference_over_seeds, over_seeds
+from medflare.evaluation.tables import display_name
+
+SITES, UNSEEN, OURS = ("site-1", "site-2", "site-3"), "hospital-4", "fedmrg"
+COLUMNS = ("bleu_4", "rouge_l", "cider", "label_f1", "label_micro_f1")
+PLACES = {
+    "participants": "own test studies of the three hospitals, pooled; personalised adapter if there is one",
+    "participants, generic": "the same studies with the shared adapter alone",
+    "unseen hospital": "hospital-4, which took no part; shared adapter (mean over the three local models)",
+}
+
+
+def write_tables(folder: Path, titles: Mapping[str, str], seeds: Sequence[str]) -> None:
+    """Writes `tables.md` and `tables.json` for the units that are complete in every seed."""
+    complete = {
+        name: title
+        for name, title in titles.items()
+        if all((folder / f"{name}-{seed}" / "done.json").is_file() for seed in seeds)
+    }
+    parts, facts = [], {}
+    for place, meaning in PLACES.items():
+        systems = {name: [score(folder / f"{name}-{seed}", place) for seed in seeds] for name in complete}
+        present = {name: found for name, found in systems.items() if all(found)}
+        text, facts[place] = table(present, complete)
+        parts.append(f"**{place}**: {meaning}.\n\n{text}")
+    found = "\n\n".join(parts) + "\n"
+    (folder / "tables.md").write_text(found, encoding="utf-8")
+    (folder / "tables.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    print(found)
+
+
+def score(unit: Path, place: str) -> dict[str, Statistic]:
+    """Metric -> what every study adds, for one unit in one place; {} where the unit has no such adapter."""
+    if place == "unseen hospital":
+        files = sorted(unit.glob(f"*{UNSEEN}/predictions_generic.jsonl"))
+        return averaged([statistics(read_predictions(file)) for file in files])
+    studies: list[Prediction] = []
+    for site in SITES:
+        generic = unit / site / "predictions_generic.jsonl"
+        own = unit / site / "predictions_personalised.jsonl"
+        if place == "participants, generic" and not own.is_file():
+            return {}
+        studies += read_predictions(own if own.is_file() and place == "participants" else generic)
+    return statistics(studies)
+
+
+def statistics(studies: list[Prediction]) -> dict[str, Statistic]:
+    """The columns' statistics of one list of predictions."""
+    found = report_statistics([s.reference for s in studies], [s.generated for s in studies])
+    found |= label_statistics([s.gold_codes for s in studies], [s.predicted_codes for s in studies])
+    return {name: found[name] for name in COLUMNS}
+
+
+def averaged(models: list[dict[str, Statistic]]) -> dict[str, Statistic]:
+    """The mean over several models of each metric on the same studies, still one row a study."""
+    return {name: _mean([model[name] for model in models]) for name in COLUMNS}
+
+
+def _mean(items: list[Statistic]) -> Statistic:
+    edges = np.cumsum([item.sums.shape[1] for item in items])[:-1]
+
+    def value(sums: np.ndarray) -> np.ndarray:
+        columns = np.split(sums, edges, axis=-1)
+        return np.mean([item.score(part) for item, part in zip(items, columns, strict=True)], axis=0)
+
+    return Statistic(np.concatenate([item.sums for item in items], axis=1), value)
+
+
+def table(
+    systems: Mapping[str, list[dict[str, Statistic]]], titles: Mapping[str, str]
+) -> tuple[str, dict[str, dict[str, object]]]:
+    """Markdown and facts: value, interval, and the paired difference of FedMRG to each other system."""
+    head = ["method", *(display_name(name) for name in COLUMNS)]
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * len(COLUMNS)]
+    facts: dict[str, dict[str, object]] = {}
+    for name, runs in systems.items():
+        cells, facts[name] = [titles[name]], {}
+        for metric in COLUMNS:
+            mine = [run[metric] for run in runs]
+            estimate = over_seeds(mine)
+            cell = f"{100 * estimate.value:.1f} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
+            entry: dict[str, object] = {"seeds": [run.value for run in mine], **estimate.model_dump()}
+            if name != OURS and OURS in systems:
+                gap = difference_over_seeds([run[metric] for run in systems[OURS]], mine)
+                entry["fedmrg_minus_this"] = {
+                    "value": gap.value,
+                    "low": gap.low,
+                    "high": gap.high,
+                    "p": gap.p,
+                }
+                cell += f" ({100 * gap.value:+.1f}{'*' if gap.significant else ''})"
+            cells.append(cell)
+            facts[name][metric] = entry
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines), facts
