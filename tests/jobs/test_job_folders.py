@@ -63,6 +63,15 @@ def test_any_setting_can_be_changed_by_its_name() -> None:
     assert job.executor["worker"] == "thread"
 
 
+def test_a_folder_with_parts_that_would_be_lost_is_refused(tmp_path: Path) -> None:
+    folder = load(JOBS / "fedmrg").write(tmp_path / "fedmrg")
+    client = json.loads((folder / recipes.CLIENT).read_text())
+    client["task_result_filters"] = [{"tasks": ["fit"], "filters": [{"path": "x.Y", "args": {}}]}]
+    (folder / recipes.CLIENT).write_text(json.dumps(client))
+    with pytest.raises(ConfigError, match=r"holds parts that job\.py did not write"):
+        recipes.read_job(folder)
+
+
 def test_an_unknown_setting_lists_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(load(JOBS / "fedmrg"), ["--export", "--set", "num_round=3"]) == ConfigError.exit_code
     assert "num_rounds" in capsys.readouterr().err

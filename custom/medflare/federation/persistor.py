@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from medflare.federation import wire
@@ -100,6 +101,6 @@ def readable(folder: Path) -> bool:
     try:
         json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
         wire.load_tensors(folder / "adapter_model.safetensors")
-    except (OSError, ValueError, Exception):
+    except (OSError, ValueError, SafetensorError):
         return False
     return True

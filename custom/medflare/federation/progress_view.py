@@ -88,8 +88,12 @@ def human_bytes(count: int) -> str:
 
 def line(event: dict[str, Any]) -> str:
     """One event as a line of text, for logs and pipes."""
-    facts = " ".join(f"{key}={value}" for key, value in event.items() if key not in ("time", "phase"))
-    return f"{event['phase']}: {facts}" if facts else str(event["phase"])
+    facts = {key: value for key, value in event.items() if key not in ("time", "phase", "mean")}
+    facts |= {f"mean_{key}": value for key, value in event.get("mean", {}).items() if key.endswith("_loss")}
+    if "bytes_sent" in facts:
+        facts["bytes_sent"] = human_bytes(facts["bytes_sent"]).replace(" ", "")
+    words = " ".join(f"{key}={f'{x:.4g}' if isinstance(x, float) else x}" for key, x in facts.items())
+    return f"{event['phase']}: {words}" if words else str(event["phase"])
 
 
 def live(

@@ -106,29 +106,45 @@ def _component(key: str, kind: type, args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_job(folder: Path) -> Job:
-    """The Job that a folder of ours says; ConfigError if it is none."""
+    """The Job that a folder of ours says.
+
+    ConfigError if it is none, or holds parts that a Job cannot carry (filters, further components): they
+    would be lost without a word.
+    """
     try:
-        meta, server, client = (
-            json.loads((folder / name).read_text(encoding="utf-8")) for name in ("meta.json", SERVER, CLIENT)
-        )
-        parts = {part["path"]: part["args"] for part in [*server["components"], *server["workflows"]]}
-        controller = dict(parts[class_path(RoundsController)])
-        controller.pop("job", None)
-        executor = dict(client["executors"][0]["executor"]["args"])
-        return Job(
-            title=meta["name"],
-            method=executor.pop("method"),
-            n_clients=int(meta["min_clients"]),
-            settings=unmarked(executor.pop("settings", {})),
-            controller=controller,
-            executor=executor,
-            aggregation=unmarked(parts[class_path(ValidatingAggregator)]),
-        )
+        found = {
+            name: json.loads((folder / name).read_text(encoding="utf-8"))
+            for name in ("meta.json", SERVER, CLIENT)
+        }
+        job = _job_in(found)
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise ConfigError(
             f"{folder}: is not a job folder of medflare ({type(error).__name__}: {error}). "
             "Start from one of jobs/."
         ) from None
+    other = [name for name, content in job.files().items() if content != found[name]]
+    if other:
+        problems = [f"{folder / name}: {what}" for name in other for what in traps(found[name])]
+        problems += [f"{folder / name}: holds parts that job.py did not write." for name in other]
+        raise ConfigError("\n".join([*problems, "Run such a folder with `nvflare simulator`, or mend it."]))
+    return job
+
+
+def _job_in(found: Mapping[str, Any]) -> Job:
+    meta, server, client = found["meta.json"], found[SERVER], found[CLIENT]
+    parts = {part["path"]: part["args"] for part in [*server["components"], *server["workflows"]]}
+    controller = unmarked(parts[class_path(RoundsController)])
+    controller.pop("job", None)
+    executor = dict(client["executors"][0]["executor"]["args"])
+    return Job(
+        title=meta["name"],
+        method=executor.pop("method"),
+        n_clients=int(meta["min_clients"]),
+        settings=unmarked(executor.pop("settings", {})),
+        controller=controller,
+        executor=executor,
+        aggregation=unmarked(parts[class_path(ValidatingAggregator)]),
+    )
 
 
 def override(job: Job, changes: Mapping[str, Any]) -> Job:
@@ -191,6 +207,8 @@ def check(job: Job) -> None:
         problems, lambda: make_rule(job.aggregation.get("rule", ""), job.aggregation.get("rule_settings", {}))
     )
     _collect(problems, lambda: check_settings(job.method, job.settings))
+    unknown = sorted(set(job.aggregation) - set(AGGREGATION))
+    problems += [f"aggregator: no such setting '{key}'. Valid: {', '.join(AGGREGATION)}." for key in unknown]
     for name, content in job.files().items():
         problems += [f"{job.title}/{name}: {what}" for what in traps(content)]
     if problems:

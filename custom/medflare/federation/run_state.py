@@ -7,6 +7,7 @@ the folder that is complete; `state/best.safetensors` beside them.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -64,8 +65,6 @@ def load_state(folder: Path) -> RunState:
     pointer = folder / LATEST
     if not pointer.exists():
         raise DataError(f"{folder}: holds no run state. Name the `state` folder of a server's run.")
-    import json
-
     inner = folder / json.loads(pointer.read_text(encoding="utf-8"))["folder"]
     values = json.loads((inner / "state.json").read_text(encoding="utf-8"))
     rule_tensors, rule_values = wire.load_tensors(inner / "rule.safetensors")

@@ -86,6 +86,9 @@ class RoundsController(Controller):
 
     def _fail(self, status: Any, reason: str) -> None:
         """Writes the record and the last good state, then tells FLARE."""
+        for entry in self.book.record.rounds[-1:]:
+            unsettled = set(self.roster.sites) - set(entry.accepted) - set(entry.absent)
+            entry.absent |= dict.fromkeys(sorted(unsettled), "the run ended before its update was judged")
         self.keeper.export_final(self.roster)
         self.book.close(status, reason)
         self.progress.event(status, reason=reason)
@@ -175,7 +178,7 @@ class RoundsController(Controller):
     def _note(self, entry: RoundRecord, outcome: Outcome) -> None:
         """Writes a fit exchange into the round's record and benches who was silent."""
         entry.absent |= outcome.absent
-        entry.accepted = dict(self.aggregator.accepted)
+        entry.accepted = dict(sorted(self.aggregator.accepted.items()))
         add_traffic(entry, outcome.traffic)
         for site, facts in sorted(outcome.facts.items()):
             entry.metrics[site] = finite(facts["metrics"], "train")
