@@ -58,9 +58,8 @@ def main() -> None:
             if repeat:
                 times[name].append(time.perf_counter() - started)
     base = times["plain LoRA (Fed-LoRA)"]
-    print(
-        f"batch {given.batch}, {given.repeats} repeats, backbone {learners['FedMRG'].model.backbone.precision}\n"
-    )
+    precision = learners["FedMRG"].model.backbone.precision
+    print(f"batch {given.batch}, {given.repeats} repeats, backbone {precision}\n")
     print("| mini-batch of | ms, median | ratio to plain LoRA, median [min, max] |\n|---|---:|---:|")
     for name, found in times.items():
         ratios = [a / b for a, b in zip(found, base, strict=True)]
