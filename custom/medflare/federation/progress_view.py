@@ -53,7 +53,8 @@ class Board:
         elif site and phase in ("update", "canary"):
             row = self.rows.setdefault(site, {"bytes": 0})
             row.update(verdict=event["verdict"], loss=event.get("loss"), seconds=event.get("seconds"))
-            row["bytes"] += event.get("bytes_sent") or 0
+            if phase == "update":  # a canary's bytes were counted with its update
+                row["bytes"] += event.get("bytes_sent") or 0
         elif site:
             self.rows.setdefault(site, {"bytes": 0})["verdict"] = phase
         else:
