@@ -16,7 +16,16 @@ ALLOWED = {
     "selection": {"learners"},
     "privacy": {"learners"},
     "federation": {"cohort", "models", "evaluation", "learners", "aggregation", "selection", "privacy"},
-    "cli": {"cohort", "models", "evaluation", "learners", "aggregation", "selection", "privacy", "federation"},
+    "cli": {
+        "cohort",
+        "models",
+        "evaluation",
+        "learners",
+        "aggregation",
+        "selection",
+        "privacy",
+        "federation",
+    },
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 
