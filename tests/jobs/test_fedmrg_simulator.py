@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {
     "settings.model.lora": {"rank": 4, "lora_alpha": 8},
     "settings.batch": 8,
     "settings.max_report_tokens": 30,
-    "settings.decoding": {"beams": 1, "max_new_tokens": 8},
+    "settings.decoding": {"beams": 1, "max_new_tokens": 8, "min_new_tokens": 0},
     "settings.eval_limit": 4,
     "final_limit": 4,
     "steps": 2,

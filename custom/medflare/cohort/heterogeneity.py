@@ -12,6 +12,7 @@ from medflare.cohort.records import CONDITIONS, Code, Study
 from medflare.cohort.summary import words_per_report
 from medflare.cohort.text import tokens
 
+MANY = 20
 COLUMNS = ("site", "patients", "studies", "words", "divergence", "vocabulary", "overlap")
 
 
@@ -46,6 +47,25 @@ def heterogeneity(cohorts: Mapping[str, Sequence[Study]]) -> dict[str, Any]:
         }
     mean = round(float(np.mean([row["divergence"] for row in rows])), 4) if rows else 0.0
     return {"columns": list(COLUMNS), "rows": rows, "labels": labels, "mean_divergence": mean}
+
+
+def site_facts(studies: Sequence[Study]) -> dict[str, Any]:
+    """What a site tells of itself before round 1: shares and means over all its studies.
+
+    Below MANY studies shares would tell of single patients, so only the count remains.
+    """
+    if len(studies) < MANY:
+        return {"studies": len(studies)}
+    shares = code_shares(studies)
+    return {
+        "studies": len(studies),
+        "patients": len({study.patient_id for study in studies}),
+        "words": words_per_report([study.report for study in studies]).get("mean", 0.0),
+        "vocabulary": len(_vocabulary(studies)),
+        "labels": {
+            name: round(float(shares[index, Code.POSITIVE]), 4) for index, name in enumerate(CONDITIONS)
+        },
+    }
 
 
 def code_shares(studies: Sequence[Study]) -> np.ndarray:

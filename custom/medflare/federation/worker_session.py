@@ -84,9 +84,13 @@ class Session:
         own = getattr(site, "state", None)
         folder = Path(own) / opening.run_id if own else Path(opening.state_folder)
         self.state_file = folder / LOCAL_STATE
-        self.learner = builder(
-            opening.method, opening.settings, site, opening.seed, Path(opening.cache_folder)
-        )
+        cache = Path(opening.cache_folder)
+        self._build = lambda: builder(opening.method, opening.settings, site, opening.seed, cache)
+        self._open()
+
+    def _open(self) -> None:
+        """A new learner with the local state of the last good round."""
+        self.learner = self._build()
         self.restored = self._restore()
 
     def _restore(self) -> bool:
@@ -132,7 +136,11 @@ class Session:
             tensors, values = self.learner.local_state()
             before = {name: value.detach().clone() for name, value in tensors.items()}
         self.learner.load_shared(state)
-        update = self.learner.fit(wire.plan_from_json(work.plan, totals))
+        try:
+            update = self.learner.fit(wire.plan_from_json(work.plan, totals))
+        except Exception:
+            self._open()  # half a round must not stay in what never leaves
+            raise
         if canary:
             self.learner.load_local_state(before, values)
         else:

@@ -34,7 +34,8 @@ class RoundPlan:
         seed: of the run; a learner derives its own from it, its site and the round.
         limit: at most this many studies in an evaluation of this round; None for all.
         hints: further values a controller sends to a method, JSON types only. Always present from a
-            federation: `site_index` and `sites` (position of this site in the roster, and its size).
+            federation: `site_index` and `sites` (position of this site in the roster, and its size) and
+            `summed` (positions of the sites whose sums are in `totals`).
         totals: sums over the accepted updates' `sums` of the previous round, for methods that declare any.
     """
 

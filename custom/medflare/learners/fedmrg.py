@@ -9,16 +9,20 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from medflare.cohort.heterogeneity import site_facts
 from medflare.cohort.images import augment, centre
 from medflare.cohort.samples import Samples, open_samples
 from medflare.cohort.site import SiteConfig
+from medflare.errors import UpdateError
 from medflare.evaluation.run_record import EvaluationRecord
 from medflare.learners import losses
 from medflare.learners.base import RoundPlan, SharedSpec, State, Update, check_state
@@ -38,6 +42,16 @@ from medflare.models.report_generator import (
     parameter_counts,
 )
 
+PAPER = {
+    "configuration": "ResNet-101, Llama-2-7B, LoRA of rank 16 on q and v (algorithms.md 2.1)",
+    "encoder": 42_500_160,
+    "projection": 8_392_704,
+    "adapter": 8_388_608,
+    "total": 59_281_472,
+    "bytes_fp32_per_direction": 237_125_888,
+}
+"""The paper's communicated parameters, which tests/unit/models/test_parameter_counts.py counts again."""
+
 
 def build(
     settings: Mapping[str, Any], site: SiteConfig, seed: int, cache: Path | None = None
@@ -53,6 +67,17 @@ def build(
     return FedMRGLearner(site.name, samples, model, chosen, seed)
 
 
+@dataclass(slots=True)
+class Batch:
+    """views: (N or 2N, 1, s, s), all first views before all second ones; targets, reports: (N, T) token ids,
+    targets IGNORED at the padding; codes: (N, 14)."""
+
+    views: Tensor
+    targets: Tensor
+    reports: Tensor
+    codes: Tensor
+
+
 class FedMRGLearner:
     """Implements `learners.base.Learner`. One object lives for all rounds of a run."""
 
@@ -62,7 +87,9 @@ class FedMRGLearner:
         self.site, self.samples, self.model, self.settings, self.seed = site, samples, model, settings, seed
         self.train_rows = samples.split_indices("train")
         self.order = DataOrder(max(len(self.train_rows), 1), derived_seed(seed, site, "order"))
-        self.bank = MemoryBank(settings.bank, model.encoder.width, settings.bank_rows, settings.k_min)
+        queue = max(min(settings.bank_rows, len(self.train_rows) - settings.batch), 0)
+        kept = queue if settings.bank == "local_queue" else settings.bank_rows
+        self.bank = MemoryBank(settings.bank, model.encoder.width, kept, settings.k_min)
         self.tokens = model.tokenise(samples.reports, settings.max_report_tokens)
         encoder = [p for p in model.encoder.parameters()] if settings.encoder_lr_scale > 0 else []
         if not encoder:
@@ -83,6 +110,7 @@ class FedMRGLearner:
             else None
         )
         self._received: State = {}
+        self._spec: SharedSpec = {n: (tuple(t.shape), t.dtype) for n, t in self.initial_shared().items()}
 
     # ---- what is declared --------------------------------------------------------------------------------
 
@@ -95,14 +123,17 @@ class FedMRGLearner:
                 "precision": model.backbone.precision,
             },
             "parameters": parameter_counts(model, GENERIC),
-            "adapter_config": model.adapters.config_dict(),
+            "adapter_config": model.adapters.config_dict() | {"base_model_name_or_path": model.backbone.name},
             "export": export_settings(model, self.settings.decoding),
             "examples": self.samples.examples(),
+            "skipped": self.samples.skipped(),
+            "heterogeneity": site_facts(self.samples.studies),
             "settings": self.settings.model_dump(mode="json"),
+            "paper": PAPER,
         }
 
     def shared_spec(self) -> SharedSpec:
-        return {name: (tuple(value.shape), value.dtype) for name, value in self.initial_shared().items()}
+        return self._spec
 
     def sums_spec(self, sites: int) -> SharedSpec:
         return self.bank.sums_spec(sites)
@@ -112,7 +143,7 @@ class FedMRGLearner:
         return shared | {ADAPTER_PREFIX + n: t for n, t in self.model.adapters.state(GENERIC).items()}
 
     def load_shared(self, state: State) -> None:
-        check_state(state, self.shared_spec(), f"site '{self.site}': the server's state")
+        check_state(state, self._spec, f"site '{self.site}': the server's state")
         with torch.no_grad():
             for name, tensor in self.model.shared_tensors().items():
                 tensor.copy_(state[name])
@@ -131,16 +162,17 @@ class FedMRGLearner:
         visits = examples_to_visit(plan, len(self.train_rows), self.settings.batch)
         rows = [self.train_rows[i] for i in self.order.take(visits)]
         round_seed = derived_seed(self.seed, self.site, plan.round)
-        cut = batches(rows, [len(t) for t in self.tokens], self.settings.batch, round_seed)
+        batch = min(self.settings.batch, max(len(self.train_rows), 1))
+        cut = batches(rows, [len(t) for t in self.tokens], batch, round_seed)
         generator = torch.Generator().manual_seed(round_seed)
         torch.manual_seed(round_seed)
         self.model.train()
         sums: dict[str, float] = defaultdict(float)
-        for step, batch in enumerate(cut):
+        for step, part in enumerate(cut):
             factor = cosine((plan.round + step / len(cut)) / max(plan.rounds, 1), self.settings.warmup)
             for optimiser in filter(None, (self.shared_optimiser, self.local_optimiser)):
                 scale_rates(optimiser, factor)
-            for name, value in self._batch(batch, generator).items():
+            for name, value in self._batch(part, generator).items():
                 sums[name] += value / len(cut)
         metrics = dict(sums) | {"seconds": time.monotonic() - started, "steps": float(len(cut))}
         after = self.initial_shared()
@@ -149,56 +181,84 @@ class FedMRGLearner:
 
     def _batch(self, rows: list[int], generator: torch.Generator) -> dict[str, float]:
         """Both steps on one mini-batch; the loss terms as numbers."""
-        views, targets, reports, codes = self._load(rows, generator)
-        s, a = self.settings, self.model.adapters
+        batch = self._load(rows, generator)
         report: dict[str, float] = {}
+        encoded = self.model.encode(batch.views)
+        seen, student, prompts = self._generic_step(batch, encoded, generator, report)
+        if self.local_optimiser is not None:
+            self._specialised_step(batch, encoded, seen, student, prompts, report)
+        self.bank.remember(F.normalize(seen.pooled, dim=1))
+        return report
 
-        seen, shared_loss = self._see(views, codes, report)
-        prompt_codes = self._prompt_codes(seen, codes, generator)
+    def _generic_step(
+        self,
+        batch: Batch,
+        encoded: tuple[Tensor, Tensor],
+        generator: torch.Generator,
+        report: dict[str, float],
+    ) -> tuple[Seen, Decoded, Tensor]:
+        """Step 1: A_s teaches A_g (l2g). Returns detached outputs and the prompts, for step 2."""
+        adapters, s = self.model.adapters, self.settings
+        seen, shared_loss = self._see(encoded, batch.codes, report)
+        prompts = self._prompt_codes(seen, batch.codes, generator)
         teacher = None
         if s.dual and s.distil_to_generic:
-            a.use((ANCHOR, SPECIALISED), scales=self._specialised_scales())
+            adapters.use((ANCHOR, SPECIALISED), scales=self._specialised_scales())
             with torch.no_grad():
-                teacher = self.model.decode(self.model.prefix(seen.detach(), prompt_codes), reports)
-        a.use((GENERIC,), train=(GENERIC,))
-        student = self.model.decode(self.model.prefix(seen, prompt_codes), reports)
-        loss = shared_loss + self._text_loss(student, teacher, targets, "generic", report)
-        self._step(loss, (self.shared_optimiser,))
-        if self.local_optimiser is None:
-            return report
+                teacher = self.model.decode(self.model.prefix(seen.detach(), prompts), batch.reports)
+        adapters.use((GENERIC,), train=(GENERIC,))
+        student = self.model.decode(self.model.prefix(seen, prompts), batch.reports)
+        loss = shared_loss + self._text_loss(student, teacher, batch.targets, "generic", report)
+        self._step(loss, self.shared_optimiser)
+        return seen.detach(), Decoded(student.logits.detach(), student.hidden.detach()), prompts
 
-        if s.encoder_update == "both":
-            seen, shared_loss = self._see(views, codes, {})
-        else:
-            seen, shared_loss = seen.detach(), torch.zeros((), device=self.model.device)
-        teacher = self._second_teacher(student, seen, prompt_codes, reports)
-        a.use((ANCHOR, SPECIALISED), train=(SPECIALISED,), scales=self._specialised_scales())
-        student = self.model.decode(self.model.prefix(seen, prompt_codes), reports)
-        loss = shared_loss + self._text_loss(student, teacher, targets, "specialised", report)
-        optimisers = (self.local_optimiser,)
-        self._step(loss, (*optimisers, self.shared_optimiser) if s.encoder_update == "both" else optimisers)
-        return report
+    def _specialised_step(
+        self,
+        batch: Batch,
+        encoded: tuple[Tensor, Tensor],
+        seen: Seen,
+        first: Decoded,
+        prompts: Tensor,
+        report: dict[str, float],
+    ) -> None:
+        """Step 2: A_g teaches A_s (g2l). With `encoder_update: first` nothing but L_s moves (MRG-12)."""
+        assert self.local_optimiser is not None
+        shared_loss, optimisers = torch.zeros((), device=self.model.device), [self.local_optimiser]
+        if self.settings.encoder_update == "both":
+            moved = self.settings.encoder_lr_scale > 0
+            seen, shared_loss = self._see(
+                self.model.encode(batch.views) if moved else encoded, batch.codes, {}
+            )
+            optimisers.append(self.shared_optimiser)
+        teacher = self._second_teacher(first, seen, prompts, batch.reports)
+        self.model.adapters.use(
+            (ANCHOR, SPECIALISED), train=(SPECIALISED,), scales=self._specialised_scales()
+        )
+        student = self.model.decode(self.model.prefix(seen, prompts), batch.reports)
+        loss = shared_loss + self._text_loss(student, teacher, batch.targets, "specialised", report)
+        self._step(loss, *optimisers)
 
     def _second_teacher(self, first: Decoded, seen: Seen, codes: Tensor, reports: Tensor) -> Decoded | None:
         """A_g's output for step 2: what step 1 computed, or afresh with the stepped weights."""
         if not self.settings.distil_to_specialised:
             return None
         if self.settings.reuse_teacher:
-            return Decoded(first.logits.detach(), first.hidden.detach())
+            return first
         self.model.adapters.use((GENERIC,))
         with torch.no_grad():
             return self.model.decode(self.model.prefix(seen.detach(), codes), reports)
 
-    def _see(self, views: Tensor, codes: Tensor, report: dict[str, float]) -> tuple[Seen, Tensor]:
-        """Encodes the views once; the image-side losses λ_hcl L_hcl + λ_cls L_CE."""
+    def _see(
+        self, encoded: tuple[Tensor, Tensor], codes: Tensor, report: dict[str, float]
+    ) -> tuple[Seen, Tensor]:
+        """Projection and head on the encoded views; the image-side losses λ_hcl L_hcl + λ_cls L_CE."""
         s, half = self.settings, len(codes)
-        both = self.model.see(views)
-        loss = both.pooled.sum() * 0.0
-        if s.contrastive:
+        both = self.model.look(*encoded)
+        loss = both.logits.sum() * 0.0
+        if s.contrasts:
             features = F.normalize(both.pooled, dim=1)
             bank = self.bank.rows().to(features.device)
             hcl = losses.contrastive(features[:half], features[half:], bank, s.tau, s.positive_in_denominator)
-            self.bank.remember(features[:half])
             loss, report["loss_hcl"] = loss + s.lambda_hcl * hcl, hcl.item()
         seen = Seen(both.visual[:half], both.pooled[:half], both.logits[:half])
         if s.classification:
@@ -218,8 +278,17 @@ class FedMRGLearner:
             loss, report[f"loss_kd_{name}"] = loss + s.lambda_kd * kd, kd.item()
         return loss
 
-    def _step(self, loss: Tensor, optimisers: tuple[torch.optim.Optimizer, ...]) -> None:
-        """Gradients of what is not in this loss stay None, so that weight decay leaves it alone (MRG-12)."""
+    def _step(self, loss: Tensor, *optimisers: torch.optim.Optimizer) -> None:
+        """Gradients of what is not in this loss stay None, so that weight decay leaves it alone (MRG-12).
+
+        Raises UpdateError before anything is touched if the loss is not finite: one NaN in L_s, which never
+        leaves, would spoil the site for all rounds to come.
+        """
+        if not torch.isfinite(loss):
+            raise UpdateError(
+                f"site '{self.site}': the loss is {loss.item()}; nothing of this round was kept. "
+                "Lower settings.lr, or look for odd images with `medflare cohort inspect --images`."
+            )
         for every in (self.shared_optimiser, self.local_optimiser):
             if every is not None:
                 every.zero_grad(set_to_none=True)
@@ -229,16 +298,15 @@ class FedMRGLearner:
                 torch.nn.utils.clip_grad_value_(group["params"], self.settings.clip_value)
             optimiser.step()
 
-    def _load(self, rows: list[int], generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Views (N or 2N, 1, s, s), targets (N, T), report ids (N, T), codes (N, 14), on the device."""
+    def _load(self, rows: list[int], generator: torch.Generator) -> Batch:
+        """One mini-batch on the device, with one view of each image or two."""
         s, device = self.settings, self.model.device
-        stored = self.samples.images(rows)
+        stored = self.samples.images(rows).to(device)
         size = s.model.encoder.image_size
-        count = 2 if s.contrastive else 1
-        views = torch.cat([augment(stored, size, s.rotation, generator) for _ in range(count)])
+        views = [augment(stored, size, s.rotation, generator) for _ in range(2 if s.contrasts else 1)]
         reports, targets = losses.pad([self.tokens[i] for i in rows])
         codes = self.samples.codes[rows]
-        return views.to(device), targets.to(device), reports.to(device), codes.to(device)
+        return Batch(torch.cat(views), targets.to(device), reports.to(device), codes.to(device))
 
     def _prompt_codes(self, seen: Seen, codes: Tensor, generator: torch.Generator) -> Tensor:
         """Gold codes in training; a share of images prompted by prediction where asked (MRG-16)."""
@@ -255,12 +323,10 @@ class FedMRGLearner:
         """The bank's contribution, from training images seen with the just-trained encoder (2.3 step 3)."""
         if not self.bank.sums_spec(1):
             return {}
-        rows = (
-            self.train_rows
-            if self.settings.bank == "prototypes"
-            else self.train_rows[: self.settings.bank_rows]
-        )
-        features = []
+        limit = self.settings.bank_rows if self.settings.bank == "raw" else self.settings.bank_sample
+        drawn = np.random.default_rng(derived_seed(self.seed, self.site, plan.round, "bank"))
+        rows = [self.train_rows[i] for i in sorted(drawn.permutation(len(self.train_rows))[:limit])]
+        features = [torch.zeros(0, self.bank.width)]
         with torch.no_grad(), self.model.evaluating():
             for start in range(0, len(rows), self.settings.eval_batch):
                 stored = self.samples.images(rows[start : start + self.settings.eval_batch])
@@ -294,8 +360,9 @@ class FedMRGLearner:
 
     def local_state(self) -> tuple[State, dict[str, Any]]:
         tensors = moments(self.shared_optimiser, "shared") | self.bank.state()
+        tensors |= {f"local.{n}": b.detach().cpu().clone() for n, b in self.model.local_buffers().items()}
         if self.local_optimiser is not None:
-            tensors |= moments(self.local_optimiser, "local")
+            tensors |= moments(self.local_optimiser, "own")
             tensors |= {f"specialised.{n}": t for n, t in self.model.adapters.state(SPECIALISED).items()}
         return tensors, {"position": self.order.position}
 
@@ -303,8 +370,11 @@ class FedMRGLearner:
         self.order.position = int(values["position"])
         self.bank.restore(tensors)
         restore_moments(self.shared_optimiser, tensors, "shared")
+        with torch.no_grad():
+            for name, buffer in self.model.local_buffers().items():
+                buffer.copy_(tensors[f"local.{name}"])
         if self.local_optimiser is not None:
-            restore_moments(self.local_optimiser, tensors, "local")
+            restore_moments(self.local_optimiser, tensors, "own")
             own = {n[len("specialised.") :]: t for n, t in tensors.items() if n.startswith("specialised.")}
             self.model.adapters.load(SPECIALISED, own)
 

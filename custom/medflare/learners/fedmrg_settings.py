@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from medflare.config import Settings, parse
 from medflare.errors import ConfigError
@@ -43,6 +43,7 @@ class FedMRGSettings(Settings):
     bank: BankMode = Field("off", description="MRG-4")
     bank_rows: int = Field(64, ge=1)
     k_min: int = Field(16, ge=1)
+    bank_sample: int = Field(1024, ge=1, description="training images a site's prototypes are made of")
     lambda_hcl: float = Field(0.1, ge=0)
     lambda_cls: float = Field(1.0, ge=0)
     prompt_dropout: float = Field(
@@ -68,6 +69,19 @@ class FedMRGSettings(Settings):
     # -- evaluation --
     eval_batch: int = Field(32, ge=1)
     eval_limit: int | None = Field(32, description="validation studies drafted per round; None for all")
+
+    @property
+    def contrasts(self) -> bool:
+        """Whether L_hcl is computed: it moves nothing but the encoder."""
+        return self.contrastive and self.encoder_lr_scale > 0
+
+    @model_validator(mode="after")
+    def _prompts_need_the_head(self) -> FedMRGSettings:
+        if self.model.prompts and not self.classification:
+            raise ValueError(
+                "model.prompts needs classification: an untrained head would prompt at test time"
+            )
+        return self
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -95,8 +109,30 @@ def resolve(given: Mapping[str, Any]) -> FedMRGSettings:
     for name, value, known in (("preset", preset, PRESETS), ("variant", variant, VARIANTS)):
         if value not in known:
             raise ConfigError(f"settings.{name} is '{value}'; expected one of {', '.join(known)}.")
-    merged = _merge(_merge(PRESETS[preset], VARIANTS[variant]), dict(given))
+    against = sorted(key for key, value in _leaves(VARIANTS[variant]) if _at(given, key) not in (None, value))
+    if against:
+        raise ConfigError(
+            f"settings: variant '{variant}' and {', '.join(against)} contradict each other. "
+            "Leave these settings out, or the variant."
+        )
+    merged = _merge(_merge(PRESETS[preset], dict(given)), VARIANTS[variant])
     return parse(FedMRGSettings, merged, "settings of the job's client configuration")
+
+
+def _leaves(block: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names and values of a nested block."""
+    for key, value in block.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _at(block: Any, dotted: str) -> Any:
+    """The value under a dotted name, None where there is none."""
+    for key in dotted.split("."):
+        block = block.get(key) if isinstance(block, Mapping) else None
+    return block
 
 
 def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:

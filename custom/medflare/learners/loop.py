@@ -37,23 +37,24 @@ def federate(
 
     Args:
         learners: site -> learner.
-        make_plan: round -> plan; `hints.site_index`, `hints.sites` and `totals` are filled in here.
+        make_plan: round -> plan; `totals` and the roster in `hints` are filled in here.
         on_round: called after each round with its number, the new state and the sites' updates.
         state: where to start; default the first site's initial state.
     """
     sites = sorted(learners)
     state = learners[sites[0]].initial_shared() if state is None else state
     totals: State = {}
+    summed: list[int] = []
     for number in range(rounds):
         rule.begin(state)
         updates: dict[str, Update] = {}
         for index, site in enumerate(sites):
             plan = make_plan(number)
-            hints = {**plan.hints, "site_index": index, "sites": len(sites)}
+            hints = {**plan.hints, "site_index": index, "sites": len(sites), "summed": summed}
             learners[site].load_shared({name: value.clone() for name, value in state.items()})
             updates[site] = learners[site].fit(replace(plan, hints=hints, totals=totals))
             rule.add(site, updates[site])
-        state, totals = rule.finish(), _totals(updates)
+        state, totals, summed = rule.finish(), _totals(updates), list(range(len(sites)))
         if on_round is not None:
             on_round(number, state, updates)
     return state

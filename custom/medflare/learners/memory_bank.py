@@ -42,10 +42,15 @@ class MemoryBank:
         return {}
 
     def receive(self, plan: RoundPlan) -> None:
-        """Turns last round's totals into rows of other sites only."""
+        """Turns last round's totals into rows of other sites only.
+
+        A site whose update was late or rejected is not in the totals (`hints.summed` lists who is), so it
+        has nothing to take out of them.
+        """
         if self.mode == "prototypes" and "bank.sum" in plan.totals:
-            total = plan.totals["bank.sum"].float() - self.own.get("bank.sum", torch.zeros(CELLS, self.width))
-            count = plan.totals["bank.count"].float() - self.own.get("bank.count", torch.zeros(CELLS))
+            own = self.own if plan.hints.get("site_index") in plan.hints.get("summed", ()) else {}
+            total = plan.totals["bank.sum"].float() - own.get("bank.sum", torch.zeros(CELLS, self.width))
+            count = plan.totals["bank.count"].float() - own.get("bank.count", torch.zeros(CELLS))
             kept = count >= self.k_min
             self._rows = F.normalize(total[kept] / count[kept, None], dim=1)
         elif self.mode == "raw" and "bank.rows" in plan.totals:

@@ -10,11 +10,14 @@ from torch import nn
 
 from medflare.learners.base import State
 
+FIRST = 0.02
+"""Share of the full rate that the very first step of a warm-up has, so that it learns too."""
+
 
 def cosine(progress: float, warmup: float = 0.0) -> float:
     """Learning-rate factor at `progress` in [0, 1] of all rounds; linear warm-up over the first share."""
     if progress < warmup:
-        return progress / warmup
+        return max(progress / warmup, FIRST)
     return 0.5 * (1 + math.cos(math.pi * min((progress - warmup) / (1 - warmup), 1.0)))
 
 

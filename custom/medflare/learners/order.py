@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,12 +54,18 @@ def examples_to_visit(plan: RoundPlan, size: int, batch: int) -> int:
 def batches(indices: list[int], lengths: list[int], batch: int, seed: int) -> list[list[int]]:
     """Cuts a round's examples into batches of similar report length, in random order.
 
-    Sorting inside the slice halves the padding; a trailing single example joins the batch before it,
-    because a contrastive loss needs two.
+    Sorting inside the slice halves the padding. A round longer than an epoch visits examples again: second
+    visits are cut apart from first ones, so that no batch holds an image twice and contrasts it with itself.
+    A trailing single example joins the batch before it, because a contrastive loss needs two.
     """
-    ordered = sorted(indices, key=lambda i: lengths[i])
+    seen: Counter[int] = Counter()
+    ranked = []
+    for index in indices:
+        ranked.append((seen[index], lengths[index], index))
+        seen[index] += 1
+    ordered = [index for _, _, index in sorted(ranked)]
     cut = [ordered[start : start + batch] for start in range(0, len(ordered), batch)]
-    if len(cut) > 1 and len(cut[-1]) == 1:
+    if batch > 1 and len(cut) > 1 and len(cut[-1]) == 1:
         cut[-2].extend(cut.pop())
     np.random.default_rng(seed).shuffle(cut)
     return cut

@@ -179,7 +179,11 @@ def write_personalised(learner: FedMRGLearner, folder: Path) -> None:
     state, rank = weighted_sum(
         [adapters.state(GENERIC), adapters.state(SPECIALISED)], list(learner.mix()), scale
     )
-    config = adapters.config_dict() | {"r": rank, "lora_alpha": scale * rank}
+    config = adapters.config_dict() | {
+        "r": rank,
+        "lora_alpha": scale * rank,
+        "base_model_name_or_path": learner.model.backbone.name,
+    }
     folder.mkdir(parents=True, exist_ok=True)
     save_file(
         {name: value.contiguous() for name, value in state.items()}, folder / "adapter_model.safetensors"

@@ -93,7 +93,7 @@ def load_backbone(folder: str | Path | None, precision: str = "auto", device: st
 
 
 def fingerprint(folder: Path) -> str:
-    """SHA-256 over the names, dtypes, shapes and bytes of all weights, and the tokenizer.
+    """SHA-256 over all weights, the shape of the network, the tokenizer and the prompt texts.
 
     Independent of how the weights are cut into files and of the precision they are loaded in.
     """
@@ -107,9 +107,12 @@ def fingerprint(folder: Path) -> str:
                 digest = hashlib.sha256(tensor.view(-1).view(torch.uint8).numpy()).hexdigest()
                 rows[name] = f"{tensor.dtype} {tuple(tensor.shape)} {digest}"
     total = hashlib.sha256(json.dumps(rows, sort_keys=True).encode())
-    vocabulary = folder / "tokenizer.json"
-    if vocabulary.is_file():
-        total.update(vocabulary.read_bytes())
+    for name in ("tokenizer.json", "tokenizer.model", "medflare_prompt.json"):
+        if (folder / name).is_file():
+            total.update(name.encode() + (folder / name).read_bytes())
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    kept = {k: v for k, v in config.items() if k not in ("_name_or_path", "transformers_version", "dtype")}
+    total.update(json.dumps(kept, sort_keys=True).encode())
     return total.hexdigest()
 
 

@@ -38,11 +38,11 @@ class ModelSettings(Settings):
 
 
 class DecodingSettings(Settings):
-    """How a report is drafted. Defaults for a 7B model follow R2GenGPT (algorithms.md 2.4)."""
+    """How a report is drafted. Defaults are R2GenGPT's for a 7B model (algorithms.md 2.4)."""
 
     beams: int = 3
     max_new_tokens: int = 120
-    min_new_tokens: int = 0
+    min_new_tokens: int = 80
     repetition_penalty: float = 2.0
     length_penalty: float = 2.0
 
@@ -114,13 +114,31 @@ class ReportGenerator(nn.Module):
         shared["prompts"] = self.prompts
         return shared
 
+    def local_buffers(self) -> dict[str, Tensor]:
+        """Live running statistics that stay at the site (`batch_norm: local`)."""
+        shared = set(self.encoder.shared_names())
+        return {
+            f"encoder.{name}": value
+            for name, value in self.encoder.state_dict(keep_vars=True).items()
+            if name not in shared and name.endswith(("running_mean", "running_var"))
+        }
+
     def see(self, images: Tensor) -> Seen:
         """images: (batch, 1, H, W) in [0, 1]."""
+        return self.look(*self.encode(images))
+
+    def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The encoder alone: patch tokens (batch, S, C) and pooled features (batch, C)."""
         with autocast(self.backbone.precision, str(self.device)):
             tokens, pooled = self.encoder(images)
+        return tokens, pooled.float()
+
+    def look(self, tokens: Tensor, pooled: Tensor) -> Seen:
+        """Projection and diagnosis head on what `encode` gave."""
+        with autocast(self.backbone.precision, str(self.device)):
             visual = self.projection(tokens)
-        logits = self.head(pooled.float()).unflatten(1, (len(CONDITIONS), len(Code)))
-        return Seen(visual, pooled.float(), logits)
+        logits = self.head(pooled).unflatten(1, (len(CONDITIONS), len(Code)))
+        return Seen(visual, pooled, logits)
 
     def prefix(self, seen: Seen, codes: Tensor) -> Tensor:
         """(batch, P, hidden): everything before the report. codes: (batch, 14) of Code."""
@@ -146,7 +164,8 @@ class ReportGenerator(nn.Module):
             model = self.backbone.model
             hidden = model.get_decoder()(inputs_embeds=inputs, use_cache=False).last_hidden_state
             hidden = hidden[:, prefix.shape[1] - 1 :]
-            return Decoded(model.get_output_embeddings()(hidden).float(), hidden.float())
+            logits = model.get_output_embeddings()(hidden).float()
+        return Decoded(scaled_logits(logits, model.config), hidden.float())
 
     @torch.no_grad()
     def generate(
@@ -198,6 +217,8 @@ class ReportGenerator(nn.Module):
     def train(self, mode: bool = True) -> ReportGenerator:
         """Train mode for the encoder and heads; the frozen decoder stays in eval but for LoRA dropout."""
         super().train(mode)
+        if not any(parameter.requires_grad for parameter in self.encoder.parameters()):
+            self.encoder.eval()
         self.backbone.model.train(mode and self.settings.lora.dropout > 0)
         return self
 
@@ -231,6 +252,17 @@ class ReportGenerator(nn.Module):
         """One row a word: the mean of its tokens' input embeddings."""
         table = self._table().weight.detach().float()
         return torch.stack([table[self._ids(word, bos=False)[0]].mean(0) for word in words])
+
+
+def scaled_logits(logits: Tensor, config: Any) -> Tensor:
+    """What Granite, Cohere and Gemma-2 do to their logits after the output layer."""
+    if scaling := getattr(config, "logits_scaling", None):
+        logits = logits / scaling
+    if scale := getattr(config, "logit_scale", None):
+        logits = logits * scale
+    if cap := getattr(config, "final_logit_softcapping", None):
+        logits = cap * torch.tanh(logits / cap)
+    return logits
 
 
 def parameter_counts(model: ReportGenerator, adapter: str) -> dict[str, int]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 import torch
 
 from medflare.cohort.site import SiteConfig
+from medflare.cohort.synthetic import DEMO_HOSPITALS, write_hospital
 from medflare.errors import ConfigError, UpdateError
+from medflare.learners import losses
 from medflare.learners.base import RoundPlan
 from medflare.learners.fedmrg import FedMRGLearner, build
 from medflare.learners.fedmrg_settings import VARIANTS, resolve
@@ -24,10 +27,10 @@ SMALL: dict[str, Any] = {
     "batch": 8,
     "lr": 1e-3,
     "max_report_tokens": 30,
-    "decoding": {"beams": 1, "max_new_tokens": 8},
+    "decoding": {"beams": 1, "max_new_tokens": 8, "min_new_tokens": 0},
     "eval_limit": 4,
 }
-PLAN = RoundPlan(round=0, rounds=4, steps=2, hints={"site_index": 0, "sites": 2})
+PLAN = RoundPlan(round=0, rounds=4, steps=2, hints={"site_index": 0, "sites": 2, "summed": [0, 1]})
 
 
 def site(folder: Path, backbone: Path, name: str = "site-1") -> SiteConfig:
@@ -84,9 +87,9 @@ def test_step_one_leaves_the_specialised_adapter_alone_and_step_two_the_generic(
     steps: list[tuple[bool, bool]] = []
     whole = learner._step
 
-    def watched(loss: torch.Tensor, optimisers: tuple[torch.optim.Optimizer, ...]) -> None:
+    def watched(loss: torch.Tensor, *optimisers: torch.optim.Optimizer) -> None:
         states = [learner.model.adapters.state(name) for name in (GENERIC, SPECIALISED)]
-        whole(loss, optimisers)
+        whole(loss, *optimisers)
         after = [learner.model.adapters.state(name) for name in (GENERIC, SPECIALISED)]
         moved = [any(not torch.equal(a[n], b[n]) for n in a) for a, b in zip(states, after, strict=True)]
         steps.append((moved[0], moved[1]))
@@ -144,6 +147,7 @@ def test_bank_contributes_what_it_declares_and_takes_only_others(make: Any, mode
     alone = RoundPlan(round=1, rounds=4, steps=1, hints=PLAN.hints, totals=update.sums)
     learner.bank.receive(alone)
     assert len(learner.bank.rows()) == 0
+    assert learner.bank.own
     doubled = {n: 2 * t for n, t in update.sums.items()} if mode == "prototypes" else update.sums
     if mode == "raw":
         doubled = {"bank.rows": torch.roll(update.sums["bank.rows"], 1, 0) + update.sums["bank.rows"]}
@@ -153,12 +157,118 @@ def test_bank_contributes_what_it_declares_and_takes_only_others(make: Any, mode
     assert torch.allclose(rows.norm(dim=1), torch.ones(len(rows)), atol=1e-5)
 
 
-def test_encoder_update_first_leaves_the_encoder_alone_in_step_two(make: Any) -> None:
-    both, first = make(), make(encoder_update="first")
-    assert any(
-        not torch.equal(a, b)
-        for a, b in zip(both.fit(PLAN).delta.values(), first.fit(PLAN).delta.values(), strict=True)
-    )
+def test_a_batch_is_no_negative_of_itself_in_the_local_queue(make: Any) -> None:
+    learner = make(bank="local_queue", bank_rows=32)
+    seen: list[int] = []
+    whole = losses.contrastive
+
+    def watched(first: torch.Tensor, second: torch.Tensor, bank: torch.Tensor, *rest: Any) -> torch.Tensor:
+        seen.append(len(bank))
+        if len(bank):
+            assert (first.detach() @ bank.T).max() < 1 - 1e-6
+        return whole(first, second, bank, *rest)
+
+    learner.settings = learner.settings.model_copy(update={"encoder_lr_scale": 1e-9})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(losses, "contrastive", watched)
+        learner.fit(PLAN)
+    assert seen == [0, 0, 8, 8]
+
+
+def test_a_rejected_contribution_is_not_taken_out_of_the_totals(make: Any) -> None:
+    learner = make(bank="prototypes", k_min=2)
+    sums = learner.fit(PLAN).sums
+    counted = {**PLAN.hints, "summed": [0, 1]}
+    left_out = {**PLAN.hints, "summed": [1]}
+    learner.bank.receive(RoundPlan(round=1, rounds=4, hints=left_out, totals=sums))
+    assert len(learner.bank.rows()) > 0
+    learner.bank.receive(RoundPlan(round=1, rounds=4, hints=counted, totals=sums))
+    assert len(learner.bank.rows()) == 0
+
+
+def test_encoder_update_first_moves_only_the_specialised_adapter_in_step_two(make: Any) -> None:
+    learner = make(encoder_update="first")
+    whole, unmoved = learner._step, []
+
+    def watched(loss: torch.Tensor, *optimisers: torch.optim.Optimizer) -> None:
+        before = learner.initial_shared()
+        whole(loss, *optimisers)
+        after = learner.initial_shared()
+        unmoved.append(all(torch.equal(before[n], after[n]) for n in before))
+
+    learner._step = watched
+    learner.fit(RoundPlan(round=0, rounds=1, steps=1))
+    assert unmoved == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("settings", "passes"),
+    [({}, 3), ({"reuse_teacher": False}, 4), ({"variant": "fed_lora"}, 1), ({"variant": "without_l2g"}, 2)],
+)
+def test_the_frozen_decoder_runs_no_oftener_than_it_must(make: Any, settings: Any, passes: int) -> None:
+    learner, calls = make(**settings), []
+    whole = learner.model.decode
+    learner.model.decode = lambda *given: calls.append(1) or whole(*given)
+    learner.fit(RoundPlan(round=0, rounds=1, steps=1))
+    assert len(calls) == passes
+
+
+def test_a_frozen_encoder_neither_moves_nor_contrasts(small_hospital: Path, tiny_backbone: Path) -> None:
+    encoder = {"name": "resnet18", "weights": "none", "image_size": 48}
+    settings = SMALL | {"model": SMALL["model"] | {"encoder": encoder}, "encoder_lr_scale": 0}
+    learner = build(settings, site(small_hospital, tiny_backbone), 0)
+    learner.load_shared(learner.initial_shared())
+    update = learner.fit(RoundPlan(round=0, rounds=1, steps=1))
+    assert all(d.abs().max() == 0 for n, d in update.delta.items() if n.startswith("encoder."))
+    assert "loss_hcl" not in update.metrics
+
+
+def test_local_batch_statistics_stay_and_survive_a_restart(small_hospital: Path, tiny_backbone: Path) -> None:
+    encoder = {"name": "resnet18", "weights": "none", "image_size": 48, "batch_norm": "local"}
+    settings = SMALL | {"model": SMALL["model"] | {"encoder": encoder}}
+    learner = build(settings, site(small_hospital, tiny_backbone), 0)
+    assert not any("running" in name for name in learner.shared_spec())
+    learner.load_shared(learner.initial_shared())
+    learner.fit(RoundPlan(round=0, rounds=1, steps=1))
+    tensors, values = learner.local_state()
+    restarted = build(settings, site(small_hospital, tiny_backbone), 0)
+    restarted.load_local_state(tensors, values)
+    found = restarted.model.local_buffers()
+    assert found
+    assert all(torch.equal(b, learner.model.local_buffers()[n]) for n, b in found.items())
+
+
+def test_a_loss_that_is_not_finite_touches_nothing(make: Any) -> None:
+    learner = make()
+    before = learner.model.adapters.state(SPECIALISED)
+    learner.model.prompts.data.fill_(float("nan"))
+    with pytest.raises(UpdateError, match="loss is nan"):
+        learner.fit(PLAN)
+    assert all(torch.equal(v, learner.model.adapters.state(SPECIALISED)[n]) for n, v in before.items())
+
+
+def test_state_from_the_wire_may_be_bf16(make: Any) -> None:
+    learner = make()
+    learner.load_shared({n: t.to(torch.bfloat16) for n, t in learner.initial_shared().items()})
+    assert torch.isfinite(learner.fit(PLAN).delta["prompts"]).all()
+
+
+@pytest.mark.parametrize("patients", [1, 3])
+def test_a_tiny_cohort_trains(patients: int, tiny_backbone: Path, tmp_path: Path) -> None:
+    write_hospital(DEMO_HOSPITALS[1], tmp_path, patients, size=48)
+    rows = [json.loads(line) | {"split": "train"} for line in (tmp_path / "manifest.jsonl").open()]
+    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    learner = build(SMALL | {"bank": "prototypes"}, site(tmp_path, tiny_backbone), 0)
+    learner.load_shared(learner.initial_shared())
+    assert learner.fit(PLAN).examples == patients
+    assert learner.evaluate("val", PLAN) == {}
+    assert learner.finish(PLAN, tmp_path / "out") == []
+    assert "labels" not in learner.describe()["heterogeneity"]
+
+
+def test_nothing_a_site_declares_names_a_local_path(make: Any) -> None:
+    assert "/" not in json.dumps(make().describe()["adapter_config"])
+    assert "/" not in make().describe()["backbone"]["name"]
 
 
 @pytest.mark.parametrize(
@@ -193,6 +303,14 @@ def test_all_setting_errors_are_reported_together() -> None:
     assert "Did you mean 'rank'?" in text
     with pytest.raises(ConfigError, match=r"variant is 'fedmgr'; expected one of fedmrg"):
         resolve({"variant": "fedmgr"})
+
+
+def test_a_variant_and_a_setting_that_undoes_it_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"variant 'fed_lora' and dual contradict"):
+        resolve({"variant": "fed_lora", "dual": True})
+    with pytest.raises(ConfigError, match=r"prompts needs classification"):
+        resolve({"classification": False})
+    assert not resolve({"variant": "fed_lora", "model": {"lora": {"rank": 4}}}).model.prompts
 
 
 def test_preset_paper_turns_the_literal_readings_on_and_a_job_may_overrule() -> None:

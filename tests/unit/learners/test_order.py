@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data order: 2 % slices of a per-epoch shuffle, not sampling with replacement (algorithms.md 2.3)."""
 
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +45,18 @@ def test_batches_hold_similar_lengths_and_never_one_example() -> None:
     assert sorted(i for part in cut for i in part) == list(range(33))
     assert all(len(part) > 1 for part in cut)
     assert all(max(part) - min(part) == len(part) - 1 for part in cut)
+
+
+@given(st.integers(1, 50), st.integers(1, 8), st.integers(2, 16), st.integers(0, 100))
+def test_a_plan_in_steps_is_kept_and_no_batch_holds_an_image_twice(
+    size: int, steps: int, batch: int, position: int
+) -> None:
+    plan = RoundPlan(round=0, rounds=1, steps=steps)
+    taken = DataOrder(size, seed=1, position=position).take(examples_to_visit(plan, size, batch))
+    cut = batches(taken, list(range(size)), min(batch, size), seed=0)
+    assert len(cut) == steps
+    repeated = sum(len(set(part)) < len(part) for part in cut)
+    assert repeated <= max(Counter(taken).values()) - 1
 
 
 def test_derived_seeds_depend_on_every_part() -> None:

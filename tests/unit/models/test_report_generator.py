@@ -67,7 +67,7 @@ def test_gradients_reach_everything_that_travels_and_nothing_frozen(model: Repor
 
 
 def test_generation_gives_a_text_and_the_codes_that_prompted_it(model: ReportGenerator) -> None:
-    texts, codes = model.generate(IMAGES, DecodingSettings(beams=2, max_new_tokens=5))
+    texts, codes = model.generate(IMAGES, DecodingSettings(beams=2, max_new_tokens=5, min_new_tokens=0))
     assert len(texts) == 3
     assert torch.equal(codes, model.see(IMAGES).logits.argmax(-1))
 
@@ -134,6 +134,6 @@ def test_nf4_gradients_survive_an_evaluation_in_between(tiny_backbone: Path) -> 
     assert any("4bit" in type(m).__name__ for m in model.backbone.model.modules())
     before = gradient(model)
     with model.evaluating(), torch.no_grad():
-        model.generate(IMAGES, DecodingSettings(beams=1, max_new_tokens=3))
+        model.generate(IMAGES, DecodingSettings(beams=1, max_new_tokens=3, min_new_tokens=0))
     assert before.abs().sum() > 0
     assert torch.allclose(gradient(model), before, atol=1e-6)

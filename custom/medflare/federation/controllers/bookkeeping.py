@@ -40,7 +40,11 @@ def finite(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 def weighted_means(
     metrics: Mapping[str, Mapping[str, float]], weights: Mapping[str, int]
 ) -> dict[str, float]:
-    """Means over sites weighted by examples, of metrics that every site of `metrics` has."""
+    """Means over sites weighted by examples, of metrics that every site with any metric has.
+
+    A site without studies in a split has no metrics there and no say in their means.
+    """
+    metrics = {site: values for site, values in metrics.items() if values}
     if not metrics:
         return {}
     common = set.intersection(*(set(values) for values in metrics.values()))

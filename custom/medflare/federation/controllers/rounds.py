@@ -98,7 +98,7 @@ class RoundsController(Controller):
 
     def _run(self) -> None:
         self._prepare()
-        self.state, self.totals = self._initialise(), dict[str, Any]()
+        self.state, self.totals, self.summed = self._initialise(), dict[str, Any](), list[str]()
         if self.args.canary:
             self._canary()
         for number in range(self.args.num_rounds):
@@ -159,7 +159,12 @@ class RoundsController(Controller):
         args, sites = self.args, self.roster.asked(number)
         entry.absent = self.roster.resting(number)
         plan = RoundPlan(
-            round=number, rounds=args.num_rounds, steps=args.steps, fraction=args.fraction, seed=args.seed
+            round=number,
+            rounds=args.num_rounds,
+            steps=args.steps,
+            fraction=args.fraction,
+            seed=args.seed,
+            hints={"summed": [self.roster.sites.index(site) for site in self.summed]},
         )
         self.progress.event("round", round=number, rounds=args.num_rounds, sites=sites)
         self.aggregator.begin(number, self.state, sites)
@@ -167,6 +172,7 @@ class RoundsController(Controller):
         self._note(entry, outcome)
         self._require(outcome, f"round {number}")
         self.state, self.totals, entry.checks = self.aggregator.finish()
+        self.summed = sorted(entry.accepted)
         if args.evaluate_every and (number + 1) % args.evaluate_every == 0:
             self._evaluate(number, entry)
         entry.seconds = round(time.monotonic() - started, 3)

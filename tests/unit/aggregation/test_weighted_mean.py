@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FedAvg in delta form, and why averaging LoRA factors is not averaging updates (algorithms.md 1.1, 1.4)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medflare.aggregation.weighted_mean import WeightedMean
+from medflare.learners.base import State, Update
+
+
+def aggregate(rule: WeightedMean, state: State, updates: dict[str, Update]) -> State:
+    rule.begin(state)
+    for site, update in updates.items():
+        rule.add(site, update)
+    return rule.finish()
+
+
+def test_vector_2_identical_clients_return_the_input() -> None:
+    state = {"w": torch.tensor([1.0, -2.0])}
+    delta = {"w": torch.tensor([0.5, 0.25])}
+    updates = {f"s{i}": Update(delta=delta, examples=10 * (i + 1)) for i in range(3)}
+    assert torch.equal(aggregate(WeightedMean(), state, updates)["w"], state["w"] + delta["w"])
+
+
+def test_weights_are_examples_over_those_who_took_part() -> None:
+    updates = {
+        "a": Update(delta={"w": torch.tensor([1.0])}, examples=1),
+        "b": Update(delta={"w": torch.tensor([4.0])}, examples=2),
+    }
+    state = {"w": torch.zeros(1)}
+    assert aggregate(WeightedMean(), state, updates)["w"].item() == pytest.approx(3.0)
+    assert aggregate(WeightedMean("uniform"), state, updates)["w"].item() == pytest.approx(2.5)
+
+
+@given(st.lists(st.tuples(st.floats(-10, 10), st.integers(1, 1000)), min_size=1, max_size=6))
+def test_result_lies_in_the_hull_of_the_sites(sites: list[tuple[float, int]]) -> None:
+    updates = {
+        str(i): Update(delta={"w": torch.tensor([d], dtype=torch.float64)}, examples=n)
+        for i, (d, n) in enumerate(sites)
+    }
+    found = aggregate(WeightedMean(), {"w": torch.zeros(1, dtype=torch.float64)}, updates)["w"].item()
+    assert min(d for d, _ in sites) - 1e-9 <= found <= max(d for d, _ in sites) + 1e-9
+
+
+def test_bf16_updates_are_summed_in_fp32() -> None:
+    updates = {
+        str(i): Update(delta={"w": torch.full((1,), 1e-3, dtype=torch.bfloat16)}, examples=1)
+        for i in range(512)
+    }
+    found = aggregate(WeightedMean(), {"w": torch.zeros(1)}, updates)["w"].item()
+    assert found == pytest.approx(float(torch.tensor(1e-3).to(torch.bfloat16)), rel=1e-5)
+
+
+def test_nothing_added_and_unknown_weighting_are_errors() -> None:
+    rule = WeightedMean()
+    rule.begin({"w": torch.zeros(1)})
+    with pytest.raises(ValueError, match="no update"):
+        rule.finish()
+    with pytest.raises(ValueError, match="'examples' or 'uniform'"):
+        WeightedMean("loss")  # type: ignore[arg-type]
+
+
+def test_vector_8_factor_averaging_errs_by_a_weighted_covariance() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+    b = torch.randn(3, 7, 4, generator=generator, dtype=torch.float64)
+    a = torch.randn(3, 4, 5, generator=generator, dtype=torch.float64)
+    mean_b, mean_a = (torch.einsum("k,kij->ij", weights, x) for x in (b, a))
+    gap = torch.einsum("k,kij,kjl->il", weights, b, a) - mean_b @ mean_a
+    covariance = torch.einsum("k,kij,kjl->il", weights, b - mean_b, a - mean_a)
+    pairs = sum(
+        weights[k] * weights[j] * (b[k] - b[j]) @ (a[k] - a[j]) for k in range(3) for j in range(k + 1, 3)
+    )
+    assert torch.allclose(gap, covariance, atol=1e-12)
+    assert torch.allclose(gap, pairs, atol=1e-12)
