@@ -225,10 +225,9 @@ class FedMRGLearner:
         assert self.local_optimiser is not None
         shared_loss, optimisers = torch.zeros((), device=self.model.device), [self.local_optimiser]
         if self.settings.encoder_update == "both":
-            moved = self.settings.encoder_lr_scale > 0
-            seen, shared_loss = self._see(
-                self.model.encode(batch.views) if moved else encoded, batch.codes, {}
-            )
+            if self.settings.encoder_lr_scale > 0:
+                encoded = self.model.encode(batch.views)
+            seen, shared_loss = self._see(encoded, batch.codes, {})
             optimisers.append(self.shared_optimiser)
         teacher = self._second_teacher(first, seen, prompts, batch.reports)
         self.model.adapters.use(
