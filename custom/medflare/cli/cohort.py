@@ -28,6 +28,8 @@ def inspect(
 
     [bold]Example[/bold]: medflare cohort inspect /data/iu --format iu_xray --json
     """
+    from medflare.cli.cohort_view import print_heterogeneity, print_summary
+    from medflare.cohort.heterogeneity import heterogeneity
     from medflare.cohort.site import SiteConfig, load_site_file
     from medflare.config import parse
     from medflare.errors import ConfigError
@@ -43,12 +45,16 @@ def inspect(
         if site not in found:
             raise ConfigError(f"{source}: has no site '{site}'. It has: {', '.join(sorted(found))}.")
         found = {site: found[site]}
-    summaries = [_summary(config, images) for config in found.values()]
+    cohorts = {name: _open(config, images) for name, config in found.items()}
+    summaries = [summary for _, summary in cohorts.values()]
     if as_json:
         print_json(summaries[0] if len(summaries) == 1 else summaries)
         return
     for summary in summaries:
-        _print_summary(summary)
+        print_summary(summary)
+    studies = {name: cohort.studies for name, (cohort, _) in cohorts.items() if cohort.studies}
+    if len(studies) > 1:
+        print_heterogeneity(heterogeneity(studies))
 
 
 def _guessed(folder: Path) -> Any:
@@ -69,59 +75,60 @@ def _guessed(folder: Path) -> Any:
     )
 
 
-def _summary(config: Any, images: bool) -> dict[str, Any]:
+def _open(config: Any, images: bool) -> tuple[Any, dict[str, Any]]:
+    """The cohort of a site and its summary; with `images`, after decoding them all."""
     from medflare.cohort.samples import open_samples
     from medflare.cohort.site import load_cohort
 
     if not images:
-        return load_cohort(config).summary()
+        cohort = load_cohort(config)
+        return cohort, cohort.summary()
     samples = open_samples(config, 64)
-    return samples.cohort.summary() | {"usable_images": len(samples)}
+    return samples.cohort, samples.cohort.summary() | {"usable_images": len(samples)}
 
 
-def _print_summary(summary: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+@app.command()
+@plain_errors
+def partition(
+    source: Path = typer.Argument(..., help="site.yaml of one site: the pooled cohort."),
+    out: Path = typer.Argument(..., help="Folder for a manifest of each site and a site.yaml."),
+    sites: int = typer.Option(3, "--sites", min=2, help="How many sites."),
+    method: str = typer.Option(
+        "random_stratified", "--method", help="random_stratified, report_clusters or dirichlet."
+    ),
+    alpha: float = typer.Option(0.5, "--alpha", help="Dirichlet concentration; small is uneven."),
+    seed: int = typer.Option(0, "--seed"),
+    scanners: bool = typer.Option(True, help="Give every site its own blur, contrast and brightness."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Deals one pooled cohort to several sites, by patient, and reports how much they differ.
 
-    console = Console()
-    facts = Table(title=str(summary["name"]) or None, show_header=False, title_justify="left")
-    for key in ("patients", "studies", "images", "notes"):
-        facts.add_row(key, str(summary[key]))
-    for split, counts in summary["splits"].items():
-        facts.add_row(f"  {split}", ", ".join(f"{value} {key}" for key, value in counts.items()))
-    for key in ("entities", "relations", "sex", "words"):
-        if summary[key]:
-            facts.add_row(key, ", ".join(f"{name} {value}" for name, value in summary[key].items()))
-    console.print(facts)
-    if summary["labels"]:
-        labels = Table(
-            "condition", "positive", "negative", "uncertain", "blank", title="labels", title_justify="left"
-        )
-        for name, counts in summary["labels"].items():
-            labels.add_row(
-                name, *(str(counts[code]) for code in ("positive", "negative", "uncertain", "blank"))
-            )
-        console.print(labels)
-    _print_skipped(console, summary)
+    [bold]Example[/bold]: medflare cohort partition iu.yaml parts --sites 10 --method dirichlet --alpha 0.3
+    """
+    from medflare.cli.cohort_view import print_heterogeneity
+    from medflare.cohort.heterogeneity import heterogeneity
+    from medflare.cohort.partition import PartitionPlan, write_partition
+    from medflare.cohort.site import load_cohort, load_site_file
+    from medflare.errors import ConfigError
 
-
-def _print_skipped(console: Any, summary: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    if not summary["skipped"]:
-        console.print(f"nothing skipped of {summary['records']} records")
-        return
-    skipped = Table(
-        "reason",
-        "count",
-        "for instance",
-        title=f"skipped, of {summary['records']} records",
-        title_justify="left",
+    found = load_site_file(source)
+    if len(found) != 1:
+        raise ConfigError(f"{source}: describes {len(found)} sites; expected one, the pooled cohort.")
+    plan = PartitionPlan(
+        sites=tuple(f"site-{i + 1}" for i in range(sites)),
+        method=method,
+        alpha=alpha,
+        seed=seed,
+        scanners=scanners,
     )
-    for reason, facts in summary["skipped"].items():
-        first = facts["examples"][0] if facts.get("examples") else ""
-        skipped.add_row(reason, str(facts["count"]), str(first))
-    console.print(skipped)
+    path = write_partition(load_cohort(next(iter(found.values()))).studies, plan, out)
+    dealt = {name: load_cohort(config).studies for name, config in load_site_file(path).items()}
+    facts = heterogeneity({name: studies for name, studies in dealt.items() if studies})
+    if as_json:
+        print_json({"site_file": str(path), **facts})
+        return
+    print_heterogeneity(facts)
+    typer.echo(f"site file: {path}")
 
 
 @app.command()

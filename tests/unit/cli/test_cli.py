@@ -14,7 +14,15 @@ from typer.testing import CliRunner
 from medflare.cli.main import app
 
 RUNNER = CliRunner()
-COMMANDS = [["run"], ["cohort", "inspect"], ["cohort", "make"], ["evaluate"], ["generate"], ["page"]]
+COMMANDS = [
+    ["run"],
+    ["cohort", "inspect"],
+    ["cohort", "make"],
+    ["cohort", "partition"],
+    ["evaluate"],
+    ["generate"],
+    ["page"],
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -44,6 +52,19 @@ def test_inspect_guesses_our_own_manifest_and_asks_otherwise(small_hospital: Pat
     assert asked.exit_code == 2
     assert "--format" in asked.stderr
     assert "mimic_cxr" in asked.stderr
+
+
+def test_partition_deals_patients_and_says_how_sites_differ(small_hospital: Path, tmp_path: Path) -> None:
+    pooled = tmp_path / "pooled.yaml"
+    pooled.write_text(f"cohort: {{format: manifest, root: {small_hospital}}}\n")
+    given = ["cohort", "partition", str(pooled), str(tmp_path / "parts"), "--sites", "2"]
+    dealt = RUNNER.invoke(app, [*given, "--method", "report_clusters", "--json"])
+    assert dealt.exit_code == 0, dealt.output
+    facts = json.loads(dealt.stdout)
+    assert sum(row["patients"] for row in facts["rows"]) == 60
+    assert facts["mean_divergence"] > 0
+    shown = RUNNER.invoke(app, given, env={"COLUMNS": "160"})
+    assert "how the sites differ" in shown.output
 
 
 def test_entities_and_relations_are_counted(tmp_path: Path) -> None:

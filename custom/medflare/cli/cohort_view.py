@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cohorts as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def print_summary(summary: Mapping[str, Any]) -> None:
+    """Counts, labels and skips of one cohort."""
+    console = Console()
+    facts = Table(title=str(summary["name"]) or None, show_header=False, title_justify="left")
+    for key in ("patients", "studies", "images", "notes"):
+        facts.add_row(key, str(summary[key]))
+    for split, counts in summary["splits"].items():
+        facts.add_row(f"  {split}", ", ".join(f"{value} {key}" for key, value in counts.items()))
+    for key in ("entities", "relations", "sex", "words"):
+        if summary[key]:
+            facts.add_row(key, ", ".join(f"{name} {value}" for name, value in summary[key].items()))
+    console.print(facts)
+    if summary["labels"]:
+        labels = Table(
+            "condition", "positive", "negative", "uncertain", "blank", title="labels", title_justify="left"
+        )
+        for name, counts in summary["labels"].items():
+            labels.add_row(
+                name, *(str(counts[code]) for code in ("positive", "negative", "uncertain", "blank"))
+            )
+        console.print(labels)
+    _print_skipped(console, summary)
+
+
+def _print_skipped(console: Console, summary: Mapping[str, Any]) -> None:
+    if not summary["skipped"]:
+        console.print(f"nothing skipped of {summary['records']} records")
+        return
+    skipped = Table(
+        "reason",
+        "count",
+        "for instance",
+        title=f"skipped, of {summary['records']} records",
+        title_justify="left",
+    )
+    for reason, facts in summary["skipped"].items():
+        first = facts["examples"][0] if facts.get("examples") else ""
+        skipped.add_row(reason, str(facts["count"]), str(first))
+    console.print(skipped)
+
+
+def print_heterogeneity(facts: Mapping[str, Any]) -> None:
+    """How much sites differ: one row a site, then the share of positive studies per condition and site."""
+    console = Console()
+    sites = Table(*facts["columns"], title="how the sites differ", title_justify="left")
+    for row in facts["rows"]:
+        sites.add_row(*(str(row[column]) for column in facts["columns"]))
+    sites.caption = (
+        "divergence: Jensen-Shannon, in bits, of the four codes from the pool "
+        f"(mean {facts['mean_divergence']}); overlap: share of a site's words that another site uses too"
+    )
+    console.print(sites)
+    labels = Table("positive, %", *facts["labels"], title_justify="left")
+    for condition in next(iter(facts["labels"].values())):
+        labels.add_row(condition, *(f"{100 * own[condition]:.1f}" for own in facts["labels"].values()))
+    console.print(labels)
