@@ -31,6 +31,7 @@ def evaluate(
 
     from rich.console import Console
 
+    from medflare.cli.run import SHOWN
     from medflare.cohort.site import load_site, load_site_file
     from medflare.errors import ConfigError
     from medflare.evaluation.run_record import read_record
@@ -57,7 +58,7 @@ def evaluate(
         return
     console = Console()
     rows = [row for row in rows_of([read_record(record_path)]) if row.site in chosen and row.split == split]
-    console.print(results_table(rows))
+    console.print(results_table(rows, SHOWN))
     for metric, why in {m: w for item in found for m, w in item.skipped_metrics.items()}.items():
         console.print(f"{metric}: {why}", style="dim")
 

@@ -10,6 +10,9 @@ import typer
 
 from medflare.cli.output import JSON_OPTION, changes, names, plain_errors, print_json
 
+SHOWN = ("bleu_4", "label_f1")
+"""Scores that fit a terminal of 80 columns; the page and `--json` have all."""
+
 
 @plain_errors
 def run(
@@ -92,7 +95,7 @@ def show(console: Any, record_path: Path, facts: dict[str, Any]) -> None:
     from medflare.evaluation.run_record import read_record
     from medflare.evaluation.tables import results_table, rows_of
 
-    console.print(results_table(rows_of([read_record(record_path)])))
+    console.print(results_table(rows_of([read_record(record_path)]), SHOWN))
     places = Table(title="what the run made", show_header=False, title_justify="left")
     for name, path in facts["paths"].items():
         places.add_row(name, os.path.relpath(path))

@@ -135,7 +135,7 @@ def optional_statistics(
 
 def _unusable(name: str, row: OptionalScorer, folders: Mapping[str, str | Path]) -> str:
     if name not in folders:
-        return f"skipped: no local weights given (setting scorers.{name})"
+        return f"skipped: no local weights given (--scorer {name}=<folder>)"
     folder = Path(folders[name])
     if not folder.exists():
         return f"skipped: {name}: there is no {folder}"

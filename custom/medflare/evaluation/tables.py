@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -214,9 +215,9 @@ def results_table(
     cells, notes = grid_of(rows, chosen, comparisons)
     numbered = [f"({place}) {text}" for place, text in enumerate(notes, start=1)]
     caption = Text("\n".join([CAPTION + " Best of a site in bold.", *numbered]))
-    table = Table(title=title or None, caption=caption, caption_justify="left")
+    table = Table(title=title or None, caption=caption, caption_justify="left", box=box.SIMPLE_HEAD)
     for place, name in enumerate([*LEADING, *map(display_name, chosen)]):
-        table.add_column(name, justify="left" if place < 2 else "right")
+        table.add_column(name, justify="left" if place < 2 else "right", no_wrap=True)
     for index, (row, line) in enumerate(zip(rows, cells, strict=True)):
         last = index + 1 < len(rows) and rows[index + 1].site != row.site
         table.add_row(*map(Text, _leading(row)), *map(_rich_cell, line), end_section=last)

@@ -14,6 +14,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+TOLD = ("val_bleu_4", "val_label_f1")
+"""Validation scores that a line of text shows."""
+
 
 class Follower:
     """Reads the lines that were added to a file since the last look; the file may not exist yet."""
@@ -90,6 +93,8 @@ def human_bytes(count: int) -> str:
 def line(event: dict[str, Any]) -> str:
     """One event as a line of text, for logs and pipes."""
     facts = {key: value for key, value in event.items() if key not in ("time", "phase", "mean")}
+    if event["phase"] == "val":  # a dozen scores a site and round are for the page
+        facts = {key: facts[key] for key in ("round", "site", "val_loss", *TOLD) if key in facts}
     facts |= {f"mean_{key}": value for key, value in event.get("mean", {}).items() if key.endswith("_loss")}
     if "bytes_sent" in facts:
         facts["bytes_sent"] = human_bytes(facts["bytes_sent"]).replace(" ", "")

@@ -7,6 +7,7 @@ Names: `generic` is A_g, `anchor` is A_g^fr (the copy of A_g a site received thi
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -49,7 +50,8 @@ class Adapters:
             bias="none",
             task_type="CAUSAL_LM",
         )
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*gradient_checkpointing", category=FutureWarning)
             torch.manual_seed(seed)
             self.peft: Any = get_peft_model(model, self.config, adapter_name=self.names[0])
             for name in self.names[1:]:

@@ -64,6 +64,9 @@ def load_backbone(folder: str | Path | None, precision: str = "auto", device: st
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
 
     from medflare.models.embedded import decoder_folder
 

@@ -8,6 +8,7 @@ Paper: FedMRG, sections III-A and III-B; algorithms.md 2.1. Decoder input:
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -180,7 +181,8 @@ class ReportGenerator(nn.Module):
         codes = seen.logits.argmax(-1) if codes is None else codes
         prefix = self.prefix(seen, codes).to(self._table().weight.dtype)
         tokenizer = self.backbone.tokenizer
-        with autocast(self.backbone.precision, str(self.device)):
+        with autocast(self.backbone.precision, str(self.device)), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Passing `repetition_penalty`")  # as it should be
             ids = self.backbone.model.generate(
                 inputs_embeds=prefix,
                 attention_mask=torch.ones(prefix.shape[:2], dtype=torch.long, device=self.device),

@@ -18,7 +18,7 @@ REFERENCES, HYPOTHESES = (
 
 @pytest.mark.parametrize("name", SCORERS)
 def test_without_weights_a_scorer_is_skipped_in_one_line(name: str, tmp_path: Path) -> None:
-    assert optional_statistics(REFERENCES, HYPOTHESES, {})[1][name].endswith(f"(setting scorers.{name})")
+    assert optional_statistics(REFERENCES, HYPOTHESES, {})[1][name].endswith(f"(--scorer {name}=<folder>)")
     for folder, words in ((tmp_path / "absent", "there is no"), (tmp_path, "lacks")):
         line = optional_statistics(REFERENCES, HYPOTHESES, {name: folder})[1][name]
         assert words in line

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A result folder in use: opened by PEFT, drafting from PNG, JPEG and DICOM, tested on own studies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from medflare.cli.main import app
+from medflare.cohort.settings import SiteConfig
+from medflare.evaluation.run_record import RunRecord, SiteRecord, read_record
+from medflare.federation.persistor import AdapterPersistor, Card
+from medflare.federation.recipes import read_job
+from medflare.learners.base import RoundPlan
+from medflare.learners.fedmrg import FedMRGLearner, build
+from medflare.learners.report_evaluation import draft, write_personalised
+
+RUNNER = CliRunner()
+JOB = Path(__file__).parents[3] / "jobs/fedmrg"
+
+
+@pytest.fixture(scope="module")
+def run(small_hospital: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FedMRGLearner]:
+    """A run's folder as the server writes it, from a learner that trained a few steps at one site."""
+    folder = tmp_path_factory.mktemp("run")
+    site = SiteConfig.model_validate(
+        {
+            "name": "site-1",
+            "cohort": {"format": "manifest", "root": str(small_hospital)},
+            "device": "cpu",
+            "backbone": {"precision": "fp32"},
+        }
+    )
+    settings = read_job(JOB).settings | {"batch": 8}
+    settings["decoding"] = settings["decoding"] | {"max_new_tokens": 12}
+    learner = build(settings, site, 0)
+    learner.load_shared(learner.initial_shared())
+    learner.fit(RoundPlan(round=0, rounds=1, steps=3))
+    write_personalised(learner, folder / "personalised")
+    persistor = AdapterPersistor()
+    persistor.expect(learner.describe())
+    fingerprint = learner.model.backbone.fingerprint
+    card = Card(
+        job="fedmrg", method="fedmrg", run_id="r", base_model="medflare-embedded",
+        fingerprint=fingerprint, sites=1, rounds=1, metrics={},
+    )  # fmt: skip
+    persistor.write(folder / "result" / "adapter", learner.initial_shared(), card)
+    record = RunRecord(job="fedmrg", method="fedmrg", run_id="r", started="2026-01-01T00:00:00Z")
+    record.sites["site-1"] = SiteRecord(backbone="medflare-embedded", fingerprint=fingerprint)
+    record.artefacts["final"] = "result/adapter"
+    record.write(folder / "run.json")
+    return folder, learner
+
+
+def images(folder: Path, pixels: np.ndarray) -> list[Path]:
+    import pydicom
+    from pydicom.dataset import FileDataset, FileMetaDataset
+    from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
+
+    Image.fromarray(pixels).save(folder / "x.png")
+    Image.fromarray(pixels).save(folder / "x.jpg", quality=95)
+    meta = FileMetaDataset()
+    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = (
+        SecondaryCaptureImageStorage,
+        generate_uid(),
+    )
+    meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    data = FileDataset(str(folder / "x.dcm"), {}, file_meta=meta, preamble=b"\0" * 128)
+    data.Rows, data.Columns = pixels.shape
+    data.SOPClassUID, data.SOPInstanceUID = meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID
+    data.Modality, data.PhotometricInterpretation, data.SamplesPerPixel = "DX", "MONOCHROME2", 1
+    data.BitsAllocated, data.BitsStored, data.HighBit, data.PixelRepresentation = 8, 8, 7, 0
+    data.PixelData = pixels.tobytes()
+    pydicom.dcmwrite(folder / "x.dcm", data, enforce_file_format=True)
+    return [folder / "x.png", folder / "x.jpg", folder / "x.dcm"]
+
+
+def test_png_jpeg_and_dicom_of_one_picture_give_one_draft(
+    run: tuple[Path, FedMRGLearner], small_hospital: Path, tmp_path: Path
+) -> None:
+    pixels = np.asarray(Image.open(next((small_hospital / "images").iterdir())))
+    files = images(tmp_path, pixels)
+    done = RUNNER.invoke(
+        app, ["generate", *map(str, files), "-r", str(run[0]), "--precision", "fp32", "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    drafts = json.loads(done.stdout)
+    assert [Path(d["image"]).suffix for d in drafts] == [".png", ".jpg", ".dcm"]
+    assert drafts[0]["report"] == drafts[2]["report"] != ""
+    assert drafts[0]["findings"] == drafts[2]["findings"]
+
+
+def test_a_personalised_adapter_drafts_what_the_site_itself_drafts(
+    run: tuple[Path, FedMRGLearner], small_hospital: Path
+) -> None:
+    folder, learner = run
+    learner.use_personalised()
+    row = learner.samples.split_indices("test")[0]
+    expected, _ = draft(learner.model, learner.samples, [row], learner.settings.decoding, 1)
+    given = [str(learner.samples.paths[row]), "-r", str(folder), "-p", str(folder / "personalised")]
+    done = RUNNER.invoke(app, ["generate", *given, "--precision", "fp32", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)[0]["report"] == expected[0]
+
+
+def test_the_adapter_opens_in_plain_peft(run: tuple[Path, FedMRGLearner]) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    from medflare.models.embedded import decoder_folder
+
+    folder, learner = run
+    base: Any = AutoModelForCausalLM.from_pretrained(decoder_folder(), dtype=torch.float32)
+    opened = PeftModel.from_pretrained(base, folder / "result" / "adapter")
+    learner.use_generic()
+    ids = torch.tensor([[1, 40, 41, 42]])
+    assert torch.allclose(opened(input_ids=ids).logits, learner.model.backbone.model(ids).logits, atol=1e-5)
+
+
+def test_evaluate_adds_to_the_record_and_page_shows_it(
+    run: tuple[Path, FedMRGLearner], small_hospital: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "site.yaml").write_text(
+        f"sites: {{hospital-9: {{device: cpu, cohort: {{format: manifest, root: {small_hospital}}}}}}}\n"
+    )
+    done = RUNNER.invoke(app, ["evaluate", str(run[0]), "-f", str(tmp_path / "site.yaml"), "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)[0]["role"] == "unseen"
+    record = read_record(run[0])
+    assert [(e.site, e.adapter) for e in record.evaluations] == [("hospital-9", "generic")]
+    shown = RUNNER.invoke(app, ["page", str(run[0])])
+    assert shown.exit_code == 0, shown.output
+    assert "hospital-9" in Path(shown.output.strip()).read_text(encoding="utf-8")
+
+
+def test_another_backbone_is_refused_with_both_fingerprints(
+    run: tuple[Path, FedMRGLearner], tiny_backbone: Path, small_hospital: Path
+) -> None:
+    picture = next((small_hospital / "images").iterdir())
+    given = ["generate", str(picture), "-r", str(run[0]), "--backbone", str(tiny_backbone)]
+    done = RUNNER.invoke(app, given)
+    assert done.exit_code == 2
+    assert run[1].model.backbone.fingerprint[:16] in done.stderr
+    assert "tiny-llama" in done.stderr
