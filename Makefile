@@ -25,7 +25,7 @@ $(VENV)/.installed: setup.cfg pyproject.toml
 	@touch $@
 
 demo: $(VENV)/.installed
-	$(BIN)/medflare cohort make runs/demo/cohorts --patients 500
+	$(BIN)/medflare cohort make runs/demo/cohorts
 	$(BIN)/medflare run jobs/fedmrg --site-file runs/demo/cohorts/site.yaml --unseen hospital-4 \
 	  --workspace runs/demo/fedmrg
 

@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("studies/fedmrg"))
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--patients", type=int, default=500)
+    parser.add_argument("--patients", type=int, default=0, help="of each hospital; 0: its own number")
     parser.add_argument("--rounds", type=int, help="default: the job's")
     parser.add_argument("--steps", type=int, help="default: the job's")
     parser.add_argument("--unseen", type=int, default=300, help="studies of the unseen hospital")
