@@ -9,9 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from medflare.evaluation.label_metrics import label_statistics
-from medflare.evaluation.predictions import Prediction, read_predictions
-from medflare.evaluation.report_metrics import report_statistics
+from medflare.evaluation.predictions import Prediction, prediction_statistics, read_predictions
 from medflare.evaluation.statistics import Statistic, difference_over_seeds, over_seeds
 from medflare.evaluation.tables import display_name
 
@@ -60,8 +58,7 @@ def score(unit: Path, place: str) -> dict[str, Statistic]:
 
 def statistics(studies: list[Prediction]) -> dict[str, Statistic]:
     """The columns' statistics of one list of predictions."""
-    found = report_statistics([s.reference for s in studies], [s.generated for s in studies])
-    found |= label_statistics([s.gold_codes for s in studies], [s.predicted_codes for s in studies])
+    found = prediction_statistics(studies)
     return {name: found[name] for name in COLUMNS}
 
 

@@ -150,36 +150,13 @@ def make(
 
     [bold]Example[/bold]: medflare cohort make cohorts --patients 300
     """
-    from medflare.cohort.synthetic import (
-        DEMO_HOSPITALS,
-        UNSEEN_HOSPITAL,
-        contact_sheet,
-        generate,
-        write_hospital,
-    )
+    from medflare.cohort.synthetic.demo import write_demo
 
-    facts, shown = {}, []
-    hospitals = [hospital.with_seed(seed) for hospital in (*DEMO_HOSPITALS, UNSEEN_HOSPITAL)]
-    for hospital in hospitals:
-        count = patients or hospital.patients
-        write_hospital(
-            hospital, out / hospital.name, count, visits=(1, visits), size=size, longitudinal=visits > 1
-        )
-        facts[hospital.name] = {"patients": count, "folder": str(out / hospital.name)}
-        shown += list(generate(hospital, 6, size=192)) if sheet else []
-    (out / "site.yaml").write_text(_site_yaml([hospital.name for hospital in hospitals]), encoding="utf-8")
-    if sheet:
-        contact_sheet(shown, 6).save(out / "contact_sheet.png")
+    counts = write_demo(out, patients, visits, size, seed, sheet)
     if as_json:
+        facts = {name: {"patients": n, "folder": str(out / name)} for name, n in counts.items()}
         print_json({"site_file": str(out / "site.yaml"), "hospitals": facts})
         return
-    for name, found in facts.items():
-        typer.echo(f"{name}: {found['patients']} patients in {found['folder']}")
+    for name, count in counts.items():
+        typer.echo(f"{name}: {count} patients in {out / name}")
     typer.echo(f"site file: {out / 'site.yaml'}")
-
-
-def _site_yaml(sites: list[str]) -> str:
-    lines = ["# The synthetic hospitals, keyed by site name; folders count from this file.", "sites:"]
-    for name in sites:
-        lines += [f"  {name}:", f"    cohort: {{format: manifest, root: {name}}}"]
-    return "\n".join(lines) + "\n"

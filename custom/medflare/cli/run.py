@@ -17,7 +17,12 @@ SHOWN = ("bleu_4", "label_f1")
 @plain_errors
 def run(
     job: Path = typer.Argument(..., help="A job folder, for instance jobs/fedmrg."),
-    site_file: Path = typer.Option(..., "--site-file", "-f", help="site.yaml with all sites, keyed by name."),
+    site_file: Path | None = typer.Option(
+        None,
+        "--site-file",
+        "-f",
+        help="site.yaml of all sites, keyed by name; default: synthetic hospitals.",
+    ),
     sites: str | None = typer.Option(
         None, "--sites", help="Which of them train, separated by commas; default all but --unseen."
     ),
@@ -37,6 +42,8 @@ def run(
 ) -> None:
     """Runs a job in the FLARE simulator with its workspace prepared, and shows what came out.
 
+    Without a site file the synthetic hospitals are written to runs/cohorts once and used.
+
     [bold]Example[/bold]: medflare run jobs/fedmrg -f cohorts/site.yaml --unseen hospital-4 --rounds 5
     """
     import sys
@@ -44,10 +51,12 @@ def run(
     from rich.console import Console
 
     from medflare.cohort.site import load_site_file
-    from medflare.federation.after_run import locate, score_unseen
+    from medflare.federation.after_run import compare_adapters, locate, score_unseen
     from medflare.federation.progress_view import live
     from medflare.federation.simulate import new_workspace, run_simulator
 
+    if site_file is None:
+        site_file, unseen = _synthetic(), unseen or "hospital-4"
     away = names(unseen) or []
     chosen = names(sites) or [name for name in sorted(load_site_file(site_file)) if name not in away]
     workspace = (workspace or new_workspace(job.name)).resolve()
@@ -59,11 +68,23 @@ def run(
     for name in away:
         console.print(f"testing the global adapter at {name}, which took no part")
         score_unseen(record_path, site_file, name)
+    compare_adapters(record_path)
     facts = outcome(record_path, page)
     if as_json:
         print_json(facts)
     else:
         show(console, record_path, facts)
+
+
+def _synthetic() -> Path:
+    """The site file of the synthetic hospitals, written where it is missing."""
+    from medflare.cohort.synthetic.demo import write_demo
+
+    folder = Path("runs/cohorts")
+    if not (folder / "site.yaml").is_file():
+        typer.echo(f"writing three synthetic hospitals and an unseen fourth to {folder}", err=True)
+        write_demo(folder)
+    return folder / "site.yaml"
 
 
 def outcome(record_path: Path, page: bool = True) -> dict[str, Any]:
@@ -76,6 +97,10 @@ def outcome(record_path: Path, page: bool = True) -> dict[str, Any]:
     folder = record_path.parent
     paths = {name: str(folder / path) for name, path in record.artefacts.items()}
     paths["record"] = str(record_path)
+    for item in record.evaluations:
+        own = folder / str(item.predictions or "") if item.adapter == "personalised" else None
+        if own is not None and (own.parent / "personalised").is_dir():
+            paths[f"{item.site} keeps"] = str((own.parent / "personalised").resolve())
     if page:
         paths["page"] = str(write_page(record_path))
     return {

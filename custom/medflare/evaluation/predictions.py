@@ -16,6 +16,8 @@ from pydantic import Field, ValidationError
 
 from medflare.cohort.records import CONDITIONS
 from medflare.errors import DataError
+from medflare.evaluation.label_metrics import label_statistics
+from medflare.evaluation.report_metrics import report_statistics
 from medflare.evaluation.run_record import ComparisonRecord, Part
 from medflare.evaluation.statistics import Statistic, paired_difference
 
@@ -65,6 +67,12 @@ def read_predictions(path: Path) -> list[Prediction]:
 def relative_image(image: Path, predictions_path: Path) -> str:
     """The entry for `Prediction.image` of an image on this machine."""
     return Path(os.path.relpath(image, predictions_path.parent)).as_posix()
+
+
+def prediction_statistics(studies: Sequence[Prediction]) -> dict[str, Statistic]:
+    """What every study adds to each text and label metric (no Java, no further models)."""
+    found = report_statistics([s.reference for s in studies], [s.generated for s in studies])
+    return found | label_statistics([s.gold_codes for s in studies], [s.predicted_codes for s in studies])
 
 
 def compare_predictions(

@@ -12,10 +12,13 @@ import torch
 from medflare.cohort.samples import open_samples
 from medflare.cohort.site import SiteConfig, load_site
 from medflare.errors import DataError
+from medflare.evaluation.predictions import compare_predictions, prediction_statistics, read_predictions
 from medflare.evaluation.run_record import EvaluationRecord, read_record
 from medflare.federation.simulate import SERVER_FOLDER
 from medflare.learners.report_evaluation import ScoredSite, score_adapter
 from medflare.models.result import load_generator
+
+COMPARED = ("bleu_1", "bleu_4", "rouge_l", "cider", "label_f1", "label_micro_f1")
 
 
 def locate(run: Path) -> Path:
@@ -74,6 +77,30 @@ def score_site(
     record.evaluations = [e for e in record.evaluations if (e.site, e.adapter, e.split) != same] + [found]
     record.write(record_path)
     return found
+
+
+def compare_adapters(record_path: Path) -> None:
+    """Adds the paired difference of personalised and generic adapter where a site's predictions are here."""
+    record = read_record(record_path)
+    files = {
+        (item.site, item.adapter): record_path.parent / item.predictions
+        for item in record.evaluations
+        if item.predictions and item.split == "test"
+    }
+    record.comparisons = []
+    for site in sorted({site for site, adapter in files if adapter == "personalised"}):
+        if (site, "generic") not in files:
+            continue
+        own, shared = (read_predictions(files[site, kind]) for kind in ("personalised", "generic"))
+        record.comparisons += compare_predictions(
+            (f"{record.method} personalised", prediction_statistics(own)),
+            (f"{record.method} generic", prediction_statistics(shared)),
+            site=site,
+            metrics=COMPARED,
+            groups=[item.patient_id for item in own],
+            seed=record.seed,
+        )
+    record.write(record_path)
 
 
 def score_unseen(record_path: Path, site_file: Path, name: str) -> EvaluationRecord:
