@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 import torch
 from safetensors.torch import save_file
@@ -19,13 +19,28 @@ from medflare.evaluation.predictions import Prediction, relative_image, write_pr
 from medflare.evaluation.report_metrics import evaluate_reports, quick_metrics
 from medflare.evaluation.run_record import EvaluationRecord
 from medflare.learners import losses
+from medflare.learners.fedmrg_settings import FedMRGSettings
 from medflare.models.adapters import GENERIC, SPECIALISED, weighted_sum
 from medflare.models.report_generator import DecodingSettings, ReportGenerator
 
-if TYPE_CHECKING:
-    from medflare.learners.fedmrg import FedMRGLearner
-
 AdapterKind = Literal["generic", "personalised", "none"]
+
+
+class ReportLearner(Protocol):
+    """What this module needs of a learner that drafts reports with a generic and maybe an own adapter."""
+
+    site: str
+    seed: int
+    samples: Samples
+    model: ReportGenerator
+    settings: FedMRGSettings
+    tokens: list[list[int]]
+
+    def use_generic(self) -> None: ...
+
+    def use_personalised(self) -> None: ...
+
+    def mix(self) -> tuple[float, float]: ...
 
 
 def draft(
@@ -44,7 +59,7 @@ def draft(
     return texts, torch.cat(codes)
 
 
-def curve_metrics(learner: FedMRGLearner, split: str, limit: int | None) -> dict[str, float]:
+def curve_metrics(learner: ReportLearner, split: str, limit: int | None) -> dict[str, float]:
     """Loss with predicted prompts and quick report scores on the first `limit` samples of a split.
 
     Greedy decoding whatever the job's settings: a curve needs the same decoder each round, not the best one.
@@ -66,7 +81,7 @@ def curve_metrics(learner: FedMRGLearner, split: str, limit: int | None) -> dict
 
 
 @torch.no_grad()
-def split_loss(learner: FedMRGLearner, rows: list[int]) -> float:
+def split_loss(learner: ReportLearner, rows: list[int]) -> float:
     """Mean negative log-likelihood per report token with the adapters in use and predicted prompts."""
     model, batch, total, count = learner.model, learner.settings.eval_batch, 0.0, 0
     with model.evaluating():
@@ -83,7 +98,7 @@ def split_loss(learner: FedMRGLearner, rows: list[int]) -> float:
     return total / count
 
 
-def finish_site(learner: FedMRGLearner, folder: Path, limit: int | None) -> list[EvaluationRecord]:
+def finish_site(learner: ReportLearner, folder: Path, limit: int | None) -> list[EvaluationRecord]:
     """Test quality of the generic and the personalised adapter; predictions and adapter into `folder`."""
     rows = learner.samples.split_indices("test")[:limit]
     settings = learner.settings
@@ -172,7 +187,7 @@ def score_adapter(
     )
 
 
-def write_personalised(learner: FedMRGLearner, folder: Path) -> None:
+def write_personalised(learner: ReportLearner, folder: Path) -> None:
     """γ ΔW_g + (1−γ) ΔW_s as one PEFT folder of twice the rank, which any PEFT user can open (MRG-8)."""
     adapters = learner.model.adapters
     scale = adapters.settings.lora_alpha / adapters.settings.rank
