@@ -91,17 +91,32 @@ def train_unit(name: str, seed: int, site_file: Path, folder: Path, budget: Mapp
 
 
 def _predict(learner: Any, site: str, folder: Path, budget: Mapping[str, int]) -> None:
-    """Predictions of the generic adapter, and of the personalised one where there is one of this site."""
+    """Predictions of the generic adapter and, where there is one of this site, the personalised one.
+
+    The personalised adapter also as it was trained (γ_mix = 0, MRG-8), and both on the validation split, so
+    that γ can be chosen without looking at test studies.
+    """
+    if site == UNSEEN:
+        rows = [row for split in ("test", "val", "train") for row in learner.samples.split_indices(split)]
+        _write(learner, site, "generic", rows[: budget["unseen"]], folder)
+        return
+    test, val = learner.samples.split_indices("test"), learner.samples.split_indices("val")
+    _write(learner, site, "generic", test, folder)
+    if not learner.settings.dual:
+        return
+    _write(learner, site, "personalised", test, folder)
+    _write(learner, site, "personalised", val, folder.with_name(f"{site}@val"))
+    learner.settings = learner.settings.model_copy(update={"gamma_mix": 0.0})
+    _write(learner, site, "personalised", test, folder.with_name(f"{site}@gamma-0"))
+    _write(learner, site, "personalised", val, folder.with_name(f"{site}@val-gamma-0"))
+
+
+def _write(learner: Any, site: str, kind: Any, rows: list[int], folder: Path) -> None:
     from medflare.learners.report_evaluation import ScoredSite, predict
 
-    away = site == UNSEEN
-    splits = ("test", "val", "train") if away else ("test",)
-    rows = [row for split in splits for row in learner.samples.split_indices(split)]
-    rows = rows[: budget["unseen"]] if away else rows
-    for kind in ("generic",) if away or not learner.settings.dual else ("generic", "personalised"):
-        (learner.use_personalised if kind == "personalised" else learner.use_generic)()
-        scored = ScoredSite(site, "unseen" if away else "participant", kind, folder)
-        predict(learner.model, learner.samples, rows, scored, learner.settings.decoding)
+    (learner.use_personalised if kind == "personalised" else learner.use_generic)()
+    scored = ScoredSite(site, "unseen" if site == UNSEEN else "participant", kind, folder)
+    predict(learner.model, learner.samples, rows, scored, learner.settings.decoding)
 
 
 def main() -> None:

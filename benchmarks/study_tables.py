@@ -17,8 +17,16 @@ SITES, UNSEEN, OURS = ("site-1", "site-2", "site-3"), "hospital-4", "fedmrg"
 COLUMNS = ("bleu_4", "rouge_l", "cider", "label_f1", "label_micro_f1")
 PLACES = {
     "participants": "own test studies of the three hospitals, pooled; personalised adapter if there is one",
-    "participants, generic": "the same studies with the shared adapter alone",
+    "participants, generic adapter": "the same studies with the shared adapter alone",
+    "participants, personalised as trained": "the same studies, γ_mix = 0 instead of the paper's 0.5 (MRG-8)",
+    "validation": "own validation studies, γ_mix = 0.5",
+    "validation, as trained": "own validation studies, γ_mix = 0",
     "unseen hospital": "hospital-4, which took no part; shared adapter (mean over the three local models)",
+}
+FOLDERS = {
+    "participants, personalised as trained": "@gamma-0",
+    "validation": "@val",
+    "validation, as trained": "@val-gamma-0",
 }
 
 
@@ -49,10 +57,11 @@ def score(unit: Path, place: str) -> dict[str, Statistic]:
     studies: list[Prediction] = []
     for site in SITES:
         generic = unit / site / "predictions_generic.jsonl"
-        own = unit / site / "predictions_personalised.jsonl"
-        if place == "participants, generic" and not own.is_file():
+        own = unit / (site + FOLDERS.get(place, "")) / "predictions_personalised.jsonl"
+        if place != "participants" and not own.is_file():
             return {}
-        studies += read_predictions(own if own.is_file() and place == "participants" else generic)
+        wants_own = own.is_file() and place != "participants, generic adapter"
+        studies += read_predictions(own if wants_own else generic)
     return statistics(studies)
 
 
