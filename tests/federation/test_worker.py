@@ -17,8 +17,8 @@ from medflare.errors import ConfigError, DataError, RunError
 from medflare.federation import wire
 from medflare.federation.failures import Code, TaskError, failure_of
 from medflare.federation.worker import ProcessWorker
-from medflare.federation.worker_session import Opening, Work
-from medflare.learners.base import RoundPlan
+from medflare.federation.worker_session import Opening, Session, Work
+from medflare.learners.base import RoundPlan, Update
 
 
 def no() -> bool:
@@ -149,3 +149,31 @@ def test_tensors_survive_the_file_unchanged(tmp_path: Path) -> None:
     assert all(
         torch.equal(back[name], state[name]) and back[name].dtype == state[name].dtype for name in state
     )
+
+
+def test_a_round_that_fails_half_way_leaves_nothing_in_what_never_leaves(tmp_path: Path) -> None:
+    class Breaks(ToyLearner):
+        def fit(self, plan: RoundPlan) -> Update:
+            update = super().fit(plan)
+            if plan.round == 1:
+                self.bias.fill_(float("nan"))
+                raise ValueError("half way")
+            return update
+
+    opening = Opening(
+        method="toy",
+        settings={},
+        seed=0,
+        site="site-1",
+        site_file=None,
+        state_folder=str(tmp_path / "state"),
+        cache_folder=str(tmp_path),
+        run_id="run",
+    )
+    session = Session(opening, lambda method, settings, site, seed, cache: Breaks(settings, "site-1", seed))
+    session.do(fit(0))
+    good = session.learner.bias.clone()
+    with pytest.raises(ValueError, match="half way"):
+        session.do(fit(1))
+    assert torch.equal(session.learner.bias, good)
+    assert session.learner.fits == 1
