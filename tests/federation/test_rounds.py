@@ -109,6 +109,20 @@ def test_totals_of_sums_come_back_with_the_next_plan(federation) -> None:
     assert [totals for number, totals in seen if number == 1] == [{"count": [16.0, 20.0, 24.0]}] * 3
 
 
+def test_a_plan_tells_whose_sums_are_in_its_totals(federation, monkeypatch) -> None:
+    toy = {"sums": True} | only("site-2", bad={"0": "nan"})
+    seen, original = [], ToyLearner.fit
+
+    def fit(self, plan):
+        seen.append((plan.round, plan.hints["summed"]))
+        return original(self, plan)
+
+    monkeypatch.setattr(ToyLearner, "fit", fit)
+    federation(toy=toy, controller=TWO_OF_THREE | {"num_rounds": 2}).run()
+    assert [summed for number, summed in seen if number == 0] == [[]] * 3
+    assert [summed for number, summed in seen if number == 1] == [[0, 2]] * 3
+
+
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
 def test_bytes_equal_the_sum_of_tensor_sizes(federation, dtype: str, size: int) -> None:
     run = federation(controller={"num_rounds": 2, "evaluate_every": 2, "wire_dtype": dtype})
