@@ -309,7 +309,7 @@ class FedMRGLearner:
 
     def _prompt_codes(self, seen: Seen, codes: Tensor, generator: torch.Generator) -> Tensor:
         """Gold codes in training; a share of images prompted by prediction where asked (MRG-16)."""
-        if self.settings.prompt_dropout == 0:
+        if self.settings.prompt_dropout == 0 or not self.settings.model.prompts:
             return codes
         swap = torch.rand(len(codes), generator=generator).to(codes.device) < self.settings.prompt_dropout
         return torch.where(swap[:, None], seen.logits.argmax(-1), codes)
