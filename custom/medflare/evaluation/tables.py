@@ -200,8 +200,10 @@ def grid_of(
     return cells, list(notes.values())
 
 
-def _leading(row: Row) -> list[str]:
-    return [row.site + (" (unseen)" if row.role == "unseen" else ""), row.system, str(row.studies)]
+def _leading(row: Row, several: bool = True) -> list[str]:
+    """Site, system and studies; the adapter alone says which system where there is one method."""
+    system = row.system if several or row.adapter == "none" else row.adapter
+    return [row.site + (" (unseen)" if row.role == "unseen" else ""), system, str(row.studies)]
 
 
 def results_table(
@@ -218,9 +220,10 @@ def results_table(
     table = Table(title=title or None, caption=caption, caption_justify="left", box=box.SIMPLE_HEAD)
     for place, name in enumerate([*LEADING, *map(display_name, chosen)]):
         table.add_column(name, justify="left" if place < 2 else "right", no_wrap=True)
+    several = len({row.method for row in rows}) > 1
     for index, (row, line) in enumerate(zip(rows, cells, strict=True)):
         last = index + 1 < len(rows) and rows[index + 1].site != row.site
-        table.add_row(*map(Text, _leading(row)), *map(_rich_cell, line), end_section=last)
+        table.add_row(*map(Text, _leading(row, several)), *map(_rich_cell, line), end_section=last)
     return table
 
 
