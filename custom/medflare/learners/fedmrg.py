@@ -43,7 +43,7 @@ from medflare.models.report_generator import (
 )
 
 PAPER = {
-    "configuration": "ResNet-101, Llama-2-7B, LoRA of rank 16 on q and v (algorithms.md 2.1)",
+    "configuration": "ResNet-101, Llama-2-7B, LoRA of rank 16 on q and v projections",
     "encoder": 42_500_160,
     "projection": 8_392_704,
     "adapter": 8_388_608,
