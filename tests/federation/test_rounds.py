@@ -302,7 +302,7 @@ def test_a_late_reply_of_an_old_round_is_refused(federation) -> None:
 
 
 def test_an_aborted_job_is_recorded_as_stopped(federation) -> None:
-    run = federation(toy={"hang": {"0": 8}}, timeout=3)
+    run = federation(toy={"hang": {"0": 8}}, timeout=2)
     record = run.run()
     assert record.status == "stopped"
     assert sorted(record.rounds[0].absent) == ALL

@@ -295,6 +295,8 @@ class RoundsController(Controller):
     def _require(self, outcome: Outcome, what: str) -> None:
         """RunError that names every missing site unless the quorum was met."""
         need, got = self._quorum(), len(outcome.facts)
+        if got < need and self.abort.triggered:
+            raise StoppedError  # sites that were told first have already answered
         if got < need:
             resting = self.roster.resting(len(self.book.record.rounds) - 1)
             reasons = words({**resting, **outcome.absent}, self.roster.sites)
