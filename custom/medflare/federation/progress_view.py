@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+LOSSES = ("train_loss", "val_loss")
 TOLD = ("val_bleu_4", "val_label_f1")
-"""Validation scores that a line of text shows."""
+"""What a line of text shows of a round; the page has the rest."""
 
 
 class Follower:
@@ -51,7 +52,8 @@ class Board:
             for name in event["sites"]:
                 self.rows.setdefault(name, {"bytes": 0})["verdict"] = "training"
         elif phase == "round done":
-            means = " ".join(f"{name} {value:.4g}" for name, value in sorted(event["mean"].items()))
+            mean = event["mean"]
+            means = "  ".join(f"{name} {mean[name]:.4g}" for name in (*LOSSES, *TOLD) if name in mean)
             self.note = f"round {event['round'] + 1} in {event['seconds']:.1f} s  {means}"
         elif site and phase in ("update", "canary"):
             row = self.rows.setdefault(site, {"bytes": 0})
