@@ -18,7 +18,7 @@ from medflare.learners.base import Learner
 LEARNERS: dict[str, str] = {
     "fedmrg": "medflare.learners.fedmrg:build",
 }
-"""Method name -> `module:function`; the function is `build(settings, site, seed) -> Learner`."""
+"""Method name -> `module:function`; the function is `build(settings, site, seed, cache) -> Learner`."""
 
 
 def builder(method: str) -> Callable[..., Learner]:

@@ -39,6 +39,11 @@ def load_generator(
     """
     facts = _read_json(folder / "report_generator.json")
     settings = parse(ModelSettings, facts["model"], str(folder / "report_generator.json"))
+    if settings.encoder.batch_norm == "local":
+        raise ConfigError(
+            f"{folder}: was trained with `batch_norm: local`, so the encoder's running statistics stayed at "
+            "the sites and the folder alone cannot draft. Train with `batch_norm: average` for a global model."
+        )
     decoding = parse(DecodingSettings, facts["decoding"], str(folder / "report_generator.json"))
     adapter = personalised or folder
     config = _read_json(adapter / "adapter_config.json")

@@ -15,12 +15,14 @@ from typer.testing import CliRunner
 
 from medflare.cli.main import app
 from medflare.cohort.settings import SiteConfig
+from medflare.errors import ConfigError
 from medflare.evaluation.run_record import RunRecord, SiteRecord, read_record
 from medflare.federation.persistor import AdapterPersistor, Card
 from medflare.federation.recipes import read_job
 from medflare.learners.base import RoundPlan
 from medflare.learners.fedmrg import FedMRGLearner, build
 from medflare.learners.report_evaluation import draft, write_personalised
+from medflare.models.result import load_generator
 
 RUNNER = CliRunner()
 JOB = Path(__file__).parents[3] / "jobs/fedmrg"
@@ -138,6 +140,16 @@ def test_evaluate_adds_to_the_record_and_page_shows_it(
     shown = RUNNER.invoke(app, ["page", str(run[0])])
     assert shown.exit_code == 0, shown.output
     assert "hospital-9" in Path(shown.output.strip()).read_text(encoding="utf-8")
+
+
+def test_a_result_whose_batch_statistics_stayed_at_the_sites_is_refused(
+    run: tuple[Path, FedMRGLearner], tmp_path: Path
+) -> None:
+    facts = json.loads((run[0] / "result" / "adapter" / "report_generator.json").read_text())
+    facts["model"]["encoder"]["batch_norm"] = "local"
+    (tmp_path / "report_generator.json").write_text(json.dumps(facts))
+    with pytest.raises(ConfigError, match="running statistics stayed"):
+        load_generator(tmp_path)
 
 
 def test_another_backbone_is_refused_with_both_fingerprints(

@@ -18,12 +18,14 @@ medflare's synthetic hospitals. **Not for clinical use**, and no substitute for 
 little but synthetic chest X-ray reports.
 
 * Training text: synthetic reports of `medflare.cohort.synthetic.pretraining_hospitals` (seeds, prevalences and
-  style mixtures that no experiment uses), and as every tenth example a piece of MTSamples (CC0).
+  style mixtures that no experiment uses), and as every twentieth batch, of a third the size, pieces of
+  MTSamples (CC0).
 * Format: `<s><ctx> findings <dx> 14 codes <rep> report </s>`, findings and codes each left out at random. Image
-  tokens later stand where the findings stood, diagnosis tokens where the codes stood.
+  tokens later stand where the findings stood, diagnosis tokens where the codes stood. A code is one position that
+  carries the sum of two embeddings: what is said and of which condition.
 * {steps} steps, {target_tokens:,} target tokens. Perplexity on held-out hospitals: {perplexity_none} with an empty
   context, {perplexity_findings} with findings, {perplexity_codes} with codes, {perplexity_both} with both.
-* Made by `python -m medflare.models.embedded.build`.
+* Made by `python -m medflare.models.embedded.build --notes <mtsamples_raw.jsonl>`.
 """
 
 ENCODER = """---
