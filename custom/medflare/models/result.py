@@ -42,7 +42,7 @@ def load_generator(
     if settings.encoder.batch_norm == "local":
         raise ConfigError(
             f"{folder}: was trained with `batch_norm: local`, so the encoder's running statistics stayed at "
-            "the sites and the folder alone cannot draft. Train with `batch_norm: average` for a global model."
+            "the sites and the folder alone cannot draft. Train with `batch_norm: average` instead."
         )
     decoding = parse(DecodingSettings, facts["decoding"], str(folder / "report_generator.json"))
     adapter = personalised or folder
