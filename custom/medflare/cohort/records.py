@@ -84,7 +84,15 @@ class Relation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A clinical text with marked entities and relations."""
+    """A clinical text with marked entities and relations.
+
+    Attributes:
+        text: exactly as in the file; every offset counts its code points.
+        relations: head -> modifier links (and whatever else a corpus links); ids are of `entities`.
+        tasks: which of `inventory.TASKS` the annotation covers; a site that marked no relations says "ner".
+        annotated: the types of `inventory.TYPES` that the annotators looked for; None for all. Only these
+            are scored.
+    """
 
     note_id: str
     text: str
@@ -92,6 +100,8 @@ class Note:
     split: str = "train"
     entities: tuple[Entity, ...] = ()
     relations: tuple[Relation, ...] = ()
+    tasks: tuple[str, ...] = ("ner", "re")
+    annotated: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
