@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was marked in every test note, by annotators and by a model: one JSON object per line.
+
+The file holds offsets and types and no words of the note, unless somebody asks for the text. It stays where
+the notes are; a run record names it by a relative path.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from medflare.errors import DataError
+from medflare.evaluation.run_record import Part
+
+KIND: Literal["extraction"] = "extraction"
+SCHEMA_VERSION: Literal[1] = 1
+PARSE_FAILURE = "parse_failure"
+"""The fault of an output from which nothing could be read; all other faults could be mended."""
+FAULT = re.compile(r"[a-z][a-z0-9_ -]{0,47}")
+
+
+def normalised(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Spans in order, overlapping and adjacent ones merged; ValueError for none or an empty one."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted((int(start), int(end)) for start, end in spans):
+        if not 0 <= start < end:
+            raise ValueError(f"span [{start}, {end}) is empty or negative; offsets are 0 <= start < end")
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    if not merged:
+        raise ValueError("a mention has no span; at least one is needed")
+    return tuple(merged)
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """A typed place in a note: code points, end-exclusive, possibly discontinuous; kept normalised."""
+
+    label: str
+    spans: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "spans", normalised(self.spans))
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A modifier and the head entity it belongs to."""
+
+    head: Mention
+    modifier: Mention
+
+
+class ScoredDocument(Part):
+    """One note: gold annotation and what one adapter made of it.
+
+    `gold_entities` and `predicted_entities` hold what named entity recognition looks for; modifiers occur
+    in links only. Links come twice: predicted for gold heads, and for predicted heads. None instead of a
+    tuple says that the model was not asked; such a note does not count, while an empty tuple counts as
+    nothing found.
+    """
+
+    kind: Literal["extraction"] = KIND
+    schema_version: Literal[1] = SCHEMA_VERSION
+    note_id: str
+    patient_id: str = Field("", description="empty where the corpus does not say")
+    site: str
+    adapter: Literal["generic", "personalised", "none"]
+    tasks: tuple[Literal["ner", "re"], ...] = Field(("ner", "re"), description="what the annotation covers")
+    annotated: tuple[str, ...] | None = Field(None, description="types looked for; None for all")
+    gold_entities: tuple[Mention, ...] = ()
+    gold_links: tuple[Link, ...] = ()
+    predicted_entities: tuple[Mention, ...] | None = None
+    links_gold_heads: tuple[Link, ...] | None = None
+    links_end_to_end: tuple[Link, ...] | None = None
+    outputs: int = Field(0, ge=0, description="texts that the model wrote for this note")
+    faults: dict[str, int] = Field(default_factory=dict, description="kind -> outputs with that fault")
+    text: str | None = Field(None, description="left out unless asked for: a note is about a patient")
+
+    @field_validator("faults")
+    @classmethod
+    def _kinds(cls, faults: dict[str, int]) -> dict[str, int]:
+        for kind in faults:
+            if not FAULT.fullmatch(kind):
+                raise ValueError(f"'{kind}' is not the name of a fault; expected words such as unclosed_tag")
+        return faults
+
+    @model_validator(mode="after")
+    def _no_more_faults_than_outputs(self) -> ScoredDocument:
+        for kind, count in self.faults.items():
+            if not 0 <= count <= self.outputs:
+                raise ValueError(f"fault '{kind}' in {count} of {self.outputs} outputs")
+        return self
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What makes the note unique: site and note."""
+        return self.site, self.note_id
+
+    @property
+    def unit(self) -> tuple[str, str, str]:
+        """What is resampled: the patient with all notes, or the note where the patient is not known."""
+        return (
+            (self.site, "patient", self.patient_id) if self.patient_id else (self.site, "note", self.note_id)
+        )
+
+
+def write_documents(path: Path, documents: Iterable[ScoredDocument]) -> Path:
+    """Writes the file atomically, one line per note in the order given."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(path.name + ".tmp")
+    with scratch.open("w", encoding="utf-8") as out:
+        for item in documents:
+            out.write(item.model_dump_json(exclude_none=True) + "\n")
+    os.replace(scratch, path)
+    return path
+
+
+def read_documents(path: Path) -> list[ScoredDocument]:
+    """The notes of a predictions file; DataError names the file, the line and what is wrong there.
+
+    Blank lines and a note's missing optional fields are fine.
+    """
+    found = []
+    for number, line in enumerate(_lines(path), start=1):
+        if line.strip():
+            found.append(_document(line, f"{path}:{number}"))
+    if not found:
+        raise DataError(f"{path}: holds no note. Expected one JSON object per line.")
+    return found
+
+
+def holds_extraction(path: Path) -> bool:
+    """Whether the first line of `path` says that it is a file of extraction predictions."""
+    first = next((line for line in _lines(path) if line.strip()), "")
+    try:
+        row = json.loads(first)
+    except json.JSONDecodeError:
+        return False
+    return isinstance(row, dict) and row.get("kind") == KIND
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split("\n")
+    except (FileNotFoundError, IsADirectoryError):
+        raise DataError(f"{path}: there is no such predictions file.") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: byte {error.start} is not UTF-8; a predictions file is.") from None
+
+
+def _document(line: str, place: str) -> ScoredDocument:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{place}: is not JSON ({error.msg} at column {error.colno}).") from None
+    if not isinstance(row, dict) or row.get("kind") != KIND:
+        raise DataError(
+            f'{place}: is not an extraction prediction; expected an object with "kind": "{KIND}".'
+        )
+    if row.get("schema_version") != SCHEMA_VERSION:
+        raise DataError(
+            f"{place}: schema version {row.get('schema_version')}; this medflare reads version "
+            f"{SCHEMA_VERSION}. Write the file again with this version, or use the one that wrote it."
+        )
+    try:
+        return ScoredDocument.model_validate_json(line)
+    except ValidationError as error:
+        raise DataError(f"{place}: {_first_problem(error)}") from None
+
+
+def _first_problem(error: ValidationError) -> str:
+    """The first of pydantic's complaints as `field: what`, and how many more there are."""
+    first, more = error.errors()[0], error.error_count() - 1
+    field = ".".join(str(part) for part in first["loc"]) or "note"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{field}: {message[0].lower()}{message[1:]}{f' (and {more} more)' if more else ''}."

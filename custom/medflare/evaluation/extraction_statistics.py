@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every note adds to each score of extraction, so that scores can be resampled and compared.
+
+A document counts in a task that its annotation covers and that the model was asked for, and there only with
+the types annotated in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from medflare.cohort.inventory import ENTITY_TYPES, MODIFIER_TYPES
+from medflare.errors import DataError
+from medflare.evaluation.extraction_matching import (
+    Counts,
+    Item,
+    Tally,
+    duplicates,
+    lenient_tally,
+    strict_tally,
+)
+from medflare.evaluation.extraction_predictions import PARSE_FAILURE, Mention, ScoredDocument
+from medflare.evaluation.label_metrics import RATIOS, precision_recall_f1
+from medflare.evaluation.statistics import Array, Statistic
+
+TASKS = ("ner", "re_gold", "re_e2e")
+"""Entities; modifiers of gold heads (comparable with the paper); modifiers of the heads the model found."""
+OUTPUTS = "outputs"
+MATCHES = {"strict": strict_tally, "lenient": lenient_tally}
+F1 = RATIOS.index("f1")
+
+
+class Types(NamedTuple):
+    """The fixed inventory that predictions are scored against."""
+
+    entities: tuple[str, ...] = ENTITY_TYPES
+    modifiers: tuple[str, ...] = MODIFIER_TYPES
+
+    def counted(self, task: str) -> tuple[str, ...]:
+        """What a task is broken down by."""
+        return self.entities if task == "ner" else self.modifiers
+
+
+CLINICAL = Types()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Scores that are sums over the same notes, and the totals behind them."""
+
+    documents: Sequence[ScoredDocument]
+    statistics: dict[str, Statistic]
+    counts: dict[str, Counts] = field(default_factory=dict)
+
+    @property
+    def units(self) -> list[tuple[str, str, str]]:
+        """One name per note; notes of one name (a patient's) are drawn together."""
+        return [item.unit for item in self.documents]
+
+
+def parts_of(documents: Sequence[ScoredDocument], types: Types = CLINICAL) -> dict[str, Part]:
+    """The scores of each of TASKS and of OUTPUTS, each over the notes that count there (perhaps none)."""
+    parts = {task: _task_part(task, documents, types) for task in TASKS}
+    told = [item for item in documents if item.outputs]
+    return parts | {OUTPUTS: Part(told, _rates(told))}
+
+
+def _task_part(task: str, documents: Sequence[ScoredDocument], types: Types) -> Part:
+    covered = [item for item in documents if task.partition("_")[0] in item.tasks]
+    asked = [(item, said) for item in covered if (said := _predicted(item, task)) is not None]
+    sides = [
+        (_scored(item, _gold(item, task), task, types), _scored(item, said, task, types))
+        for item, said in asked
+    ]
+    part = Part([item for item, _ in asked], {})
+    for match, tally in MATCHES.items() if sides else ():
+        tallies = [tally(gold, said, types.counted(task)) for gold, said in sides]
+        part.statistics.update(_statistics(task, match, tallies, types.counted(task)))
+        part.counts.update(_counts(f"{task}_{match}", tallies, types.counted(task)))
+    return part
+
+
+def _predicted(item: ScoredDocument, task: str) -> Sequence[Item] | None:
+    if task == "ner":
+        return item.predicted_entities
+    return item.links_gold_heads if task == "re_gold" else item.links_end_to_end
+
+
+def _gold(item: ScoredDocument, task: str) -> Sequence[Item]:
+    return item.gold_entities if task == "ner" else item.gold_links
+
+
+def _scored(item: ScoredDocument, found: Sequence[Item], task: str, types: Types) -> list[Item]:
+    """The items whose types were annotated; DataError for one outside the inventory."""
+    for one in found:
+        _check(item, one, task, types)
+    if item.annotated is None:
+        return list(found)
+    looked_for = set(item.annotated)
+    return [one for one in found if looked_for.issuperset(_labels(one))]
+
+
+def _labels(item: Item) -> tuple[str, ...]:
+    return (item.label,) if isinstance(item, Mention) else (item.head.label, item.modifier.label)
+
+
+def _check(document: ScoredDocument, item: Item, task: str, types: Types) -> None:
+    expected = (types.entities,) if isinstance(item, Mention) else (types.entities, types.modifiers)
+    for label, known in zip(_labels(item), expected, strict=True):
+        if label not in known:
+            raise DataError(
+                f"note '{document.note_id}' of site '{document.site}', {task}: the type '{label}' is not in "
+                f"the inventory ({', '.join(known)}). Map it to one of these, or leave the item out and "
+                "count it as a fault."
+            )
+
+
+def _statistics(
+    task: str, match: str, tallies: Sequence[Tally], types: Sequence[str]
+) -> dict[str, Statistic]:
+    """Micro, untyped and macro ratios, and one type's: all three when strict, F1 when lenient."""
+    typed = np.stack([item.typed for item in tallies])
+    untyped = np.stack([item.untyped for item in tallies])
+    marked = (typed[..., 0] + typed[..., 2]).sum(axis=0) > 0
+    found: dict[str, Statistic] = {}
+    for place, ratio in enumerate(RATIOS):
+        score = _ratio(place)
+        found[f"{task}_{match}_{ratio}"] = Statistic(typed.sum(axis=1), score)
+        found[f"{task}_{match}_untyped_{ratio}"] = Statistic(untyped, score)
+        macro = typed[:, marked].reshape(len(typed), -1)
+        found[f"{task}_macro_{match}_{ratio}"] = Statistic(macro, _mean_ratio(place))
+        if match == "strict" or place == F1:
+            each = {f"{task}_{match}_{ratio}/{t}": typed[:, i] for i, t in enumerate(types)}
+            found |= {name: Statistic(sums, score) for name, sums in each.items()}
+    return found
+
+
+def _ratio(place: int) -> Callable[[Array], Array]:
+    def score(sums: Array) -> Array:
+        return precision_recall_f1(sums[..., 0], sums[..., 1], sums[..., 2])[place]
+
+    return score
+
+
+def _mean_ratio(place: int) -> Callable[[Array], Array]:
+    """Over sums (..., types * 3); 0 where there are no types."""
+
+    def score(sums: Array) -> Array:
+        each = sums.reshape(*sums.shape[:-1], -1, 3)
+        ratios = precision_recall_f1(each[..., 0], each[..., 1], each[..., 2])[place]
+        return np.asarray(ratios.sum(axis=-1) / max(ratios.shape[-1], 1))
+
+    return score
+
+
+def _counts(name: str, tallies: Sequence[Tally], types: Sequence[str]) -> dict[str, Counts]:
+    typed = np.sum([item.typed for item in tallies], axis=0)
+    rows = {name: typed.sum(axis=0), f"{name}_untyped": np.sum([item.untyped for item in tallies], axis=0)}
+    rows |= {f"{name}/{t}": row for t, row in zip(types, typed, strict=True)}
+    return {key: Counts(*(int(x) for x in row)) for key, row in rows.items()}
+
+
+def _rates(documents: Sequence[ScoredDocument]) -> dict[str, Statistic]:
+    """Shares of outputs with a fault, and of predicted items that repeat another."""
+    if not documents:
+        return {}
+    outputs = [item.outputs for item in documents]
+    kinds = sorted({kind for item in documents for kind in item.faults} - {PARSE_FAILURE})
+    names = {"parse_failure_rate": PARSE_FAILURE} | {f"fault/{kind}": kind for kind in kinds}
+    found = {
+        n: _share([item.faults.get(kind, 0) for item in documents], outputs) for n, kind in names.items()
+    }
+    said = [[_predicted(item, task) or () for task in TASKS] for item in documents]
+    repeats = [sum(map(duplicates, lists)) for lists in said]
+    return found | {"duplicate_rate": _share(repeats, [sum(map(len, lists)) for lists in said])}
+
+
+def _share(part: Sequence[int], whole: Sequence[int]) -> Statistic:
+    """Parts of wholes, which is the precision of that many right and the others wrong."""
+    rows = [(one, every - one, 0) for one, every in zip(part, whole, strict=True)]
+    return Statistic(np.asarray(rows, dtype=np.float64), _ratio(0))
