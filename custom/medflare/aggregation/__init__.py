@@ -1,2 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Aggregation rules: pure, one file per rule."""
+"""Aggregation rules: pure, one file per rule; base.py holds the contract.
+
+The table below is the only way from a job's configuration to a rule: a job names a rule and its settings,
+never a dotted path. A new rule is one file and one line here (docs/adding_a_rule.md).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from medflare.aggregation.base import AggregationRule
+from medflare.errors import ConfigError
+
+RULES: dict[str, str] = {
+    "factors": "medflare.aggregation.weighted_mean:WeightedMean",
+    "freeze_a": "medflare.aggregation.lora:FreezeA",
+    "influence": "medflare.aggregation.influence:Influence",
+    "lora_product_svd": "medflare.aggregation.lora:LoraProductSvd",
+    "lora_stack": "medflare.aggregation.lora:LoraStack",
+    "weighted_mean": "medflare.aggregation.weighted_mean:WeightedMean",
+}
+"""Rule name -> `module:Class`. `factors` is FedAvg, under the name it has for LoRA in algorithms.md 1.4."""
+
+
+def rule_class(name: str) -> type[AggregationRule]:
+    """The class of a rule; ConfigError that lists the rules otherwise."""
+    if name not in RULES:
+        raise ConfigError(f"aggregation rule '{name}' does not exist. Rules: {', '.join(sorted(RULES))}.")
+    module, kind = RULES[name].split(":")
+    found: type[AggregationRule] = getattr(importlib.import_module(module), kind)
+    return found
+
+
+def make_rule(name: str, settings: Mapping[str, Any]) -> AggregationRule:
+    """The rule a job asks for; ConfigError that lists the rules, or says what the rule does not take."""
+    kind = rule_class(name)
+    try:
+        return kind(**settings)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"aggregation rule '{name}' cannot use its rule_settings: {error}") from None

@@ -12,23 +12,43 @@ from medflare.learners.base import State, Update
 class AggregationRule(ABC):
     """begin, add for each accepted update, finish; memory independent of the number of sites where it can be.
 
-    `needs` says whether the rule works on a weighted sum alone ("sum": can be masked or encrypted) or must
-    see each update in the clear ("individual").
+    Attributes:
+        needs: whether the rule works on a weighted sum alone ("sum": can be masked or encrypted) or must see
+            each update in the clear ("individual").
+        summary: what the rule does, in one sentence for listings.
+        source: paper, section of algorithms.md, resolution ids.
+        outside_spec: prefixes of tensors that the rule may add to the state beside the shared ones.
+        factor_clip: c, when sites may scale their own weight by a factor within [e^-c, e^c]; 0 when not.
     """
 
     needs: Literal["sum", "individual"] = "sum"
+    summary: str = ""
+    source: str = ""
+    outside_spec: tuple[str, ...] = ()
+    factor_clip: float = 0.0
 
     @abstractmethod
     def begin(self, global_state: State) -> None:
-        """Starts a round from the state that was broadcast."""
+        """Starts a round from the state that was broadcast; ConfigError if the rule cannot work on it."""
 
     @abstractmethod
     def add(self, site: str, update: Update) -> None:
-        """Takes one accepted update."""
+        """Takes one accepted update; an UpdateError costs that site its round and nothing else."""
 
     @abstractmethod
     def finish(self) -> State:
         """The new global state, in the dtypes of the old one; raises ValueError if nothing was added."""
+
+    def plan_hints(self) -> dict[str, Any]:
+        """JSON values that the controller puts into every site's `RoundPlan.hints`."""
+        return {}
+
+    def report(self) -> dict[str, Any]:
+        """What happened in the last finished round, for run.json: JSON types.
+
+        Numbers under `checks` stand beside the norms of the global update.
+        """
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """What a server optimiser must keep between rounds."""

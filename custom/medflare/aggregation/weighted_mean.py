@@ -3,42 +3,73 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-import torch
+import math
+from typing import Any, Literal
 
 from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.states import moved, zeros
+from medflare.errors import UpdateError
 from medflare.learners.base import State, Update
 
 
 class WeightedMean(AggregationRule):
-    """θ⁺ = θ + Σ_k w_k Δ_k with Σ w_k = 1 over the sites that took part; accumulates in fp32 or better."""
+    """θ⁺ = θ + Σ_k w_k Δ_k with Σ w_k = 1 over the sites that took part (ML-1, ML-2).
 
-    def __init__(self, weighting: Literal["examples", "uniform"] = "examples") -> None:
-        if weighting not in ("examples", "uniform"):
-            raise ValueError(f"weighting is '{weighting}'; expected 'examples' or 'uniform'.")
-        self.weighting = weighting
+    Args:
+        weighting: "examples"; "tokens" for supervised tokens, which a learner reports as its metric `tokens`
+            (what the released code of paper 002 does); or "uniform".
+        most_tokens: supervised tokens for which one example may count, so that no site can claim any weight.
+    """
+
+    summary = "FedAvg: mean of the updates, weighted by training examples."
+    source = "McMahan et al. 2017; algorithms.md 1.1, 1.2, 7.1; ML-1, ML-2, MRG-17"
+
+    def __init__(
+        self,
+        weighting: Literal["examples", "tokens", "uniform"] = "examples",
+        most_tokens: int = 8192,
+    ) -> None:
+        if weighting not in ("examples", "tokens", "uniform"):
+            raise ValueError(f"weighting is '{weighting}'; expected 'examples', 'tokens' or 'uniform'.")
+        self.weighting, self.most_tokens = weighting, most_tokens
         self._global: State = {}
         self._sum: State = {}
-        self._weight = 0.0
+        self._weights: dict[str, float] = {}
+        self._shares: dict[str, float] = {}
+
+    def weight(self, site: str, update: Update) -> float:
+        """How much an update counts before normalisation."""
+        if self.weighting == "tokens":
+            return self._tokens(site, update) * update.factor
+        return (update.examples if self.weighting == "examples" else 1.0) * update.factor
+
+    def _tokens(self, site: str, update: Update) -> float:
+        tokens = update.metrics.get("tokens", math.nan)
+        most = update.examples * self.most_tokens
+        if not 1 <= tokens <= most:
+            raise UpdateError(f"metric 'tokens' of '{site}' is {tokens:g}; weighting needs 1 to {most}.")
+        return tokens
 
     def begin(self, global_state: State) -> None:
-        self._global, self._weight = global_state, 0.0
-        self._sum = {
-            name: torch.zeros(value.shape, dtype=torch.promote_types(value.dtype, torch.float32))
-            for name, value in global_state.items()
-        }
+        self._global, self._weights, self._sum = global_state, {}, zeros(global_state)
 
     def add(self, site: str, update: Update) -> None:
-        weight = float(update.examples) if self.weighting == "examples" else 1.0
+        weight = self.weight(site, update)
         for name, total in self._sum.items():
             total.add_(update.delta[name].to(total.dtype), alpha=weight)
-        self._weight += weight
+        self._weights[site] = weight
+
+    def mean(self) -> State:
+        """Σ w_k Δ_k of what was added; ValueError if that was nothing."""
+        whole = sum(self._weights.values())
+        if whole <= 0:
+            raise ValueError("no update with a positive weight was added in this round.")
+        self._shares = {site: weight / whole for site, weight in self._weights.items()}
+        return {name: total / whole for name, total in self._sum.items()}
 
     def finish(self) -> State:
-        if self._weight <= 0:
-            raise ValueError("no update with a positive weight was added in this round.")
-        return {
-            name: (value.to(self._sum[name].dtype) + self._sum[name] / self._weight).to(value.dtype)
-            for name, value in self._global.items()
-        }
+        return moved(self._global, self.mean())
+
+    def report(self) -> dict[str, Any]:
+        """`weights`: each site's w_k."""
+        return {"weights": self._shares}

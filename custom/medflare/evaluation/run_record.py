@@ -39,6 +39,7 @@ class RoundRecord(Part):
     mean: dict[str, float] = Field(default_factory=dict, description="example-weighted mean over sites")
     traffic: dict[str, Traffic] = Field(default_factory=dict)
     checks: dict[str, float] = Field(default_factory=dict, description="norms of the global update")
+    rule: dict[str, Any] = Field(default_factory=dict, description="what the aggregation rule reports")
 
 
 class SiteRecord(Part):

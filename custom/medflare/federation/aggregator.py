@@ -8,34 +8,18 @@ site its round and nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from medflare.aggregation.base import AggregationRule
-from medflare.aggregation.weighted_mean import WeightedMean
-from medflare.errors import ConfigError, UpdateError
+from medflare.aggregation import make_rule
+from medflare.errors import UpdateError
 from medflare.federation import wire
 from medflare.federation.engine import FLComponent
 from medflare.federation.nested import unmarked
 from medflare.learners.base import SharedSpec, State, Update, check_state
-
-RULES: dict[str, Callable[..., AggregationRule]] = {
-    "weighted_mean": WeightedMean,
-}
-"""Rule name -> class; a job names a rule and its settings, never a dotted path."""
-
-
-def make_rule(rule: str, settings: Mapping[str, Any]) -> AggregationRule:
-    """The rule a job asks for; ConfigError that lists the rules, or says what the rule does not take."""
-    if rule not in RULES:
-        raise ConfigError(f"aggregation rule '{rule}' does not exist. Rules: {', '.join(sorted(RULES))}.")
-    try:
-        return RULES[rule](**settings)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"aggregation rule '{rule}' cannot use its rule_settings: {error}") from None
 
 
 class ValidatingAggregator(FLComponent):
@@ -61,6 +45,7 @@ class ValidatingAggregator(FLComponent):
         """Starts a round from the server's state (fp32)."""
         self.round, self.state, self.order = round_number, state, sorted(asked)
         self.accepted: dict[str, int] = {}
+        self.refused: dict[str, str] = {}
         self.settled: set[str] = set()
         self._waiting: dict[str, Update] = {}
         self._next = 0
@@ -68,7 +53,7 @@ class ValidatingAggregator(FLComponent):
         self.rule.begin(state)
 
     def accept(self, site: str, round_number: int, facts: Mapping[str, Any], tensors: State) -> str | None:
-        """Takes an update; the reason if it is rejected."""
+        """Takes an update; the reason if the checks or, at once, the rule reject it."""
         reason = self.problem(site, round_number, facts, tensors)
         if reason is None:
             delta, sums = wire.without_prefix(tensors, wire.SUM)
@@ -77,11 +62,12 @@ class ValidatingAggregator(FLComponent):
                 examples=int(facts["examples"]),
                 metrics=dict(facts.get("metrics", {})),
                 sums=sums,
+                factor=float(facts.get("factor", 1.0)),
             )
             self.accepted[site] = update.examples
             self._waiting[site] = update
-        self.settle(site)
-        return reason
+        refused = self.settle(site)
+        return reason or refused.get(site)
 
     def problem(
         self, site: str, round_number: int, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]
@@ -97,6 +83,12 @@ class ValidatingAggregator(FLComponent):
         most = self.declared.get(site, 0)
         if isinstance(examples, bool) or not isinstance(examples, int) or not 1 <= examples <= most:
             return f"weight {examples!r}, expected 1 to the {most} training examples the site declared"
+        clip, factor = self.rule.factor_clip, facts.get("factor", 1.0)
+        if not _within(factor, clip):
+            expected = (
+                f"between e^-{clip:g} and e^{clip:g}" if clip else "1: this rule takes no site's own factor"
+            )
+            return f"factor {factor!r}, expected {expected}"
         delta, sums = wire.without_prefix(tensors, wire.SUM)
         wrong = [name for name in sorted(set(delta) & set(self.spec)) if not self._right_kind(name, delta)]
         if wrong:
@@ -113,32 +105,56 @@ class ValidatingAggregator(FLComponent):
         kind = self.spec[name][1]
         return delta[name].is_floating_point() == kind.is_floating_point
 
-    def settle(self, site: str) -> None:
-        """Nothing more is expected of a site in this round; hands on what no longer has to wait."""
+    def settle(self, site: str) -> Mapping[str, str]:
+        """Nothing more is expected of a site in this round; hands on what no longer has to wait.
+
+        Returns every site whose update the rule refused in this round, with the reason: an update that had to
+        wait was called accepted before the rule saw it.
+        """
         self.settled.add(site)
         while self._next < len(self.order) and self.order[self._next] in self.settled:
             update = self._waiting.pop(self.order[self._next], None)
             if update is not None:
                 self._add(self.order[self._next], update)
             self._next += 1
+        return self.refused
 
     def _add(self, site: str, update: Update) -> None:
-        self.rule.add(site, update)
+        try:
+            self.rule.add(site, update)
+        except UpdateError as error:
+            del self.accepted[site]
+            self.refused[site] = f"refused by the aggregation rule: {error}"
+            return
         for name, value in update.sums.items():
             self._totals[name] = self._totals[name] + value if name in self._totals else value.clone()
 
     def finish(self) -> tuple[State, State, dict[str, float]]:
-        """(new state, totals of the sums, norms of the global update).
+        """(new state, totals of the sums, norms of the global update and the rule's own checks).
 
-        Raises UpdateError if the rule made something that is not finite; the old state stays good then.
+        Raises UpdateError if the rule made something that is not finite, or a tensor that was neither
+        declared nor is among what the rule may add; the old state stays good then.
         """
         for site in self.order:
             self.settle(site)
         new = self.rule.finish()
-        check_state(new, self.spec, "aggregation")
-        change = {name: new[name].double() - self.state[name].double() for name in new}
+        own = {name: value for name, value in new.items() if name.startswith(self.rule.outside_spec)}
+        check_state(new, {**self.spec, **_spec_of(own)}, "aggregation")
+        change = {name: new[name].double() - self.state[name].double() for name in self.spec}
         norms = {"update_norm": _norm(change), "state_norm": _norm(new)}
-        return new, self._totals, norms
+        return new, self._totals, norms | self.rule.report().get("checks", {})
+
+
+def _spec_of(state: Mapping[str, Tensor]) -> SharedSpec:
+    """Names, shapes and dtypes of tensors as they are."""
+    return {name: (tuple(value.shape), value.dtype) for name, value in state.items()}
+
+
+def _within(factor: Any, clip: float) -> bool:
+    """A number within [e^-clip, e^clip], rounding allowed for."""
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < math.inf:
+        return False
+    return abs(math.log(factor)) <= clip + 1e-9
 
 
 def _accumulable(value: Tensor) -> Tensor:

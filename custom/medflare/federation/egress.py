@@ -28,11 +28,13 @@ from medflare.learners.base import SharedSpec
 FACTS: dict[str, frozenset[str]] = {
     "prepare": frozenset({"describe", "shared", "sums", "method", "settings", "seconds"}),
     "initialise": frozenset({"seconds"}),
-    "fit": frozenset({"examples", "metrics", "seconds"}),
+    "fit": frozenset({"examples", "factor", "metrics", "seconds"}),
     "evaluate": frozenset({"metrics", "seconds"}),
     "finish": frozenset({"evaluations", "seconds"}),
 }
 """The facts each task may answer with."""
+NUMBERS = ("examples", "factor")
+"""Facts that are one number."""
 DESCRIPTION = frozenset(
     {
         "backbone",
@@ -81,6 +83,9 @@ class Egress:
 
     def _check(self, task: str, result: Result) -> None:
         problems = [f"fact '{key}'" for key in sorted(set(result.facts) - FACTS.get(task, frozenset()))]
+        problems += [
+            f"fact '{key}' of another kind" for key in NUMBERS if not _is_number(result.facts.get(key, 1))
+        ]
         described = set(result.facts.get("describe", {}))
         problems += [f"description '{key}'" for key in sorted(described - DESCRIPTION)]
         problems += _metric_problems(result.facts.get("metrics", {}))
@@ -150,5 +155,9 @@ def _metric_problems(metrics: Mapping[str, Any]) -> list[str]:
     return [
         f"metric '{name}'"
         for name, value in sorted(metrics.items())
-        if not METRIC.fullmatch(name) or isinstance(value, bool) or not isinstance(value, int | float)
+        if not METRIC.fullmatch(name) or not _is_number(value)
     ]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

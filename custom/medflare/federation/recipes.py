@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from medflare.aggregation import make_rule
 from medflare.config import Settings, parse
 from medflare.errors import ConfigError
 from medflare.federation import wire
-from medflare.federation.aggregator import ValidatingAggregator, make_rule
+from medflare.federation.aggregator import ValidatingAggregator
 from medflare.federation.allow_list import allowed_classes, class_path
 from medflare.federation.controllers.rounds import RoundsController
 from medflare.federation.controllers.settings import RoundsSettings

@@ -145,7 +145,9 @@ class Session:
             self.learner.load_local_state(before, values)
         else:
             self._save()
-        facts = {"examples": update.examples, "metrics": update.metrics}
+        facts: dict[str, Any] = {"examples": update.examples, "metrics": update.metrics}
+        if update.factor != 1:
+            facts["factor"] = update.factor
         return Result(facts, {**update.delta, **wire.with_prefix(update.sums, wire.SUM)})
 
     def evaluate(self, work: Work) -> Result:

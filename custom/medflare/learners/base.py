@@ -51,12 +51,18 @@ class RoundPlan:
 
 @dataclass(slots=True, kw_only=True)
 class Update:
-    """What a site returns for a round: fp32 differences of shared tensors, counts and declared sums."""
+    """What a site returns for a round: fp32 differences of shared tensors, counts and declared sums.
+
+    Attributes:
+        factor: multiplies `examples` as the weight of the update; other than 1 only where the plan's hints
+            ask a site to score itself (`learners.influence`).
+    """
 
     delta: State
     examples: int
     metrics: dict[str, float] = field(default_factory=dict)
     sums: State = field(default_factory=dict)
+    factor: float = 1.0
 
 
 class Learner(Protocol):

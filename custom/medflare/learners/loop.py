@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -24,6 +24,8 @@ class Rule(Protocol):
 
     def finish(self) -> State: ...
 
+    def plan_hints(self) -> dict[str, Any]: ...
+
 
 def federate(
     learners: Mapping[str, Learner],
@@ -37,7 +39,7 @@ def federate(
 
     Args:
         learners: site -> learner.
-        make_plan: round -> plan; `totals` and the roster in `hints` are filled in here.
+        make_plan: round -> plan; `totals`, the rule's hints and the roster are filled in here.
         on_round: called after each round with its number, the new state and the sites' updates.
         state: where to start; default the first site's initial state.
     """
@@ -50,7 +52,8 @@ def federate(
         updates: dict[str, Update] = {}
         for index, site in enumerate(sites):
             plan = make_plan(number)
-            hints = {**plan.hints, "site_index": index, "sites": len(sites), "summed": summed}
+            own = {"site_index": index, "sites": len(sites), "summed": summed}
+            hints = {**plan.hints, **rule.plan_hints(), **own}
             learners[site].load_shared({name: value.clone() for name, value in state.items()})
             updates[site] = learners[site].fit(replace(plan, hints=hints, totals=totals))
             rule.add(site, updates[site])

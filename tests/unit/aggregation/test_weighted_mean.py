@@ -60,7 +60,7 @@ def test_nothing_added_and_unknown_weighting_are_errors() -> None:
     rule.begin({"w": torch.zeros(1)})
     with pytest.raises(ValueError, match="no update"):
         rule.finish()
-    with pytest.raises(ValueError, match="'examples' or 'uniform'"):
+    with pytest.raises(ValueError, match="'examples', 'tokens' or 'uniform'"):
         WeightedMean("loss")  # type: ignore[arg-type]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,8 @@ _TICK = 0.02
 
 OnReply = Callable[[str, Reply], str | None]
 """(site, reply) -> reason if it cannot be accepted."""
+OnSettled = Callable[[str], Mapping[str, str]]
+"""site -> sites whose accepted reply is refused after all, with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +59,11 @@ class Exchange:
 
     Args:
         on_reply: called once for each good reply, never after the exchange is closed, one at a time.
-        on_settled: called with a site once nothing more is expected of it.
+        on_settled: called with a site once nothing more is expected of it; a reply that had to wait for that
+            may be refused then, and counts no longer.
     """
 
-    def __init__(self, request: Request, on_reply: OnReply, on_settled: Callable[[str], None]) -> None:
+    def __init__(self, request: Request, on_reply: OnReply, on_settled: OnSettled) -> None:
         self.request, self.on_reply, self.on_settled = request, on_reply, on_settled
         self.outcome = Outcome()
         self._lock = threading.Lock()
@@ -130,7 +133,7 @@ class Exchange:
                 self.outcome.facts[site] = reply.facts
             else:
                 self.outcome.absent[site] = reason
-            self.on_settled(site)
+            self._settle(site)
 
     def _judge(self, site: str, reply: Reply) -> str | None:
         """Why a reply is not accepted, or None."""
@@ -164,4 +167,9 @@ class Exchange:
         if site not in self.outcome.facts and site not in self.outcome.absent:
             self.outcome.absent[site] = reason
             self.outcome.silent.append(site)
-            self.on_settled(site)
+            self._settle(site)
+
+    def _settle(self, site: str) -> None:
+        for other, reason in self.on_settled(site).items():
+            self.outcome.facts.pop(other, None)
+            self.outcome.absent[other] = reason

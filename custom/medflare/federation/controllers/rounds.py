@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from medflare.evaluation.run_record import RoundRecord
 from medflare.federation import wire
 from medflare.federation.aggregator import ValidatingAggregator
 from medflare.federation.controllers.bookkeeping import RunBook, add_traffic, finite, weighted_means
-from medflare.federation.controllers.exchange import Exchange, Limits, OnReply, Outcome
+from medflare.federation.controllers.exchange import Exchange, Limits, OnReply, OnSettled, Outcome
 from medflare.federation.controllers.keeping import Keeper
 from medflare.federation.controllers.preparation import agree
 from medflare.federation.controllers.settings import RoundsSettings
@@ -135,7 +134,8 @@ class RoundsController(Controller):
 
     def _canary(self) -> None:
         """One step at every site; its updates are checked like any other and thrown away."""
-        plan = RoundPlan(round=0, rounds=self.args.num_rounds, steps=1, seed=self.args.seed)
+        hints = self.aggregator.rule.plan_hints()
+        plan = RoundPlan(round=0, rounds=self.args.num_rounds, steps=1, seed=self.args.seed, hints=hints)
         sites = self.roster.asked(0)
         self.aggregator.begin(0, self.state, sites)
         outcome = self._ask(FIT, self._accept, sites, plan, self._down(), options={"canary": True})
@@ -164,7 +164,10 @@ class RoundsController(Controller):
             steps=args.steps,
             fraction=args.fraction,
             seed=args.seed,
-            hints={"summed": [self.roster.sites.index(site) for site in self.summed]},
+            hints={
+                **self.aggregator.rule.plan_hints(),
+                "summed": [self.roster.sites.index(site) for site in self.summed],
+            },
         )
         self.progress.event("round", round=number, rounds=args.num_rounds, sites=sites)
         self.aggregator.begin(number, self.state, sites)
@@ -172,6 +175,7 @@ class RoundsController(Controller):
         self._note(entry, outcome)
         self._require(outcome, f"round {number}")
         self.state, self.totals, entry.checks = self.aggregator.finish()
+        entry.rule = self.aggregator.rule.report()
         self.summed = sorted(entry.accepted)
         if args.evaluate_every and (number + 1) % args.evaluate_every == 0:
             self._evaluate(number, entry)
@@ -190,6 +194,8 @@ class RoundsController(Controller):
             entry.metrics[site] = finite(facts["metrics"], "train")
             self.progress.curves(entry.round, site, entry.metrics[site])
         entry.mean = weighted_means(entry.metrics, entry.accepted)
+        for site, reason in self.aggregator.refused.items():
+            self.progress.event("update refused", round=entry.round, site=site, reason=reason)
         for site in outcome.silent:
             self.roster.bench(site, entry.round, outcome.absent[site])
         self.book.write()
@@ -280,7 +286,7 @@ class RoundsController(Controller):
             margin=args.margin,
             grace=args.grace,
         )
-        settled: Callable[[str], None] = self.aggregator.settle if task == FIT else _nothing
+        settled: OnSettled = self.aggregator.settle if task == FIT else _nothing
         exchange = Exchange(request, on_reply, settled)
         sites = self.roster.sites if sites is None else sites
         outcome = exchange.run(self, sites, limits, self.fl_ctx, self.abort)
@@ -308,5 +314,6 @@ def _any(site: str, reply: Reply) -> str | None:
     return None
 
 
-def _nothing(site: str) -> None:
+def _nothing(site: str) -> dict[str, str]:
     """Nothing waits for this exchange's sites."""
+    return {}

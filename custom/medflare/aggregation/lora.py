@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules that know LoRA pairs: exact ones, and the best of the rank (algorithms.md 1.4; ML-9).
+
+Averaging factors is not averaging updates: Σ w_k B_k A_k differs from B̄ Ā by a weighted covariance. A pair is
+two tensors of PEFT's names, `….lora_A.weight` (ρ, d_in) and `….lora_B.weight` (d_out, ρ), under any prefix.
+Products here leave out the scale a/ρ, which is the same at all sites and belongs to the model (1.3).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from medflare.aggregation.states import accumulator_dtype
+from medflare.aggregation.weighted_mean import WeightedMean
+from medflare.errors import ConfigError
+from medflare.learners.base import State, Update
+
+A, B = ".lora_A.weight", ".lora_B.weight"
+MERGED = "merged."
+
+
+class Pair(NamedTuple):
+    """Factors of one ΔW = B A. a: (ρ, d_in); b: (d_out, ρ)."""
+
+    a: Tensor
+    b: Tensor
+
+    def norm(self) -> float:
+        """‖B A‖ without forming it: ‖B A‖² = tr(BᵀB AAᵀ)."""
+        a, b = self.a.double(), self.b.double()
+        return math.sqrt(max(float(((b.mT @ b) * (a @ a.mT)).sum()), 0.0))
+
+
+def stems(names: Iterable[str]) -> list[str]:
+    """What comes before `.lora_A.weight` and `.lora_B.weight`, sorted; ConfigError if one is alone."""
+    names = set(names)
+    found = {name.removesuffix(end) for end in (A, B) for name in names if name.endswith(end)}
+    alone = sorted(stem for stem in found if not {stem + A, stem + B} <= names)
+    if alone:
+        missing = B if alone[0] + A in names else A
+        raise ConfigError(
+            f"{len(alone)} LoRA factors are shared without their partner, for instance '{alone[0]}' without "
+            f"'{missing[1:]}'. Set `sharing: both` in the job's settings, or take rule 'weighted_mean'."
+        )
+    return sorted(found)
+
+
+def stacked(pairs: Sequence[Pair], weights: Sequence[float]) -> Pair:
+    """One pair of rank m·ρ whose product is exactly Σ w_k B_k A_k: A = [A_1; …], B = [w_1 B_1 …]."""
+    b = torch.cat([w * pair.b for w, pair in zip(weights, pairs, strict=True)], dim=1)
+    return Pair(torch.cat([pair.a for pair in pairs], dim=0), b)
+
+
+def best_of_rank(pair: Pair, rank: int) -> tuple[Pair, Tensor]:
+    """The pair of rank ≤ `rank` nearest to B A in the Frobenius norm, and all singular values of B A.
+
+    QR of both factors and SVD of the small core between them, in float64; d_out × d_in is never formed. The
+    singular values are split evenly: B = U √S, A = √S Vᵀ.
+    """
+    qb, rb = torch.linalg.qr(pair.b.double())
+    qa, ra = torch.linalg.qr(pair.a.double().mT)
+    u, s, vt = torch.linalg.svd(rb @ ra.mT, full_matrices=False)
+    root = s[:rank].sqrt()
+    a, b = root[:, None] * (vt[:rank] @ qa.mT), (qb @ u[:, :rank]) * root
+    return Pair(a.to(pair.a.dtype), b.to(pair.b.dtype)), s
+
+
+def truncation_error(singular: Tensor, rank: int) -> float:
+    """‖what was cut‖ / ‖all‖ in the Frobenius norm; 0 for a product that is zero."""
+    whole = float(singular.square().sum())
+    return math.sqrt(float(singular[rank:].square().sum()) / whole) if whole > 0 else 0.0
+
+
+class FreezeA(WeightedMean):
+    """A is one and the same everywhere and never shared, so the mean of the B is exact."""
+
+    summary = "LoRA with A fixed at all sites: the mean of the B factors, exact; needs only sums."
+    source = "FFA-LoRA (Sun et al. 2024); algorithms.md 1.4 `freeze_a`, 10; ML-9"
+
+    def begin(self, global_state: State) -> None:
+        shared = [name for name in global_state if name.endswith(A)]
+        if shared:
+            raise ConfigError(
+                f"rule 'freeze_a': {len(shared)} LoRA factors A are among the shared tensors, for instance "
+                f"'{shared[0]}'. Set `sharing: freeze_a` in the job's settings."
+            )
+        super().begin(global_state)
+
+
+class _PairRule(WeightedMean):
+    """Keeps each site's pairs until the end of the round; tensors that are no LoRA factor are averaged."""
+
+    needs: Literal["sum", "individual"] = "individual"
+
+    def begin(self, global_state: State) -> None:
+        self._stems = stems(name for name in global_state if not name.startswith(MERGED))
+        factors = {stem + end for stem in self._stems for end in (A, B)}
+        plain = {n: v for n, v in global_state.items() if n not in factors and not n.startswith(MERGED)}
+        super().begin(plain)
+        self._state, self._received = global_state, {stem: _pair(global_state, stem) for stem in self._stems}
+        self._pairs: dict[str, dict[str, Pair]] = {stem: {} for stem in self._stems}
+
+    def add(self, site: str, update: Update) -> None:
+        super().add(site, update)
+        for stem, base in self._received.items():
+            own = Pair(base.a + update.delta[stem + A], base.b + update.delta[stem + B])
+            self._pairs[stem][site] = own
+
+    def finish(self) -> State:
+        new = super().finish()
+        for stem in self._stems:
+            sites = self._pairs.pop(stem)
+            new |= self._join(stem, stacked(list(sites.values()), [self._shares[site] for site in sites]))
+        return new
+
+    @abstractmethod
+    def _join(self, stem: str, whole: Pair) -> State:
+        """The new tensors of one pair, from the stack whose product is Σ w_k B_k A_k."""
+
+    def _named(self, stem: str, pair: Pair, new_stem: str) -> State:
+        """A pair under the names of `new_stem`, in the dtypes that `stem` has in the old state."""
+        return {
+            new_stem + end: value.to(self._state[stem + end].dtype)
+            for end, value in ((A, pair.a), (B, pair.b))
+        }
+
+
+class LoraStack(_PairRule):
+    """Exact: all sites' factors side by side, merged into the base weights everywhere; B restarts from 0.
+
+    The new state holds the A that was broadcast, B = 0, and `merged.<name without 'adapter.'>`: factors whose
+    product is the sum of all rounds' updates. A site computes with W0 + (a/ρ)(merged + B A), a/ρ being the
+    scale of its own pair. Past rank min(d_in, d_out) the merged factors are factored anew, which is exact.
+    """
+
+    summary = "LoRA, exact: factors side by side, merged into the base weights; sites restart from B = 0."
+    source = "FLoRA (Wang et al. 2024); algorithms.md 1.4 `stack`; ML-9"
+    outside_spec = (MERGED,)
+
+    def begin(self, global_state: State) -> None:
+        super().begin(global_state)
+        self._checks = {"update_norm": 0.0, "merged_rank": 0.0}
+
+    def _join(self, stem: str, whole: Pair) -> State:
+        base = self._received[stem]
+        step = stacked([whole, Pair(base.a, base.b)], [1.0, -1.0]) if base.b.any() else whole
+        self._checks["update_norm"] = math.hypot(self._checks["update_norm"], step.norm())
+        merged = MERGED + stem.removeprefix("adapter.")
+        if merged + A in self._state:
+            whole = stacked([_pair(self._state, merged), whole], [1.0, 1.0])
+        full = min(whole.a.shape[1], whole.b.shape[0])
+        if whole.a.shape[0] > full:
+            whole, _ = best_of_rank(whole, full)
+        self._checks["merged_rank"] = max(self._checks["merged_rank"], float(whole.a.shape[0]))
+        fresh = self._named(stem, Pair(base.a, torch.zeros_like(base.b)), stem)
+        return fresh | self._named(stem, whole, merged)
+
+    def report(self) -> dict[str, Any]:
+        """`weights`; `checks`: norm of Σ w_k B_k A_k over all pairs, largest rank of a merged pair."""
+        return super().report() | {"checks": dict(self._checks)}
+
+
+class LoraProductSvd(_PairRule):
+    """The rank-ρ pair nearest to Σ w_k B_k A_k; exact up to truncation, whose size is reported.
+
+    A direction with a vanishing singular value gets the row of A that was broadcast and a zero column of B,
+    as in a fresh adapter: two zero factors would never learn again.
+    """
+
+    summary = "LoRA: best rank-ρ approximation of the weighted mean of the products."
+    source = "Eckart and Young 1936; algorithms.md 1.4 `product_svd`; ML-9"
+
+    def begin(self, global_state: State) -> None:
+        super().begin(global_state)
+        self._errors: dict[str, float] = {}
+
+    def _join(self, stem: str, whole: Pair) -> State:
+        base = self._received[stem]
+        rank = base.a.shape[0]
+        best, singular = best_of_rank(whole, rank)
+        self._errors[stem] = truncation_error(singular, rank)
+        alive = int((singular[:rank] > torch.finfo(base.a.dtype).eps * singular[0]).sum())
+        a, b = base.a.clone(), torch.zeros_like(base.b)
+        a[:alive], b[:, :alive] = best.a[:alive], best.b[:, :alive]
+        return self._named(stem, Pair(a, b), stem)
+
+    def report(self) -> dict[str, Any]:
+        """`weights`; `truncation`: relative error of each pair; `checks`: the largest of them."""
+        checks = {"truncation": max(self._errors.values(), default=0.0)}
+        return super().report() | {"truncation": dict(self._errors), "checks": checks}
+
+
+def _pair(state: State, stem: str) -> Pair:
+    """A pair of a state, for arithmetic."""
+    a, b = state[stem + A], state[stem + B]
+    return Pair(a.to(accumulator_dtype(a)), b.to(accumulator_dtype(b)))

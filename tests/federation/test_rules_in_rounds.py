@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How rules stand in the rounds: factors that sites claim, updates a rule refuses, tensors a rule adds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from fed_toy import ADAPTER, ToyLearner
+
+from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.influence import Influence
+from medflare.aggregation.lora import LoraStack
+from medflare.aggregation.weighted_mean import WeightedMean
+from medflare.errors import UpdateError
+from medflare.federation.aggregator import ValidatingAggregator
+from medflare.federation.run_state import load_state
+from medflare.learners.base import RoundPlan, State, Update
+from medflare.learners.loop import federate
+
+ALL = ["site-1", "site-2", "site-3"]
+STEM = "adapter.q"
+A, B = f"{STEM}.lora_A.weight", f"{STEM}.lora_B.weight"
+
+
+class Picky(WeightedMean):
+    """Refuses the sites it is told to."""
+
+    def __init__(self, *refused: str) -> None:
+        super().__init__()
+        self.bad = refused
+
+    def add(self, site: str, update: Update) -> None:
+        if site in self.bad:
+            raise UpdateError(f"{site} looks odd")
+        super().add(site, update)
+
+
+class Adding(WeightedMean):
+    """Adds a tensor to the state."""
+
+    def finish(self) -> State:
+        return super().finish() | {"merged.x": torch.tensor([math.nan])}
+
+
+def ready(rule: AggregationRule, state: State | None = None) -> ValidatingAggregator:
+    """An aggregator in round 0 over sites a and b with 10 examples each."""
+    aggregator = ValidatingAggregator()
+    aggregator.rule = rule
+    state = state or {"w": torch.zeros(2)}
+    aggregator.expect({n: (tuple(v.shape), v.dtype) for n, v in state.items()}, {}, {"a": 10, "b": 10})
+    aggregator.begin(0, state, ["a", "b"])
+    return aggregator
+
+
+def send(aggregator: ValidatingAggregator, site: str, value: float = 1.0, **facts: Any) -> str | None:
+    tensors = {name: torch.full_like(old, value) for name, old in aggregator.state.items()}
+    return aggregator.accept(site, 0, {"examples": 10, "metrics": {}, **facts}, tensors)
+
+
+@pytest.mark.parametrize("factor", [math.exp(2), math.exp(-2), 1, 1.0])
+def test_a_factor_within_the_clip_scales_the_weight(factor: float) -> None:
+    aggregator = ready(Influence("client", clip=2.0))
+    assert send(aggregator, "a", 0.0) is None
+    assert send(aggregator, "b", 1.0, factor=factor) is None
+    state, _, _ = aggregator.finish()
+    assert state["w"][0].item() == pytest.approx(factor / (1 + factor))
+
+
+@pytest.mark.parametrize(
+    ("rule", "factor", "expected"),
+    [
+        (Influence("client", clip=2.0), 7.5, "between e^-2 and e^2"),
+        (Influence("client", clip=2.0), 0.1, "between e^-2 and e^2"),
+        (Influence("client"), 0.0, "between"),
+        (Influence("client"), -1.0, "between"),
+        (Influence("client"), math.nan, "between"),
+        (Influence("client"), math.inf, "between"),
+        (Influence("client"), "2", "between"),
+        (Influence("client"), True, "between"),
+        (WeightedMean(), 1.01, "expected 1: this rule takes no site's own factor"),
+    ],
+)
+def test_a_factor_outside_is_rejected_with_the_bounds(rule: Any, factor: Any, expected: str) -> None:
+    aggregator = ready(rule)
+    reason = send(aggregator, "a", factor=factor)
+    assert reason is not None
+    assert reason.startswith(f"factor {factor!r}")
+    assert expected in reason
+    assert aggregator.accepted == {}
+
+
+def test_an_update_that_the_rule_refuses_is_rejected_with_the_rules_reason() -> None:
+    aggregator = ready(Picky("a"))
+    assert send(aggregator, "a", 9.0) == "refused by the aggregation rule: a looks odd"
+    assert send(aggregator, "b", 1.0) is None
+    assert aggregator.accepted == {"b": 10}
+    assert aggregator.finish()[0]["w"].tolist() == [1.0, 1.0]
+
+
+def test_an_update_that_had_to_wait_is_refused_when_its_turn_comes() -> None:
+    aggregator = ready(Picky("b"))
+    assert send(aggregator, "b", 9.0) is None
+    assert send(aggregator, "a", 1.0) is None
+    assert aggregator.settle("a") == {"b": "refused by the aggregation rule: b looks odd"}
+    assert aggregator.accepted == {"a": 10}
+
+
+def test_a_rule_may_add_only_the_tensors_it_declares_and_they_must_be_finite() -> None:
+    for outside, reason in [((), "unexpected tensor 'merged.x'"), (("merged.",), "'merged.x' has values")]:
+        rule = Adding()
+        rule.outside_spec = outside
+        aggregator = ready(rule)
+        send(aggregator, "a")
+        with pytest.raises(UpdateError, match=reason):
+            aggregator.finish()
+
+
+def test_a_stack_passes_the_checks_and_reports_the_norm_of_the_product() -> None:
+    aggregator = ready(LoraStack(), {A: torch.ones(2, 3), B: torch.zeros(4, 2)})
+    send(aggregator, "a")
+    send(aggregator, "b")
+    state, _, checks = aggregator.finish()
+    assert set(state) == {A, B, "merged.q.lora_A.weight", "merged.q.lora_B.weight"}
+    assert checks["update_norm"] == pytest.approx(math.sqrt(4 * 3) * 2 * 2)
+
+
+def test_a_run_records_what_the_rule_reports(federation) -> None:
+    record = federation(controller={"num_rounds": 1}).run()
+    assert record.rounds[0].rule["weights"] == pytest.approx(
+        {s: n / 60 for s, n in zip(ALL, (16, 20, 24), strict=True)}
+    )
+
+
+def test_a_refused_site_is_absent_with_the_reason_even_if_it_answered_first(federation) -> None:
+    toy = {"sites": {"site-1": {"hang": {"0": 0.5}}}}
+    run = federation(controller={"num_rounds": 1, "min_accepted": 2, "grace": 5.0}, toy=toy)
+    run.aggregator.rule = Picky("site-3")
+    record = run.run()
+    assert record.status == "completed"
+    assert sorted(record.rounds[0].accepted) == ["site-1", "site-2"]
+    assert record.rounds[0].absent == {"site-3": "refused by the aggregation rule: site-3 looks odd"}
+    assert "update refused" in (run.folder / "progress.jsonl").read_text()
+
+
+def test_refused_updates_do_not_count_towards_the_quorum(federation) -> None:
+    run = federation(controller={"num_rounds": 1, "min_accepted": 2})
+    run.aggregator.rule = Picky("site-1", "site-2")
+    record = run.run()
+    assert record.status == "failed"
+    assert "1 accepted, 2 needed" in record.reason
+    assert "site-2 looks odd" in record.reason
+
+
+def test_sites_learn_the_rules_hints_and_send_their_factor(federation, monkeypatch) -> None:
+    seen, original = [], ToyLearner.fit
+
+    def fit(self: ToyLearner, plan: RoundPlan) -> Update:
+        seen.append(plan.hints["influence"]["clip"])
+        update = original(self, plan)
+        update.factor = 1.5 if self.site == "site-2" else 1.0
+        return update
+
+    monkeypatch.setattr(ToyLearner, "fit", fit)
+    run = federation(controller={"num_rounds": 2, "canary": True, "seed": 7})
+    run.aggregator.rule = Influence("client", clip=0.5)
+    record = run.run()
+    assert seen == [0.5] * 9
+    weights = {"site-1": 16 / 70, "site-2": 30 / 70, "site-3": 24 / 70}
+    assert record.rounds[1].rule["weights"] == pytest.approx(weights)
+    learners = {site: ToyLearner({}, site, 7) for site in ALL}
+    plain = federate(
+        learners, Influence("client", clip=0.5), 2, lambda r: RoundPlan(round=r, rounds=2, seed=7)
+    )
+    assert torch.equal(load_state(run.folder / "state").shared[ADAPTER], plain[ADAPTER])
+
+
+@pytest.mark.parametrize(
+    ("factor", "reason"), [(3.0, "factor 3.0, expected between"), ("Doe", "fact 'factor' of another kind")]
+)
+def test_a_factor_of_another_size_or_kind_costs_the_round(federation, monkeypatch, factor, reason) -> None:
+    original = ToyLearner.fit
+
+    def fit(self: ToyLearner, plan: RoundPlan) -> Update:
+        update = original(self, plan)
+        update.factor = factor if self.site == "site-2" else 1.0
+        return update
+
+    monkeypatch.setattr(ToyLearner, "fit", fit)
+    run = federation(controller={"num_rounds": 1, "min_accepted": 2})
+    run.aggregator.rule = Influence("client", clip=0.5)
+    record = run.run()
+    assert sorted(record.rounds[0].accepted) == ["site-1", "site-3"]
+    assert reason in record.rounds[0].absent["site-2"]
+    assert "Doe" not in (run.folder / "run.json").read_text()
