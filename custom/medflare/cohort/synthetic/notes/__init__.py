@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Synthetic clinical notes with gold entities and relations, in the documentation styles of five houses."""
+
+from .generate import generate_notes
+from .profiles import NOTE_HOSPITALS, NOTE_STYLES, UNSEEN_NOTES, NotesProfile, pretraining_note_hospitals
+
+__all__ = [
+    "NOTE_HOSPITALS",
+    "NOTE_STYLES",
+    "UNSEEN_NOTES",
+    "NotesProfile",
+    "generate_notes",
+    "pretraining_note_hospitals",
+]

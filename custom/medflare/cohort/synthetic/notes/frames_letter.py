@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The letter house: a consultant's letter to a general practitioner in British spelling."""
+
+from __future__ import annotations
+
+from .house import House, Section, frames, spelled
+
+_RULES = frames("""
+date:
+- {day} {month} {year}
+- {day}/{month_number}/{year_short}
+when:
+- on [temporal >@|{date}]
+- in [temporal >@|{month} {year}]
+- [temporal >@|{number} months ago]
+- in [temporal >@|{year}]
+lasting:
+- over [temporal >@|the preceding {number} days]
+- for [temporal >@|a fortnight]
+- for [temporal >@|some {number} weeks]
+- since [temporal >@|{month}]
+lab_form:
+- [test @|<the ~>NAME] <of~was> [labvalue >@|VALUE]
+- [test @|NAME] [labvalue >@|VALUE] (normal range [reference_range >@|RANGE])
+degrees:
+- °C
+vital_form:
+- [test @|NAME] [labvalue >@|VALUE]
+- [test @|NAME] was [labvalue >@|VALUE]
+vital_bp:
+- blood pressure
+vital_pulse:
+- pulse rate
+vital_temp:
+- temperature
+vital_breaths:
+- respiratory rate
+vital_oxygen:
+- saturations
+- oxygen saturations
+vital_weight:
+- weight
+rx_form:
+- NAME STRENGTH OFTEN
+- NAME STRENGTH FORM OFTEN
+- ROUTE NAME STRENGTH OFTEN
+denial:
+- there was [negation >@a,@b|no] {plain_symptom:@a} or {plain_symptom:@b}
+- {he} [negation >@a,@b|did not report] {plain_symptom:@a} or {plain_symptom:@b}
+- {he} [negation >@a,@b,@c|denied] {plain_symptom:@a}, {plain_symptom:@b} and {plain_symptom:@c}
+salutation:
+- Dear Dr. <Ashworth~Pritchard~Macleod~O'Connell~Nwosu~André>, thank you for referring this {age}-year-old
+  <retired teacher~lorry driver~office worker~farmer~retired nurse~publican> with {symptom:@a} {lasting:@a}.
+- Dear Colleague, I reviewed this {age}-year-old {sex} with {disease:@a} in clinic and {he} has ongoing
+  {symptom:@b}.
+- Dear Dr. <Hughes~Bowen~Khatri~Desmond>, many thanks for asking us to see this {age}-year-old {sex}, whose
+  {symptom:@a} began {when:@a} on a background of {disease:@b}.
+diagnosis:
+- {disease:@a}
+- {disease:@a} (diagnosed [temporal >@a|{year}])
+- [uncertain >@a|<Possible~Probable~Query>] {disease:@a}
+- {treatment:@a}, [temporal >@a|{month} {year}]
+- {disease:@a}, [course >@a|<quiescent~well controlled~progressing~stable>]
+story:
+- {own_symptom:@a} had been [course >@a|<deteriorating~settling~grumbling on>] {lasting:@a}, and {denial:@}.
+- {he} noticed {symptom:@a} and {symptom:@b} {lasting:@a,@b}, although {denial:@}.
+- {he} put {own_symptom:@a} down to [problem @b|a cold], but {symptom:@c} followed within days.
+- On direct questioning {denial:@}.
+- {own_symptom:@a} [course >@a|<settled~eased>] with {drug:@b} but {he} remains troubled by {symptom:@c}.
+history:
+- {he} is known to have {disease:@a} and {disease:@b} and underwent {treatment:@c} {when:@c}.
+- Past history includes {disease:@a}, for which {he} had {treatment:@b} {when:@b}.
+- There is [negation >@a,@b|no past history of] {disease:@a} or {disease:@b}.
+- {he} declined {treatment:@a} {when:@a} and has [negation >@b|never undergone] {treatment:@b}.
+family:
+- {his} [subject >@a|{relative}] suffered from {disease:@a} and a [subject >@b|{cousin}] has {disease:@b}.
+- There is a [subject >@a|family] history of {disease:@a}.
+- [negation >@a|None] of {his} [subject >@a|siblings] has had {disease:@a}.
+cousin:
+- cousin
+- nephew
+- half-brother
+- twin sister
+medicine:
+- {his} regular medication comprises {prescription:@a}, {prescription:@b} and {prescription:@c}.
+- I have started {prescription:@a} [duration >@a|for {number} days] and stopped {drug:@b}.
+- {he} takes {prescription:@a} and {prescription:@b}, but [negation >@c|no longer] uses {drug:@c}.
+- {he} has been on {prescription:@a} since [temporal >@a|{month} {year}] and buys [drug @b|calcium] [form
+  >@b|tablets] over the counter.
+- {he} took [dosage >@a|<one~two>] [form >@a|<tablets~capsules>] of {drug:@a} [frequency >@a|<each
+  night~bd~with meals>].
+exam:
+- On examination {vitals:@}.
+- {he} looked well, with {sign:@a} but [negation >@b,@c|no] {plain_sign:@b} or {plain_sign:@c}.
+- [test @a|Heart sounds] were [labvalue >@a|<normal~dual with nil added>] and [test @b|the chest] was
+  [labvalue >@b|<clear~clear to bases>], with {sign:@c}.
+- [test @a|The abdomen] was [labvalue >@a|<soft and non-tender~soft>] and there was [negation >@b|no]
+  {plain_sign:@b}.
+result:
+- Bloods showed {lab:@a}, {lab:@b} and {lab:@c}.
+- {lab:@a} and {lab:@b}.
+- {a_study:@a} {when:@a} confirmed {lesion:@b} and [negation >@c|excluded] {plain_sign:@c}.
+- {a_study:@a} took place {when:@a}. This revealed {lesion:@b} with {sign:@c}.
+- {a_study:@a} was [labvalue >@a|<reassuring~normal~unremarkable~entirely normal>] and {a_study:@b} is
+  awaited.
+- [test @a|An exercise stress test] {when:@a} was [labvalue >@a|<negative~positive>] and {lab:@b}.
+- [test @a|Adjusted calcium] was [labvalue >@a|<2.1~2.4~2.7~2.9> mmol/L] ([reference_range >@a|2.20-2.60])
+  and {lab:@b}.
+- {a_study:@a} showed [problem @b,@c|thickening of the] [problem @b|right] and [problem @c|left
+  <pleura~ureter~carotid wall>].
+thought:
+- I [uncertain >@a|suspect] {disease:@a} and have requested {a_study:@b} to be done [temporal >@b|<within the
+  fortnight~next month~urgently>].
+- The working diagnosis is {disease:@a}, though {disease:@b} remains [uncertain >@b|a possibility].
+- We have listed {him} for {treatment:@a} [temporal >@a|<in the new year~next month~on {date}>] and
+  {lab_name:@b} will be repeated [temporal >@b|beforehand].
+- I would be grateful if you could prescribe {prescription:@a} [duration >@a|for {number} weeks] and repeat
+  {lab_name:@b} [temporal >@b|in {number} weeks].
+- {treatment:@a} is [negation >@a|not required] at present.
+advice:
+- I have advised {him} to attend casualty [condition >@a,@b|in the event of] {plain_symptom:@a} or
+  {plain_symptom:@b}.
+- Please refer back [condition >@a|should] {plain_symptom:@a} recur.
+- {he} will ring us [condition >@a,@b|if] there is any {plain_symptom:@a} or {plain_symptom:@b}.
+- I have not arranged routine follow-up and have discharged {him} back to your kind care.
+""")
+
+LETTER = House(
+    name="letter",
+    sections=(
+        Section(heading="Diagnoses:", rules=("diagnosis",), least=1, most=3, share=0.6, listed=True),
+        Section(heading="", rules=("salutation", "story"), least=2, most=2),
+        Section(heading="", rules=("history", "family"), least=1, most=2, share=0.65),
+        Section(heading="", rules=("medicine",), least=1, most=1, share=0.85),
+        Section(heading="", rules=("exam", "result", "result"), least=2, most=3),
+        Section(heading="", rules=("thought", "advice"), least=2, most=2),
+    ),
+    rules=_RULES,
+    frequency=spelled(
+        "od/once daily",
+        "bd/twice daily",
+        "tds",
+        "qds",
+        "five times daily",
+        "nocte/at night",
+        "mane/in the morning",
+        "prn/as required",
+        "4-hourly",
+        "6-hourly",
+        "8-hourly",
+        "12-hourly",
+        "every 72 hours",
+        "weekly",
+        "monthly",
+        "three-weekly",
+        "eight-weekly",
+        "stat",
+    ),
+    form={
+        "tablet": ("tablets",),
+        "capsule": ("capsules",),
+        "inhaler": ("inhaler", "puffer"),
+        "dose tablet": ("one tablet", "two tablets"),
+        "dose capsule": ("one capsule",),
+        "dose inhaler": ("two puffs",),
+    },
+    route={
+        "oral": ("oral",),
+        "intravenous": ("intravenous", "IV"),
+        "subcutaneous": ("subcutaneous", "s/c"),
+        "intramuscular": ("i/m",),
+        "inhaled": ("inhaled",),
+        "topical": ("topical",),
+        "sublingual": ("sublingual", "buccal"),
+        "intraarticular": ("intra-articular",),
+    },
+    spelling={
+        "anemia": "anaemia",
+        "edema": "oedema",
+        "hemo": "haemo",
+        "Hemo": "Haemo",
+        "hemat": "haemat",
+        "emorrh": "aemorrh",
+        "diarrhea": "diarrhoea",
+        "esophag": "oesophag",
+        "tumor": "tumour",
+        "ischemi": "ischaemi",
+        "leukemia": "leukaemia",
+        "calemia": "calaemia",
+        "kalemia": "kalaemia",
+        "natremia": "natraemia",
+        "glycemia": "glycaemia",
+        "celiac": "coeliac",
+        "cteremia": "cteraemia",
+        "acetaminophen": "paracetamol",
+        "albuterol": "salbutamol",
+        "furosemide": "frusemide",
+        "x-ray": "radiograph",
+        "counseling": "counselling",
+        "estrogen": "oestrogen",
+        "mcg": "µg",
+        "dyspnea": "dyspnoea",
+        "apnea": "apnoea",
+        "color": "colour",
+        "center": "centre",
+    },
+)

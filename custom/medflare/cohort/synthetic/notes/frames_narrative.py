@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The narrative house: full prose in paragraphs without headings."""
+
+from __future__ import annotations
+
+from .house import House, Section, frames, spelled
+
+_RULES = frames("""
+date:
+- {month} {day}, {year}
+- {month_number}/{day}/{year}
+when:
+- on [temporal >@|{date}]
+- in [temporal >@|{year}]
+- [temporal >@|{number} years ago]
+- [temporal >@|{number} months ago]
+- in [temporal >@|{month} {year}]
+- [temporal >@|last {weekday}]
+lasting:
+- for [temporal >@|the past {number} days]
+- for [temporal >@|about {number} weeks]
+- for [temporal >@|approximately {number} months]
+- since [temporal >@|{weekday}]
+- since [temporal >@|yesterday morning]
+lab_form:
+- [test @|<the ~his ~>NAME] <of~was~is~at> [labvalue >@|VALUE]
+- [test @|a NAME] of [labvalue >@|VALUE]
+- [test @|NAME] of [labvalue >@|VALUE] with a reference range of [reference_range >@|RANGE]
+degrees:
+-  degrees
+-  °F
+-
+vital_form:
+- [test @|NAME] <of~was~is> [labvalue >@|VALUE]
+- [test @|NAME] [labvalue >@|VALUE]
+vital_bp:
+- blood pressure
+- the blood pressure
+vital_pulse:
+- heart rate
+- pulse
+vital_temp:
+- temperature
+vital_breaths:
+- respiratory rate
+- respirations
+vital_oxygen:
+- oxygen saturation
+- pulse oximetry
+vital_weight:
+- weight
+- body weight
+rx_form:
+- NAME STRENGTH FORM ROUTE OFTEN
+- NAME STRENGTH FORM OFTEN
+- STRENGTH of NAME OFTEN
+- NAME STRENGTH OFTEN
+denial:
+- [negation >@a,@b|denies] {plain_symptom:@a} and {plain_symptom:@b}
+- [negation >@a,@b,@c|denies] any {plain_symptom:@a}, {plain_symptom:@b}, or {plain_symptom:@c}
+- has had [negation >@a,@b|no] {plain_symptom:@a} or {plain_symptom:@b}
+- has been [negation >@a|without] {plain_symptom:@a}
+opening:
+- {mr} <Walker~Alvarez~Bennett~Okafor~Lindqvist~Moreau~Petrov~Reyes> is a {age}-year-old {sex} with a history
+  of {disease:@a}, {disease:@b}, and {disease:@c}, who presented with {symptom:@d} {lasting:@d}.
+- This is a {age}-year-old {sex} with known {disease:@a} and {disease:@b} who was referred because of
+  {symptom:@c} {lasting:@c}.
+- The patient is a very pleasant {age}-year-old {sex} who came to the emergency department with {symptom:@a}
+  and {symptom:@b} that began {when:@a,@b}.
+- The patient is a {age}-year-old {female}, diagnosed with {disease:@a} {when:@a}, who returns for evaluation
+  of {own_symptom:@b}.
+complaint:
+- {he} describes {symptom:@a} that has been present {lasting:@a} and {denial:@}.
+- {own_symptom:@a} has been [course >@a|<worsening~improving~getting worse~increasing>] {lasting:@a}, and
+  {he} also reports {symptom:@b}.
+- {he} <also ~>{denial:@}, but {he} does report {symptom:@d} {lasting:@d}.
+- {he} states that {own_symptom:@a} woke {him} from sleep [temporal >@a|<last night~two nights ago~this
+  morning>] and was accompanied by {symptom:@b}.
+- {own_symptom:@a} [course >@a|<resolved~improved~subsided>] after {he} took {drug:@b} at home, although {he}
+  continued to have {symptom:@c}.
+- {he} thought that {he} had [problem @a|a cold] because of {symptom:@b}, but {he} has [negation >@c|not] had
+  {plain_symptom:@c}.
+- {he} has been under a great deal of [problem @a|stress] at work and since then has noticed {symptom:@b}.
+history:
+- {his} past history is significant for {disease:@a}, {disease:@b}, and {treatment:@c} {when:@c}.
+- {he} underwent {treatment:@a} {when:@a} and {treatment:@b} {when:@b}.
+- {he} has never required {treatment:@a} for {his} {disease:@b}.
+- {he} carries a diagnosis of {disease:@a}, which was treated with {treatment:@b} {when:@b}.
+- There is [negation >@a,@b|no history of] {disease:@a} or {disease:@b}.
+- {he} did [negation >@a|not] undergo {treatment:@a} when it was offered {when:@a}.
+family:
+- {his} [subject >@a|{relative}] <had~died of~was diagnosed with> {disease:@a} at the age of {relative_age},
+  and {his} [subject >@b|{relative}] has {disease:@b}.
+- Family history is notable for {disease:@a} in {his} [subject >@a|{relative}].
+- There is [negation >@a|no] [subject >@a|family] history of {disease:@a}.
+- {his} [subject >@a|{relative}] is alive at {relative_age} with {disease:@a}.
+medicine:
+- {he} takes {prescription:@a}, {prescription:@b}, and {prescription:@c}.
+- {his} current medications include {prescription:@a}, {prescription:@b}, and {drug:@c}.
+- {he} was started on {prescription:@a} [duration >@a|for {number} days] because of {his} {disease:@b}.
+- {he} has been taking {prescription:@a} since [temporal >@a|{month}], and {drug:@b} was stopped {when:@b}.
+- {he} is [negation >@a|no longer taking] {drug:@a} because it caused {symptom:@b}.
+- In addition {he} takes [drug @a|calcium] [strength >@a|600 mg] [frequency >@a|twice a day] and
+  {prescription:@b}.
+exam:
+- On examination {vitals:@}.
+- On admission {vitals:@}, and there was [negation >@a,@b|no] {plain_sign:@a} or {plain_sign:@b}.
+- [test @a|Physical examination] revealed {sign:@b} and {sign:@c} but [negation >@d|no] {plain_sign:@d}.
+- [test @a|The heart rhythm] was [labvalue >@a|<regular~irregular>], [test @b|breath sounds] were [labvalue
+  >@b|<clear~diminished~coarse>], and there was {sign:@c}.
+- [test @a|The abdomen] was [labvalue >@a|<soft~benign~distended>] [negation >@b,@c|without] {plain_sign:@b}
+  or {plain_sign:@c}.
+result:
+- Laboratory studies showed {lab:@a}, {lab:@b}, and {lab:@c}.
+- {lab:@a}, and {lab:@b}.
+- {a_study:@a} {when:@a} showed {lesion:@b} and [negation >@c|no evidence of] {plain_sign:@c}.
+- {a_study:@a} was performed {when:@a}. It showed {lesion:@b} and was otherwise [labvalue >@a|unremarkable].
+- {a_study:@a} was [labvalue >@a|<normal~unremarkable~negative~within normal limits>] [negation >@b|without
+  evidence of] {plain_sign:@b}.
+- [test @a|A stress test] {when:@a} was [labvalue >@a|<negative~positive~equivocal>] and {a_study:@b} was
+  [labvalue >@b|<normal~unremarkable>].
+- [test @a|The calcium] was [labvalue >@a|<8.1~9.4~10.9~11.6>] and {lab:@b}.
+- {a_study:@a} demonstrated [problem @b,@c|swelling of the] [problem @b|left] and [problem @c|right
+  <ankle~knee~calf>].
+thought:
+- {he} most [uncertain >@a|likely] has {disease:@a}, and {he} will be given {prescription:@b} [duration
+  >@b|for {number} days].
+- My impression is that {own_symptom:@a} is due to {disease:@b}, and I [uncertain >@b|suspect] it rather than
+  {disease:@c}.
+- The picture is consistent with [uncertain >@a|possible] {disease:@a}, and we will obtain {a_study:@b} to
+  [uncertain >@c|rule out] {disease:@c}.
+- {he} was counseled about {treatment:@a}, and {a_study:@b} will be repeated in [temporal >@b|{number}
+  weeks].
+- We elected to proceed with {treatment:@a} [temporal >@a|<tomorrow~next week~this afternoon>] and to
+  continue {prescription:@b}.
+- There is no indication for a change of the plan, and {drug:@a} will be held until [temporal >@a|{weekday}].
+advice:
+- {he} should return [condition >@a,@b|if] {he} develops {plain_symptom:@a} or {plain_symptom:@b}.
+- {he} was told to call [condition >@a|in case of] {plain_symptom:@a} and to take {prescription:@b}.
+- I asked {him} to come back [condition >@a|if] {he} has any {plain_symptom:@a}, and {lab_name:@b} will be
+  checked [temporal >@b|<in one week~next month~at the next visit>].
+- {he} was discharged home in stable condition and will be seen in the clinic.
+""")
+
+NARRATIVE = House(
+    name="narrative",
+    sections=(
+        Section(heading="", rules=("opening", "complaint"), least=2, most=3),
+        Section(heading="", rules=("history", "family"), least=1, most=2, share=0.75),
+        Section(heading="", rules=("medicine",), least=1, most=1, share=0.85),
+        Section(heading="", rules=("exam", "result"), least=2, most=3),
+        Section(heading="", rules=("thought", "advice"), least=1, most=2),
+    ),
+    rules=_RULES,
+    frequency=spelled(
+        "daily/once daily/every day",
+        "twice daily/twice a day",
+        "three times a day/three times daily",
+        "four times a day",
+        "five times a day",
+        "at bedtime/nightly",
+        "every morning/in the morning",
+        "as needed",
+        "every four hours",
+        "every six hours/every 6 hours",
+        "every eight hours",
+        "every twelve hours",
+        "every three days",
+        "once a week/weekly",
+        "once a month/monthly",
+        "every three weeks",
+        "every eight weeks",
+        "once",
+    ),
+    form={
+        "tablet": ("tablets", "tablet"),
+        "capsule": ("capsules", "capsule"),
+        "inhaler": ("inhaler",),
+        "dose tablet": ("one tablet", "two tablets"),
+        "dose capsule": ("one capsule", "two capsules"),
+        "dose inhaler": ("two puffs", "one puff"),
+    },
+    route={
+        "oral": ("by mouth", "orally"),
+        "intravenous": ("intravenously", "IV"),
+        "subcutaneous": ("subcutaneously",),
+        "intramuscular": ("intramuscularly",),
+        "inhaled": ("by inhalation", "inhaled"),
+        "topical": ("topically", "to the skin"),
+        "sublingual": ("under the tongue", "sublingually"),
+        "intraarticular": ("into the joint",),
+    },
+)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A grammar that writes marked-up clinical sentences: rules name other rules and the heads they hang on.
+
+In a rule, `<a~b~>` is a choice, `{rule}` is replaced by what that rule writes, `@` is the key of the head in
+question and `{rule:@a}` hands a key of its own to the rule. Everything random comes from one generator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .profiles import NotesProfile
+
+Rule = Sequence[str] | Callable[["Writer", str], str]
+_CHOICE = re.compile(r"<([^<>]*~[^<>]*)>")
+_SLOT = re.compile(r"\{(\w+)(?::([^{}]+))?\}")
+_PLACE = re.compile(r"_([^_]+)_")
+_DEGREE = re.compile(r"\^([^^]+)\^")
+_COURSE = re.compile(r"\*([^*]+)\*")
+
+
+class Writer:
+    """Writes one note: remembers what it has said, so that no list names a thing twice."""
+
+    def __init__(self, profile: NotesProfile, rules: Mapping[str, Rule], rng: np.random.Generator) -> None:
+        self.profile = profile
+        self.rules = rules
+        self.rng = rng
+        self.said: set[str] = set()
+        self.specialty = self.draw_specialty()
+        self.age = int(np.clip(rng.normal(*profile.age), 18, 97))
+        self.woman = bool(rng.random() < profile.women)
+
+    def chance(self, probability: float) -> bool:
+        return bool(self.rng.random() < probability)
+
+    def pick(self, options: Sequence[str]) -> str:
+        return options[int(self.rng.integers(len(options)))]
+
+    def draw_specialty(self) -> str:
+        names = list(self.profile.emphasis)
+        weights = np.array([self.profile.emphasis[name] for name in names])
+        return names[int(self.rng.choice(len(names), p=weights / weights.sum()))]
+
+    def write(self, rule: str, key: str) -> str:
+        """What a rule says about the head `key`, in markup."""
+        found = self.rules[rule]
+        return found(self, key) if callable(found) else self.expand(self.pick(found), key)
+
+    def expand(self, pattern: str, key: str) -> str:
+        """A pattern with all choices made and all slots filled."""
+        while _CHOICE.search(pattern):
+            pattern = _CHOICE.sub(lambda found: self.pick(found[1].split("~")), pattern)
+        pattern = pattern.replace("@", key)
+        return _SLOT.sub(lambda found: self.write(found[1], found[2] or key), pattern)
+
+    def entry(self, lexicon: Mapping[str, Sequence[str]], borrow: float = 0.35) -> str:
+        """An entry not said before: of the note's specialty, or else of another or of general medicine."""
+        for _ in range(12):
+            name = self.specialty if not self.chance(borrow) else self.elsewhere()
+            found = self.pick(lexicon[name])
+            stem = found.split("=")[0].split(";")[0]
+            if stem not in self.said and not withheld(stem, self.profile.withheld):
+                break
+        self.said.add(stem)
+        return found
+
+    def elsewhere(self) -> str:
+        return "general" if self.chance(0.6) else self.draw_specialty()
+
+    def form(self, names: str) -> str:
+        """One of the spellings `full=short=short`; a house that abbreviates prefers a short one."""
+        full, *short = names.split("=")
+        return self.pick(short) if short and self.chance(self.profile.abbreviates) else full
+
+
+def withheld(entry: str, share: float) -> bool:
+    """Whether an entry of the lexicon belongs to the share kept from a hospital; the same on every machine."""
+    return int.from_bytes(hashlib.blake2b(entry.encode(), digest_size=4).digest(), "big") < share * 2**32
+
+
+def marked(entry: str, key: str) -> str:
+    """Markup of an entry that writes _body location_, ^severity^ and *course*."""
+    for pattern, label in ((_PLACE, "bodyloc"), (_DEGREE, "severity"), (_COURSE, "course")):
+        entry = pattern.sub(lambda found, label=label: f"[{label} >{key}|{found[1]}]", entry)  # type: ignore[misc]
+    return entry

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests and treatments by specialty; laboratory tests with plausible values, units and reference ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def _rows(text: str) -> tuple[str, ...]:
+    return tuple(" ".join(item.split()) for item in text.split(",") if item.strip())
+
+
+def _labs(text: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in text.strip().splitlines())
+
+
+LABS: Mapping[str, tuple[str, ...]] = {
+    "general": _labs("""
+        hemoglobin=Hgb=Hb; 7.5 16.5 1; g/dL; 12.0-16.0
+        white blood cell count=WBC=white count; 2.5 19.0 1; K/uL; 4.0-11.0
+        platelet count=plt=platelets; 60 450 0; K/uL; 150-400
+        sodium=Na; 124 149 0; mmol/L; 135-145
+        potassium=K; 2.9 6.1 1; mEq/L; 3.5-5.1
+        creatinine=Cr; 0.6 4.8 1; mg/dL; 0.6-1.2
+        glucose=gluc; 62 340 0; mg/dL; 70-99
+        hematocrit=Hct; 24 48 1; %; 36-46
+        calcium=Ca; 7.4 12.2 1; mg/dL; 8.5-10.5
+        C-reactive protein=CRP; 1 190 0; mg/L; 0-5
+    """),
+    "cardiology": _labs("""
+        troponin I=trop; 0.01 6.4 2; ng/mL; 0.00-0.04
+        brain natriuretic peptide=BNP; 40 2900 0; pg/mL; 0-100
+        LDL cholesterol=LDL; 48 210 0; mg/dL; 0-100
+        INR; 1.0 4.6 1; ; 2.0-3.0
+        D-dimer; 0.2 6.8 1; mg/L; 0.0-0.5
+        creatine kinase=CK; 40 1900 0; U/L; 30-200
+        digoxin level=dig level; 0.4 2.9 1; ng/mL; 0.8-2.0
+    """),
+    "pulmonology": _labs("""
+        pH; 7.18 7.52 2; ; 7.35-7.45
+        pCO2; 28 82 0; mmHg; 35-45
+        lactate; 0.6 5.8 1; mmol/L; 0.5-2.0
+        FEV1; 24 98 0; %; 80-120
+        procalcitonin=PCT; 0.1 9.5 1; ng/mL; 0.0-0.5
+        theophylline level; 4 24 0; mcg/mL; 10-20
+    """),
+    "endocrinology": _labs("""
+        hemoglobin A1c=A1c=HbA1c; 5.2 12.8 1; %; 4.0-5.6
+        TSH; 0.02 38.0 2; mIU/L; 0.40-4.50
+        free T4=fT4; 0.3 4.2 1; ng/dL; 0.8-1.8
+        fasting glucose=FBG; 64 290 0; mg/dL; 70-99
+        vitamin D level=vit D; 8 62 0; ng/mL; 30-100
+        morning cortisol=AM cortisol; 1.2 38.0 1; mcg/dL; 6.0-18.0
+        parathyroid hormone=PTH; 9 240 0; pg/mL; 15-65
+    """),
+    "oncology": _labs("""
+        absolute neutrophil count=ANC; 0.1 7.5 1; K/uL; 1.5-8.0
+        PSA; 0.1 48.0 1; ng/mL; 0.0-4.0
+        CEA; 1.0 94.0 1; ng/mL; 0.0-3.0
+        CA-125; 8 720 0; U/mL; 0-35
+        lactate dehydrogenase=LDH; 120 980 0; U/L; 140-280
+        uric acid; 3.0 11.8 1; mg/dL; 3.5-7.2
+        M-protein=M-spike; 0.2 4.9 1; g/dL; 0.0-0.1
+    """),
+    "gastroenterology": _labs("""
+        ALT; 12 640 0; U/L; 7-56
+        AST; 14 580 0; U/L; 10-40
+        total bilirubin=T bili; 0.3 12.4 1; mg/dL; 0.1-1.2
+        lipase; 20 2400 0; U/L; 0-160
+        albumin=alb; 1.9 4.8 1; g/dL; 3.5-5.0
+        alkaline phosphatase=ALP; 44 510 0; U/L; 44-147
+        ferritin; 4 620 0; ng/mL; 24-336
+    """),
+    "nephrology": _labs("""
+        BUN; 8 96 0; mg/dL; 7-20
+        estimated GFR=eGFR; 8 92 0; mL/min; 60-120
+        phosphorus=phos; 2.1 8.4 1; mg/dL; 2.5-4.5
+        bicarbonate=bicarb; 11 31 0; mmol/L; 22-29
+        urine protein=uprot; 0.1 8.6 1; g/day; 0.0-0.2
+        magnesium=Mg; 1.1 2.9 1; mg/dL; 1.7-2.2
+    """),
+    "orthopaedics": _labs("""
+        sedimentation rate=ESR; 4 98 0; mm/h; 0-20
+        vitamin D level=vit D; 8 62 0; ng/mL; 30-100
+        synovial white count; 200 84000 0; cells/uL; 0-200
+        rheumatoid factor=RF; 4 120 0; IU/mL; 0-14
+        T-score; -3.9 -0.4 1; ; above -1.0
+    """),
+    "psychiatry": _labs("""
+        lithium level=Li level; 0.2 1.9 1; mEq/L; 0.6-1.2
+        valproate level=VPA level; 22 138 0; mcg/mL; 50-100
+        PHQ-9 score=PHQ-9; 3 26 0; ; 0-4
+        GAD-7 score=GAD-7; 2 21 0; ; 0-4
+        TSH; 0.02 18.0 2; mIU/L; 0.40-4.50
+        blood alcohol level=BAL; 12 310 0; mg/dL; 0-10
+    """),
+    "neurology": _labs("""
+        vitamin B12 level=B12; 110 890 0; pg/mL; 200-900
+        phenytoin level; 3 31 0; mcg/mL; 10-20
+        MMSE score=MMSE; 11 30 0; ; 27-30
+        NIH stroke scale=NIHSS; 0 22 0; ; 0-0
+        CSF protein; 22 190 0; mg/dL; 15-45
+        opening pressure=OP; 9 38 0; cm H2O; 10-20
+    """),
+    "infection": _labs("""
+        CD4 count=CD4; 40 910 0; cells/uL; 500-1500
+        viral load=VL; 20 98000 0; copies/mL; 0-20
+        procalcitonin=PCT; 0.1 14.0 1; ng/mL; 0.0-0.5
+        lactate; 0.6 6.4 1; mmol/L; 0.5-2.0
+        vancomycin trough=vanc trough; 4 29 1; mcg/mL; 10-20
+        band count=bands; 0 28 0; %; 0-10
+    """),
+}
+
+STUDIES: Mapping[str, tuple[str, ...]] = {
+    "general": _rows("""
+        chest x-ray=CXR, urinalysis=UA, complete blood count=CBC, electrocardiogram=EKG=ECG,
+        ultrasound of the abdomen=abd US, basic metabolic panel=BMP,
+        CT of the abdomen and pelvis=CT A/P, physical examination=exam
+    """),
+    "cardiology": _rows("""
+        echocardiogram=echo=TTE, stress test=ETT, coronary angiogram=cath, Holter monitor=Holter,
+        cardiac MRI=CMR, tilt table test, nuclear stress test=MIBI, carotid duplex
+    """),
+    "pulmonology": _rows("""
+        chest CT=CT chest, pulmonary function tests=PFTs, arterial blood gas=ABG, sputum culture,
+        bronchoscopy=bronch, sleep study=PSG, six-minute walk test=6MWT,
+        CT angiogram of the chest=CTA chest
+    """),
+    "endocrinology": _rows("""
+        thyroid ultrasound=thyroid US, DEXA scan=DEXA, dilated eye examination,
+        dexamethasone suppression test, monofilament test, fine needle aspiration=FNA,
+        pituitary MRI, oral glucose tolerance test=OGTT
+    """),
+    "oncology": _rows("""
+        PET scan=PET, mammogram=mammo, bone marrow biopsy=BMBx, CT-guided biopsy, bone scan,
+        tumor markers, flow cytometry, restaging CT, core needle biopsy=CNB, HER2 testing
+    """),
+    "gastroenterology": _rows("""
+        colonoscopy=c-scope, upper endoscopy=EGD, stool culture, liver biopsy,
+        abdominal ultrasound=RUQ US, MRCP, capsule endoscopy, hydrogen breath test, barium swallow
+    """),
+    "nephrology": _rows("""
+        renal ultrasound=renal US, kidney biopsy, 24-hour urine collection=24h urine,
+        urine culture=UCx, renal angiogram, urine sediment, CT urogram
+    """),
+    "orthopaedics": _rows("""
+        MRI of the lumbar spine=L-spine MRI, x-rays of the pelvis=pelvis XR, Lachman test,
+        straight leg raise=SLR, joint aspiration, nerve conduction study=NCS, McMurray test,
+        Phalen test, gait analysis
+    """),
+    "psychiatry": _rows("""
+        mental status examination=MSE, urine drug screen=UDS, toxicology screen=tox screen,
+        cognitive testing, suicide risk assessment, neuropsychological testing, sleep diary
+    """),
+    "neurology": _rows("""
+        MRI of the brain=MRI brain, lumbar puncture=LP, EEG, head CT=CTH, electromyography=EMG,
+        CT angiogram of the neck=CTA neck, visual evoked potentials=VEP, Romberg test
+    """),
+    "infection": _rows("""
+        blood cultures=BCx, urine culture=UCx, rapid strep test=RST, wound culture=WCx, monospot,
+        PPD, hepatitis panel, Gram stain, respiratory viral panel=RVP
+    """),
+}
+
+REGIONS = ("knee", "hip", "shoulder", "wrist", "ankle", "foot", "hand", "elbow")
+MODALITIES = ("MRI", "CT", "x-ray", "ultrasound")
+
+TREATMENTS: Mapping[str, tuple[str, ...]] = {
+    "general": _rows("""
+        physical therapy=PT, appendectomy=appy, oxygen=O2, intravenous fluids=IVF, a low-salt diet,
+        blood transfusion=PRBC transfusion, wound care, weight loss, cholecystectomy=chole,
+        smoking cessation, hernia repair, hysterectomy
+    """),
+    "cardiology": _rows("""
+        coronary artery bypass grafting=CABG, pacemaker placement=PPM, cardioversion=DCCV,
+        stent placement=PCI, catheter ablation, aortic valve replacement=AVR,
+        cardiac rehabilitation=cardiac rehab, cardiac catheterization=cath
+    """),
+    "pulmonology": _rows("""
+        intubation, mechanical ventilation=vent, thoracentesis, chest tube placement=CT placement,
+        CPAP, pulmonary rehabilitation=pulm rehab, nebulizer treatment=nebs, left lower lobectomy
+    """),
+    "endocrinology": _rows("""
+        thyroidectomy, radioactive iodine ablation=RAI, diabetic education, parathyroidectomy,
+        gastric bypass, insulin pump therapy, laser photocoagulation, a diabetic diet
+    """),
+    "oncology": _rows("""
+        chemotherapy=chemo, radiation therapy=XRT, mastectomy, lumpectomy, stem cell transplant=SCT,
+        port placement, hemicolectomy, radical prostatectomy, palliative care, sentinel node biopsy
+    """),
+    "gastroenterology": _rows("""
+        ERCP, variceal banding, paracentesis, bowel resection, colostomy, a gluten-free diet,
+        bowel rest, liver transplantation, feeding tube placement=PEG placement, polypectomy
+    """),
+    "nephrology": _rows("""
+        hemodialysis=HD, peritoneal dialysis, kidney transplantation, AV fistula creation,
+        ureteral stent placement, lithotripsy, fluid restriction, Foley catheter placement,
+        a low-potassium diet
+    """),
+    "orthopaedics": _rows("""
+        total knee arthroplasty=TKA, total hip arthroplasty=THA,
+        open reduction and internal fixation=ORIF, arthroscopy, casting, splinting,
+        epidural steroid injection=ESI, spinal fusion, a knee brace, carpal tunnel release
+    """),
+    "psychiatry": _rows("""
+        cognitive behavioral therapy=CBT, psychotherapy, electroconvulsive therapy=ECT,
+        inpatient detoxification=detox, group therapy, family counseling, mindfulness training,
+        light therapy
+    """),
+    "neurology": _rows("""
+        thrombectomy, speech therapy, occupational therapy=OT, deep brain stimulation=DBS,
+        craniotomy, plasma exchange=PLEX, carotid endarterectomy=CEA, gait training, nerve block
+    """),
+    "infection": _rows("""
+        incision and drainage=I&D, debridement, tonsillectomy, isolation, PICC line placement=PICC,
+        tetanus vaccination, dressing changes, amputation of the toe, sinus surgery
+    """),
+}
