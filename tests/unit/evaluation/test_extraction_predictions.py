@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def test_normalised_spans_cover_the_same_points_in_order_with_gaps(drawn: list[t
     found = normalised(spans)
     points = {p for start, end in spans for p in range(start, end)}
     assert {p for start, end in found for p in range(start, end)} == points
-    assert all(before[1] < after[0] for before, after in zip(found, found[1:], strict=False))
+    assert all(before[1] < after[0] for before, after in pairwise(found))
     assert normalised(found) == found
 
 
