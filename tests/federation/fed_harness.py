@@ -107,7 +107,14 @@ class Federation:
     timeout: float = 30.0
 
     def __post_init__(self) -> None:
-        defaults = {"job": "toy", "num_rounds": 2, "margin": 0.3, "grace": 0.2, "wire_dtype": "float32"}
+        defaults = {
+            "job": "toy",
+            "num_rounds": 2,
+            "margin": 0.3,
+            "grace": 0.2,
+            "uplink": "float32",
+            "downlink": "float32",
+        }
         self.flow = RoundsController(**{**defaults, **self.controller})
         self.aggregator = ValidatingAggregator()
         components = {

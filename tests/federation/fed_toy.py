@@ -42,7 +42,7 @@ class ToyLearner:
             "backbone": {"name": "toy", "fingerprint": self.settings.get("fingerprint", "f0")},
             "parameters": {"adapter": self.width, "head": 6},
             "adapter_config": {"peft_type": "LORA", "r": 1, "base_model_name_or_path": "toy"},
-            "export": {"kind": "toy"},
+            "export": {"file": "report_generator", "kind": "toy"},
             "examples": {"train": len(self.x), "val": len(self.x), "test": len(self.x)},
         }
 
@@ -53,14 +53,14 @@ class ToyLearner:
         return {"count": ((sites,), torch.float32)} if self.settings.get("sums") else {}
 
     def _shared(self) -> State:
-        return {ADAPTER: self.w, "head.weight": self.head}
+        return {ADAPTER: self.w[None], "head.weight": self.head}
 
     def initial_shared(self) -> State:
         return {name: value.clone() for name, value in self._shared().items()}
 
     def load_shared(self, state: State) -> None:
         check_state(state, self.shared_spec(), self.site)
-        self.w, self.head = state[ADAPTER].float().clone(), state["head.weight"].float().clone()
+        self.w, self.head = state[ADAPTER][0].float().clone(), state["head.weight"].float().clone()
 
     def fit(self, plan: RoundPlan) -> Update:
         self._misbehave(plan.round)
@@ -100,9 +100,9 @@ class ToyLearner:
     def _spoil(self, update: Update, kind: str | None) -> Update:
         """A broken update of the kind a test asks for."""
         if kind == "nan":
-            update.delta[ADAPTER][0] = float("nan")
+            update.delta[ADAPTER][0, 0] = float("nan")
         elif kind == "shape":
-            update.delta[ADAPTER] = torch.zeros(self.width + 1)
+            update.delta[ADAPTER] = torch.zeros(1, self.width + 1)
         elif kind == "missing":
             del update.delta["head.weight"]
         elif kind == "extra":
@@ -110,7 +110,7 @@ class ToyLearner:
         elif kind == "heavy":
             update.examples = 10**6
         elif kind == "dtype":
-            update.delta[ADAPTER] = torch.zeros(self.width, dtype=torch.int64)
+            update.delta[ADAPTER] = torch.zeros(1, self.width, dtype=torch.int64)
         elif kind == "infinite metric":
             update.metrics["loss"] = float("inf")
         return update

@@ -22,7 +22,7 @@ GOOD = {"examples": 4, "metrics": {"loss": 1.0}, "seconds": 0.1}
 
 @pytest.fixture
 def door(tmp_path: Path) -> Egress:
-    egress = Egress(ledger=tmp_path / "egress.jsonl", site="site-1", job="job", dtype="bfloat16")
+    egress = Egress(ledger=tmp_path / "egress.jsonl", site="site-1", job="job", uplink="bfloat16")
     egress.declare(SHARED, SUMS)
     return egress
 
@@ -40,7 +40,7 @@ def evaluation(**changes: Any) -> dict[str, Any]:
     return base | changes
 
 
-def test_a_declared_update_leaves_in_the_wire_dtype_and_sums_keep_theirs(door: Egress) -> None:
+def test_a_declared_update_leaves_in_the_jobs_dtype_and_sums_keep_theirs(door: Egress) -> None:
     sent = door.send("fit", 0, Result(GOOD, {"w": torch.ones(2), "sum:count": torch.ones(3)}))
     assert {name: value.dtype for name, value in sent.tensors.items()} == {
         "w": torch.bfloat16,
@@ -75,7 +75,7 @@ def test_what_is_not_declared_stays(door: Egress, task: str, facts: Any, tensors
 
 
 def test_nothing_leaves_before_a_declaration(tmp_path: Path) -> None:
-    egress = Egress(ledger=tmp_path / "egress.jsonl", site="site-1", job="job", dtype="float32")
+    egress = Egress(ledger=tmp_path / "egress.jsonl", site="site-1", job="job", uplink="float32")
     with pytest.raises(EgressError, match="nothing was declared"):
         egress.send("fit", 0, Result(GOOD, {"w": torch.ones(2)}))
 

@@ -88,7 +88,7 @@ def test_initial_state_of_the_first_site_reaches_all(federation) -> None:
 
         executor.execute = watch
     run.run()
-    assert all(torch.equal(sent[site], ToyLearner({}, "site-1", 0).start) for site in ALL)
+    assert all(torch.equal(sent[site], ToyLearner({}, "site-1", 0).start[None]) for site in ALL)
 
 
 def test_totals_of_sums_come_back_with_the_next_plan(federation) -> None:
@@ -125,7 +125,7 @@ def test_a_plan_tells_whose_sums_are_in_its_totals(federation, monkeypatch) -> N
 
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
 def test_bytes_equal_the_sum_of_tensor_sizes(federation, dtype: str, size: int) -> None:
-    run = federation(controller={"num_rounds": 2, "evaluate_every": 2, "wire_dtype": dtype})
+    run = federation(controller={"num_rounds": 2, "evaluate_every": 2, "uplink": dtype, "downlink": dtype})
     record = run.run()
     message = (4 + 6) * size
     assert record.expected_bytes_per_direction == message
@@ -142,7 +142,7 @@ def test_bf16_on_the_wire_is_accumulated_in_fp32(federation) -> None:
         if task == "fit":
             kinds.extend(value.dtype for value in from_shareable(reply).data.values())
 
-    run = federation(controller={"num_rounds": 1, "wire_dtype": "bfloat16"}, tamper=look)
+    run = federation(controller={"num_rounds": 1, "uplink": "bfloat16"}, tamper=look)
     run.run()
     assert set(kinds) == {torch.bfloat16}
     state = load_state(run.folder / "state").shared
@@ -206,8 +206,8 @@ def test_a_bad_update_costs_the_site_its_round_and_is_named(federation, kind: st
     ("change", "reason"),
     [
         (lambda data: data.update(patients=torch.zeros(2)), "unexpected tensor 'patients'"),
-        (lambda data: data.update({ADAPTER: torch.zeros(9)}), "shape (9,), expected (4,)"),
-        (lambda data: data.update({ADAPTER: torch.zeros(4, dtype=torch.int64)}), "dtype torch.int64"),
+        (lambda data: data.update({ADAPTER: torch.zeros(9)}), "shape (9,), expected (1, 4)"),
+        (lambda data: data.update({ADAPTER: torch.zeros(1, 4, dtype=torch.int64)}), "dtype torch.int64"),
     ],
 )
 def test_what_is_broken_on_the_way_is_rejected_by_the_server(federation, change, reason: str) -> None:
@@ -258,7 +258,7 @@ def test_fingerprint_mismatch_stops_before_round_one_and_names_both(federation) 
 
 def test_different_shared_tensors_stop_before_round_one(federation) -> None:
     record = federation(toy=only("site-3", width=5)).run()
-    assert "of site-3 is [[5], 'float32'], of site-1 it is [[4], 'float32']" in record.reason
+    assert "of site-3 is [[1, 5], 'float32'], of site-1 it is [[1, 4], 'float32']" in record.reason
 
 
 def test_a_hanging_site_meets_its_deadline_and_the_others_go_on(federation) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from medflare.aggregation import make_rule
 from medflare.errors import UpdateError
 from medflare.federation import wire
+from medflare.federation.compression import decompress
 from medflare.federation.engine import FLComponent
 from medflare.federation.nested import unmarked
 from medflare.learners.base import SharedSpec, State, Update, check_state
@@ -53,8 +54,12 @@ class ValidatingAggregator(FLComponent):
         self.rule.begin(state)
 
     def accept(self, site: str, round_number: int, facts: Mapping[str, Any], tensors: State) -> str | None:
-        """Takes an update; the reason if the checks or, at once, the rule reject it."""
-        reason = self.problem(site, round_number, facts, tensors)
+        """Takes an update as it travelled; the reason if the checks or, at once, the rule reject it."""
+        try:
+            tensors = decompress(tensors)
+            reason = self.problem(site, round_number, facts, tensors)
+        except UpdateError as error:
+            reason = f"update: {error}"
         if reason is None:
             delta, sums = wire.without_prefix(tensors, wire.SUM)
             update = Update(

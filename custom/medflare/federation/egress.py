@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one point through which every reply leaves a site, in this order (design.md 3):
 
-allow-list of declared names and shapes -> wire dtype -> ledger. Steps that change values (clip, noise,
-compression, packing, masking) belong between the allow-list and the ledger, so that the ledger holds the
-digest of what was sent.
+allow-list of declared names and shapes -> compression -> ledger. Steps that change values stand between the
+allow-list and the ledger (clip and noise before compression, masks and encryption after it), so that the
+ledger holds the digest of what was sent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,13 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from medflare.evaluation.run_record import EvaluationRecord
-from medflare.federation import wire
+from medflare.federation import compression, wire
 from medflare.federation.failures import EgressError
 from medflare.federation.worker_session import Result
-from medflare.learners.base import SharedSpec
+from medflare.learners.base import SharedSpec, State
 
+Compress = Callable[[Mapping[str, Tensor], str], State]
+"""(tensors, kind) -> what travels: `compression.compress`, or a site's `ErrorFeedback.compress`."""
 FACTS: dict[str, frozenset[str]] = {
     "prepare": frozenset({"describe", "shared", "sums", "method", "settings", "seconds"}),
     "initialise": frozenset({"seconds"}),
@@ -64,7 +66,7 @@ class Egress:
     ledger: Path
     site: str
     job: str
-    dtype: wire.WireDtype
+    uplink: compression.Uplink
     shared: SharedSpec | None = None
     sums: SharedSpec | None = None
 
@@ -74,11 +76,14 @@ class Egress:
             raise EgressError("the learner declares other tensors than before; a declaration cannot change.")
         self.shared, self.sums = shared, sums
 
-    def send(self, task: str, round_number: int, result: Result) -> Result:
+    def send(
+        self, task: str, round_number: int, result: Result, compress: Compress = compression.compress
+    ) -> Result:
         """The result as it leaves; EgressError names everything that may not."""
         self._check(task, result)
-        tensors = wire.to_wire(result.tensors, self.dtype)
-        self._write(task, round_number, result.facts, tensors)
+        kind = compression.initial_kind(self.uplink) if task == "initialise" else self.uplink
+        tensors = compress(result.tensors, kind)
+        self._write(task, round_number, result.facts, tensors, kind if tensors else None)
         return Result(result.facts, tensors)
 
     def _check(self, task: str, result: Result) -> None:
@@ -104,7 +109,12 @@ class Egress:
         return {**self.shared, **sums}
 
     def _write(
-        self, task: str, round_number: int, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]
+        self,
+        task: str,
+        round_number: int,
+        facts: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        compressed: str | None,
     ) -> None:
         """Appends one line to the ledger."""
         line = {
@@ -114,6 +124,7 @@ class Egress:
             "round": round_number,
             "task": task,
             "tensors": len(tensors),
+            "compression": compressed,
             "dtypes": sorted({str(value.dtype).removeprefix("torch.") for value in tensors.values()}),
             "bytes": wire.byte_count(tensors),
             "sha256": wire.digest(tensors),

@@ -12,7 +12,8 @@ from pydantic import Field
 from medflare.config import Settings, parse
 from medflare.errors import ConfigError
 from medflare.federation import messages, wire
-from medflare.federation.egress import Egress
+from medflare.federation.compression import CODECS, ErrorFeedback, compress
+from medflare.federation.egress import Compress, Egress
 from medflare.federation.engine import (
     EventType,
     Executor,
@@ -25,7 +26,7 @@ from medflare.federation.engine import (
 from medflare.federation.failures import failure_of
 from medflare.federation.nested import unmarked
 from medflare.federation.worker import ProcessWorker, ThreadWorker, Worker
-from medflare.federation.worker_session import Opening, Result, Work
+from medflare.federation.worker_session import Opening, Result, Work, residual_file
 from medflare.learners import LEARNERS
 
 SITE_FILE = "site.yaml"
@@ -91,7 +92,7 @@ class LearnerExecutor(Executor):
             shared, sums = (wire.spec_from_json(result.facts[key]) for key in ("shared", "sums"))
             egress.declare(shared, sums)
             result.facts.update(method=self.args.method, settings=self.args.settings)
-        sent = egress.send(request.task, request.round, result)
+        sent = egress.send(request.task, request.round, result, self._compress(request, fl_ctx))
         return messages.reply(request, sent.facts, sent.tensors)
 
     def _work(self, request: messages.Request, fl_ctx: FLContext) -> Work:
@@ -125,13 +126,21 @@ class LearnerExecutor(Executor):
             return ThreadWorker(opening)
         return ProcessWorker(opening, run_folder / "worker")
 
+    def _compress(self, request: messages.Request, fl_ctx: FLContext) -> Compress:
+        """How this reply is made smaller; updates with feedback, except a canary's, which leaves no trace."""
+        exact = CODECS[request.uplink].bits is None
+        if exact or request.task != messages.FIT or request.options.get("canary"):
+            return compress
+        opening = self._opening(request, fl_ctx)
+        return ErrorFeedback(residual_file(opening), request.run_id).compress
+
     def _egress(self, request: messages.Request, fl_ctx: FLContext) -> Egress:
         if self.egress is None:
             self.egress = Egress(
                 ledger=_run_folder(fl_ctx) / "egress.jsonl",
                 site=fl_ctx.get_identity_name(),
                 job=str(fl_ctx.get_job_id()),
-                dtype=request.dtype,
+                uplink=request.uplink,
             )
         return self.egress
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What server and sites say to each other, as FLARE messages: tensors in a DXO, all else in its meta."""
+"""What server and sites say to each other, as FLARE messages: tensors in a DXO, all else in its meta.
+
+Tensors are compressed in a message and nowhere else; a reply's stay so until the aggregator has judged them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from medflare.federation import wire
+from medflare.federation import compression
 from medflare.federation.engine import (
     DXO,
     AppConstants,
@@ -34,7 +37,7 @@ class Request:
         plan: `wire.plan_to_json` of the round's plan.
         roster: all sites of the run in order; a site finds its own index in it.
         deadline: seconds a site may take.
-        dtype: how floating tensors travel.
+        uplink, downlink: how floating tensors travel to the server and to the sites.
     """
 
     task: str
@@ -42,14 +45,19 @@ class Request:
     round: int
     roster: list[str]
     deadline: float
-    dtype: wire.WireDtype
+    uplink: compression.Uplink
+    downlink: compression.Downlink
     seed: int = 0
     plan: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     tensors: State = field(default_factory=dict)
 
-    def to_shareable(self) -> Shareable:
-        tensors = wire.to_wire(self.tensors, self.dtype)
+    def packed(self) -> State:
+        """The tensors as they travel."""
+        return compression.compress(self.tensors, self.downlink)
+
+    def to_shareable(self, tensors: State) -> Shareable:
+        """The message that carries `tensors`, which `packed` made."""
         words = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "tensors"}
         kind = DataKind.WEIGHTS if tensors else DataKind.APP_DEFINED
         message = DXO(kind, data=tensors, meta={_REQUEST: words}).to_shareable()
@@ -58,14 +66,14 @@ class Request:
 
 
 def read_request(message: Shareable) -> Request:
-    """The request in a FLARE message."""
+    """The request in a FLARE message; UpdateError where its tensors cannot be unpacked."""
     dxo = from_shareable(message)
-    return Request(**dxo.meta[_REQUEST], tensors=dict(dxo.data))
+    return Request(**dxo.meta[_REQUEST], tensors=compression.decompress(dxo.data))
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a site answered: facts and tensors, or a failure."""
+    """What a site answered: facts and tensors as they travelled, or a failure."""
 
     round: int
     facts: dict[str, Any]

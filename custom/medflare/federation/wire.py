@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors as they travel: names, dtypes, sizes and files. No FLARE here, the worker process uses it too."""
+"""Names, sizes, digests and files of tensors. No FLARE here, the worker process uses it too."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -19,21 +18,8 @@ from torch import Tensor
 
 from medflare.learners.base import RoundPlan, SharedSpec, State
 
-WireDtype = Literal["bfloat16", "float32"]
-DTYPES: dict[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 SUM, TOTAL = "sum:", "total:"
 """Prefixes of auxiliary sums on the way up, and of their totals on the way down."""
-
-
-def to_wire(state: Mapping[str, Tensor], dtype: WireDtype) -> State:
-    """Contiguous CPU copies; floating tensors in the wire dtype, sums and totals keep theirs."""
-    out: State = {}
-    for name, value in state.items():
-        value = value.detach().cpu()
-        if value.is_floating_point() and not name.startswith((SUM, TOTAL)):
-            value = value.to(DTYPES[dtype])
-        out[name] = value.clone(memory_format=torch.contiguous_format)
-    return out
 
 
 def byte_count(state: Mapping[str, Tensor]) -> int:
@@ -71,14 +57,6 @@ def spec_to_json(spec: SharedSpec) -> dict[str, list[Any]]:
 def spec_from_json(data: Mapping[str, Any]) -> SharedSpec:
     """The inverse of `spec_to_json`."""
     return {name: (tuple(shape), getattr(torch, dtype)) for name, (shape, dtype) in data.items()}
-
-
-def spec_bytes(spec: SharedSpec, dtype: WireDtype) -> int:
-    """Bytes of one message with every tensor of `spec` in the wire dtype."""
-    return sum(
-        math.prod(shape) * (DTYPES[dtype] if kind.is_floating_point else kind).itemsize
-        for shape, kind in spec.values()
-    )
 
 
 def plan_to_json(plan: RoundPlan) -> dict[str, Any]:

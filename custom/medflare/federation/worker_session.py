@@ -18,7 +18,7 @@ from medflare.learners import build
 from medflare.learners.base import Learner, State
 
 Builder = Callable[[str, dict[str, Any], Any, int, Path | None], Learner]
-LOCAL_STATE = "local_state.safetensors"
+LOCAL_STATE, RESIDUAL = "local_state.safetensors", "residual.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +74,17 @@ def load_site_settings(opening: Opening) -> Any:
         raise SiteSettingsError(str(error)) from error
 
 
+def state_folder(opening: Opening, site: Any) -> Path:
+    """Where what never leaves survives a restart: the site's own choice, or the one FLARE's workspace has."""
+    own = getattr(site, "state", None)
+    return Path(own) / opening.run_id if own else Path(opening.state_folder)
+
+
+def residual_file(opening: Opening) -> Path:
+    """Where the site keeps what compression lost, beside its local state."""
+    return state_folder(opening, load_site_settings(opening)) / RESIDUAL
+
+
 class Session:
     """The learner of one run at one site, with the local state of earlier tasks put back."""
 
@@ -81,9 +92,7 @@ class Session:
         self.run_id = opening.run_id
         site = load_site_settings(opening)
         torch.set_num_threads(getattr(site, "threads", None) or 1)
-        own = getattr(site, "state", None)
-        folder = Path(own) / opening.run_id if own else Path(opening.state_folder)
-        self.state_file = folder / LOCAL_STATE
+        self.state_file = state_folder(opening, site) / LOCAL_STATE
         cache = Path(opening.cache_folder)
         self._build = lambda: builder(opening.method, opening.settings, site, opening.seed, cache)
         self._open()

@@ -75,8 +75,9 @@ class Exchange:
     ) -> Outcome:
         """Asks `sites` and waits; returns when all have settled, or waiting has no point any more."""
         started = time.monotonic()
-        message = self.request.to_shareable()
-        self._down = wire.byte_count(wire.to_wire(self.request.tensors, self.request.dtype))
+        tensors = self.request.packed()
+        message = self.request.to_shareable(tensors)
+        self._down = wire.byte_count(tensors)
         task = Task(
             name=self.request.task,
             data=message,

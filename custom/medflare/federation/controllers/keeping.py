@@ -10,12 +10,13 @@ from typing import Any
 
 from medflare.aggregation.base import AggregationRule
 from medflare.evaluation.run_record import EvaluationRecord, RoundRecord
+from medflare.federation.compression import message_bytes
 from medflare.federation.controllers.bookkeeping import RunBook
 from medflare.federation.controllers.settings import RoundsSettings
 from medflare.federation.persistor import BEST, FINAL, AdapterPersistor, Card
 from medflare.federation.roster import Roster
 from medflare.federation.run_state import RunState, save_state
-from medflare.learners.base import State
+from medflare.learners.base import SharedSpec, State
 
 
 class Keeper:
@@ -29,10 +30,12 @@ class Keeper:
         self.last: tuple[State, RoundRecord] | None = None
         book.record.best_metric = args.best_metric
 
-    def expect(self, facts: Mapping[str, Mapping[str, Any]], bytes_per_direction: int) -> None:
+    def expect(self, facts: Mapping[str, Mapping[str, Any]], shared: SharedSpec) -> None:
         """Takes what the sites declared."""
+        record, args = self.book.record, self.args
+        record.expected_bytes_per_direction = message_bytes(shared, args.uplink)
+        record.expected_bytes_down = message_bytes(shared, args.downlink)
         self.persistor.expect(facts[min(facts)]["describe"])
-        self.book.record.expected_bytes_per_direction = bytes_per_direction
         self.book.add_sites(facts)
 
     def close_round(

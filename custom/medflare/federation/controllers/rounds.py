@@ -17,6 +17,7 @@ from medflare.errors import MedflareError, RunError
 from medflare.evaluation.run_record import RoundRecord
 from medflare.federation import wire
 from medflare.federation.aggregator import ValidatingAggregator
+from medflare.federation.compression import decompress
 from medflare.federation.controllers.bookkeeping import RunBook, add_traffic, finite, weighted_means
 from medflare.federation.controllers.exchange import Exchange, Limits, OnReply, OnSettled, Outcome
 from medflare.federation.controllers.keeping import Keeper
@@ -113,7 +114,7 @@ class RoundsController(Controller):
         shared, sums, self.examples = agree(outcome.facts, self.roster.sites)
         train = {site: counts.get("train", 0) for site, counts in self.examples.items()}
         self.aggregator.expect(shared, sums, train)
-        self.keeper.expect(outcome.facts, wire.spec_bytes(shared, self.args.wire_dtype))
+        self.keeper.expect(outcome.facts, shared)
         self.shared_spec = shared
         self.progress.event("prepared", sites=self.roster.sites, seconds=round(outcome.seconds, 2))
 
@@ -122,8 +123,9 @@ class RoundsController(Controller):
         site, found = self.roster.asked(0)[0], dict[str, Any]()
 
         def take(_: str, reply: Reply) -> str | None:
-            check_state(reply.tensors, self.shared_spec, f"initial tensors of site '{site}'")
-            found.update(reply.tensors)
+            tensors = decompress(reply.tensors)
+            check_state(tensors, self.shared_spec, f"initial tensors of site '{site}'")
+            found.update(tensors)
             return None
 
         outcome = self._ask(INITIALISE, take, sites=[site], quorum=1)
@@ -274,7 +276,8 @@ class RoundsController(Controller):
             round=plan.round if plan else -1,
             roster=self.roster.sites,
             deadline=args.deadline,
-            dtype=args.wire_dtype,
+            uplink=args.uplink,
+            downlink=args.downlink,
             seed=args.seed,
             plan=wire.plan_to_json(plan) if plan else {},
             options=options or {},

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from medflare.config import Settings
-from medflare.federation.wire import WireDtype
+from medflare.federation.compression import Downlink, Uplink
 
 
 class RoundsSettings(Settings):
@@ -45,7 +45,10 @@ class RoundsSettings(Settings):
     best_mode: Literal["min", "max"] = "min"
     canary: bool = False
     """One step at every site before round 1, checked, measured and thrown away."""
-    wire_dtype: WireDtype = "bfloat16"
+    uplink: Uplink = "bfloat16"
+    """How a site's updates travel; below bf16 with error feedback at the site, and never under masks."""
+    downlink: Downlink = "bfloat16"
+    """How the server's state travels; the server itself keeps it in full."""
     aggregator_id: str = "aggregator"
     persistor_id: str = "persistor"
     progress_id: str = "progress"
