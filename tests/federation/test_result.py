@@ -12,8 +12,10 @@ import torch
 import yaml
 from nvflare.apis.fl_context import FLContext
 from rich.console import Console
+from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from medflare.errors import RunError
 from medflare.federation.engine import GroupInfoCollector, InfoCollector
 from medflare.federation.persistor import AdapterPersistor, Card, readable
 from medflare.federation.progress import ProgressReporter
@@ -51,7 +53,7 @@ def test_the_result_opens_in_peft_as_it_is(tmp_path: Path) -> None:
     config = model.peft_config["default"].to_dict()
     config = {k: sorted(v) if isinstance(v, set) else v for k, v in config.items()}
     persistor = AdapterPersistor()
-    persistor.expect({"adapter_config": config, "export": {"kind": "test"}})
+    persistor.expect({"adapter_config": config, "export": {"file": "report_generator", "kind": "test"}})
     folder = persistor.write(tmp_path / "adapter", state, CARD)
 
     again = peft.PeftModel.from_pretrained(base(), folder)
@@ -64,6 +66,91 @@ def test_the_result_opens_in_peft_as_it_is(tmp_path: Path) -> None:
     assert readable(folder)
     (folder / "adapter_model.safetensors").write_bytes(b"half")
     assert not readable(folder)
+
+
+def pair(state: dict[str, torch.Tensor], scale: float) -> torch.Tensor:
+    return scale * state["q.lora_B.weight"] @ state["q.lora_A.weight"]
+
+
+def test_factors_that_a_rule_merged_are_written_as_the_adapter_with_its_scale(tmp_path: Path) -> None:
+    persistor = AdapterPersistor()
+    persistor.expect({"adapter_config": {"peft_type": "LORA", "r": 2, "lora_alpha": 8}})
+    merged = {"q.lora_A.weight": torch.randn(6, 5), "q.lora_B.weight": torch.randn(4, 6)}
+    short = {"k.lora_A.weight": torch.randn(3, 5), "k.lora_B.weight": torch.randn(3, 3)}
+    own = {"q.lora_A.weight": torch.randn(2, 5), "q.lora_B.weight": torch.zeros(4, 2)}
+    state = {f"merged.{n}": v for n, v in (merged | short).items()}
+    state |= {f"adapter.{n}": v for n, v in own.items()}
+    folder = persistor.write(tmp_path / "adapter", state, CARD)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    written = load_file(folder / "adapter_model.safetensors")
+    assert (config["r"], config["lora_alpha"], config["peft_type"]) == (6, 24, "LORA")
+    assert {v.shape[0 if "lora_A" in n else 1] for n, v in written.items()} == {6}
+    torch.testing.assert_close(pair(written, 24 / 6), pair(merged, 8 / 2))
+    expected = short["k.lora_B.weight"] @ short["k.lora_A.weight"]
+    torch.testing.assert_close(written["k.lora_B.weight"] @ written["k.lora_A.weight"], expected)
+
+    state["adapter.q.lora_B.weight"] = torch.randn(4, 2)
+    folder = persistor.write(tmp_path / "adapter", state, CARD)
+    written = load_file(folder / "adapter_model.safetensors")
+    own["q.lora_B.weight"] = state["adapter.q.lora_B.weight"]
+    torch.testing.assert_close(pair(written, 4.0), pair(merged, 4.0) + pair(own, 4.0))
+    assert json.loads((folder / "adapter_config.json").read_text())["r"] == 8
+
+
+def test_a_merged_adapter_opens_in_peft_and_computes_what_was_merged(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.q = torch.nn.Linear(5, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.q(x)
+
+    config = peft.LoraConfig(r=2, lora_alpha=8, target_modules=["q"]).to_dict()
+    config = {k: sorted(v) if isinstance(v, set) else v for k, v in config.items()}
+    persistor = AdapterPersistor()
+    persistor.expect({"adapter_config": config})
+    stem = "base_model.model.q"
+    a, b = torch.randn(6, 5), torch.randn(4, 6)
+    state = {f"merged.{stem}.lora_A.weight": a, f"merged.{stem}.lora_B.weight": b}
+    folder = persistor.write(tmp_path / "adapter", state, CARD)
+    x = torch.randn(3, 5)
+    with torch.no_grad():
+        expected = Model()(x) + 8 / 2 * x @ (b @ a).T
+        torch.testing.assert_close(peft.PeftModel.from_pretrained(Model(), folder)(x), expected)
+
+
+@pytest.mark.parametrize(
+    ("export", "rest", "files"),
+    [
+        ({"file": "extraction", "format": 1}, False, {"extraction.json"}),
+        (
+            {"file": "extraction", "format": 1},
+            True,
+            {"extraction.json", "extraction.safetensors"},
+        ),
+        ({}, True, {"model.safetensors"}),
+        ({}, False, set()),
+    ],
+)
+def test_the_learner_names_what_lies_beside_the_adapter(tmp_path: Path, export, rest, files) -> None:
+    persistor = AdapterPersistor()
+    persistor.expect({"adapter_config": {"r": 1}, "export": export})
+    state = {"adapter.w": torch.ones(1)} | ({"head": torch.ones(2)} if rest else {})
+    folder = persistor.write(tmp_path / "adapter", state, CARD)
+    usual = {"adapter_config.json", "adapter_model.safetensors", "README.md"}
+    assert {path.name for path in folder.iterdir()} == usual | files
+    if "extraction.json" in files:
+        assert json.loads((folder / "extraction.json").read_text()) == {"format": 1}
+
+
+@pytest.mark.parametrize("file", ["../../x", "adapter_model", "a/b", "", "X"])
+def test_a_site_cannot_name_a_path(file: str) -> None:
+    with pytest.raises(RunError, match="export facts name the file"):
+        AdapterPersistor().expect({"export": {"file": file}})
 
 
 def test_curves_are_in_tensorboard(tmp_path: Path) -> None:

@@ -2,28 +2,35 @@
 """Writes the result of a run as a PEFT folder, from the shared tensors alone: the base model is never loaded.
 
 Shared names that start with `adapter.` minus that prefix are the keys of PEFT's own state dict
-(`base_model.model...lora_A.weight`, without an adapter name); the other tensors go beside them.
+(`base_model.model...lora_A.weight`, without an adapter name); the other tensors go beside them, in files
+whose name the learner gives (`export.file`). What a rule has merged into the base weights is part of the
+result, so the adapter that is written holds it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from medflare.errors import RunError
 from medflare.federation import wire
 from medflare.federation.engine import FLComponent
 from medflare.learners.base import State
 
-ADAPTER = "adapter."
+ADAPTER, MERGED = "adapter.", "merged."
+A, B = ".lora_A.weight", ".lora_B.weight"
+FILE = re.compile(r"(?!adapter)[a-z][a-z0-9_]{0,47}")
 FINAL, BEST = "adapter", "best"
 LICENCE_NOTE = (
     "The adapter was trained on the sites' own data and carries no licence of its own: its use is governed "
@@ -52,28 +59,68 @@ class AdapterPersistor(FLComponent):
         super().__init__()
         self.adapter_config: dict[str, Any] = {}
         self.export: dict[str, Any] = {}
+        self.file = "model"
 
     def expect(self, description: Mapping[str, Any]) -> None:
-        """Takes the PEFT configuration and the export facts from a site's description."""
+        """Takes the PEFT configuration and the export facts from a site's description.
+
+        Raises RunError for a file name that is more than a name: it comes from a site.
+        """
         self.adapter_config = dict(description.get("adapter_config") or {})
         self.export = dict(description.get("export") or {})
+        self.file = str(self.export.pop("file", "model"))
+        if not FILE.fullmatch(self.file):
+            raise RunError(
+                f"the sites' export facts name the file '{self.file}'; expected lower-case letters, digits "
+                "and underscores, and not the adapter's own name."
+            )
 
     def write(self, folder: Path, state: State, card: Card) -> Path:
         """Writes a PEFT folder and puts it at `folder` in one step."""
         scratch = folder.with_name(folder.name + ".tmp")
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
-        adapter = {n.removeprefix(ADAPTER): v.contiguous() for n, v in state.items() if n.startswith(ADAPTER)}
-        rest = {name: value.contiguous() for name, value in state.items() if not name.startswith(ADAPTER)}
-        save_file(adapter, scratch / "adapter_model.safetensors", metadata={"format": "pt"})
-        wire.write_json(scratch / "adapter_config.json", self.adapter_config)
+        rest, adapter = wire.without_prefix(state, ADAPTER)
+        rest, merged = wire.without_prefix(rest, MERGED)
+        config = self.adapter_config
+        if merged:
+            adapter, config = side_by_side(merged, adapter, config)
+        _save(adapter, scratch / "adapter_model.safetensors")
+        wire.write_json(scratch / "adapter_config.json", config)
         if rest:
-            save_file(rest, scratch / "report_generator.safetensors", metadata={"format": "pt"})
-            wire.write_json(scratch / "report_generator.json", self.export)
+            _save(rest, scratch / f"{self.file}.safetensors")
+        if self.export:
+            wire.write_json(scratch / f"{self.file}.json", self.export)
         (scratch / "README.md").write_text(model_card(card), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(scratch, folder)
         return folder
+
+
+def _save(tensors: State, path: Path) -> None:
+    save_file({n: v.contiguous() for n, v in tensors.items()}, path, metadata={"format": "pt"})
+
+
+def side_by_side(merged: State, own: State, config: Mapping[str, Any]) -> tuple[State, dict[str, Any]]:
+    """One adapter that adds what was merged to what is still learned, and its PEFT configuration.
+
+    Both are PEFT states; a pair of `own` with B = 0 adds nothing and is left out. Pairs come to one rank R by
+    rows and columns of zeros, and `lora_alpha` becomes R·a/ρ, so that the scale of every pair stays a/ρ.
+    """
+    adapter: State = {}
+    for a in sorted(name for name in {**merged, **own} if name.endswith(A)):
+        b = a.removesuffix(A) + B
+        pairs = [(state[a], state[b]) for state in (merged, own) if a in state and state[b].any()]
+        pairs = pairs or [(own[a], own[b])]
+        adapter[a] = torch.cat([pair[0] for pair in pairs], 0)
+        adapter[b] = torch.cat([pair[1] for pair in pairs], 1)
+    rank = max(value.shape[0] for name, value in adapter.items() if name.endswith(A))
+    for name, value in adapter.items():
+        missing = rank - value.shape[0 if name.endswith(A) else 1]
+        padding = (0, 0, 0, missing) if name.endswith(A) else (0, missing)
+        adapter[name] = torch.nn.functional.pad(value, padding)
+    alpha = config["lora_alpha"] * rank / config["r"]
+    return adapter, {**config, "r": rank, "lora_alpha": int(alpha) if alpha == int(alpha) else alpha}
 
 
 def model_card(card: Card) -> str:

@@ -279,8 +279,9 @@ def parameter_counts(model: ReportGenerator, adapter: str) -> dict[str, int]:
 
 
 def export_settings(model: ReportGenerator, decoding: DecodingSettings) -> dict[str, Any]:
-    """What a reader needs besides tensors to rebuild the generator; report_generator.json."""
+    """What a reader needs besides tensors to rebuild the generator, and the name of the file it stands in."""
     return {
+        "file": "report_generator",
         "format": 1,
         "model": model.settings.model_dump(mode="json"),
         "decoding": decoding.model_dump(mode="json"),
