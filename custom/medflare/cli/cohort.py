@@ -20,6 +20,11 @@ def inspect(
     format: str | None = typer.Option(
         None, "--format", help="Reader for a folder; a site.yaml names its own."
     ),
+    label_map: str | None = typer.Option(
+        None,
+        "--label-map",
+        help="For notes: a corpus's labels, as mtsamples, maccrobat, chia, phee, i2b2_2010.",
+    ),
     site: str | None = typer.Option(None, "--site", help="Which site of a site.yaml; default all."),
     images: bool = typer.Option(False, "--images", help="Decode every image too, as a training would."),
     as_json: bool = JSON_OPTION,
@@ -27,6 +32,7 @@ def inspect(
     """Counts patients, studies, labels, entities, relations, and what was skipped and why.
 
     [bold]Example[/bold]: medflare cohort inspect /data/iu --format iu_xray --json
+    [bold]Example[/bold]: medflare cohort inspect /data/notes --format brat --label-map mtsamples
     """
     from medflare.cli.cohort_view import print_heterogeneity, print_summary
     from medflare.cohort.heterogeneity import heterogeneity
@@ -34,8 +40,14 @@ def inspect(
     from medflare.config import parse
     from medflare.errors import ConfigError
 
+    if label_map is not None and format is None:
+        raise ConfigError("--label-map goes with --format; a site.yaml has its own 'label_map'.")
     if format is not None:
-        document = {"name": source.name, "cohort": {"format": format, "root": str(source.resolve())}}
+        mapped = {} if label_map is None else {"label_map": label_map}
+        document = {
+            "name": source.name,
+            "cohort": {"format": format, "root": str(source.resolve()), **mapped},
+        }
         found = {source.name: parse(SiteConfig, document, str(source))}
     elif source.is_dir() and not (source / "site.yaml").is_file():
         found = {source.name: _guessed(source)}

@@ -20,8 +20,10 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         facts.add_row(f"  {split}", ", ".join(f"{value} {key}" for key, value in counts.items()))
     for key in ("entities", "relations", "sex", "words"):
         if summary[key]:
-            facts.add_row(key, ", ".join(f"{name} {value}" for name, value in summary[key].items()))
+            facts.add_row(key, _listed(summary[key]))
     console.print(facts)
+    if summary["annotation"]:
+        _print_annotation(console, summary)
     if summary["labels"]:
         labels = Table(
             "condition", "positive", "negative", "uncertain", "blank", title="labels", title_justify="left"
@@ -32,6 +34,32 @@ def print_summary(summary: Mapping[str, Any]) -> None:
             )
         console.print(labels)
     _print_skipped(console, summary)
+
+
+def _listed(counts: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in counts.items())
+
+
+def _print_annotation(console: Console, summary: Mapping[str, Any]) -> None:
+    """What the notes' annotation covers, what the source held besides, and what single sentences lose."""
+    found, source = summary["annotation"], summary["annotation"]["source"]
+    table = Table(title="annotation", show_header=False, title_justify="left")
+    table.add_row("notes for", _listed(found["tasks"]) or "no task: texts alone")
+    table.add_row("looked for", ", ".join(found["annotated"]))
+    table.add_row("modifiers", _listed(found["modifiers"]))
+    for key in ("entities", "relations"):
+        if source[f"source_{key}"] != summary[key]:
+            table.add_row(f"{key} in the source", _listed(source[f"source_{key}"]))
+    for key, counts in source.items():
+        if counts and not key.startswith("source_"):
+            table.add_row(key.replace("_", " "), _listed(counts))
+    lost = found["windows"]
+    table.add_row(
+        "sentence by sentence",
+        f"{lost['windows']} windows; {lost['entities_cut']} entities cut, "
+        f"{lost['relations_lost']} of {lost['relations_total']} relations lost",
+    )
+    console.print(table)
 
 
 def _print_skipped(console: Console, summary: Mapping[str, Any]) -> None:

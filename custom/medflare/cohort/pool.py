@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from medflare.cohort.records import Study
+from medflare.cohort.records import Note, Study
 from medflare.cohort.splits import one_per_patient, stable_hash
 
 
@@ -16,14 +16,30 @@ def whole_patients(studies: Sequence[Study], limit: int, seed: int) -> list[Stud
 
     The order of patients is independent of the one that splits them, so all splits are represented.
     """
-    counts = Counter(study.patient_id for study in studies)
+    chosen = _chosen((study.patient_id for study in studies), limit, seed)
+    return [study for study in studies if study.patient_id in chosen]
+
+
+def whole_patients_of_notes(notes: Sequence[Note], limit: int, seed: int) -> list[Note]:
+    """At most `limit` notes, as whole_patients; a note without a patient is its own."""
+    chosen = _chosen(map(owner, notes), limit, seed)
+    return [note for note in notes if owner(note) in chosen]
+
+
+def _chosen(patients: Iterable[str], limit: int, seed: int) -> set[str]:
+    counts = Counter(patients)
     chosen: set[str] = set()
     total = 0
     for patient in sorted(counts, key=lambda name: stable_hash(f"limit {name}", seed)):
         if total + counts[patient] <= limit or not chosen:
             chosen.add(patient)
             total += counts[patient]
-    return [study for study in studies if study.patient_id in chosen]
+    return chosen
+
+
+def owner(note: Note) -> str:
+    """Whose note it is: the patient where the source names one, else the note itself."""
+    return note.patient_id or note.note_id
 
 
 def settle(studies: Sequence[Study]) -> tuple[list[Study], int]:
@@ -42,3 +58,15 @@ def settle(studies: Sequence[Study]) -> tuple[list[Study], int]:
         renamed.append(replace(study, patient_id=patient, study_id=record, extra=extra))
     given, moved = one_per_patient((study.patient_id, study.split) for study in renamed)
     return [replace(study, split=given[study.patient_id]) for study in renamed], moved
+
+
+def settle_notes(sources: Sequence[tuple[str, Sequence[Note]]]) -> tuple[list[Note], int]:
+    """Pooled notes of (folder, notes), as `settle` does it: ids that cannot collide, one split a patient."""
+    homes = sorted({home for home, _ in sources})
+    renamed = []
+    for number, (home, notes) in enumerate(sources):
+        mark = f"{homes.index(home)}/" if len(homes) > 1 else ""
+        for note in notes:
+            renamed.append(replace(note, note_id=f"{number}/{note.note_id}", patient_id=mark + owner(note)))
+    given, moved = one_per_patient((note.patient_id, note.split) for note in renamed)
+    return [replace(note, split=given[note.patient_id]) for note in renamed], moved

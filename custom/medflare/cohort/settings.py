@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from medflare.cohort.inventory import TYPES
+from medflare.cohort.label_maps import LABEL_MAPS, mapping_of
 from medflare.cohort.readers import FORMATS, OPTIONAL, settings_of
 from medflare.config import Settings, parse, read_yaml
 from medflare.errors import ConfigError
@@ -27,6 +29,13 @@ def expand(value: str) -> str:
             "or write the folder itself"
         )
     return _VARIABLE.sub(lambda found: os.environ[found.group(1)], value)
+
+
+def _only_types(names: Iterable[str | None]) -> None:
+    """ValueError where a name is no type of the inventory; None stands for no type at all."""
+    unknown = sorted({name for name in names if name is not None and name not in TYPES})
+    if unknown:
+        raise ValueError(f"{', '.join(unknown)} is no type of the inventory; it has: {', '.join(TYPES)}")
 
 
 class SplitConfig(Settings):
@@ -74,10 +83,10 @@ class CohortConfig(Settings):
         default=None,
         description="table inside root, where a reader would not find it itself",
     )
-    columns: dict[str, str | list[str] | None] = Field(
+    columns: dict[str, str | int | list[str] | None] = Field(
         default_factory=dict,
         description="our field -> the source's column; a list means the first that is not empty; "
-        "null means that the source's column of that name must not be used",
+        "null means that the source's column of that name must not be used; conll counts its columns",
     )
     select: dict[str, str | int | list[str | int]] = Field(
         default_factory=dict, description="column -> value or values to keep; other rows are not this cohort"
@@ -89,6 +98,21 @@ class CohortConfig(Settings):
     sections: Literal["findings", "impression", "findings_or_impression", "findings_and_impression"] = Field(
         default="findings_or_impression",
         description="which part of a sectioned report is the text to learn",
+    )
+    label_map: str | dict[str, str | None] = Field(
+        default_factory=dict,
+        description="notes: one of medflare.cohort.label_maps.LABEL_MAPS, or the source's label -> a type of "
+        "the inventory, null leaves the label out; a label that is neither in it nor a type is a fault",
+    )
+    tasks: tuple[Literal["ner", "re"], ...] = Field(
+        default=("ner", "re"),
+        description="notes: what this site takes part in; ner alone leaves modifiers and relations out, re "
+        "alone keeps the heads it is given; [] reads texts alone, as input of an extraction",
+    )
+    annotated: tuple[str, ...] | None = Field(
+        default=None,
+        description="notes: the types that the annotators looked for, only these are scored; the default is "
+        "what the named label map leads to, else all",
     )
     split: SplitConfig = SplitConfig()
     labels: Literal["auto", "source", "rules", "chexbert"] = Field(
@@ -110,7 +134,7 @@ class CohortConfig(Settings):
     limit: int | None = Field(
         default=None,
         ge=1,
-        description="at most this many studies, whole patients, for a try",
+        description="at most this many studies or notes, whole patients, for a try",
     )
     scanner: ScannerConfig | None = None
 
@@ -119,6 +143,20 @@ class CohortConfig(Settings):
     def _known_format(cls, value: str) -> str:
         if value not in FORMATS:
             raise ValueError(f"no such format; there are: {', '.join(sorted(FORMATS))}")
+        return value
+
+    @field_validator("label_map")
+    @classmethod
+    def _known_types(cls, value: str | dict[str, str | None]) -> str | dict[str, str | None]:
+        if isinstance(value, str) and value not in LABEL_MAPS:
+            raise ValueError(f"no such label map; there are: {', '.join(sorted(LABEL_MAPS))}")
+        _only_types(mapping_of(value).values())
+        return value
+
+    @field_validator("annotated")
+    @classmethod
+    def _annotated_types(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        _only_types(value or ())
         return value
 
     @field_validator("root", "reports", "chexbert_folder", mode="before")

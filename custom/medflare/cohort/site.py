@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from medflare.cohort import labels as labelling
-from medflare.cohort.pool import settle, whole_patients
+from medflare.cohort.notes import AnnotationCounts, inventory_notes
+from medflare.cohort.pool import owner, settle, settle_notes, whole_patients, whole_patients_of_notes
 from medflare.cohort.readers import read_source
 from medflare.cohort.readers.common import Source
 from medflare.cohort.records import SPLITS, Note, Skipped, Study
@@ -53,6 +54,7 @@ class Cohort:
         records: how many distinct records the sources had, usable or not.
         moved: patients whom a source put in two splits and who are now in one.
         allowed: how many records may be unusable before the site stops.
+        annotation: what the notes' sources held and what of it was not taken over.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Cohort:
     moved: int = 0
     allowed: float = 0.0
     scanners: dict[str, ScannerConfig | None] = field(default_factory=dict)
+    annotation: AnnotationCounts = field(default_factory=AnnotationCounts)
 
     def split(self, name: str) -> list[Study]:
         """The studies of one of SPLITS; ValueError lists the splits."""
@@ -85,21 +88,26 @@ def load_cohort(site: SiteConfig, name: str = "") -> Cohort:
             `max_skipped` allows are unusable.
     """
     cohort = Cohort(name=name or site.name)
+    written: list[tuple[str, list[Note]]] = []
     for index, config in enumerate(site.cohort):
         part = _read_one(config, index if len(site.cohort) > 1 else None)
         check_skipped(part, str(config.root))
         if config.limit is not None:
             part.studies = whole_patients(part.studies, config.limit, config.split.seed)
+            part.notes = whole_patients_of_notes(part.notes, config.limit, config.split.seed)
         cohort.studies += part.studies
         cohort.notes += part.notes
+        written.append((str(config.root), part.notes))
         cohort.skipped += part.skipped
         cohort.records += part.records
         cohort.moved += part.moved
         cohort.allowed += part.allowed
         cohort.scanners |= part.scanners
+        cohort.annotation.add(part.annotation)
     if len(site.cohort) > 1:
         cohort.studies, moved = settle(cohort.studies)
-        cohort.moved += moved
+        cohort.notes, moved_too = settle_notes(written)
+        cohort.moved += moved + moved_too
     if not cohort.studies and not cohort.notes:
         where = ", ".join(str(config.root) for config in site.cohort)
         raise DataError(f"{where}: holds no usable record{_counted(cohort.skipped)}.")
@@ -129,9 +137,10 @@ def _counted(skipped: Sequence[Skipped]) -> str:
 def _read_one(config: CohortConfig, number: int | None) -> Cohort:
     """One source, checked record by record; `number` marks its patients when several are pooled."""
     source = read_source(config)
-    part = Cohort(name=config.format, notes=source.notes, skipped=source.skipped)
+    part = Cohort(name=config.format, skipped=source.skipped)
     unread = len({item.record for item in source.skipped})
     part.records = len(source.studies) + len(source.notes) + unread
+    part.annotation = inventory_notes(source, config)
     part.allowed = config.max_skipped * part.records
     studies = _usable(source, config, part.skipped)
     studies, part.moved = _split(studies, source.has_split, config, part.skipped)
@@ -212,7 +221,7 @@ def _split(
 
 
 def _split_notes(source: Source, config: CohortConfig) -> tuple[list[Note], int]:
-    owners = [note.patient_id or note.note_id for note in source.notes]
+    owners = [owner(note) for note in source.notes]
     given, moved = assign(owners, config.split), 0
     if source.has_split:
         given, moved = one_per_patient(zip(owners, (note.split for note in source.notes), strict=True))

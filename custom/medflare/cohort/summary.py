@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from medflare.cohort.records import CONDITIONS, SPLITS, Code, Skipped, Study
+from medflare.cohort.inventory import TYPES
+from medflare.cohort.records import CONDITIONS, SPLITS, Code, Note, Skipped, Study
+from medflare.cohort.windows import split_note
 
 if TYPE_CHECKING:
     from medflare.cohort.site import Cohort
@@ -28,6 +30,7 @@ def summarise(cohort: Cohort) -> dict[str, Any]:
         "notes": len(notes),
         "entities": dict(Counter(e.label for note in notes for e in note.entities).most_common()),
         "relations": dict(Counter(r.label for note in notes for r in note.relations).most_common()),
+        "annotation": annotation_facts(cohort),
         "splits": {split: _split_counts(cohort, split) for split in SPLITS},
         "patients_in_two_splits": cohort.moved,
         "labels": label_counts(studies),
@@ -37,6 +40,41 @@ def summarise(cohort: Cohort) -> dict[str, Any]:
         "visits_per_patient": round(len(studies) / max(len(patients), 1), 2),
         "records": cohort.records,
         "skipped": skipped_by_reason(cohort.skipped),
+    }
+
+
+def annotation_facts(cohort: Cohort) -> dict[str, Any]:
+    """What the notes' annotation covers, what was not taken over, and what windows of a sentence lose.
+
+    `modifiers` counts relations as "head > modifier"; empty where there are no notes.
+    """
+    if not cohort.notes:
+        return {}
+    links: Counter[str] = Counter()
+    for note in cohort.notes:
+        types = {entity.entity_id: entity.label for entity in note.entities}
+        links.update(f"{types[r.head]} > {types[r.tail]}" for r in note.relations)
+    covered = {
+        name for note in cohort.notes for name in (TYPES if note.annotated is None else note.annotated)
+    }
+    return {
+        "tasks": dict(Counter(task for note in cohort.notes for task in note.tasks).most_common()),
+        "annotated": [name for name in TYPES if name in covered],
+        "modifiers": dict(links.most_common()),
+        "source": cohort.annotation.to_json(),
+        "windows": window_losses(cohort.notes),
+    }
+
+
+def window_losses(notes: Sequence[Note], sentences_per_window: int = 1) -> dict[str, int]:
+    """Windows of so many sentences, and the annotation that fits in none of them."""
+    windowed = [split_note(note, sentences_per_window) for note in notes]
+    return {
+        "sentences_per_window": sentences_per_window,
+        "windows": sum(len(item.windows) for item in windowed),
+        "entities_cut": sum(item.entities_cut for item in windowed),
+        "relations_lost": sum(item.relations_lost for item in windowed),
+        "relations_total": sum(item.relations_total for item in windowed),
     }
 
 

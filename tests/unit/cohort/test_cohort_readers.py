@@ -194,57 +194,7 @@ def test_missing_folder_and_missing_table_say_what_was_expected(tmp_path: Path) 
         load("manifest", tmp_path)
 
 
-def notes(root: Path, rows: list[dict[str, Any]]) -> Path:
-    folders.write_jsonl(root / "train.jsonl", rows)
-    return root
-
-
-def note(**changes: Any) -> dict[str, Any]:
-    entities = [
-        {"id": "T1", "label": "problem", "spans": [[0, 5], [9, 12]]},
-        {"id": "T2", "native": "Drug", "spans": [[6, 8]]},
-    ]
-    relations = [{"type": "treats", "head": "T2", "tail": "T1"}]
-    base = {
-        "doc_id": "n1",
-        "text": "fever 5g and",
-        "split": "dev",
-        "entities": entities,
-        "relations": relations,
-    }
-    return {**base, **changes}
-
-
-def test_notes_keep_discontinuous_spans_and_native_labels(tmp_path: Path) -> None:
-    found = load("notes_jsonl", notes(tmp_path, [note()])).notes[0]
-    assert (found.split, found.entities[0].spans) == ("val", ((0, 5), (9, 12)))
-    assert (found.entities[1].label, found.relations[0].head) == ("Drug", "T2")
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"text": " "}, "empty note"),
-        ({"split": "later"}, "unknown split"),
-        (
-            {"entities": [{"id": "T1", "label": "a", "spans": [[0, 99]]}], "relations": []},
-            "offset outside text",
-        ),
-        ({"entities": [{"id": "T1", "label": "a", "spans": []}], "relations": []}, "malformed entity"),
-        ({"relations": [{"type": "treats", "head": "T9", "tail": "T1"}]}, "relation without entity"),
-        ({"doc_id": "n1"}, "duplicated note"),
-    ],
-)
-def test_a_note_that_contradicts_itself_is_skipped(
-    change: dict[str, Any], reason: str, tmp_path: Path
-) -> None:
-    rows = [note(), note(**{"doc_id": "n2", **change})]
-    cohort = load("notes_jsonl", notes(tmp_path, rows), max_skipped=0.5)
-    assert [item.reason for item in cohort.skipped] == [reason]
-    assert len(cohort.notes) == 1
-
-
 @pytest.mark.parametrize(("name", "count"), [("maccrobat", 161), ("chia", 1622), ("phee", 3859)])
 def test_public_note_sets_are_read_whole(public_data: Path, name: str, count: int) -> None:
-    cohort = load("notes_jsonl", public_data / "ie" / name)
+    cohort = load("notes_jsonl", public_data / "ie" / name, label_map=name)
     assert (len(cohort.notes), cohort.skipped) == (count, [])

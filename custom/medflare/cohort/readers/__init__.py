@@ -22,9 +22,12 @@ FORMATS: dict[str, str] = {
     "iu_xray": "medflare.cohort.readers.iu_xray",
     "chexpert_plus": "medflare.cohort.readers.chexpert_plus",
     "notes_jsonl": "medflare.cohort.readers.notes_jsonl",
+    "brat": "medflare.cohort.readers.brat",
+    "i2b2_2010": "medflare.cohort.readers.i2b2_2010",
+    "conll": "medflare.cohort.readers.conll",
 }
 
-OPTIONAL = frozenset({"file", "columns", "select", "sections", "reports"})
+OPTIONAL = frozenset({"file", "columns", "select", "sections", "reports", "label_map", "tasks", "annotated"})
 """Settings of a cohort that only some formats can obey."""
 
 

@@ -21,7 +21,7 @@ from medflare.errors import DataError
 log = logging.getLogger(__name__)
 
 Row = dict[str, Any]
-ColumnMap = Mapping[str, str | list[str] | None]
+ColumnMap = Mapping[str, str | int | list[str] | None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,6 +31,8 @@ class Source:
     Attributes:
         studies: `report` as in the source (may be empty), `split` "" where the source has none.
         has_split, has_labels: whether the source brings a split and 14 codes of its own.
+        places: note id -> the file (and line) where its annotation stands, for messages.
+        left_out: kind of annotation line -> how many; lines that a format has and nobody here uses.
     """
 
     studies: list[Study] = field(default_factory=list)
@@ -38,6 +40,8 @@ class Source:
     skipped: list[Skipped] = field(default_factory=list)
     has_split: bool = False
     has_labels: bool = False
+    places: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
 
     def skip(self, record: str, reason: str, detail: str) -> None:
         """Lists one record that cannot be used."""
@@ -197,8 +201,8 @@ class Columns:
         return "" if value is None or value != value else str(value).strip()
 
 
-def _as_list(value: str | list[str] | None) -> list[str]:
-    return [] if value is None else [value] if isinstance(value, str) else list(value)
+def _as_list(value: str | int | list[str] | None) -> list[str]:
+    return [] if value is None else list(value) if isinstance(value, list) else [str(value)]
 
 
 def _near(column: str, found: Sequence[str]) -> str:
