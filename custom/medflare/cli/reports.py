@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -12,8 +13,10 @@ from medflare.cli.output import JSON_OPTION, changes, names, plain_errors, print
 
 @plain_errors
 def evaluate(
-    run: Path = typer.Argument(..., help="A run's folder, or its run.json."),
-    site_file: Path = typer.Option(..., "--site-file", "-f", help="site.yaml of the sites to test."),
+    runs: list[Path] = typer.Argument(
+        ..., metavar="RUN", help="A run's folder or run.json; or files of extraction predictions (.jsonl)."
+    ),
+    site_file: Path | None = typer.Option(None, "--site-file", "-f", help="site.yaml of the sites to test."),
     sites: str | None = typer.Option(None, "--sites", help="Which of them; default all."),
     adapter: str = typer.Option("final", "--adapter", help="final or best."),
     personalised: Path | None = typer.Option(None, "--personalised", help="A site's own adapter folder."),
@@ -21,44 +24,63 @@ def evaluate(
     scorer: list[str] = typer.Option(
         [], "--scorer", help="name=folder of local weights, e.g. chexbert=/models/chexbert."
     ),
+    against: list[Path] = typer.Option(
+        [], "--against", help="Another system's extraction predictions of the same notes, to compare with."
+    ),
+    types: bool = typer.Option(True, help="Break extraction scores down by type."),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Tests a run's adapter on sites' own studies; adds the scores to the record.
 
-    [bold]Example[/bold]: medflare evaluate runs/20261120-fedmrg -f cohorts/site.yaml --sites hospital-4
-    """
-    from typing import Literal, cast
+    Without a site file: scores extraction predictions that are already there.
 
+    [bold]Examples[/bold]: medflare evaluate runs/20261120-fedmrg -f cohorts/site.yaml --sites hospital-4
+    medflare evaluate fedmedlora.jsonl --against zero-shot.jsonl
+    """
+    from medflare.errors import ConfigError
+
+    if site_file is None:
+        from medflare.cli.evaluate_extraction import score_files
+
+        score_files(runs, against, split=split, by_type=types, as_json=as_json)
+        return
+    if len(runs) != 1 or against:
+        raise ConfigError("--site-file tests the adapter of one run; name one run, and no --against.")
+    if adapter not in ("final", "best"):
+        raise ConfigError(f"--adapter {adapter}: expected final or best.")
+    _test_adapter(
+        runs[0],
+        site_file,
+        names(sites),
+        as_json,
+        adapter=adapter,
+        personalised=personalised,
+        split=split,
+        scorers={key: str(value) for key, value in changes(scorer).items()},
+    )
+
+
+def _test_adapter(run: Path, site_file: Path, sites: list[str] | None, as_json: bool, **how: Any) -> None:
+    """`how` is what federation.after_run.score_site takes."""
     from rich.console import Console
 
     from medflare.cli.run import SHOWN
     from medflare.cohort.site import load_site, load_site_file
-    from medflare.errors import ConfigError
     from medflare.evaluation.run_record import read_record
     from medflare.evaluation.tables import results_table, rows_of
     from medflare.federation.after_run import locate, score_site
 
-    if adapter not in ("final", "best"):
-        raise ConfigError(f"--adapter {adapter}: expected final or best.")
     record_path = locate(run)
-    chosen = names(sites) or sorted(load_site_file(site_file))
-    found = [
-        score_site(
-            record_path,
-            load_site(site_file, name),
-            adapter=cast(Literal["final", "best"], adapter),
-            personalised=personalised,
-            split=split,
-            scorers={key: str(value) for key, value in changes(scorer).items()},
-        )
-        for name in chosen
-    ]
+    chosen = sites or sorted(load_site_file(site_file))
+    found = [score_site(record_path, load_site(site_file, name), **how) for name in chosen]
     if as_json:
         print_json([item.model_dump() for item in found])
         return
     console = Console()
-    rows = [row for row in rows_of([read_record(record_path)]) if row.site in chosen and row.split == split]
-    console.print(results_table(rows, SHOWN))
+    rows = rows_of([read_record(record_path)])
+    console.print(
+        results_table([row for row in rows if row.site in chosen and row.split == how["split"]], SHOWN)
+    )
     for metric, why in {m: w for item in found for m, w in item.skipped_metrics.items()}.items():
         console.print(f"{metric}: {why}", style="dim")
 

@@ -23,7 +23,7 @@ from medflare.evaluation.run_record import Part
 KIND: Literal["extraction"] = "extraction"
 SCHEMA_VERSION: Literal[1] = 1
 PARSE_FAILURE = "parse_failure"
-"""The fault of an output from which nothing could be read; all other faults could be mended."""
+"""The fault of an output that is malformed as a whole (`parse_failure_rate`); others concern single spans."""
 FAULT = re.compile(r"[a-z][a-z0-9_ -]{0,47}")
 
 

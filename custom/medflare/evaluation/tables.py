@@ -36,6 +36,14 @@ NAMES: dict[str, str] = {
         for kind in ("micro", "macro", "micro5")
         for ratio, short in (("precision", "P"), ("recall", "R"), ("f1", "F1"))
     },
+    **{
+        f"{task}_{kind}_{ratio}": f"{name} {kind.replace('_', ' ')} {short}"
+        for task, name in (("ner", "NER"), ("re_gold", "RE"), ("re_e2e", "RE end to end"))
+        for kind in [k for m in ("strict", "lenient") for k in (m, f"{m}_untyped", f"macro_{m}")]
+        for ratio, short in (("precision", "P"), ("recall", "R"), ("f1", "F1"))
+    },
+    "parse_failure_rate": "unreadable outputs",
+    "duplicate_rate": "repeated items",
     "bertscore_f1": "BERTScore F1",
     "chexbert_f1": "CheXbert F1",
     "chexbert_micro_f1": "CheXbert micro F1",
@@ -51,7 +59,10 @@ LOSSES = {
     "loss_kd_specialised": "distillation to the personal adapter",
 }
 PHASES = {"train_": "training", "val_": "validation", "test_": "test"}
-HEADLINE = ("bleu_1", "bleu_4", "meteor", "rouge_l", "cider", "label_f1", "label_micro_f1", "label_macro_f1")
+HEADLINE = (
+    *("bleu_1", "bleu_4", "meteor", "rouge_l", "cider", "label_f1", "label_micro_f1", "label_macro_f1"),
+    *("ner_strict_f1", "ner_lenient_f1", "re_gold_strict_f1", "re_e2e_strict_f1"),
+)
 SCALE = 100.0
 LEADING = ("site", "system", "studies")
 CAPTION = "Times 100, with 95 % bootstrap intervals over studies."
@@ -242,11 +253,12 @@ def markdown_table(
     cells, notes = grid_of(rows, chosen, comparisons)
     head = [*LEADING, *map(display_name, chosen)]
     rule = ["---", "---", *["---:"] * (len(head) - 2)]
-    body = [[*_leading(row), *map(_markdown_cell, line)] for row, line in zip(rows, cells, strict=True)]
+    body = [[*_leading(row), *map(markdown_cell, line)] for row, line in zip(rows, cells, strict=True)]
     lines = ["| " + " | ".join(line) + " |" for line in (head, rule, *body)]
     numbered = [f"{place}. {text}" for place, text in enumerate(notes, start=1)]
     return "\n".join([*lines, "", CAPTION, *([""] if numbered else []), *numbered]) + "\n"
 
 
-def _markdown_cell(item: Cell) -> str:
+def markdown_cell(item: Cell) -> str:
+    """The cell in Markdown, the best one bold."""
     return (f"**{item.text}**" if item.best else item.text) + (f" ({item.note})" if item.note else "")
