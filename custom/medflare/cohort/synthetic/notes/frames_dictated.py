@@ -15,6 +15,10 @@ when:
 - back in [temporal >@|{year}]
 - [temporal >@|some {number} years ago]
 - [temporal >@|{number} weeks back]
+past:
+- in [temporal >@|{year}]
+- back in [temporal >@|{year}]
+- [temporal >@|some {number} years ago]
 lasting:
 - over [temporal >@|the last {number} days]
 - for [temporal >@|the better part of {number} weeks]
@@ -53,23 +57,24 @@ denial:
 - [negation >@a,@b|really has not had any] {plain_symptom:@a} or {plain_symptom:@b}
 - [negation >@a|has no] {plain_symptom:@a}
 opening:
-- This is a {age}-year-old {female} who I have been following for {disease:@a} and {disease:@b} and who comes
-  in today with {symptom:@c} which has been going on {lasting:@c} and {he} {denial:@}.
-- {mr} X is a {age}-year-old {female} with {disease:@a} and {disease:@b} who was in {his} usual state of
+- This is a(n) {age}-year-old {female} who I have been following for {disease:@a} and {disease:@b} and who
+  comes in today with {symptom:@c} which has been going on {lasting:@c} and {he} {denial:@}.
+- {mr} X is a(n) {age}-year-old {female} with {disease:@a} and {disease:@b} who was in {his} usual state of
   health until {when:@c} when {he} developed {symptom:@c} and then {symptom:@d}.
 - Patient is seen at the request of Dr. Y for {symptom:@a} {lasting:@a}, and {he} is known to have
   {disease:@b}.
 complaint:
-- {he} tells me that {own_symptom:@a} is [course >@a|<a lot worse~somewhat better~about the same>] and that
-  {he} also has {symptom:@b} and {he} {denial:@}.
+- {he} tells me that {own_symptom:@a} got [course >@a|<a lot worse~somewhat better>] and that {he} also has
+  {symptom:@b} and {he} {denial:@}.
 - {he} tried {drug:@a} for {own_symptom:@b} and it [course >@b|<eased~cleared up~went away>] but now {he} has
   {symptom:@c} {lasting:@c}.
 - {he} had what sounds like [problem @a|a cold] and {own_symptom:@b} never quite went away after that.
 history:
-- Significant for {disease:@a} and {disease:@b} and {he} had {treatment:@c} {when:@c} and {treatment:@d}
-  {when:@d}.
+- Significant for {disease:@a} and {disease:@b} and {he} had {operation:@c} {past:@c} and {operation:@d}
+  {past:@d}.
 - {disease:@a} and {disease:@b}, and [negation >@c|no history of] {disease:@c}.
-- {he} had {treatment:@a} {when:@a} for {disease:@b} and {he} has [negation >@c|never had] {treatment:@c}.
+- {he} had {operation:@a} {past:@a} and carries {disease:@b} and {he} has [negation >@c|never had]
+  {operation:@c}.
 family:
 - {his} [subject >@a|{relative}] had {disease:@a} and {his} [subject >@b|{relative}] had {disease:@b}.
 - [subject >@a|{relative}] passed away of {disease:@a} at {relative_age} and there is [negation >@b|no]
@@ -88,21 +93,22 @@ exam:
   {plain_sign:@d}.
 - [test @a|neurologic exam] is [labvalue >@a|<nonfocal~intact>] and there is {sign:@b} and {sign:@c}.
 result:
-- {lab:@a}, {lab:@b}, and {lab:@c} and {a_study:@d} done {when:@d} was [labvalue
+- {lab:@a}, {lab:@b}, and {lab:@c} and {a_study:@d} done {when:@d} {was} [labvalue
   >@d|<normal~okay~unremarkable>].
-- {a_study:@a} {when:@a} shows {lesion:@b} and there is [negation >@c|no] {plain_sign:@c} that I can see.
-- I reviewed {a_study:@a} from {when:@a}. That shows {lesion:@b} and {sign:@c}.
-- {lab:@a} and [test @b|calcium] is [labvalue >@b|<8.6~9.3~10.8~11.5>] and {a_study:@c} is [labvalue
-  >@c|<pending~negative~positive>].
-- {a_study:@a} shows [problem @b,@c|arthritis in the] [problem @b|hands] and [problem @c|feet].
+- {an_image:@a} {when:@a} shows {seen:@b} and there is [negation >@c|no] {unseen:@c} that I can see.
+- I reviewed {an_image:@a} from {when:@a}. That shows {seen:@b} and {seen:@c}.
+- {lab:@a} and [test @b|calcium] is [labvalue >@b|<8.6~9.3~10.8~11.5>] and {a_study:@c} {was} [labvalue
+  >@c|<negative~positive>].
+- [test @a|x-rays] from {when:@a} show [problem @b,@c|arthritis in the] [problem @b|<hands~hips>] and
+  [problem @c|<feet~knees>].
 thought:
-- I think this is [uncertain >@a|probably] {disease:@a} although {disease:@b} is [uncertain >@b|possible] and
-  I am going to get {a_study:@c} [temporal >@c|<tomorrow~next week~in the morning>].
-- {disease:@a} which is [course >@a|<stable~doing better~not well controlled>] and we will continue
-  {prescription:@b}.
-- I would go ahead with {treatment:@a} [temporal >@a|<next week~this week~in the spring>] and start
+- I think this is [uncertain >@a|probably] {disease:@a} although {suspect:@b} is [uncertain >@b|possible] and
+  I am going to get {workup:@c} [temporal >@c|<tomorrow~next week~in the morning>].
+- {treated:@a} which is [course >@a|<stable~doing better~not well controlled>] and we will continue
+  {ordered:@b}.
+- I would go ahead with {operation:@a} [temporal >@a|<next week~this week~in the spring>] and start
   {prescription:@b} [duration >@b|for {number} weeks] and recheck {lab_name:@c} after that.
-- [uncertain >@a|Question of] {disease:@a}, and there is [negation >@b|no need for] {treatment:@b} right now.
+- [uncertain >@a|Question of] {disease:@a}, and there is [negation >@b|no need for] {operation:@b} right now.
 advice:
 - {he} knows to call me [condition >@a,@b|if] {he} has any {plain_symptom:@a} or {plain_symptom:@b} and
   otherwise I will see {him} back in the office.

@@ -14,6 +14,10 @@ when:
 - in [temporal >@|{month} {year}]
 - [temporal >@|{number} months ago]
 - in [temporal >@|{year}]
+past:
+- in [temporal >@|{year}]
+- in [temporal >@|{month} {year}]
+- [temporal >@|{number} years ago]
 lasting:
 - over [temporal >@|the preceding {number} days]
 - for [temporal >@|a fortnight]
@@ -59,7 +63,7 @@ diagnosis:
 - {disease:@a}
 - {disease:@a} (diagnosed [temporal >@a|{year}])
 - [uncertain >@a|<Possible~Probable~Query>] {disease:@a}
-- {treatment:@a}, [temporal >@a|{month} {year}]
+- {operation:@a}, [temporal >@a|{month} {year}]
 - {disease:@a}, [course >@a|<quiescent~well controlled~progressing~stable>]
 story:
 - {own_symptom:@a} had been [course >@a|<deteriorating~settling~grumbling on>] {lasting:@a}, and {denial:@}.
@@ -68,10 +72,11 @@ story:
 - On direct questioning {denial:@}.
 - {own_symptom:@a} [course >@a|<settled~eased>] with {drug:@b} but {he} remains troubled by {symptom:@c}.
 history:
-- {he} is known to have {disease:@a} and {disease:@b} and underwent {treatment:@c} {when:@c}.
-- Past history includes {disease:@a}, for which {he} had {treatment:@b} {when:@b}.
+- {he} is known to have {disease:@a} and {disease:@b} and underwent {operation:@c} {past:@c}.
+- Past history includes {disease:@a} and {operation:@b} {past:@b}.
 - There is [negation >@a,@b|no past history of] {disease:@a} or {disease:@b}.
-- {he} declined {treatment:@a} {when:@a} and has [negation >@b|never undergone] {treatment:@b}.
+- {he} [negation >@a|declined] {operation:@a} {past:@a} and has [negation >@b|never undergone]
+  {operation:@b}.
 family:
 - {his} [subject >@a|{relative}] suffered from {disease:@a} and a [subject >@b|{cousin}] has {disease:@b}.
 - There is a [subject >@a|family] history of {disease:@a}.
@@ -87,8 +92,8 @@ medicine:
 - {he} takes {prescription:@a} and {prescription:@b}, but [negation >@c|no longer] uses {drug:@c}.
 - {he} has been on {prescription:@a} since [temporal >@a|{month} {year}] and buys [drug @b|calcium] [form
   >@b|tablets] over the counter.
-- {he} took [dosage >@a|<one~two>] [form >@a|<tablets~capsules>] of {drug:@a} [frequency >@a|<each
-  night~bd~with meals>].
+- {he} took [dosage >@a|two] [form >@a|<tablets~capsules>] of [drug
+  @a|<paracetamol~senna~co-codamol~aspirin~ibuprofen>] [frequency >@a|<each night~bd~with meals>].
 exam:
 - On examination {vitals:@}.
 - {he} looked well, with {sign:@a} but [negation >@b,@c|no] {plain_sign:@b} or {plain_sign:@c}.
@@ -99,24 +104,25 @@ exam:
 result:
 - Bloods showed {lab:@a}, {lab:@b} and {lab:@c}.
 - {lab:@a} and {lab:@b}.
-- {a_study:@a} {when:@a} confirmed {lesion:@b} and [negation >@c|excluded] {plain_sign:@c}.
-- {a_study:@a} took place {when:@a}. This revealed {lesion:@b} with {sign:@c}.
-- {a_study:@a} was [labvalue >@a|<reassuring~normal~unremarkable~entirely normal>] and {a_study:@b} is
-  awaited.
+- {an_image:@a} {when:@a} confirmed {seen:@b} and [negation >@c|excluded] {unseen:@c}.
+- {an_image:@a} took place {when:@a}. This revealed {seen:@b} with {seen:@c}.
+- {a_study:@a} {was} [labvalue >@a|<reassuring~normal~unremarkable~entirely normal>] and {a_study:@b}
+  [temporal >@b|last week] {was} [labvalue >@b|<negative~positive>].
 - [test @a|An exercise stress test] {when:@a} was [labvalue >@a|<negative~positive>] and {lab:@b}.
 - [test @a|Adjusted calcium] was [labvalue >@a|<2.1~2.4~2.7~2.9> mmol/L] ([reference_range >@a|2.20-2.60])
   and {lab:@b}.
-- {a_study:@a} showed [problem @b,@c|thickening of the] [problem @b|right] and [problem @c|left
-  <pleura~ureter~carotid wall>].
+- [test @a|CT] showed [problem @b,@c|thickening of the] [problem @b|right] and [problem @c|left
+  <pleura~ureters~adrenals>].
 thought:
-- I [uncertain >@a|suspect] {disease:@a} and have requested {a_study:@b} to be done [temporal >@b|<within the
+- I [uncertain >@a|suspect] {suspect:@a} and have requested {workup:@b} to be done [temporal >@b|<within the
   fortnight~next month~urgently>].
 - The working diagnosis is {disease:@a}, though {disease:@b} remains [uncertain >@b|a possibility].
-- We have listed {him} for {treatment:@a} [temporal >@a|<in the new year~next month~on {date}>] and
+- We have listed {him} for {operation:@a} [temporal >@a|<in the new year~next month~on {date}>] and
   {lab_name:@b} will be repeated [temporal >@b|beforehand].
 - I would be grateful if you could prescribe {prescription:@a} [duration >@a|for {number} weeks] and repeat
   {lab_name:@b} [temporal >@b|in {number} weeks].
-- {treatment:@a} is [negation >@a|not required] at present.
+- {operation:@a} is [negation >@a|not required] at present, and {treated:@b} is [course >@b|stable] on
+  {ordered:@c}.
 advice:
 - I have advised {him} to attend casualty [condition >@a,@b|in the event of] {plain_symptom:@a} or
   {plain_symptom:@b}.

@@ -16,6 +16,10 @@ when:
 - [temporal >@|{number} months ago]
 - in [temporal >@|{month} {year}]
 - [temporal >@|last {weekday}]
+past:
+- in [temporal >@|{year}]
+- in [temporal >@|{month} {year}]
+- [temporal >@|{number} years ago]
 lasting:
 - for [temporal >@|the past {number} days]
 - for [temporal >@|about {number} weeks]
@@ -61,17 +65,17 @@ denial:
 - has had [negation >@a,@b|no] {plain_symptom:@a} or {plain_symptom:@b}
 - has been [negation >@a|without] {plain_symptom:@a}
 opening:
-- {mr} <Walker~Alvarez~Bennett~Okafor~Lindqvist~Moreau~Petrov~Reyes> is a {age}-year-old {sex} with a history
-  of {disease:@a}, {disease:@b}, and {disease:@c}, who presented with {symptom:@d} {lasting:@d}.
-- This is a {age}-year-old {sex} with known {disease:@a} and {disease:@b} who was referred because of
+- {mr} <Walker~Alvarez~Bennett~Okafor~Lindqvist~Moreau~Petrov~Reyes> is a(n) {age}-year-old {sex} with a
+  history of {disease:@a}, {disease:@b}, and {disease:@c}, who presented with {symptom:@d} {lasting:@d}.
+- This is a(n) {age}-year-old {sex} with known {disease:@a} and {disease:@b} who was referred because of
   {symptom:@c} {lasting:@c}.
 - The patient is a very pleasant {age}-year-old {sex} who came to the emergency department with {symptom:@a}
   and {symptom:@b} that began {when:@a,@b}.
-- The patient is a {age}-year-old {female}, diagnosed with {disease:@a} {when:@a}, who returns for evaluation
-  of {own_symptom:@b}.
+- The patient is a(n) {age}-year-old {female}, diagnosed with {disease:@a} {when:@a}, who returns for
+  evaluation of {own_symptom:@b}.
 complaint:
 - {he} describes {symptom:@a} that has been present {lasting:@a} and {denial:@}.
-- {own_symptom:@a} has been [course >@a|<worsening~improving~getting worse~increasing>] {lasting:@a}, and
+- {own_symptom:@a} had been [course >@a|<worsening~improving~getting worse~increasing>] {lasting:@a}, and
   {he} also reports {symptom:@b}.
 - {he} <also ~>{denial:@}, but {he} does report {symptom:@d} {lasting:@d}.
 - {he} states that {own_symptom:@a} woke {him} from sleep [temporal >@a|<last night~two nights ago~this
@@ -82,12 +86,13 @@ complaint:
   {plain_symptom:@c}.
 - {he} has been under a great deal of [problem @a|stress] at work and since then has noticed {symptom:@b}.
 history:
-- {his} past history is significant for {disease:@a}, {disease:@b}, and {treatment:@c} {when:@c}.
-- {he} underwent {treatment:@a} {when:@a} and {treatment:@b} {when:@b}.
-- {he} has never required {treatment:@a} for {his} {disease:@b}.
-- {he} carries a diagnosis of {disease:@a}, which was treated with {treatment:@b} {when:@b}.
+- {his} past history is significant for {disease:@a}, {disease:@b}, and {operation:@c} {past:@c}.
+- {he} underwent {operation:@a} {past:@a} and {operation:@b} {past:@b}.
+- {he} has [negation >@a|never required] {operation:@a}, and {his} {disease:@b} has been managed with
+  {therapy:@c}.
+- {he} carries a diagnosis of {disease:@a} and underwent {operation:@b} {past:@b}.
 - There is [negation >@a,@b|no history of] {disease:@a} or {disease:@b}.
-- {he} did [negation >@a|not] undergo {treatment:@a} when it was offered {when:@a}.
+- {he} did [negation >@a|not] undergo {operation:@a} when it was offered {past:@a}.
 family:
 - {his} [subject >@a|{relative}] <had~died of~was diagnosed with> {disease:@a} at the age of {relative_age},
   and {his} [subject >@b|{relative}] has {disease:@b}.
@@ -96,8 +101,9 @@ family:
 - {his} [subject >@a|{relative}] is alive at {relative_age} with {disease:@a}.
 medicine:
 - {he} takes {prescription:@a}, {prescription:@b}, and {prescription:@c}.
-- {his} current medications include {prescription:@a}, {prescription:@b}, and {drug:@c}.
-- {he} was started on {prescription:@a} [duration >@a|for {number} days] because of {his} {disease:@b}.
+- {his} current medications include {prescription:@a}, {prescription:@b}, and {drug:@c} for
+  {own_indication:@d}.
+- {he} was started on {prescription:@a} [duration >@a|for {number} days] because of {indication:@b}.
 - {he} has been taking {prescription:@a} since [temporal >@a|{month}], and {drug:@b} was stopped {when:@b}.
 - {he} is [negation >@a|no longer taking] {drug:@a} because it caused {symptom:@b}.
 - In addition {he} takes [drug @a|calcium] [strength >@a|600 mg] [frequency >@a|twice a day] and
@@ -113,27 +119,26 @@ exam:
 result:
 - Laboratory studies showed {lab:@a}, {lab:@b}, and {lab:@c}.
 - {lab:@a}, and {lab:@b}.
-- {a_study:@a} {when:@a} showed {lesion:@b} and [negation >@c|no evidence of] {plain_sign:@c}.
-- {a_study:@a} was performed {when:@a}. It showed {lesion:@b} and was otherwise [labvalue >@a|unremarkable].
-- {a_study:@a} was [labvalue >@a|<normal~unremarkable~negative~within normal limits>] [negation >@b|without
-  evidence of] {plain_sign:@b}.
-- [test @a|A stress test] {when:@a} was [labvalue >@a|<negative~positive~equivocal>] and {a_study:@b} was
+- {an_image:@a} {when:@a} showed {seen:@b} and [negation >@c|no evidence of] {unseen:@c}.
+- {an_image:@a} was performed {when:@a}. It showed {seen:@b} and was otherwise [labvalue >@a|unremarkable].
+- {an_image:@a} {was} [labvalue >@a|<normal~unremarkable~negative~within normal limits>] [negation
+  >@b|without evidence of] {unseen:@b}.
+- [test @a|A stress test] {when:@a} was [labvalue >@a|<negative~positive~equivocal>] and {a_study:@b} {was}
   [labvalue >@b|<normal~unremarkable>].
 - [test @a|The calcium] was [labvalue >@a|<8.1~9.4~10.9~11.6>] and {lab:@b}.
-- {a_study:@a} demonstrated [problem @b,@c|swelling of the] [problem @b|left] and [problem @c|right
-  <ankle~knee~calf>].
+- [test @a|X-rays] {when:@a} demonstrated [problem @b,@c|arthritis of the] [problem @b|<hands~hips>] and
+  [problem @c|<knees~feet>].
 thought:
-- {he} most [uncertain >@a|likely] has {disease:@a}, and {he} will be given {prescription:@b} [duration
-  >@b|for {number} days].
-- My impression is that {own_symptom:@a} is due to {disease:@b}, and I [uncertain >@b|suspect] it rather than
-  {disease:@c}.
-- The picture is consistent with [uncertain >@a|possible] {disease:@a}, and we will obtain {a_study:@b} to
-  [uncertain >@c|rule out] {disease:@c}.
-- {he} was counseled about {treatment:@a}, and {a_study:@b} will be repeated in [temporal >@b|{number}
-  weeks].
-- We elected to proceed with {treatment:@a} [temporal >@a|<tomorrow~next week~this afternoon>] and to
+- {he} most [uncertain >@a|likely] has {suspect:@a}, and {workup:@c} will be done [temporal
+  >@c|<tomorrow~today~this week>].
+- My impression is that {own_symptom:@a} [uncertain >@b|may be] due to {suspect:@b}, and {workup:@c} has been
+  ordered [temporal >@c|for {weekday}].
+- The picture is consistent with [uncertain >@a|possible] {disease:@a}, and to [uncertain >@b|rule out]
+  {suspect:@b} we will obtain {workup:@c}.
+- {he} was counseled about {therapy:@a}, and {lab_name:@b} will be repeated in [temporal >@b|{number} weeks].
+- We elected to proceed with {operation:@a} [temporal >@a|<tomorrow~next week~this afternoon>] and to
   continue {prescription:@b}.
-- There is no indication for a change of the plan, and {drug:@a} will be held until [temporal >@a|{weekday}].
+- There was no reason for a change of the plan, and {drug:@a} will be held until [temporal >@a|{weekday}].
 advice:
 - {he} should return [condition >@a,@b|if] {he} develops {plain_symptom:@a} or {plain_symptom:@b}.
 - {he} was told to call [condition >@a|in case of] {plain_symptom:@a} and to take {prescription:@b}.

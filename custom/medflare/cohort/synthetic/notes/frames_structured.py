@@ -13,6 +13,9 @@ when:
 - on [temporal >@|{date}]
 - in [temporal >@|{year}]
 - [temporal >@|{number} months ago]
+past:
+- in [temporal >@|{year}]
+- [temporal >@|{number} years ago]
 lasting:
 - x [temporal >@|{digit} days]
 - for [temporal >@|{number} weeks]
@@ -52,13 +55,13 @@ complaint:
 - Follow-up of {disease:@a}.
 opening:
 - The patient is a {age}-year-old {female} with {disease:@a} seen for {symptom:@b} {lasting:@b}.
-- {age}-year-old {female} with {disease:@a}, status post {treatment:@b} {when:@b}, presents with
+- {age}-year-old {female} with {disease:@a}, status post {operation:@b} {past:@b}, presents with
   {symptom:@c}.
 - Patient reports {symptom:@a} and {symptom:@b} {lasting:@a,@b}.
 present:
-- {symptom:@a} is [course >@a|<improving~worsening~unchanged~better>] since [temporal >@a|the last visit].
+- {symptom:@a} [course >@a|<improving~worsening~unchanged~better>] since [temporal >@a|the last visit].
 - [negation >@a,@b|Negative for] {plain_symptom:@a} and {plain_symptom:@b}.
-- The patient tolerated {treatment:@a} well and has had [negation >@b|no] {plain_symptom:@b}.
+- The patient tolerated {operation:@a} well and has had [negation >@b|no] {plain_symptom:@b}.
 - Since starting {drug:@a} the patient has noticed {symptom:@b}.
 - Patient caught [problem @a|a cold] [temporal >@a|last week]; {symptom:@b} persists.
 systems:
@@ -69,12 +72,12 @@ systems:
 history:
 - {disease:@a}.
 - {disease:@a}, diagnosed [temporal >@a|{year}].
-- {disease:@a}, treated with {treatment:@b} {when:@b}.
+- {disease:@a}, status post {operation:@b} {past:@b}.
 - {disease:@a}.
 surgery:
-- {treatment:@a}, [temporal >@a|{year}].
-- {treatment:@a} and {treatment:@b}, [temporal >@a,@b|{year}].
-- [negation >@a|No] prior {treatment:@a}.
+- {operation:@a}, [temporal >@a|{year}].
+- {operation:@a} and {operation:@b}, [temporal >@a,@b|{year}].
+- [negation >@a|No] prior {operation:@a}.
 family:
 - [subject >@a|<Mother~Father~Sister~Brother~Grandmother>]: {disease:@a}.
 - Positive for {disease:@a} in [subject >@a|<the father~a sister~the mother~two brothers>].
@@ -84,7 +87,7 @@ medicine:
 - {prescription:@a}.
 - {prescription:@a} [duration >@a|x {digit} days].
 - {prescription:@a}, started [temporal >@a|{date}].
-- {prescription:@a} for {disease:@b}.
+- {prescription:@a} for {indication:@b}.
 - [drug @a|Calcium] [strength >@a|500 mg] [form >@a|tablet] [frequency >@a|b.i.d.].
 - {drug:@a}, [negation >@a|discontinued] {when:@a}.
 vitals_line:
@@ -102,28 +105,28 @@ labs:
 - {lab:@a}, {lab:@b}. [test @c|Calcium] [labvalue >@c|<8.4~9.8~11.2~7.9> mg/dL].
 - {lab:@a}. {study:@b} [labvalue >@b|<negative~positive~normal>].
 imaging:
-- {study:@a} ([temporal >@a|{date}]): {lesion:@b}. [negation >@c|No] {plain_sign:@c}.
-- {study:@a}: [labvalue >@a|<Normal~Unremarkable~Negative>]. {study:@b}: {sign:@c}.
-- {study:@a} was done {when:@a}. It revealed {lesion:@b}.
-- [temporal >@a|{date}] {study:@a} showed {lesion:@b} and {sign:@c}.
+- {image:@a} ([temporal >@a|{date}]): {seen:@b}. [negation >@c|No] {unseen:@c}.
+- {study:@a}: [labvalue >@a|<Normal~Unremarkable~Negative>]. {image:@b}: {seen:@c}.
+- {image:@a} was done {when:@a}. It revealed {seen:@b}.
+- [temporal >@a|{date}] {image:@a} showed {seen:@b} and {seen:@c}.
 - [test @a|Biopsy] {when:@a} was [labvalue >@a|<benign~negative~inconclusive>].
-- {study:@a}: [problem @b,@c|nodules in the] [problem @b|right] and [problem @c|left <lobes~lobe of the
-  liver~kidney>].
+- [test @a|CT]: [problem @b,@c|nodules in the] [problem @b|right] and [problem @c|left <lungs~kidneys~thyroid
+  lobes>].
 assessment:
 - {disease:@a}, [course >@a|<stable~progressing~in remission~improving>].
-- {disease:@a}. Continue {prescription:@b}.
-- [uncertain >@a|<Possible~Probable~Suspected~Questionable>] {disease:@a}. Check {a_study:@b}.
-- {disease:@a}, status post {treatment:@b}. Repeat {lab_name:@c} [temporal >@c|in {number} weeks].
-- {symptom:@a}, [uncertain >@b|likely] {disease:@b}.
-- [uncertain >@a|Rule out] {disease:@a} with {a_study:@b} [temporal >@b|{weekday}].
+- {treated:@a}. Continue {ordered:@b}.
+- [uncertain >@a|<Possible~Probable~Suspected~Questionable>] {suspect:@a}. Check {workup:@b}.
+- {disease:@a}, continue {therapy:@b}. Repeat {lab_name:@c} in [temporal >@c| {number} weeks].
+- {symptom:@a}, [uncertain >@b|likely] {suspect:@b}. Obtain {workup:@c}.
+- [uncertain >@a|Rule out] {suspect:@a} with {workup:@b} on [temporal >@b|{weekday}].
 plan:
 - Start {prescription:@a} [duration >@a|for {digit} days].
-- Schedule {treatment:@a} [temporal >@a|<next week~on {date}~this month>].
+- Schedule {operation:@a} [temporal >@a|<next week~this month~within {digit} weeks>].
 - Return to the clinic [condition >@a,@b|if] there is {plain_symptom:@a} or {plain_symptom:@b}.
-- Hold {drug:@a} until [temporal >@a|{date}]. {treatment:@b} is [negation >@b|not indicated].
+- Hold {drug:@a} until [temporal >@a|{date}]. {operation:@b} is [negation >@b|not indicated].
 - Call [condition >@a|in the event of] {plain_symptom:@a}.
 - [negation >@a|No] further {study:@a} [temporal >@a|at this time].
-- Monitor for {plain_symptom:@a} during {treatment:@b}.
+- Monitor for {plain_symptom:@a} during {therapy:@b}.
 - Activity as tolerated and regular diet. Follow up with the primary physician.
 """)
 

@@ -21,6 +21,10 @@ short_day:
 - Wed
 - Thurs
 - Fri
+past:
+- [temporal >@|'{year_short}]
+- [temporal >@|{digit} yrs ago]
+- [temporal >@|{year}]
 lasting:
 - x[temporal >@|{digit}d]
 - x[temporal >@|{digit} wks]
@@ -67,7 +71,7 @@ opening:
 - {age}{mf} h/o {disease:@a}, {disease:@b} c/o {symptom:@c} {lasting:@c}, {denial:@}.
 - {age}yo {mf} w/ {disease:@a} p/w {symptom:@b} + {symptom:@c} {lasting:@b,@c}.
 - pt c/o {symptom:@a} {lasting:@a}, {denial:@}.
-- {age} y/o {mf} s/p {treatment:@a} {when:@a}, here for f/u of {disease:@b}.
+- {age} y/o {mf} s/p {operation:@a} {when:@a}, here for f/u of {disease:@b}.
 complaint:
 - {symptom:@a} [course >@a|<worse~better~unchanged~improving>] {lasting:@a}, {denial:@}.
 - also {symptom:@a} w/ {symptom:@b}, {denial:@}.
@@ -76,11 +80,11 @@ complaint:
 - reports [problem @a|stress] at work, {symptom:@b} most nights.
 - thinks caught [problem @a|cold] from kids, {symptom:@b} {lasting:@b}.
 history:
-- {disease:@a}, {disease:@b}, s/p {treatment:@c} {when:@c}.
-- {disease:@a} (dx [temporal >@a|{year}]), {treatment:@b} {when:@b}.
+- {disease:@a}, {disease:@b}, s/p {operation:@c} {past:@c}.
+- {disease:@a} (dx [temporal >@a|{year}]), {operation:@b} {past:@b}.
 - [negation >@a,@b|no h/o] {disease:@a} or {disease:@b}.
 - {disease:@a}, {disease:@b}, {disease:@c}.
-- {treatment:@a} {when:@a}, {treatment:@b} {when:@b}. [negation >@c|Never had] {treatment:@c}.
+- {operation:@a} {past:@a}, {operation:@b} {past:@b}. [negation >@c|Never had] {operation:@c}.
 family:
 - [subject >@a|{kin}] w/ {disease:@a}, [subject >@b|{kin}] w/ {disease:@b}.
 - [subject >@a|{kin}] {disease:@a} at {relative_age}.
@@ -114,36 +118,21 @@ labs:
 - {lab:@a}, {study:@b} [labvalue >@b|<neg~pos~WNL~pending>].
 - [test @a|lithium] [labvalue >@a|<0.4~0.7~0.9~1.3~1.6>], {lab:@b}.
 imaging:
-- {study:@a} {when:@a}: {small_lesion:@b}, [negation >@c|no] {plain_sign:@c}.
-- {study:@a} [labvalue >@a|<neg~nl~WNL>], {study:@b} {when:@b} w/ {sign:@c}.
-- {study:@a} done {when:@a}. Showed {small_lesion:@b}.
+- {image:@a} {when:@a}: {seen:@b}, [negation >@c|no] {unseen:@c}.
+- {study:@a} [labvalue >@a|<neg~nl~WNL>], {image:@b} {when:@b} w/ {seen:@c}.
+- {image:@a} done {when:@a}. Showed {seen:@b}.
 - [test @a|stress test] {when:@a} [labvalue >@a|<neg~pos~equivocal>].
-- {study:@a}: [problem @b,@c|edema] [problem @b|L] and [problem @c|R <knee~wrist~hand>].
-small_lesion:
-- [problem @|[severity >@|<sm~lg~1 cm~2 cm~8 mm>] [bodyloc >@|<L~R> {joint}] <mass~cyst~nodule~hematoma>]
-- [problem @|[course >@|<new~stable~old>] [bodyloc >@|<L~R> {joint}] <fx~effusion~lesion>]
-- [problem @|[bodyloc >@|<L~R> {joint}] <tear~fx~spur~effusion>]
-joint:
-- knee
-- hip
-- shoulder
-- ankle
-- wrist
-- elbow
-- frontal
-- temporal
-- lung base
-- foot
+- [test @a|XR]: [problem @b,@c|DJD] [problem @b|L] and [problem @c|R <knee~wrist~hip>].
 assessment:
-- {disease:@a}, [course >@a|<stable~worse~improved>]. Cont {prescription:@b}.
-- [uncertain >@a|<?~poss~prob~likely>] {disease:@a}, check {study:@b}.
-- {symptom:@a} [uncertain >@b|likely] 2/2 {disease:@b}, [uncertain >@c|r/o] {disease:@c} w/ {study:@d}.
-- {disease:@a} s/p {treatment:@b}, [negation >@c|no] {plain_symptom:@c} [temporal >@c|today].
+- {treated:@a}, [course >@a|<stable~worse~improved>]. Cont {ordered:@b}.
+- [uncertain >@a|<?~poss~prob~likely>] {suspect:@a}, check {workup:@b}.
+- {symptom:@a} [uncertain >@b|likely] 2/2 {disease:@b}, [uncertain >@c|r/o] {suspect:@c} w/ {workup:@d}.
+- {disease:@a} s/p {operation:@b}, [negation >@c|no] {plain_symptom:@c} [temporal >@c|today].
 plan:
 - start {prescription:@a} [duration >@a|x{digit}d], {study:@b} [temporal >@b|<tmrw~next wk~{short_day}>].
-- refer for {treatment:@a}, recheck {lab_name:@b} [temporal >@b|<in 2 wks~next wk~tmrw~in 3 mo>].
+- refer for {operation:@a}, recheck {lab_name:@b} [temporal >@b|<in 2 wks~next wk~tmrw~in 3 mo>].
 - RTC [condition >@a,@b|if] {plain_symptom:@a} or {plain_symptom:@b}.
-- hold {drug:@a} til [temporal >@a|{short_day}], [negation >@b|no] {treatment:@b} for now.
+- hold {drug:@a} til [temporal >@a|{short_day}], [negation >@b|no] {therapy:@b} for now.
 - to ER [condition >@a|if] {plain_symptom:@a}, f/u w/ PCP.
 - d/c home, f/u 2 wks, precautions given.
 """)

@@ -16,6 +16,7 @@ from .markup import parse
 from .phrases import SHARED
 from .profiles import NotesProfile
 
+_STOP = re.compile(r"\.(\]*)\.")
 _FIRST = re.compile(r"^((?:\[[^|\[\]]*\|)*)([a-zé])")
 
 
@@ -48,7 +49,7 @@ def _written(profile: NotesProfile, rng: np.random.Generator) -> str:
         if writer.chance(section.share)
     ]
     markup = house.between.join(parts)
-    for american, british in (house.spelling or {}).items():
+    for american, british in house.spelling.items():
         markup = markup.replace(american, british)
     return markup
 
@@ -58,13 +59,13 @@ def _section(writer: Writer, house: House, section: Section, key: str) -> str:
     written: list[str] = []
     patterns: set[str] = set()
     for number in range(count):
-        rule = section.rules[number % len(section.rules)]
+        rule = section.rules[min(number, len(section.rules) - 1)]
         fresh = [p for p in house.rules[rule] if section.listed or p not in patterns] or list(
             house.rules[rule]
         )
         pattern = writer.pick(fresh)
         patterns.add(pattern)
-        sentence = " ".join(writer.expand(pattern, f"{key}.{number}").split())
+        sentence = " ".join(_STOP.sub(r".\1", writer.expand(pattern, f"{key}.{number}")).split())
         written.append(_capitalised(sentence) if house.capital else sentence)
     if section.listed:
         body = "\n".join(f"{number + 1}. {sentence}" for number, sentence in enumerate(written))

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 Rule = Sequence[str] | Callable[["Writer", str], str]
 _CHOICE = re.compile(r"<([^<>]*~[^<>]*)>")
 _SLOT = re.compile(r"\{(\w+)(?::([^{}]+))?\}")
+_WOMEN = re.compile(
+    "ovar|hysterectomy|menses|CA-125|mammo|vaginal|breast|tamoxifen|letrozole|mastectomy|lumpectomy|tubal|gestational"
+    "|pregnancy|ductal carcinoma|Pap |paclitaxel"
+)
+_MEN = re.compile("prostat|PSA|leuprolide|tamsulosin")
 _PLACE = re.compile(r"_([^_]+)_")
 _DEGREE = re.compile(r"\^([^^]+)\^")
 _COURSE = re.compile(r"\*([^*]+)\*")
@@ -36,6 +41,10 @@ class Writer:
         self.specialty = self.draw_specialty()
         self.age = int(np.clip(rng.normal(*profile.age), 18, 97))
         self.woman = bool(rng.random() < profile.women)
+        self.image = self.workup = self.order = self.indication = (
+            ""  # what the sentence speaks of, for the slots that follow
+        )
+        self.plural = False
 
     def chance(self, probability: float) -> bool:
         return bool(self.rng.random() < probability)
@@ -61,12 +70,13 @@ class Writer:
         return _SLOT.sub(lambda found: self.write(found[1], found[2] or key), pattern)
 
     def entry(self, lexicon: Mapping[str, Sequence[str]], borrow: float = 0.35) -> str:
-        """An entry not said before: of the note's specialty, or else of another or of general medicine."""
-        for _ in range(12):
+        """An entry that fits the patient and was not said before, mostly of the note's specialty."""
+        for _ in range(20):
             name = self.specialty if not self.chance(borrow) else self.elsewhere()
             found = self.pick(lexicon[name])
-            stem = found.split("=")[0].split(";")[0]
-            if stem not in self.said and not withheld(stem, self.profile.withheld):
+            stem = stem_of(found)
+            fits = not (_MEN if self.woman else _WOMEN).search(found)
+            if fits and stem not in self.said and not withheld(stem, self.profile.withheld):
                 break
         self.said.add(stem)
         return found
@@ -80,6 +90,11 @@ class Writer:
         return self.pick(short) if short and self.chance(self.profile.abbreviates) else full
 
 
+def stem_of(entry: str) -> str:
+    """The full name of an entry: what comes before its short forms and its columns."""
+    return re.split("[=;|]", entry)[0].strip()
+
+
 def withheld(entry: str, share: float) -> bool:
     """Whether an entry of the lexicon belongs to the share kept from a hospital; the same on every machine."""
     return int.from_bytes(hashlib.blake2b(entry.encode(), digest_size=4).digest(), "big") < share * 2**32
@@ -88,5 +103,5 @@ def withheld(entry: str, share: float) -> bool:
 def marked(entry: str, key: str) -> str:
     """Markup of an entry that writes _body location_, ^severity^ and *course*."""
     for pattern, label in ((_PLACE, "bodyloc"), (_DEGREE, "severity"), (_COURSE, "course")):
-        entry = pattern.sub(lambda found, label=label: f"[{label} >{key}|{found[1]}]", entry)  # type: ignore[misc]
+        entry = pattern.sub(rf"[{label} >{key}|\1]", entry)
     return entry

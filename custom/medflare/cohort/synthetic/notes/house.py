@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 FREQUENCIES = (
     "daily",
@@ -65,7 +65,7 @@ class House:
     route: Mapping[str, tuple[str, ...]]
     glue: str = " "
     between: str = "\n"
-    spelling: Mapping[str, str] | None = None
+    spelling: Mapping[str, str] = field(default_factory=dict)
     capital: bool = True
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Problems by specialty: diseases, symptoms and signs, with _body location_, ^severity^ and *course* marked.
 
-Spellings after "=" are abbreviations or shorter names. A disease that ends in "+" takes a degree ("severe").
+"a(n)" stands for the article. Spellings after "=" are abbreviations or shorter names. A disease that ends in "+" takes a degree ("severe").
 """
 
 from __future__ import annotations
@@ -154,78 +154,91 @@ SYMPTOMS: Mapping[str, tuple[str, ...]] = {
 
 SIGNS: Mapping[str, tuple[str, ...]] = {
     "general": _rows("""
-        pallor, jaundice, _lower extremity_ edema=LE edema, tenderness, tachycardia=tachy,
-        scleral icterus, lymphadenopathy=LAD, clubbing, cyanosis, dehydration, obesity
+        pallor, jaundice, _lower extremity_ edema=LE edema, _abdominal_ tenderness, tachycardia=tachy, scleral icterus,
+        lymphadenopathy=LAD, clubbing, cyanosis, dehydration, acute distress
     """),
     "cardiology": _rows("""
-        systolic murmur, jugular venous distention=JVD, _pedal_ edema, ST depression, cardiomegaly,
-        S3 gallop, left _ventricular_ hypertrophy=LVH, bradycardia, _carotid_ bruit,
-        _pericardial_ effusion, wall motion abnormality
+        a(n) systolic murmur, jugular venous distention=JVD, _pedal_ edema, a(n) S3 gallop, a(n) _carotid_ bruit, bradycardia, diaphoresis,
+        pitting edema of the _ankles_, cool _extremities_, a(n) irregular pulse, a(n) pericardial rub, weak _pedal_ pulses
     """),
     "pulmonology": _rows("""
-        _bibasilar_ crackles, expiratory wheezes, _pleural_ effusion, accessory muscle use, rhonchi,
-        _right lower lobe_ infiltrate=RLL infiltrate, ground-glass opacities=GGO, hypoxia,
-        _apical_ scarring
+        _bibasilar_ crackles, expiratory wheezes, accessory muscle use, rhonchi, hypoxia, dullness at the _right base_, pursed-lip breathing,
+        prolonged expiration, _intercostal_ retractions, stridor, a(n) barrel _chest_, coarse _breath_ sounds
     """),
     "endocrinology": _rows("""
-        goiter, _foot_ ulcer, acanthosis nigricans, _abdominal_ striae, exophthalmos, hyperglycemia,
-        absent _ankle_ reflexes, dry skin, _retinal_ hemorrhages
+        a(n) goiter, a(n) _foot_ ulcer, acanthosis nigricans, _abdominal_ striae, exophthalmos, absent _ankle_ reflexes, dry skin,
+        a(n) fine tremor, lid lag, truncal obesity, callus of the _great toe_, reduced _foot_ sensation
     """),
     "oncology": _rows("""
-        palpable _breast_ mass, _axillary_ adenopathy, hepatosplenomegaly=HSM, mucositis, cachexia,
-        _supraclavicular_ node, neutropenia, pancytopenia, _malignant pleural_ effusion, alopecia,
-        lytic _skull_ lesions
+        a(n) palpable _breast_ mass, _axillary_ adenopathy, hepatosplenomegaly=HSM, mucositis, cachexia, a(n) _supraclavicular_ node, alopecia,
+        _port site_ redness, _hand_ peeling, temporal wasting, _neck_ fullness, a(n) firm _prostate_ nodule
     """),
     "gastroenterology": _rows("""
-        rebound tenderness, guarding, ascites, hepatomegaly, _abdominal_ distention, asterixis,
-        spider angiomata, _gallbladder_ wall thickening, _umbilical_ hernia, _colonic_ polyps
+        rebound tenderness, guarding, ascites, hepatomegaly, _abdominal_ distention, asterixis, spider angiomata, shifting dullness,
+        a(n) _umbilical_ hernia, _perianal_ fistula, a(n) positive Murphy sign, _right lower quadrant_ tenderness=RLQ tenderness
     """),
     "nephrology": _rows("""
-        hydronephrosis, proteinuria, _costovertebral angle_ tenderness=CVA tenderness,
-        _periorbital_ edema, _renal_ cyst, anasarca, volume overload, small echogenic _kidneys_,
-        azotemia
+        _costovertebral angle_ tenderness=CVAT, _periorbital_ edema, anasarca, volume overload, uremic frost, _flank_ tenderness,
+        a(n) _suprapubic_ mass, a(n) distended _bladder_, _sacral_ edema, a(n) pericardial rub
     """),
     "orthopaedics": _rows("""
-        _joint_ effusion, crepitus, _medial joint line_ tenderness, _quadriceps_ atrophy,
-        antalgic gait, joint space narrowing, deformity, _paraspinal muscle_ spasm,
-        limited abduction, ecchymosis
+        a(n) _joint_ effusion, crepitus, _medial joint line_ tenderness, _quadriceps_ atrophy, a(n) antalgic gait, varus deformity,
+        _paraspinal muscle_ spasm, limited abduction, ecchymosis, laxity of the _knee_, _trochanteric_ tenderness, _thenar_ wasting
     """),
     "psychiatry": _rows("""
-        flat affect, pressured speech, psychomotor agitation, delusions, flight of ideas,
-        poor insight, tearfulness, disorganized thinking, superficial _forearm_ lacerations
+        flat affect, pressured speech, psychomotor agitation, delusions, flight of ideas, poor insight, tearfulness, disorganized thinking,
+        superficial _forearm_ lacerations, poor eye contact, restlessness, blunted affect
     """),
     "neurology": _rows("""
-        nystagmus, ataxia, hyperreflexia, pronator drift, _left facial_ weakness, cogwheel rigidity,
-        _white matter_ lesions, aphasia, _cerebral_ atrophy, papilledema, hemianopia
+        nystagmus, ataxia, hyperreflexia, pronator drift, _left facial_ weakness, cogwheel rigidity, aphasia, papilledema, hemianopia,
+        a(n) shuffling gait, _right arm_ drift, ptosis, clonus, _tongue_ deviation
     """),
     "infection": _rows("""
-        erythema, warmth, _tonsillar_ exudates, fluctuance, petechiae, _cervical_ lymphadenopathy,
-        _oral_ thrush, nuchal rigidity, induration, leukocytosis
+        erythema, warmth, _tonsillar_ exudates, fluctuance, petechiae, _cervical_ lymphadenopathy, _oral_ thrush, nuchal rigidity, induration,
+        purulent drainage, crepitus, a(n) draining _sinus tract_, lymphangitic streaking, _tympanic membrane_ redness
     """),
 }
 
 PARTS: Mapping[str, tuple[str, ...]] = {
     "general": _rows("arm, leg, shoulder, knee, hand, foot, eye, ear"),
-    "cardiology": _rows("chest, arm, jaw, calf, leg, ankle, shoulder, groin"),
-    "pulmonology": _rows("chest, upper lobe, lower lobe, lung base, lung apex, hemithorax, rib cage, sinus"),
-    "endocrinology": _rows("foot, great toe, thyroid lobe, adrenal gland, heel, eye, hand, forefoot"),
-    "oncology": _rows("breast, axilla, lung, kidney, adrenal gland, tonsil, hepatic lobe, iliac bone"),
-    "gastroenterology": _rows("lower quadrant, upper quadrant, flank, groin, colon, hepatic lobe, abdomen"),
-    "nephrology": _rows("kidney, flank, ureter, renal pelvis, groin, lower abdomen"),
-    "orthopaedics": _rows(
-        "knee, hip, shoulder, elbow, wrist, ankle, thumb, heel, thigh, index finger, forearm, hamstring"
-    ),
-    "psychiatry": _rows("wrist, forearm, hand, thigh, temple"),
-    "neurology": _rows("arm, leg, hand, face, temple, frontal lobe, parietal lobe, foot, thalamus, eye"),
-    "infection": _rows("foot, leg, ear, tonsil, groin, forearm, elbow, lower leg, cheek, maxillary sinus"),
+    "cardiology": _rows("arm, jaw, calf, leg, ankle, shoulder, chest, foot, thigh"),
+    "pulmonology": _rows("chest, rib cage, flank, shoulder, calf, ear, lower chest"),
+    "endocrinology": _rows("foot, great toe, heel, eye, hand, forefoot, wrist, neck"),
+    "oncology": _rows("breast, axilla, flank, hip, rib cage, arm, neck, groin, chest wall"),
+    "gastroenterology": _rows("lower quadrant, upper quadrant, flank, groin, lower abdomen, subcostal area"),
+    "nephrology": _rows("flank, groin, lower abdomen, foot, leg, ankle, forearm"),
+    "orthopaedics": _rows("""
+        knee, hip, shoulder, elbow, wrist, ankle, thumb, heel, thigh, index finger, forearm, hamstring, buttock, big toe
+    """),
+    "psychiatry": _rows("wrist, forearm, hand, leg, temple, jaw"),
+    "neurology": _rows("arm, leg, hand, face, temple, foot, eye, cheek, eyelid"),
+    "infection": _rows("foot, leg, ear, tonsil, groin, forearm, elbow, lower leg, cheek, eye"),
 }
 SIDES = ("left", "right", "left", "right", "bilateral")
-COMPLAINTS = _rows(
-    "pain, swelling, numbness, stiffness, weakness, discomfort, tenderness, soreness, tightness, cramping, redness, bruising"
+PAINS = _rows(
+    "pain, swelling, numbness, stiffness, weakness, discomfort, tenderness, cramping, redness, bruising"
 )
-LESIONS = _rows(
-    "mass, nodule, lesion, cyst, abscess, calcification, collection, hematoma, fracture, effusion"
-)
+COMPLAINTS: Mapping[str, tuple[str, ...]] = {
+    "eye": _rows("pain, redness, irritation, itching, swelling, discharge"),
+    "eyelid": _rows("drooping, swelling, twitching, weakness"),
+    "ear": _rows("pain, fullness, ringing, discharge, itching"),
+    "face": _rows("numbness, weakness, tingling, pain, swelling"),
+    "temple": _rows("pain, tenderness, throbbing, pressure"),
+    "jaw": _rows("pain, tightness, discomfort, clenching"),
+    "cheek": _rows("pain, numbness, swelling, tenderness"),
+    "tonsil": _rows("pain, swelling, soreness"),
+    **{
+        part: _rows("pain, tightness, discomfort, soreness, tenderness")
+        for part in ("chest", "rib cage", "lower chest", "chest wall", "flank", "groin", "axilla", "neck")
+    },
+    **{
+        part: _rows("pain, tenderness, cramping, discomfort, fullness")
+        for part in ("lower quadrant", "upper quadrant", "lower abdomen", "subcostal area")
+    },
+    "breast": _rows("pain, tenderness, swelling, redness, soreness"),
+}
+"""Complaints of the parts that do not have the usual PAINS."""
+
 DEGREES = (
     "mild",
     "moderate",
@@ -237,17 +250,7 @@ DEGREES = (
     "marked",
     "mild to moderate",
 )
-TRENDS = (
-    "worsening",
-    "intermittent",
-    "persistent",
-    "new",
-    "recurrent",
-    "acute",
-    "chronic",
-    "progressive",
-    "occasional",
-)
+TRENDS = _rows("worsening, intermittent, persistent, new, recurrent, acute, chronic, progressive, occasional")
 RELATIVES = (
     "mother",
     "father",

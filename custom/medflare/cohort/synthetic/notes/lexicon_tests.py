@@ -98,7 +98,7 @@ LABS: Mapping[str, tuple[str, ...]] = {
         vitamin B12 level=B12; 110 890 0; pg/mL; 200-900
         phenytoin level; 3 31 0; mcg/mL; 10-20
         MMSE score=MMSE; 11 30 0; ; 27-30
-        NIH stroke scale=NIHSS; 0 22 0; ; 0-0
+        NIH stroke scale=NIHSS; 0 22 0; ; 0
         CSF protein; 22 190 0; mg/dL; 15-45
         opening pressure=OP; 9 38 0; cm H2O; 10-20
     """),
@@ -114,106 +114,121 @@ LABS: Mapping[str, tuple[str, ...]] = {
 
 STUDIES: Mapping[str, tuple[str, ...]] = {
     "general": _rows("""
-        chest x-ray=CXR, urinalysis=UA, complete blood count=CBC, electrocardiogram=EKG=ECG,
-        ultrasound of the abdomen=abd US, basic metabolic panel=BMP,
-        CT of the abdomen and pelvis=CT A/P, physical examination=exam
+        urinalysis=UA, complete blood count=CBC, basic metabolic panel=BMP, electrocardiogram=EKG=ECG, lipid panel=FLP, liver panel=LFTs,
+        chest x-ray=CXR, coagulation panel=coags
     """),
     "cardiology": _rows("""
-        echocardiogram=echo=TTE, stress test=ETT, coronary angiogram=cath, Holter monitor=Holter,
-        cardiac MRI=CMR, tilt table test, nuclear stress test=MIBI, carotid duplex
+        stress test=ETT, tilt table test, cardiac enzyme panel, telemetry, ankle-brachial index=ABI, echocardiogram=echo, event monitor
     """),
     "pulmonology": _rows("""
-        chest CT=CT chest, pulmonary function tests=PFTs, arterial blood gas=ABG, sputum culture,
-        bronchoscopy=bronch, sleep study=PSG, six-minute walk test=6MWT,
-        CT angiogram of the chest=CTA chest
+        sputum culture, sleep study=PSG, six-minute walk test=6MWT, arterial blood gas=ABG, methacholine challenge, D-dimer assay, peak flow
     """),
     "endocrinology": _rows("""
-        thyroid ultrasound=thyroid US, DEXA scan=DEXA, dilated eye examination,
-        dexamethasone suppression test, monofilament test, fine needle aspiration=FNA,
-        pituitary MRI, oral glucose tolerance test=OGTT
+        oral glucose tolerance test=OGTT, dexamethasone suppression test=DST, monofilament test, fine needle aspiration=FNA, thyroid panel,
+        urine microalbumin, hormone panel
     """),
     "oncology": _rows("""
-        PET scan=PET, mammogram=mammo, bone marrow biopsy=BMBx, CT-guided biopsy, bone scan,
-        tumor markers, flow cytometry, restaging CT, core needle biopsy=CNB, HER2 testing
+        bone scan, flow cytometry, sentinel node biopsy=SLNB, tumor marker panel, genetic test, serum electrophoresis=SPEP, Pap smear
     """),
     "gastroenterology": _rows("""
-        colonoscopy=c-scope, upper endoscopy=EGD, stool culture, liver biopsy,
-        abdominal ultrasound=RUQ US, MRCP, capsule endoscopy, hydrogen breath test, barium swallow
+        stool culture, hydrogen breath test, capsule endoscopy, hepatitis panel, stool guaiac test=FOBT, celiac panel, colonoscopy=c-scope
     """),
     "nephrology": _rows("""
-        renal ultrasound=renal US, kidney biopsy, 24-hour urine collection=24h urine,
-        urine culture=UCx, renal angiogram, urine sediment, CT urogram
+        urine sediment, 24-hour urine collection=24h urine, urine culture=UCx, complement panel, ANCA titer, renal ultrasound=renal US
     """),
     "orthopaedics": _rows("""
-        MRI of the lumbar spine=L-spine MRI, x-rays of the pelvis=pelvis XR, Lachman test,
-        straight leg raise=SLR, joint aspiration, nerve conduction study=NCS, McMurray test,
-        Phalen test, gait analysis
+        Lachman test, straight leg raise=SLR, joint aspiration, McMurray test, Phalen test, Spurling test, neurovascular examination,
+        impingement test
     """),
     "psychiatry": _rows("""
-        mental status examination=MSE, urine drug screen=UDS, toxicology screen=tox screen,
-        cognitive testing, suicide risk assessment, neuropsychological testing, sleep diary
+        urine drug screen=UDS, toxicology screen=tox screen, cognitive testing, pregnancy test=UPT, thyroid panel, mood questionnaire
     """),
     "neurology": _rows("""
-        MRI of the brain=MRI brain, lumbar puncture=LP, EEG, head CT=CTH, electromyography=EMG,
-        CT angiogram of the neck=CTA neck, visual evoked potentials=VEP, Romberg test
+        lumbar puncture=LP, Romberg test, visual evoked potentials=VEP, EEG, gait testing, cranial nerve examination, oligoclonal band assay
     """),
     "infection": _rows("""
-        blood cultures=BCx, urine culture=UCx, rapid strep test=RST, wound culture=WCx, monospot,
-        PPD, hepatitis panel, Gram stain, respiratory viral panel=RVP
+        rapid strep test=RST, monospot, PPD, hepatitis panel, Gram stain, respiratory viral panel=RVP, stool toxin assay, Lyme titer
+    """),
+}
+"""Tests that are told with a result in a word ("negative"); those with findings are in `lexicon_imaging`."""
+
+OPERATIONS: Mapping[str, tuple[str, ...]] = {
+    "general": _rows("""
+        appendectomy=appy, cholecystectomy=chole, hernia repair, tonsillectomy, hysterectomy, cataract surgery, tubal ligation, septoplasty
+    """),
+    "cardiology": _rows("""
+        coronary artery bypass grafting=CABG, pacemaker placement=PPM, cardioversion=DCCV, stent placement=PCI, catheter ablation,
+        aortic valve replacement=AVR, cardiac catheterization=cath, balloon angioplasty=PTCA, mitral valve repair=MVR
+    """),
+    "pulmonology": _rows("""
+        intubation, thoracentesis, chest tube placement, left lower lobectomy=LLL lobectomy, lung volume reduction=LVRS, tracheostomy=trach,
+        pleurodesis, mediastinoscopy
+    """),
+    "endocrinology": _rows("""
+        thyroidectomy, radioactive iodine ablation=RAI, parathyroidectomy, gastric bypass, laser photocoagulation, adrenalectomy,
+        transsphenoidal surgery=TSS, toe amputation
+    """),
+    "oncology": _rows("""
+        mastectomy, lumpectomy, stem cell transplant=SCT, port placement, right hemicolectomy, radical prostatectomy, wide excision,
+        axillary dissection=ALND, debulking surgery, partial nephrectomy
+    """),
+    "gastroenterology": _rows("""
+        ERCP, variceal banding, paracentesis, bowel resection, colostomy, liver transplantation=OLT, feeding tube placement=PEG, polypectomy,
+        fundoplication, hemorrhoid banding
+    """),
+    "nephrology": _rows("""
+        kidney transplantation=DDRT, AV fistula creation=AVF, ureteral stent placement, lithotripsy=ESWL, cystoscopy, nephrostomy tube placement,
+        dialysis catheter placement
+    """),
+    "orthopaedics": _rows("""
+        total knee arthroplasty=TKA, total hip arthroplasty=THA, open reduction and internal fixation=ORIF, arthroscopy=scope, spinal fusion,
+        carpal tunnel release=CTR, epidural steroid injection=ESI, rotator cuff repair=RCR, meniscectomy, laminectomy
+    """),
+    "psychiatry": _rows("""
+        electroconvulsive therapy=ECT, inpatient detoxification=detox, transcranial magnetic stimulation=TMS, residential treatment
+    """),
+    "neurology": _rows("""
+        thrombectomy, deep brain stimulation=DBS, craniotomy, carotid endarterectomy=CEA, shunt placement=VPS, aneurysm coiling,
+        occipital nerve block, burr hole drainage
+    """),
+    "infection": _rows("""
+        incision and drainage=I&D, debridement, tonsillectomy, PICC line placement=PICC, sinus surgery=FESS, toe amputation, ear tube placement,
+        valve replacement
     """),
 }
 
-REGIONS = ("knee", "hip", "shoulder", "wrist", "ankle", "foot", "hand", "elbow")
-MODALITIES = ("MRI", "CT", "x-ray", "ultrasound")
-
-TREATMENTS: Mapping[str, tuple[str, ...]] = {
-    "general": _rows("""
-        physical therapy=PT, appendectomy=appy, oxygen=O2, intravenous fluids=IVF, a low-salt diet,
-        blood transfusion=PRBC transfusion, wound care, weight loss, cholecystectomy=chole,
-        smoking cessation, hernia repair, hysterectomy
-    """),
-    "cardiology": _rows("""
-        coronary artery bypass grafting=CABG, pacemaker placement=PPM, cardioversion=DCCV,
-        stent placement=PCI, catheter ablation, aortic valve replacement=AVR,
-        cardiac rehabilitation=cardiac rehab, cardiac catheterization=cath
-    """),
-    "pulmonology": _rows("""
-        intubation, mechanical ventilation=vent, thoracentesis, chest tube placement=CT placement,
-        CPAP, pulmonary rehabilitation=pulm rehab, nebulizer treatment=nebs, left lower lobectomy
-    """),
-    "endocrinology": _rows("""
-        thyroidectomy, radioactive iodine ablation=RAI, diabetic education, parathyroidectomy,
-        gastric bypass, insulin pump therapy, laser photocoagulation, a diabetic diet
-    """),
-    "oncology": _rows("""
-        chemotherapy=chemo, radiation therapy=XRT, mastectomy, lumpectomy, stem cell transplant=SCT,
-        port placement, hemicolectomy, radical prostatectomy, palliative care, sentinel node biopsy
-    """),
-    "gastroenterology": _rows("""
-        ERCP, variceal banding, paracentesis, bowel resection, colostomy, a gluten-free diet,
-        bowel rest, liver transplantation, feeding tube placement=PEG placement, polypectomy
-    """),
-    "nephrology": _rows("""
-        hemodialysis=HD, peritoneal dialysis, kidney transplantation, AV fistula creation,
-        ureteral stent placement, lithotripsy, fluid restriction, Foley catheter placement,
-        a low-potassium diet
-    """),
-    "orthopaedics": _rows("""
-        total knee arthroplasty=TKA, total hip arthroplasty=THA,
-        open reduction and internal fixation=ORIF, arthroscopy, casting, splinting,
-        epidural steroid injection=ESI, spinal fusion, a knee brace, carpal tunnel release
-    """),
-    "psychiatry": _rows("""
-        cognitive behavioral therapy=CBT, psychotherapy, electroconvulsive therapy=ECT,
-        inpatient detoxification=detox, group therapy, family counseling, mindfulness training,
-        light therapy
-    """),
-    "neurology": _rows("""
-        thrombectomy, speech therapy, occupational therapy=OT, deep brain stimulation=DBS,
-        craniotomy, plasma exchange=PLEX, carotid endarterectomy=CEA, gait training, nerve block
-    """),
-    "infection": _rows("""
-        incision and drainage=I&D, debridement, tonsillectomy, isolation, PICC line placement=PICC,
-        tetanus vaccination, dressing changes, amputation of the toe, sinus surgery
-    """),
+THERAPIES: Mapping[str, tuple[str, ...]] = {
+    "general": _rows(
+        "physical therapy=PT, intravenous fluids=IVF, supplemental oxygen=O2, dietary counseling, smoking cessation"
+    ),
+    "cardiology": _rows(
+        "cardiac rehabilitation=cardiac rehab, compression stockings=TEDs, low-salt diet, anticoagulation=AC, rate control"
+    ),
+    "pulmonology": _rows(
+        "CPAP, pulmonary rehabilitation=pulm rehab, nebulizer treatment=nebs, home oxygen=home O2, chest physiotherapy"
+    ),
+    "endocrinology": _rows(
+        "diabetic education, insulin pump therapy, diabetic diet, foot care, carbohydrate counting"
+    ),
+    "oncology": _rows(
+        "chemotherapy=chemo, radiation therapy=XRT, palliative care, hormonal therapy, blood transfusion=PRBCs"
+    ),
+    "gastroenterology": _rows(
+        "bowel rest=NPO, gluten-free diet=GFD, parenteral nutrition=TPN, clear liquid diet=CLD, tube feeding"
+    ),
+    "nephrology": _rows(
+        "hemodialysis=HD, peritoneal dialysis, fluid restriction, low-potassium diet, bladder training"
+    ),
+    "orthopaedics": _rows(
+        "casting, splinting, knee brace, home exercises=HEP, aquatic therapy, ice packs=ice, sling immobilization"
+    ),
+    "psychiatry": _rows(
+        "cognitive behavioral therapy=CBT, psychotherapy, group therapy, family counseling, mindfulness training"
+    ),
+    "neurology": _rows(
+        "speech therapy, occupational therapy=OT, gait training, plasma exchange=PLEX, vestibular rehabilitation"
+    ),
+    "infection": _rows(
+        "wound care, contact isolation, dressing changes, sitz baths, antibiotic therapy=abx, saline rinses"
+    ),
 }

@@ -15,7 +15,10 @@ from medflare.cohort.records import Entity, Relation
 
 RELATION = "hasAttr"
 _OPEN = re.compile(r"\[([a-z_]+) (>?)([^|\[\]]+)\|")
-_ARTICLE = re.compile(r"\b([Aa])_n ((?:\[[^|\[\]]*\|)*)(\w)")
+_ARTICLE = re.compile(r"\b([Aa])\(n\) ((?:\[[^|\[\]]*\|)*)([\w-]+)")
+_SPOKEN = re.compile(
+    r"(?!HIDA|MIBI)([aeioAEIO][a-z]|u[lnmrp][^i]|[AEFHILMNORSX](?![a-z])[A-Z0-9-]|8\d?(?!\d)|1[18](?!\d)|x-|[aeio]\b)"
+)
 
 
 @dataclass(slots=True)
@@ -92,5 +95,5 @@ def _joined(spans: list[tuple[int, int]], text: str) -> list[tuple[int, int]]:
 
 
 def _article(found: re.Match[str]) -> str:
-    article, marks, letter = found.groups()
-    return f"{article}{'n' if letter in 'aeioAEIO' else ''} {marks}{letter}"
+    article, marks, word = found.groups()
+    return f"{article}{'n' if _SPOKEN.match(word) else ''} {marks}{word}"

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared rules for what is ordered: tests with values, examinations, treatments and prescriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .grammar import Rule, Writer, marked
+from .lexicon_drugs import DRUGS
+from .lexicon_imaging import IMAGING
+from .lexicon_tests import LABS, OPERATIONS, STUDIES, THERAPIES
+
+_MASS = (
+    *("testing", "cytometry", "telemetry", "flow", "electrophoresis", "sediment", "elastase"),
+    *("CK", "TSH", "PPD", "uric acid", "biopsy of the liver"),
+)
+
+
+def lab(writer: Writer, key: str) -> str:
+    """A laboratory test with its value in the pattern of the house (`lab_form`)."""
+    names, limits, unit, reference = (part.strip() for part in writer.entry(LABS).split(";"))
+    low, high, digits = limits.split()
+    value = f"{writer.rng.uniform(float(low), float(high)):.{digits}f}"
+    value += f"{unit}" if unit == "%" else f" {unit}" if unit and writer.chance(writer.profile.units) else ""
+    pattern = writer.expand(writer.pick(writer.rules["lab_form"]), key)  # type: ignore[arg-type]
+    for token, text in (("NAME", writer.form(names)), ("VALUE", value), ("RANGE", reference)):
+        pattern = pattern.replace(token, text)
+    return pattern
+
+
+def lab_name(writer: Writer, key: str) -> str:
+    return f"[test {key}|{writer.form(writer.entry(LABS).split(';')[0])}]"
+
+
+def study(writer: Writer, key: str) -> str:
+    """A test told with a result in a word."""
+    return _named(writer, writer.entry(STUDIES), key)
+
+
+def a_study(writer: Writer, key: str) -> str:
+    return _named(writer, writer.entry(STUDIES), key, article="a(n) ")
+
+
+def image(writer: Writer, key: str) -> str:
+    """An examination with findings; `seen` and `unseen` speak of it."""
+    writer.image = writer.entry(IMAGING)
+    return _named(writer, writer.image.split("|")[0], key)
+
+
+def an_image(writer: Writer, key: str) -> str:
+    writer.image = writer.entry(IMAGING)
+    return _named(writer, writer.image.split("|")[0], key, article="a(n) ")
+
+
+def workup(writer: Writer, key: str) -> str:
+    return _named(writer, writer.workup, key, article="a(n) ")
+
+
+def _named(writer: Writer, names: str, key: str, article: str = "") -> str:
+    """A test with an article where its name takes one."""
+    name = writer.expand(writer.form(names.strip()), key)
+    writer.plural = name.endswith("s") and not name.endswith(("sis", "gas"))
+    bare = writer.plural or name.endswith(_MASS)
+    return f"[test {key}|{'' if bare else article}{name}]"
+
+
+def vitals(writer: Writer, key: str) -> str:
+    """Two to four vital signs with values, in the names and pattern of the house."""
+    rng = writer.rng
+    systolic = int(rng.integers(88, 186))
+    celsius = rng.uniform(36.1, 39.6)
+    unit = writer.pick(writer.rules["degrees"])  # type: ignore[arg-type]
+    degrees = f"{celsius:.1f}" if "C" in unit else f"{celsius * 1.8 + 32:.1f}"
+    values = {
+        "bp": f"{systolic}/{int(systolic * rng.uniform(0.52, 0.68))}",
+        "pulse": str(int(rng.integers(48, 128))),
+        "temp": degrees + (f" {unit}" if unit.startswith("deg") else unit),
+        "breaths": str(int(rng.integers(12, 28))),
+        "oxygen": f"{int(rng.integers(86, 101))}%",
+        "weight": f"{int(rng.integers(48, 118))} kg",
+    }
+    count = int(rng.integers(2, 5))
+    chosen = [list(values)[int(i)] for i in sorted(rng.permutation(len(values))[:count])]
+    parts = []
+    for number, name in enumerate(chosen):
+        pattern = writer.expand(writer.pick(writer.rules["vital_form"]), f"{key}v{number}")  # type: ignore[arg-type]
+        label = writer.pick(writer.rules[f"vital_{name}"])  # type: ignore[arg-type]
+        parts.append(pattern.replace("NAME", label).replace("VALUE", values[name]))
+    return ", ".join(parts)
+
+
+def operation(writer: Writer, key: str) -> str:
+    return f"[treatment {key}|{writer.form(writer.entry(OPERATIONS))}]"
+
+
+def therapy(writer: Writer, key: str) -> str:
+    return f"[treatment {key}|{writer.form(writer.entry(THERAPIES))}]"
+
+
+def drug(writer: Writer, key: str) -> str:
+    names, *_, writer.indication = writer.entry(DRUGS, borrow=0.25).split(";")
+    writer.indication = writer.indication.strip()
+    return f"[drug {key}|{writer.form(names)}]"
+
+
+def prescription(writer: Writer, key: str) -> str:
+    """A drug as it is ordered, one that was not named before."""
+    writer.order = writer.entry(DRUGS, borrow=0.25)
+    return ordered(writer, key)
+
+
+def treated(writer: Writer, key: str) -> str:
+    """A problem that is under treatment; `ordered` is the drug."""
+    writer.order = writer.entry(DRUGS, borrow=0.25)
+    names = writer.order.split(";")[-1].strip()
+    return f"[problem {key}|{marked(writer.form(names), key)}]"
+
+
+def ordered(writer: Writer, key: str) -> str:
+    """The order in hand; `rx_form` of the house says in which sequence its modifiers come."""
+    house = writer.profile.house
+    columns = [column.strip() for column in writer.order.split(";")]
+    names, strengths, form, route, often, writer.indication = columns
+    pattern = writer.expand(writer.pick(writer.rules["rx_form"]), key)  # type: ignore[arg-type]
+    strength = ""
+    if strengths:
+        numbers, _, unit = strengths.partition(" ")
+        label = "dosage" if unit in ("units", "mL") else "strength"
+        strength = f"[{label} >{key}|{writer.pick(numbers.split(','))} {unit}]"
+    shown = house.form.get(form, (form,))
+    dose = house.form.get(f"dose {form}", ())
+    taken = f"[form >{key}|{writer.pick(shown)}]"
+    if dose and "[dosage" not in strength and writer.chance(0.35):
+        number, _, noun = writer.pick(dose).partition(" ")
+        taken = f"[dosage >{key}|{number}] [form >{key}|{noun}]"
+    filled = {
+        "NAME": f"[drug {key}|{writer.form(names)}]",
+        "STRENGTH": strength,
+        "FORM": taken if writer.chance(writer.profile.forms) or not strength else "",
+        "ROUTE": f"[route >{key}|{writer.pick(house.route[route])}]",
+        "OFTEN": f"[frequency >{key}|{writer.pick(house.frequency[often])}]",
+    }
+    for token, text in filled.items():
+        pattern = pattern.replace(token, text)
+    return " ".join(pattern.split()).replace(" ,", ",")
+
+
+ORDERS: Mapping[str, Rule] = {
+    "lab": lab,
+    "lab_name": lab_name,
+    "study": study,
+    "a_study": a_study,
+    "image": image,
+    "an_image": an_image,
+    "workup": workup,
+    "was": lambda writer, key: "were" if writer.plural else "was",
+    "vitals": vitals,
+    "operation": operation,
+    "therapy": therapy,
+    "drug": drug,
+    "prescription": prescription,
+    "treated": treated,
+    "ordered": ordered,
+}
