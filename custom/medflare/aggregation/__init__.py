@@ -15,11 +15,22 @@ from medflare.aggregation.base import AggregationRule
 from medflare.errors import ConfigError
 
 RULES: dict[str, str] = {
+    "bulyan": "medflare.aggregation.bulyan:Bulyan",
     "factors": "medflare.aggregation.weighted_mean:WeightedMean",
+    "fedadam": "medflare.aggregation.fedopt:FedAdam",
+    "fedavgm": "medflare.aggregation.fedopt:FedAvgM",
+    "fedyogi": "medflare.aggregation.fedopt:FedYogi",
     "freeze_a": "medflare.aggregation.lora:FreezeA",
+    "geometric_median": "medflare.aggregation.geometric_median:GeometricMedian",
     "influence": "medflare.aggregation.influence:Influence",
+    "krum": "medflare.aggregation.krum:Krum",
+    "l_fedavg": "medflare.aggregation.l_fedavg:LossFedAvg",
     "lora_product_svd": "medflare.aggregation.lora:LoraProductSvd",
     "lora_stack": "medflare.aggregation.lora:LoraStack",
+    "median": "medflare.aggregation.median:Median",
+    "medoid": "medflare.aggregation.medoid:Medoid",
+    "multi_krum": "medflare.aggregation.krum:MultiKrum",
+    "trimmed_mean": "medflare.aggregation.trimmed_mean:TrimmedMean",
     "weighted_mean": "medflare.aggregation.weighted_mean:WeightedMean",
 }
 """Rule name -> `module:Class`. `factors` is FedAvg, under the name it has for LoRA in algorithms.md 1.4."""

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bulyan: repeated Krum, then a mean around the median in each coordinate (El Mhamdi et al. 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from medflare.aggregation.krum import krum_scores
+from medflare.aggregation.median import median
+from medflare.aggregation.robust import ByzantineRule, coordinatewise, gram_matrix, squared_distances
+from medflare.learners.base import State
+
+
+def mean_around_median(values: Tensor, keep: int) -> Tensor:
+    """Mean of each column's `keep` values nearest to its median. values: (m, n). Returns (n)."""
+    nearest = (values - median(values)).abs().argsort(dim=0, stable=True)[:keep]
+    return values.gather(0, nearest).mean(dim=0)
+
+
+class Bulyan(ByzantineRule):
+    """Selects m − 2f updates, one Krum winner after the other; keeps m − 4f values of each coordinate."""
+
+    summary = "Bulyan: repeated Krum, then in each coordinate the mean of what is nearest to the median."
+    source = "El Mhamdi et al. 2018; algorithms.md 5.4, 10; VG-7"
+    least_of_f = (4, 3)
+
+    def combine(self, deltas: Sequence[State]) -> State:
+        selected = self._select(squared_distances(gram_matrix(deltas)), max(len(deltas) - 2 * self.f, 1))
+        sites = list(self._updates)
+        self._report["selected"] = sorted(sites[k] for k in selected)
+        keep = max(len(selected) - 2 * self.f, 1)
+        chosen = [deltas[k] for k in sorted(selected)]
+        return coordinatewise(chosen, lambda values: mean_around_median(values, keep))
+
+    def _select(self, distances: Tensor, count: int) -> list[int]:
+        left, selected = list(range(len(distances))), list[int]()
+        while len(selected) < count:
+            scores = torch.full((len(distances),), torch.inf, dtype=torch.float64)
+            scores[left] = krum_scores(distances[left][:, left], self.f)
+            winner = next(k for k in self.rank(scores) if k in left)
+            selected.append(winner)
+            left.remove(winner)
+        return selected

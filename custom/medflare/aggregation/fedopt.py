@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Server optimisers: FedAvgM, FedAdam, FedYogi (Hsu et al. 2019; Reddi et al. 2021; algorithms.md 7.4, 7.5).
+
+The mean change Δ stands in for a negative gradient. Only the sum is needed, but at a server that may read it.
+Counters and BatchNorm's running statistics are averaged, not stepped.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from medflare.aggregation.states import moved
+from medflare.aggregation.weighted_mean import WeightedMean
+from medflare.errors import UpdateError
+from medflare.learners.base import State
+
+BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+class ServerOptimiser(WeightedMean):
+    """θ⁺ = θ + step(Δ) with Δ = Σ w_k Δ_k; the moments are kept between rounds.
+
+    Args:
+        lr: η_s; tune it to updates of LoRA's size.
+        beta1: β1, of the first moment.
+        weighting: as in `WeightedMean`.
+    """
+
+    def __init__(
+        self,
+        lr: float = 1e-2,
+        beta1: float = 0.9,
+        weighting: Literal["examples", "tokens", "uniform"] = "examples",
+    ) -> None:
+        super().__init__(weighting)
+        if not lr > 0:
+            raise ValueError(f"lr is {lr}; expected a positive number.")
+        self.lr, self.beta1 = lr, _decay("beta1", beta1)
+        self.m: State = {}
+        self.v: State = {}
+
+    def finish(self) -> State:
+        change = self.mean()
+        for name, mean in change.items():
+            if self._global[name].is_floating_point() and not name.endswith(BUFFERS):
+                change[name] = self.step(name, mean)
+        return moved(self._global, change)
+
+    @abstractmethod
+    def step(self, name: str, mean: Tensor) -> Tensor:
+        """The change of one tensor from the sites' mean change; updates its moments."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"m": dict(self.m), "v": dict(self.v)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.m, self.v = ({n: x.clone() for n, x in state.get(key, {}).items()} for key in ("m", "v"))
+
+
+class FedAvgM(ServerOptimiser):
+    """m = β1 m + Δ; θ += η_s m."""
+
+    summary = "FedAvg with server momentum; needs only sums."
+    source = "Hsu, Qi and Brown 2019; algorithms.md 7"
+
+    def __init__(
+        self,
+        lr: float = 1.0,
+        beta1: float = 0.9,
+        weighting: Literal["examples", "tokens", "uniform"] = "examples",
+    ) -> None:
+        super().__init__(lr, beta1, weighting)
+
+    def step(self, name: str, mean: Tensor) -> Tensor:
+        self.m[name] = self.beta1 * self.m.get(name, torch.zeros_like(mean)) + mean
+        return self.lr * self.m[name]
+
+
+class FedAdam(ServerOptimiser):
+    """m = β1 m + (1−β1) Δ; v = β2 v + (1−β2) Δ²; θ += η_s m/(√v + ε), without bias correction."""
+
+    summary = "FedAdam: Adam at the server on the mean update; needs only sums."
+    source = "Reddi et al. 2021; algorithms.md 7.4"
+
+    def __init__(
+        self,
+        lr: float = 1e-2,
+        beta1: float = 0.9,
+        beta2: float = 0.99,
+        eps: float = 1e-3,
+        weighting: Literal["examples", "tokens", "uniform"] = "examples",
+    ) -> None:
+        super().__init__(lr, beta1, weighting)
+        if not eps > 0:
+            raise ValueError(f"eps is {eps}; expected a positive number.")
+        self.beta2, self.eps = _decay("beta2", beta2), eps
+
+    def step(self, name: str, mean: Tensor) -> Tensor:
+        none = torch.zeros_like(mean)
+        self.m[name] = self.beta1 * self.m.get(name, none) + (1 - self.beta1) * mean
+        self.v[name] = self.second_moment(self.v.get(name, none), mean.square())
+        if not torch.isfinite(self.v[name]).all():
+            raise UpdateError(
+                f"the second moment of '{name}' is no longer finite: its mean change reaches "
+                f"{float(mean.abs().max()):.3g}. An update is enormous: look at the losses in run.json."
+            )
+        return self.lr * self.m[name] / (self.v[name].sqrt() + self.eps)
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """v of this round from the last one's and Δ²."""
+        return self.beta2 * v + (1 - self.beta2) * square
+
+
+class FedYogi(FedAdam):
+    """FedAdam with v = v − (1−β2) Δ² sign(v − Δ²)."""
+
+    summary = "FedYogi: Yogi at the server on the mean update; needs only sums."
+    source = "Reddi et al. 2021; algorithms.md 7.5"
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        return v - (1 - self.beta2) * square * torch.sign(v - square)
+
+
+def _decay(name: str, value: float) -> float:
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} is {value}; expected 0 or more and less than 1.")
+    return value

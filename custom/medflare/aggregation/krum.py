@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Krum and Multi-Krum (Blanchard et al. 2017; algorithms.md 5.4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from medflare.aggregation.robust import ByzantineRule, gram_matrix, squared_distances, weighted
+from medflare.learners.base import State
+
+
+def krum_scores(distances: Tensor, f: int) -> Tensor:
+    """Sum of the m − f − 2 (at least one) smallest squared distances to the others (VG-8).
+
+    distances: (m, m). Returns (m); of a single site, 0.
+    """
+    m = len(distances)
+    if m == 1:
+        return torch.zeros(1, dtype=distances.dtype)
+    others = distances.masked_fill(torch.eye(m, dtype=torch.bool), math.inf)
+    return others.sort(dim=1).values[:, : max(m - f - 2, 1)].sum(dim=1)
+
+
+def unit_length(deltas: Sequence[State]) -> list[State]:
+    """Each update over its own norm, so that small movers are not favoured (VG-9)."""
+    out = []
+    for delta in deltas:
+        squares = [v.double().square().sum() for v in delta.values() if v.is_floating_point()]
+        norm = math.sqrt(float(sum(squares))) or 1.0
+        out.append({n: v.double() / norm for n, v in delta.items() if v.is_floating_point()})
+    return out
+
+
+class Krum(ByzantineRule):
+    """θ⁺ = θ + Δ_k of the site with the lowest score; f = 1 in paper 003.
+
+    Args:
+        directions: distances between updates of unit length.
+    """
+
+    summary = "Krum: the one update that is nearest to its neighbours."
+    source = "Blanchard et al. 2017; FedViT-GPT2 (paper 003); algorithms.md 5.4; VG-6 to VG-10"
+    least_of_f = (2, 3)
+
+    def __init__(self, f: int = 1, allow_unsafe: bool = False, directions: bool = False) -> None:
+        super().__init__(f, allow_unsafe)
+        self.directions = directions
+
+    def keeps(self, sites: int) -> int:
+        """How many updates are averaged."""
+        return 1
+
+    def combine(self, deltas: Sequence[State]) -> State:
+        compared = unit_length(deltas) if self.directions else deltas
+        scores = krum_scores(squared_distances(gram_matrix(compared)), self.f)
+        kept = self.rank(scores)[: self.keeps(len(deltas))]
+        sites = list(self._updates)
+        self._report["scores"] = dict(zip(sites, scores.tolist(), strict=True))
+        self._report["selected"] = sorted(sites[k] for k in kept)
+        return weighted(deltas, [float(k in kept) / len(kept) for k in range(len(deltas))])
+
+
+class MultiKrum(Krum):
+    """The plain mean of the `keep` updates with the lowest scores; by default m − f − 2 of them."""
+
+    summary = "Multi-Krum: mean of the updates that are nearest to their neighbours."
+
+    def __init__(
+        self, f: int = 1, allow_unsafe: bool = False, directions: bool = False, keep: int | None = None
+    ) -> None:
+        super().__init__(f, allow_unsafe, directions)
+        if keep is not None and keep < 1:
+            raise ValueError(f"keep is {keep}; expected at least one update.")
+        self.keep = keep
+
+    def keeps(self, sites: int) -> int:
+        return max(sites - self.f - 2, 1) if self.keep is None else min(self.keep, sites)

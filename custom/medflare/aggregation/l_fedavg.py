@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""L-FedAvg: weights from data and from validation losses (paper 003; algorithms.md 5.3)."""
+
+from __future__ import annotations
+
+import logging
+import math
+from statistics import median
+from typing import Any, Literal
+
+from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.states import moved, zeros
+from medflare.learners.base import State, Update
+
+_log = logging.getLogger(__name__)
+
+
+class LossFedAvg(AggregationRule):
+    """w_k = ω n_k/D + (1−ω) × loss term, D = Σ n_j.
+
+    Args:
+        omega: ω.
+        loss_weight: "normalised": the loss terms (1/ℓ_k) / Σ(1/ℓ_j), so that ω means what it says; "raw":
+            1/ℓ_k and then all w_k over their sum, as in the paper (VG-2).
+        loss_metric: the metric of an update that holds ℓ_k, the loss of the trained model on the site's own
+            validation data (VG-4, VG-5: self-reported, on different data).
+        floor: smallest ℓ that counts, else one near-zero loss takes the whole average (VG-3).
+
+    A loss that is missing, negative or not finite is replaced by the median of the others' terms, and named.
+    """
+
+    needs = "individual"
+    summary = "L-FedAvg: mean weighted by examples and by the inverse of the sites' validation losses."
+    source = "FedViT-GPT2 (paper 003); algorithms.md 5.3; VG-2 to VG-5"
+
+    def __init__(
+        self,
+        omega: float = 0.5,
+        loss_weight: Literal["normalised", "raw"] = "normalised",
+        loss_metric: str = "val_loss",
+        floor: float = 1e-3,
+    ) -> None:
+        if not 0 <= omega <= 1:
+            raise ValueError(f"omega is {omega}; expected 0 (losses alone) to 1 (examples alone).")
+        if loss_weight not in ("normalised", "raw"):
+            raise ValueError(f"loss_weight is '{loss_weight}'; expected 'normalised' or 'raw'.")
+        if not 0 < floor < math.inf:
+            raise ValueError(f"floor is {floor}; expected a positive loss.")
+        self.omega, self.loss_weight, self.loss_metric, self.floor = omega, loss_weight, loss_metric, floor
+
+    def begin(self, global_state: State) -> None:
+        self._global = global_state
+        self._by_data, self._by_loss, self._replaced = (zeros(global_state) for _ in range(3))
+        self._examples: dict[str, int] = {}
+        self._terms: dict[str, float] = {}
+        self._losses: dict[str, float] = {}
+
+    def add(self, site: str, update: Update) -> None:
+        """Three running sums are enough: by data, by loss, and of those whose term is known at the end."""
+        loss = float(update.metrics.get(self.loss_metric, math.nan))
+        self._examples[site] = update.examples
+        _add(self._by_data, update.delta, update.examples)
+        if math.isfinite(loss) and loss >= 0:
+            self._losses[site], self._terms[site] = loss, 1 / max(loss, self.floor)
+            _add(self._by_loss, update.delta, self._terms[site])
+        else:
+            _log.warning(
+                "L-FedAvg: %s of %s is %s; the median stands in for it.", self.loss_metric, site, loss
+            )
+            _add(self._replaced, update.delta, 1.0)
+
+    def finish(self) -> State:
+        if not self._examples:
+            raise ValueError("no update was added in this round.")
+        middle = median(self._terms.values()) if self._terms else 1.0
+        terms = {site: self._terms.get(site, middle) for site in self._examples}
+        data, losses = sum(self._examples.values()), sum(terms.values())
+        share = (1 - self.omega) / (losses if self.loss_weight == "normalised" else 1.0)
+        whole = self.omega + share * losses
+        self._shares = {
+            site: (self.omega * n / data + share * terms[site]) / whole for site, n in self._examples.items()
+        }
+        change = {}
+        for name, by_data in self._by_data.items():
+            by_loss = self._by_loss[name] + middle * self._replaced[name]
+            change[name] = (self.omega / data * by_data + share * by_loss) / whole
+        return moved(self._global, change)
+
+    def report(self) -> dict[str, Any]:
+        """`weights`: each site's w_k; `losses`: the ℓ_k that could be used; `replaced`: sites without one."""
+        replaced = sorted(set(self._examples) - set(self._losses))
+        return {"weights": self._shares, "losses": self._losses, "replaced": replaced}
+
+
+def _add(total: State, delta: State, weight: float) -> None:
+    for name, value in total.items():
+        value.add_(delta[name].to(value.dtype), alpha=weight)

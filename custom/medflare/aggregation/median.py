@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Coordinate-wise median (Yin et al. 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from medflare.aggregation.robust import RobustRule, coordinatewise
+from medflare.learners.base import State
+
+
+def median(values: Tensor) -> Tensor:
+    """(m, n) -> (n); of an even number the mean of the two in the middle, unlike torch.median."""
+    ordered, m = values.sort(dim=0).values, len(values)
+    return ordered[(m - 1) // 2] / 2 + ordered[m // 2] / 2
+
+
+class Median(RobustRule):
+    """In each coordinate the median over the sites, each of which counts once."""
+
+    summary = "Median: in each coordinate, over the sites."
+    source = "Yin et al. 2018; algorithms.md 10"
+
+    def combine(self, deltas: Sequence[State]) -> State:
+        return coordinatewise(deltas, median)

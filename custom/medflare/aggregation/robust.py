@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What robust rules share: they hold all updates of a round and compare them (algorithms.md 5.4, 10).
+
+None of them can work on masked or encrypted updates: distances and order statistics need each in the clear.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.states import accumulator_dtype, moved
+from medflare.errors import ConfigError
+from medflare.learners.base import State, Update
+
+BLOCK = 1 << 20
+"""Coordinates that are looked at together: 8 MiB of float64 for each site."""
+
+_log = logging.getLogger(__name__)
+
+
+def _blocks(updates: Sequence[State], name: str) -> Iterator[Tensor]:
+    """(sites, ≤ BLOCK) slices of one tensor in float64."""
+    rows = [update[name].reshape(-1) for update in updates]
+    for start in range(0, rows[0].numel(), BLOCK):
+        yield torch.stack([row[start : start + BLOCK].double() for row in rows])
+
+
+def gram_matrix(updates: Sequence[State]) -> Tensor:
+    """(m, m) inner products in float64 over all floating tensors, block by block (VG-10).
+
+    Each coordinate is centred on its median first: what updates have in common would drown their differences,
+    and unlike a mean the median stays where it is beside one enormous update.
+    """
+    total = torch.zeros(len(updates), len(updates), dtype=torch.float64)
+    for name, value in updates[0].items():
+        if value.is_floating_point():
+            for block in _blocks(updates, name):
+                centred = block - block.median(dim=0).values
+                total += centred @ centred.mT
+    return (total + total.mT) / 2
+
+
+def squared_distances(gram: Tensor) -> Tensor:
+    """(m, m) of ‖Δ_i − Δ_j‖² from `gram_matrix`, exactly symmetric."""
+    squares = gram.diagonal()
+    return (squares[:, None] + squares[None, :] - 2 * gram).clamp(min=0).fill_diagonal_(0)
+
+
+def coordinatewise(updates: Sequence[State], combine: Callable[[Tensor], Tensor]) -> State:
+    """A state from (m, n) -> (n) on every block of coordinates."""
+    out: State = {}
+    for name, value in updates[0].items():
+        parts = [combine(block) for block in _blocks(updates, name)]
+        flat = torch.cat(parts) if parts else torch.zeros(0)
+        out[name] = flat.reshape(value.shape).to(accumulator_dtype(value))
+    return out
+
+
+def weighted(updates: Sequence[State], weights: Sequence[float]) -> State:
+    """Σ w_k Δ_k; updates of weight 0 are left out, however large they are."""
+    chosen = [(w, update) for w, update in zip(weights, updates, strict=True) if w != 0]
+    rows = torch.tensor([w for w, _ in chosen], dtype=torch.float64)
+    return coordinatewise([update for _, update in chosen], lambda block: rows @ block)
+
+
+class RobustRule(AggregationRule):
+    """Collects a round's updates; `combine` makes one of them."""
+
+    needs = "individual"
+
+    def begin(self, global_state: State) -> None:
+        self._global, self._updates = global_state, dict[str, Update]()
+
+    def add(self, site: str, update: Update) -> None:
+        self._updates[site] = update
+
+    def finish(self) -> State:
+        if not self._updates:
+            raise ValueError("no update was added in this round.")
+        self._report: dict[str, Any] = {}
+        deltas = [{name: u.delta[name] for name in self._global} for u in self._updates.values()]
+        new = moved(self._global, self.combine(deltas))
+        self._updates = {}
+        return new
+
+    @abstractmethod
+    def combine(self, deltas: Sequence[State]) -> State:
+        """One change of the global state from the sites' (m of them, in order of `self._updates`)."""
+
+    def report(self) -> dict[str, Any]:
+        return dict(getattr(self, "_report", {}))
+
+    def rank(self, scores: Tensor) -> list[int]:
+        """Positions from the lowest score; ties go to more examples, then to the site's name (VG-7)."""
+        sites = list(self._updates)
+        key = [(float(s), -self._updates[site].examples, site) for s, site in zip(scores, sites, strict=True)]
+        return sorted(range(len(sites)), key=key.__getitem__)
+
+
+class ByzantineRule(RobustRule):
+    """A rule whose guarantee against f hostile sites needs a number of sites.
+
+    Args:
+        f: how many sites may send anything at all.
+        allow_unsafe: go on with fewer sites than the guarantee needs, with a warning (VG-6); else a
+            ConfigError ends the run.
+    """
+
+    least_of_f: tuple[int, int] = (0, 1)
+    """(a, b): the guarantee needs a·f + b sites."""
+
+    def __init__(self, f: int = 1, allow_unsafe: bool = False) -> None:
+        if isinstance(f, bool) or not isinstance(f, int) or f < 0:
+            raise ValueError(f"f is {f!r}; expected the number of hostile sites to withstand, 0 or more.")
+        self.f, self.allow_unsafe = f, allow_unsafe
+
+    def finish(self) -> State:
+        sites, least = len(self._updates), self.least_of_f[0] * self.f + self.least_of_f[1]
+        if 0 < sites < least:
+            self._unsafe(sites, least)
+        new = super().finish()
+        self._report |= {"f": self.f, "byzantine_guarantee": sites >= least}
+        return new
+
+    def _unsafe(self, sites: int, least: int) -> None:
+        found = f"{type(self).__name__} with f = {self.f} needs {least} accepted updates and has {sites}"
+        if not self.allow_unsafe:
+            raise ConfigError(
+                f"{found}. Let more sites take part and set the controller's min_accepted to {least}, or set "
+                'rule_settings: {"allow_unsafe": true} to go on without a Byzantine guarantee.'
+            )
+        _log.warning("%s: this round has no Byzantine guarantee.", found)

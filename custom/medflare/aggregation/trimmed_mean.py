@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Coordinate-wise trimmed mean (Yin et al. 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from medflare.aggregation.robust import ByzantineRule, coordinatewise
+from medflare.learners.base import State
+
+
+def trimmed_mean(values: Tensor, trim: int) -> Tensor:
+    """Mean of each column without its `trim` smallest and largest. (m, n) -> (n), m > 2·trim."""
+    return values.sort(dim=0).values[trim : len(values) - trim].mean(dim=0)
+
+
+class TrimmedMean(ByzantineRule):
+    """In each coordinate the mean without the f smallest and the f largest values."""
+
+    summary = "Trimmed mean: in each coordinate, without the f smallest and f largest values."
+    source = "Yin et al. 2018; algorithms.md 10"
+    least_of_f = (2, 1)
+
+    def combine(self, deltas: Sequence[State]) -> State:
+        trim = min(self.f, (len(deltas) - 1) // 2)
+        return coordinatewise(deltas, lambda values: trimmed_mean(values, trim))
