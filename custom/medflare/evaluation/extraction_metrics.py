@@ -36,7 +36,7 @@ QUICK = (
 NOT_SCORED = {
     "ner": "no note is annotated for entities and was searched for them",
     "re_gold": "no note is annotated for modifiers and was searched for those of its gold heads",
-    "re_e2e": "no note is annotated for modifiers and was searched for them end to end",
+    "re_e2e": "no note is annotated for entities and modifiers and was searched for them end to end",
     OUTPUTS: "the notes do not say how many outputs the model wrote",
 }
 SHOWN = 5  # differing documents that an error names

@@ -2,7 +2,8 @@
 """What every note adds to each score of extraction, so that scores can be resampled and compared.
 
 A document counts in a task that its annotation covers and that the model was asked for, and there only with
-the types annotated in it.
+the types annotated in it. Given heads need not be among these; end to end, where the model looks for heads
+itself, they must be, and the annotation must cover both tasks.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from medflare.evaluation.statistics import Array, Statistic
 
 TASKS = ("ner", "re_gold", "re_e2e")
 """Entities; modifiers of gold heads (comparable with the paper); modifiers of the heads the model found."""
+COVERED = {"ner": {"ner"}, "re_gold": {"re"}, "re_e2e": {"ner", "re"}}
+"""What a note's annotation must cover to count in a task."""
 OUTPUTS = "outputs"
 MATCHES = {"strict": strict_tally, "lenient": lenient_tally}
 F1 = RATIOS.index("f1")
@@ -70,7 +73,7 @@ def parts_of(documents: Sequence[ScoredDocument], types: Types = CLINICAL) -> di
 
 
 def _task_part(task: str, documents: Sequence[ScoredDocument], types: Types) -> Part:
-    covered = [item for item in documents if task.partition("_")[0] in item.tasks]
+    covered = [item for item in documents if COVERED[task].issubset(item.tasks)]
     asked = [(item, said) for item in covered if (said := _predicted(item, task)) is not None]
     sides = [
         (_scored(item, _gold(item, task), task, types), _scored(item, said, task, types))
@@ -100,7 +103,7 @@ def _scored(item: ScoredDocument, found: Sequence[Item], task: str, types: Types
         _check(item, one, task, types)
     if item.annotated is None:
         return list(found)
-    looked_for = set(item.annotated)
+    looked_for = set(item.annotated) | set(types.entities if task == "re_gold" else ())
     return [one for one in found if looked_for.issuperset(_labels(one))]
 
 

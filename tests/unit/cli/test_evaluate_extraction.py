@@ -111,7 +111,9 @@ def test_tables_name_types_roles_and_what_is_missing(run: Path) -> None:
         "generic, unseen",
     ):
         assert words in text
-    assert "a, b, all that took part, z: no note is annotated for modifiers" in " ".join(text.split())
+    assert "a, b, all that took part, z: no note is annotated for entities and modifiers" in " ".join(
+        text.split()
+    )
     assert max(map(len, text.splitlines())) <= 100
 
 

@@ -6,12 +6,15 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from medflare.cohort.inventory import ENTITY_TYPES, MODIFIERS
+from medflare.cohort.settings import CohortConfig, SiteConfig
+from medflare.cohort.site import load_cohort
 from medflare.errors import DataError
 from medflare.evaluation.extraction_metrics import (
     HEADLINE,
@@ -29,7 +32,7 @@ def at(start: int, end: int, label: str = "problem") -> Mention:
     return Mention(label, ((start, end),))
 
 
-def note(number: int = 0, **changes: Any) -> ScoredDocument:
+def note(number: int = 0, /, **changes: Any) -> ScoredDocument:
     facts: dict[str, Any] = {"note_id": f"n{number}", "site": "site-1", "adapter": "generic"}
     return ScoredDocument(**facts | changes)
 
@@ -136,6 +139,16 @@ def test_documents_count_only_in_their_tasks_and_where_the_model_was_asked() -> 
     assert not any(name.startswith("re_") for name in found.estimates)
 
 
+def test_given_heads_need_not_be_annotated_but_heads_that_the_model_looks_for_must() -> None:
+    link = Link(at(0, 5), at(6, 7, "bodyloc"))
+    said = {"gold_links": [link], "links_gold_heads": [link], "links_end_to_end": [link]}
+    modifiers_only = evaluate_extraction([note(tasks=("re",), annotated=("bodyloc",), **said)], replicates=5)
+    assert modifiers_only.counts["re_gold_strict"] == (1, 0, 0)
+    assert "re_e2e" in modifiers_only.skipped
+    another_head = evaluate_extraction([note(annotated=("drug", "bodyloc"), **said)], replicates=5)
+    assert another_head.counts["re_e2e_strict"] == (0, 0, 0)
+
+
 def test_end_to_end_needs_the_right_head() -> None:
     gold, moved = (Link(head, at(6, 7, "bodyloc")) for head in (at(0, 5), at(1, 5)))
     found = values([note(gold_links=[gold], links_gold_heads=[gold], links_end_to_end=[moved])])
@@ -203,6 +216,41 @@ def test_notes_of_one_patient_are_drawn_together() -> None:
     assert alone == evaluate_extraction(apart, replicates=300).estimates
     assert grouped["ner_strict_f1"].value == alone["ner_strict_f1"].value
     assert grouped["ner_strict_f1"] != alone["ner_strict_f1"]
+
+
+def mtsamples(folder: Path) -> list[ScoredDocument]:
+    """The public MTSamples annotation, predicted with every first code point missing where there are two."""
+    config = CohortConfig(format="brat", root=folder / "ie" / "mtsamples_brat")
+    found = []
+    for item in load_cohort(SiteConfig(cohort=(config,))).notes:
+        gold = {e.entity_id: Mention(e.label, e.spans) for e in item.entities}
+        short = {name: without_first(mention) for name, mention in gold.items()}
+        ends = [(relation.head, relation.tail) for relation in item.relations]
+        found.append(
+            note(
+                note_id=item.note_id,
+                gold_entities=[m for m in gold.values() if m.label in ENTITY_TYPES],
+                gold_links=[Link(gold[head], gold[tail]) for head, tail in ends],
+                predicted_entities=[short[k] for k, m in gold.items() if m.label in ENTITY_TYPES],
+                links_end_to_end=[Link(short[head], short[tail]) for head, tail in ends],
+            )
+        )
+    return found
+
+
+def without_first(mention: Mention) -> Mention:
+    (start, end), *rest = mention.spans
+    return Mention(mention.label, ((min(start + 1, end - 1), end), *rest))
+
+
+def test_mtsamples_cut_by_one_code_point_is_right_only_leniently(public_data: Path) -> None:
+    """Nested and overlapping annotation, 6,919 entities and 4,742 links; one-letter spans stay whole."""
+    found = evaluate_extraction(mtsamples(public_data), replicates=20)
+    assert found.counts["ner_lenient"] == (6919, 0, 0)
+    assert found.counts["re_e2e_lenient"] == (4742, 0, 0)
+    assert found.estimates["ner_strict_f1"].value < 0.01
+    assert [found.counts[f"ner_strict/{name}"].gold for name in ENTITY_TYPES] == [4059, 584, 1529, 747]
+    assert found.skipped["re_e2e/"] == "neither marked nor predicted: reference_range"
 
 
 def test_the_same_seed_gives_the_same_intervals() -> None:
