@@ -11,10 +11,10 @@ from itertools import pairwise
 Span = tuple[int, int]
 
 _END = re.compile(r"\r?\n|\r|[.!?]+[\"'”’)\]]*[ \t\u00a0]+")
-_LAST_WORD = re.compile(r"(\S+?)[.!?]+[\"'”’)\]]*\s*$")
 _LIST_NUMBER = re.compile(r"(?s:.*[:;,])?\s*\(?\d{1,2}")
 _OPENING = "\"'“‘(["
 _BULLETS = "-*•#"
+_REACH = 24  # characters before a mark that are looked at; no abbreviation is longer
 
 _NEVER_LAST = """
     dr drs mr mrs ms prof st vs versus no nos fig figs ref approx ca cf e.g i.e z.b eg ie viz incl resp
@@ -76,13 +76,13 @@ def _closes(text: str, begin: int, match: re.Match[str]) -> bool:
         return not text[match.start() - 1 : match.start()].isspace()
     if mark != ".":
         return True
-    last = _LAST_WORD.search(text, begin, match.end())
-    word = last.group(1).lstrip(_OPENING).lower() if last else ""
+    before = text[max(begin, match.start() - _REACH) : match.start()]
+    word = re.split(r"\s", before)[-1].lstrip(_OPENING).lower()
     if word in _NEVER or (len(word) == 1 and word.isalpha()):
         return False
     if word in _SELDOM:
         return opener[:1].isupper() and opener[1:2].islower()
-    return _LIST_NUMBER.fullmatch(text[begin : match.start()]) is None
+    return _LIST_NUMBER.fullmatch(before) is None
 
 
 def outside(borders: Iterable[int], kept: Sequence[Span]) -> list[int]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`medflare cohort inspect` on annotated notes: counts before and after mapping, losses, and skipped notes."""
+"""`medflare cohort inspect` on annotated notes: counts before and after mapping, losses, skipped notes."""
 
 from __future__ import annotations
 

@@ -95,6 +95,12 @@ def test_folders_name_the_split_else_it_is_made(tmp_path: Path) -> None:
     assert set(made) == {"train", "val", "test"}
 
 
+def test_files_that_begin_with_a_dot_are_no_notes(tmp_path: Path) -> None:
+    folders.write(folders.brat(tmp_path) / "._n1.txt", "\x00\x05")
+    cohort = folders.load("brat", tmp_path)
+    assert (len(cohort.notes), cohort.records) == (1, 1)
+
+
 def test_texts_alone_are_input_of_an_extraction(tmp_path: Path) -> None:
     folders.brat(tmp_path, ann=None)
     note = folders.load("brat", tmp_path, tasks=()).notes[0]

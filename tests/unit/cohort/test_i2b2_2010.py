@@ -57,6 +57,13 @@ def test_line_ends_of_windows_do_not_move_tokens(tmp_path: Path) -> None:
     assert list(folders.words(note).values()) == ["Chest Pain", "ECG", "Aspirin", "the pain"]
 
 
+def test_lower_case_does_not_move_offsets(tmp_path: Path) -> None:
+    assert len("İ".lower()) == 2
+    con = 'c="chest pain" 1:2 1:3||t="problem"\n'
+    note = source(challenge(tmp_path, con=con, rel="", text="İ has Chest Pain\n")).notes[0]
+    assert list(folders.words(note).values()) == ["Chest Pain"]
+
+
 def test_hospitals_and_splits_are_folders(tmp_path: Path) -> None:
     challenge(tmp_path / "train" / "beth", "folders")
     challenge(tmp_path / "test", "folders")

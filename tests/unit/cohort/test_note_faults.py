@@ -8,7 +8,11 @@ from typing import Any
 
 import note_folders as folders
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from medflare.cohort.readers import read_source
+from medflare.cohort.settings import CohortConfig
 from medflare.errors import DataError
 
 PAIN = "T1\tproblem 7 11\tpain\n"
@@ -113,6 +117,44 @@ def test_a_bad_json_note_is_skipped_with_row_and_offset(
     assert place in cohort.skipped[0].detail
     assert "train.jsonl" in cohort.skipped[0].detail
     assert len(cohort.notes) == 1
+
+
+JUNK = {
+    "brat": (".ann", "TREAM#*12\tproblem :;\n x"),
+    "i2b2_2010": (".con", 'c="pain" 1:0||t=rp\n'),
+    "conll": (".conll", "-DOCSTART- \tBIOESX\nproblem"),
+}
+
+
+@pytest.mark.parametrize("format", JUNK)
+@given(data=st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_a_file_holds_it_is_a_note_or_a_skip(
+    format: str, data: st.DataObject, tmp_path: Path
+) -> None:
+    suffix, alphabet = JUNK[format]
+    if format in ("brat", "i2b2_2010"):
+        folders.write(tmp_path / "n1.txt", folders.TEXT)
+    folders.write(tmp_path / f"n1{suffix}", data.draw(st.text(alphabet=alphabet, max_size=40)))
+    found = read_source(CohortConfig(format=format, root=tmp_path))
+    assert len(found.notes) + len(found.skipped) >= 1
+
+
+NUMBERS = st.integers(-2, 60) | st.floats() | st.none() | st.text(max_size=3)
+ITEMS = st.dictionaries(
+    st.sampled_from(["id", "label", "native", "type", "head", "tail", "spans", "text"]),
+    NUMBERS | st.lists(NUMBERS | st.lists(NUMBERS, max_size=3), max_size=3),
+)
+
+
+@given(st.lists(ITEMS | NUMBERS, max_size=3), st.lists(ITEMS | NUMBERS, max_size=3))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_a_row_holds_it_is_a_note_or_a_skip(
+    tmp_path: Path, entities: list[Any], relations: list[Any]
+) -> None:
+    root = folders.jsonl(tmp_path, folders.row(entities=entities, relations=relations))
+    found = read_source(CohortConfig(format="notes_jsonl", root=root))
+    assert len(found.notes) + len(found.skipped) == 1
 
 
 def test_a_folder_without_notes_says_what_was_expected(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -62,6 +63,13 @@ def test_no_sentence_ends_inside_a_span_that_is_kept() -> None:
     assert len(sentences(text)) == 2
     assert sentences(text, [(9, 16)]) == [(0, 26)]
     assert sentences("pain.\nfever", [(0, 6)]) == [(0, 6), (6, 11)]
+
+
+def test_a_dictation_without_line_ends_takes_no_more_than_linear_time() -> None:
+    text = "5 mg. p.o. q.d. and " * 20_000
+    started = time.perf_counter()
+    assert len(sentences(text)) == 1
+    assert time.perf_counter() - started < 5
 
 
 TEXTS = st.text(alphabet='aB1 .?!\r\n"(-,mg', max_size=60)

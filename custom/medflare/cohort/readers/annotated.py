@@ -25,10 +25,14 @@ class NoteError(Exception):
 
 
 def annotation_files(root: Path, *suffixes: str) -> list[Path]:
-    """Every file below `root` with one of `suffixes`, sorted; DataError where there is none."""
+    """Every file below `root` with one of `suffixes`, sorted; DataError where there is none.
+
+    Names that begin with a dot are not a corpus's own (.stats_cache, ._n1.txt of a Mac's disk).
+    """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder. Check 'root' in site.yaml.")
-    found = sorted(path for path in root.rglob("*") if path.suffix.lower() in suffixes and path.is_file())
+    named = (path for path in root.rglob("*") if path.suffix in suffixes and path.name[0] != ".")
+    found = sorted(path for path in named if path.is_file())
     if not found:
         here = ", ".join(sorted(path.name for path in root.iterdir())[:12]) or "nothing"
         raise DataError(

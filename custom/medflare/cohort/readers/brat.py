@@ -66,7 +66,7 @@ def read(config: CohortConfig) -> Source:
     files = annotation_files(config.root, ".txt", ".ann")
     source = Source(has_split=True)
     left_out: Counter[str] = Counter()
-    texts = {path.with_suffix("") for path in files if path.suffix.lower() == ".txt"}
+    texts = {path.with_suffix("") for path in files if path.suffix == ".txt"}
     for stem in sorted({path.with_suffix("") for path in files}):
         record = stem.relative_to(config.root).as_posix()
         try:
@@ -131,7 +131,7 @@ def parse_standoff(annotation: str, where: str) -> Standoff:
             found.relations.append((body[0], _relation(body, place), place))
         else:
             found.left_out[LEFT_OUT[kind]] += 1
-        if kind == "E" and len(body) > 1:
+        if kind == "E" and len(body) > 1 and body[1].strip():
             found.triggers[body[0]] = body[1].split()[0].rpartition(":")[2]
     check_ids([entity.entity_id for entity, _, _ in found.entities], where)
     check_ids([name for name, _, _ in found.relations], where)

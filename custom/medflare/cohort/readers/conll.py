@@ -10,6 +10,7 @@ or of the file. https://www.clips.uantwerpen.be/conll2003/ner/
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,7 +98,7 @@ def _files(config: CohortConfig) -> Iterator[tuple[Path, str]]:
 def _documents(text: str, record: str, columns: Mapping[str, int]) -> Iterator[Document]:
     """The documents of a file that have a token or a fault."""
     count, document = 0, Document(record)
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(re.split(r"\r?\n", text), 1):
         row = line.split("\t") if "\t" in line else line.split()
         if row and row[0] == "-DOCSTART-":
             if any(document.sentences) or document.fault:

@@ -54,12 +54,12 @@ def read(config: CohortConfig) -> Source:
     files = annotation_files(config.root, ".txt", ".con")
     source = Source(has_split=True)
     left_out: Counter[str] = Counter()
-    texts = [path for path in files if path.suffix.lower() == ".txt"]
+    texts = [path for path in files if path.suffix == ".txt"]
     used = {_beside(text, ".con") for text in texts}
     for path in files:
         record = _record(path, config.root)
         try:
-            if path.suffix.lower() == ".con":
+            if path.suffix == ".con":
                 if path not in used:
                     raise NoteError("annotation without text", f"{record}.con: there is no {path.stem}.txt")
                 continue
@@ -142,13 +142,14 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     """Numbered lines of an annotation file that are not empty; none where there is no such file."""
     if not path.is_file():
         return []
-    lines = read_text(path).removeprefix("\ufeff").splitlines()
+    lines = read_text(path).removeprefix("\ufeff").split("\n")
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def _entities(lines: Sequence[tuple[int, str]], text: str, grid: Grid, where: str) -> dict[Key, Entity]:
     """Place and type -> entity; a concept that is listed twice is one entity."""
     found: dict[Key, Entity] = {}
+    lowered = _lowered(text)
     for number, line in lines:
         place = f"{where} line {number}"
         match = _CONCEPT.fullmatch(line)
@@ -159,9 +160,14 @@ def _entities(lines: Sequence[tuple[int, str]], text: str, grid: Grid, where: st
         name = f"T{len(found) + 1}"
         spans = (_span(corners, grid, place),)
         check_spans(name, spans, len(text), place)
-        check_surface(name, spans, text.lower(), words.lower(), place)
+        check_surface(name, spans, lowered, _lowered(words), place)
         found.setdefault((corners, label), Entity(entity_id=name, label=label, spans=spans))
     return found
+
+
+def _lowered(text: str) -> str:
+    """`text` in lower case with every offset as it was; the few letters that would grow stay."""
+    return "".join(low if len(low := letter.lower()) == 1 else letter for letter in text)
 
 
 def _relations(

@@ -103,7 +103,7 @@ def _entity(item: Mapping[str, Any], text: str, mapping: LabelMap, where: str) -
         spans = tuple((int(start), int(end)) for start, end in item["spans"])
         native, label = _names(item, "label")
         name, written = str(item["id"]), item.get("text")
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         detail = f"{where}: expected id, label, spans [[start, end]]; found {item!r}"
         raise NoteError("malformed entity", detail) from None
     check_spans(name, spans, len(text), where)
