@@ -78,7 +78,7 @@ def test_the_annotation_covers_entities_of_three_types(tmp_path: Path) -> None:
         assert (note.tasks, note.annotated) == (("ner",), ("problem", "treatment", "test"))
         assert note.relations == ()
         assert cohort.annotation.relations_outside == {"TrAP": 1}
-        assert cohort.annotation.lines_left_out["assertion"] == 2
+        assert cohort.annotation.lines_left_out == {"assertion": 2}
 
 
 def test_a_concept_that_is_listed_twice_is_one(tmp_path: Path) -> None:

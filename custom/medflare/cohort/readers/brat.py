@@ -82,7 +82,7 @@ def read(config: CohortConfig) -> Source:
         source.places[record] = f"{record}.ann"
         left_out += found
     source.has_split = all(note.split for note in source.notes)
-    source.left_out = dict(left_out)
+    source.left_out = dict(+left_out)
     return source
 
 

@@ -69,7 +69,7 @@ def read(config: CohortConfig) -> Source:
             continue
         source.places[record] = f"{record}.con"
     source.has_split = all(note.split for note in source.notes)
-    source.left_out = dict(left_out)
+    source.left_out = dict(+left_out)
     return source
 
 
