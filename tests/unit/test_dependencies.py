@@ -9,6 +9,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "custom" / "medflare"
 ALLOWED = {
     "cohort": set(),
+    "extraction": {"cohort", "models", "evaluation"},
     "models": {"cohort"},
     "evaluation": {"cohort"},
     "learners": {"cohort", "models", "evaluation"},

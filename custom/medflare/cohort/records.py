@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 
 class Code(IntEnum):
@@ -100,7 +100,7 @@ class Note:
     split: str = "train"
     entities: tuple[Entity, ...] = ()
     relations: tuple[Relation, ...] = ()
-    tasks: tuple[str, ...] = ("ner", "re")
+    tasks: tuple[Literal["ner", "re"], ...] = ("ner", "re")
     annotated: tuple[str, ...] | None = None
 
 

@@ -201,6 +201,11 @@ class SiteConfig(Settings):
 
     name: str = ""
     cohort: tuple[CohortConfig, ...]
+    validation: CohortConfig | None = Field(
+        default=None,
+        description="notes that all sites hold alike, by which a site weighs its own update (rule influence, "
+        "mode client); never trained on, and licensed for sharing",
+    )
     backbone: BackboneConfig = BackboneConfig()
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = Field(
@@ -280,5 +285,10 @@ def _resolve(site: SiteConfig, base: Path) -> SiteConfig:
 
     folders = ("root", "reports", "chexbert_folder")
     cohorts = tuple(cohort.model_copy(update=absolute(cohort, *folders)) for cohort in site.cohort)
+    shared = site.validation
+    if shared is not None:
+        shared = shared.model_copy(update=absolute(shared, *folders))
     backbone = site.backbone.model_copy(update=absolute(site.backbone, "folder"))
-    return site.model_copy(update={"cohort": cohorts, "backbone": backbone, **absolute(site, "state")})
+    return site.model_copy(
+        update={"cohort": cohorts, "validation": shared, "backbone": backbone, **absolute(site, "state")}
+    )

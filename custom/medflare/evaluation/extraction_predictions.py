@@ -85,7 +85,7 @@ class ScoredDocument(Part):
     links_end_to_end: tuple[Link, ...] | None = None
     outputs: int = Field(0, ge=0, description="texts that the model wrote for this note")
     faults: dict[str, int] = Field(default_factory=dict, description="kind -> outputs with that fault")
-    text: str | None = Field(None, description="left out unless asked for: a note is about a patient")
+    text: str | None = Field(default=None, description="left out unless asked for: a note is about a patient")
 
     @field_validator("faults")
     @classmethod

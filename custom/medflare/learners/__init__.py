@@ -17,6 +17,7 @@ from medflare.learners.base import Learner
 
 LEARNERS: dict[str, str] = {
     "fedmrg": "medflare.learners.fedmrg:build",
+    "fed_medlora": "medflare.learners.extraction:build",
 }
 """Method name -> `module:function`; the function is `build(settings, site, seed, cache) -> Learner`."""
 

@@ -32,7 +32,7 @@ from medflare.learners.optim import adamw, cosine, moments, restore_moments, sca
 from medflare.learners.order import DataOrder, batches, derived_seed, examples_to_visit
 from medflare.learners.report_evaluation import curve_metrics, finish_site
 from medflare.models.adapters import ANCHOR, GENERIC, SPECIALISED
-from medflare.models.backbone import load_backbone
+from medflare.models.backbone import device_of, load_backbone
 from medflare.models.report_generator import (
     ADAPTER_PREFIX,
     Decoded,
@@ -58,7 +58,7 @@ def build(
 ) -> FedMRGLearner:
     """The learner of a site, from the job's settings and the site's own file."""
     chosen = resolve(settings)
-    device = _device(site.device)
+    device = device_of(site.device)
     torch.set_num_threads(site.threads)
     samples = open_samples(site, chosen.model.encoder.stored_size, cache)
     backbone = load_backbone(site.backbone.folder, site.backbone.precision, device)
@@ -376,9 +376,3 @@ class FedMRGLearner:
             restore_moments(self.local_optimiser, tensors, "own")
             own = {n[len("specialised.") :]: t for n, t in tensors.items() if n.startswith("specialised.")}
             self.model.adapters.load(SPECIALISED, own)
-
-
-def _device(name: str) -> str:
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return name

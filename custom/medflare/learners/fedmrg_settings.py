@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from medflare.config import Settings, parse
-from medflare.errors import ConfigError
+from medflare.config import Settings
 from medflare.learners.memory_bank import BankMode
+from medflare.learners.presets import resolve_settings
 from medflare.models.report_generator import DecodingSettings, ModelSettings
 
 
@@ -104,41 +104,5 @@ nothing else reads it."""
 
 
 def resolve(given: Mapping[str, Any]) -> FedMRGSettings:
-    """Preset, then variant, then what the job says; all errors together."""
-    preset, variant = given.get("preset", "recommended"), given.get("variant", "fedmrg")
-    for name, value, known in (("preset", preset, PRESETS), ("variant", variant, VARIANTS)):
-        if value not in known:
-            raise ConfigError(f"settings.{name} is '{value}'; expected one of {', '.join(known)}.")
-    against = sorted(key for key, value in _leaves(VARIANTS[variant]) if _at(given, key) not in (None, value))
-    if against:
-        raise ConfigError(
-            f"settings: variant '{variant}' and {', '.join(against)} contradict each other. "
-            "Leave these settings out, or the variant."
-        )
-    merged = _merge(_merge(PRESETS[preset], dict(given)), VARIANTS[variant])
-    return parse(FedMRGSettings, merged, "settings of the job's client configuration")
-
-
-def _leaves(block: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names and values of a nested block."""
-    for key, value in block.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
-
-
-def _at(block: Any, dotted: str) -> Any:
-    """The value under a dotted name, None where there is none."""
-    for key in dotted.split("."):
-        block = block.get(key) if isinstance(block, Mapping) else None
-    return block
-
-
-def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    """`top` over `base`, going into nested blocks."""
-    merged = dict(base)
-    for key, value in top.items():
-        nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = _merge(merged[key], value) if nested else value
-    return merged
+    """Preset, then what the job says, then its variant; all errors together."""
+    return resolve_settings(FedMRGSettings, given, PRESETS, VARIANTS)

@@ -3,16 +3,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from medflare.errors import UpdateError
 from medflare.learners.base import Learner, RoundPlan, State, Update
 
+LOGGER = logging.getLogger(__name__)
 MakePlan = Callable[[int], RoundPlan]
 OnRound = Callable[[int, State, Mapping[str, Update]], None]
+
+
+@runtime_checkable
+class ScoringRule(Protocol):
+    """A rule that can score candidates by a function it is given."""
+
+    def bind(self, score: Callable[[str, State], float]) -> None: ...
 
 
 class Rule(Protocol):
@@ -34,15 +44,23 @@ def federate(
     make_plan: MakePlan,
     on_round: OnRound | None = None,
     state: State | None = None,
+    judge: Learner | None = None,
 ) -> State:
     """The shared state after `rounds` rounds over all sites, in order of their names.
 
     Args:
         learners: site -> learner.
         make_plan: round -> plan; `totals`, the rule's hints and the roster are filled in here.
-        on_round: called after each round with its number, the new state and the sites' updates.
+        on_round: called after each round with its number, the new state and the sites' updates, without
+            those that the rule refused.
         state: where to start; default the first site's initial state.
+        judge: scores candidates on its split `val`, for a rule that has a `bind`.
     """
+    score = _Score(judge) if judge is not None else None
+    if score is not None:
+        if not isinstance(rule, ScoringRule):
+            raise ValueError(f"a judge is of no use to {type(rule).__name__}, which scores no candidates.")
+        rule.bind(score)
     sites = sorted(learners)
     state = learners[sites[0]].initial_shared() if state is None else state
     totals: State = {}
@@ -52,15 +70,34 @@ def federate(
         updates: dict[str, Update] = {}
         for index, site in enumerate(sites):
             plan = make_plan(number)
+            if score is not None:
+                score.plan = plan
             own = {"site_index": index, "sites": len(sites), "summed": summed}
             hints = {**plan.hints, **rule.plan_hints(), **own}
             learners[site].load_shared({name: value.clone() for name, value in state.items()})
-            updates[site] = learners[site].fit(replace(plan, hints=hints, totals=totals))
-            rule.add(site, updates[site])
-        state, totals, summed = rule.finish(), _totals(updates), list(range(len(sites)))
+            update = learners[site].fit(replace(plan, hints=hints, totals=totals))
+            try:
+                rule.add(site, update)
+            except UpdateError as error:
+                LOGGER.warning("round %d: the update of %s is left out: %s", number, site, error)
+                continue
+            updates[site] = update
+        state, totals = rule.finish(), _totals(updates)
+        summed = [index for index, site in enumerate(sites) if site in updates]
         if on_round is not None:
             on_round(number, state, updates)
     return state
+
+
+class _Score:
+    """(site, candidate state) -> the judge's loss on its split `val`."""
+
+    def __init__(self, judge: Learner) -> None:
+        self.judge, self.plan = judge, RoundPlan(round=0, rounds=1)
+
+    def __call__(self, site: str, state: State) -> float:
+        self.judge.load_shared({name: value.clone() for name, value in state.items()})
+        return self.judge.evaluate("val", self.plan)["loss"]
 
 
 def _totals(updates: Mapping[str, Update]) -> dict[str, Tensor]:

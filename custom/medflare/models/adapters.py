@@ -7,6 +7,8 @@ Names: `generic` is A_g, `anchor` is A_g^fr (the copy of A_g a site received thi
 
 from __future__ import annotations
 
+import hashlib
+import math
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -97,6 +99,27 @@ class Adapters:
             for key, parameter in here.items():
                 parameter.copy_(state[key])
 
+    def put(self, name: str, state: dict[str, Tensor]) -> None:
+        """Adds or replaces a frozen adapter of whatever rank `state` has, at the scale a/ρ of the others."""
+        from peft import LoraConfig
+
+        rank = next(tensor.shape[0] for key, tensor in state.items() if "lora_A" in key)
+        alpha = self.settings.lora_alpha / self.settings.rank * rank
+        if name in self.names:
+            self.peft.delete_adapter(name)
+        config = self.config.to_dict() | {"r": rank, "lora_alpha": alpha, "lora_dropout": 0.0}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*gradient_checkpointing", category=FutureWarning)
+            self.peft.add_adapter(name, LoraConfig(**config))
+        self.names = (*(other for other in self.names if other != name), name)
+        self.load(name, state)
+
+    def set_seeded_a(self, name: str, seed: int) -> None:
+        """Gives one adapter the A factors that every site and the server can make from the seed alone."""
+        state = self.state(name)
+        fixed = {k: seeded_a(k, tuple(v.shape), seed) if "lora_A" in k else v for k, v in state.items()}
+        self.load(name, fixed)
+
     def copy(self, source: str, target: str) -> None:
         """Gives one adapter the values of another."""
         self.load(target, self.state(source))
@@ -108,6 +131,16 @@ class Adapters:
         found["target_modules"] = list(self.settings.targets)
         found["inference_mode"] = True
         return {key: getattr(value, "value", value) for key, value in found.items()}
+
+
+def seeded_a(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
+    """A factor A of (ρ, d_in) from its PEFT name and a seed: uniform in ±1/√d_in, PEFT's own first values.
+
+    With A fixed and known to all, averaging B is exact (algorithms.md 1.4, `freeze_a`) and A never travels.
+    """
+    number = int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8], "big") >> 1
+    generator = torch.Generator().manual_seed(number)
+    return (torch.rand(shape, generator=generator) * 2 - 1) / math.sqrt(shape[-1])
 
 
 def weighted_sum(

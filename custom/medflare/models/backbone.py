@@ -13,7 +13,7 @@ import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from torch import nn
 from medflare.errors import ConfigError
 
 PRECISIONS = ("auto", "fp32", "bf16", "int8", "nf4")
+EMBEDDED_NAMES = {"decoder": "medflare-embedded", "notes_decoder": "medflare-embedded-notes"}
 DEFAULT_TEMPLATE = {
     "prefix": "Human: <Img>",
     "suffix": "</Img> Conditions:",
@@ -37,6 +38,7 @@ class Backbone:
     code_words: four words whose embeddings start the [BLA] [POS] [NEG] [UNC] rows, or None.
     condition_words: fourteen words whose embeddings mark the diagnosis tokens (frozen), or None: then only
         its place says which condition a diagnosis token is about, as in the paper.
+    extraction: its own wording of extraction prompts (`ner`, `re`), or None for ours.
     """
 
     model: Any
@@ -47,17 +49,24 @@ class Backbone:
     template: dict[str, str]
     code_words: tuple[str, ...] | None
     condition_words: tuple[str, ...] | None
+    extraction: dict[str, str] | None = None
 
     @property
     def hidden(self) -> int:
         return int(self.model.config.hidden_size)
 
 
-def load_backbone(folder: str | Path | None, precision: str = "auto", device: str = "cpu") -> Backbone:
+def load_backbone(
+    folder: str | Path | None,
+    precision: str = "auto",
+    device: str = "cpu",
+    embedded: Literal["decoder", "notes_decoder"] = "decoder",
+) -> Backbone:
     """Loads a backbone with all weights frozen and in eval mode.
 
     Args:
-        folder: a local Hugging Face folder with safetensors weights; None for the embedded decoder.
+        folder: a local Hugging Face folder with safetensors weights; None for an embedded one.
+        embedded: which: of chest X-ray reports, or of clinical notes.
         precision: `auto` is bf16 where the processor computes in it, else fp32.
     Raises: ConfigError for a missing folder, a folder without safetensors, or an unknown precision.
     """
@@ -70,7 +79,7 @@ def load_backbone(folder: str | Path | None, precision: str = "auto", device: st
 
     from medflare.models.embedded import decoder_folder
 
-    path = decoder_folder() if folder is None else Path(folder)
+    path = decoder_folder(embedded) if folder is None else Path(folder)
     _check_folder(path)
     chosen = resolve_precision(precision, device)
     kwargs: dict[str, Any] = {"dtype": torch.bfloat16 if chosen in ("bf16", "nf4") else torch.float32}
@@ -86,12 +95,13 @@ def load_backbone(folder: str | Path | None, precision: str = "auto", device: st
     return Backbone(
         model=model,
         tokenizer=AutoTokenizer.from_pretrained(path, local_files_only=True),
-        name="medflare-embedded" if folder is None else path.name,
+        name=EMBEDDED_NAMES[embedded] if folder is None else path.name,
         fingerprint=fingerprint(path),
         precision=chosen,
         template=settings.get("template", DEFAULT_TEMPLATE),
         code_words=tuple(settings["code_words"]) if "code_words" in settings else None,
         condition_words=tuple(settings["condition_words"]) if "condition_words" in settings else None,
+        extraction=settings.get("extraction"),
     )
 
 
@@ -126,6 +136,13 @@ def resolve_precision(precision: str, device: str) -> str:
     if precision != "auto":
         return precision
     return "bf16" if bf16_is_fast(device) else "fp32"
+
+
+def device_of(wanted: str) -> str:
+    """`auto` is a GPU where there is one; ConfigError if `cuda` is asked for and missing."""
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device: cuda is asked for in site.yaml, but torch sees no GPU here.")
+    return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def bf16_is_fast(device: str) -> bool:

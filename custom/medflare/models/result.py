@@ -8,6 +8,7 @@ A result folder holds PEFT's `adapter_config.json` and `adapter_model.safetensor
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from safetensors.torch import load_file
 from medflare.config import parse
 from medflare.errors import ConfigError, DataError
 from medflare.models.adapters import GENERIC
-from medflare.models.backbone import load_backbone
+from medflare.models.backbone import Backbone, load_backbone
 from medflare.models.report_generator import DecodingSettings, ModelSettings, ReportGenerator
 
 
@@ -37,7 +38,7 @@ def load_generator(
         backbone: the frozen model's folder; None for the embedded one.
     Raises: DataError for a missing file; ConfigError where the backbone is not the one of the run.
     """
-    facts = _read_json(folder / "report_generator.json")
+    facts = read_json(folder / "report_generator.json")
     settings = parse(ModelSettings, facts["model"], str(folder / "report_generator.json"))
     if settings.encoder.batch_norm == "local":
         raise ConfigError(
@@ -46,34 +47,39 @@ def load_generator(
         )
     decoding = parse(DecodingSettings, facts["decoding"], str(folder / "report_generator.json"))
     adapter = personalised or folder
-    config = _read_json(adapter / "adapter_config.json")
+    config = read_json(adapter / "adapter_config.json")
     lora = settings.lora.model_copy(update={"rank": config["r"], "lora_alpha": config["lora_alpha"]})
     encoder = settings.encoder.model_copy(update={"weights": "none"})
     base = load_backbone(backbone, precision, device)
-    expected = facts["backbone"]["fingerprint"]
-    if base.fingerprint != expected:
-        raise ConfigError(
-            f"{folder}: was trained on backbone '{facts['backbone']['name']}' with fingerprint "
-            f"{expected[:16]}, but '{base.name}' here has {base.fingerprint[:16]}. "
-            f"Give the same weights with --backbone."
-        )
+    check_fingerprint(folder, facts["backbone"], base)
     model = ReportGenerator(
         base, settings.model_copy(update={"lora": lora, "encoder": encoder}), (GENERIC,), 0
     )
     model.to(device)
-    state = _read_tensors(folder / "report_generator.safetensors")
+    state = read_tensors(folder / "report_generator.safetensors")
     with torch.no_grad():
         for name, tensor in model.shared_tensors().items():
             if name not in state:
                 raise DataError(f"{folder / 'report_generator.safetensors'}: lacks the tensor '{name}'.")
             tensor.copy_(state[name])
-    model.adapters.load(GENERIC, _read_tensors(adapter / "adapter_model.safetensors"))
+    model.adapters.load(GENERIC, read_tensors(adapter / "adapter_model.safetensors"))
     model.adapters.use((GENERIC,))
     model.eval()
     return model, decoding
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def check_fingerprint(folder: Path, recorded: Mapping[str, str], base: Backbone) -> None:
+    """ConfigError unless `base` is the frozen model that a run's adapter was trained on."""
+    if base.fingerprint != recorded["fingerprint"]:
+        raise ConfigError(
+            f"{folder}: was trained on backbone '{recorded['name']}' with fingerprint "
+            f"{recorded['fingerprint'][:16]}, but '{base.name}' here has {base.fingerprint[:16]}. "
+            f"Give the same weights with --backbone."
+        )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file of a result folder; DataError when it is missing or no JSON."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -84,7 +90,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: is not JSON: {error}.") from None
 
 
-def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     if not path.is_file():
         raise DataError(f"{path}: there is no such file. Name the folder `result/adapter` of a finished run.")
     return load_file(path)

@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The small weights that ship with the product, and the script that made them (build.py).
 
-`decoder/` is a Hugging Face folder of a 4-million-parameter Llama-style decoder; `encoder/` holds a small
-radiograph encoder. Both are for demonstrations, tests and studies on the synthetic hospitals; neither is for
-clinical use. Each has a model card.
+`decoder/` is a Hugging Face folder of a small Llama-style decoder of chest X-ray reports, `notes_decoder/` one
+of clinical notes (build_notes.py); `encoder/` holds a small radiograph encoder. They are for demonstrations,
+tests and studies on the synthetic hospitals; none is for clinical use. Each has a model card.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from torch import Tensor
 
 from medflare.errors import ConfigError
 
 
-def decoder_folder() -> Path:
+def decoder_folder(name: Literal["decoder", "notes_decoder"] = "decoder") -> Path:
     """The folder `AutoModelForCausalLM.from_pretrained` opens."""
-    return _folder("decoder", "model.safetensors")
+    return _folder(name, "model.safetensors")
 
 
 def encoder_state() -> dict[str, Tensor]:

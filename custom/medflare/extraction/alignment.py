@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts a model's output words onto the source's words: longest common subsequence of case-folded words.
+
+The released code matches words by their sets of characters, so that "10" is "01" and "left" is "felt", and
+credits one prediction to every later occurrence (algorithms.md 4.4, pitfalls 2 and 3). Here each output word
+stands for at most one source word, in order.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def normalise(word: str) -> str:
+    """Case-folded and in Unicode's compatibility form, nothing else."""
+    return unicodedata.normalize("NFKC", word).casefold()
+
+
+def align(source: Sequence[str], output: Sequence[str]) -> list[int | None]:
+    """For each word of `output`, its position in `source`, or None; positions strictly increase.
+
+    Of several longest alignments the one that pairs the earliest words is taken.
+    """
+    left, right = [normalise(w) for w in source], [normalise(w) for w in output]
+    found: list[int | None] = [None] * len(right)
+    head = 0
+    while head < min(len(left), len(right)) and left[head] == right[head]:
+        found[head] = head
+        head += 1
+    tail = 0
+    while tail < min(len(left), len(right)) - head and left[-1 - tail] == right[-1 - tail]:
+        tail += 1
+        found[len(right) - tail] = len(left) - tail
+    pairs = _subsequence(left[head : len(left) - tail], right[head : len(right) - tail])
+    for row, column in pairs:
+        found[head + column] = head + row
+    return found
+
+
+def _subsequence(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]:
+    """Pairs of positions of a longest common subsequence; table of len(left) x len(right) int32."""
+    if not left or not right:
+        return []
+    numbers = {word: number for number, word in enumerate(dict.fromkeys([*left, *right]))}
+    rows = np.array([numbers[word] for word in left])
+    columns = np.array([numbers[word] for word in right])
+    longest = np.zeros((len(left) + 1, len(right) + 1), dtype=np.int32)
+    for i in range(len(left) - 1, -1, -1):
+        best = np.where(rows[i] == columns, longest[i + 1, 1:] + 1, longest[i + 1, :-1])
+        longest[i, :-1] = np.maximum.accumulate(best[::-1])[::-1]
+    pairs, i, j = [], 0, 0
+    while i < len(left) and j < len(right) and longest[i, j] > 0:
+        if rows[i] == columns[j]:
+            pairs.append((i, j))
+            i, j = i + 1, j + 1
+        elif longest[i, j + 1] == longest[i, j]:
+            j += 1
+        else:
+            i += 1
+    return pairs

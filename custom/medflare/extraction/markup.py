@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two output formats: marks around the words of the text, and a JSON list (algorithms.md 4.3, 4.4).
+
+Writing makes a training target from gold spans; reading turns whatever a model wrote into marked words and
+counts everything that is wrong with it. Nothing a model writes can raise an error here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from medflare.extraction.alignment import align, normalise
+from medflare.extraction.source import WORD, Range, Source
+
+OPEN = re.compile(r"<\s*span\s+class\s*=\s*[\"']?\s*([\w-]+)\s*[\"']?[^>]*>|<\s*/\s*span\s*>", re.IGNORECASE)
+UNCLOSED, STRAY, UNKNOWN = "unclosed span", "stray end", "unknown type"
+NOT_JSON, TRUNCATED = "not json", "truncated"
+ALTERED, ABSENT, EMPTY = "altered words", "words not in text", "empty span"
+MALFORMED = frozenset({UNCLOSED, STRAY, UNKNOWN, NOT_JSON, TRUNCATED})
+"""What makes an output a parse failure; the other faults concern single spans of a readable output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A type on a non-empty range of the source's words."""
+
+    label: str
+    words: Range
+
+
+@dataclass(slots=True)
+class Reading:
+    """What was understood of one output, and how often each fault occurred."""
+
+    marks: list[Mark] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the output as a whole is malformed."""
+        return bool(MALFORMED & set(self.faults))
+
+
+def outermost(marks: Iterable[Mark]) -> list[Mark]:
+    """Marks without those that overlap an earlier or longer one: one flat layer (4.4, pitfall 5)."""
+    kept: list[Mark] = []
+    for mark in sorted(marks, key=lambda m: (m.words[0], -m.words[1])):
+        if not kept or mark.words[0] >= kept[-1].words[1]:
+            kept.append(mark)
+    return kept
+
+
+def nested(marks: Iterable[Mark]) -> list[Mark]:
+    """Marks without those that cross the border of an earlier one; proper nesting stays."""
+    kept: list[Mark] = []
+    for mark in sorted(set(marks), key=lambda m: (m.words[0], -m.words[1], m.label)):
+        if not any(a.words[0] < mark.words[0] < a.words[1] < mark.words[1] for a in kept):
+            kept.append(mark)
+    return kept
+
+
+# ---- marks around words ----------------------------------------------------------------------------------
+
+
+def write_spans(source: Source, marks: Sequence[Mark]) -> str:
+    """The source's words with `<span class="type">` around marked ones; marks must not cross."""
+    before: dict[int, list[str]] = {}
+    after: Counter[int] = Counter()
+    for mark in sorted(marks, key=lambda m: (m.words[0], -m.words[1])):
+        before.setdefault(mark.words[0], []).append(f'<span class="{mark.label}">')
+        after[mark.words[1] - 1] += 1
+    return " ".join(
+        "".join(before.get(i, ())) + word + "</span>" * after[i] for i, word in enumerate(source.words)
+    )
+
+
+def read_spans(output: str, source: Source, types: Sequence[str]) -> Reading:
+    """Marked words of an output, nested ones included, aligned to the source.
+
+    An unknown type becomes plain text; a span that is never closed ends with the output; tags are matched
+    without regard to case, spaces and kind of quote.
+    """
+    reading = Reading()
+    known = {normalise(name): name for name in types}
+    words: list[str] = []
+    open_spans: list[tuple[str | None, int]] = []
+    found: list[tuple[str, int, int]] = []
+    position = 0
+
+    def close() -> None:
+        label, start = open_spans.pop()
+        if label is not None:
+            found.append((label, start, len(words)))
+
+    for tag in OPEN.finditer(output):
+        words += WORD.findall(output[position : tag.start()])
+        position = tag.end()
+        if tag.group(1) is not None:
+            label = known.get(normalise(tag.group(1)))
+            reading.faults[UNKNOWN] += label is None
+            open_spans.append((label, len(words)))
+        elif open_spans:
+            close()
+        else:
+            reading.faults[STRAY] += 1
+    words += WORD.findall(output[position:])
+    reading.faults[UNCLOSED] += len(open_spans)
+    while open_spans:
+        close()
+    places = align(source.words, words)
+    for label, start, end in found:
+        _place(reading, label, places[start:end])
+    return _tidy(reading)
+
+
+def _place(reading: Reading, label: str, places: Sequence[int | None]) -> None:
+    """The range of source words a span's words stand for."""
+    present = [place for place in places if place is not None]
+    if not places:
+        reading.faults[EMPTY] += 1
+    elif not present:
+        reading.faults[ABSENT] += 1
+    else:
+        altered = len(present) < len(places) or present[-1] - present[0] >= len(present)
+        reading.faults[ALTERED] += altered
+        reading.marks.append(Mark(label, (present[0], present[-1] + 1)))
+
+
+def _tidy(reading: Reading) -> Reading:
+    reading.marks = sorted(set(reading.marks), key=lambda m: (m.words[0], -m.words[1], m.label))
+    reading.faults = Counter({name: count for name, count in reading.faults.items() if count})
+    return reading
+
+
+# ---- a JSON list -----------------------------------------------------------------------------------------
+
+
+def write_json(source: Source, marks: Sequence[Mark]) -> str:
+    """`[{"entity": type, "text": words}]` in the order of the text."""
+    rows = [
+        {"entity": mark.label, "text": " ".join(source.words[mark.words[0] : mark.words[1]])}
+        for mark in sorted(marks, key=lambda m: (m.words[0], -m.words[1]))
+    ]
+    return json.dumps(rows, ensure_ascii=False)
+
+
+def read_json(output: str, source: Source, types: Sequence[str]) -> Reading:
+    """Rows of a JSON list found in the source from left to right.
+
+    A row takes the first occurrence after the previous row's; one that comes too late for the order takes
+    the first occurrence not yet taken by a row of its type. Each occurrence is taken once.
+    """
+    reading = Reading()
+    rows = _rows(output, reading)
+    known = {normalise(name): name for name in types}
+    words = [normalise(word) for word in source.words]
+    taken: set[Mark] = set()
+    cursor = 0
+    for row in rows:
+        label = known.get(normalise(str(row.get("entity", ""))))
+        wanted = [normalise(word) for word in WORD.findall(str(row.get("text", "")))]
+        if label is None:
+            reading.faults[UNKNOWN] += 1
+        elif not wanted:
+            reading.faults[EMPTY] += 1
+        else:
+            mark = _occurrence(words, wanted, label, taken, cursor)
+            if mark is None:
+                reading.faults[ABSENT] += 1
+                continue
+            taken.add(mark)
+            reading.marks.append(mark)
+            cursor = mark.words[0]
+    return _tidy(reading)
+
+
+def _rows(output: str, reading: Reading) -> list[dict[str, object]]:
+    """The rows of the first list in an output; a list cut short gives the rows that are whole."""
+    start = output.find("[")
+    decoder = json.JSONDecoder()
+    try:
+        found = decoder.raw_decode(output[start:])[0] if start >= 0 else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list):
+        reading.faults[NOT_JSON] += 1
+        found = []
+        for piece in re.finditer(r"\{[^{}]*\}", output):
+            try:
+                found.append(json.loads(piece.group()))
+            except ValueError:
+                continue
+    wrong = sum(not isinstance(row, dict) for row in found)
+    if wrong:
+        reading.faults[NOT_JSON] += wrong
+    return [row for row in found if isinstance(row, dict)]
+
+
+def _occurrence(
+    words: Sequence[str], wanted: Sequence[str], label: str, taken: set[Mark], cursor: int
+) -> Mark | None:
+    last = len(words) - len(wanted) + 1
+    for start in [*range(cursor, last), *range(min(cursor, max(last, 0)))]:
+        mark = Mark(label, (start, start + len(wanted)))
+        if list(words[start : start + len(wanted)]) == list(wanted) and mark not in taken:
+            return mark
+    return None

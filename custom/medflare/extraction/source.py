@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The words of a text with their offsets: what a prompt shows and what an output is aligned to.
+
+Words are runs of letters, runs of digits (with decimals), or single other characters, so that "x3d" and
+"500mg" can be marked in part and punctuation never sticks to a word.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+WORD = re.compile(r"[^\W\d_]+|\d+(?:[.,]\d+)*|[^\w\s]|_")
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """words: as written; starts, ends: their offsets in the note (code points, end-exclusive)."""
+
+    words: tuple[str, ...]
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """The words joined by single spaces, as prompts show them."""
+        return " ".join(self.words)
+
+    def cover(self, start: int, end: int) -> Range | None:
+        """The smallest range of words that covers the characters [start, end); None if it holds no word."""
+        first = bisect_right(self.ends, start)
+        last = bisect_left(self.starts, end)
+        return (first, last) if first < last else None
+
+    def span(self, words: Range) -> Range:
+        """Characters from the first to the last word of a non-empty range."""
+        return self.starts[words[0]], self.ends[words[1] - 1]
+
+
+def source_of(text: str, offset: int = 0) -> Source:
+    """The words of `text`, which begins at `offset` of its note."""
+    found = list(WORD.finditer(text))
+    return Source(
+        tuple(item.group() for item in found),
+        tuple(offset + item.start() for item in found),
+        tuple(offset + item.end() for item in found),
+    )

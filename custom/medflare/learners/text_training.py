@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One round of local training of a text model, by transformers' Trainer.
+
+Every round starts a new optimiser and a new cosine, as the released code of Fed-MedLoRA does (1.6).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainingArguments
+
+from medflare.config import Settings
+from medflare.errors import UpdateError
+from medflare.models.text_model import Sequenced, TextModel
+
+
+class OptimiserSettings(Settings):
+    """Defaults are the paper's (algorithms.md 4.1)."""
+
+    batch: int = 4
+    accumulate: int = 1
+    lr: float = 2e-4
+    warmup: float = 0.05
+    weight_decay: float = 0.0
+    clip_norm: float = 1.0
+    gradient_checkpointing: bool = False
+
+
+class RoundTrainer(Trainer):
+    """Trainer over batches that were cut before, with the loss on answers alone.
+
+    Precision and device are the backbone's own, so that a site's settings count and not Trainer's guess.
+    """
+
+    def __init__(
+        self, text: TextModel, batches: Sequence[Sequence[Sequenced]], args: TrainingArguments
+    ) -> None:
+        self.text, self.batches = text, list(batches)
+        super().__init__(model=text.adapters.peft, args=args)
+        self.losses: list[float] = []
+        self.tokens = 0
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(self.batches, batch_size=None, collate_fn=lambda batch: {"batch": batch})  # type: ignore[arg-type]
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *unused: Any, **also_unused: Any) -> Tensor:
+        """Mean over the answers' tokens of a batch."""
+        total, count = self.text.loss(inputs["batch"])
+        loss = total / max(count, 1)
+        if not torch.isfinite(loss):
+            raise UpdateError(
+                f"the loss is {loss.item()}; nothing of this round was kept. Lower settings.optimiser.lr, or "
+                "look for odd notes with `medflare cohort inspect`."
+            )
+        self.losses.append(loss.item())
+        self.tokens += count
+        return loss
+
+
+def train_round(
+    model: TextModel, batches: Sequence[Sequence[Sequenced]], settings: OptimiserSettings, seed: int
+) -> dict[str, float]:
+    """Trains whatever adapters are set to learn on `batches` in their order, once.
+
+    Returns: `loss` (mean of the batches' token means), `steps`, `tokens`.
+    """
+    if not batches:
+        raise UpdateError("there is no training example, so there is nothing to learn in this round.")
+    steps = math.ceil(len(batches) / settings.accumulate)
+    if settings.gradient_checkpointing:
+        model.checkpoint_gradients()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        trainer = RoundTrainer(model, batches, _arguments(folder, model, settings, steps, seed))
+        trainer.train()
+    return {
+        "loss": sum(trainer.losses) / len(trainer.losses),
+        "steps": float(steps),
+        "tokens": float(trainer.tokens),
+    }
+
+
+def _arguments(
+    folder: str, model: TextModel, settings: OptimiserSettings, steps: int, seed: int
+) -> TrainingArguments:
+    args = TrainingArguments(
+        output_dir=folder,
+        max_steps=steps,
+        gradient_accumulation_steps=settings.accumulate,
+        learning_rate=settings.lr,
+        lr_scheduler_type="cosine",
+        warmup_steps=round(settings.warmup * steps),
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.clip_norm,
+        optim="adamw_torch",
+        use_cpu=model.device.type == "cpu",
+        save_strategy="no",
+        logging_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        dataloader_pin_memory=False,
+        seed=seed % 2**31,
+    )
+    args._n_gpu = min(args._n_gpu, 1)  # a site's worker has one device; no DataParallel
+    return args

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A frozen language model with LoRA adapters that answers prompts: what text tasks train and ask.
+
+Paper: Fed-MedLoRA, algorithms.md 4.1. Loss on the answer's tokens and one end mark only (4.4, pitfall 10).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from medflare.models.adapters import Adapters, LoraSettings
+from medflare.models.backbone import Backbone, autocast
+from medflare.models.report_generator import scaled_logits
+
+IGNORED = -100
+
+
+@dataclass(frozen=True, slots=True)
+class Sequenced:
+    """Token ids of prompt and answer; `start` is where the answer begins."""
+
+    ids: tuple[int, ...]
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One answer, and whether it ended by itself within its budget."""
+
+    text: str
+    ended: bool
+
+
+class TextModel(nn.Module):
+    """Knows no task, no data and no federation."""
+
+    def __init__(self, backbone: Backbone, lora: LoraSettings, names: tuple[str, ...], seed: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.adapters = Adapters(backbone.model, lora, names, seed)
+        tokenizer = backbone.tokenizer
+        self.end = int(tokenizer.eos_token_id)
+        self.padding = self.end if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
+        self.begin = [] if tokenizer.bos_token_id is None else [int(tokenizer.bos_token_id)]
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self.backbone.model.device
+        return device
+
+    def prompt_ids(self, prompts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each prompt, after the begin mark where the tokenizer has one."""
+        found = self.backbone.tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
+        return [[*self.begin, *ids] for ids in found]
+
+    def sequences(self, prompts: Sequence[str], answers: Sequence[str]) -> list[Sequenced]:
+        """Prompt and answer are tokenised apart, as in generation, and one end mark is added."""
+        tails = self.backbone.tokenizer(list(answers), add_special_tokens=False)["input_ids"]
+        heads = self.prompt_ids(prompts)
+        return [
+            Sequenced((*head, *tail, self.end), len(head)) for head, tail in zip(heads, tails, strict=True)
+        ]
+
+    def loss(self, batch: Sequence[Sequenced]) -> tuple[Tensor, int]:
+        """Summed negative log-likelihood of the answers' tokens, and how many there are.
+
+        Logits are computed at the answers' positions only.
+        """
+        ids, targets = _pad(batch, self.padding)
+        ids, targets = ids.to(self.device), targets.to(self.device)
+        with autocast(self.backbone.precision, str(self.device)):
+            model = self.backbone.model
+            hidden = model.get_decoder()(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
+            kept = targets[:, 1:] != IGNORED
+            logits = model.get_output_embeddings()(hidden[kept]).float()
+        logits = scaled_logits(logits, model.config)
+        return F.cross_entropy(logits, targets[:, 1:][kept], reduction="sum"), int(kept.sum())
+
+    @torch.no_grad()
+    def mean_loss(self, sequences: Sequence[Sequenced], batch: int) -> float:
+        """Mean negative log-likelihood per answer token over all sequences (ML-4); nan without any."""
+        total, count = 0.0, 0
+        order = sorted(sequences, key=lambda item: len(item.ids))
+        with self.evaluating():
+            for start in range(0, len(order), batch):
+                loss, tokens = self.loss(order[start : start + batch])
+                total, count = total + loss.item(), count + tokens
+        return total / count if count else float("nan")
+
+    @torch.no_grad()
+    def answer(self, prompts: Sequence[str], budgets: Sequence[int], batch: int) -> list[Written]:
+        """Greedy answers, each at most its budget of tokens long; prompts of similar length share a batch."""
+        ids = self.prompt_ids(prompts)
+        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+        found: list[Written] = [Written("", False)] * len(ids)
+        with self.evaluating():
+            for start in range(0, len(order), batch):
+                rows = order[start : start + batch]
+                most = max(budgets[i] for i in rows)
+                for i, tail in zip(rows, self._generate([ids[i] for i in rows], most), strict=True):
+                    found[i] = self._written(tail, budgets[i])
+        return found
+
+    def _generate(self, rows: list[list[int]], most: int) -> list[list[int]]:
+        """New tokens of each row; prompts are padded on the left."""
+        longest = max(len(row) for row in rows)
+        ids = torch.tensor([[self.padding] * (longest - len(row)) + row for row in rows])
+        mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
+        with autocast(self.backbone.precision, str(self.device)), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            out = self.backbone.model.generate(
+                input_ids=ids.to(self.device),
+                attention_mask=mask.to(self.device),
+                do_sample=False,
+                max_new_tokens=most,
+                pad_token_id=self.padding,
+                eos_token_id=self.end,
+            )
+        tails: list[list[int]] = out[:, longest:].tolist()
+        return tails
+
+    def _written(self, tail: list[int], budget: int) -> Written:
+        ended = self.end in tail[:budget]
+        kept = tail[: tail.index(self.end)] if ended else tail[:budget]
+        text: str = self.backbone.tokenizer.decode(
+            kept, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return Written(text, ended)
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """No dropout and no gradient checkpointing inside, the former mode after."""
+        before = self.backbone.model.training
+        self.backbone.model.eval()
+        try:
+            yield
+        finally:
+            self.backbone.model.train(before)
+
+    def checkpoint_gradients(self) -> None:
+        """Trades a second forward pass for the memory of activations."""
+        model: Any = self.backbone.model
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.enable_input_require_grads()
+        model.config.use_cache = False
+
+
+def _pad(batch: Sequence[Sequenced], padding: int) -> tuple[Tensor, Tensor]:
+    """Right-padded ids (N, T), and targets that are IGNORED in prompts and padding."""
+    longest = max(len(item.ids) for item in batch)
+    ids = torch.full((len(batch), longest), padding, dtype=torch.long)
+    targets = torch.full_like(ids, IGNORED)
+    for i, item in enumerate(batch):
+        ids[i, : len(item.ids)] = torch.tensor(item.ids)
+        targets[i, item.start : len(item.ids)] = ids[i, item.start : len(item.ids)]
+    return ids, targets
+
+
+def trainable_counts(model: TextModel, name: str) -> dict[str, int]:
+    """Trainable parameters of one adapter."""
+    return {"adapter": sum(p.numel() for p in model.adapters.parameters(name))}
