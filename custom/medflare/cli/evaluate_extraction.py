@@ -9,35 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from medflare.cli.evaluate_groups import Group, groups_at
 from medflare.cli.output import print_json
-from medflare.errors import ConfigError, DataError
+from medflare.errors import DataError
 from medflare.evaluation.extraction_metrics import (
     Scored,
     compare,
     evaluate_extraction,
     quick_extraction_metrics,
 )
-from medflare.evaluation.extraction_predictions import ScoredDocument, holds_extraction, read_documents
 from medflare.evaluation.extraction_statistics import CLINICAL, OUTPUTS, TASKS
-from medflare.evaluation.run_record import ComparisonRecord, read_record
+from medflare.evaluation.run_record import ComparisonRecord
 from medflare.evaluation.tables import Row
 
 COMPARED = (
     *("ner_strict_f1", "ner_lenient_f1", "ner_macro_strict_f1"),
     *("re_gold_strict_f1", "re_gold_lenient_f1", "re_e2e_strict_f1", "re_e2e_lenient_f1"),
 )
-POOLED = {"participant": "all that took part", "unseen": "all unseen", "": "all sites"}
 WIDTH = 100  # where output is not a terminal
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One adapter's documents of one site, or of several together."""
-
-    site: str
-    role: str
-    adapter: str
-    documents: tuple[ScoredDocument, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +65,23 @@ class Result:
 
 
 def score_files(
-    places: Sequence[Path], against: Sequence[Path], *, split: str, by_type: bool, as_json: bool
+    places: Sequence[Path],
+    against: Sequence[Path],
+    *,
+    sites: Sequence[str] | None,
+    split: str,
+    by_type: bool,
+    as_json: bool,
 ) -> None:
     """Scores what `places` hold, compares with `against`, prints tables or JSON.
 
     Args:
         places: predictions files (.jsonl), or runs, which also say which sites took part.
+        sites: which of the sites there; None for all.
     """
-    results = [Result(group, evaluate_extraction(group.documents)) for group in _groups(places, split)]
-    others = _groups(against, split) if against else []
+    found = groups_at(places, split, sites)
+    results = [Result(group, evaluate_extraction(group.documents)) for group in found]
+    others = groups_at(against, split, sites) if against else []
     comparisons = [item for result in results for item in _comparisons(result.group, others)]
     if against and not comparisons:
         ours, theirs = ({group.site for group in side} for side in ([r.group for r in results], others))
@@ -101,65 +98,6 @@ def score_files(
         )
         return
     _print(results, comparisons, ", ".join(path.name for path in against), by_type)
-
-
-def _groups(places: Sequence[Path], split: str) -> list[Group]:
-    """Every site and adapter, then the sites of a role together; those that took part come first."""
-    documents: list[ScoredDocument] = []
-    took_part: set[str] | None = None
-    for place in places:
-        found, sites = _documents_at(place, split)
-        documents += found
-        took_part = took_part if sites is None else (took_part or set()) | sites
-    groups = []
-    for adapter in sorted({item.adapter for item in documents}):
-        own = [item for item in documents if item.adapter == adapter]
-        for site in sorted({item.site for item in own}):
-            role = "" if took_part is None else "participant" if site in took_part else "unseen"
-            groups.append(Group(site, role, adapter, tuple(item for item in own if item.site == site)))
-    together = sorted(groups, key=lambda group: (group.role, group.site)) + _pooled(groups)
-    return sorted(together, key=lambda group: group.role)
-
-
-def _pooled(groups: Sequence[Group]) -> list[Group]:
-    found = []
-    for role, adapter in sorted({(group.role, group.adapter) for group in groups}):
-        parts = [group for group in groups if (group.role, group.adapter) == (role, adapter)]
-        if len(parts) > 1:
-            every = tuple(item for part in parts for item in part.documents)
-            found.append(Group(POOLED[role], role, adapter, every))
-    return found
-
-
-def _documents_at(place: Path, split: str) -> tuple[list[ScoredDocument], set[str] | None]:
-    """The documents, and the sites that took part where `place` is a run."""
-    if place.suffix == ".jsonl":
-        return _read(place), None
-    from medflare.federation.after_run import locate
-
-    record_path = locate(place)
-    record = read_record(record_path)
-    files = [
-        record_path.parent / item.predictions
-        for item in record.evaluations
-        if item.predictions and item.split == split
-    ]
-    here = [path for path in files if path.is_file()]
-    if not here:
-        raise DataError(
-            f"{record_path}: none of its {len(files)} predictions files of the split '{split}' is here; they "
-            "stay at the sites. Name the files themselves, or test the adapter with --site-file."
-        )
-    return [item for path in here for item in _read(path)], set(record.sites)
-
-
-def _read(path: Path) -> list[ScoredDocument]:
-    if not holds_extraction(path):
-        raise ConfigError(
-            f"{path}: is not a file of extraction predictions. Reports are scored together with the studies: "
-            "medflare evaluate <run> --site-file site.yaml"
-        )
-    return read_documents(path)
 
 
 def _comparisons(ours: Group, others: Sequence[Group]) -> list[ComparisonRecord]:

@@ -42,7 +42,11 @@ def evaluate(
     if site_file is None:
         from medflare.cli.evaluate_extraction import score_files
 
-        score_files(runs, against, split=split, by_type=types, as_json=as_json)
+        testing = {"--adapter": adapter != "final", "--personalised": personalised, "--scorer": scorer}
+        if any(testing.values()):
+            given = ", ".join(name for name, value in testing.items() if value)
+            raise ConfigError(f"{given}: says how to test an adapter, which needs --site-file.")
+        score_files(runs, against, sites=names(sites), split=split, by_type=types, as_json=as_json)
         return
     if len(runs) != 1 or against:
         raise ConfigError("--site-file tests the adapter of one run; name one run, and no --against.")

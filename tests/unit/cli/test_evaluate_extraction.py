@@ -169,3 +169,17 @@ def test_predictions_that_stayed_at_the_sites_are_asked_for(run: Path) -> None:
 def test_a_site_file_goes_with_one_run(tmp_path: Path) -> None:
     refused = call(tmp_path, tmp_path, "-f", tmp_path / "site.yaml")
     assert (refused.exit_code, "name one run" in refused.stderr) == (2, True)
+
+
+def test_some_sites_only(run: Path) -> None:
+    assert [item["site"] for item in facts(run, "--sites", "z,a")["systems"]] == ["a", "z"]
+    refused = call(run, "--sites", "a,q")
+    assert (refused.exit_code, "q: not there; there are: a, b, z" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "option", [("--adapter", "best"), ("--scorer", "chexbert=x"), ("--personalised", "x")]
+)
+def test_options_of_testing_an_adapter_need_a_site_file(run: Path, option: tuple[str, str]) -> None:
+    refused = call(run, *option)
+    assert (refused.exit_code, f"{option[0]}: says how to test an adapter" in refused.stderr) == (2, True)

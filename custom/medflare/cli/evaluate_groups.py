@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which extraction predictions are scored together: one adapter at one site, then at all sites of a role."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from medflare.errors import ConfigError, DataError
+from medflare.evaluation.extraction_predictions import ScoredDocument, holds_extraction, read_documents
+from medflare.evaluation.run_record import read_record
+
+POOLED = {"participant": "all that took part", "unseen": "all unseen", "": "all sites"}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One adapter's documents of one site, or of several together."""
+
+    site: str
+    role: str
+    adapter: str
+    documents: tuple[ScoredDocument, ...]
+
+
+def groups_at(places: Sequence[Path], split: str, sites: Sequence[str] | None) -> list[Group]:
+    """Every site and adapter, then the sites of a role together; those that took part come first.
+
+    Args:
+        places: predictions files, or runs, whose records say which sites took part.
+        sites: which of the sites there; None for all.
+    """
+    documents: list[ScoredDocument] = []
+    took_part: set[str] | None = None
+    for place in places:
+        found, members = _documents_at(place, split)
+        documents += found
+        took_part = took_part if members is None else (took_part or set()) | members
+    present = {item.site for item in documents}
+    if missing := sorted(set(sites or ()) - present):
+        raise ConfigError(
+            f"--sites {', '.join(missing)}: not there; there are: {', '.join(sorted(present))}."
+        )
+    documents = [item for item in documents if sites is None or item.site in sites]
+    groups = []
+    for adapter in sorted({item.adapter for item in documents}):
+        own = [item for item in documents if item.adapter == adapter]
+        for site in sorted({item.site for item in own}):
+            role = "" if took_part is None else "participant" if site in took_part else "unseen"
+            groups.append(Group(site, role, adapter, tuple(item for item in own if item.site == site)))
+    together = sorted(groups, key=lambda group: (group.role, group.site)) + _pooled(groups)
+    return sorted(together, key=lambda group: group.role)
+
+
+def _pooled(groups: Sequence[Group]) -> list[Group]:
+    found = []
+    for role, adapter in sorted({(group.role, group.adapter) for group in groups}):
+        parts = [group for group in groups if (group.role, group.adapter) == (role, adapter)]
+        if len(parts) > 1:
+            every = tuple(item for part in parts for item in part.documents)
+            found.append(Group(POOLED[role], role, adapter, every))
+    return found
+
+
+def _documents_at(place: Path, split: str) -> tuple[list[ScoredDocument], set[str] | None]:
+    """The documents, and the sites that took part where `place` is a run."""
+    if place.suffix == ".jsonl":
+        return _read(place), None
+    from medflare.federation.after_run import locate
+
+    record_path = locate(place)
+    record = read_record(record_path)
+    files = [
+        record_path.parent / item.predictions
+        for item in record.evaluations
+        if item.predictions and item.split == split
+    ]
+    here = [path for path in files if path.is_file()]
+    if not here:
+        raise DataError(
+            f"{record_path}: none of its {len(files)} predictions files of the split '{split}' is here; they "
+            "stay at the sites. Name the files themselves, or test the adapter with --site-file."
+        )
+    return [item for path in here for item in _read(path)], set(record.sites)
+
+
+def _read(path: Path) -> list[ScoredDocument]:
+    if not holds_extraction(path):
+        raise ConfigError(
+            f"{path}: is not a file of extraction predictions. Reports are scored together with the studies: "
+            "medflare evaluate <run> --site-file site.yaml"
+        )
+    return read_documents(path)
