@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Synthetic clinical notes with gold entities and relations, in the documentation styles of five houses."""
 
+from .corrupt import corrupt_labels
+from .files import write_notes_demo, write_notes_hospital
 from .generate import generate_notes
 from .profiles import NOTE_HOSPITALS, NOTE_STYLES, UNSEEN_NOTES, NotesProfile, pretraining_note_hospitals
 
@@ -9,6 +11,9 @@ __all__ = [
     "NOTE_STYLES",
     "UNSEEN_NOTES",
     "NotesProfile",
+    "corrupt_labels",
     "generate_notes",
     "pretraining_note_hospitals",
+    "write_notes_demo",
+    "write_notes_hospital",
 ]

@@ -11,20 +11,24 @@ date:
 - the {day}th of {month}
 - {month_number}/{day}/{year_short}
 when:
+- [temporal >@|<last week~last month~two weeks ago~yesterday>]
+- in [temporal >@|{month}]
 - on [temporal >@|{date}]
-- back in [temporal >@|{year}]
-- [temporal >@|some {number} years ago]
 - [temporal >@|{number} weeks back]
 past:
 - in [temporal >@|{year}]
 - back in [temporal >@|{year}]
 - [temporal >@|some {number} years ago]
+onset:
+- [temporal >@|last {weekday}]
+- [temporal >@|{number} days ago]
+- [temporal >@|this past weekend]
 lasting:
 - over [temporal >@|the last {number} days]
 - for [temporal >@|the better part of {number} weeks]
 - for [temporal >@|{number} or so days]
 lab_form:
-- [test @|<his~the> NAME] <is~was~came back at~came back> [labvalue >@|VALUE]
+- [test @|<{his}~the> NAME] <is~was~came back at~came back> [labvalue >@|VALUE]
 - [test @|NAME] [labvalue >@|VALUE], normal being [reference_range >@|RANGE]
 - [test @|NAME] <is~was> [labvalue >@|VALUE]
 degrees:
@@ -57,10 +61,10 @@ denial:
 - [negation >@a,@b|really has not had any] {plain_symptom:@a} or {plain_symptom:@b}
 - [negation >@a|has no] {plain_symptom:@a}
 opening:
-- This is a(n) {age}-year-old {female} who I have been following for {disease:@a} and {disease:@b} and who
+- This is a(n) {age}-year-old {female} whom I have been following for {disease:@a} and {disease:@b} and who
   comes in today with {symptom:@c} which has been going on {lasting:@c} and {he} {denial:@}.
 - {mr} X is a(n) {age}-year-old {female} with {disease:@a} and {disease:@b} who was in {his} usual state of
-  health until {when:@c} when {he} developed {symptom:@c} and then {symptom:@d}.
+  health until {onset:@c} when {he} developed {symptom:@c} and then {symptom:@d}.
 - Patient is seen at the request of Dr. Y for {symptom:@a} {lasting:@a}, and {he} is known to have
   {disease:@b}.
 complaint:
@@ -73,16 +77,17 @@ history:
 - Significant for {disease:@a} and {disease:@b} and {he} had {operation:@c} {past:@c} and {operation:@d}
   {past:@d}.
 - {disease:@a} and {disease:@b}, and [negation >@c|no history of] {disease:@c}.
-- {he} had {operation:@a} {past:@a} and carries {disease:@b} and {he} has [negation >@c|never had]
-  {operation:@c}.
+- {he} had {operation:@a} {past:@a} and carries a diagnosis of {disease:@b} and {he} has [negation >@c|never
+  had] {operation:@c}.
 family:
-- {his} [subject >@a|{relative}] had {disease:@a} and {his} [subject >@b|{relative}] had {disease:@b}.
-- [subject >@a|{relative}] passed away of {disease:@a} at {relative_age} and there is [negation >@b|no]
-  {disease:@b} in the [subject >@b|immediate family].
+- {his} [subject >@a|{relative}] had {inherited:@a} and {his} [subject >@b|{relative}] had {inherited:@b}.
+- [subject >@a|{relative}] passed away of {inherited:@a} at {relative_age} and there is [negation >@b|no]
+  {inherited:@b} in the [subject >@b|immediate family].
 medicine:
-- {he} is on {prescription:@a} and {prescription:@b} and {prescription:@c}.
-- {prescription:@a}, {prescription:@b}, and {he} was given {prescription:@c} [duration >@c|for {number}
+* {he} is on {prescription:@a} and {prescription:@b} and {prescription:@c}.
+* {prescription:@a}, {prescription:@b}, and {he} was given {short_course:@c} [duration >@c|for {number}
   days].
+* For {treated:@a} {he} takes {ordered:@b} and at times {drug:@c} for {indication:@d}.
 - {he} ran out of {drug:@a} {when:@a} and is [negation >@b|not on] {drug:@b} but takes {prescription:@c}.
 - {he} is on [drug @a|calcium] [dosage >@a|one] [form >@a|tablet] [frequency >@a|a day] and
   {prescription:@b}.
@@ -93,13 +98,13 @@ exam:
   {plain_sign:@d}.
 - [test @a|neurologic exam] is [labvalue >@a|<nonfocal~intact>] and there is {sign:@b} and {sign:@c}.
 result:
-- {lab:@a}, {lab:@b}, and {lab:@c} and {a_study:@d} done {when:@d} {was} [labvalue
+* {lab:@a}, {lab:@b}, and {lab:@c} and {a_study:@d} done {when:@d} {was} [labvalue
   >@d|<normal~okay~unremarkable>].
-- {an_image:@a} {when:@a} shows {seen:@b} and there is [negation >@c|no] {unseen:@c} that I can see.
-- I reviewed {an_image:@a} from {when:@a}. That shows {seen:@b} and {seen:@c}.
+* {an_image:@a} {when:@a} shows {seen:@b} and there is [negation >@c|no] {unseen:@c} that I can see.
+- I reviewed {an_image:@a} done {when:@a}. That shows {seen:@b} and {seen:@c}.
 - {lab:@a} and [test @b|calcium] is [labvalue >@b|<8.6~9.3~10.8~11.5>] and {a_study:@c} {was} [labvalue
   >@c|<negative~positive>].
-- [test @a|x-rays] from {when:@a} show [problem @b,@c|arthritis in the] [problem @b|<hands~hips>] and
+- [test @a|x-rays] done {when:@a} show [problem @b,@c|arthritis in the] [problem @b|<hands~hips>] and
   [problem @c|<feet~knees>].
 thought:
 - I think this is [uncertain >@a|probably] {disease:@a} although {suspect:@b} is [uncertain >@b|possible] and
@@ -107,12 +112,12 @@ thought:
 - {treated:@a} which is [course >@a|<stable~doing better~not well controlled>] and we will continue
   {ordered:@b}.
 - I would go ahead with {operation:@a} [temporal >@a|<next week~this week~in the spring>] and start
-  {prescription:@b} [duration >@b|for {number} weeks] and recheck {lab_name:@c} after that.
-- [uncertain >@a|Question of] {disease:@a}, and there is [negation >@b|no need for] {operation:@b} right now.
+  {short_course:@b} [duration >@b|for {number} weeks] and recheck {lab_name:@c} after that.
+- [uncertain >@a|Question of] {suspect:@a}, and there is [negation >@b|no need for] {therapy:@b} right now.
 advice:
-- {he} knows to call me [condition >@a,@b|if] {he} has any {plain_symptom:@a} or {plain_symptom:@b} and
+* {he} knows to call me [condition >@a,@b|if] {he} has any {plain_symptom:@a} or {plain_symptom:@b} and
   otherwise I will see {him} back in the office.
-- I told {him} to go to the emergency room [condition >@a|should] {he} develop {plain_symptom:@a}.
+* I told {him} to go to the emergency room [condition >@a|should] {he} develop {plain_symptom:@a}.
 - Thank you for letting me take part in the care of this pleasant patient.
 """)
 

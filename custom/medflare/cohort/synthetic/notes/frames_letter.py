@@ -10,27 +10,32 @@ date:
 - {day} {month} {year}
 - {day}/{month_number}/{year_short}
 when:
+- [temporal >@|<last week~last month~two weeks ago~yesterday>]
+- in [temporal >@|{month}]
 - on [temporal >@|{date}]
-- in [temporal >@|{month} {year}]
 - [temporal >@|{number} months ago]
-- in [temporal >@|{year}]
 past:
 - in [temporal >@|{year}]
 - in [temporal >@|{month} {year}]
 - [temporal >@|{number} years ago]
+onset:
+- [temporal >@|{number} weeks ago]
+- in [temporal >@|{month}]
+- [temporal >@|last {weekday}]
 lasting:
 - over [temporal >@|the preceding {number} days]
 - for [temporal >@|a fortnight]
 - for [temporal >@|some {number} weeks]
 - since [temporal >@|{month}]
 lab_form:
-- [test @|<the ~>NAME] <of~was> [labvalue >@|VALUE]
+- [test @|NAME] of [labvalue >@|VALUE]
+- [test @|NAME] [labvalue >@|VALUE]
 - [test @|NAME] [labvalue >@|VALUE] (normal range [reference_range >@|RANGE])
 degrees:
 - °C
 vital_form:
 - [test @|NAME] [labvalue >@|VALUE]
-- [test @|NAME] was [labvalue >@|VALUE]
+- [test @|NAME] [labvalue >@|VALUE]
 vital_bp:
 - blood pressure
 vital_pulse:
@@ -58,7 +63,7 @@ salutation:
 - Dear Colleague, I reviewed this {age}-year-old {sex} with {disease:@a} in clinic and {he} has ongoing
   {symptom:@b}.
 - Dear Dr. <Hughes~Bowen~Khatri~Desmond>, many thanks for asking us to see this {age}-year-old {sex}, whose
-  {symptom:@a} began {when:@a} on a background of {disease:@b}.
+  {symptom:@a} began {onset:@a} on a background of {disease:@b}.
 diagnosis:
 - {disease:@a}
 - {disease:@a} (diagnosed [temporal >@a|{year}])
@@ -78,18 +83,19 @@ history:
 - {he} [negation >@a|declined] {operation:@a} {past:@a} and has [negation >@b|never undergone]
   {operation:@b}.
 family:
-- {his} [subject >@a|{relative}] suffered from {disease:@a} and a [subject >@b|{cousin}] has {disease:@b}.
-- There is a [subject >@a|family] history of {disease:@a}.
-- [negation >@a|None] of {his} [subject >@a|siblings] has had {disease:@a}.
+- {his} [subject >@a|{relative}] suffered from {inherited:@a} and a [subject >@b|{cousin}] has
+  {inherited:@b}.
+- There is a [subject >@a|family] history of {inherited:@a}.
+- [negation >@a|None] of {his} [subject >@a|siblings] has had {inherited:@a}.
 cousin:
 - cousin
 - nephew
 - half-brother
 - twin sister
 medicine:
-- {his} regular medication comprises {prescription:@a}, {prescription:@b} and {prescription:@c}.
-- I have started {prescription:@a} [duration >@a|for {number} days] and stopped {drug:@b}.
-- {he} takes {prescription:@a} and {prescription:@b}, but [negation >@c|no longer] uses {drug:@c}.
+* {his} regular medication comprises {prescription:@a}, {prescription:@b} and {prescription:@c}.
+- I have started {short_course:@a} [duration >@a|for {number} days] and stopped {drug:@b}.
+* {he} takes {prescription:@a} and {prescription:@b}, but [negation >@c|no longer] uses {drug:@c}.
 - {he} has been on {prescription:@a} since [temporal >@a|{month} {year}] and buys [drug @b|calcium] [form
   >@b|tablets] over the counter.
 - {he} took [dosage >@a|two] [form >@a|<tablets~capsules>] of [drug
@@ -102,24 +108,25 @@ exam:
 - [test @a|The abdomen] was [labvalue >@a|<soft and non-tender~soft>] and there was [negation >@b|no]
   {plain_sign:@b}.
 result:
-- Bloods showed {lab:@a}, {lab:@b} and {lab:@c}.
-- {lab:@a} and {lab:@b}.
-- {an_image:@a} {when:@a} confirmed {seen:@b} and [negation >@c|excluded] {unseen:@c}.
-- {an_image:@a} took place {when:@a}. This revealed {seen:@b} with {seen:@c}.
+* Bloods showed {lab:@a}, {lab:@b} and {lab:@c}.
+- Recent results were {lab:@a} and {lab:@b}.
+* {an_image:@a} {when:@a} confirmed {seen:@b} and [negation >@c|excluded] {unseen:@c}.
+* {an_image:@a} took place {when:@a}. This revealed {seen:@b} with {seen:@c}.
 - {a_study:@a} {was} [labvalue >@a|<reassuring~normal~unremarkable~entirely normal>] and {a_study:@b}
   [temporal >@b|last week] {was} [labvalue >@b|<negative~positive>].
-- [test @a|An exercise stress test] {when:@a} was [labvalue >@a|<negative~positive>] and {lab:@b}.
-- [test @a|Adjusted calcium] was [labvalue >@a|<2.1~2.4~2.7~2.9> mmol/L] ([reference_range >@a|2.20-2.60])
-  and {lab:@b}.
+- [test @a|An exercise stress test] {when:@a} was [labvalue >@a|<negative~positive>], with {lab:@b}.
+- [test @a|Adjusted calcium] was [labvalue >@a|<2.1~2.4~2.7~2.9> mmol/L] ([reference_range >@a|2.20-2.60]),
+  with {lab:@b}.
 - [test @a|CT] showed [problem @b,@c|thickening of the] [problem @b|right] and [problem @c|left
   <pleura~ureters~adrenals>].
 thought:
 - I [uncertain >@a|suspect] {suspect:@a} and have requested {workup:@b} to be done [temporal >@b|<within the
   fortnight~next month~urgently>].
-- The working diagnosis is {disease:@a}, though {disease:@b} remains [uncertain >@b|a possibility].
+- The working diagnosis is {disease:@a}, though {suspect:@b} remains [uncertain >@b|a possibility] and
+  {workup:@c} has been booked.
 - We have listed {him} for {operation:@a} [temporal >@a|<in the new year~next month~on {date}>] and
   {lab_name:@b} will be repeated [temporal >@b|beforehand].
-- I would be grateful if you could prescribe {prescription:@a} [duration >@a|for {number} weeks] and repeat
+- I would be grateful if you could prescribe {short_course:@a} [duration >@a|for {number} weeks] and repeat
   {lab_name:@b} [temporal >@b|in {number} weeks].
 - {operation:@a} is [negation >@a|not required] at present, and {treated:@b} is [course >@b|stable] on
   {ordered:@c}.

@@ -10,16 +10,21 @@ date:
 - {month} {day}, {year}
 - {month_number}/{day}/{year}
 when:
+- [temporal >@|<last week~last month~two weeks ago~yesterday>]
+- in [temporal >@|{month}]
 - on [temporal >@|{date}]
-- in [temporal >@|{year}]
-- [temporal >@|{number} years ago]
 - [temporal >@|{number} months ago]
-- in [temporal >@|{month} {year}]
 - [temporal >@|last {weekday}]
 past:
 - in [temporal >@|{year}]
 - in [temporal >@|{month} {year}]
 - [temporal >@|{number} years ago]
+onset:
+- [temporal >@|{number} days ago]
+- [temporal >@|last {weekday}]
+- on [temporal >@|the morning of admission]
+- [temporal >@|the day before yesterday]
+- [temporal >@|about {number} weeks ago]
 lasting:
 - for [temporal >@|the past {number} days]
 - for [temporal >@|about {number} weeks]
@@ -27,16 +32,15 @@ lasting:
 - since [temporal >@|{weekday}]
 - since [temporal >@|yesterday morning]
 lab_form:
-- [test @|<the ~his ~>NAME] <of~was~is~at> [labvalue >@|VALUE]
-- [test @|a NAME] of [labvalue >@|VALUE]
+- [test @|NAME] <of~at> [labvalue >@|VALUE]
 - [test @|NAME] of [labvalue >@|VALUE] with a reference range of [reference_range >@|RANGE]
 degrees:
 -  degrees
 -  °F
 -
 vital_form:
-- [test @|NAME] <of~was~is> [labvalue >@|VALUE]
-- [test @|NAME] [labvalue >@|VALUE]
+- [test @|NAME] was [labvalue >@|VALUE]
+- [test @|NAME] was [labvalue >@|VALUE]
 vital_bp:
 - blood pressure
 - the blood pressure
@@ -47,7 +51,6 @@ vital_temp:
 - temperature
 vital_breaths:
 - respiratory rate
-- respirations
 vital_oxygen:
 - oxygen saturation
 - pulse oximetry
@@ -70,11 +73,11 @@ opening:
 - This is a(n) {age}-year-old {sex} with known {disease:@a} and {disease:@b} who was referred because of
   {symptom:@c} {lasting:@c}.
 - The patient is a very pleasant {age}-year-old {sex} who came to the emergency department with {symptom:@a}
-  and {symptom:@b} that began {when:@a,@b}.
-- The patient is a(n) {age}-year-old {female}, diagnosed with {disease:@a} {when:@a}, who returns for
+  and {symptom:@b} that began {onset:@a,@b}.
+- The patient is a(n) {age}-year-old {female}, diagnosed with {disease:@a} {past:@a}, who returns for
   evaluation of {own_symptom:@b}.
 complaint:
-- {he} describes {symptom:@a} that has been present {lasting:@a} and {denial:@}.
+- {he} describes {symptom:@a} that had been present {lasting:@a} and {denial:@}.
 - {own_symptom:@a} had been [course >@a|<worsening~improving~getting worse~increasing>] {lasting:@a}, and
   {he} also reports {symptom:@b}.
 - {he} <also ~>{denial:@}, but {he} does report {symptom:@d} {lasting:@d}.
@@ -94,16 +97,19 @@ history:
 - There is [negation >@a,@b|no history of] {disease:@a} or {disease:@b}.
 - {he} did [negation >@a|not] undergo {operation:@a} when it was offered {past:@a}.
 family:
-- {his} [subject >@a|{relative}] <had~died of~was diagnosed with> {disease:@a} at the age of {relative_age},
-  and {his} [subject >@b|{relative}] has {disease:@b}.
-- Family history is notable for {disease:@a} in {his} [subject >@a|{relative}].
-- There is [negation >@a|no] [subject >@a|family] history of {disease:@a}.
-- {his} [subject >@a|{relative}] is alive at {relative_age} with {disease:@a}.
+- {his} [subject >@a|{relative}] <had~died of~was diagnosed with> {inherited:@a} at the age of
+  {relative_age}, and {his} [subject >@b|{relative}] has {inherited:@b}.
+- Family history is notable for {inherited:@a} in {his} [subject >@a|{relative}].
+- There is [negation >@a|no] [subject >@a|family] history of {inherited:@a}.
+- {his} [subject >@a|{relative}] is alive at {relative_age} with {inherited:@a}.
 medicine:
-- {he} takes {prescription:@a}, {prescription:@b}, and {prescription:@c}.
-- {his} current medications include {prescription:@a}, {prescription:@b}, and {drug:@c} for
+* {he} takes {prescription:@a}, {prescription:@b}, and {prescription:@c}.
+- {he} has been maintained on {prescription:@a} and {prescription:@b} [negation >@c|without] [problem @c|side
+  effects].
+- For {his} {treated:@a} {he} uses {ordered:@b}, and {drug:@c} was added {when:@c}.
+* {his} current medications include {prescription:@a}, {prescription:@b}, and {drug:@c} for
   {own_indication:@d}.
-- {he} was started on {prescription:@a} [duration >@a|for {number} days] because of {indication:@b}.
+- {he} was started on {short_course:@a} [duration >@a|for {number} days] because of {indication:@b}.
 - {he} has been taking {prescription:@a} since [temporal >@a|{month}], and {drug:@b} was stopped {when:@b}.
 - {he} is [negation >@a|no longer taking] {drug:@a} because it caused {symptom:@b}.
 - In addition {he} takes [drug @a|calcium] [strength >@a|600 mg] [frequency >@a|twice a day] and
@@ -114,23 +120,27 @@ exam:
 - [test @a|Physical examination] revealed {sign:@b} and {sign:@c} but [negation >@d|no] {plain_sign:@d}.
 - [test @a|The heart rhythm] was [labvalue >@a|<regular~irregular>], [test @b|breath sounds] were [labvalue
   >@b|<clear~diminished~coarse>], and there was {sign:@c}.
-- [test @a|The abdomen] was [labvalue >@a|<soft~benign~distended>] [negation >@b,@c|without] {plain_sign:@b}
-  or {plain_sign:@c}.
+- [test @a|The abdomen] was [labvalue >@a|<soft~benign~distended>]. There was [negation >@b,@c|no]
+  {plain_sign:@b} or {plain_sign:@c}.
+- {he} appeared well [negation >@b,@c|without] {plain_sign:@b} or {plain_sign:@c}, and [test @d|{his} weight]
+  was [labvalue >@d|<unchanged~stable~down 3 kg~up 2 kg>].
 result:
-- Laboratory studies showed {lab:@a}, {lab:@b}, and {lab:@c}.
-- {lab:@a}, and {lab:@b}.
-- {an_image:@a} {when:@a} showed {seen:@b} and [negation >@c|no evidence of] {unseen:@c}.
+* Laboratory studies showed {lab:@a}, {lab:@b}, and {lab:@c}.
+- Blood work was remarkable for {lab:@a} and {lab:@b}, and {study:@c} {was} [labvalue >@c|negative].
+- The remaining laboratory values were {lab:@a} and {lab:@b}.
+* [temporal >@a,@b|<yesterday~this morning~today>] the laboratory reported {lab:@a} with {lab:@b}.
+* {an_image:@a} {when:@a} showed {seen:@b} and [negation >@c|no evidence of] {unseen:@c}.
 - {an_image:@a} was performed {when:@a}. It showed {seen:@b} and was otherwise [labvalue >@a|unremarkable].
 - {an_image:@a} {was} [labvalue >@a|<normal~unremarkable~negative~within normal limits>] [negation
   >@b|without evidence of] {unseen:@b}.
 - [test @a|A stress test] {when:@a} was [labvalue >@a|<negative~positive~equivocal>] and {a_study:@b} {was}
   [labvalue >@b|<normal~unremarkable>].
-- [test @a|The calcium] was [labvalue >@a|<8.1~9.4~10.9~11.6>] and {lab:@b}.
+- [test @a|The calcium] was [labvalue >@a|<8.1~9.4~10.9~11.6>] with {lab:@b}.
 - [test @a|X-rays] {when:@a} demonstrated [problem @b,@c|arthritis of the] [problem @b|<hands~hips>] and
   [problem @c|<knees~feet>].
 thought:
 - {he} most [uncertain >@a|likely] has {suspect:@a}, and {workup:@c} will be done [temporal
-  >@c|<tomorrow~today~this week>].
+  >@c|<tomorrow~today~this afternoon>].
 - My impression is that {own_symptom:@a} [uncertain >@b|may be] due to {suspect:@b}, and {workup:@c} has been
   ordered [temporal >@c|for {weekday}].
 - The picture is consistent with [uncertain >@a|possible] {disease:@a}, and to [uncertain >@b|rule out]
@@ -141,7 +151,7 @@ thought:
 - There was no reason for a change of the plan, and {drug:@a} will be held until [temporal >@a|{weekday}].
 advice:
 - {he} should return [condition >@a,@b|if] {he} develops {plain_symptom:@a} or {plain_symptom:@b}.
-- {he} was told to call [condition >@a|in case of] {plain_symptom:@a} and to take {prescription:@b}.
+- {he} was told to call [condition >@a|in case of] {plain_symptom:@a} and to continue {prescription:@b}.
 - I asked {him} to come back [condition >@a|if] {he} has any {plain_symptom:@a}, and {lab_name:@b} will be
   checked [temporal >@b|<in one week~next month~at the next visit>].
 - {he} was discharged home in stable condition and will be seen in the clinic.

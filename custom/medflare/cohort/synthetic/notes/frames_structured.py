@@ -10,8 +10,9 @@ date:
 - {month_number}/{day}/{year}
 - {month_number}-{day}-{year_short}
 when:
+- [temporal >@|<last week~last month~two weeks ago~yesterday>]
+- in [temporal >@|{month}]
 - on [temporal >@|{date}]
-- in [temporal >@|{year}]
 - [temporal >@|{number} months ago]
 past:
 - in [temporal >@|{year}]
@@ -72,20 +73,18 @@ systems:
 history:
 - {disease:@a}.
 - {disease:@a}, diagnosed [temporal >@a|{year}].
-- {disease:@a}, status post {operation:@b} {past:@b}.
 - {disease:@a}.
 surgery:
 - {operation:@a}, [temporal >@a|{year}].
 - {operation:@a} and {operation:@b}, [temporal >@a,@b|{year}].
 - [negation >@a|No] prior {operation:@a}.
 family:
-- [subject >@a|<Mother~Father~Sister~Brother~Grandmother>]: {disease:@a}.
-- Positive for {disease:@a} in [subject >@a|<the father~a sister~the mother~two brothers>].
-- [negation >@a,@b|No] [subject >@a,@b|family] history of {disease:@a} or {disease:@b}.
+- [subject >@a|<Mother~Father~Sister~Brother~Grandmother>]: {inherited:@a}.
+- Positive for {inherited:@a} in [subject >@a|<the father~a sister~the mother~two brothers>].
+- [negation >@a,@b|No] [subject >@a,@b|family] history of {inherited:@a} or {inherited:@b}.
 medicine:
-- {prescription:@a}.
-- {prescription:@a}.
-- {prescription:@a} [duration >@a|x {digit} days].
+* {prescription:@a}.
+- {short_course:@a} [duration >@a|x {digit} days].
 - {prescription:@a}, started [temporal >@a|{date}].
 - {prescription:@a} for {indication:@b}.
 - [drug @a|Calcium] [strength >@a|500 mg] [form >@a|tablet] [frequency >@a|b.i.d.].
@@ -96,17 +95,17 @@ exam:
 - ABDOMEN: [labvalue >@a|<Soft~Flat~Nontender>] on [test @a|palpation]. [negation >@b,@c|No] {plain_sign:@b}
   or {plain_sign:@c}.
 - LUNGS: [labvalue >@a|Clear] to [test @a|auscultation]. [negation >@b|No] {plain_sign:@b}.
-- NECK: [negation >@a,@b|No] {plain_sign:@a} or {plain_sign:@b}.
+- GENERAL: [negation >@a,@b|No] {plain_sign:@a} or {plain_sign:@b}.
 - SKIN: {sign:@a}. [negation >@b|No] {plain_sign:@b}.
-- GENERAL: {sign:@a} and {sign:@b} noted.
+- GENERAL: In no [problem @c|acute distress]. {sign:@a} and {sign:@b} noted.
 labs:
-- {lab:@a}, {lab:@b}, {lab:@c}.
-- {lab:@a}; {lab:@b}; {lab:@c}; {lab:@d}.
+* {lab:@a}, {lab:@b}, {lab:@c}.
+* {lab:@a}; {lab:@b}; {lab:@c}; {lab:@d}.
 - {lab:@a}, {lab:@b}. [test @c|Calcium] [labvalue >@c|<8.4~9.8~11.2~7.9> mg/dL].
 - {lab:@a}. {study:@b} [labvalue >@b|<negative~positive~normal>].
 imaging:
 - {image:@a} ([temporal >@a|{date}]): {seen:@b}. [negation >@c|No] {unseen:@c}.
-- {study:@a}: [labvalue >@a|<Normal~Unremarkable~Negative>]. {image:@b}: {seen:@c}.
+- {image:@a}: [labvalue >@a|<Normal~Unremarkable~Negative>]. {image:@b}: {seen:@c}.
 - {image:@a} was done {when:@a}. It revealed {seen:@b}.
 - [temporal >@a|{date}] {image:@a} showed {seen:@b} and {seen:@c}.
 - [test @a|Biopsy] {when:@a} was [labvalue >@a|<benign~negative~inconclusive>].
@@ -116,11 +115,11 @@ assessment:
 - {disease:@a}, [course >@a|<stable~progressing~in remission~improving>].
 - {treated:@a}. Continue {ordered:@b}.
 - [uncertain >@a|<Possible~Probable~Suspected~Questionable>] {suspect:@a}. Check {workup:@b}.
-- {disease:@a}, continue {therapy:@b}. Repeat {lab_name:@c} in [temporal >@c| {number} weeks].
+- {disease:@a}, continue {therapy:@b}. Repeat {lab_name:@c} in [temporal >@c|{number} weeks].
 - {symptom:@a}, [uncertain >@b|likely] {suspect:@b}. Obtain {workup:@c}.
 - [uncertain >@a|Rule out] {suspect:@a} with {workup:@b} on [temporal >@b|{weekday}].
 plan:
-- Start {prescription:@a} [duration >@a|for {digit} days].
+- Start {short_course:@a} [duration >@a|for {digit} days].
 - Schedule {operation:@a} [temporal >@a|<next week~this month~within {digit} weeks>].
 - Return to the clinic [condition >@a,@b|if] there is {plain_symptom:@a} or {plain_symptom:@b}.
 - Hold {drug:@a} until [temporal >@a|{date}]. {operation:@b} is [negation >@b|not indicated].

@@ -10,10 +10,9 @@ date:
 - {month_number}/{day}
 - {month_number}/{day}/{year_short}
 when:
+- [temporal >@|<last wk~yest~{digit} wks ago>]
 - [temporal >@|{date}]
-- '[temporal >@|{year_short}]
 - [temporal >@|{digit} mo ago]
-- [temporal >@|{digit} yrs ago]
 - [temporal >@|last {short_day}]
 short_day:
 - Mon
@@ -25,6 +24,11 @@ past:
 - [temporal >@|'{year_short}]
 - [temporal >@|{digit} yrs ago]
 - [temporal >@|{year}]
+onset:
+- [temporal >@|last {short_day}]
+- [temporal >@|{digit}d ago]
+- [temporal >@|{digit} wks ago]
+- [temporal >@|{date}]
 lasting:
 - x[temporal >@|{digit}d]
 - x[temporal >@|{digit} wks]
@@ -75,7 +79,7 @@ opening:
 complaint:
 - {symptom:@a} [course >@a|<worse~better~unchanged~improving>] {lasting:@a}, {denial:@}.
 - also {symptom:@a} w/ {symptom:@b}, {denial:@}.
-- states {symptom:@a} started {when:@a} after <fall~lifting boxes~argument at home~long drive~soccer game>.
+- states {symptom:@a} started {onset:@a} after <fall~lifting boxes~argument at home~long drive~soccer game>.
 - {symptom:@a} [course >@a|<resolved~better>] w/ {drug:@b}, still has {symptom:@c}.
 - reports [problem @a|stress] at work, {symptom:@b} most nights.
 - thinks caught [problem @a|cold] from kids, {symptom:@b} {lasting:@b}.
@@ -86,9 +90,9 @@ history:
 - {disease:@a}, {disease:@b}, {disease:@c}.
 - {operation:@a} {past:@a}, {operation:@b} {past:@b}. [negation >@c|Never had] {operation:@c}.
 family:
-- [subject >@a|{kin}] w/ {disease:@a}, [subject >@b|{kin}] w/ {disease:@b}.
-- [subject >@a|{kin}] {disease:@a} at {relative_age}.
-- [negation >@a|neg] for {disease:@a} in [subject >@a|family].
+- [subject >@a|{kin}] w/ {inherited:@a}, [subject >@b|{kin}] w/ {inherited:@b}.
+- [subject >@a|{kin}] {inherited:@a} at {relative_age}.
+- [negation >@a|neg] for {inherited:@a} in [subject >@a|family].
 kin:
 - mom
 - dad
@@ -98,9 +102,10 @@ kin:
 - pat uncle
 - daughter
 medicine:
-- {prescription:@a}, {prescription:@b}, {prescription:@c}.
-- {prescription:@a}; {prescription:@b}.
-- {prescription:@a} [duration >@a|x{digit}d], {drug:@b} [negation >@b|d/c'd] {when:@b}.
+* {prescription:@a}, {prescription:@b}, {prescription:@c}.
+- {prescription:@a} for {indication:@b}, {drug:@c} for {indication:@d}.
+* {prescription:@a}; {prescription:@b}.
+* {short_course:@a} [duration >@a|x{digit}d], {drug:@b} [negation >@b|d/c'd] {when:@b}.
 - {prescription:@a} started {when:@a}; [negation >@b|not taking] {drug:@b}.
 - [drug @a|Ca] [strength >@a|500 mg] [frequency >@a|BID], {prescription:@b}.
 - [drug @a|lithium] [strength >@a|<300~450~600> mg] [frequency >@a|<BID~TID~QHS>], {prescription:@b}.
@@ -108,28 +113,30 @@ vitals_line:
 - {vitals:@}.
 exam:
 - {sign:@a}, {sign:@b}, [negation >@c|no] {plain_sign:@c}.
-- NAD, [test @a|lungs] [labvalue >@a|<CTAB~clear~coarse>], [test @b|heart] [labvalue >@b|<RRR~irreg>],
+- in NAD, [test @a|lungs] [labvalue >@a|<CTAB~clear~coarse>], [test @b|heart] [labvalue >@b|<RRR~irreg>],
   [negation >@c,@d|no] {plain_sign:@c}/{plain_sign:@d}.
 - [test @a|ROM] [labvalue >@a|<full~limited~nl>], {sign:@b}, [test @c|strength] [labvalue >@c|<5/5~4/5~3/5>].
 - [test @a|abd] [labvalue >@a|<soft~benign>], + {sign:@b}, [negation >@c|no] {plain_sign:@c}.
 labs:
-- {lab:@a}, {lab:@b}, {lab:@c}.
+* {lab:@a}, {lab:@b}, {lab:@c}.
+* {lab:@a}, {lab:@b}.
 - {lab:@a}, {lab:@b}, [test @c|Ca] [labvalue >@c|<8.2~9.1~10.6~11.4>].
-- {lab:@a}, {study:@b} [labvalue >@b|<neg~pos~WNL~pending>].
+* {lab:@a}, {study:@b} [labvalue >@b|<neg~pos~WNL~pending>].
 - [test @a|lithium] [labvalue >@a|<0.4~0.7~0.9~1.3~1.6>], {lab:@b}.
 imaging:
-- {image:@a} {when:@a}: {seen:@b}, [negation >@c|no] {unseen:@c}.
-- {study:@a} [labvalue >@a|<neg~nl~WNL>], {image:@b} {when:@b} w/ {seen:@c}.
+* {image:@a} {when:@a}: {seen:@b}, [negation >@c|no] {unseen:@c}.
+* {image:@a} [labvalue >@a|<neg~nl~WNL>], {image:@b} {when:@b} w/ {seen:@c}.
 - {image:@a} done {when:@a}. Showed {seen:@b}.
 - [test @a|stress test] {when:@a} [labvalue >@a|<neg~pos~equivocal>].
 - [test @a|XR]: [problem @b,@c|DJD] [problem @b|L] and [problem @c|R <knee~wrist~hip>].
 assessment:
 - {treated:@a}, [course >@a|<stable~worse~improved>]. Cont {ordered:@b}.
-- [uncertain >@a|<?~poss~prob~likely>] {suspect:@a}, check {workup:@b}.
-- {symptom:@a} [uncertain >@b|likely] 2/2 {disease:@b}, [uncertain >@c|r/o] {suspect:@c} w/ {workup:@d}.
+- [uncertain >@a|<?~poss~prob~likely>] {suspect:@a}, check {bare_workup:@b}.
+- {symptom:@a} [uncertain >@b|likely] 2/2 {suspect:@b}, check {bare_workup:@c}.
+- {disease:@a}, [uncertain >@b|r/o] {suspect:@b} w/ {bare_workup:@c}.
 - {disease:@a} s/p {operation:@b}, [negation >@c|no] {plain_symptom:@c} [temporal >@c|today].
 plan:
-- start {prescription:@a} [duration >@a|x{digit}d], {study:@b} [temporal >@b|<tmrw~next wk~{short_day}>].
+- start {short_course:@a} [duration >@a|x{digit}d], {study:@b} [temporal >@b|<tmrw~next wk~{short_day}>].
 - refer for {operation:@a}, recheck {lab_name:@b} [temporal >@b|<in 2 wks~next wk~tmrw~in 3 mo>].
 - RTC [condition >@a,@b|if] {plain_symptom:@a} or {plain_symptom:@b}.
 - hold {drug:@a} til [temporal >@a|{short_day}], [negation >@b|no] {therapy:@b} for now.

@@ -17,6 +17,7 @@ from .phrases import SHARED
 from .profiles import NotesProfile
 
 _STOP = re.compile(r"\.(\]*)\.")
+_INNER = re.compile(r"(?<!Dr\.) (?<=\. )(?=[\[{])")
 _FIRST = re.compile(r"^((?:\[[^|\[\]]*\|)*)([a-zé])")
 
 
@@ -60,19 +61,14 @@ def _section(writer: Writer, house: House, section: Section, key: str) -> str:
     patterns: set[str] = set()
     for number in range(count):
         rule = section.rules[min(number, len(section.rules) - 1)]
-        fresh = [p for p in house.rules[rule] if section.listed or p not in patterns] or list(
-            house.rules[rule]
-        )
-        pattern = writer.pick(fresh)
+        pattern = writer.pick([p for p in house.rules[rule] if section.listed or p not in patterns])
         patterns.add(pattern)
-        sentence = " ".join(_STOP.sub(r".\1", writer.expand(pattern, f"{key}.{number}")).split())
-        written.append(_capitalised(sentence) if house.capital else sentence)
+        sentences = [writer.expand(part, f"{key}.{number}") for part in _INNER.split(pattern)]
+        if house.capital:
+            sentences = [_FIRST.sub(lambda found: found[1] + found[2].upper(), part) for part in sentences]
+        written.append(_STOP.sub(r".\1", " ".join(" ".join(sentences).split())))
     if section.listed:
         body = "\n".join(f"{number + 1}. {sentence}" for number, sentence in enumerate(written))
         return f"{section.heading}\n{body}" if section.heading else body
     heading = f"{section.heading}{house.glue}" if section.heading else ""
     return heading + " ".join(written)
-
-
-def _capitalised(sentence: str) -> str:
-    return _FIRST.sub(lambda found: found[1] + found[2].upper(), sentence)

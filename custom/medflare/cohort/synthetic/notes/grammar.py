@@ -96,7 +96,7 @@ def stem_of(entry: str) -> str:
 
 
 def withheld(entry: str, share: float) -> bool:
-    """Whether an entry of the lexicon belongs to the share kept from a hospital; the same on every machine."""
+    """Whether an entry belongs to the share kept from a hospital; the same on every machine."""
     return int.from_bytes(hashlib.blake2b(entry.encode(), digest_size=4).digest(), "big") < share * 2**32
 
 

@@ -70,14 +70,20 @@ class House:
 
 
 def frames(text: str) -> dict[str, tuple[str, ...]]:
-    """Rules from a text: a name on a line of its own, then its patterns, each begun with "- " and wrapped."""
+    """Rules from a text: a name on its own line, then its patterns, begun by "- " or, if frequent, "* "."""
     rules: dict[str, list[str]] = {}
-    found: list[str] = []
+    weights: dict[str, list[int]] = {}
+    name = ""
     for line in (line.strip() for line in text.strip().splitlines()):
-        if line.startswith("- "):
-            found.append(line[2:])
+        if line[:2] in ("- ", "* ") or line == "-":
+            rules[name] += [line[2:]]
+            weights[name] += [3 if line[0] == "*" else 1]
         elif line.endswith(":") and line[:-1].isidentifier():
-            found = rules.setdefault(line[:-1], [])
+            name = line[:-1]
+            rules[name], weights[name] = [], []
         elif line:
-            found[-1] += f" {line}"
-    return {name: tuple(patterns) for name, patterns in rules.items()}
+            rules[name][-1] += f" {line}"
+    return {
+        name: tuple(p for p, w in zip(patterns, weights[name], strict=True) for _ in range(w))
+        for name, patterns in rules.items()
+    }

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-
-def _drugs(text: str) -> tuple[str, ...]:
-    return tuple(" ".join(line.split()) for line in text.replace("\n        +", " ").strip().splitlines())
-
+from .tables import lines
 
 DRUGS: Mapping[str, tuple[str, ...]] = {
-    "general": _drugs("""
+    "general": lines("""
         lisinopril=Zestril; 5,10,20,40 mg; tablet; oral; daily; hypertension=HTN
         amlodipine=Norvasc; 2.5,5,10 mg; tablet; oral; daily; hypertension=HTN
         acetaminophen=Tylenol=APAP; 325,500,650 mg; tablet; oral; every six hours; pain
@@ -30,7 +27,7 @@ DRUGS: Mapping[str, tuple[str, ...]] = {
         prednisone; 5,10,20,40 mg; tablet; oral; daily; _joint_ inflammation
         ferrous sulfate=iron; 325 mg; tablet; oral; daily; iron deficiency anemia=IDA
     """),
-    "cardiology": _drugs("""
+    "cardiology": lines("""
         aspirin=ASA; 81,325 mg; tablet; oral; daily; _coronary artery_ disease=CAD
         metoprolol=Lopressor; 25,50,100 mg; tablet; oral; twice daily; _atrial_ fibrillation=AF
         carvedilol=Coreg; 3.125,6.25,12.5,25 mg; tablet; oral; twice daily; _heart_ failure=CHF
@@ -46,7 +43,7 @@ DRUGS: Mapping[str, tuple[str, ...]] = {
         atorvastatin=Lipitor; 10,20,40,80 mg; tablet; oral; nightly; hyperlipidemia=HLD
         diltiazem; 120,180,240 mg; capsule; oral; daily; rapid _ventricular_ response=RVR
     """),
-    "pulmonology": _drugs("""
+    "pulmonology": lines("""
         albuterol=Ventolin; 90 mcg; inhaler; inhaled; as needed; wheezing
         tiotropium=Spiriva; 18 mcg; inhaler; inhaled; daily; emphysema
         fluticasone=Flovent; 110,220 mcg; inhaler; inhaled; twice daily; asthma
@@ -60,7 +57,7 @@ DRUGS: Mapping[str, tuple[str, ...]] = {
         budesonide=Pulmicort; 180 mcg; inhaler; inhaled; twice daily; asthma
         enoxaparin=Lovenox; 40,60,80 mg; injection; subcutaneous; twice daily; _pulmonary_ embolism=PE
     """),
-    "endocrinology": _drugs("""
+    "endocrinology": lines("""
         metformin=Glucophage; 500,850,1000 mg; tablet; oral; twice daily; type 2 diabetes=T2DM
         insulin glargine=Lantus; 10,20,30 units; injection; subcutaneous; nightly; diabetes=DM
         insulin lispro=Humalog; 4,6,8 units; injection; subcutaneous; three times daily; hyperglycemia
@@ -73,7 +70,7 @@ DRUGS: Mapping[str, tuple[str, ...]] = {
         semaglutide=Ozempic; 0.25,0.5,1 mg; injection; subcutaneous; once a week; obesity
         gabapentin=Neurontin; 100,300,600 mg; capsule; oral; three times daily; neuropathy
     """),
-    "oncology": _drugs("""
+    "oncology": lines("""
         paclitaxel=Taxol; 175 mg/m2; infusion; intravenous; every three weeks; _breast_ cancer=breast CA
         tamoxifen; 20 mg; tablet; oral; daily; _breast_ cancer=breast CA
         ondansetron=Zofran; 4,8 mg; tablet; oral; as needed; nausea
@@ -90,7 +87,7 @@ DRUGS: Mapping[str, tuple[str, ...]] = {
         imatinib=Gleevec; 400 mg; tablet; oral; daily; gastrointestinal stromal tumor=GIST
         nystatin; 5 mL; suspension; oral; four times daily; _oral_ thrush
     """),
-    "gastroenterology": _drugs("""
+    "gastroenterology": lines("""
         pantoprazole=Protonix; 20,40 mg; tablet; oral; daily; peptic ulcer disease=PUD
         mesalamine=Asacol; 800,1200 mg; tablet; oral; three times daily; ulcerative colitis=UC
         lactulose; 15,30 mL; syrup; oral; three times daily; _hepatic_ encephalopathy=HE
@@ -103,7 +100,7 @@ DRUGS: Mapping[str, tuple[str, ...]] = {
         famotidine=Pepcid; 20,40 mg; tablet; oral; twice daily; heartburn
         propranolol=Inderal; 10,20,40 mg; tablet; oral; twice daily; _esophageal_ varices
     """),
-    "nephrology": _drugs("""
+    "nephrology": lines("""
         sevelamer=Renvela; 800 mg; tablet; oral; three times daily; hyperphosphatemia
         epoetin alfa=Procrit; 4000,10000 units; injection; subcutaneous; once a week;
         + anemia of _kidney_ disease
@@ -117,7 +114,7 @@ DRUGS: Mapping[str, tuple[str, ...]] = {
         losartan=Cozaar; 25,50,100 mg; tablet; oral; daily; proteinuria
         allopurinol; 100,300 mg; tablet; oral; daily; gout
     """),
-    "orthopaedics": _drugs("""
+    "orthopaedics": lines("""
         naproxen=Naprosyn; 250,500 mg; tablet; oral; twice daily; _back_ pain
         celecoxib=Celebrex; 100,200 mg; capsule; oral; twice daily; osteoarthritis=OA
         cyclobenzaprine=Flexeril; 5,10 mg; tablet; oral; three times daily; muscle spasm
@@ -131,7 +128,7 @@ DRUGS: Mapping[str, tuple[str, ...]] = {
         indomethacin=Indocin; 25,50 mg; capsule; oral; three times daily; gout flare
         colchicine; 0.6 mg; tablet; oral; twice daily; gout
     """),
-    "psychiatry": _drugs("""
+    "psychiatry": lines("""
         sertraline=Zoloft; 25,50,100 mg; tablet; oral; daily; depression
         lithium; 300,450,600 mg; capsule; oral; twice daily; bipolar disorder=BPAD
         quetiapine=Seroquel; 25,50,100,300 mg; tablet; oral; nightly; mania
@@ -147,7 +144,7 @@ DRUGS: Mapping[str, tuple[str, ...]] = {
         valproate=Depakote; 250,500 mg; tablet; oral; twice daily; mania
         mirtazapine=Remeron; 15,30 mg; tablet; oral; nightly; depression
     """),
-    "neurology": _drugs("""
+    "neurology": lines("""
         levetiracetam=Keppra; 500,750,1000 mg; tablet; oral; twice daily; seizures=sz
         sumatriptan=Imitrex; 25,50,100 mg; tablet; oral; as needed; migraine
         topiramate=Topamax; 25,50,100 mg; tablet; oral; twice daily; migraine
@@ -161,7 +158,7 @@ DRUGS: Mapping[str, tuple[str, ...]] = {
         clonazepam=Klonopin; 0.5,1 mg; tablet; oral; twice daily; restless _legs_ syndrome=RLS
         pyridostigmine; 60 mg; tablet; oral; four times daily; myasthenia gravis
     """),
-    "infection": _drugs("""
+    "infection": lines("""
         amoxicillin=Amoxil; 250,500,875 mg; capsule; oral; twice daily; _ear_ infection
         vancomycin=vanc; 1,1.25,1.5 g; infusion; intravenous; every twelve hours; MRSA bacteremia
         ceftriaxone=Rocephin; 1,2 g; infusion; intravenous; daily; pyelonephritis=pyelo

@@ -1,21 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What examinations find, and which examination settles a suspicion.
+"""What examinations find.
 
-IMAGING: `names | findings | what it shows to be absent`, items separated by ";"; {side} and {size} are drawn, _body location_, ^severity^ and *course* are marked. SUSPICIONS: `problem | examination`.
+IMAGING: `names | findings | what it shows to be absent`, items separated by ";"; {side} and {size} are drawn,
+_body location_, ^severity^ and *course* are marked; "a(n)" is the article.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-
-def _rows(text: str) -> tuple[str, ...]:
-    """Lines; one that begins with "+" continues the line before."""
-    return tuple(" ".join(line.split()) for line in text.replace("\n        +", " ").strip().splitlines())
-
+from .tables import lines
 
 IMAGING: Mapping[str, tuple[str, ...]] = {
-    "general": _rows("""
+    "general": lines("""
         chest x-ray=CXR | a(n) {size} _{side} lower lobe_ infiltrate; a(n) ^small^ _{side} pleural_
         + effusion; cardiomegaly
         + | pneumothorax; infiltrate; _pleural_ effusion; acute disease
@@ -28,7 +25,7 @@ IMAGING: Mapping[str, tuple[str, ...]] = {
         + hypertrophy=LVH
         + | ischemia; acute ST elevation
     """),
-    "cardiology": _rows("""
+    "cardiology": lines("""
         echocardiogram=echo=TTE | ^moderate^ _mitral_ regurgitation; left _ventricular_ hypertrophy;
         + ^severe^ _aortic_ stenosis;
         + a(n) ^small^ _pericardial_ effusion; _septal_ hypokinesis; ^mild^ diastolic dysfunction |
@@ -50,7 +47,7 @@ IMAGING: Mapping[str, tuple[str, ...]] = {
         CT angiogram of the aorta=CTA aorta | a(n) {size} _infrarenal_ aneurysm; a(n) penetrating ulcer of
         + the _aortic arch_ | dissection; leak
     """),
-    "pulmonology": _rows("""
+    "pulmonology": lines("""
         chest CT=CT chest | a(n) {size} nodule in the _{side} upper lobe_; ground-glass opacities=GGO;
         + _bibasilar_ honeycombing;
         + *new* _mediastinal_ adenopathy; _{side} lower lobe_ consolidation; _apical_ scarring |
@@ -66,7 +63,7 @@ IMAGING: Mapping[str, tuple[str, ...]] = {
         V/Q scan | a(n) mismatched _{side} lower lobe_ defect; matched defects in the _{side} lung_ |
         + perfusion defect
     """),
-    "endocrinology": _rows("""
+    "endocrinology": lines("""
         thyroid ultrasound=thyroid US | a(n) {size} nodule in the _{side} thyroid lobe_; a(n)
         + heterogeneous _gland_;
         + *enlarging* _{side} lobe_ cysts | adenopathy; calcifications; suspicious nodule
@@ -79,7 +76,7 @@ IMAGING: Mapping[str, tuple[str, ...]] = {
         CT of the adrenals | a(n) {size} _{side} adrenal_ nodule; _{side} adrenal_ hyperplasia | adenoma;
         + hemorrhage
     """),
-    "oncology": _rows("""
+    "oncology": lines("""
         PET scan=PET | uptake in the _{side} axilla_; *new* _hepatic_ metastases; avid _{side} hilar_
         + nodes; a(n) {size} _{side} lung_ nodule;
         + *progressing* _bone_ disease | distant metastases; recurrence; avid disease
@@ -98,7 +95,7 @@ IMAGING: Mapping[str, tuple[str, ...]] = {
         MRI of the liver | a(n) {size} lesion in the _{side} hepatic lobe_; multiple metastases; _biliary_
         + dilatation | recurrence; thrombosis
     """),
-    "gastroenterology": _rows("""
+    "gastroenterology": lines("""
         colonoscopy=c-scope | a(n) {size} polyp in the _sigmoid colon_; pancolitis; _internal_
         + hemorrhoids; a(n) ulcerated mass in the _cecum_;
         + ^mild^ _terminal ileal_ inflammation | polyps; bleeding; inflammation
@@ -117,7 +114,7 @@ IMAGING: Mapping[str, tuple[str, ...]] = {
         barium swallow | a(n) stricture of the _distal esophagus_; delayed _esophageal_ emptying; a(n)
         + _Zenker_ diverticulum | aspiration; obstruction
     """),
-    "nephrology": _rows("""
+    "nephrology": lines("""
         renal ultrasound=renal US | ^mild^ _{side}_ hydronephrosis; a(n) {size} cyst in the _{side}
         + kidney_; small echogenic _kidneys_;
         + a(n) {size} stone in the _{side} renal pelvis_ | hydronephrosis; stones; mass
@@ -130,7 +127,7 @@ IMAGING: Mapping[str, tuple[str, ...]] = {
         transplant duplex | a(n) {size} fluid collection around the _graft_; *elevated* resistive indices;
         + ^mild^ _transplant_ hydronephrosis | stenosis; thrombosis
     """),
-    "orthopaedics": _rows("""
+    "orthopaedics": lines("""
         MRI of the {side} knee | a(n) tear of the _medial meniscus_; ^moderate^ chondromalacia; a(n)
         + {size} _Baker_ cyst; _bone marrow_ edema;
         + a(n) complete tear of the _anterior cruciate ligament_ | fracture; ligament tear; effusion
@@ -149,7 +146,7 @@ IMAGING: Mapping[str, tuple[str, ...]] = {
         nerve conduction study=NCS | ^moderate^ _{side} median_ neuropathy; _{side} ulnar_ slowing at the
         + elbow; *chronic* _L5_ radiculopathy | neuropathy; radiculopathy
     """),
-    "psychiatry": _rows("""
+    "psychiatry": lines("""
         mental status examination=MSE | flat affect; pressured speech; poor insight; a(n) anxious mood;
         + tangential thinking; psychomotor slowing
         + | suicidal ideation=SI; delusions; hallucinations; homicidal ideation=HI
@@ -158,7 +155,7 @@ IMAGING: Mapping[str, tuple[str, ...]] = {
         head CT=CTH | ^mild^ _cerebral_ atrophy; a(n) *old* _{side} frontal_ contusion | hemorrhage; mass
         suicide risk assessment | passive death wishes; hopelessness; access to means | suicidal plan; intent
     """),
-    "neurology": _rows("""
+    "neurology": lines("""
         MRI of the brain=MRI brain | a(n) *acute* infarct in the _{side} thalamus_; _periventricular_
         + white matter lesions; ^mild^ _cerebral_ atrophy;
         + a(n) {size} _{side} frontal_ meningioma; *new* enhancing lesions of the _corpus callosum_ |
@@ -175,7 +172,7 @@ IMAGING: Mapping[str, tuple[str, ...]] = {
         MRI of the cervical spine=C-spine MRI | a(n) _C5-6_ disk herniation; *chronic* _cord_ signal
         + change; ^mild^ _canal_ stenosis | cord compression; demyelination
     """),
-    "infection": _rows("""
+    "infection": lines("""
         blood cultures=BCx | gram-positive cocci; MRSA bacteremia; E. coli; viridans streptococci |
         + growth; yeast
         urine culture=UCx | E. coli; Klebsiella; enterococcus; mixed flora | growth; resistance
@@ -189,113 +186,6 @@ IMAGING: Mapping[str, tuple[str, ...]] = {
         + loculated _{side} empyema_ | cavitation; empyema
         sinus CT | _{side} maxillary_ sinusitis; opacification of the _{side} ethmoid_ cells | sinusitis;
         + _orbital_ extension
-    """),
-}
-
-SUSPICIONS: Mapping[str, tuple[str, ...]] = {
-    "general": _rows("""
-        _thyroid_ disease | TSH
-        dehydration | basic metabolic panel=BMP
-        _urinary tract_ infection=UTI | urinalysis=UA
-        anemia | complete blood count=CBC
-        pneumonia=PNA | chest x-ray=CXR
-        medication side effect | drug levels
-    """),
-    "cardiology": _rows("""
-        unstable angina | stress test=ETT
-        *acute* coronary syndrome=ACS | serial troponins=trops
-        _deep vein_ thrombosis=DVT | venous duplex
-        _heart_ failure exacerbation | echocardiogram=echo
-        endocarditis | transesophageal echocardiogram=TEE
-        _atrial_ flutter | electrocardiogram=EKG
-        _pericardial_ tamponade | urgent echocardiogram=stat echo
-        _aortic_ dissection | CT angiogram of the aorta=CTA
-    """),
-    "pulmonology": _rows("""
-        _pulmonary_ embolism=PE | CT angiogram of the chest=CTA chest
-        aspiration pneumonia | swallow study
-        asthma exacerbation | peak flow
-        _lung_ cancer | CT-guided biopsy
-        tuberculosis=TB | sputum culture
-        sleep apnea=OSA | sleep study=PSG
-        sarcoidosis | ACE level
-    """),
-    "endocrinology": _rows("""
-        _adrenal_ insufficiency | cosyntropin stimulation test
-        Graves disease | thyroid uptake scan
-        Cushing syndrome | dexamethasone suppression test=DST
-        insulinoma | supervised fast
-        hyperparathyroidism | parathyroid scan
-        diabetic neuropathy | monofilament test
-        gestational diabetes | oral glucose tolerance test=OGTT
-    """),
-    "oncology": _rows("""
-        *recurrent* lymphoma | PET scan=PET
-        _bone_ metastases=bone mets | bone scan
-        tumor lysis syndrome=TLS | uric acid
-        neutropenic fever | blood cultures=BCx
-        _spinal cord_ compression | MRI of the spine
-        _pulmonary_ embolism=PE | chest CT
-        myelodysplastic syndrome=MDS | bone marrow biopsy=BMBx
-        local recurrence | core needle biopsy=CNB
-    """),
-    "gastroenterology": _rows("""
-        *acute* appendicitis | CT of the abdomen=CT abd
-        _gallbladder_ disease | HIDA scan
-        celiac disease | tissue transglutaminase antibody=tTG
-        *chronic* pancreatitis | fecal elastase
-        C. difficile infection=C. diff | stool toxin assay
-        _gastric_ ulcer | upper endoscopy=EGD
-        Helicobacter infection=H. pylori | urea breath test
-        choledocholithiasis | MRCP
-    """),
-    "nephrology": _rows("""
-        obstructive uropathy | renal ultrasound=renal US
-        interstitial nephritis | urine eosinophils
-        nephrotic syndrome | 24-hour urine collection=24h urine
-        _renal artery_ stenosis=RAS | renal duplex
-        transplant rejection | kidney biopsy
-        rhabdomyolysis | creatine kinase=CK
-        amyloidosis | serum electrophoresis=SPEP
-    """),
-    "orthopaedics": _rows("""
-        _scaphoid_ fracture | repeat x-rays
-        _meniscal_ tear | MRI of the knee
-        septic _joint_ | joint aspiration
-        stress fracture of the _tibia_ | bone scan
-        _rotator cuff_ tear=RC tear | shoulder ultrasound
-        cauda equina syndrome=CES | urgent MRI
-        _ulnar_ neuropathy | nerve conduction study=NCS
-        prosthetic loosening | CT of the hip
-    """),
-    "psychiatry": _rows("""
-        serotonin syndrome | CK level
-        substance-induced psychosis | urine drug screen=UDS
-        lithium toxicity | lithium level=Li level
-        bipolar depression | mood chart
-        alcohol withdrawal=EtOH w/d | CIWA score
-        early dementia | cognitive testing
-        personality disorder | psychological testing
-    """),
-    "neurology": _rows("""
-        multiple sclerosis=MS | lumbar puncture=LP
-        _temporal_ arteritis | temporal artery biopsy
-        *acute* stroke=CVA | MRI of the brain=MRI brain
-        partial seizures | EEG
-        myasthenia gravis=MG | acetylcholine receptor antibodies
-        normal pressure hydrocephalus=NPH | large-volume tap test
-        subarachnoid hemorrhage=SAH | head CT=CTH
-        Guillain-Barré syndrome=GBS | nerve conduction study=NCS
-    """),
-    "infection": _rows("""
-        bacterial meningitis | lumbar puncture=LP
-        endocarditis | transesophageal echocardiogram=TEE
-        osteomyelitis | bone biopsy
-        streptococcal pharyngitis=strep | rapid strep test=RST
-        influenza=flu | respiratory viral panel=RVP
-        *acute* HIV infection | viral load=VL
-        malaria | thick smear
-        infectious mononucleosis=mono | monospot
     """),
 }
 SIZES = ("", "4-mm", "6-mm", "8-mm", "1-cm", "1.5-cm", "2-cm", "2.4-cm", "3-cm")

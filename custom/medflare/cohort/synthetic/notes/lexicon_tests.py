@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests and treatments by specialty; laboratory tests with plausible values, units and reference ranges."""
+"""Tests by specialty.
+
+LABS: `names; lowest highest digits; unit; reference range`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-
-def _rows(text: str) -> tuple[str, ...]:
-    return tuple(" ".join(item.split()) for item in text.split(",") if item.strip())
-
-
-def _labs(text: str) -> tuple[str, ...]:
-    return tuple(line.strip() for line in text.strip().splitlines())
-
+from .tables import lines, rows
 
 LABS: Mapping[str, tuple[str, ...]] = {
-    "general": _labs("""
+    "general": lines("""
         hemoglobin=Hgb=Hb; 7.5 16.5 1; g/dL; 12.0-16.0
         white blood cell count=WBC=white count; 2.5 19.0 1; K/uL; 4.0-11.0
         platelet count=plt=platelets; 60 450 0; K/uL; 150-400
@@ -24,10 +20,9 @@ LABS: Mapping[str, tuple[str, ...]] = {
         creatinine=Cr; 0.6 4.8 1; mg/dL; 0.6-1.2
         glucose=gluc; 62 340 0; mg/dL; 70-99
         hematocrit=Hct; 24 48 1; %; 36-46
-        calcium=Ca; 7.4 12.2 1; mg/dL; 8.5-10.5
         C-reactive protein=CRP; 1 190 0; mg/L; 0-5
     """),
-    "cardiology": _labs("""
+    "cardiology": lines("""
         troponin I=trop; 0.01 6.4 2; ng/mL; 0.00-0.04
         brain natriuretic peptide=BNP; 40 2900 0; pg/mL; 0-100
         LDL cholesterol=LDL; 48 210 0; mg/dL; 0-100
@@ -36,7 +31,7 @@ LABS: Mapping[str, tuple[str, ...]] = {
         creatine kinase=CK; 40 1900 0; U/L; 30-200
         digoxin level=dig level; 0.4 2.9 1; ng/mL; 0.8-2.0
     """),
-    "pulmonology": _labs("""
+    "pulmonology": lines("""
         pH; 7.18 7.52 2; ; 7.35-7.45
         pCO2; 28 82 0; mmHg; 35-45
         lactate; 0.6 5.8 1; mmol/L; 0.5-2.0
@@ -44,7 +39,7 @@ LABS: Mapping[str, tuple[str, ...]] = {
         procalcitonin=PCT; 0.1 9.5 1; ng/mL; 0.0-0.5
         theophylline level; 4 24 0; mcg/mL; 10-20
     """),
-    "endocrinology": _labs("""
+    "endocrinology": lines("""
         hemoglobin A1c=A1c=HbA1c; 5.2 12.8 1; %; 4.0-5.6
         TSH; 0.02 38.0 2; mIU/L; 0.40-4.50
         free T4=fT4; 0.3 4.2 1; ng/dL; 0.8-1.8
@@ -53,7 +48,7 @@ LABS: Mapping[str, tuple[str, ...]] = {
         morning cortisol=AM cortisol; 1.2 38.0 1; mcg/dL; 6.0-18.0
         parathyroid hormone=PTH; 9 240 0; pg/mL; 15-65
     """),
-    "oncology": _labs("""
+    "oncology": lines("""
         absolute neutrophil count=ANC; 0.1 7.5 1; K/uL; 1.5-8.0
         PSA; 0.1 48.0 1; ng/mL; 0.0-4.0
         CEA; 1.0 94.0 1; ng/mL; 0.0-3.0
@@ -62,7 +57,7 @@ LABS: Mapping[str, tuple[str, ...]] = {
         uric acid; 3.0 11.8 1; mg/dL; 3.5-7.2
         M-protein=M-spike; 0.2 4.9 1; g/dL; 0.0-0.1
     """),
-    "gastroenterology": _labs("""
+    "gastroenterology": lines("""
         ALT; 12 640 0; U/L; 7-56
         AST; 14 580 0; U/L; 10-40
         total bilirubin=T bili; 0.3 12.4 1; mg/dL; 0.1-1.2
@@ -71,7 +66,7 @@ LABS: Mapping[str, tuple[str, ...]] = {
         alkaline phosphatase=ALP; 44 510 0; U/L; 44-147
         ferritin; 4 620 0; ng/mL; 24-336
     """),
-    "nephrology": _labs("""
+    "nephrology": lines("""
         BUN; 8 96 0; mg/dL; 7-20
         estimated GFR=eGFR; 8 92 0; mL/min; 60-120
         phosphorus=phos; 2.1 8.4 1; mg/dL; 2.5-4.5
@@ -79,14 +74,14 @@ LABS: Mapping[str, tuple[str, ...]] = {
         urine protein=uprot; 0.1 8.6 1; g/day; 0.0-0.2
         magnesium=Mg; 1.1 2.9 1; mg/dL; 1.7-2.2
     """),
-    "orthopaedics": _labs("""
+    "orthopaedics": lines("""
         sedimentation rate=ESR; 4 98 0; mm/h; 0-20
         vitamin D level=vit D; 8 62 0; ng/mL; 30-100
         synovial white count; 200 84000 0; cells/uL; 0-200
         rheumatoid factor=RF; 4 120 0; IU/mL; 0-14
         T-score; -3.9 -0.4 1; ; above -1.0
     """),
-    "psychiatry": _labs("""
+    "psychiatry": lines("""
         lithium level=Li level; 0.2 1.9 1; mEq/L; 0.6-1.2
         valproate level=VPA level; 22 138 0; mcg/mL; 50-100
         PHQ-9 score=PHQ-9; 3 26 0; ; 0-4
@@ -94,7 +89,7 @@ LABS: Mapping[str, tuple[str, ...]] = {
         TSH; 0.02 18.0 2; mIU/L; 0.40-4.50
         blood alcohol level=BAL; 12 310 0; mg/dL; 0-10
     """),
-    "neurology": _labs("""
+    "neurology": lines("""
         vitamin B12 level=B12; 110 890 0; pg/mL; 200-900
         phenytoin level; 3 31 0; mcg/mL; 10-20
         MMSE score=MMSE; 11 30 0; ; 27-30
@@ -102,7 +97,7 @@ LABS: Mapping[str, tuple[str, ...]] = {
         CSF protein; 22 190 0; mg/dL; 15-45
         opening pressure=OP; 9 38 0; cm H2O; 10-20
     """),
-    "infection": _labs("""
+    "infection": lines("""
         CD4 count=CD4; 40 910 0; cells/uL; 500-1500
         viral load=VL; 20 98000 0; copies/mL; 0-20
         procalcitonin=PCT; 0.1 14.0 1; ng/mL; 0.0-0.5
@@ -113,122 +108,49 @@ LABS: Mapping[str, tuple[str, ...]] = {
 }
 
 STUDIES: Mapping[str, tuple[str, ...]] = {
-    "general": _rows("""
-        urinalysis=UA, complete blood count=CBC, basic metabolic panel=BMP, electrocardiogram=EKG=ECG, lipid panel=FLP, liver panel=LFTs,
-        chest x-ray=CXR, coagulation panel=coags
+    "general": rows("""
+        urinalysis=UA, complete blood count=CBC, basic metabolic panel=BMP, electrocardiogram=EKG=ECG,
+        lipid panel=FLP, liver panel=LFTs, chest x-ray=CXR, coagulation panel=coags
     """),
-    "cardiology": _rows("""
-        stress test=ETT, tilt table test, cardiac enzyme panel, telemetry, ankle-brachial index=ABI, echocardiogram=echo, event monitor
+    "cardiology": rows("""
+        stress test=ETT, tilt table test, cardiac enzyme panel, telemetry, ankle-brachial index=ABI,
+        echocardiogram=echo, event monitor
     """),
-    "pulmonology": _rows("""
-        sputum culture, sleep study=PSG, six-minute walk test=6MWT, arterial blood gas=ABG, methacholine challenge, D-dimer assay, peak flow
+    "pulmonology": rows("""
+        sputum culture, sleep study=PSG, six-minute walk test=6MWT, arterial blood gas=ABG,
+        methacholine challenge, D-dimer assay, peak flow
     """),
-    "endocrinology": _rows("""
-        oral glucose tolerance test=OGTT, dexamethasone suppression test=DST, monofilament test, fine needle aspiration=FNA, thyroid panel,
-        urine microalbumin, hormone panel
+    "endocrinology": rows("""
+        oral glucose tolerance test=OGTT, dexamethasone suppression test=DST, monofilament test,
+        fine needle aspiration=FNA, thyroid panel, urine microalbumin, hormone panel
     """),
-    "oncology": _rows("""
-        bone scan, flow cytometry, sentinel node biopsy=SLNB, tumor marker panel, genetic test, serum electrophoresis=SPEP, Pap smear
+    "oncology": rows("""
+        bone scan, flow cytometry, sentinel node biopsy=SLNB, tumor marker panel, genetic test,
+        serum electrophoresis=SPEP, Pap smear
     """),
-    "gastroenterology": _rows("""
-        stool culture, hydrogen breath test, capsule endoscopy, hepatitis panel, stool guaiac test=FOBT, celiac panel, colonoscopy=c-scope
+    "gastroenterology": rows("""
+        stool culture, hydrogen breath test, capsule endoscopy, hepatitis panel, stool guaiac test=FOBT,
+        celiac panel, colonoscopy=c-scope
     """),
-    "nephrology": _rows("""
-        urine sediment, 24-hour urine collection=24h urine, urine culture=UCx, complement panel, ANCA titer, renal ultrasound=renal US
+    "nephrology": rows("""
+        urine sediment, 24-hour urine collection=24h urine, urine culture=UCx, complement panel,
+        ANCA titer, renal ultrasound=renal US
     """),
-    "orthopaedics": _rows("""
-        Lachman test, straight leg raise=SLR, joint aspiration, McMurray test, Phalen test, Spurling test, neurovascular examination,
-        impingement test
+    "orthopaedics": rows("""
+        Lachman test, straight leg raise=SLR, joint aspiration, McMurray test, Phalen test,
+        Spurling test, neurovascular examination, impingement test
     """),
-    "psychiatry": _rows("""
-        urine drug screen=UDS, toxicology screen=tox screen, cognitive testing, pregnancy test=UPT, thyroid panel, mood questionnaire
+    "psychiatry": rows("""
+        urine drug screen=UDS, toxicology screen=tox screen, cognitive testing, pregnancy test=UPT,
+        thyroid panel, mood questionnaire
     """),
-    "neurology": _rows("""
-        lumbar puncture=LP, Romberg test, visual evoked potentials=VEP, EEG, gait testing, cranial nerve examination, oligoclonal band assay
+    "neurology": rows("""
+        lumbar puncture=LP, Romberg test, visual evoked potentials=VEP, EEG, gait testing,
+        cranial nerve examination, oligoclonal band assay
     """),
-    "infection": _rows("""
-        rapid strep test=RST, monospot, PPD, hepatitis panel, Gram stain, respiratory viral panel=RVP, stool toxin assay, Lyme titer
+    "infection": rows("""
+        rapid strep test=RST, monospot, PPD, hepatitis panel, Gram stain, respiratory viral panel=RVP,
+        stool toxin assay, Lyme titer
     """),
 }
 """Tests that are told with a result in a word ("negative"); those with findings are in `lexicon_imaging`."""
-
-OPERATIONS: Mapping[str, tuple[str, ...]] = {
-    "general": _rows("""
-        appendectomy=appy, cholecystectomy=chole, hernia repair, tonsillectomy, hysterectomy, cataract surgery, tubal ligation, septoplasty
-    """),
-    "cardiology": _rows("""
-        coronary artery bypass grafting=CABG, pacemaker placement=PPM, cardioversion=DCCV, stent placement=PCI, catheter ablation,
-        aortic valve replacement=AVR, cardiac catheterization=cath, balloon angioplasty=PTCA, mitral valve repair=MVR
-    """),
-    "pulmonology": _rows("""
-        intubation, thoracentesis, chest tube placement, left lower lobectomy=LLL lobectomy, lung volume reduction=LVRS, tracheostomy=trach,
-        pleurodesis, mediastinoscopy
-    """),
-    "endocrinology": _rows("""
-        thyroidectomy, radioactive iodine ablation=RAI, parathyroidectomy, gastric bypass, laser photocoagulation, adrenalectomy,
-        transsphenoidal surgery=TSS, toe amputation
-    """),
-    "oncology": _rows("""
-        mastectomy, lumpectomy, stem cell transplant=SCT, port placement, right hemicolectomy, radical prostatectomy, wide excision,
-        axillary dissection=ALND, debulking surgery, partial nephrectomy
-    """),
-    "gastroenterology": _rows("""
-        ERCP, variceal banding, paracentesis, bowel resection, colostomy, liver transplantation=OLT, feeding tube placement=PEG, polypectomy,
-        fundoplication, hemorrhoid banding
-    """),
-    "nephrology": _rows("""
-        kidney transplantation=DDRT, AV fistula creation=AVF, ureteral stent placement, lithotripsy=ESWL, cystoscopy, nephrostomy tube placement,
-        dialysis catheter placement
-    """),
-    "orthopaedics": _rows("""
-        total knee arthroplasty=TKA, total hip arthroplasty=THA, open reduction and internal fixation=ORIF, arthroscopy=scope, spinal fusion,
-        carpal tunnel release=CTR, epidural steroid injection=ESI, rotator cuff repair=RCR, meniscectomy, laminectomy
-    """),
-    "psychiatry": _rows("""
-        electroconvulsive therapy=ECT, inpatient detoxification=detox, transcranial magnetic stimulation=TMS, residential treatment
-    """),
-    "neurology": _rows("""
-        thrombectomy, deep brain stimulation=DBS, craniotomy, carotid endarterectomy=CEA, shunt placement=VPS, aneurysm coiling,
-        occipital nerve block, burr hole drainage
-    """),
-    "infection": _rows("""
-        incision and drainage=I&D, debridement, tonsillectomy, PICC line placement=PICC, sinus surgery=FESS, toe amputation, ear tube placement,
-        valve replacement
-    """),
-}
-
-THERAPIES: Mapping[str, tuple[str, ...]] = {
-    "general": _rows(
-        "physical therapy=PT, intravenous fluids=IVF, supplemental oxygen=O2, dietary counseling, smoking cessation"
-    ),
-    "cardiology": _rows(
-        "cardiac rehabilitation=cardiac rehab, compression stockings=TEDs, low-salt diet, anticoagulation=AC, rate control"
-    ),
-    "pulmonology": _rows(
-        "CPAP, pulmonary rehabilitation=pulm rehab, nebulizer treatment=nebs, home oxygen=home O2, chest physiotherapy"
-    ),
-    "endocrinology": _rows(
-        "diabetic education, insulin pump therapy, diabetic diet, foot care, carbohydrate counting"
-    ),
-    "oncology": _rows(
-        "chemotherapy=chemo, radiation therapy=XRT, palliative care, hormonal therapy, blood transfusion=PRBCs"
-    ),
-    "gastroenterology": _rows(
-        "bowel rest=NPO, gluten-free diet=GFD, parenteral nutrition=TPN, clear liquid diet=CLD, tube feeding"
-    ),
-    "nephrology": _rows(
-        "hemodialysis=HD, peritoneal dialysis, fluid restriction, low-potassium diet, bladder training"
-    ),
-    "orthopaedics": _rows(
-        "casting, splinting, knee brace, home exercises=HEP, aquatic therapy, ice packs=ice, sling immobilization"
-    ),
-    "psychiatry": _rows(
-        "cognitive behavioral therapy=CBT, psychotherapy, group therapy, family counseling, mindfulness training"
-    ),
-    "neurology": _rows(
-        "speech therapy, occupational therapy=OT, gait training, plasma exchange=PLEX, vestibular rehabilitation"
-    ),
-    "infection": _rows(
-        "wound care, contact isolation, dressing changes, sitz baths, antibiotic therapy=abx, saline rinses"
-    ),
-}

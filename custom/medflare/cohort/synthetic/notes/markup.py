@@ -2,8 +2,8 @@
 """Marked-up text to a text with entities and relations.
 
 `[problem a|her [bodyloc >a|left knee] pain]` is a head with the key a and, inside, a modifier of it.
-`[negation >a,b|denies]` is one modifier of two heads. Fragments that name the same head belong to one
-entity: `[problem a,b|pain in the] [problem a|wrist] and [problem b|ankle]` makes the second one discontinuous.
+`[negation >a,b|denies]` is one modifier of two heads. Fragments that name the same head are one entity:
+`[problem a,b|pain in the] [problem a|wrist] and [problem b|ankle]` makes the second one discontinuous.
 """
 
 from __future__ import annotations

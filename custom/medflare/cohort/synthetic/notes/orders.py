@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from .grammar import Rule, Writer, marked
 from .lexicon_drugs import DRUGS
 from .lexicon_imaging import IMAGING
-from .lexicon_tests import LABS, OPERATIONS, STUDIES, THERAPIES
+from .lexicon_tests import LABS, STUDIES
+from .lexicon_treatments import OPERATIONS, THERAPIES
 
+LONG = ("once", "once a week", "once a month", "every three weeks", "every eight weeks", "every three days")
 _MASS = (
     *("testing", "cytometry", "telemetry", "flow", "electrophoresis", "sediment", "elastase"),
     *("CK", "TSH", "PPD", "uric acid", "biopsy of the liver"),
@@ -56,6 +58,10 @@ def workup(writer: Writer, key: str) -> str:
     return _named(writer, writer.workup, key, article="a(n) ")
 
 
+def bare_workup(writer: Writer, key: str) -> str:
+    return _named(writer, writer.workup, key)
+
+
 def _named(writer: Writer, names: str, key: str, article: str = "") -> str:
     """A test with an article where its name takes one."""
     name = writer.expand(writer.form(names.strip()), key)
@@ -90,11 +96,11 @@ def vitals(writer: Writer, key: str) -> str:
 
 
 def operation(writer: Writer, key: str) -> str:
-    return f"[treatment {key}|{writer.form(writer.entry(OPERATIONS))}]"
+    return f"[treatment {key}|{writer.form(writer.entry(OPERATIONS, borrow=0.12))}]"
 
 
 def therapy(writer: Writer, key: str) -> str:
-    return f"[treatment {key}|{writer.form(writer.entry(THERAPIES))}]"
+    return f"[treatment {key}|{writer.form(writer.entry(THERAPIES, borrow=0.12))}]"
 
 
 def drug(writer: Writer, key: str) -> str:
@@ -106,6 +112,15 @@ def drug(writer: Writer, key: str) -> str:
 def prescription(writer: Writer, key: str) -> str:
     """A drug as it is ordered, one that was not named before."""
     writer.order = writer.entry(DRUGS, borrow=0.25)
+    return ordered(writer, key)
+
+
+def short_course(writer: Writer, key: str) -> str:
+    """A drug that can be given for some days, which those given weekly or once cannot."""
+    for _ in range(9):
+        writer.order = writer.entry(DRUGS, borrow=0.25)
+        if writer.order.split(";")[4].strip() not in LONG:
+            break
     return ordered(writer, key)
 
 
@@ -153,12 +168,14 @@ ORDERS: Mapping[str, Rule] = {
     "image": image,
     "an_image": an_image,
     "workup": workup,
+    "bare_workup": bare_workup,
     "was": lambda writer, key: "were" if writer.plural else "was",
     "vitals": vitals,
     "operation": operation,
     "therapy": therapy,
     "drug": drug,
     "prescription": prescription,
+    "short_course": short_course,
     "treated": treated,
     "ordered": ordered,
 }

@@ -3,69 +3,93 @@
 
 from __future__ import annotations
 
+import re
 from calendar import day_name, month_name
 from collections.abc import Mapping
 
 from .grammar import Rule, Writer, marked, withheld
-from .lexicon_imaging import SIZES, SUSPICIONS
-from .lexicon_problems import (
-    COMPLAINTS,
-    DEGREES,
-    DISEASES,
-    PAINS,
-    PARTS,
-    RELATIVES,
-    SIDES,
-    SIGNS,
-    SYMPTOMS,
-    TRENDS,
-)
+from .lexicon_imaging import SIZES
+from .lexicon_problems import DISEASES, INHERITED
+from .lexicon_suspicions import SUSPICIONS
+from .lexicon_symptoms import COMPLAINTS, DEGREES, PAINS, PARTS, RELATIVES, SIDES, SIGNS, SYMPTOMS, TRENDS
 from .orders import ORDERS
 
-_BARE = ("a ", "poor ", "low ", "decreased ", "early ", "swollen ", "easy ", "bright ", "racing ")
+_GRADED = re.compile(
+    "pain|swelling|numb|stiff|weakness|discomfort|tender|cramp|redness|bruis|sore|tight|fatigue|malaise|nausea|headache"
+    "|HA$|breath|SOB|cough|anxiety|itching|dizz|vertigo|tremor|edema|bloat|heartburn|dyspnea|crackles|wheez|agitation"
+    "|constipation|diarrhea|confusion|pallor|jaundice|atrophy|ataxia|fluctuance|induration|erythema|mucositis"
+)
+_BARE = (
+    "a ",
+    "a(n) ",
+    "poor ",
+    "low ",
+    "decreased ",
+    "early ",
+    "swollen ",
+    "easy ",
+    "bright ",
+    "racing ",
+    "weight ",
+)
 
 
-def problem(writer: Writer, phrase: str, key: str, determiner: str = "", share: float = 0.4) -> str:
-    """A problem with, now and then, a degree or a course in or before its span as the house marks them."""
-    words = ""
-    if writer.chance(share):
-        graded = writer.chance(0.5)
-        words = f"[severity >{key}|{writer.pick(DEGREES)}] " if graded else ""
-        words = words or f"[course >{key}|{writer.pick(TRENDS)}] "
+def problem(writer: Writer, phrase: str, key: str, adjective: str = "", determiner: str = "") -> str:
+    """A problem with a degree or a course in or before its span, as the house marks them."""
     if determiner or writer.chance(writer.profile.inside):
-        return f"[problem {key}|{determiner}{words}{marked(phrase, key)}]"
-    return f"{words}[problem {key}|{marked(phrase, key)}]"
+        return f"[problem {key}|{determiner}{adjective}{marked(phrase, key)}]"
+    return f"{adjective}[problem {key}|{marked(phrase, key)}]"
+
+
+def adjective(writer: Writer, phrase: str, key: str) -> str:
+    """A degree where the phrase has degrees, or a course; mostly nothing."""
+    if phrase.startswith(_BARE) or "*" in phrase or writer.chance(0.6):
+        return ""
+    if _GRADED.search(phrase) and writer.chance(0.6):
+        return f"[severity >{key}|{writer.pick(DEGREES)}] "
+    return f"[course >{key}|{writer.pick(TRENDS)}] "
 
 
 def disease(writer: Writer, key: str) -> str:
     names = writer.entry(DISEASES)
-    phrase = writer.form(names.replace("+", ""))
-    return problem(writer, phrase, key, share=0.35 if "+" in names else 0.0)
+    graded = "+" in names and writer.chance(0.4)
+    degree = f"[severity >{key}|{writer.pick(DEGREES[:3])}] " if graded else ""
+    return problem(writer, writer.form(names.replace("+", "")), key, degree)
 
 
-def symptom(writer: Writer, key: str, determiner: str = "", share: float = 0.4) -> str:
-    phrase = located(writer) if writer.chance(0.4) else writer.form(writer.entry(SYMPTOMS))
-    bare = phrase.startswith(("a ", "poor ", "low ")) or "*" in phrase
+def inherited(writer: Writer, key: str) -> str:
+    """A disease that runs in families."""
+    return problem(writer, writer.form(writer.entry(INHERITED, borrow=0.4)), key)
+
+
+def symptom(writer: Writer, key: str) -> str:
+    phrase = any_symptom(writer)
+    return problem(writer, phrase, key, adjective(writer, phrase, key))
+
+
+def any_symptom(writer: Writer) -> str:
+    return located(writer) if writer.chance(0.4) else writer.form(writer.entry(SYMPTOMS))
+
+
+def own_symptom(writer: Writer, key: str) -> str:
+    """With the possessive in the span; houses add the course in words of their own."""
     return problem(
-        writer, phrase, key, determiner if not phrase.startswith("a ") else "", 0 if bare else share
+        writer, any_symptom(writer).removeprefix("a "), key, determiner="her " if writer.woman else "his "
     )
 
 
 def plain_symptom(writer: Writer, key: str) -> str:
-    return symptom(writer, key, share=0.0)
-
-
-def own_symptom(writer: Writer, key: str) -> str:
-    return symptom(writer, key, determiner="her " if writer.woman else "his ")
+    return problem(writer, any_symptom(writer), key)
 
 
 def sign(writer: Writer, key: str) -> str:
     phrase = writer.form(writer.entry(SIGNS))
-    return problem(writer, phrase, key, share=0.0 if phrase.startswith("a(n)") else 0.3)
+    degree = adjective(writer, phrase, key)
+    return problem(writer, phrase, key, degree if degree.startswith("[severity") else "")
 
 
 def plain_sign(writer: Writer, key: str) -> str:
-    return problem(writer, writer.form(writer.entry(SIGNS)).removeprefix("a(n) "), key, share=0.0)
+    return problem(writer, writer.form(writer.entry(SIGNS)).removeprefix("a(n) "), key)
 
 
 def located(writer: Writer) -> str:
@@ -74,9 +98,9 @@ def located(writer: Writer) -> str:
         part = writer.pick(PARTS[writer.specialty])
         place = f"{writer.pick(SIDES)} {part}"
         complaint = writer.pick(COMPLAINTS.get(part, PAINS))
-        if place not in writer.said and not withheld(f"{place} {complaint}", writer.profile.withheld):
+        if part not in writer.said and not withheld(f"{place} {complaint}", writer.profile.withheld):
             break
-    writer.said.add(place)
+    writer.said.add(part)
     if place.startswith("bilateral"):
         return f"_{place}_ {complaint}"
     return writer.pick((f"_{place}_ {complaint}", f"_{place}_ {complaint}", f"{complaint} in the _{place}_"))
@@ -91,8 +115,9 @@ def seen(writer: Writer, key: str) -> str:
 
 def unseen(writer: Writer, key: str) -> str:
     """What that examination looked for."""
-    names = [name for name in writer.image.split("|")[2].split(";") if name.strip() not in writer.said]
-    name = writer.pick(names)
+    told = " ".join(writer.said)
+    names = writer.image.split("|")[2].split(";")
+    name = writer.pick([name for name in names if name.split("=")[0].split()[-1] not in told] or names)
     writer.said.add(name.strip())
     return f"[problem {key}|{marked(writer.form(name.strip()), key)}]"
 
@@ -115,6 +140,7 @@ def own_indication(writer: Writer, key: str) -> str:
 
 SHARED: Mapping[str, Rule] = {
     "disease": disease,
+    "inherited": inherited,
     "symptom": symptom,
     "plain_symptom": plain_symptom,
     "own_symptom": own_symptom,
@@ -134,7 +160,7 @@ SHARED: Mapping[str, Rule] = {
     "mf": lambda writer, key: "F" if writer.woman else "M",
     "mr": lambda writer, key: writer.pick(("Mrs.", "Ms.") if writer.woman else ("Mr.", "Mr.")),
     "age": lambda writer, key: str(writer.age),
-    "relative": lambda writer, key: writer.pick(RELATIVES),
+    "relative": lambda writer, key: writer.pick(RELATIVES[::2] if key.endswith("b") else RELATIVES[1::2]),
     "size": lambda writer, key: writer.pick(SIZES),
     "side": lambda writer, key: writer.pick(SIDES[:2]),
     "relative_age": lambda writer, key: str(int(writer.rng.integers(38, 86))),

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Synthetic notes on disk: BRAT pairs of .txt and .ann or one notes.jsonl, and the demo of four hospitals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from medflare.cohort.records import Note
+
+from .corrupt import corrupt_labels
+from .generate import generate_notes
+from .profiles import NOTE_HOSPITALS, UNSEEN_NOTES, NotesProfile
+
+READERS = {"brat": "brat", "jsonl": "notes_jsonl"}
+"""Format of `write_notes_hospital` -> name of the cohort format that reads it."""
+
+
+def write_notes_hospital(
+    profile: NotesProfile, folder: Path | str, count: int, format: str = "brat", corrupted: float = 0.0
+) -> Path:
+    """Writes `count` notes into `folder` (made where it is missing) and returns it.
+
+    Args:
+        format: "brat" (one .txt and .ann per note) or "jsonl" (notes.jsonl of the `notes_jsonl` reader).
+        corrupted: share of wrong labels, see `corrupt_labels`.
+    """
+    if format not in READERS:
+        raise ValueError(f"format is {format!r}; choose from {', '.join(READERS)}")
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    notes: Iterable[Note] = generate_notes(profile, count)
+    if corrupted:
+        notes = corrupt_labels(notes, corrupted, profile.seed)
+    if format == "brat":
+        for note in notes:
+            (folder / f"{note.note_id}.txt").write_text(note.text, encoding="utf-8", newline="\n")
+            (folder / f"{note.note_id}.ann").write_text(standoff(note), encoding="utf-8", newline="\n")
+    else:
+        rows = "".join(f"{json.dumps(notes_row(note))}\n" for note in notes)
+        (folder / "notes.jsonl").write_text(rows, encoding="utf-8", newline="\n")
+    return folder
+
+
+def standoff(note: Note) -> str:
+    """The annotation of a note in BRAT's standoff format: T lines, then R lines."""
+    lines = []
+    for entity in note.entities:
+        spans = ";".join(f"{start} {end}" for start, end in entity.spans)
+        words = " ".join(note.text[start:end] for start, end in entity.spans).replace("\n", " ")
+        lines.append(f"{entity.entity_id}\t{entity.label} {spans}\t{words}")
+    for number, relation in enumerate(note.relations, start=1):
+        lines.append(f"R{number}\t{relation.label} Arg1:{relation.head} Arg2:{relation.tail}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def notes_row(note: Note) -> dict[str, object]:
+    """One line of the `notes_jsonl` format."""
+    return {
+        "doc_id": note.note_id,
+        "patient_id": note.patient_id,
+        "text": note.text,
+        **({"split": note.split} if note.split else {}),
+        "entities": [
+            {"id": e.entity_id, "label": e.label, "spans": [list(span) for span in e.spans]}
+            for e in note.entities
+        ],
+        "relations": [{"type": r.label, "head": r.head, "tail": r.tail} for r in note.relations],
+    }
+
+
+def write_notes_demo(out: Path | str, notes: int = 0, seed: int = 0) -> dict[str, int]:
+    """Writes `<hospital>/` each and the `site.yaml` that a simulation reads; hospital -> notes.
+
+    Args:
+        notes: of each hospital; 0 for each one's own number.
+    """
+    out = Path(out)
+    hospitals = [hospital.with_seed(seed) for hospital in (*NOTE_HOSPITALS, UNSEEN_NOTES)]
+    counts = {hospital.name: notes or hospital.notes for hospital in hospitals}
+    lines = ["# The synthetic hospitals, keyed by site name; folders count from this file.", "sites:"]
+    for number, hospital in enumerate(hospitals):
+        format = "jsonl" if number else "brat"
+        write_notes_hospital(hospital, out / hospital.name, counts[hospital.name], format)
+        lines += [f"  {hospital.name}:", f"    cohort: {{format: {READERS[format]}, root: {hospital.name}}}"]
+    (out / "site.yaml").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    return counts
