@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import typer
+
 from medflare.errors import ConfigError, DataError
 from medflare.evaluation.extraction_predictions import ScoredDocument, holds_extraction, read_documents
 from medflare.evaluation.run_record import read_record
@@ -82,6 +84,8 @@ def _documents_at(place: Path, split: str) -> tuple[list[ScoredDocument], set[st
             f"{record_path}: none of its {len(files)} predictions files of the split '{split}' is here; they "
             "stay at the sites. Name the files themselves, or test the adapter with --site-file."
         )
+    if away := [str(path) for path in files if path not in here]:
+        typer.secho(f"left out, not here: {', '.join(away)}", fg=typer.colors.YELLOW, err=True)
     return [item for path in here for item in _read(path)], set(record.sites)
 
 

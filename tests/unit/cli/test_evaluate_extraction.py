@@ -166,6 +166,14 @@ def test_predictions_that_stayed_at_the_sites_are_asked_for(run: Path) -> None:
     assert "none of its 4 predictions files of the split 'test' is here" in refused.stderr
 
 
+def test_a_site_whose_file_stayed_there_is_left_out_aloud(run: Path) -> None:
+    (run / "a" / "generic.jsonl").unlink()
+    found = call(run, "--no-types")
+    assert "left out, not here: " in found.stderr
+    assert "a/generic.jsonl" in found.stderr
+    assert "generic, unseen" in found.stdout
+
+
 def test_a_site_file_goes_with_one_run(tmp_path: Path) -> None:
     refused = call(tmp_path, tmp_path, "-f", tmp_path / "site.yaml")
     assert (refused.exit_code, "name one run" in refused.stderr) == (2, True)
