@@ -46,6 +46,15 @@ class ToyExecutor(LearnerExecutor):
         return ProcessWorker(opening, run_folder / "worker", command=TOY_WORKER)
 
 
+class ToyRounds(RoundsController):
+    """The controller with the toy learner as the server's own scorer."""
+
+    def make_worker(self, opening: Opening, folder: Path) -> Worker:
+        if self.args.scorer == "thread":
+            return ThreadWorker(opening, build_toy)
+        return ProcessWorker(opening, folder, command=TOY_WORKER)
+
+
 @dataclass
 class FakeWorkspace:
     root: Path
@@ -114,8 +123,9 @@ class Federation:
             "grace": 0.2,
             "uplink": "float32",
             "downlink": "float32",
+            "scorer": "thread",
         }
-        self.flow = RoundsController(**{**defaults, **self.controller})
+        self.flow = ToyRounds(**{**defaults, **self.controller})
         self.aggregator = ValidatingAggregator()
         components = {
             "aggregator": self.aggregator,

@@ -15,6 +15,7 @@ from medflare.errors import DataError
 from medflare.evaluation.run_record import Estimate, EvaluationRecord
 from medflare.learners.base import RoundPlan, SharedSpec, State, Update, check_state
 
+SPLITS = ("train", "val", "test")
 ADAPTER = "adapter.base_model.model.layer.lora_A.weight"
 
 
@@ -29,7 +30,7 @@ class ToyLearner:
         self.settings = {**settings, **settings.get("sites", {}).get(site, {})}
         self.site, self.width = site, int(self.settings.get("width", 4))
         generator = torch.Generator().manual_seed(seed + sum(site.encode()))
-        rows = 12 + 4 * int(site.rsplit("-", 1)[1])
+        rows = 12 + 4 * int("0" + "".join(filter(str.isdigit, site)))
         self.x = torch.randn(rows, self.width, generator=generator)
         self.y = self.x @ torch.arange(1.0, self.width + 1) + 0.1 * torch.randn(rows, generator=generator)
         self.start = torch.randn(self.width, generator=generator)
@@ -41,9 +42,14 @@ class ToyLearner:
         return {
             "backbone": {"name": "toy", "fingerprint": self.settings.get("fingerprint", "f0")},
             "parameters": {"adapter": self.width, "head": 6},
-            "adapter_config": {"peft_type": "LORA", "r": 1, "base_model_name_or_path": "toy"},
+            "adapter_config": {
+                "peft_type": "LORA",
+                "r": 1,
+                "lora_alpha": 2,
+                "base_model_name_or_path": "toy",
+            },
             "export": {"file": "report_generator", "kind": "toy"},
-            "examples": {"train": len(self.x), "val": len(self.x), "test": len(self.x)},
+            "examples": {split: int(self.settings.get(split, len(self.x))) for split in SPLITS},
         }
 
     def shared_spec(self) -> SharedSpec:

@@ -53,12 +53,14 @@ def run(
     from medflare.cohort.site import load_site_file
     from medflare.federation.after_run import compare_adapters, locate, score_unseen
     from medflare.federation.progress_view import live
+    from medflare.federation.scorer import SERVER
     from medflare.federation.simulate import new_workspace, run_simulator
 
     if site_file is None:
         site_file, unseen = _synthetic(), unseen or "hospital-4"
     away = names(unseen) or []
-    chosen = names(sites) or [name for name in sorted(load_site_file(site_file)) if name not in away]
+    others = {*away, SERVER}
+    chosen = names(sites) or [name for name in sorted(load_site_file(site_file)) if name not in others]
     workspace = (workspace or new_workspace(job.name)).resolve()
     console = Console(stderr=as_json, file=None if not as_json else sys.stderr)
     display, take = live(console)

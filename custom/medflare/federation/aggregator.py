@@ -8,7 +8,7 @@ site its round and nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from medflare.federation.compression import decompress
 from medflare.federation.engine import FLComponent
 from medflare.federation.nested import unmarked
 from medflare.learners.base import SharedSpec, State, Update, check_state
+from medflare.learners.loop import ScoringRule
 
 
 class ValidatingAggregator(FLComponent):
@@ -28,7 +29,7 @@ class ValidatingAggregator(FLComponent):
 
     The fixed order makes a run repeatable to the last bit. An update waits only until every site before it
     has answered or was given up, so that memory does not grow with the number of sites where they answer
-    in order.
+    in order. Where the rule scores updates itself, all wait until the exchange is over: scoring takes time.
     """
 
     def __init__(self, rule: str = "weighted_mean", rule_settings: dict[str, Any] | None = None) -> None:
@@ -37,6 +38,13 @@ class ValidatingAggregator(FLComponent):
         self.spec: SharedSpec = {}
         self.sums_spec: SharedSpec = {}
         self.declared: dict[str, int] = {}
+        self.deferred = False
+
+    def bind(self, score: Callable[[str, State], float]) -> None:
+        """Gives a rule that scores candidates the function that does it."""
+        assert isinstance(self.rule, ScoringRule)
+        self.rule.bind(score)
+        self.deferred = True
 
     def expect(self, spec: SharedSpec, sums: SharedSpec, declared: Mapping[str, int]) -> None:
         """What was declared before round 1: tensors, sums, and training examples of each site."""
@@ -117,12 +125,23 @@ class ValidatingAggregator(FLComponent):
         wait was called accepted before the rule saw it.
         """
         self.settled.add(site)
+        if not self.deferred:
+            self._hand_on()
+        return self.refused
+
+    def judge(self) -> Mapping[str, str]:
+        """Nothing more is expected of any site; hands on what waits, and returns the refused with reasons."""
+        self.settled |= set(self.order)
+        self._hand_on()
+        return self.refused
+
+    def _hand_on(self) -> None:
+        """Gives the rule every update whose predecessors in order have settled."""
         while self._next < len(self.order) and self.order[self._next] in self.settled:
             update = self._waiting.pop(self.order[self._next], None)
             if update is not None:
                 self._add(self.order[self._next], update)
             self._next += 1
-        return self.refused
 
     def _add(self, site: str, update: Update) -> None:
         try:
@@ -140,8 +159,7 @@ class ValidatingAggregator(FLComponent):
         Raises UpdateError if the rule made something that is not finite, or a tensor that was neither
         declared nor is among what the rule may add; the old state stays good then.
         """
-        for site in self.order:
-            self.settle(site)
+        self.judge()
         new = self.rule.finish()
         own = {name: value for name, value in new.items() if name.startswith(self.rule.outside_spec)}
         check_state(new, {**self.spec, **_spec_of(own)}, "aggregation")

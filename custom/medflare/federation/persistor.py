@@ -22,6 +22,7 @@ import torch
 import yaml
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+from torch import Tensor
 
 from medflare.errors import RunError
 from medflare.federation import wire
@@ -106,19 +107,20 @@ def side_by_side(merged: State, own: State, config: Mapping[str, Any]) -> tuple[
 
     Both are PEFT states; a pair of `own` with B = 0 adds nothing and is left out. Pairs come to one rank R by
     rows and columns of zeros, and `lora_alpha` becomes R·a/ρ, so that the scale of every pair stays a/ρ.
+    Tensors of `own` that are no pair stay as they are.
     """
-    adapter: State = {}
-    for a in sorted(name for name in {**merged, **own} if name.endswith(A)):
-        b = a.removesuffix(A) + B
-        pairs = [(state[a], state[b]) for state in (merged, own) if a in state and state[b].any()]
-        pairs = pairs or [(own[a], own[b])]
-        adapter[a] = torch.cat([pair[0] for pair in pairs], 0)
-        adapter[b] = torch.cat([pair[1] for pair in pairs], 1)
-    rank = max(value.shape[0] for name, value in adapter.items() if name.endswith(A))
-    for name, value in adapter.items():
-        missing = rank - value.shape[0 if name.endswith(A) else 1]
-        padding = (0, 0, 0, missing) if name.endswith(A) else (0, missing)
-        adapter[name] = torch.nn.functional.pad(value, padding)
+    pairs: dict[str, tuple[Tensor, Tensor]] = {}
+    for stem in sorted({name.removesuffix(A).removesuffix(B) for name in (*merged, *own)}):
+        found = [(s[stem + A], s[stem + B]) for s in (merged, own) if {stem + A, stem + B} <= s.keys()]
+        found = [pair for pair in found if pair[1].any()] or found[:1]
+        if found:
+            pairs[stem] = torch.cat([a for a, _ in found], 0), torch.cat([b for _, b in found], 1)
+    rank = max(a.shape[0] for a, _ in pairs.values())
+    adapter = dict(own)
+    for stem, (a, b) in pairs.items():
+        missing = rank - a.shape[0]
+        adapter[stem + A] = torch.nn.functional.pad(a, (0, 0, 0, missing))
+        adapter[stem + B] = torch.nn.functional.pad(b, (0, missing))
     alpha = config["lora_alpha"] * rank / config["r"]
     return adapter, {**config, "r": rank, "lora_alpha": int(alpha) if alpha == int(alpha) else alpha}
 

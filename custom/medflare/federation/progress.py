@@ -56,6 +56,14 @@ class ProgressReporter(FLComponent):
                 self._curves.add_scalar(f"{name}/{site}", value, step)
         self._curves.flush()
 
+    def weights(self, step: int, report: Mapping[str, Any]) -> None:
+        """What each update weighed by the rule's report, and its loss where the server scored it."""
+        losses = report.get("losses", {})
+        for site, weight in sorted(report.get("weights", {}).items()):
+            told = {"weight": weight} | ({"server_loss": losses[site]} if site in losses else {})
+            self.event("weighed", round=step, site=site, **told)
+            self.curves(step, site, told)
+
     def close(self) -> None:
         """Closes the curves' file."""
         if self._curves is not None:

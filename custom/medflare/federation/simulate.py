@@ -28,6 +28,7 @@ from medflare.federation import allow_list, recipes, wire
 from medflare.federation.executor import SITE_FILE
 from medflare.federation.persistor import FINAL, readable
 from medflare.federation.progress_view import Follower
+from medflare.federation.scorer import SERVER
 
 SERVER_FOLDER = Path("server/simulate_job")
 """Where the simulator keeps the server's run below its workspace; a site's is `<site>/simulate_job`."""
@@ -42,6 +43,8 @@ def new_workspace(title: str, base: Path = Path("runs")) -> Path:
 def prepare_workspace(workspace: Path, site_file: Path | None) -> list[str]:
     """Writes `local/resources.json` and `local/site.yaml`; returns the names of the sites in it.
 
+    An entry `server` is no site: it names what the server itself needs (`federation.scorer`).
+
     Relative folders of `site_file` are made absolute, because the simulator copies it elsewhere. Without a
     file, the workspace must already hold one.
     """
@@ -51,7 +54,7 @@ def prepare_workspace(workspace: Path, site_file: Path | None) -> list[str]:
     if site_file is not None:
         document = _absolute(read_yaml(site_file), site_file.resolve().parent)
         (local / SITE_FILE).write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-    names = sorted(load_site_file(local / SITE_FILE))
+    names = sorted(set(load_site_file(local / SITE_FILE)) - {SERVER})
     if names == [""]:
         raise ConfigError(
             f"{site_file or local / SITE_FILE}: describes one site without a name. "

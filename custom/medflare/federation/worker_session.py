@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -29,6 +29,7 @@ class Opening:
         site_file: the site's own site.yaml, or None for a learner that has no cohort.
         state_folder: where the local state survives restarts; the site's setting `state` goes before it.
         run_id: local state of another run is never restored.
+        split: where every record belongs whose source names no split; None for the shares in site.yaml.
     """
 
     method: str
@@ -39,6 +40,7 @@ class Opening:
     state_folder: str
     cache_folder: str
     run_id: str
+    split: Literal["train", "val", "test"] | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -66,12 +68,18 @@ def load_site_settings(opening: Opening) -> Any:
     """The site's settings; SiteSettingsError keeps what the file says at the site."""
     if opening.site_file is None:
         return None
-    from medflare.cohort.site import load_site
+    from medflare.cohort.site import SplitConfig, load_site
 
     try:
-        return load_site(Path(opening.site_file), opening.site)
+        site = load_site(Path(opening.site_file), opening.site)
     except MedflareError as error:
         raise SiteSettingsError(str(error)) from error
+    if opening.split is None:
+        return site
+    whole = SplitConfig(**{"train": 0, "val": 0, "test": 0, opening.split: 1})
+    return site.model_copy(
+        update={"cohort": tuple(c.model_copy(update={"split": whole}) for c in site.cohort)}
+    )
 
 
 def state_folder(opening: Opening, site: Any) -> Path:

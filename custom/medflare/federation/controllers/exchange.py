@@ -53,6 +53,12 @@ class Outcome:
     seconds: float = 0.0
     aborted: bool = False
 
+    def refuse(self, reasons: Mapping[str, str]) -> None:
+        """Counts accepted replies as absent after all."""
+        for site, reason in reasons.items():
+            self.facts.pop(site, None)
+            self.absent[site] = reason
+
 
 class Exchange:
     """Runs one request through FLARE's broadcast task.
@@ -171,6 +177,4 @@ class Exchange:
             self._settle(site)
 
     def _settle(self, site: str) -> None:
-        for other, reason in self.on_settled(site).items():
-            self.outcome.facts.pop(other, None)
-            self.outcome.absent[other] = reason
+        self.outcome.refuse(self.on_settled(site))

@@ -26,6 +26,9 @@ from medflare.federation.controllers.settings import RoundsSettings
 from medflare.federation.engine import Client, Controller, FLContext, Shareable, Signal
 from medflare.federation.messages import EVALUATE, FINISH, FIT, INITIALISE, PREPARE, Reply, Request
 from medflare.federation.roster import Roster, words
+from medflare.federation.scorer import Scorer, scores_candidates, server_opening
+from medflare.federation.worker import ProcessWorker, ThreadWorker, Worker
+from medflare.federation.worker_session import Opening
 from medflare.learners.base import RoundPlan, State, check_state
 
 
@@ -69,6 +72,7 @@ class RoundsController(Controller):
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         self.fl_ctx, self.abort = fl_ctx, abort_signal
+        self.scorer: Scorer | None = None
         try:
             self._run()
             self.keeper.export_final(self.roster)
@@ -82,6 +86,8 @@ class RoundsController(Controller):
             self.logger.exception("the rounds controller failed")
             self._fail("failed", f"{type(error).__name__}: {error}")
         finally:
+            if self.scorer is not None:
+                self.scorer.close()
             self.progress.close()
 
     def _fail(self, status: Any, reason: str) -> None:
@@ -116,7 +122,22 @@ class RoundsController(Controller):
         self.aggregator.expect(shared, sums, train)
         self.keeper.expect(outcome.facts, shared)
         self.shared_spec = shared
+        if scores_candidates(self.aggregator.rule):
+            self._open_scorer(outcome.facts)
         self.progress.event("prepared", sites=self.roster.sites, seconds=round(outcome.seconds, 2))
+
+    def _open_scorer(self, facts: dict[str, dict[str, Any]]) -> None:
+        """Starts the server's own scoring; its base model and tensors must be the sites'."""
+        workspace, folder = self.fl_ctx.get_engine().get_workspace(), self.folder / "scorer"
+        opening = server_opening(workspace, facts, self.run_id, self.args.seed, folder)
+        worker, limit = self.make_worker(opening, folder), self.args.deadline
+        self.scorer = Scorer(worker, limit, lambda: bool(self.abort.triggered), self.progress.event)
+        self.scorer.prepare(facts, self.roster.sites)
+        self.aggregator.bind(self.scorer)
+
+    def make_worker(self, opening: Opening, folder: Path) -> Worker:
+        """The worker in which the server scores updates."""
+        return ThreadWorker(opening) if self.args.scorer == "thread" else ProcessWorker(opening, folder)
 
     def _initialise(self) -> State:
         """The shared tensors before round 1, from the first site by name."""
@@ -140,7 +161,7 @@ class RoundsController(Controller):
         plan = RoundPlan(round=0, rounds=self.args.num_rounds, steps=1, seed=self.args.seed, hints=hints)
         sites = self.roster.asked(0)
         self.aggregator.begin(0, self.state, sites)
-        outcome = self._ask(FIT, self._accept, sites, plan, self._down(), options={"canary": True})
+        outcome = self._train(sites, plan, {"canary": True})
         for site in sites:
             moved = outcome.traffic.get(site)
             self.progress.event(
@@ -173,11 +194,12 @@ class RoundsController(Controller):
         )
         self.progress.event("round", round=number, rounds=args.num_rounds, sites=sites)
         self.aggregator.begin(number, self.state, sites)
-        outcome = self._ask(FIT, self._accept, sites, plan, self._down())
+        outcome = self._train(sites, plan, {})
         self._note(entry, outcome)
         self._require(outcome, f"round {number}")
         self.state, self.totals, entry.checks = self.aggregator.finish()
         entry.rule = self.aggregator.rule.report()
+        self.progress.weights(number, entry.rule)
         self.summed = sorted(entry.accepted)
         if args.evaluate_every and (number + 1) % args.evaluate_every == 0:
             self._evaluate(number, entry)
@@ -186,6 +208,14 @@ class RoundsController(Controller):
         self.progress.curves(number, "mean", entry.mean)
         self.progress.curves(number, "server", entry.checks)
         self.progress.event("round done", round=number, seconds=entry.seconds, mean=entry.mean)
+
+    def _train(self, sites: list[str], plan: RoundPlan, options: dict[str, Any]) -> Outcome:
+        """One exchange of updates, judged by the checks and the rule."""
+        outcome = self._ask(FIT, self._accept, sites, plan, self._down(), options=options)
+        if self.scorer is not None:
+            self.scorer.plan = plan
+        outcome.refuse(self.aggregator.judge())
+        return outcome
 
     def _note(self, entry: RoundRecord, outcome: Outcome) -> None:
         """Writes a fit exchange into the round's record and benches who was silent."""

@@ -49,6 +49,8 @@ class RoundsSettings(Settings):
     """How a site's updates travel; below bf16 with error feedback at the site, and never under masks."""
     downlink: Downlink = "bfloat16"
     """How the server's state travels; the server itself keeps it in full."""
+    scorer: Literal["process", "thread"] = "process"
+    """Where the server's own scoring of updates runs, for a rule that needs it."""
     aggregator_id: str = "aggregator"
     persistor_id: str = "persistor"
     progress_id: str = "progress"
