@@ -63,6 +63,8 @@ class TextModel(nn.Module):
 
     def sequences(self, prompts: Sequence[str], answers: Sequence[str]) -> list[Sequenced]:
         """Prompt and answer are tokenised apart, as in generation, and one end mark is added."""
+        if not prompts:
+            return []
         tails = self.backbone.tokenizer(list(answers), add_special_tokens=False)["input_ids"]
         heads = self.prompt_ids(prompts)
         return [
