@@ -7,6 +7,7 @@ found itself (algorithms.md 4.4). A head that is both gold and found is asked ab
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -44,41 +45,27 @@ class Place:
     source: Source
 
 
-class Extractor:
-    """A text model with its wording, and how notes are cut.
+class Asker(ABC):
+    """Asks a model about notes, whatever kind of model it is: how notes are cut, and what becomes of answers.
 
     Args:
-        sentences: of a window; longest: most tokens of a question and its answer.
-        batch: questions asked at once.
+        sentences: of a window; room: most tokens of its text.
     """
 
-    def __init__(
-        self, model: TextModel, wording: Wording, sentences: int = 1, longest: int = 800, batch: int = 32
-    ) -> None:
-        self.model, self.wording, self.sentences, self.batch = model, wording, sentences, batch
-        empty = Example(note_id="", task="ner", source=source_of(""))
-        self.room = max((longest - len(model.prompt_ids([wording.question(empty)])[0])) // 3, 16)
+    def __init__(self, sentences: int, room: int) -> None:
+        self.sentences, self.room = sentences, room
+
+    @abstractmethod
+    def tokens(self, text: str) -> int:
+        """How long a text is to the model; a longer text is not shorter."""
+
+    @abstractmethod
+    def ask(self, examples: Sequence[Example]) -> list[Reading]:
+        """One reading for each question."""
 
     def windows(self, note: Note) -> Windowed:
-        """The windows of a note: a question needs its text once, an answer up to twice."""
-        return split_note(note, self.sentences, self.room, self._tokens)
-
-    def _tokens(self, text: str) -> int:
-        shown = source_of(text).text
-        return len(self.model.backbone.tokenizer(shown, add_special_tokens=False)["input_ids"])
-
-    def ask(self, examples: Sequence[Example]) -> list[Reading]:
-        """One reading for each question; an answer that did not end in time is a fault."""
-        questions = [self.wording.question(example) for example in examples]
-        budgets = [2 * self._tokens(example.source.text) + 48 for example in examples]
-        readings = []
-        written = self.model.answer(questions, budgets, self.batch) if examples else []
-        for example, answer in zip(examples, written, strict=True):
-            reading = self.wording.read(answer.text, example)
-            reading.faults[TRUNCATED] += not answer.ended
-            reading.faults += Counter()
-            readings.append(reading)
-        return readings
+        """The windows of a note, none longer than `room`."""
+        return split_note(note, self.sentences, self.room, self.tokens)
 
     def extract(
         self, notes: Sequence[Note], heads: Literal["found", "gold", "both"] = "found"
@@ -142,11 +129,47 @@ class Extractor:
         return [_scored(note, found, site, adapter) for note, found in zip(notes, answers, strict=True)]
 
 
-def training_examples(extractor: Extractor, notes: Iterable[Note]) -> list[Example]:
+class Extractor(Asker):
+    """A text model with its wording, and how notes are cut.
+
+    Args:
+        sentences: of a window; longest: most tokens of a question and its answer.
+        batch: questions asked at once.
+    """
+
+    def __init__(
+        self, model: TextModel, wording: Wording, sentences: int = 1, longest: int = 800, batch: int = 32
+    ) -> None:
+        self.model, self.wording, self.batch = model, wording, batch
+        empty = Example(note_id="", task="ner", source=source_of(""))
+        # a question needs its text once, an answer up to twice
+        super().__init__(
+            sentences, max((longest - len(model.prompt_ids([wording.question(empty)])[0])) // 3, 16)
+        )
+
+    def tokens(self, text: str) -> int:
+        shown = source_of(text).text
+        return len(self.model.backbone.tokenizer(shown, add_special_tokens=False)["input_ids"])
+
+    def ask(self, examples: Sequence[Example]) -> list[Reading]:
+        """One reading for each question; an answer that did not end in time is a fault."""
+        questions = [self.wording.question(example) for example in examples]
+        budgets = [2 * self.tokens(example.source.text) + 48 for example in examples]
+        readings = []
+        written = self.model.answer(questions, budgets, self.batch) if examples else []
+        for example, answer in zip(examples, written, strict=True):
+            reading = self.wording.read(answer.text, example)
+            reading.faults[TRUNCATED] += not answer.ended
+            reading.faults += Counter()
+            readings.append(reading)
+        return readings
+
+
+def training_examples(asker: Asker, notes: Iterable[Note]) -> list[Example]:
     """The questions and answers of annotated notes, within each note's tasks."""
     found: list[Example] = []
     for note in notes:
-        for window in extractor.windows(note).windows:
+        for window in asker.windows(note).windows:
             found += [ner_example(window)] if "ner" in note.tasks else []
             found += re_examples(window) if "re" in note.tasks else []
     return found

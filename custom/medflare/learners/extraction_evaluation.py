@@ -16,7 +16,7 @@ from medflare.errors import DataError
 from medflare.evaluation.extraction_metrics import evaluate_extraction, quick_extraction_metrics
 from medflare.evaluation.extraction_predictions import write_documents
 from medflare.evaluation.run_record import EvaluationRecord
-from medflare.extraction.extractor import Extractor
+from medflare.extraction.extractor import Asker, Extractor
 from medflare.extraction.result import load_extractor
 from medflare.learners.extraction_settings import ExtractionSettings
 from medflare.models.adapters import GENERIC
@@ -62,7 +62,7 @@ def finish_site(learner: ExtractionSite, folder: Path, limit: int | None) -> lis
 
 
 def score_notes(
-    extractor: Extractor,
+    extractor: Asker,
     notes: Sequence[Note],
     site: str,
     role: Literal["participant", "unseen"],
