@@ -20,6 +20,7 @@ from medflare.federation.engine import GroupInfoCollector, InfoCollector
 from medflare.federation.persistor import AdapterPersistor, Card, readable
 from medflare.federation.progress import ProgressReporter
 from medflare.federation.progress_view import Board, Follower, follow, human_bytes
+from medflare.models.adapters import seeded_a
 
 CARD = Card(
     job="fedmrg",
@@ -95,6 +96,19 @@ def test_factors_that_a_rule_merged_are_written_as_the_adapter_with_its_scale(tm
     own["q.lora_B.weight"] = state["adapter.q.lora_B.weight"]
     torch.testing.assert_close(pair(written, 4.0), pair(merged, 4.0) + pair(own, 4.0))
     assert json.loads((folder / "adapter_config.json").read_text())["r"] == 8
+
+
+def test_factors_that_never_travelled_are_completed(tmp_path: Path) -> None:
+    name = "base_model.model.q"
+    a, b = f"{name}.lora_A.weight", f"{name}.lora_B.weight"
+    for missing, there, expected in [(a, b, seeded_a(a, (2, 5), 7)), (b, a, torch.zeros(2, 5))]:
+        export = {"file": "extraction", "untravelled": {"seed": 7, "shapes": {missing: [2, 5]}}}
+        persistor = AdapterPersistor()
+        persistor.expect({"adapter_config": {"r": 2, "lora_alpha": 8}, "export": export})
+        folder = persistor.write(tmp_path / "adapter", {f"adapter.{there}": torch.ones(4, 2)}, CARD)
+        written = load_file(folder / "adapter_model.safetensors")
+        assert set(written) == {a, b}
+        assert torch.equal(written[missing], expected)
 
 
 def test_a_merged_adapter_opens_in_peft_and_computes_what_was_merged(tmp_path: Path) -> None:

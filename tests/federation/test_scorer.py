@@ -106,6 +106,20 @@ def test_what_is_scored_is_the_state_with_one_sites_update(federation) -> None:
     assert record.rounds[0].rule["losses"]["site-2"] == pytest.approx(loss, rel=1e-6)
 
 
+def test_nothing_but_the_loss_is_asked_for(federation, monkeypatch) -> None:
+    asked, original = [], ToyLearner.evaluate
+
+    def evaluate(self, split, plan):
+        asked.append((self.site == SERVER, split, plan.hints.get("loss_only", False)))
+        return original(self, split, plan)
+
+    monkeypatch.setattr(ToyLearner, "evaluate", evaluate)
+    scored(federation(controller={"num_rounds": 1})).run()
+    loop(1, Influence(), ToyLearner({}, SERVER, 0))
+    assert {item for item in asked if item[0]} == {(True, "val", True)}
+    assert {item[2] for item in asked if not item[0]} == {False}
+
+
 def test_a_canary_tries_the_scorer_too(federation) -> None:
     run = scored(federation(controller={"num_rounds": 1, "canary": True}))
     assert run.run().status == "completed"

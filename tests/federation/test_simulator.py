@@ -53,6 +53,25 @@ def test_worker_processes_train_in_the_simulator_and_a_killed_one_costs_a_round(
     assert [json.loads(line)["task"] for line in ledger][:2] == ["prepare", "initialise"]
 
 
+def test_the_server_scores_with_the_notes_of_its_own_entry_in_the_sites_file(tmp_path: Path) -> None:
+    workspace = toy_workspace(tmp_path / "ws", "fed_harness.ToyExecutor", "fed_harness.ToyRounds")
+    job = toy_job(tmp_path / "toy")
+    server = json.loads((job / recipes.SERVER).read_text())
+    server["components"][0]["args"] = {"rule": "influence"}
+    server["workflows"][0]["path"] = "fed_harness.ToyRounds"
+    wire.write_json(job / recipes.SERVER, server)
+    simulate.launch(job, workspace, SITES, timeout=120)
+    with pytest.raises(RunError, match=r"site.yaml: no such file.*an entry `server:` under `sites:`"):
+        simulate.judge(workspace)
+    cohort = {"cohort": {"format": "notes_jsonl", "root": str(tmp_path)}}
+    text = json.dumps({"sites": dict.fromkeys((*SITES, "server"), cohort)})
+    (workspace / "local/site.yaml").write_text(text)
+    simulate.launch(job, workspace, SITES, timeout=120)
+    record = simulate.judge(workspace)
+    assert [sorted(entry.rule["losses"]) for entry in record.rounds] == [list(SITES)] * 2
+    assert (workspace / simulate.SERVER_FOLDER / "scorer/worker.log").exists()
+
+
 def test_a_class_outside_the_list_is_refused_and_the_outcome_says_so(tmp_path: Path) -> None:
     workspace = toy_workspace(tmp_path / "ws")
     simulate.launch(toy_job(tmp_path / "toy"), workspace, SITES, timeout=120)

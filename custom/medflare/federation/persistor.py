@@ -28,6 +28,7 @@ from medflare.errors import RunError
 from medflare.federation import wire
 from medflare.federation.engine import FLComponent
 from medflare.learners.base import State
+from medflare.models.adapters import of_one_rank, seeded_a
 
 ADAPTER, MERGED = "adapter.", "merged."
 A, B = ".lora_A.weight", ".lora_B.weight"
@@ -61,6 +62,7 @@ class AdapterPersistor(FLComponent):
         self.adapter_config: dict[str, Any] = {}
         self.export: dict[str, Any] = {}
         self.file = "model"
+        self.untravelled: dict[str, Any] = {}
 
     def expect(self, description: Mapping[str, Any]) -> None:
         """Takes the PEFT configuration and the export facts from a site's description.
@@ -70,11 +72,18 @@ class AdapterPersistor(FLComponent):
         self.adapter_config = dict(description.get("adapter_config") or {})
         self.export = dict(description.get("export") or {})
         self.file = str(self.export.pop("file", "model"))
+        self.untravelled = dict(self.export.pop("untravelled", None) or {})
         if not FILE.fullmatch(self.file):
             raise RunError(
                 f"the sites' export facts name the file '{self.file}'; expected lower-case letters, digits "
                 "and underscores, and not the adapter's own name."
             )
+
+    def _missing(self, adapter: State) -> State:
+        """Factors that never travelled: A made from the run's seed, B = 0 (`export.untravelled`)."""
+        shapes, seed = self.untravelled.get("shapes", {}), self.untravelled.get("seed", 0)
+        missing = {name: tuple(shape) for name, shape in shapes.items() if name not in adapter}
+        return {n: seeded_a(n, s, seed) if n.endswith(A) else torch.zeros(s) for n, s in missing.items()}
 
     def write(self, folder: Path, state: State, card: Card) -> Path:
         """Writes a PEFT folder and puts it at `folder` in one step."""
@@ -83,6 +92,7 @@ class AdapterPersistor(FLComponent):
         scratch.mkdir(parents=True)
         rest, adapter = wire.without_prefix(state, ADAPTER)
         rest, merged = wire.without_prefix(rest, MERGED)
+        adapter |= self._missing(adapter)
         config = self.adapter_config
         if merged:
             adapter, config = side_by_side(merged, adapter, config)
@@ -115,14 +125,12 @@ def side_by_side(merged: State, own: State, config: Mapping[str, Any]) -> tuple[
         found = [pair for pair in found if pair[1].any()] or found[:1]
         if found:
             pairs[stem] = torch.cat([a for a, _ in found], 0), torch.cat([b for _, b in found], 1)
-    rank = max(a.shape[0] for a, _ in pairs.values())
-    adapter = dict(own)
-    for stem, (a, b) in pairs.items():
-        missing = rank - a.shape[0]
-        adapter[stem + A] = torch.nn.functional.pad(a, (0, 0, 0, missing))
-        adapter[stem + B] = torch.nn.functional.pad(b, (0, missing))
+    factors = {
+        stem + end: factor for stem, pair in pairs.items() for end, factor in zip((A, B), pair, strict=True)
+    }
+    factors, rank = of_one_rank(factors)
     alpha = config["lora_alpha"] * rank / config["r"]
-    return adapter, {**config, "r": rank, "lora_alpha": int(alpha) if alpha == int(alpha) else alpha}
+    return own | factors, {**config, "r": rank, "lora_alpha": int(alpha) if alpha == int(alpha) else alpha}
 
 
 def model_card(card: Card) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -114,7 +115,7 @@ class Scorer:
     def __call__(self, site: str, state: State) -> float:
         """Loss of `site`'s candidate θ + Δ_k; an UpdateError costs the site its round if there is none."""
         started = time.monotonic()
-        plan = wire.plan_to_json(self.plan)
+        plan = wire.plan_to_json(replace(self.plan, hints={**self.plan.hints, "loss_only": True}))
         work = Work(task="evaluate", plan=plan, options={"split": SPLIT}, tensors=state)
         try:
             metrics = self.worker.do(work, self.deadline, self.aborted).facts["metrics"]

@@ -35,7 +35,8 @@ class RoundPlan:
         limit: at most this many studies in an evaluation of this round; None for all.
         hints: further values a controller sends to a method, JSON types only. Always present from a
             federation: `site_index` and `sites` (position of this site in the roster, and its size) and
-            `summed` (positions of the sites whose sums are in `totals`).
+            `summed` (positions of the sites whose sums are in `totals`). `loss_only` in an evaluation
+            that needs nothing but `loss` (the server's scoring of updates).
         totals: sums over the accepted updates' `sums` of the previous round, for methods that declare any.
     """
 

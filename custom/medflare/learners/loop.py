@@ -97,7 +97,8 @@ class _Score:
 
     def __call__(self, site: str, state: State) -> float:
         self.judge.load_shared({name: value.clone() for name, value in state.items()})
-        return self.judge.evaluate("val", self.plan)["loss"]
+        plan = replace(self.plan, hints={**self.plan.hints, "loss_only": True})
+        return self.judge.evaluate("val", plan)["loss"]
 
 
 def _totals(updates: Mapping[str, Update]) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from medflare.config import Settings
@@ -100,10 +101,10 @@ class Adapters:
                 parameter.copy_(state[key])
 
     def put(self, name: str, state: dict[str, Tensor]) -> None:
-        """Adds or replaces a frozen adapter of whatever rank `state` has, at the scale a/ρ of the others."""
+        """Adds or replaces a frozen adapter of whatever ranks `state` has, at the scale a/ρ of the others."""
         from peft import LoraConfig
 
-        rank = next(tensor.shape[0] for key, tensor in state.items() if "lora_A" in key)
+        state, rank = of_one_rank(state)
         alpha = self.settings.lora_alpha / self.settings.rank * rank
         if name in self.names:
             self.peft.delete_adapter(name)
@@ -141,6 +142,16 @@ def seeded_a(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
     number = int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8], "big") >> 1
     generator = torch.Generator().manual_seed(number)
     return (torch.rand(shape, generator=generator) * 2 - 1) / math.sqrt(shape[-1])
+
+
+def of_one_rank(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], int]:
+    """The same products with rows of A and columns of B of zeros up to the largest rank, and that rank."""
+    rank = max(tensor.shape[0] for name, tensor in state.items() if "lora_A" in name)
+    out = {}
+    for name, tensor in state.items():
+        padding = (0, 0, 0, rank - tensor.shape[0]) if "lora_A" in name else (0, rank - tensor.shape[1])
+        out[name] = F.pad(tensor, padding)
+    return out, rank
 
 
 def weighted_sum(

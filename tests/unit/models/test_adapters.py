@@ -36,6 +36,22 @@ def deltas(adapters: Adapters, name: str) -> list[torch.Tensor]:
     return [2.0 * b @ a for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
 
 
+def test_an_adapter_of_unequal_ranks_computes_its_products(adapters: Adapters) -> None:
+    state = adapters.state(SPECIALISED)
+    first = min(name.removesuffix("lora_A.weight") for name in state if "lora_A" in name)
+    a, b = f"{first}lora_A.weight", f"{first}lora_B.weight"
+    state |= {a: torch.randn(9, state[a].shape[1]), b: torch.randn(state[b].shape[0], 9)}
+    adapters.put("merged", state)
+    kept = adapters.state("merged")
+    assert {v.shape[0 if "lora_A" in n else 1] for n, v in kept.items()} == {9}
+    for name in state:
+        if "lora_A" in name:
+            other = name.replace("lora_A", "lora_B")
+            torch.testing.assert_close(kept[other] @ kept[name], state[other] @ state[name])
+    layer = adapters._layers[0]
+    assert layer.scaling["merged"] == layer.scaling[GENERIC] == 2.0
+
+
 def test_vector_10_equal_copies_halve_the_local_part(adapters: Adapters) -> None:
     adapters.copy(GENERIC, ANCHOR)
     layer = adapters._layers[0]
