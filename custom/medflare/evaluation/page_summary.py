@@ -112,7 +112,12 @@ def arithmetic(record: RunRecord) -> Html:
     if record.parameters:
         ours["total"] = f"{sum(record.parameters.values()):,}"
     if record.expected_bytes_per_direction:
-        ours["expected per site and direction"] = byte_size(record.expected_bytes_per_direction)
+        down = record.expected_bytes_down or record.expected_bytes_per_direction
+        same = down == record.expected_bytes_per_direction
+        key = "expected per site and direction" if same else "expected from a site"
+        ours[key] = byte_size(record.expected_bytes_per_direction)
+        if not same:
+            ours["expected to a site"] = byte_size(down)
     parts = []
     if ours:
         parts.append(f"<figure><figcaption>Shared parameters of this run</figcaption>{facts(ours)}</figure>")
