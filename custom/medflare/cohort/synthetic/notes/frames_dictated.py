@@ -9,7 +9,7 @@ _RULES = frames("""
 date:
 - {month} {day}
 - the {day}th of {month}
-- {month_number}/{day}/{year_short}
+- {month_number}/{day}/{this_year_short}
 when:
 - [temporal >@|<last week~last month~two weeks ago~yesterday>]
 - in [temporal >@|{month}]
@@ -62,16 +62,16 @@ denial:
 - [negation >@a|has no] {plain_symptom:@a}
 opening:
 - This is a(n) {age}-year-old {female} whom I have been following for {disease:@a} and {disease:@b} and who
-  comes in today with {symptom:@c} which has been going on {lasting:@c} and {he} {denial:@}.
+  comes in today with {symptom:@c} going on {lasting:@c} and {he} {denial:@n}.
 - {mr} X is a(n) {age}-year-old {female} with {disease:@a} and {disease:@b} who was in {his} usual state of
   health until {onset:@c} when {he} developed {symptom:@c} and then {symptom:@d}.
 - Patient is seen at the request of Dr. Y for {symptom:@a} {lasting:@a}, and {he} is known to have
   {disease:@b}.
 complaint:
 - {he} tells me that {own_symptom:@a} got [course >@a|<a lot worse~somewhat better>] and that {he} also has
-  {symptom:@b} and {he} {denial:@}.
-- {he} tried {drug:@a} for {own_symptom:@b} and it [course >@b|<eased~cleared up~went away>] but now {he} has
-  {symptom:@c} {lasting:@c}.
+  {symptom:@b} and {he} {denial:@n}.
+- {he} tried {drug:@a} for {own_indication:@b} which [course >@b|<eased~cleared up~went away>] but now {he}
+  has {symptom:@c} {lasting:@c}.
 - {he} had what sounds like [problem @a|a cold] and {own_symptom:@b} never quite went away after that.
 history:
 - Significant for {disease:@a} and {disease:@b} and {he} had {operation:@c} {past:@c} and {operation:@d}
@@ -94,13 +94,14 @@ medicine:
 exam:
 - {vitals:@} and {he} has {sign:@a} but [negation >@b|no] {plain_sign:@b}.
 - {vitals:@}, [test @a|the lungs] are [labvalue >@a|<clear~clear bilaterally~diminished>] and [test @b|the
-  heart] is [labvalue >@b|<regular~irregular>] and there is [negation >@c,@d|no] {plain_sign:@c} or
+  heart] is [labvalue >@b|<regular~irregular>] and I find [negation >@c,@d|no] {plain_sign:@c} or
   {plain_sign:@d}.
-- [test @a|neurologic exam] is [labvalue >@a|<nonfocal~intact>] and there is {sign:@b} and {sign:@c}.
+- [test @a|neurologic exam] is [labvalue >@a|<nonfocal~intact>] with {sign:@b} and {sign:@c}.
 result:
+- We got {an_image:@a} as {he} was worried. That was done {when:@a} and it shows {seen:@b}.
 * {lab:@a}, {lab:@b}, and {lab:@c} and {a_study:@d} done {when:@d} {was} [labvalue
   >@d|<normal~okay~unremarkable>].
-* {an_image:@a} {when:@a} shows {seen:@b} and there is [negation >@c|no] {unseen:@c} that I can see.
+* {an_image:@a} {when:@a} showed {seen:@b} and I see [negation >@c|no] {unseen:@c}.
 - I reviewed {an_image:@a} done {when:@a}. That shows {seen:@b} and {seen:@c}.
 - {lab:@a} and [test @b|calcium] is [labvalue >@b|<8.6~9.3~10.8~11.5>] and {a_study:@c} {was} [labvalue
   >@c|<negative~positive>].

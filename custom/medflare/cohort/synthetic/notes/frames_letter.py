@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from .house import House, Section, frames, spelled
+from .tables import BRITISH
 
 _RULES = frames("""
 date:
-- {day} {month} {year}
-- {day}/{month_number}/{year_short}
+- {day} {month} {this_year}
+- {day}/{month_number}/{this_year_short}
 when:
 - [temporal >@|<last week~last month~two weeks ago~yesterday>]
 - in [temporal >@|{month}]
@@ -54,7 +55,7 @@ rx_form:
 - NAME STRENGTH FORM OFTEN
 - ROUTE NAME STRENGTH OFTEN
 denial:
-- there was [negation >@a,@b|no] {plain_symptom:@a} or {plain_symptom:@b}
+- {he} has had [negation >@a,@b|no] {plain_symptom:@a} or {plain_symptom:@b}
 - {he} [negation >@a,@b|did not report] {plain_symptom:@a} or {plain_symptom:@b}
 - {he} [negation >@a,@b,@c|denied] {plain_symptom:@a}, {plain_symptom:@b} and {plain_symptom:@c}
 salutation:
@@ -71,12 +72,15 @@ diagnosis:
 - {operation:@a}, [temporal >@a|{month} {year}]
 - {disease:@a}, [course >@a|<quiescent~well controlled~progressing~stable>]
 story:
-- {own_symptom:@a} had been [course >@a|<deteriorating~settling~grumbling on>] {lasting:@a}, and {denial:@}.
-- {he} noticed {symptom:@a} and {symptom:@b} {lasting:@a,@b}, although {denial:@}.
+- {he} also mentioned {symptom:@a}. This started {onset:@a} and {denial:@n}.
+- {own_symptom:@a} had been [course >@a|<deteriorating~settling~grumbling on>] {lasting:@a}, and {denial:@n}.
+- {he} noticed {symptom:@a} and {symptom:@b} {lasting:@a,@b}, although {denial:@n}.
 - {he} put {own_symptom:@a} down to [problem @b|a cold], but {symptom:@c} followed within days.
-- On direct questioning {denial:@}.
-- {own_symptom:@a} [course >@a|<settled~eased>] with {drug:@b} but {he} remains troubled by {symptom:@c}.
+- On direct questioning {denial:@n}.
+- {own_treated:@a} [course >@a|<settled~eased>] with {ordered_name:@b} but {he} remains troubled by
+  {symptom:@c}.
 history:
+- {he} also mentioned {symptom:@a}. This started {onset:@a} and {denial:@n}.
 - {he} is known to have {disease:@a} and {disease:@b} and underwent {operation:@c} {past:@c}.
 - Past history includes {disease:@a} and {operation:@b} {past:@b}.
 - There is [negation >@a,@b|no past history of] {disease:@a} or {disease:@b}.
@@ -105,9 +109,11 @@ exam:
 - {he} looked well, with {sign:@a} but [negation >@b,@c|no] {plain_sign:@b} or {plain_sign:@c}.
 - [test @a|Heart sounds] were [labvalue >@a|<normal~dual with nil added>] and [test @b|the chest] was
   [labvalue >@b|<clear~clear to bases>], with {sign:@c}.
-- [test @a|The abdomen] was [labvalue >@a|<soft and non-tender~soft>] and there was [negation >@b|no]
+- [test @a|The abdomen] was [labvalue >@a|<soft and non-tender~soft>]. I found [negation >@b|no]
   {plain_sign:@b}.
 result:
+- Bloods were taken [temporal >@a,@b|<last week~on {date}~in clinic today>]. They showed {lab:@a} and
+  {lab:@b}.
 * Bloods showed {lab:@a}, {lab:@b} and {lab:@c}.
 - Recent results were {lab:@a} and {lab:@b}.
 * {an_image:@a} {when:@a} confirmed {seen:@b} and [negation >@c|excluded] {unseen:@c}.
@@ -122,8 +128,8 @@ result:
 thought:
 - I [uncertain >@a|suspect] {suspect:@a} and have requested {workup:@b} to be done [temporal >@b|<within the
   fortnight~next month~urgently>].
-- The working diagnosis is {disease:@a}, though {suspect:@b} remains [uncertain >@b|a possibility] and
-  {workup:@c} has been booked.
+- The working diagnosis is {disease:@a}, though {suspect:@b} remains [uncertain >@b|a possibility] and I have
+  booked {workup:@c}.
 - We have listed {him} for {operation:@a} [temporal >@a|<in the new year~next month~on {date}>] and
   {lab_name:@b} will be repeated [temporal >@b|beforehand].
 - I would be grateful if you could prescribe {short_course:@a} [duration >@a|for {number} weeks] and repeat
@@ -187,34 +193,5 @@ LETTER = House(
         "sublingual": ("sublingual", "buccal"),
         "intraarticular": ("intra-articular",),
     },
-    spelling={
-        "anemia": "anaemia",
-        "edema": "oedema",
-        "hemo": "haemo",
-        "Hemo": "Haemo",
-        "hemat": "haemat",
-        "emorrh": "aemorrh",
-        "diarrhea": "diarrhoea",
-        "esophag": "oesophag",
-        "tumor": "tumour",
-        "ischemi": "ischaemi",
-        "leukemia": "leukaemia",
-        "calemia": "calaemia",
-        "kalemia": "kalaemia",
-        "natremia": "natraemia",
-        "glycemia": "glycaemia",
-        "celiac": "coeliac",
-        "cteremia": "cteraemia",
-        "acetaminophen": "paracetamol",
-        "albuterol": "salbutamol",
-        "furosemide": "frusemide",
-        "x-ray": "radiograph",
-        "counseling": "counselling",
-        "estrogen": "oestrogen",
-        "mcg": "µg",
-        "dyspnea": "dyspnoea",
-        "apnea": "apnoea",
-        "color": "colour",
-        "center": "centre",
-    },
+    spelling=BRITISH,
 )

@@ -7,8 +7,8 @@ from .house import House, Section, frames, spelled
 
 _RULES = frames("""
 date:
-- {month} {day}, {year}
-- {month_number}/{day}/{year}
+- {month} {day}, {this_year}
+- {month_number}/{day}/{this_year}
 when:
 - [temporal >@|<last week~last month~two weeks ago~yesterday>]
 - in [temporal >@|{month}]
@@ -77,14 +77,15 @@ opening:
 - The patient is a(n) {age}-year-old {female}, diagnosed with {disease:@a} {past:@a}, who returns for
   evaluation of {own_symptom:@b}.
 complaint:
-- {he} describes {symptom:@a} that had been present {lasting:@a} and {denial:@}.
+- {he} also complains of {symptom:@a} and {symptom:@b}. Both began {onset:@a,@b}.
+- {he} describes {symptom:@a} that had been present {lasting:@a} and {denial:@n}.
 - {own_symptom:@a} had been [course >@a|<worsening~improving~getting worse~increasing>] {lasting:@a}, and
   {he} also reports {symptom:@b}.
-- {he} <also ~>{denial:@}, but {he} does report {symptom:@d} {lasting:@d}.
+- {he} <also ~>{denial:@n}, but {he} does report {symptom:@d} {lasting:@d}.
 - {he} states that {own_symptom:@a} woke {him} from sleep [temporal >@a|<last night~two nights ago~this
   morning>] and was accompanied by {symptom:@b}.
-- {own_symptom:@a} [course >@a|<resolved~improved~subsided>] after {he} took {drug:@b} at home, although {he}
-  continued to have {symptom:@c}.
+- {own_treated:@a} [course >@a|<resolved~improved~subsided>] after {he} took {ordered_name:@b} at home,
+  although {he} continued to have {symptom:@c}.
 - {he} thought that {he} had [problem @a|a cold] because of {symptom:@b}, but {he} has [negation >@c|not] had
   {plain_symptom:@c}.
 - {he} has been under a great deal of [problem @a|stress] at work and since then has noticed {symptom:@b}.
@@ -109,22 +110,24 @@ medicine:
 - For {his} {treated:@a} {he} uses {ordered:@b}, and {drug:@c} was added {when:@c}.
 * {his} current medications include {prescription:@a}, {prescription:@b}, and {drug:@c} for
   {own_indication:@d}.
-- {he} was started on {short_course:@a} [duration >@a|for {number} days] because of {indication:@b}.
+* {he} was started on {short_course:@a} [duration >@a|for {number} days] because of {indication:@b}.
 - {he} has been taking {prescription:@a} since [temporal >@a|{month}], and {drug:@b} was stopped {when:@b}.
 - {he} is [negation >@a|no longer taking] {drug:@a} because it caused {symptom:@b}.
 - In addition {he} takes [drug @a|calcium] [strength >@a|600 mg] [frequency >@a|twice a day] and
   {prescription:@b}.
 exam:
 - On examination {vitals:@}.
-- On admission {vitals:@}, and there was [negation >@a,@b|no] {plain_sign:@a} or {plain_sign:@b}.
+- On admission {vitals:@}, with [negation >@a,@b|no] {plain_sign:@a} or {plain_sign:@b}.
 - [test @a|Physical examination] revealed {sign:@b} and {sign:@c} but [negation >@d|no] {plain_sign:@d}.
 - [test @a|The heart rhythm] was [labvalue >@a|<regular~irregular>], [test @b|breath sounds] were [labvalue
   >@b|<clear~diminished~coarse>], and there was {sign:@c}.
-- [test @a|The abdomen] was [labvalue >@a|<soft~benign~distended>]. There was [negation >@b,@c|no]
+- [test @a|The abdomen] was [labvalue >@a|<soft~benign~distended>]. We noted [negation >@b,@c|no]
   {plain_sign:@b} or {plain_sign:@c}.
 - {he} appeared well [negation >@b,@c|without] {plain_sign:@b} or {plain_sign:@c}, and [test @d|{his} weight]
   was [labvalue >@d|<unchanged~stable~down 3 kg~up 2 kg>].
 result:
+- {an_image:@a} was obtained {when:@a}. It was [labvalue >@a|<normal~unremarkable~negative>] [negation
+  >@b|without] {unseen:@b}.
 * Laboratory studies showed {lab:@a}, {lab:@b}, and {lab:@c}.
 - Blood work was remarkable for {lab:@a} and {lab:@b}, and {study:@c} {was} [labvalue >@c|negative].
 - The remaining laboratory values were {lab:@a} and {lab:@b}.
@@ -141,8 +144,8 @@ result:
 thought:
 - {he} most [uncertain >@a|likely] has {suspect:@a}, and {workup:@c} will be done [temporal
   >@c|<tomorrow~today~this afternoon>].
-- My impression is that {own_symptom:@a} [uncertain >@b|may be] due to {suspect:@b}, and {workup:@c} has been
-  ordered [temporal >@c|for {weekday}].
+- My impression is that {own_symptom:@a} [uncertain >@b|may be] due to {suspect:@b}, and we have ordered
+  {workup:@c} for [temporal >@c|{weekday}].
 - The picture is consistent with [uncertain >@a|possible] {disease:@a}, and to [uncertain >@b|rule out]
   {suspect:@b} we will obtain {workup:@c}.
 - {he} was counseled about {therapy:@a}, and {lab_name:@b} will be repeated in [temporal >@b|{number} weeks].

@@ -7,8 +7,8 @@ from .house import House, Section, frames, spelled
 
 _RULES = frames("""
 date:
-- {month_number}/{day}/{year}
-- {month_number}-{day}-{year_short}
+- {month_number}/{day}/{this_year}
+- {month_number}-{day}-{this_year_short}
 when:
 - [temporal >@|<last week~last month~two weeks ago~yesterday>]
 - in [temporal >@|{month}]
@@ -99,11 +99,14 @@ exam:
 - SKIN: {sign:@a}. [negation >@b|No] {plain_sign:@b}.
 - GENERAL: In no [problem @c|acute distress]. {sign:@a} and {sign:@b} noted.
 labs:
+- Drawn on [temporal >@a,@b,@c|{date}]. {lab:@a}, {lab:@b}, {lab:@c}.
 * {lab:@a}, {lab:@b}, {lab:@c}.
 * {lab:@a}; {lab:@b}; {lab:@c}; {lab:@d}.
 - {lab:@a}, {lab:@b}. [test @c|Calcium] [labvalue >@c|<8.4~9.8~11.2~7.9> mg/dL].
 - {lab:@a}. {study:@b} [labvalue >@b|<negative~positive~normal>].
 imaging:
+- Date of study [temporal >@a,@b|{date}]. {image:@a}: {seen:@d}. {study:@b}: [labvalue
+  >@b|<Negative~Normal>].
 - {image:@a} ([temporal >@a|{date}]): {seen:@b}. [negation >@c|No] {unseen:@c}.
 - {image:@a}: [labvalue >@a|<Normal~Unremarkable~Negative>]. {image:@b}: {seen:@c}.
 - {image:@a} was done {when:@a}. It revealed {seen:@b}.

@@ -8,7 +8,7 @@ from .house import House, Section, frames, spelled
 _RULES = frames("""
 date:
 - {month_number}/{day}
-- {month_number}/{day}/{year_short}
+- {month_number}/{day}/{this_year_short}
 when:
 - [temporal >@|<last wk~yest~{digit} wks ago>]
 - [temporal >@|{date}]
@@ -72,15 +72,15 @@ denial:
 - [negation >@a,@b,@c|neg for] {plain_symptom:@a}, {plain_symptom:@b}, {plain_symptom:@c}
 - [negation >@a,@b|-] {plain_symptom:@a}/{plain_symptom:@b}
 opening:
-- {age}{mf} h/o {disease:@a}, {disease:@b} c/o {symptom:@c} {lasting:@c}, {denial:@}.
+- {age}{mf} h/o {disease:@a}, {disease:@b} c/o {symptom:@c} {lasting:@c}, {denial:@n}.
 - {age}yo {mf} w/ {disease:@a} p/w {symptom:@b} + {symptom:@c} {lasting:@b,@c}.
-- pt c/o {symptom:@a} {lasting:@a}, {denial:@}.
+- pt c/o {symptom:@a} {lasting:@a}, {denial:@n}.
 - {age} y/o {mf} s/p {operation:@a} {when:@a}, here for f/u of {disease:@b}.
 complaint:
-- {symptom:@a} [course >@a|<worse~better~unchanged~improving>] {lasting:@a}, {denial:@}.
-- also {symptom:@a} w/ {symptom:@b}, {denial:@}.
+- {symptom:@a} [course >@a|<worse~better~unchanged~improving>] {lasting:@a}, {denial:@n}.
+- also {symptom:@a} w/ {symptom:@b}, {denial:@n}.
 - states {symptom:@a} started {onset:@a} after <fall~lifting boxes~argument at home~long drive~soccer game>.
-- {symptom:@a} [course >@a|<resolved~better>] w/ {drug:@b}, still has {symptom:@c}.
+- {treated:@a} [course >@a|<better~improved>] w/ {ordered_name:@b}, still has {symptom:@c}.
 - reports [problem @a|stress] at work, {symptom:@b} most nights.
 - thinks caught [problem @a|cold] from kids, {symptom:@b} {lasting:@b}.
 history:
@@ -118,12 +118,14 @@ exam:
 - [test @a|ROM] [labvalue >@a|<full~limited~nl>], {sign:@b}, [test @c|strength] [labvalue >@c|<5/5~4/5~3/5>].
 - [test @a|abd] [labvalue >@a|<soft~benign>], + {sign:@b}, [negation >@c|no] {plain_sign:@c}.
 labs:
+- drawn [temporal >@a,@b|{date}]. {lab:@a}, {lab:@b}.
 * {lab:@a}, {lab:@b}, {lab:@c}.
 * {lab:@a}, {lab:@b}.
 - {lab:@a}, {lab:@b}, [test @c|Ca] [labvalue >@c|<8.2~9.1~10.6~11.4>].
 * {lab:@a}, {study:@b} [labvalue >@b|<neg~pos~WNL~pending>].
 - [test @a|lithium] [labvalue >@a|<0.4~0.7~0.9~1.3~1.6>], {lab:@b}.
 imaging:
+- {image:@a} reviewed w/ pt. Done {when:@a}, {seen:@b}.
 * {image:@a} {when:@a}: {seen:@b}, [negation >@c|no] {unseen:@c}.
 * {image:@a} [labvalue >@a|<neg~nl~WNL>], {image:@b} {when:@b} w/ {seen:@c}.
 - {image:@a} done {when:@a}. Showed {seen:@b}.

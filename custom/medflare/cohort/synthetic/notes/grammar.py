@@ -40,6 +40,7 @@ class Writer:
         self.said: set[str] = set()
         self.specialty = self.draw_specialty()
         self.age = int(np.clip(rng.normal(*profile.age), 18, 97))
+        self.year = int(rng.integers(2008, 2020))
         self.woman = bool(rng.random() < profile.women)
         self.image = self.workup = self.order = self.indication = (
             ""  # what the sentence speaks of, for the slots that follow
@@ -76,10 +77,15 @@ class Writer:
             found = self.pick(lexicon[name])
             stem = stem_of(found)
             fits = not (_MEN if self.woman else _WOMEN).search(found)
-            if fits and stem not in self.said and not withheld(stem, self.profile.withheld):
+            if fits and not self.told(stem) and not withheld(stem, self.profile.withheld):
                 break
         self.said.add(stem)
         return found
+
+    def told(self, stem: str) -> bool:
+        """Whether the note has this or a longer name that ends as this does ("kidney disease")."""
+        ending = " ".join(re.sub("[_^*+]", "", stem).split()[-2:])
+        return any(re.sub("[_^*+]", "", name).endswith(ending) for name in self.said)
 
     def elsewhere(self) -> str:
         return "general" if self.chance(0.6) else self.draw_specialty()

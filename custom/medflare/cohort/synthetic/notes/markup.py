@@ -25,6 +25,7 @@ _SPOKEN = re.compile(
 class _Mark:
     label: str
     heads: tuple[str, ...] = ()
+    shared: bool = False  # whether a fragment belongs to another entity as well
     spans: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -32,10 +33,13 @@ def parse(markup: str) -> tuple[str, tuple[Entity, ...], tuple[Relation, ...]]:
     """Text, entities T1, T2 ... in the order of the text and the relations between them.
 
     Raises:
-        ValueError: brackets do not match, or a modifier names a head that the text does not have.
+        ValueError: brackets do not match, two entities have one key, or a modifier names a head that the text
+            does not have.
     """
     text, marks = _scan(_ARTICLE.sub(_article, markup))
     for mark in marks.values():
+        if len(mark.spans) > 1 and not mark.shared:
+            raise ValueError(f"two entities have the same key: {[text[slice(*s)] for s in mark.spans]}")
         mark.spans = _joined(mark.spans, text)
     order = sorted(marks, key=lambda key: (marks[key].spans[0][0], -marks[key].spans[-1][1], key))
     names = {key: f"T{number + 1}" for number, key in enumerate(order)}
@@ -64,7 +68,8 @@ def _scan(markup: str) -> tuple[str, dict[str, _Mark]]:
             listed = tuple(names.split(","))
             keys = (f"#{at:06d}",) if arrow else listed
             for key in keys:
-                marks.setdefault(key, _Mark(label, listed if arrow else ()))
+                mark = marks.setdefault(key, _Mark(label, listed if arrow else ()))
+                mark.shared = mark.shared or (len(keys) > 1)
             stack.append((keys, length))
             at = found.end()
         elif markup[at] == "]":

@@ -131,6 +131,17 @@ def treated(writer: Writer, key: str) -> str:
     return f"[problem {key}|{marked(writer.form(names), key)}]"
 
 
+def own_treated(writer: Writer, key: str) -> str:
+    writer.order = writer.entry(DRUGS, borrow=0.25)
+    names = writer.order.split(";")[-1].strip()
+    owner = "her" if writer.woman else "his"
+    return f"[problem {key}|{owner} {marked(writer.form(names), key)}]"
+
+
+def ordered_name(writer: Writer, key: str) -> str:
+    return f"[drug {key}|{writer.form(writer.order.split(';')[0])}]"
+
+
 def ordered(writer: Writer, key: str) -> str:
     """The order in hand; `rx_form` of the house says in which sequence its modifiers come."""
     house = writer.profile.house
@@ -177,5 +188,7 @@ ORDERS: Mapping[str, Rule] = {
     "prescription": prescription,
     "short_course": short_course,
     "treated": treated,
+    "own_treated": own_treated,
     "ordered": ordered,
+    "ordered_name": ordered_name,
 }

@@ -138,6 +138,13 @@ def own_indication(writer: Writer, key: str) -> str:
     return f"[problem {key}|{owner} {marked(writer.form(writer.indication), key)}]"
 
 
+def relative(writer: Writer, key: str) -> str:
+    """A relative not yet spoken of."""
+    name = writer.pick([name for name in RELATIVES if name not in writer.said])
+    writer.said.add(name)
+    return name
+
+
 SHARED: Mapping[str, Rule] = {
     "disease": disease,
     "inherited": inherited,
@@ -160,14 +167,16 @@ SHARED: Mapping[str, Rule] = {
     "mf": lambda writer, key: "F" if writer.woman else "M",
     "mr": lambda writer, key: writer.pick(("Mrs.", "Ms.") if writer.woman else ("Mr.", "Mr.")),
     "age": lambda writer, key: str(writer.age),
-    "relative": lambda writer, key: writer.pick(RELATIVES[::2] if key.endswith("b") else RELATIVES[1::2]),
+    "relative": relative,
     "size": lambda writer, key: writer.pick(SIZES),
     "side": lambda writer, key: writer.pick(SIDES[:2]),
     "relative_age": lambda writer, key: str(int(writer.rng.integers(38, 86))),
-    "year": lambda writer, key: str(int(writer.rng.integers(1996, 2020))),
+    "year": lambda writer, key: str(writer.year - int(writer.rng.integers(1, 13))),
+    "this_year": lambda writer, key: str(writer.year),
+    "this_year_short": lambda writer, key: f"{writer.year % 100:02d}",
     "day": lambda writer, key: str(int(writer.rng.integers(1, 29))),
     "month_number": lambda writer, key: str(int(writer.rng.integers(1, 13))),
-    "year_short": lambda writer, key: f"{int(writer.rng.integers(8, 20)):02d}",
+    "year_short": lambda writer, key: f"{(writer.year - int(writer.rng.integers(1, 8))) % 100:02d}",
     "clock": lambda writer, key: (
         f"{int(writer.rng.integers(1, 12))}:{int(writer.rng.integers(0, 12)) * 5:02d}"
     ),

@@ -79,7 +79,7 @@ NOTE_HOSPITALS: tuple[NotesProfile, ...] = (
         women=0.46,
         abbreviates=0.12,
         units=0.3,
-        forms=0.3,
+        forms=0.5,
         seed=1,
     ),
     NotesProfile(
