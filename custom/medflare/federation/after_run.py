@@ -3,21 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
 import torch
 
-from medflare.cohort.samples import open_samples
 from medflare.cohort.site import SiteConfig, load_site
 from medflare.errors import DataError
 from medflare.evaluation.predictions import compare_predictions, prediction_statistics, read_predictions
 from medflare.evaluation.run_record import EvaluationRecord, read_record
 from medflare.federation.simulate import SERVER_FOLDER
-from medflare.learners.report_evaluation import ScoredSite, score_adapter
-from medflare.models.result import load_generator
 
+TESTERS = {
+    "report_generator.json": "medflare.learners.report_evaluation:score_result",
+    "extraction.json": "medflare.learners.extraction_evaluation:score_result",
+}
+"""File of a result folder -> `module:function` that tests it on a site's split."""
 COMPARED = ("bleu_1", "bleu_4", "rouge_l", "cider", "label_f1", "label_micro_f1")
 
 
@@ -49,27 +52,18 @@ def score_site(
             f"{record_path}: the run kept no {adapter} adapter; it has: {', '.join(record.artefacts)}."
         )
     torch.set_num_threads(site.threads)
-    device = "cuda" if site.device != "cpu" and torch.cuda.is_available() else "cpu"
-    model, decoding = load_generator(
-        record_path.parent / record.artefacts[adapter],
-        personalised=personalised,
-        backbone=site.backbone.folder,
-        precision=site.backbone.precision,
-        device=device,
-    )
     folder = record_path.parent / "evaluation" / site.name
-    samples = open_samples(site, model.settings.encoder.stored_size, folder / "cache")
-    rows = samples.split_indices(split)
-    if not rows:
-        raise DataError(f"site '{site.name}': no study in the split '{split}': {samples.examples()}.")
-    tested = ScoredSite(
-        site.name,
-        "participant" if site.name in record.sites else "unseen",
-        "personalised" if personalised else "generic",
-        folder,
-        record.seed,
+    result = record_path.parent / record.artefacts[adapter]
+    found: EvaluationRecord = tester(result)(
+        result,
+        site,
+        role="participant" if site.name in record.sites else "unseen",
+        adapter=personalised,
+        split=split,
+        folder=folder,
+        seed=record.seed,
+        **({"scorers": scorers} if scorers else {}),
     )
-    found = score_adapter(model, samples, rows, tested, decoding, scorers=scorers)
     found = found.model_copy(
         update={"split": split, "predictions": f"evaluation/{site.name}/{found.predictions}"}
     )
@@ -77,6 +71,16 @@ def score_site(
     record.evaluations = [e for e in record.evaluations if (e.site, e.adapter, e.split) != same] + [found]
     record.write(record_path)
     return found
+
+
+def tester(result: Path) -> Callable[..., EvaluationRecord]:
+    """What tests a result folder on a site, by the file that lies beside its adapter."""
+    for file, path in TESTERS.items():
+        if (result / file).is_file():
+            module, function = path.split(":")
+            found: Callable[..., EvaluationRecord] = getattr(importlib.import_module(module), function)
+            return found
+    raise DataError(f"{result}: nothing beside the adapter says what it is for ({', '.join(TESTERS)}).")
 
 
 def compare_adapters(record_path: Path) -> None:

@@ -20,6 +20,7 @@ from medflare.extraction.extractor import Asker, Extractor
 from medflare.extraction.result import load_extractor
 from medflare.learners.extraction_settings import ExtractionSettings
 from medflare.models.adapters import GENERIC
+from medflare.models.backbone import device_of
 from medflare.models.text_model import TextModel
 
 AdapterKind = Literal["generic", "personalised", "none"]
@@ -95,7 +96,6 @@ def score_result(
     split: str,
     folder: Path,
     seed: int,
-    device: str,
 ) -> EvaluationRecord:
     """Tests a result folder on a site's split.
 
@@ -107,7 +107,7 @@ def score_result(
         personalised=adapter,
         backbone=site.backbone.folder,
         precision=site.backbone.precision,
-        device=device,
+        device=device_of(site.device),
     )
     notes = [note for note in load_cohort(site).notes if note.split == split]
     if not notes:

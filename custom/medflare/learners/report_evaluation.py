@@ -14,14 +14,18 @@ from safetensors.torch import save_file
 
 from medflare.cohort.images import centre
 from medflare.cohort.labels import label_report
-from medflare.cohort.samples import Samples
+from medflare.cohort.samples import Samples, open_samples
+from medflare.cohort.site import SiteConfig
+from medflare.errors import DataError
 from medflare.evaluation.predictions import Prediction, relative_image, write_predictions
 from medflare.evaluation.report_metrics import evaluate_reports, quick_metrics
 from medflare.evaluation.run_record import EvaluationRecord
 from medflare.learners import losses
 from medflare.learners.fedmrg_settings import FedMRGSettings
 from medflare.models.adapters import GENERIC, SPECIALISED, weighted_sum
+from medflare.models.backbone import device_of
 from medflare.models.report_generator import DecodingSettings, ReportGenerator
+from medflare.models.result import load_generator
 
 AdapterKind = Literal["generic", "personalised", "none"]
 
@@ -185,6 +189,37 @@ def score_adapter(
         skipped_metrics=scored.skipped,
         predictions=f"predictions_{site.adapter}.jsonl",
     )
+
+
+def score_result(
+    result: Path,
+    site: SiteConfig,
+    *,
+    role: Literal["participant", "unseen"],
+    adapter: Path | None,
+    split: str,
+    folder: Path,
+    seed: int,
+    scorers: Mapping[str, str | Path] | None = None,
+) -> EvaluationRecord:
+    """Tests a result folder on a site's split.
+
+    Args:
+        adapter: the site's own `personalised` folder instead of the result's adapter, or None.
+    """
+    model, decoding = load_generator(
+        result,
+        personalised=adapter,
+        backbone=site.backbone.folder,
+        precision=site.backbone.precision,
+        device=device_of(site.device),
+    )
+    samples = open_samples(site, model.settings.encoder.stored_size, folder / "cache")
+    rows = samples.split_indices(split)
+    if not rows:
+        raise DataError(f"site '{site.name}': no study in the split '{split}': {samples.examples()}.")
+    tested = ScoredSite(site.name, role, "generic" if adapter is None else "personalised", folder, seed)
+    return score_adapter(model, samples, rows, tested, decoding, scorers=scorers)
 
 
 def write_personalised(learner: ReportLearner, folder: Path) -> None:
