@@ -206,7 +206,7 @@ def test_same_seed_gives_the_same_notes_and_more_do_not_change_the_first():
 def test_notes_are_the_same_on_every_machine():
     """Golden digest: embedded models are trained on these words, so a change of wording is a decision."""
     text = "\n".join(note.text for profile in EVERYONE for note in generate_notes(profile, 20))
-    assert hashlib.blake2b(text.encode(), digest_size=8).hexdigest() == "a17ae41b796bc954"
+    assert hashlib.blake2b(text.encode(), digest_size=8).hexdigest() == "6a681b844dcdf1ee"
 
 
 def test_seeds_and_sites_share_no_note():

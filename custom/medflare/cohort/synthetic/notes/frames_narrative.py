@@ -120,7 +120,7 @@ exam:
 - On admission {vitals:@}, with [negation >@a,@b|no] {plain_sign:@a} or {plain_sign:@b}.
 - [test @a|Physical examination] revealed {sign:@b} and {sign:@c} but [negation >@d|no] {plain_sign:@d}.
 - [test @a|The heart rhythm] was [labvalue >@a|<regular~irregular>], [test @b|breath sounds] were [labvalue
-  >@b|<clear~diminished~coarse>], and there was {sign:@c}.
+  >@b|<clear~diminished~coarse>], with {sign:@c}.
 - [test @a|The abdomen] was [labvalue >@a|<soft~benign~distended>]. We noted [negation >@b,@c|no]
   {plain_sign:@b} or {plain_sign:@c}.
 - {he} appeared well [negation >@b,@c|without] {plain_sign:@b} or {plain_sign:@c}, and [test @d|{his} weight]

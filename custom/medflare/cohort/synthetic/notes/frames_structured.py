@@ -124,7 +124,7 @@ assessment:
 plan:
 - Start {short_course:@a} [duration >@a|for {digit} days].
 - Schedule {operation:@a} [temporal >@a|<next week~this month~within {digit} weeks>].
-- Return to the clinic [condition >@a,@b|if] there is {plain_symptom:@a} or {plain_symptom:@b}.
+- Return to the clinic [condition >@a,@b|if] {plain_symptom:@a} or {plain_symptom:@b} <occurs~develops>.
 - Hold {drug:@a} until [temporal >@a|{date}]. {operation:@b} is [negation >@b|not indicated].
 - Call [condition >@a|in the event of] {plain_symptom:@a}.
 - [negation >@a|No] further {study:@a} [temporal >@a|at this time].

@@ -52,6 +52,7 @@ def _written(profile: NotesProfile, rng: np.random.Generator) -> str:
     markup = house.between.join(parts)
     for american, british in house.spelling.items():
         markup = markup.replace(american, british)
+        markup = markup.replace(american.capitalize(), british.capitalize())
     return markup
 
 

@@ -21,7 +21,7 @@ Rule = Sequence[str] | Callable[["Writer", str], str]
 _CHOICE = re.compile(r"<([^<>]*~[^<>]*)>")
 _SLOT = re.compile(r"\{(\w+)(?::([^{}]+))?\}")
 _WOMEN = re.compile(
-    "ovar|hysterectomy|menses|CA-125|mammo|vaginal|breast|tamoxifen|letrozole|mastectomy|lumpectomy|tubal|gestational"
+    "ovar|hysterectomy|CA-125|mammo|vaginal|breast|tamoxifen|letrozole|mastectomy|lumpectomy|gestational"
     "|pregnancy|ductal carcinoma|Pap |paclitaxel"
 )
 _MEN = re.compile("prostat|PSA|leuprolide|tamsulosin")

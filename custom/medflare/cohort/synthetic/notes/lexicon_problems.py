@@ -30,7 +30,7 @@ DISEASES: Mapping[str, tuple[str, ...]] = {
         *chronic* obstructive _pulmonary_ disease=COPD, asthma+, community acquired pneumonia=CAP,
         _pulmonary_ embolism=PE, interstitial _lung_ disease=ILD, sarcoidosis, bronchiectasis,
         _pulmonary_ hypertension+, *acute* bronchitis, respiratory failure, emphysema+,
-        *recurrent* sinusitis, _pulmonary_ fibrosis, croup
+        *recurrent* sinusitis, _pulmonary_ fibrosis
     """),
     "endocrinology": rows("""
         type 2 diabetes mellitus=T2DM=DM2, type 1 diabetes mellitus=T1DM, hypothyroidism,

@@ -27,7 +27,7 @@ SYMPTOMS: Mapping[str, tuple[str, ...]] = {
     """),
     "endocrinology": rows("""
         polyuria, polydipsia, heat intolerance, cold intolerance, hypoglycemia, _hand_ tremor,
-        hair loss, hot flashes, numbness of the _feet_, blurred vision, weight gain, irregular menses
+        hair loss, hot flashes, numbness of the _feet_, blurred vision, weight gain, salt craving
     """),
     "oncology": rows("""
         mouth sores, _bone_ pain, easy bruising, early satiety, _neck_ swelling, painless jaundice,

@@ -10,7 +10,7 @@ from .tables import rows
 OPERATIONS: Mapping[str, tuple[str, ...]] = {
     "general": rows("""
         appendectomy=appy, cholecystectomy=chole, hernia repair, tonsillectomy, hysterectomy,
-        cataract surgery, tubal ligation, septoplasty
+        cataract surgery, septoplasty
     """),
     "cardiology": rows("""
         coronary artery bypass grafting=CABG, pacemaker placement=PPM, cardioversion=DCCV,

@@ -7,7 +7,6 @@ BRITISH = {
     "anemia": "anaemia",
     "edema": "oedema",
     "hemo": "haemo",
-    "Hemo": "Haemo",
     "hemat": "haemat",
     "emorrh": "aemorrh",
     "diarrhea": "diarrhoea",
