@@ -50,6 +50,37 @@ def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hugging Face folder of a two-layer BERT with random weights and a word-piece tokenizer."""
+    import torch
+    from tokenizers import BertWordPieceTokenizer
+    from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+
+    from medflare.cohort.synthetic.notes import NOTE_HOSPITALS, generate_notes
+
+    folder = tmp_path_factory.mktemp("encoder") / "tiny-bert"
+    words = BertWordPieceTokenizer(lowercase=False)
+    words.train_from_iterator(
+        [note.text for hospital in NOTE_HOSPITALS for note in generate_notes(hospital, 20)],
+        vocab_size=900,
+        show_progress=False,
+    )
+    marks = {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "sep", "pad", "unk", "mask")}
+    PreTrainedTokenizerFast(tokenizer_object=words._tokenizer, **marks).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=words.get_vocab_size(),
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=128,
+        max_position_embeddings=128,
+    )
+    BertForMaskedLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def small_hospital(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one synthetic hospital of 60 patients, 64-pixel images."""
     from medflare.cohort.synthetic import DEMO_HOSPITALS, write_hospital

@@ -19,6 +19,7 @@ from medflare.federation.simulate import SERVER_FOLDER
 TESTERS = {
     "report_generator.json": "medflare.learners.report_evaluation:score_result",
     "extraction.json": "medflare.learners.extraction_evaluation:score_result",
+    "token_classification.json": "medflare.learners.extraction_evaluation:score_result",
 }
 """File of a result folder -> `module:function` that tests it on a site's split."""
 COMPARED = ("bleu_1", "bleu_4", "rouge_l", "cider", "label_f1", "label_micro_f1")

@@ -8,6 +8,7 @@ whoever submits it import any class at a hospital, so a job names a method and n
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from medflare.learners.base import Learner
 LEARNERS: dict[str, str] = {
     "fedmrg": "medflare.learners.fedmrg:build",
     "fed_medlora": "medflare.learners.extraction:build",
+    "token_classification": "medflare.learners.token_classification:build",
 }
 """Method name -> `module:function`; the function is `build(settings, site, seed, cache) -> Learner`."""
 
@@ -29,6 +31,11 @@ def builder(method: str) -> Callable[..., Learner]:
     module, function = LEARNERS[method].split(":")
     found: Callable[..., Learner] = getattr(importlib.import_module(module), function)
     return found
+
+
+def reads(method: str) -> str:
+    """What a method learns from: "studies", or "notes" where its module says so (`READS`)."""
+    return str(getattr(sys.modules[builder(method).__module__], "READS", "studies"))
 
 
 def build(method: str, settings: dict[str, Any], site: Any, seed: int, cache: Path | None = None) -> Learner:

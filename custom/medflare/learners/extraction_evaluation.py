@@ -17,7 +17,7 @@ from medflare.evaluation.extraction_metrics import evaluate_extraction, quick_ex
 from medflare.evaluation.extraction_predictions import write_documents
 from medflare.evaluation.run_record import EvaluationRecord
 from medflare.extraction.extractor import Asker, Extractor
-from medflare.extraction.result import load_extractor
+from medflare.extraction.tagging_result import open_result
 from medflare.learners.extraction_settings import ExtractionSettings
 from medflare.models.adapters import GENERIC
 from medflare.models.backbone import device_of
@@ -102,7 +102,7 @@ def score_result(
     Args:
         adapter: the site's own `personalised` folder instead of the result's adapter, or None.
     """
-    extractor = load_extractor(
+    extractor = open_result(
         result,
         personalised=adapter,
         backbone=site.backbone.folder,

@@ -80,7 +80,7 @@ def load_backbone(
     from medflare.models.embedded import decoder_folder
 
     path = decoder_folder(embedded) if folder is None else Path(folder)
-    _check_folder(path)
+    check_folder(path)
     chosen = resolve_precision(precision, device)
     kwargs: dict[str, Any] = {"dtype": torch.bfloat16 if chosen in ("bf16", "nf4") else torch.float32}
     if chosen in ("int8", "nf4"):
@@ -160,7 +160,8 @@ def autocast(precision: str, device: str) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def _check_folder(path: Path) -> None:
+def check_folder(path: Path) -> None:
+    """ConfigError unless a folder with safetensors weights is there."""
     if not path.is_dir():
         raise ConfigError(
             f"backbone.folder: there is no folder '{path}'. Copy the model there, or leave it out."

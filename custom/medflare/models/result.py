@@ -19,6 +19,7 @@ from medflare.config import parse
 from medflare.errors import ConfigError, DataError
 from medflare.models.adapters import GENERIC
 from medflare.models.backbone import Backbone, load_backbone
+from medflare.models.encoder_folder import TextEncoder
 from medflare.models.report_generator import DecodingSettings, ModelSettings, ReportGenerator
 
 
@@ -68,8 +69,8 @@ def load_generator(
     return model, decoding
 
 
-def check_fingerprint(folder: Path, recorded: Mapping[str, str], base: Backbone) -> None:
-    """ConfigError unless `base` is the frozen model that a run's adapter was trained on."""
+def check_fingerprint(folder: Path, recorded: Mapping[str, str], base: Backbone | TextEncoder) -> None:
+    """ConfigError unless `base` is the model that a run began with."""
     if base.fingerprint != recorded["fingerprint"]:
         raise ConfigError(
             f"{folder}: was trained on backbone '{recorded['name']}' with fingerprint "

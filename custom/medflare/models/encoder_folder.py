@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The encoder a tagger starts from: a site's own folder (BERT, RoBERTa, DeBERTa, ...), or a small new one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+
+from medflare.config import Settings
+from medflare.errors import ConfigError
+from medflare.models.backbone import check_folder, fingerprint, resolve_precision
+from medflare.models.embedded import decoder_folder
+
+NEW = "medflare-new-encoder"
+WHOLE = ("auto", "fp32", "bf16")
+
+
+class EncoderSettings(Settings):
+    """The encoder where a site names no folder: random weights, the embedded vocabulary of notes."""
+
+    layers: int = Field(default=3, ge=1)
+    width: int = Field(default=128, ge=16)
+    attention_heads: int = Field(default=4, ge=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextEncoder:
+    """An encoder with its tokenizer.
+
+    Attributes:
+        precision: fp32 or bf16, of the arithmetic; weights are fp32, as all of them learn.
+        begin, end, padding: numbers of the tokens before, after and beyond a text.
+        longest: most tokens of an input, marks included.
+    """
+
+    model: Any
+    tokenizer: Any
+    name: str
+    fingerprint: str
+    precision: str
+    device: str
+    begin: int
+    end: int
+    padding: int
+    longest: int
+
+
+def load_encoder(
+    folder: Path | None, precision: str, device: str, shape: EncoderSettings, seed: int
+) -> TextEncoder:
+    """Opens an encoder's folder, or makes a new one from `shape` and `seed`.
+
+    Raises: ConfigError for a folder that is missing, has no safetensors or holds no encoder, and for a
+        precision that cannot learn.
+    """
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from transformers import AutoTokenizer
+
+    if precision not in WHOLE:
+        raise ConfigError(
+            f"backbone.precision is '{precision}', but token_classification trains all weights of the "
+            f"encoder; expected one of {', '.join(WHOLE)}."
+        )
+    source = decoder_folder("notes_decoder") if folder is None else folder
+    if folder is not None:
+        check_folder(folder)
+    tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
+    if not tokenizer.is_fast:
+        raise ConfigError(f"backbone.folder: '{source}' has no tokenizer.json; save a fast tokenizer there.")
+    model = _new(shape, tokenizer, seed) if folder is None else _opened(folder)
+    model.to(device)
+    begin = _first(tokenizer.cls_token_id, tokenizer.bos_token_id)
+    end = _first(tokenizer.sep_token_id, tokenizer.eos_token_id)
+    return TextEncoder(
+        model=model,
+        tokenizer=tokenizer,
+        name=NEW if folder is None else folder.name,
+        fingerprint=_fingerprint_of_new(model, source) if folder is None else fingerprint(folder),
+        precision=resolve_precision(precision, device),
+        device=device,
+        begin=begin,
+        end=end,
+        padding=_first(tokenizer.pad_token_id, end),
+        longest=_longest(model),
+    )
+
+
+def _opened(folder: Path) -> Any:
+    """The encoder of a folder in fp32, without a pooling layer, which nothing here would train."""
+    from transformers import AutoConfig, AutoModel
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as ENCODERS
+    from transformers.utils import logging
+
+    kind = AutoConfig.from_pretrained(folder, local_files_only=True).model_type
+    if kind not in ENCODERS:
+        raise ConfigError(
+            f"backbone.folder: '{folder}' holds a {kind}, which does not see both sides of a word. "
+            "token_classification needs an encoder such as BERT, RoBERTa, DeBERTa or DistilBERT; leave the "
+            "folder out for a small new one."
+        )
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # the masked-word head of a published encoder is left behind on purpose
+    logging.disable_progress_bar()
+    try:
+        model = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+    finally:
+        logging.set_verbosity(verbosity)
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None
+    return model
+
+
+def _new(shape: EncoderSettings, tokenizer: Any, seed: int) -> Any:
+    """A BERT with random weights."""
+    from transformers import BertConfig, BertModel
+
+    if shape.width % shape.attention_heads:
+        raise ConfigError(
+            f"settings.encoder: width is {shape.width}, expected a multiple of attention_heads "
+            f"({shape.attention_heads})."
+        )
+    config = BertConfig(
+        vocab_size=-(-len(tokenizer) // 64) * 64,
+        hidden_size=shape.width,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.attention_heads,
+        intermediate_size=4 * shape.width,
+        max_position_embeddings=512,
+        pad_token_id=_first(tokenizer.pad_token_id, 0),
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return BertModel(config, add_pooling_layer=False)
+
+
+def _fingerprint_of_new(model: Any, tokenizer_folder: Path) -> str:
+    """Shape and vocabulary; the weights come from one site before round 1."""
+    config = {k: v for k, v in model.config.to_dict().items() if k not in ("transformers_version", "dtype")}
+    total = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    total.update((tokenizer_folder / "tokenizer.json").read_bytes())
+    return total.hexdigest()
+
+
+def _longest(model: Any) -> int:
+    """Positions an encoder has; RoBERTa's begin behind its padding index."""
+    positions = int(getattr(model.config, "max_position_embeddings", 512))
+    table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
+    behind = getattr(table, "padding_idx", None)
+    return positions if behind is None else positions - int(behind) - 1
+
+
+def _first(*numbers: int | None) -> int:
+    """The first number that is there."""
+    found = next((number for number in numbers if number is not None), None)
+    if found is None:
+        raise ConfigError("backbone.folder: the tokenizer names no token for a text's begin, end or padding.")
+    return int(found)
