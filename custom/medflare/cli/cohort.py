@@ -156,15 +156,24 @@ def make(
     size: int = typer.Option(128, "--size", help="Pixels of a side."),
     seed: int = typer.Option(0, "--seed", help="Other patients, same hospitals."),
     sheet: bool = typer.Option(True, help="Write contact_sheet.png too."),
+    notes: bool = typer.Option(
+        False, "--notes", help="Clinical notes with entities and modifiers, a patient each, no radiographs."
+    ),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Writes three synthetic hospitals, an unseen fourth, and a site.yaml for the simulator.
 
-    [bold]Example[/bold]: medflare cohort make cohorts --patients 300
+    [bold]Examples[/bold]: medflare cohort make cohorts --patients 300
+    medflare cohort make note-cohorts --notes
     """
-    from medflare.cohort.synthetic.demo import write_demo
+    if notes:
+        from medflare.cohort.synthetic.notes import write_notes_demo
 
-    counts = write_demo(out, patients, visits, size, seed, sheet)
+        counts = write_notes_demo(out, patients, seed)
+    else:
+        from medflare.cohort.synthetic.demo import write_demo
+
+        counts = write_demo(out, patients, visits, size, seed, sheet)
     if as_json:
         facts = {name: {"patients": n, "folder": str(out / name)} for name, n in counts.items()}
         print_json({"site_file": str(out / "site.yaml"), "hospitals": facts})

@@ -57,7 +57,8 @@ def run(
     from medflare.federation.simulate import new_workspace, run_simulator
 
     if site_file is None:
-        site_file, unseen = _synthetic(), unseen or "hospital-4"
+        site_file, fourth = _synthetic(job)
+        unseen = unseen or fourth
     away = names(unseen) or []
     others = {*away, SERVER}
     chosen = names(sites) or [name for name in sorted(load_site_file(site_file)) if name not in others]
@@ -78,15 +79,22 @@ def run(
         show(console, record_path, facts)
 
 
-def _synthetic() -> Path:
-    """The site file of the synthetic hospitals, written where it is missing."""
+def _synthetic(job: Path) -> tuple[Path, str]:
+    """Site file and unseen hospital of the synthetic hospitals a job can read, written where missing."""
     from medflare.cohort.synthetic.demo import write_demo
+    from medflare.cohort.synthetic.notes import UNSEEN_NOTES, write_notes_demo
+    from medflare.cohort.synthetic.profiles import UNSEEN_HOSPITAL
+    from medflare.federation.recipes import read_job
+    from medflare.learners import reads
 
-    folder = Path("runs/cohorts")
+    if reads(read_job(job).method) == "notes":
+        folder, write, unseen = Path("runs/note-cohorts"), write_notes_demo, UNSEEN_NOTES.name
+    else:
+        folder, write, unseen = Path("runs/cohorts"), write_demo, UNSEEN_HOSPITAL.name
     if not (folder / "site.yaml").is_file():
         typer.echo(f"writing three synthetic hospitals and an unseen fourth to {folder}", err=True)
-        write_demo(folder)
-    return folder / "site.yaml"
+        write(folder)
+    return folder / "site.yaml", unseen
 
 
 def outcome(record_path: Path, page: bool = True) -> dict[str, Any]:

@@ -27,11 +27,11 @@ from medflare.learners.extraction_evaluation import curve_metrics, finish_site
 from medflare.learners.extraction_settings import ExtractionSettings, resolve
 from medflare.learners.influence import self_influence
 from medflare.learners.order import DataOrder, batches, derived_seed, examples_to_visit
-from medflare.learners.text_training import train_round
 from medflare.models.adapters import GENERIC
 from medflare.models.backbone import device_of, load_backbone
 from medflare.models.text_model import Sequenced, TextModel, trainable_counts
 
+READS = "notes"
 ADAPTER_PREFIX, MERGED_PREFIX = "adapter.", "merged."
 MERGED = "merged"
 A, B = "lora_A.weight", "lora_B.weight"
@@ -176,6 +176,10 @@ class ExtractionLearner:
         rows = self._round_rows(plan)
         seed = derived_seed(self.seed, self.site, plan.round)
         cut = batches(rows, [len(row.ids) for row in self.train_rows], self.settings.optimiser.batch, seed)
+        from medflare.learners.round_trainer import (
+            train_round,
+        )  # transformers' Trainer takes seconds to import
+
         self.use(train=True)
         torch.manual_seed(seed)
         self.model.backbone.model.train()

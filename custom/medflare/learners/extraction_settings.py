@@ -6,16 +6,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from medflare.config import Settings
 from medflare.learners.presets import resolve_settings
-from medflare.learners.text_training import OptimiserSettings
 from medflare.models.adapters import LoraSettings
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 Sharing = Literal["factors", "freeze_a", "fedsa", "stack"]
+
+
+class OptimiserSettings(Settings):
+    """Defaults are the paper's (algorithms.md 4.1)."""
+
+    batch: int = Field(4, ge=1)
+    accumulate: int = Field(1, ge=1, description="batches of one optimiser step")
+    lr: float = Field(2e-4, gt=0)
+    warmup: float = Field(0.05, ge=0, lt=1, description="share of a round's steps with a rising rate")
+    weight_decay: float = Field(0.0, ge=0)
+    clip_norm: float = Field(1.0, gt=0)
+    gradient_checkpointing: bool = False
 
 
 class ExtractionSettings(Settings):
@@ -38,12 +49,6 @@ class ExtractionSettings(Settings):
     eval_limit: int = Field(
         4, ge=0, description="validation notes extracted after a round; 0 for the loss alone"
     )
-
-    @model_validator(mode="after")
-    def _one_batch_at_least(self) -> ExtractionSettings:
-        if self.optimiser.batch < 1 or self.optimiser.accumulate < 1:
-            raise ValueError("optimiser.batch and optimiser.accumulate must be 1 or more")
-        return self
 
 
 PRESETS: dict[str, dict[str, Any]] = {"recommended": {}, "paper": {"sentences": 1, "format": "html"}}

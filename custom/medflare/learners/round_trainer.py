@@ -18,21 +18,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
-from medflare.config import Settings
 from medflare.errors import UpdateError
+from medflare.learners.extraction_settings import OptimiserSettings
 from medflare.models.text_model import Sequenced, TextModel
-
-
-class OptimiserSettings(Settings):
-    """Defaults are the paper's (algorithms.md 4.1)."""
-
-    batch: int = 4
-    accumulate: int = 1
-    lr: float = 2e-4
-    warmup: float = 0.05
-    weight_decay: float = 0.0
-    clip_norm: float = 1.0
-    gradient_checkpointing: bool = False
 
 
 class RoundTrainer(Trainer):
