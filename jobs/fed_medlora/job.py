@@ -18,8 +18,8 @@ JOB = Job(
     n_clients=3,
     controller={"num_rounds": 3, "uplink": "int8", "downlink": "int8"},
     settings={
-        # The embedded notes decoder's own rate and batch. For an 8B backbone leave `optimiser` and `lora` out: the
-        # defaults are the paper's (AdamW 2e-4, batch 4, rank 16, a = 64, dropout 0.05, seven projections).
+        # The embedded notes decoder's own rate and batch. For an 8B backbone leave `optimiser`, `lora` and
+        # `max_tokens` out: the defaults are the paper's (AdamW 2e-4, batch 4, rank 16, a = 64, dropout 0.05).
         "optimiser": {"batch": 8, "lr": 2e-3},
         "lora": {
             "rank": 16,

@@ -19,8 +19,8 @@ JOB = replace(
     title="fed_medlora_plus",
     aggregation={
         "rule": "influence",
-        # server: the server holds the base model and five notes (`server:` in site.yaml). client: every site holds the
-        # notes (`validation:`), scores itself, and the server sees sums alone.
+        # server: the server holds the base model and five notes (`server:` in site.yaml). client: every site
+        # holds the notes (`validation:`) and scores itself; the server sees sums alone.
         "rule_settings": {"mode": "server", "temperature": 0.1, "use_data_size": True},
     },
 )

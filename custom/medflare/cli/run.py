@@ -87,14 +87,12 @@ def _synthetic(job: Path) -> tuple[Path, str]:
     from medflare.federation.recipes import read_job
     from medflare.learners import reads
 
-    if reads(read_job(job).method) == "notes":
-        folder, write, unseen = Path("runs/note-cohorts"), write_notes_demo, UNSEEN_NOTES.name
-    else:
-        folder, write, unseen = Path("runs/cohorts"), write_demo, UNSEEN_HOSPITAL.name
+    notes = reads(read_job(job).method) == "notes"
+    folder = Path("runs/note-cohorts" if notes else "runs/cohorts")
     if not (folder / "site.yaml").is_file():
         typer.echo(f"writing three synthetic hospitals and an unseen fourth to {folder}", err=True)
-        write(folder)
-    return folder / "site.yaml", unseen
+        (write_notes_demo if notes else write_demo)(folder)
+    return folder / "site.yaml", UNSEEN_NOTES.name if notes else UNSEEN_HOSPITAL.name
 
 
 def outcome(record_path: Path, page: bool = True) -> dict[str, Any]:

@@ -20,12 +20,12 @@ Sharing = Literal["factors", "freeze_a", "fedsa", "stack"]
 class OptimiserSettings(Settings):
     """Defaults are the paper's (algorithms.md 4.1)."""
 
-    batch: int = Field(4, ge=1)
-    accumulate: int = Field(1, ge=1, description="batches of one optimiser step")
-    lr: float = Field(2e-4, gt=0)
-    warmup: float = Field(0.05, ge=0, lt=1, description="share of a round's steps with a rising rate")
-    weight_decay: float = Field(0.0, ge=0)
-    clip_norm: float = Field(1.0, gt=0)
+    batch: int = Field(default=4, ge=1)
+    accumulate: int = Field(default=1, ge=1, description="batches of one optimiser step")
+    lr: float = Field(default=2e-4, gt=0)
+    warmup: float = Field(default=0.05, ge=0, lt=1, description="share of a round's steps with a rising rate")
+    weight_decay: float = Field(default=0.0, ge=0)
+    clip_norm: float = Field(default=1.0, gt=0)
     gradient_checkpointing: bool = False
 
 
@@ -41,11 +41,13 @@ class ExtractionSettings(Settings):
         description="factors: A and B travel. freeze_a: A is made from the seed, B travels. fedsa: A "
         "travels, B stays. stack: A and B travel, the server sends back what it stacked (rule lora_stack)",
     )
-    local_epochs: int = Field(2, ge=1, description="passes in a round, unless the job says steps or fraction")
-    max_tokens: int = Field(800, ge=64, description="of a question and its answer")
-    sentences: int = Field(1, ge=1, description="of a window; more keep relations across sentences")
+    local_epochs: int = Field(
+        default=2, ge=1, description="passes in a round, unless the job says steps or fraction"
+    )
+    max_tokens: int = Field(default=800, ge=64, description="of a question and its answer")
+    sentences: int = Field(default=1, ge=1, description="of a window; more keep relations across sentences")
     format: Literal["html", "json"] = "html"
-    eval_batch: int = Field(32, ge=1)
+    eval_batch: int = Field(default=32, ge=1)
     eval_limit: int = Field(
         4, ge=0, description="validation notes extracted after a round; 0 for the loss alone"
     )

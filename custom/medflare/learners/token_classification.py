@@ -32,6 +32,7 @@ from medflare.models.backbone import device_of
 from medflare.models.encoder_folder import load_encoder
 from medflare.models.tagger import Tagged, Tagger
 
+READS = "notes"
 FILE = "token_classification"
 
 PAPER = {

@@ -85,8 +85,8 @@ def write_notes_demo(out: Path | str, notes: int = 0, seed: int = 0) -> dict[str
     counts = {hospital.name: notes or hospital.notes for hospital in hospitals}
     write_validation_notes(out / "validation", seed)
     lines = [
-        "# The synthetic hospitals, keyed by site name; folders count from this file. `server` and `validation`",
-        "# are the notes by which Fed-MedLoRA+ weighs updates: five, of no hospital's patients.",
+        "# The synthetic hospitals, keyed by site name; folders count from this file. `server` and",
+        "# `validation`: the notes by which Fed-MedLoRA+ weighs updates, five, of no hospital's patients.",
         "sites:",
     ]
     shared = "{format: notes_jsonl, root: validation}"
