@@ -73,7 +73,7 @@ def statistics(studies: list[Prediction]) -> dict[str, Statistic]:
 
 def averaged(models: list[dict[str, Statistic]]) -> dict[str, Statistic]:
     """The mean over several models of each metric on the same studies, still one row a study."""
-    return {name: _mean([model[name] for model in models]) for name in COLUMNS}
+    return {name: _mean([model[name] for model in models]) for name in models[0]} if models else {}
 
 
 def _mean(items: list[Statistic]) -> Statistic:

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What studies of extraction share: training in one process, compression as on the wire, and tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from medflare.cohort.records import Note
+from medflare.cohort.settings import SiteConfig
+from medflare.learners.base import Learner, RoundPlan, State, Update
+
+
+@dataclass(frozen=True)
+class Codec:
+    """How updates and states travel; bytes of one round are counted either way."""
+
+    up: str = "float32"
+    down: str = "float32"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Rounds, and a site's passes in each. Single and centralised sites get the same passes (ML-6)."""
+
+    rounds: int
+    epochs: int
+
+    def settings(self, learner: str) -> dict[str, Any]:
+        """The committed job's settings, or the encoder's own, with this budget."""
+        from medflare.federation.recipes import read_job
+
+        if learner == "token_classification":
+            return {"local_epochs": self.epochs * ENCODER_EPOCHS}
+        job = read_job(Path(__file__).parents[1] / "jobs" / "fed_medlora")
+        return dict(job.settings) | {"local_epochs": self.epochs, "eval_limit": 0}
+
+
+ENCODER_EPOCHS = 5
+"""Passes of the encoder for one of the decoder: the paper gives it 10 epochs where the decoder has 2."""
+
+
+@dataclass
+class Travelling:
+    """A learner whose state and updates are rounded as a job's codec would, with error feedback."""
+
+    learner: Learner
+    codec: Codec
+    residual: State = field(default_factory=dict)
+    sent: int = 0
+    received: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.learner, name)
+
+    def load_shared(self, state: State) -> None:
+        arrived, size = _travel(state, self.codec.down)
+        self.received += size
+        self.learner.load_shared(arrived)
+
+    def fit(self, plan: RoundPlan) -> Update:
+        update = self.learner.fit(plan)
+        wanted = {n: v + self.residual[n] if n in self.residual else v for n, v in update.delta.items()}
+        update.delta, size = _travel(wanted, self.codec.up)
+        self.sent += size
+        if self.codec.up.startswith("int"):
+            self.residual = {n: wanted[n] - update.delta[n] for n in wanted}
+        return update
+
+
+def _travel(state: State, codec: str) -> tuple[State, int]:
+    """What arrives, in fp32, and the bytes of it on the way."""
+    from medflare.federation import compression, wire
+
+    packed = compression.compress(state, codec)
+    arrived = {name: value.float() for name, value in compression.decompress(packed).items()}
+    return arrived, wire.byte_count(packed)
+
+
+def make_learner(learner: str, settings: Mapping[str, Any], site: SiteConfig, seed: int) -> Any:
+    from medflare.learners import build
+
+    return build(learner, dict(settings), site, seed)
+
+
+def train_and_test(
+    method: Any,
+    settings: Mapping[str, Any],
+    members: Mapping[str, SiteConfig],
+    judge: SiteConfig,
+    seed: int,
+    budget: Budget,
+    tests: Mapping[str, list[Note]],
+    folder: Path,
+) -> None:
+    """Federates `members`, tests the final state on every site's notes, writes predictions and traffic."""
+    from medflare.aggregation import make_rule
+    from medflare.learners.loop import federate
+
+    torch.set_num_threads(1)
+    learners = {
+        name: Travelling(make_learner(method.learner, settings, site, seed), method.codec)
+        for name, site in members.items()
+    }
+    rule = make_rule(method.rule, dict(method.rule_settings))
+    scores = hasattr(rule, "bind") and rule.needs == "individual"
+    server = make_learner(method.learner, settings, judge, seed) if scores else None
+    rounds = []
+
+    def note(number: int, state: State, updates: Mapping[str, Update]) -> None:
+        rounds.append({"sites": {s: u.metrics for s, u in updates.items()}, "rule": rule.report()})
+        print(json.dumps(rounds[-1], default=float), flush=True)
+
+    state = federate(
+        learners,
+        rule,
+        budget.rounds,
+        lambda r: RoundPlan(round=r, rounds=budget.rounds, seed=seed),
+        note,
+        judge=server,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    traffic = {name: {"sent": item.sent, "received": item.received} for name, item in learners.items()}
+    (folder / "rounds.json").write_text(json.dumps({"rounds": rounds, "traffic": traffic}, default=float))
+    own = settings.get("sharing") == "fedsa"
+    first = next(iter(learners.values())).learner
+    for name, notes in tests.items():
+        tester = learners[name].learner if own and name in learners else first
+        if own and name not in learners:
+            continue
+        tester.load_shared({key: value.clone() for key, value in state.items()})
+        _write(tester, notes, name, "personalised" if own else "generic", folder)
+
+
+def _write(
+    tester: Any, notes: list[Note], site: str, kind: Literal["generic", "personalised"], folder: Path
+) -> None:
+    from medflare.evaluation.extraction_predictions import write_documents
+
+    write_documents(folder / site / "predictions.jsonl", tester.extractor.documents(notes, site, kind))
+
+
+def zero_shot(settings: Mapping[str, Any], tests: Mapping[str, list[Note]], folder: Path) -> None:
+    """The frozen model with the same prompts and no adapter (7.24)."""
+    from medflare.evaluation.extraction_predictions import write_documents
+    from medflare.extraction.result import ExportedExtraction, base_extractor
+    from medflare.learners.extraction_settings import resolve
+
+    chosen = resolve(settings).model_dump(include={"lora", "format", "sentences", "max_tokens"})
+    extractor = base_extractor(ExportedExtraction.model_validate(chosen))
+    for name, notes in tests.items():
+        path = folder / name / "predictions.jsonl"
+        write_documents(path, extractor.documents(notes, name, "none"))
