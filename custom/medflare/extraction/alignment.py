@@ -13,16 +13,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
+HIDDEN = dict.fromkeys(map(ord, "\u00ad\u200c\u200d"))
+
 
 def normalise(word: str) -> str:
-    """Case-folded and in Unicode's compatibility form, nothing else."""
-    return unicodedata.normalize("NFKC", word).casefold()
+    """Case-folded, in Unicode's compatibility form and without joiners, nothing else."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", word.translate(HIDDEN)).casefold())
 
 
 def align(source: Sequence[str], output: Sequence[str]) -> list[int | None]:
     """For each word of `output`, its position in `source`, or None; positions strictly increase.
 
-    Of several longest alignments the one that pairs the earliest words is taken.
+    Of several longest alignments the one with the earliest source words is taken, so that an output that was
+    cut short stays where it began.
     """
     left, right = [normalise(w) for w in source], [normalise(w) for w in output]
     found: list[int | None] = [None] * len(right)
@@ -30,12 +33,7 @@ def align(source: Sequence[str], output: Sequence[str]) -> list[int | None]:
     while head < min(len(left), len(right)) and left[head] == right[head]:
         found[head] = head
         head += 1
-    tail = 0
-    while tail < min(len(left), len(right)) - head and left[-1 - tail] == right[-1 - tail]:
-        tail += 1
-        found[len(right) - tail] = len(left) - tail
-    pairs = _subsequence(left[head : len(left) - tail], right[head : len(right) - tail])
-    for row, column in pairs:
+    for row, column in _subsequence(left[head:], right[head:]):
         found[head + column] = head + row
     return found
 

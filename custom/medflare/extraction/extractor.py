@@ -8,7 +8,7 @@ found itself (algorithms.md 4.4). A head that is both gold and found is asked ab
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -16,14 +16,20 @@ from typing import Literal
 from medflare.cohort.inventory import ENTITY_TYPES
 from medflare.cohort.records import Entity, Note
 from medflare.cohort.windows import Windowed, split_note
+from medflare.errors import ConfigError
 from medflare.evaluation.extraction_predictions import PARSE_FAILURE, Link, Mention, ScoredDocument
-from medflare.extraction.examples import Example, head_question, ner_example, re_examples
+from medflare.extraction.examples import NER, Example, head_question, ner_example, re_examples
 from medflare.extraction.markup import TRUNCATED, Mark, Reading, outermost
 from medflare.extraction.prompts import Wording
 from medflare.extraction.source import Source, source_of
 from medflare.models.text_model import TextModel
 
 NESTED = "nested entity"
+MARKUP = 48
+"""Tokens that an answer may take besides twice its text; short texts need them for their marks."""
+LEAST = 16
+"""Tokens of text below which a window is of no use."""
+Heads = Literal["none", "found", "gold", "both"]
 
 
 @dataclass(slots=True)
@@ -31,18 +37,24 @@ class Answers:
     """What a model said of one note; links are None where it was not asked for them."""
 
     entities: list[Mention] = field(default_factory=list)
-    links_gold_heads: list[Link] = field(default_factory=list)
-    links_end_to_end: list[Link] = field(default_factory=list)
+    links_gold_heads: list[Link] | None = None
+    links_end_to_end: list[Link] | None = None
     outputs: int = 0
     faults: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Place:
-    """A window of a note: which note, and the window's words."""
+    """A window of a note: which note, the window's words, and its heads as the words to mark.
+
+    Attributes:
+        gold: each gold head with its place in the note as annotated.
+    """
 
     note: int
     source: Source
+    found: list[Mark] = field(default_factory=list)
+    gold: list[tuple[Mark, Mention]] = field(default_factory=list)
 
 
 class Asker(ABC):
@@ -67,53 +79,44 @@ class Asker(ABC):
         """The windows of a note, none longer than `room`."""
         return split_note(note, self.sentences, self.room, self.tokens)
 
-    def extract(
-        self, notes: Sequence[Note], heads: Literal["found", "gold", "both"] = "found"
-    ) -> list[Answers]:
+    def extract(self, notes: Sequence[Note], heads: Heads = "found") -> list[Answers]:
         """Answers for each note; `heads` says of which heads modifiers are asked."""
         windows = [(i, window) for i, note in enumerate(notes) for window in self.windows(note).windows]
         answers = [Answers() for _ in notes]
-        found: dict[Place, list[Mark]] = defaultdict(list)
         examples = [ner_example(window) for _, window in windows]
         places = [Place(i, example.source) for (i, _), example in zip(windows, examples, strict=True)]
         for place, reading in zip(places, self.ask(examples), strict=True):
-            flat = outermost(reading.marks)
-            reading.faults[NESTED] += len(flat) < len(reading.marks)
+            place.found = outermost(reading.marks)
+            reading.faults[NESTED] += len(place.found) < len(reading.marks)
             self._note(answers[place.note], reading)
-            found[place] = flat
-            answers[place.note].entities += [_mention(mark, place.source) for mark in flat]
-        gold: dict[Place, list[tuple[Mark, Mention]]] = defaultdict(list)
-        if heads != "found":
+            answers[place.note].entities += [_mention(mark, place.source) for mark in place.found]
+        if heads in ("gold", "both"):
             for (_, window), place in zip(windows, places, strict=True):
-                gold[place] = _gold_heads(window.entities, place.source)
-        wanted = {(p, m) for p, marks in found.items() for m in marks} if heads != "gold" else set()
-        wanted |= {(place, mark) for place, pairs in gold.items() for mark, _ in pairs}
-        self._modifiers(answers, notes, wanted, found if heads != "gold" else {}, gold)
+                place.gold = _gold_heads(window.entities, place.source)
+        if heads != "none":
+            self._modifiers(answers, notes, places, heads)
         return answers
 
     def _modifiers(
-        self,
-        answers: Sequence[Answers],
-        notes: Sequence[Note],
-        wanted: set[tuple[Place, Mark]],
-        found: dict[Place, list[Mark]],
-        gold: dict[Place, list[tuple[Mark, Mention]]],
+        self, answers: Sequence[Answers], notes: Sequence[Note], places: Sequence[Place], heads: Heads
     ) -> None:
         """Asks for the modifiers of every wanted head and hangs them on gold and found heads."""
-        order = sorted(wanted, key=lambda w: (w[0].note, w[0].source.starts, w[1].words, w[1].label))
-        asked = [head_question(notes[place.note].note_id, place.source, mark) for place, mark in order]
-        told: dict[tuple[Place, Mark], list[Mention]] = {}
-        for key, reading in zip(order, self.ask(asked), strict=True):
-            self._note(answers[key[0].note], reading)
-            told[key] = [_mention(mark, key[0].source) for mark in reading.marks]
-        for place, pairs in gold.items():
-            for mark, head in pairs:
-                links = [Link(head, modifier) for modifier in told[place, mark]]
-                answers[place.note].links_gold_heads += links
-        for place, marks in found.items():
-            for mark in marks:
-                head = _mention(mark, place.source)
-                answers[place.note].links_end_to_end += [Link(head, m) for m in told[place, mark]]
+        for answer in answers:
+            answer.links_gold_heads = [] if heads != "found" else None
+            answer.links_end_to_end = [] if heads != "gold" else None
+        wanted = [(place, mark) for place in places for mark in _heads(place, heads)]
+        asked = [head_question(notes[place.note].note_id, place.source, mark) for place, mark in wanted]
+        told: dict[tuple[int, Mark], list[Mention]] = {}
+        for (place, mark), reading in zip(wanted, self.ask(asked), strict=True):
+            self._note(answers[place.note], reading)
+            told[id(place), mark] = [_mention(found, place.source) for found in reading.marks]
+        for place in places:
+            gold, found = answers[place.note].links_gold_heads, answers[place.note].links_end_to_end
+            if gold is not None:
+                gold += [Link(head, m) for mark, head in place.gold for m in told[id(place), mark]]
+            if found is not None:
+                own = [(mark, _mention(mark, place.source)) for mark in place.found]
+                found += [Link(head, m) for mark, head in own for m in told[id(place), mark]]
 
     def _note(self, answers: Answers, reading: Reading) -> None:
         """Counts an output and its faults, each kind once."""
@@ -124,9 +127,14 @@ class Asker(ABC):
     def documents(
         self, notes: Sequence[Note], site: str, adapter: Literal["generic", "personalised", "none"]
     ) -> list[ScoredDocument]:
-        """Annotated notes beside what the model says, for `evaluation.extraction_metrics`."""
-        answers = self.extract(notes, heads="both")
-        return [_scored(note, found, site, adapter) for note, found in zip(notes, answers, strict=True)]
+        """Annotated notes beside what the model says, for `evaluation.extraction_metrics`.
+
+        Modifiers are asked only where they can be scored: in notes that are annotated with them.
+        """
+        linked = iter(self.extract([note for note in notes if "re" in note.tasks], "both"))
+        plain = iter(self.extract([note for note in notes if "re" not in note.tasks], "none"))
+        answered = [(note, next(linked if "re" in note.tasks else plain)) for note in notes]
+        return [_scored(note, found, site, adapter) for note, found in answered]
 
 
 class Extractor(Asker):
@@ -141,22 +149,31 @@ class Extractor(Asker):
         self, model: TextModel, wording: Wording, sentences: int = 1, longest: int = 800, batch: int = 32
     ) -> None:
         self.model, self.wording, self.batch = model, wording, batch
-        empty = Example(note_id="", task="ner", source=source_of(""))
+        around = max(len(ids) for ids in model.prompt_ids([wording.question(e) for e in _shortest()]))
         # a question needs its text once, an answer up to twice
-        super().__init__(
-            sentences, max((longest - len(model.prompt_ids([wording.question(empty)])[0])) // 3, 16)
-        )
+        room = (longest - around - MARKUP) // 3
+        if room < LEAST:
+            raise ConfigError(
+                f"max_tokens is {longest}, but a question alone takes up to {around} tokens and an answer "
+                f"twice its text and {MARKUP}. Set max_tokens to {around + MARKUP + 3 * LEAST} or more."
+            )
+        super().__init__(sentences, room)
 
     def tokens(self, text: str) -> int:
-        shown = source_of(text).text
-        return len(self.model.backbone.tokenizer(shown, add_special_tokens=False)["input_ids"])
+        return self._lengths([source_of(text).text])[0]
+
+    def _lengths(self, texts: list[str]) -> list[int]:
+        found = self.model.backbone.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        return [len(ids) for ids in found]
 
     def ask(self, examples: Sequence[Example]) -> list[Reading]:
         """One reading for each question; an answer that did not end in time is a fault."""
+        if not examples:
+            return []
         questions = [self.wording.question(example) for example in examples]
-        budgets = [2 * self.tokens(example.source.text) + 48 for example in examples]
+        budgets = [2 * n + MARKUP for n in self._lengths([example.source.text for example in examples])]
         readings = []
-        written = self.model.answer(questions, budgets, self.batch) if examples else []
+        written = self.model.answer(questions, budgets, self.batch)
         for example, answer in zip(examples, written, strict=True):
             reading = self.wording.read(answer.text, example)
             reading.faults[TRUNCATED] += not answer.ended
@@ -173,6 +190,23 @@ def training_examples(asker: Asker, notes: Iterable[Note]) -> list[Example]:
             found += [ner_example(window)] if "ner" in note.tasks else []
             found += re_examples(window) if "re" in note.tasks else []
     return found
+
+
+def _shortest() -> list[Example]:
+    """Every kind of question, about a text of one word."""
+    source = source_of("x")
+    heads = [head_question("", source, Mark(label, (0, 1))) for label in ENTITY_TYPES]
+    return [Example(note_id="", task=NER, source=source), *heads]
+
+
+def _heads(place: Place, heads: Heads) -> list[Mark]:
+    """The heads of a window to ask about, each once, in the order of the text."""
+    found = place.found if heads != "gold" else []
+    return sorted({*found, *(mark for mark, _ in place.gold)}, key=lambda m: (m.words, m.label))
+
+
+def _frozen(links: list[Link] | None) -> tuple[Link, ...] | None:
+    return None if links is None else tuple(links)
 
 
 def _mention(mark: Mark, source: Source) -> Mention:
@@ -206,8 +240,8 @@ def _scored(
         gold_entities=tuple(m for m in mentions.values() if m.label in ENTITY_TYPES),
         gold_links=tuple(Link(mentions[r.head], mentions[r.tail]) for r in note.relations),
         predicted_entities=tuple(found.entities),
-        links_gold_heads=tuple(found.links_gold_heads),
-        links_end_to_end=tuple(found.links_end_to_end),
+        links_gold_heads=_frozen(found.links_gold_heads),
+        links_end_to_end=_frozen(found.links_end_to_end),
         outputs=found.outputs,
         faults={kind: count for kind, count in found.faults.items() if count},
     )

@@ -7,6 +7,7 @@ counts everything that is wrong with it. Nothing a model writes can raise an err
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import Counter
@@ -16,7 +17,10 @@ from dataclasses import dataclass, field
 from medflare.extraction.alignment import align, normalise
 from medflare.extraction.source import WORD, Range, Source
 
-OPEN = re.compile(r"<\s*span\s+class\s*=\s*[\"']?\s*([\w-]+)\s*[\"']?[^>]*>|<\s*/\s*span\s*>", re.IGNORECASE)
+TAG = re.compile(r"<(/?)span\b([^<>]*)>", re.IGNORECASE)
+CLASS = re.compile(r"\bclass\s*=\s*[\"']?\s*([\w-]+)", re.IGNORECASE)
+CUT_TAG = re.compile(r"</?span\b[^<>]*\Z", re.IGNORECASE)
+LIST = re.compile(r"\[\s*[{\]]")
 UNCLOSED, STRAY, UNKNOWN = "unclosed span", "stray end", "unknown type"
 NOT_JSON, TRUNCATED = "not json", "truncated"
 ALTERED, ABSENT, EMPTY = "altered words", "words not in text", "empty span"
@@ -82,7 +86,7 @@ def read_spans(output: str, source: Source, types: Sequence[str]) -> Reading:
     """Marked words of an output, nested ones included, aligned to the source.
 
     An unknown type becomes plain text; a span that is never closed ends with the output; tags are matched
-    without regard to case, spaces and kind of quote.
+    without regard to case, other attributes and kind of quote. "< span" is no tag but words of the source.
     """
     reading = Reading()
     known = {normalise(name): name for name in types}
@@ -96,11 +100,13 @@ def read_spans(output: str, source: Source, types: Sequence[str]) -> Reading:
         if label is not None:
             found.append((label, start, len(words)))
 
-    for tag in OPEN.finditer(output):
+    output = CUT_TAG.sub("", output)
+    for tag in TAG.finditer(output):
         words += WORD.findall(output[position : tag.start()])
         position = tag.end()
-        if tag.group(1) is not None:
-            label = known.get(normalise(tag.group(1)))
+        if not tag.group(1):
+            named = CLASS.search(tag.group(2))
+            label = known.get(normalise(named.group(1))) if named else None
             reading.faults[UNKNOWN] += label is None
             open_spans.append((label, len(words)))
         elif open_spans:
@@ -148,11 +154,12 @@ def write_json(source: Source, marks: Sequence[Mark]) -> str:
     return json.dumps(rows, ensure_ascii=False)
 
 
-def read_json(output: str, source: Source, types: Sequence[str]) -> Reading:
-    """Rows of a JSON list found in the source from left to right.
+def read_json(output: str, source: Source, types: Sequence[str], head: Mark | None = None) -> Reading:
+    """Rows of a JSON list found in the source; each occurrence of a row's words is taken once.
 
-    A row takes the first occurrence after the previous row's; one that comes too late for the order takes
-    the first occurrence not yet taken by a row of its type. Each occurrence is taken once.
+    Without a head a row takes the first occurrence after the previous row's, and one that comes too late for
+    this order the first that is not taken. With a head it takes the free occurrence nearest to the head:
+    rows do not say which "right" of several is meant, and modifiers stand near what they modify.
     """
     reading = Reading()
     rows = _rows(output, reading)
@@ -161,51 +168,58 @@ def read_json(output: str, source: Source, types: Sequence[str]) -> Reading:
     taken: set[Mark] = set()
     cursor = 0
     for row in rows:
-        label = known.get(normalise(str(row.get("entity", ""))))
-        wanted = [normalise(word) for word in WORD.findall(str(row.get("text", "")))]
+        label = known.get(normalise(_text(row.get("entity")).strip()))
+        wanted = [normalise(word) for word in WORD.findall(_text(row.get("text")))]
         if label is None:
             reading.faults[UNKNOWN] += 1
         elif not wanted:
             reading.faults[EMPTY] += 1
         else:
-            mark = _occurrence(words, wanted, label, taken, cursor)
-            if mark is None:
+            free = [m for m in _occurrences(words, wanted, label) if m not in taken]
+            if not free:
                 reading.faults[ABSENT] += 1
                 continue
+            if head is None:
+                mark = next((m for m in free if m.words[0] >= cursor), free[0])
+            else:
+                mark = min(free, key=lambda m: _distance(m.words, head.words))
             taken.add(mark)
             reading.marks.append(mark)
-            cursor = mark.words[0]
+            cursor = mark.words[1]
     return _tidy(reading)
 
 
+def _text(value: object) -> str:
+    """A field's words: models leave out the quotes of numbers, anything else than words is nothing."""
+    return str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
+
+
+def _distance(first: Range, second: Range) -> int:
+    """Words between two ranges; 0 where they touch or overlap."""
+    return max(first[0] - second[1], second[0] - first[1], 0)
+
+
 def _rows(output: str, reading: Reading) -> list[dict[str, object]]:
-    """The rows of the first list in an output; a list cut short gives the rows that are whole."""
-    start = output.find("[")
-    decoder = json.JSONDecoder()
-    try:
-        found = decoder.raw_decode(output[start:])[0] if start >= 0 else None
-    except (ValueError, RecursionError):
-        found = None
+    """The rows of the first list of objects in an output; one cut short gives the rows that are whole."""
+    start = LIST.search(output)
+    found = None
+    if start is not None:
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.JSONDecoder().raw_decode(output, start.start())[0]
     if not isinstance(found, list):
         reading.faults[NOT_JSON] += 1
         found = []
         for piece in re.finditer(r"\{[^{}]*\}", output):
-            try:
+            with contextlib.suppress(ValueError, RecursionError):
                 found.append(json.loads(piece.group()))
-            except ValueError:
-                continue
     wrong = sum(not isinstance(row, dict) for row in found)
     if wrong:
         reading.faults[NOT_JSON] += wrong
     return [row for row in found if isinstance(row, dict)]
 
 
-def _occurrence(
-    words: Sequence[str], wanted: Sequence[str], label: str, taken: set[Mark], cursor: int
-) -> Mark | None:
-    last = len(words) - len(wanted) + 1
-    for start in [*range(cursor, last), *range(min(cursor, max(last, 0)))]:
-        mark = Mark(label, (start, start + len(wanted)))
-        if list(words[start : start + len(wanted)]) == list(wanted) and mark not in taken:
-            return mark
-    return None
+def _occurrences(words: list[str], wanted: list[str], label: str) -> list[Mark]:
+    """Everywhere that the wanted words stand in the source, from left to right."""
+    size = len(wanted)
+    starts = (i for i in range(len(words) - size + 1) if words[i : i + size] == wanted)
+    return [Mark(label, (start, start + size)) for start in starts]

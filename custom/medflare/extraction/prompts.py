@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from medflare.cohort.inventory import ENTITY_TYPES
-from medflare.extraction.examples import NER, Example
+from medflare.errors import ConfigError
+from medflare.extraction.examples import NER, RE, Example
 from medflare.extraction.markup import (
     Reading,
     read_json,
@@ -95,8 +96,9 @@ class Wording:
 
     def read(self, output: str, example: Example) -> Reading:
         """What a model's output says of the example's source."""
-        read = read_spans if self.format == "html" else read_json
-        return read(output, example.source, example.types)
+        if self.format == "html":
+            return read_spans(output, example.source, example.types)
+        return read_json(output, example.source, example.types, example.head)
 
 
 def _fill(template: str, fields: Mapping[str, str]) -> str:
@@ -114,6 +116,17 @@ def _fill(template: str, fields: Mapping[str, str]) -> str:
 
 
 def wording(prompt_settings: Mapping[str, str] | None, format: Format = "html") -> Wording:
-    """A backbone's own wording where it has one, else ours."""
+    """A backbone's own wording where it has one, else ours; ConfigError for one that cannot ask."""
     own = dict(prompt_settings or {})
+    odd = sorted(set(own) - {NER, RE})
+    if odd:
+        raise ConfigError(
+            f"medflare_prompt.json: extraction has '{odd[0]}', which nothing reads; expected 'ner' and 're'."
+        )
+    for task, words in own.items():
+        if "{text}" not in words:
+            raise ConfigError(
+                f"medflare_prompt.json: extraction.{task} has no {{text}}, so the model would never see the "
+                "note. Put {text} where it belongs."
+            )
     return Wording(ner=own.get("ner", DEFAULT_NER), re=own.get("re", DEFAULT_RE), format=format)
