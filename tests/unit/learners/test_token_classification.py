@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The encoder baseline at one site: what travels, what learning is worth, what its result folder holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from medflare.cohort.settings import SiteConfig
+from medflare.cohort.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
+from medflare.errors import ConfigError, DataError, UpdateError
+from medflare.evaluation.extraction_predictions import read_documents
+from medflare.extraction.tagging_result import load_tagger, open_result
+from medflare.federation import after_run
+from medflare.federation.persistor import AdapterPersistor, Card
+from medflare.learners import LEARNERS
+from medflare.learners.base import RoundPlan
+from medflare.learners.extraction_evaluation import score_result
+from medflare.learners.token_classification import TokenClassificationLearner, build
+
+SMALL: dict[str, Any] = {"optimiser": {"batch": 16, "lr": 3e-3}, "local_epochs": 1, "eval_batch": 32}
+PLAN = RoundPlan(round=0, rounds=2, steps=3)
+
+
+@pytest.fixture(scope="module")
+def hospital(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_notes_hospital(NOTE_HOSPITALS[0], tmp_path_factory.mktemp("notes"), 30, "jsonl")
+
+
+@pytest.fixture(scope="module")
+def site(hospital: Path, tiny_encoder: Path) -> SiteConfig:
+    notes = {"format": "notes_jsonl", "root": str(hospital)}
+    backbone = {"folder": str(tiny_encoder), "precision": "fp32"}
+    found = {"name": "site-1", "cohort": notes, "validation": notes | {"limit": 3}, "backbone": backbone}
+    return SiteConfig.model_validate(found | {"device": "cpu"})
+
+
+@pytest.fixture
+def learner(site: SiteConfig) -> TokenClassificationLearner:
+    made = build(SMALL, site, 0)
+    made.load_shared(made.initial_shared())
+    return made
+
+
+def test_the_table_of_learners_names_it() -> None:
+    assert LEARNERS["token_classification"] == f"{build.__module__}:{build.__name__}"
+
+
+def test_what_is_declared_is_what_travels(learner: TokenClassificationLearner) -> None:
+    update, facts = learner.fit(PLAN), learner.describe()
+    assert {n: tuple(t.shape) for n, t in update.delta.items()} == {
+        n: shape for n, (shape, _) in learner.shared_spec().items()
+    }
+    assert {n.split(".")[0] for n in update.delta} == {"encoder", "heads", "marks"}
+    assert facts["parameters"]["travelling"] == sum(t.numel() for t in update.delta.values())
+    assert update.examples == facts["examples"]["train"] == len(learner.rows["train"])
+    assert update.metrics["steps"] == 3
+    json.dumps(facts)
+
+
+def test_an_update_is_the_difference_to_what_was_received(learner: TokenClassificationLearner) -> None:
+    received = {n: t + 0.01 for n, t in learner.initial_shared().items()}
+    learner.load_shared(received)
+    update = learner.fit(PLAN)
+    for name, value in learner.initial_shared().items():
+        assert torch.allclose(received[name] + update.delta[name], value, atol=1e-6)
+
+
+def test_a_round_is_the_same_again(site: SiteConfig) -> None:
+    first, second = (build(SMALL, site, 3) for _ in range(2))
+    for made in (first, second):
+        made.load_shared(first.initial_shared())
+    one, two = first.fit(PLAN), second.fit(PLAN)
+    assert all(torch.equal(one.delta[name], two.delta[name]) for name in one.delta)
+
+
+def test_a_site_goes_on_where_it_was(learner: TokenClassificationLearner, site: SiteConfig) -> None:
+    learner.fit(PLAN)
+    other = build(SMALL, site, 0)
+    other.load_local_state(*learner.local_state())
+    assert other.order.take(9) == learner.order.take(9)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s | {"encoder.pooler": torch.zeros(1)}, "unexpected tensor 'encoder.pooler'"),
+        (lambda s: {n: t for n, t in s.items() if n != "marks.weight"}, "missing tensor 'marks.weight'"),
+        (lambda s: s | {"heads.ner.bias": torch.zeros(3)}, "shape"),
+        (lambda s: s | {"heads.ner.bias": torch.full((9,), torch.nan)}, "not finite"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(
+    learner: TokenClassificationLearner, change: Any, message: str
+) -> None:
+    with pytest.raises(UpdateError, match=message):
+        learner.load_shared(change(learner.initial_shared()))
+
+
+def test_rounds_without_steps_visit_every_example_as_often_as_epochs_say(site: SiteConfig) -> None:
+    made = build(SMALL | {"local_epochs": 2}, site, 0)
+    taken = made._round_rows(RoundPlan(round=0, rounds=1))
+    assert sorted(taken) == sorted([*range(len(made.rows["train"]))] * 2)
+
+
+def test_a_rate_that_bursts_is_said(site: SiteConfig) -> None:
+    made = build(SMALL | {"optimiser": {"batch": 16, "lr": 1e30}}, site, 0)
+    made.load_shared(made.initial_shared())
+    with pytest.raises(UpdateError, match=r"optimiser\.lr"):
+        made.fit(PLAN)
+
+
+def test_a_site_weighs_its_own_update_by_the_shared_notes(learner: TokenClassificationLearner) -> None:
+    update = learner.fit(
+        RoundPlan(round=0, rounds=1, steps=20, hints={"influence": {"temperature": 1.0, "clip": 2.0}})
+    )
+    assert update.metrics["shared_loss"] < 3.5
+    assert 1 < update.factor == update.metrics["factor"] < 7.4
+
+
+def test_loss_only_asks_nothing(learner: TokenClassificationLearner) -> None:
+    assert set(learner.evaluate("val", RoundPlan(round=0, rounds=1, hints={"loss_only": True}))) == {"loss"}
+
+
+def test_random_words_cannot_be_frozen(site: SiteConfig) -> None:
+    without = site.model_copy(update={"backbone": site.backbone.model_copy(update={"folder": None})})
+    with pytest.raises(ConfigError, match=r"backbone\.folder in site\.yaml"):
+        build({"freeze_words": True}, without, 0)
+
+
+@pytest.fixture(scope="module")
+def trained(site: SiteConfig) -> TokenClassificationLearner:
+    made = build(SMALL | {"local_epochs": 4}, site, 0)
+    made.load_shared(made.initial_shared())
+    before = made.evaluate("val", RoundPlan(round=0, rounds=1))
+    update = made.fit(RoundPlan(round=0, rounds=1))
+    after = made.evaluate("val", RoundPlan(round=0, rounds=1))
+    assert after["loss"] < 0.5 * before["loss"]
+    assert update.metrics["loss"] > 0
+    return made
+
+
+@pytest.fixture(scope="module")
+def result(trained: TokenClassificationLearner, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    persistor = AdapterPersistor()
+    persistor.expect(trained.describe())
+    facts = {"job": "j", "method": "token_classification", "run_id": "r", "base_model": "tiny-bert"}
+    card = Card(**facts, fingerprint="f", sites=1, rounds=1, metrics={})  # type: ignore[arg-type]
+    return persistor.write(tmp_path_factory.mktemp("run") / "adapter", trained.initial_shared(), card)
+
+
+def test_learning_finds_most_of_what_is_plain(trained: TokenClassificationLearner, tmp_path: Path) -> None:
+    record = trained.finish(RoundPlan(round=0, rounds=1), tmp_path)[0]
+    assert record.metrics["ner_lenient_f1"].value > 0.5
+    assert record.metrics["re_gold_lenient_f1"].value > 0.3
+    assert record.metrics["parse_failure_rate"].value == 0
+    assert len(read_documents(tmp_path / str(record.predictions))) == record.studies
+
+
+def test_a_result_folder_answers_as_the_site_does(
+    trained: TokenClassificationLearner, result: Path, tiny_encoder: Path
+) -> None:
+    opened = load_tagger(result, backbone=tiny_encoder, precision="fp32")
+    notes = trained.notes("test")[:3]
+    assert opened.documents(notes, "s", "generic") == trained.extractor.documents(notes, "s", "generic")
+
+
+def test_a_result_folder_is_tested_on_another_site(result: Path, site: SiteConfig, tmp_path: Path) -> None:
+    assert after_run.tester(result) is score_result
+    found = after_run.tester(result)(
+        result, site, role="unseen", adapter=None, split="val", folder=tmp_path, seed=0
+    )
+    assert (found.adapter, found.role) == ("generic", "unseen")
+    assert found.metrics["ner_lenient_f1"].value > 0.3
+
+
+def test_a_result_folder_that_does_not_fit_is_refused(
+    result: Path, tiny_encoder: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="no part is personalised"):
+        open_result(result, personalised=tmp_path, backbone=tiny_encoder)
+    with pytest.raises(DataError, match=r"neither extraction\.json nor token_classification\.json"):
+        open_result(tmp_path)
+    (tmp_path / "report_generator.json").write_text("{}")
+    with pytest.raises(ConfigError, match="medflare generate"):
+        open_result(tmp_path)
+
+
+def test_another_encoder_is_refused(result: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
+
+    other = AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(tiny_encoder))
+    other.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(tiny_encoder).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="was trained on backbone 'tiny-bert'"):
+        open_result(result, backbone=tmp_path)
