@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the embedded notes decoder: `python -m medflare.models.embedded.build_notes --ie <folder> ...`.
 
-Half an hour on one core. Numbers may differ in the last digits between processors.
+About half an hour on one core. Numbers may differ in the last digits between processors.
 """
 
 from __future__ import annotations

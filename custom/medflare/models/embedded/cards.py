@@ -44,10 +44,39 @@ ImageNet weights of the papers. **Not for clinical use.**
 """
 
 
+NOTES = """---
+license: apache-2.0
+library_name: transformers
+tags: [medflare, clinical-notes, information-extraction, synthetic]
+---
+# medflare embedded notes decoder
+
+A Llama-style decoder of {parameters:,} parameters (4 layers, width 192) for demonstrations, tests and studies of
+information extraction. **Not for clinical use**, and no substitute for a real language model.
+
+* Training text: {texts:,} sentences of synthetic notes from `pretraining_note_hospitals` (which know two thirds of
+  the lexicon and never write in the unseen hospital's style) and of public sets without their annotation:
+  MTSamples (CC0), MACCROBAT and Chia (CC BY 4.0), PHEE (MIT), training parts only. MTSamples notes that the
+  study of real corpora tests on may be among the text, as they are in any large language model's.
+* It started with a copying circuit (`induction.py`) and practised four exercises: writing on, copying, copying
+  without marks, and setting marks of **random** types where the prompt says. What an entity is, it was never told.
+* {steps} steps, {tokens:,} tokens. On held-out synthetic hospitals: {copy_accuracy:.1%} of tokens right in copies,
+  {mark_accuracy:.1%} in markings; perplexity {perplexity}.
+* Format: `<s><ner>` or `<re>`, the words of the text joined by spaces, `<out>`, the words with marks, `</s>`. Each mark
+  (`<span class="problem">` ...) is one token.
+* Made by `python -m medflare.models.embedded.build_notes --ie <folder> --notes <mtsamples_raw.jsonl>`, with the
+  generator of synthetic notes as it was before its last corrections of wording.
+"""
+
+
 def write_cards(folder: Path, facts: dict[str, Any]) -> None:
-    """README.md in `decoder/` and `encoder/`, for whichever `facts` has."""
+    """README.md in each folder that `facts` knows."""
     if "decoder" in facts:
         (folder / "decoder" / "README.md").write_text(DECODER.format(**facts["decoder"]), encoding="utf-8")
+    if "notes_decoder" in facts:
+        (folder / "notes_decoder" / "README.md").write_text(
+            NOTES.format(**facts["notes_decoder"]), encoding="utf-8"
+        )
     if "encoder" in facts:
         each = ", ".join(f"{name} {value}" for name, value in facts["encoder"]["auc"].items())
         text = ENCODER.format(**facts["encoder"], each=each)
