@@ -28,6 +28,7 @@ JOB = Job(
             "dropout": 0.0,
         },
         "max_tokens": 400,
+        "eval_batch": 64,
     },
 )
 
