@@ -104,7 +104,7 @@ class FakeEngine:
 
 @dataclass
 class Federation:
-    """One run over toy sites; `run` returns the record."""
+    """One run over toy sites, or over real ones that have a site.yaml; `run` returns the record."""
 
     root: Path
     controller: dict[str, Any] = field(default_factory=dict)
@@ -114,6 +114,8 @@ class Federation:
     tamper: Any = None
     dead: tuple[str, ...] = ()
     timeout: float = 30.0
+    method: str = "toy"
+    rule: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         defaults = {
@@ -125,8 +127,11 @@ class Federation:
             "downlink": "float32",
             "scorer": "thread",
         }
-        self.flow = ToyRounds(**{**defaults, **self.controller})
-        self.aggregator = ValidatingAggregator()
+        flow, executor = (
+            (ToyRounds, ToyExecutor) if self.method == "toy" else (RoundsController, LearnerExecutor)
+        )
+        self.flow = flow(**{**defaults, **self.controller})
+        self.aggregator = ValidatingAggregator(**self.rule)
         components = {
             "aggregator": self.aggregator,
             "persistor": AdapterPersistor(),
@@ -135,7 +140,7 @@ class Federation:
         self.clients = [Client(name, token=name) for name in self.sites]
         self.engine = FakeEngine("server", self.root / "server", components, self.clients)
         self.executors = {
-            name: ToyExecutor(method="toy", settings=self.toy, worker=self.worker) for name in self.sites
+            name: executor(method=self.method, settings=self.toy, worker=self.worker) for name in self.sites
         }
         self.fatal: list[str] = []
         self.abort, self.done = Signal(), threading.Event()

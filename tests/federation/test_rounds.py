@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.federation import wire
+from medflare.federation.persistor import AdapterPersistor
 from medflare.federation.run_state import load_state
 from medflare.learners.base import RoundPlan
 from medflare.learners.loop import federate
@@ -231,6 +232,18 @@ def test_quorum_counts_accepted_updates_not_replies(federation) -> None:
     assert "site-3: " in record.reason
     assert run.fatal
     assert torch.equal(final(run)[ADAPTER], load_state(run.folder / "state").shared[ADAPTER])
+
+
+def test_a_result_that_cannot_be_written_is_a_failed_run_with_a_record(federation, monkeypatch) -> None:
+    def full(*args: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(AdapterPersistor, "write", full)
+    run = federation(controller={"evaluate_every": 0})
+    record = run.run()
+    assert (record.status, record.reason) == ("failed", "OSError: no space left on device")
+    assert run.fatal
+    assert load_state(run.folder / "state").rounds_done == 2
 
 
 def test_all_sites_are_required_by_default(federation) -> None:

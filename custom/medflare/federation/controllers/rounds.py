@@ -95,7 +95,10 @@ class RoundsController(Controller):
         for entry in self.book.record.rounds[-1:]:
             unsettled = set(self.roster.sites) - set(entry.accepted) - set(entry.absent)
             entry.absent |= dict.fromkeys(sorted(unsettled), "the run ended before its update was judged")
-        self.keeper.export_final(self.roster)
+        try:
+            self.keeper.export_final(self.roster)
+        except Exception:
+            self.logger.exception("the last good state could not be written as an adapter")
         self.book.close(status, reason)
         self.progress.event(status, reason=reason)
         self.system_panic(reason, self.fl_ctx)

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fed-MedLoRA(+) on synthetic notes through controller and executors: bytes, scores, sharing, results."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fed_harness import Federation
+from safetensors.torch import load_file
+
+from medflare.cohort.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
+from medflare.evaluation.run_record import RunRecord
+from medflare.federation.run_state import load_state
+from medflare.learners.base import RoundPlan, Update
+from medflare.learners.extraction import ExtractionLearner
+
+SITES = ("site-1", "site-2")
+SETTINGS = {
+    "lora": {"rank": 2, "lora_alpha": 8, "targets": ["q_proj", "v_proj"]},
+    "optimiser": {"batch": 2},
+    "max_tokens": 500,
+    "eval_limit": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("notes")
+    for name, hospital in zip((*SITES, "server"), NOTE_HOSPITALS, strict=False):
+        write_notes_hospital(hospital, folder / name, 12 if name != "server" else 3, "jsonl")
+    return folder
+
+
+@pytest.fixture
+def extraction(notes: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Makes federations whose sites are threads and train in turns: the trainer's state is the process's."""
+    turn, fit = threading.Lock(), ExtractionLearner.fit
+
+    def one_at_a_time(self: ExtractionLearner, plan: RoundPlan) -> Update:
+        with turn:
+            return fit(self, plan)
+
+    monkeypatch.setattr(ExtractionLearner, "fit", one_at_a_time)
+
+    def make(rule: dict[str, Any], controller: dict[str, Any], **settings: Any) -> Federation:
+        for name in (*SITES, "server"):
+            local = tmp_path / name / "local"
+            local.mkdir(parents=True)
+            config = {
+                "cohort": {"format": "notes_jsonl", "root": str(notes / name)},
+                "backbone": {"folder": str(tiny_backbone), "precision": "fp32"},
+            }
+            (local / "site.yaml").write_text(json.dumps(config))
+        return Federation(
+            root=tmp_path,
+            method="fed_medlora",
+            toy=SETTINGS | settings,
+            sites=SITES,
+            rule=rule,
+            controller={"num_rounds": 2, "steps": 2, "final_limit": 1} | controller,
+            timeout=240,
+        )
+
+    return make
+
+
+def product(folder: Path, stem: str) -> tuple[torch.Tensor, dict[str, Any]]:
+    """(a/ρ) B A of one pair of a written adapter, and the adapter's configuration."""
+    config = json.loads((folder / "adapter_config.json").read_text())
+    state = load_file(folder / "adapter_model.safetensors")
+    a, b = state[f"{stem}.lora_A.weight"], state[f"{stem}.lora_B.weight"]
+    return config["lora_alpha"] / config["r"] * b @ a, config
+
+
+def stem_of(folder: Path) -> str:
+    return min(load_file(folder / "adapter_model.safetensors")).removesuffix(".lora_A.weight")
+
+
+def test_fed_medlora_plus_with_int4_up_and_int8_down(extraction) -> None:
+    run = extraction({"rule": "influence"}, {"uplink": "int4", "downlink": "int8", "canary": True})
+    record: RunRecord = run.run()
+    assert record.status == "completed", record.reason
+    for entry in record.rounds:
+        assert set(entry.rule["losses"]) == set(SITES)
+        assert sum(entry.rule["weights"].values()) == pytest.approx(1)
+    traffic = record.rounds[1].traffic["site-2"]
+    assert traffic.sent == record.expected_bytes_per_direction
+    fp32 = 4 * record.parameters["adapter"]
+    assert record.expected_bytes_per_direction + record.expected_bytes_down <= 2 * fp32 / 4
+    folder = run.folder / "result/adapter"
+    assert json.loads((folder / "extraction.json").read_text())["format"] == 1
+    assert not (folder / "extraction.safetensors").exists()
+
+
+def test_lora_stack_merges_everywhere_and_writes_the_merged_adapter(extraction) -> None:
+    run = extraction({"rule": "lora_stack"}, {}, sharing="stack")
+    record = run.run()
+    assert record.status == "completed", record.reason
+    folder, state = run.folder / "result/adapter", load_state(run.folder / "state").shared
+    stem = stem_of(folder)
+    written, config = product(folder, stem)
+    assert (config["r"], config["lora_alpha"]) == (2 * 2 * 2, 32), "two sites, two rounds, rank 2"
+    a, b = (state[f"merged.{stem}.lora_{x}.weight"] for x in "AB")
+    torch.testing.assert_close(written, 8 / 2 * b @ a)
+    assert not state[f"adapter.{stem}.lora_B.weight"].any()
+
+
+@pytest.mark.parametrize(("sharing", "rule"), [("freeze_a", "freeze_a"), ("fedsa", "weighted_mean")])
+def test_an_adapter_is_whole_even_if_one_factor_never_travels(extraction, sharing: str, rule: str) -> None:
+    run = extraction({"rule": rule}, {}, sharing=sharing)
+    record = run.run()
+    assert record.status == "completed", record.reason
+    folder = run.folder / "result/adapter"
+    written, _ = product(folder, stem_of(folder))
+    assert written.any() == (sharing == "freeze_a"), "a hospital without a B of its own starts from zero"
