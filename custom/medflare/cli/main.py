@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import typer
 
-from medflare.cli import cohort, reports, run
+from medflare.cli import cohort, extract, reports, run
 from medflare.version import __version__
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.add_typer(cohort.app, name="cohort")
 app.command("run")(run.run)
 app.command("evaluate")(reports.evaluate)
 app.command("generate")(reports.generate)
+app.command("extract")(extract.extract)
 app.command("page")(reports.page)
 
 

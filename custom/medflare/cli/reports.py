@@ -115,7 +115,7 @@ def generate(
     from medflare.models.result import load_generator
 
     model, decoding = load_generator(
-        _adapter_folder(result),
+        adapter_folder(result),
         personalised=personalised,
         backbone=backbone,
         precision=precision,
@@ -141,15 +141,21 @@ def generate(
         typer.echo(f"{item['report']}\n")
 
 
-def _adapter_folder(result: Path) -> Path:
-    """A result/adapter folder, given as it is or through the run it belongs to."""
+def adapter_folder(result: Path) -> Path:
+    """A result/adapter folder, given as it is or through the run it belongs to; DataError if it has none."""
+    from medflare.errors import DataError
     from medflare.evaluation.run_record import read_record
     from medflare.federation.after_run import locate
 
     if (result / "adapter_config.json").is_file():
         return result
     record_path = locate(result)
-    return record_path.parent / read_record(record_path).artefacts["final"]
+    artefacts = read_record(record_path).artefacts
+    if "final" not in artefacts:
+        raise DataError(
+            f"{record_path}: the run kept no result; it has: {', '.join(artefacts) or 'nothing'}."
+        )
+    return record_path.parent / artefacts["final"]
 
 
 @plain_errors

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from medflare.cohort.note_files import notes_row, standoff
 from medflare.cohort.records import Note
 
 from .corrupt import corrupt_labels
@@ -45,33 +46,6 @@ def write_notes_hospital(
         rows = "".join(f"{json.dumps(notes_row(note))}\n" for note in notes)
         (folder / "notes.jsonl").write_text(rows, encoding="utf-8", newline="\n")
     return folder
-
-
-def standoff(note: Note) -> str:
-    """The annotation of a note in BRAT's standoff format: T lines, then R lines."""
-    lines = []
-    for entity in note.entities:
-        spans = ";".join(f"{start} {end}" for start, end in entity.spans)
-        words = " ".join(note.text[start:end] for start, end in entity.spans).replace("\n", " ")
-        lines.append(f"{entity.entity_id}\t{entity.label} {spans}\t{words}")
-    for number, relation in enumerate(note.relations, start=1):
-        lines.append(f"R{number}\t{relation.label} Arg1:{relation.head} Arg2:{relation.tail}")
-    return "".join(f"{line}\n" for line in lines)
-
-
-def notes_row(note: Note) -> dict[str, object]:
-    """One line of the `notes_jsonl` format."""
-    return {
-        "doc_id": note.note_id,
-        "patient_id": note.patient_id,
-        "text": note.text,
-        **({"split": note.split} if note.split else {}),
-        "entities": [
-            {"id": e.entity_id, "label": e.label, "spans": [list(span) for span in e.spans]}
-            for e in note.entities
-        ],
-        "relations": [{"type": r.label, "head": r.head, "tail": r.tail} for r in note.relations],
-    }
 
 
 def write_notes_demo(out: Path | str, notes: int = 0, seed: int = 0) -> dict[str, int]:
