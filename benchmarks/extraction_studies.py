@@ -24,6 +24,28 @@ class Codec:
     down: str = "float32"
 
 
+FP32 = Codec()
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of the table.
+
+    Attributes:
+        mode: federated; single (each site alone); pooled (centralised); none (zero-shot).
+        condition: clean; corrupted (wrong labels at one site); uneven (one site marked entities only).
+    """
+
+    title: str
+    mode: str = "federated"
+    condition: str = "clean"
+    rule: str = "weighted_mean"
+    rule_settings: Mapping[str, Any] = field(default_factory=dict)
+    learner: str = "fed_medlora"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    codec: Codec = FP32
+
+
 @dataclass(frozen=True)
 class Budget:
     """Rounds, and a site's passes in each. Single and centralised sites get the same passes (ML-6)."""
@@ -82,6 +104,16 @@ def _travel(state: State, codec: str) -> tuple[State, int]:
     return arrived, wire.byte_count(packed)
 
 
+def grouped(mode: str, sites: Mapping[str, SiteConfig]) -> dict[str, dict[str, SiteConfig]]:
+    """Owner of a model -> who trains it; "" where there is one model for all."""
+    if mode == "single":
+        return {name: {name: site} for name, site in sites.items()}
+    if mode == "pooled":
+        parts = tuple(site.cohort[0] for site in sites.values())
+        return {"": {"pooled": SiteConfig(name="pooled", cohort=parts)}}
+    return {"": dict(sites)}
+
+
 def make_learner(learner: str, settings: Mapping[str, Any], site: SiteConfig, seed: int) -> Any:
     from medflare.learners import build
 
@@ -92,7 +124,7 @@ def train_and_test(
     method: Any,
     settings: Mapping[str, Any],
     members: Mapping[str, SiteConfig],
-    judge: SiteConfig,
+    judge: SiteConfig | None,
     seed: int,
     budget: Budget,
     tests: Mapping[str, list[Note]],
@@ -109,7 +141,7 @@ def train_and_test(
     }
     rule = make_rule(method.rule, dict(method.rule_settings))
     scores = hasattr(rule, "bind") and rule.needs == "individual"
-    server = make_learner(method.learner, settings, judge, seed) if scores else None
+    server = make_learner(method.learner, settings, judge, seed) if scores and judge is not None else None
     rounds = []
 
     def note(number: int, state: State, updates: Mapping[str, Update]) -> None:

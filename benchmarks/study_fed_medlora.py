@@ -10,12 +10,10 @@ made from these alone (study_extraction_tables.py).
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from extraction_studies import Budget, Codec, train_and_test, zero_shot
+from extraction_studies import Budget, Codec, Method, grouped, train_and_test, zero_shot
 from medflare.cohort.records import Note
 from medflare.cohort.settings import CohortConfig, SiteConfig, SplitConfig
 from study_extraction_tables import write_tables
@@ -26,28 +24,6 @@ CORRUPTED, NER_ONLY = "site-3", "site-2"
 TEST_SEED = 777
 SHARE = 0.7
 """Of the corrupted site's entities whose labels are wrong."""
-
-
-FP32 = Codec()
-
-
-@dataclass(frozen=True)
-class Method:
-    """One row of the table.
-
-    Attributes:
-        mode: federated; single (each site alone); pooled (centralised); none (zero-shot).
-        condition: clean; corrupted (wrong labels at one site); uneven (one site marked entities only).
-    """
-
-    title: str
-    mode: str = "federated"
-    condition: str = "clean"
-    rule: str = "weighted_mean"
-    rule_settings: Mapping[str, Any] = field(default_factory=dict)
-    learner: str = "fed_medlora"
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    codec: Codec = FP32
 
 
 def plus(temperature: float) -> dict[str, Any]:
@@ -130,17 +106,10 @@ def train_unit(name: str, seed: int, out: Path, budget: Budget) -> None:
         zero_shot(settings, tests, folder)
         return
     sites = {s: site(cohorts, s, seed, method.condition) for s in SITES}
-    groups = {"": sites}
-    if method.mode == "single":
-        groups = {s: {s: config} for s, config in sites.items()}
-    elif method.mode == "pooled":
-        parts = tuple(config.cohort[0] for config in sites.values())
-        groups = {"": {"pooled": SiteConfig(name="pooled", cohort=parts)}}
     judge = SiteConfig(name="server", cohort=(cohort(cohorts / "validation", "val"),))
-    for owner, members in groups.items():
-        train_and_test(
-            method, settings, members, judge, seed, budget, tests, folder / owner if owner else folder
-        )
+    for owner, members in grouped(method.mode, sites).items():
+        place = folder / owner if owner else folder
+        train_and_test(method, settings, members, judge, seed, budget, tests, place)
 
 
 def main() -> None:
