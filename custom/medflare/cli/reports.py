@@ -73,9 +73,10 @@ def _test_adapter(run: Path, site_file: Path, sites: list[str] | None, as_json: 
     from medflare.evaluation.run_record import read_record
     from medflare.evaluation.tables import results_table, rows_of
     from medflare.federation.after_run import locate, score_site
+    from medflare.federation.scorer import SERVER
 
     record_path = locate(run)
-    chosen = sites or sorted(load_site_file(site_file))
+    chosen = sites or sorted(set(load_site_file(site_file)) - {SERVER})
     found = [score_site(record_path, load_site(site_file, name), **how) for name in chosen]
     if as_json:
         print_json([item.model_dump() for item in found])
