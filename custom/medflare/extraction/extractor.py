@@ -151,6 +151,7 @@ class Extractor(Asker):
         self.model, self.wording, self.batch = model, wording, batch
         around = max(len(ids) for ids in model.prompt_ids([wording.question(e) for e in _shortest()]))
         # a question needs its text once, an answer up to twice
+        longest = min(longest, model.context)
         room = (longest - around - MARKUP) // 3
         if room < LEAST:
             raise ConfigError(

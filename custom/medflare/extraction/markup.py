@@ -19,7 +19,7 @@ from medflare.extraction.source import WORD, Range, Source
 
 TAG = re.compile(r"<(/?)span\b([^<>]*)>", re.IGNORECASE)
 CLASS = re.compile(r"\bclass\s*=\s*[\"']?\s*([\w-]+)", re.IGNORECASE)
-CUT_TAG = re.compile(r"</?span\b[^<>]*\Z", re.IGNORECASE)
+CUT_TAG = re.compile(r"<(?:/?span\b[^<>]*|/?sp?a?|/)\Z", re.IGNORECASE)
 LIST = re.compile(r"\[\s*[{\]]")
 UNCLOSED, STRAY, UNKNOWN = "unclosed span", "stray end", "unknown type"
 NOT_JSON, TRUNCATED = "not json", "truncated"

@@ -7,6 +7,7 @@ Paper: Fed-MedLoRA, algorithms.md 4.1. Loss on the answer's tokens and one end m
 from __future__ import annotations
 
 import contextlib
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from medflare.errors import ConfigError
 from medflare.models.adapters import Adapters, LoraSettings
 from medflare.models.backbone import Backbone, autocast
 from medflare.models.report_generator import scaled_logits
@@ -47,9 +49,19 @@ class TextModel(nn.Module):
         self.backbone = backbone
         self.adapters = Adapters(backbone.model, lora, names, seed)
         tokenizer = backbone.tokenizer
+        if tokenizer.eos_token_id is None:
+            raise ConfigError(
+                f"backbone '{backbone.name}': its tokenizer has no end mark (eos_token), so an answer could "
+                "never end. Add it to tokenizer_config.json, or choose another backbone."
+            )
         self.end = int(tokenizer.eos_token_id)
         self.padding = self.end if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
         self.begin = [] if tokenizer.bos_token_id is None else [int(tokenizer.bos_token_id)]
+
+    @property
+    def context(self) -> int:
+        """Positions the backbone has, of prompt and answer together."""
+        return int(getattr(self.backbone.model.config, "max_position_embeddings", None) or sys.maxsize)
 
     @property
     def device(self) -> torch.device:
@@ -58,14 +70,19 @@ class TextModel(nn.Module):
 
     def prompt_ids(self, prompts: Sequence[str]) -> list[list[int]]:
         """Token ids of each prompt, after the begin mark where the tokenizer has one."""
-        found = self.backbone.tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
-        return [[*self.begin, *ids] for ids in found]
+        return [[*self.begin, *ids] for ids in self._ids(prompts)]
+
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        if not texts:  # transformers' tokenizers raise IndexError
+            return []
+        found: list[list[int]] = self.backbone.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        return found
 
     def sequences(self, prompts: Sequence[str], answers: Sequence[str]) -> list[Sequenced]:
         """Prompt and answer are tokenised apart, as in generation, and one end mark is added."""
         if not prompts:
             return []
-        tails = self.backbone.tokenizer(list(answers), add_special_tokens=False)["input_ids"]
+        tails = self._ids(answers)
         heads = self.prompt_ids(prompts)
         return [
             Sequenced((*head, *tail, self.end), len(head)) for head, tail in zip(heads, tails, strict=True)
@@ -99,7 +116,10 @@ class TextModel(nn.Module):
 
     @torch.no_grad()
     def answer(self, prompts: Sequence[str], budgets: Sequence[int], batch: int) -> list[Written]:
-        """Greedy answers, each at most its budget of tokens long; prompts of similar length share a batch."""
+        """Greedy answers, each at most its budget of tokens long; prompts of similar length share a batch.
+
+        Of a backbone with a fixed number of positions an answer ends with them.
+        """
         ids = self.prompt_ids(prompts)
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         found: list[Written] = [Written("", False)] * len(ids)
@@ -114,10 +134,12 @@ class TextModel(nn.Module):
     def _generate(self, rows: list[list[int]], most: int) -> list[list[int]]:
         """New tokens of each row; prompts are padded on the left."""
         longest = max(len(row) for row in rows)
+        most = min(most, self.context - longest)
+        if most < 1:
+            return [[] for _ in rows]
         ids = torch.tensor([[self.padding] * (longest - len(row)) + row for row in rows])
         mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
-        with autocast(self.backbone.precision, str(self.device)), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with self._plainly():
             out = self.backbone.model.generate(
                 input_ids=ids.to(self.device),
                 attention_mask=mask.to(self.device),
@@ -128,6 +150,20 @@ class TextModel(nn.Module):
             )
         tails: list[list[int]] = out[:, longest:].tolist()
         return tails
+
+    @contextlib.contextmanager
+    def _plainly(self) -> Iterator[None]:
+        """Generation without the backbone's own habits (repetition_penalty, min_length; 4.4, pitfall 18)."""
+        from transformers import GenerationConfig
+
+        model = self.backbone.model
+        before, model.generation_config = model.generation_config, GenerationConfig()
+        try:
+            with autocast(self.backbone.precision, str(self.device)), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield
+        finally:
+            model.generation_config = before
 
     def _written(self, tail: list[int], budget: int) -> Written:
         ended = self.end in tail[:budget]

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The paper's communicated parameters, counted on the meta device (algorithms.md 2.1, 9.1)."""
 
+import pytest
 import torch
 from torch import nn
 
+from medflare.learners.extraction import PAPER
+from medflare.learners.extraction_settings import ExtractionSettings
 from medflare.models.adapters import GENERIC, Adapters, LoraSettings
 from medflare.models.encoders import EncoderSettings, VisualEncoder
 
@@ -46,3 +49,31 @@ def test_encoders_give_the_tokens_they_announce() -> None:
         tokens, pooled = encoder(torch.rand(2, 1, size, size))
         assert tokens.shape == (2, encoder.tokens, encoder.width)
         assert pooled.shape == (2, encoder.width)
+
+
+LLAMA_3_1_8B = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+                "num_attention_heads": 32, "num_key_value_heads": 8}  # fmt: skip
+LLAMA_3_2_1B = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+                "num_attention_heads": 32, "num_key_value_heads": 8, "tie_word_embeddings": True}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shape", "base", "adapter"),
+    [(LLAMA_3_1_8B, 8_030_261_248, 41_943_040), (LLAMA_3_2_1B, 1_235_814_400, 11_272_192)],
+)
+def test_fed_medlora_sends_rank_16_on_seven_projections(
+    shape: dict[str, int], base: int, adapter: int
+) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(vocab_size=128256, **shape))
+        assert sum(p.numel() for p in model.parameters()) == base
+        lora = Adapters(model, ExtractionSettings().lora, (GENERIC,), 0)
+    assert sum(p.numel() for p in lora.parameters(GENERIC)) == adapter
+
+
+def test_ml_7_and_ml_8_a_share_of_99_478_per_cent_stays_and_160_mib_travel() -> None:
+    assert PAPER["adapter"] == PAPER["total"] == 41_943_040
+    assert f"{1 - 41_943_040 / 8_030_261_248:.3%}" == "99.478%"
+    assert PAPER["bytes_fp32_per_direction"] == 4 * 41_943_040 == 160 * 2**20
