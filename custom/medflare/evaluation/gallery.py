@@ -10,6 +10,7 @@ import base64
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ SIGNS = {"agree": "✓", "missed": "− missed:", "invented": "+ invented:"}
 NORMAL = {"agree": "✓ no finding", "missed": "− not called normal", "invented": "+ wrongly called normal"}
 
 Found = Sequence[tuple[Path, list[Prediction]]]
+Ranked = TypeVar("Ranked")
 
 
 def gallery_section(predictions: Found, studies: int) -> Html:
@@ -66,8 +68,13 @@ def pick(items: Sequence[Prediction], number: int) -> list[Prediction]:
     """`number` studies at evenly spaced ranks of agreement, best first; those with an affirmed finding."""
     telling = [item for item in items if Code.POSITIVE in (*item.gold_codes, *item.predicted_codes)]
     ranked = sorted(telling or items, key=lambda item: (-agreement(item), item.study_id))
+    return at_ranks(ranked, number)
+
+
+def at_ranks(ranked: Sequence[Ranked], number: int) -> list[Ranked]:
+    """`number` items at evenly spaced ranks, the best and the worst left aside; all where there are fewer."""
     if len(ranked) <= number:
-        return ranked
+        return list(ranked)
     places = np.linspace(0.05, 0.95, number) * (len(ranked) - 1) if number > 1 else [0.5 * (len(ranked) - 1)]
     return [ranked[i] for i in dict.fromkeys(round(float(place)) for place in places)]
 

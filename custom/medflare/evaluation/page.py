@@ -2,21 +2,20 @@
 """One self-contained HTML page for a run, from run.json and the predictions files it names.
 
 The page loads nothing and runs no script, so it can be archived and opened behind any firewall. With a
-gallery it holds images and reports of patients and says so on top.
+gallery it holds images, reports or notes of patients and says so on top.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 
 from medflare.evaluation import page_process, page_results, page_summary
-from medflare.evaluation.gallery import gallery_section
 from medflare.evaluation.markup import Html, safe
-from medflare.evaluation.predictions import Prediction, read_predictions
+from medflare.evaluation.page_kinds import Found, kind_of
+from medflare.evaluation.page_weights import weights
 from medflare.evaluation.run_record import RunRecord, read_record
 
 STUDIES_PER_SITE = 4
@@ -28,7 +27,7 @@ def write_page(record_path: Path, out: Path | None = None, gallery: int = STUDIE
     Args:
         record_path: run.json or the folder that holds it.
         out: the HTML file; `page.html` next to the record by default.
-        gallery: studies shown per site; with 0 the page holds nothing of any patient.
+        gallery: studies or notes shown per site; with 0 the page holds nothing of any patient.
     """
     path = record_path / "run.json" if record_path.is_dir() else record_path
     record = read_record(path)
@@ -41,24 +40,24 @@ def write_page(record_path: Path, out: Path | None = None, gallery: int = STUDIE
     return out
 
 
-def collect_predictions(record: RunRecord, folder: Path) -> list[tuple[Path, list[Prediction]]]:
+def collect_predictions(record: RunRecord, folder: Path) -> Found:
     """The predictions of all evaluations whose file is at hand; a site may keep its own to itself."""
+    read = kind_of(record).read
     paths = dict.fromkeys(folder / item.predictions for item in record.evaluations if item.predictions)
-    return [(path, read_predictions(path)) for path in paths if path.exists()]
+    return [(path, read(path)) for path in paths if path.exists()]
 
 
 def render(
-    record: RunRecord,
-    predictions: Sequence[tuple[Path, list[Prediction]]],
-    gallery: int = STUDIES_PER_SITE,
-    source: str = "run.json",
+    record: RunRecord, predictions: Found, gallery: int = STUDIES_PER_SITE, source: str = "run.json"
 ) -> str:
     """The page as text."""
+    kind = kind_of(record)
+    patients = gallery and any(items for _, items in predictions)
     sections: list[tuple[str, str, str]] = [
-        ("results", "Results", page_results.results(record)),
-        ("gallery", "Studies", gallery_section(predictions, gallery)),
-        ("curves", "Training", page_process.curves(record)),
-        ("sites", "Sites", page_process.sites(record)),
+        ("results", "Results", page_results.results(record, kind)),
+        ("gallery", kind.unit.capitalize(), kind.gallery(predictions, gallery)),
+        ("curves", "Training", page_process.curves(record) + weights(record)),
+        ("sites", "Sites", page_process.sites(record, kind.unit)),
         ("participation", "Participation", page_process.participation(record)),
         ("traffic", "Traffic", page_process.traffic(record)),
         ("setup", "Set-up", page_summary.setup(record)),
@@ -68,7 +67,7 @@ def render(
     return Template(_asset("page.html")).substitute(
         title=safe(f"{record.method or record.job} · {record.run_id}"),
         style=_asset("page.css"),
-        header=page_summary.header(record, with_patients=bool(gallery and predictions)),
+        header=page_summary.header(record, kind.privacy if patients else ""),
         nav=Html("".join(f'<a href="#{key}">{safe(name)}</a>' for key, name, _ in shown)),
         sections="\n".join(
             f'<section id="{key}"><h2>{safe(name)}</h2>{body}</section>' for key, name, body in shown

@@ -28,6 +28,7 @@ from medflare.evaluation.tables import PHASES, curve_name
 
 SHOWN_AT_ONCE = 6
 HEADINGS = {"words": "words per report", "overlap": "shared vocabulary"}
+EXTRACTION = ("ner_strict_f1", "re_gold_strict_f1", "re_e2e_strict_f1", "parse_failure_rate")
 NOT_A_CURVE = ("seconds", "steps", "examples")
 
 
@@ -66,7 +67,7 @@ def curves(record: RunRecord) -> Html:
 def _importance(metric: str) -> tuple[int, str]:
     """Validation scores and the language loss first, further loss terms last."""
     bare = next((metric.removeprefix(p) for p in PHASES if metric.startswith(p)), metric)
-    order = ["loss", "label_f1", "bleu_4", "rouge_l", "cider", "loss_hcl"]
+    order = ["loss", "label_f1", "bleu_4", "rouge_l", "cider", *EXTRACTION, "loss_hcl"]
     return (order.index(bare) if bare in order else len(order) + ("loss" in bare), metric)
 
 
@@ -84,8 +85,12 @@ def _curve(record: RunRecord, name: str, colours: Mapping[str, str]) -> Html:
     return figure(title[:1].upper() + title[1:], line_chart(series, colours, title.split(",")[0]))
 
 
-def sites(record: RunRecord) -> Html:
-    """Counts, prevalence of labels, report length and divergence, as far as the sites declared them."""
+def sites(record: RunRecord, unit: str) -> Html:
+    """Counts, prevalence of labels, report length and divergence, as far as the sites declared them.
+
+    Args:
+        unit: what a site counts, "studies" or "notes".
+    """
     if not record.sites:
         return Html("")
     splits = list(dict.fromkeys(name for site in record.sites.values() for name in site.examples))
@@ -105,7 +110,7 @@ def sites(record: RunRecord) -> Html:
     ]
     head = [
         "site",
-        *(f"{split} studies" for split in splits),
+        *(f"{split} {unit}" for split in splits),
         *(HEADINGS.get(k, k) for k in further),
         "skipped",
     ]

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page's results: intervals of the main scores, the table, every score, every condition."""
+"""The page's results: intervals of the main scores, the table, scores by type, every score."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from medflare.cohort.records import CONDITIONS
 from medflare.evaluation.markup import Html, colours_of, details, figure, heat_table, paragraph, safe, table
+from medflare.evaluation.page_kinds import Heat, Kind
 from medflare.evaluation.plots import Whisker, interval_chart
 from medflare.evaluation.run_record import RunRecord
 from medflare.evaluation.tables import (
-    CAPTION,
     SCALE,
     Cell,
     Row,
@@ -21,8 +20,7 @@ from medflare.evaluation.tables import (
     rows_of,
 )
 
-CHARTED = ("label_f1", "bleu_4", "rouge_l")
-PER_CONDITION = "label_f1/"
+FAULT = "fault/"
 
 
 def site_colours(record: RunRecord) -> dict[str, str]:
@@ -31,23 +29,20 @@ def site_colours(record: RunRecord) -> dict[str, str]:
     return colours_of([*sorted(record.sites), *unseen])
 
 
-def results(record: RunRecord) -> Html:
-    """What the trained adapters are worth on each site's test studies."""
+def results(record: RunRecord, kind: Kind) -> Html:
+    """What the trained adapters are worth on each site's test split."""
     rows = rows_of([record])
     if not rows:
         return Html(paragraph("No final evaluation has been recorded.", "soft"))
-    charted = [name for name in CHARTED if any(name in row.metrics for row in rows)][:2]
+    charted = [name for name in kind.charted if any(name in row.metrics for row in rows)][: kind.charts]
     charts = "".join(_chart(rows, name, site_colours(record)) for name in charted)
     return Html(
-        paragraph(
-            "Generated reports against the radiologists' own, on test studies that no training saw. "
-            "The generic adapter is what all sites share; a personalised one stays at its site.",
-        )
+        paragraph(kind.lead)
         + f'<div class="charts">{charts}</div>'
-        + _table(record, rows)
-        + _comparisons(record)
-        + _conditions(rows)
-        + _everything(rows)
+        + _table(record, rows, kind)
+        + _comparisons(record, kind)
+        + "".join(_by_type(rows, heat) for heat in kind.heats)
+        + _everything(rows, kind)
     )
 
 
@@ -69,8 +64,8 @@ def _chart(rows: Sequence[Row], metric: str, colours: dict[str, str]) -> Html:
     return figure(title[:1].upper() + title[1:], interval_chart(items, f"{display_name(metric)} × 100"))
 
 
-def _table(record: RunRecord, rows: Sequence[Row]) -> Html:
-    metrics = columns_of(rows)
+def _table(record: RunRecord, rows: Sequence[Row], kind: Kind) -> Html:
+    metrics = columns_of(rows, kind.columns)
     cells, notes = grid_of(rows, metrics, record.comparisons)
     body = [
         [
@@ -81,11 +76,11 @@ def _table(record: RunRecord, rows: Sequence[Row]) -> Html:
         ]
         for row, line in zip(rows, cells, strict=True)
     ]
-    head = ["site", "adapter", "studies", *map(display_name, metrics)]
+    head = ["site", "adapter", kind.unit, *map(display_name, metrics)]
     numbered = "".join(f"<li>{safe(note)}</li>" for note in notes)
     skipped = dict.fromkeys(why for row in rows for why in row.skipped.values())
     return Html(
-        table(head, body, caption=CAPTION + " Best adapter of a site in bold.", left=2)
+        table(head, body, caption=kind.caption + " Best adapter of a site in bold.", left=2)
         + (f'<ol class="notes">{numbered}</ol>' if notes else "")
         + (details("Scores that were skipped", _bullets(list(skipped))) if skipped else "")
     )
@@ -102,7 +97,7 @@ def _bullets(lines: Sequence[str]) -> Html:
     return Html('<ul class="notes">' + "".join(f"<li>{safe(text)}</li>" for text in lines) + "</ul>")
 
 
-def _comparisons(record: RunRecord) -> Html:
+def _comparisons(record: RunRecord, kind: Kind) -> Html:
     if not record.comparisons:
         return Html("")
     body = [
@@ -118,30 +113,37 @@ def _comparisons(record: RunRecord) -> Html:
         for item in record.comparisons
     ]
     inside = table(["difference", "site", "score", "value × 100", "p"], body, left=3)
-    return details("Paired comparisons on the same studies", inside)
+    return details(f"Paired comparisons on the same {kind.unit}", inside)
 
 
-def _conditions(rows: Sequence[Row]) -> Html:
-    """F1 of every condition; a dash where neither side ever speaks of it cannot be told from a zero here."""
-    shown = [row for row in rows if any(name.startswith(PER_CONDITION) for name in row.metrics)]
+def _by_type(rows: Sequence[Row], heat: Heat) -> Html:
+    """One score of every type, as far as a row has any."""
+    shown = [row for row in rows if any(name.startswith(heat.prefix) for name in row.metrics)]
     if not shown:
         return Html("")
     lines: list[tuple[str, list[float | None]]] = []
-    for condition in CONDITIONS:
-        found = [row.metrics.get(PER_CONDITION + condition) for row in shown]
-        lines.append((condition, [None if item is None else item.value for item in found]))
-    head = [
-        "condition",
-        *(f"{row.site} {row.adapter}" if row.adapter != "none" else row.site for row in shown),
-    ]
-    caption = "F1 × 100 of what the reports say; 0 also where a condition does not occur."
-    return details("Which findings are found", heat_table(head, lines, caption=caption))
+    for name in heat.types:
+        found = [row.metrics.get(heat.prefix + name) for row in shown]
+        lines.append((name, [None if item is None else item.value for item in found]))
+    head = [heat.column, *map(_system, shown)]
+    return details(heat.title, heat_table(head, lines, caption=heat.caption), opened=heat.opened)
 
 
-def _everything(rows: Sequence[Row]) -> Html:
-    names = dict.fromkeys(n for row in rows for n in row.metrics if not n.startswith(PER_CONDITION))
+def _system(row: Row) -> str:
+    return f"{row.site} {row.adapter}" if row.adapter != "none" else row.site
+
+
+def _everything(rows: Sequence[Row], kind: Kind) -> Html:
+    names = dict.fromkeys(n for row in rows for n in row.metrics if "/" not in n or n.startswith(FAULT))
     body = [
-        [display_name(name), *(_cell(Cell(cell(row.metrics.get(name)))) for row in rows)] for name in names
+        [_score_name(name), *(_cell(Cell(cell(row.metrics.get(name)))) for row in rows)] for name in names
     ]
-    head = ["score", *(f"{row.site} {row.adapter}" for row in rows)]
-    return details("All scores", table(head, body, caption=CAPTION))
+    return details("All scores", table(["score", *map(_system, rows)], body, caption=kind.caption))
+
+
+def _score_name(metric: str) -> str:
+    return (
+        f"outputs with: {display_name(metric.removeprefix(FAULT))}"
+        if metric.startswith(FAULT)
+        else display_name(metric)
+    )

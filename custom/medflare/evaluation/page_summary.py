@@ -15,8 +15,8 @@ from medflare.evaluation.tables import curve_name
 STATUS = {"running": "still running", "completed": "completed", "failed": "failed", "stopped": "stopped"}
 
 
-def header(record: RunRecord, *, with_patients: bool) -> Html:
-    """Name, status, one sentence, and the numbers one asks for first."""
+def header(record: RunRecord, privacy: str) -> Html:
+    """Name, status, one sentence, what the page holds of patients, and the numbers one asks for first."""
     name, known = record.method or record.job, sorted(record.sites)
     unseen = sorted({item.site for item in record.evaluations if item.role == "unseen"})
     lead = f"{name} trained over {_count(len(known), 'site')} ({', '.join(known)})" if known else name
@@ -30,13 +30,8 @@ def header(record: RunRecord, *, with_patients: bool) -> Html:
     ]
     if record.reason:
         parts.append(_notice(f"{STATUS[record.status].capitalize()}: {record.reason}"))
-    if with_patients:
-        parts.append(
-            _notice(
-                "This page holds images and report text of the sites' test studies. Handle it like the "
-                "studies themselves; write it with an empty gallery to share the numbers alone."
-            )
-        )
+    if privacy:
+        parts.append(_notice(privacy))
     return Html("".join([*parts, _tiles(record)]))
 
 

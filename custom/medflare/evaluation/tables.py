@@ -64,8 +64,10 @@ HEADLINE = (
     *("ner_strict_f1", "ner_lenient_f1", "re_gold_strict_f1", "re_e2e_strict_f1"),
 )
 SCALE = 100.0
-LEADING = ("site", "system", "studies")
+LEADING = ("site", "system")
 CAPTION = "Times 100, with 95 % bootstrap intervals over studies."
+EXTRACTION = ("ner_", "re_gold_", "re_e2e_")
+LESS_IS_BETTER = ("parse_failure_rate", "duplicate_rate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +116,20 @@ def curve_name(metric: str) -> str:
     return LOSSES.get(metric) or NAMES.get(metric) or metric.replace("_", " ")
 
 
+def unit_of(metrics: Iterable[str]) -> str:
+    """What the scores count: `notes` of extraction, else `studies`."""
+    return "notes" if any(name.startswith(EXTRACTION) for name in metrics) else "studies"
+
+
+def caption_of(rows: Sequence[Row]) -> str:
+    """CAPTION with what was counted."""
+    return CAPTION.replace("studies", _unit(rows))
+
+
+def _unit(rows: Sequence[Row]) -> str:
+    return unit_of(name for row in rows for name in row.metrics)
+
+
 def rows_of(records: Iterable[RunRecord]) -> list[Row]:
     """Rows of all runs, sites together, participants before unseen ones."""
     rows = [
@@ -146,7 +162,8 @@ def best_rows(rows: Sequence[Row], metric: str) -> set[int]:
     for site, split in {(row.site, row.split) for row in rows}:
         here = [i for i, r in enumerate(rows) if (r.site, r.split) == (site, split) and metric in r.metrics]
         if len(here) > 1:
-            top = max(rows[i].metrics[metric].value for i in here)
+            best_of = min if metric in LESS_IS_BETTER else max
+            top = best_of(rows[i].metrics[metric].value for i in here)
             best |= {i for i in here if rows[i].metrics[metric].value == top}
     return best
 
@@ -227,9 +244,9 @@ def results_table(
     chosen = columns_of(rows, metrics)
     cells, notes = grid_of(rows, chosen, comparisons)
     numbered = [f"({place}) {text}" for place, text in enumerate(notes, start=1)]
-    caption = Text("\n".join([CAPTION + " Best of a site in bold.", *numbered]))
+    caption = Text("\n".join([caption_of(rows) + " Best of a site in bold.", *numbered]))
     table = Table(title=title or None, caption=caption, caption_justify="left", box=box.SIMPLE_HEAD)
-    for place, name in enumerate([*LEADING, *map(display_name, chosen)]):
+    for place, name in enumerate([*LEADING, _unit(rows), *map(display_name, chosen)]):
         table.add_column(name, justify="left" if place < 2 else "right", no_wrap=True)
     several = len({row.method for row in rows}) > 1
     for index, (row, line) in enumerate(zip(rows, cells, strict=True)):
@@ -251,12 +268,12 @@ def markdown_table(
     """A Markdown table with its notes, for documents."""
     chosen = columns_of(rows, metrics)
     cells, notes = grid_of(rows, chosen, comparisons)
-    head = [*LEADING, *map(display_name, chosen)]
+    head = [*LEADING, _unit(rows), *map(display_name, chosen)]
     rule = ["---", "---", *["---:"] * (len(head) - 2)]
     body = [[*_leading(row), *map(markdown_cell, line)] for row, line in zip(rows, cells, strict=True)]
     lines = ["| " + " | ".join(line) + " |" for line in (head, rule, *body)]
     numbered = [f"{place}. {text}" for place, text in enumerate(notes, start=1)]
-    return "\n".join([*lines, "", CAPTION, *([""] if numbered else []), *numbered]) + "\n"
+    return "\n".join([*lines, "", caption_of(rows), *([""] if numbered else []), *numbered]) + "\n"
 
 
 def markdown_cell(item: Cell) -> str:

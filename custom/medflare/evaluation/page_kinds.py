@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a page says and shows that depends on what the run was trained for: reports or extraction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medflare.cohort.inventory import ENTITY_TYPES, MODIFIER_TYPES
+from medflare.cohort.records import CONDITIONS
+from medflare.evaluation.extraction_tables import CAPTION as CAPTION_NOTES
+from medflare.evaluation.extraction_tables import GLANCE
+from medflare.evaluation.gallery import gallery_section
+from medflare.evaluation.gallery_notes import notes_section, readable
+from medflare.evaluation.markup import Html
+from medflare.evaluation.predictions import read_predictions
+from medflare.evaluation.run_record import RunRecord
+from medflare.evaluation.tables import CAPTION, HEADLINE, unit_of
+
+Found = Sequence[tuple[Path, list[Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heat:
+    """A table of one score by type: the metric of a type is `prefix` and its name."""
+
+    title: str
+    caption: str
+    column: str
+    prefix: str
+    types: tuple[str, ...]
+    opened: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of run.
+
+    Attributes:
+        unit: what is counted and shown, in the plural.
+        lead: what the results are, for a reader who does not know the scores.
+        charted: scores with a chart, the first `charts` of those that the run has.
+        columns: scores of the main table.
+        privacy: what the page holds of patients, when it does.
+        read: a predictions file's items that the gallery can show.
+        gallery: (files with their items, how many of each site) -> the section.
+    """
+
+    unit: str
+    lead: str
+    caption: str
+    charted: tuple[str, ...]
+    charts: int
+    columns: tuple[str, ...]
+    heats: tuple[Heat, ...]
+    privacy: str
+    read: Callable[[Path], list[Any]]
+    gallery: Callable[[Found, int], Html]
+
+
+REPORTS = Kind(
+    unit="studies",
+    lead="Generated reports against the radiologists' own, on test studies that no training saw. "
+    "The generic adapter is what all sites share; a personalised one stays at its site.",
+    caption=CAPTION,
+    charted=("label_f1", "bleu_4", "rouge_l"),
+    charts=2,
+    columns=HEADLINE,
+    heats=(
+        Heat(
+            title="Which findings are found",
+            caption="F1 × 100 of what the reports say; 0 also where a condition does not occur.",
+            column="condition",
+            prefix="label_f1/",
+            types=CONDITIONS,
+            opened=False,
+        ),
+    ),
+    privacy="This page holds images and report text of the sites' test studies. Handle it like the "
+    "studies themselves; write it with an empty gallery to share the numbers alone.",
+    read=read_predictions,
+    gallery=gallery_section,
+)
+NOTES = Kind(
+    unit="notes",
+    lead="What the model extracts against what annotators marked, on test notes that no training saw. NER "
+    "finds entities; RE finds the modifiers of annotated entities, and end to end of those the model "
+    "found itself. Strict asks for the exact words and the type, lenient for a common part and the type.",
+    caption=CAPTION_NOTES,
+    charted=("ner_strict_f1", "re_gold_strict_f1", "re_e2e_strict_f1", "parse_failure_rate"),
+    charts=4,
+    columns=GLANCE,
+    heats=(
+        Heat(
+            title="Entities by type",
+            caption="Strict F1 × 100; a dash where a type is neither annotated nor extracted.",
+            column="entity",
+            prefix="ner_strict_f1/",
+            types=ENTITY_TYPES,
+        ),
+        Heat(
+            title="Modifiers of annotated entities by type",
+            caption="Strict F1 × 100; a dash where a type is neither annotated nor extracted.",
+            column="modifier",
+            prefix="re_gold_strict_f1/",
+            types=MODIFIER_TYPES,
+        ),
+    ),
+    privacy="This page holds the text of test notes of the sites. Handle it like the notes themselves; "
+    "write it with an empty gallery to share the numbers alone.",
+    read=readable,
+    gallery=notes_section,
+)
+KINDS = {kind.unit: kind for kind in (REPORTS, NOTES)}
+
+
+def kind_of(record: RunRecord) -> Kind:
+    """The kind of a run by its scores, those of its curves where nothing was evaluated yet."""
+    scores = [name for item in record.evaluations for name in item.metrics]
+    curves = [name.partition("_")[2] for entry in record.rounds for name in entry.mean]
+    return KINDS[unit_of(scores or curves)]
