@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`medflare extract`: files that can be read again, notes that cannot be read, and what a clinician sees."""
+
+from __future__ import annotations
+
+import json
+import re
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from medflare.cli.extract_view import COLOURS, coloured, print_note
+from medflare.cli.main import app
+from medflare.cohort.inventory import ENTITY_TYPES
+from medflare.cohort.records import Entity, Note, Relation
+from medflare.cohort.settings import CohortConfig, SiteConfig
+from medflare.cohort.site import load_cohort
+from medflare.cohort.synthetic.notes import NOTE_HOSPITALS, generate_notes, write_notes_hospital
+from medflare.evaluation.run_record import RunRecord
+from medflare.federation.persistor import AdapterPersistor, Card
+from medflare.learners.base import RoundPlan
+from medflare.learners.extraction import build as build_extraction
+from medflare.learners.token_classification import build
+
+RUNNER = CliRunner()
+NOTE = "Chief complaint: chest pain.\r\nShe denies fever. Aspirin 81 mg daily was started.\r\n"
+
+
+def written(folder: Path, learner: Any) -> Path:
+    """A run's folder as the server writes it."""
+    persistor = AdapterPersistor()
+    persistor.expect(learner.describe())
+    facts = {"job": "j", "method": "m", "run_id": "r", "base_model": "b", "fingerprint": "f"}
+    card = Card(**facts, sites=1, rounds=1, metrics={})  # type: ignore[arg-type]
+    persistor.write(folder / "result" / "adapter", learner.initial_shared(), card)
+    record = RunRecord(job="j", method="m", run_id="r", started="2026-01-01T00:00:00Z")
+    record.artefacts["final"] = "result/adapter"
+    record.write(folder / "run.json")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def hospital(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_notes_hospital(NOTE_HOSPITALS[0], tmp_path_factory.mktemp("notes"), 24, "jsonl")
+
+
+def site(hospital: Path, backbone: Path) -> SiteConfig:
+    notes = {"format": "notes_jsonl", "root": str(hospital)}
+    model = {"folder": str(backbone), "precision": "fp32"}
+    return SiteConfig.model_validate({"name": "s", "cohort": notes, "backbone": model, "device": "cpu"})
+
+
+@pytest.fixture(scope="module")
+def run(hospital: Path, tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tagger that has learned what is plain."""
+    settings = {"optimiser": {"batch": 16, "lr": 4e-3}, "local_epochs": 5}
+    learner = build(settings, site(hospital, tiny_encoder), 0)
+    learner.load_shared(learner.initial_shared())
+    learner.fit(RoundPlan(round=0, rounds=1))
+    return written(tmp_path_factory.mktemp("run"), learner)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    for note in generate_notes(NOTE_HOSPITALS[0], 3):
+        (folder / f"{note.note_id}.txt").write_bytes(note.text.replace("\n", "\r\n").encode())
+    return folder
+
+
+def extract(run: Path, encoder: Path, *given: Any) -> Any:
+    fixed = ["-r", str(run), "--backbone", str(encoder), "--precision", "fp32"]
+    return RUNNER.invoke(app, ["extract", *map(str, given), *fixed])
+
+
+def read_back(format: str, root: Path) -> list[Note]:
+    return load_cohort(SiteConfig(cohort=(CohortConfig(format=format, root=root),))).notes
+
+
+def test_both_formats_hold_the_same_and_are_read_again(
+    run: Path, tiny_encoder: Path, notes: Path, tmp_path: Path
+) -> None:
+    done = extract(run, tiny_encoder, notes, "--out", tmp_path / "brat", "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert (
+        done.exit_code
+        == extract(run, tiny_encoder, notes, "--out", tmp_path / "lines", "--format", "jsonl").exit_code
+    )
+    brat, lines = read_back("brat", tmp_path / "brat"), read_back("notes_jsonl", tmp_path / "lines")
+    assert [(n.note_id, n.text, set(n.entities)) for n in brat] == [
+        (n.note_id, n.text, set(n.entities)) for n in lines
+    ]
+    found = [entity for note in brat for entity in note.entities]
+    heads = sum(entity.label in ENTITY_TYPES for entity in found)
+    assert told["notes"] == 3
+    assert told["left_out"] == []
+    assert sum(told["entities"].values()) == heads > 5
+    assert sum(told["entities"].values()) + sum(told["modifiers"].values()) == len(found)
+    assert told["links"] == sum(len(note.relations) for note in brat) > 0
+    assert len(told["files"]) == 6
+
+
+def test_the_result_is_named_by_its_run_or_by_itself(run: Path, tiny_encoder: Path, notes: Path) -> None:
+    first = extract(run, tiny_encoder, notes, "--json")
+    second = extract(run / "result" / "adapter", tiny_encoder, notes, "--json")
+    assert json.loads(first.stdout) == json.loads(second.stdout)
+    assert json.loads(first.stdout)["documents"][0]["entities"]
+
+
+def test_what_cannot_be_read_is_said_and_the_others_go_on(
+    run: Path, tiny_encoder: Path, notes: Path, tmp_path: Path
+) -> None:
+    (notes / "empty.txt").write_text(" \n")
+    (notes / "old.txt").write_bytes(b"caf\xe9")
+    given = [notes, tmp_path / "missing.txt"]
+    done = extract(run, tiny_encoder, *given, "--out", tmp_path / "out", "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["notes"] == 3
+    assert {Path(item["file"]).name: item["reason"] for item in told["left_out"]} == {
+        "empty.txt": "empty note",
+        "missing.txt": "unreadable file",
+        "old.txt": "not UTF-8",
+    }
+    assert "byte 3" in done.stderr
+    assert len(list((tmp_path / "out").iterdir())) == 6
+
+
+def test_nothing_to_read_is_exit_code_3(run: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    done = extract(run, tiny_encoder, tmp_path / "empty.txt")
+    assert done.exit_code == 3
+    assert "none of 1 file(s) could be read" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "message"),
+    [
+        (["--format", "xml"], 2, "expected brat or jsonl"),
+        (["--personalised", "x"], 2, "no part is personalised"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    given: list[str], code: int, message: str, run: Path, tiny_encoder: Path, notes: Path
+) -> None:
+    done = extract(run, tiny_encoder, notes, "--json", *given)
+    assert done.exit_code == code
+    assert message in " ".join(done.stderr.split())
+
+
+def test_another_backbone_is_refused(run: Path, tiny_backbone: Path, notes: Path) -> None:
+    done = extract(run, tiny_backbone, notes, "--json")
+    assert done.exit_code == 2
+    assert "holds a llama" in done.stderr
+
+
+def test_annotation_that_is_there_stays_unless_asked(run: Path, tiny_encoder: Path, notes: Path) -> None:
+    own = sorted(notes.iterdir())[0].with_suffix(".ann")
+    own.write_text("T1\tproblem 0 2\tab\n")
+    done = extract(run, tiny_encoder, notes, "--out", notes)
+    assert done.exit_code == 3
+    assert own.read_text() == "T1\tproblem 0 2\tab\n"
+    assert extract(run, tiny_encoder, notes, "--out", notes, "--overwrite").exit_code == 0
+    assert own.read_text() != "T1\tproblem 0 2\tab\n"
+
+
+def test_a_note_longer_than_the_context_is_read_to_its_end(
+    run: Path, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    sentence = "She has chest pain and takes aspirin and ibuprofen and has no fever "
+    (tmp_path / "long.txt").write_text(sentence * 60)
+    done = extract(run, tiny_encoder, tmp_path / "long.txt", "--json")
+    assert done.exit_code == 0, done.output
+    spans = [s for e in json.loads(done.stdout)["documents"][0]["entities"] for s in e["spans"]]
+    assert max(end for _, end in spans) > 55 * len(sentence)
+
+
+def test_a_note_on_the_screen_leaves_no_file(
+    run: Path, tiny_encoder: Path, notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    done = extract(run, tiny_encoder, notes, "--show")
+    assert done.exit_code == 0, done.output
+    assert "modifiers" in done.stdout
+    assert "problem" in done.stdout
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_language_model_s_result_opens_the_same_way(
+    hospital: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """One with random weights is asked about each of the three sentences and marks nothing."""
+    small = {"lora": {"rank": 2, "lora_alpha": 4, "targets": ["q_proj"]}, "max_tokens": 500}
+    made = build_extraction(small, site(hospital, tiny_backbone), 0)
+    folder = written(tmp_path / "run", made)
+    (tmp_path / "n.txt").write_bytes(NOTE.encode())
+    done = extract(folder, tiny_backbone, tmp_path / "n.txt", "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert (told["notes"], told["outputs"], told["entities"], told["links"]) == (1, 3, {}, 0)
+
+
+# ---- the view --------------------------------------------------------------------------------------------
+
+
+def shown() -> Note:
+    return Note(
+        note_id="n1",
+        text="No \x1b[31mfever .\r\nChest pain",
+        entities=(
+            Entity(entity_id="T1", label="problem", spans=((8, 13),)),
+            Entity(entity_id="T2", label="negation", spans=((0, 2),)),
+            Entity(entity_id="T3", label="problem", spans=((17, 27),)),
+            Entity(entity_id="T4", label="bodyloc", spans=((17, 22),)),
+        ),
+        relations=(
+            Relation(label="hasAttr", head="T1", tail="T2"),
+            Relation(label="hasAttr", head="T3", tail="T4"),
+        ),
+    )
+
+
+def test_colours_stand_where_the_offsets_say_and_no_note_commands_the_terminal() -> None:
+    text = coloured(shown())
+    assert len(text) == len(shown().text)
+    assert "\x1b" not in text.plain
+    assert [(s.start, s.end) for s in text.spans if s.style == COLOURS["problem"]] == [(8, 13), (17, 27)]
+    assert [(s.start, s.end) for s in text.spans if s.style == "underline"] == [(0, 2), (17, 22)]
+
+
+def test_modifiers_stand_beside_their_entity() -> None:
+    out = StringIO()
+    print_note(Console(file=out, width=100, color_system=None), shown())
+    rows = re.sub(r"[│|]", " ", out.getvalue())
+    assert re.search(r"problem +fever +negation: No", rows)
+    assert re.search(r"problem +Chest pain +bodyloc: Chest", rows)
