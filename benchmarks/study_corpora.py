@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("studies/corpora"))
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--seeds", default="0")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=1, help="passes of a site in a round")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--unit", help="method:seed; used by the program itself")
