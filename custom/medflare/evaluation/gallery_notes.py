@@ -26,8 +26,7 @@ from medflare.evaluation.markup import Html, details, paragraph, safe, table
 
 ADAPTERS = ("personalised", "generic", "none")
 WITHOUT_TEXT = (
-    "The predictions files of this run hold offsets and types and no words of the notes, so no note is shown "
-    "here and this page is about no patient."
+    "{} of {} predictions files hold offsets and types and no words of the notes; these notes are not shown."
 )
 
 Found = Sequence[tuple[Path, list[ScoredDocument]]]
@@ -46,9 +45,12 @@ def notes_section(found: Found, notes: int) -> Html:
     for _, items in found:
         for item in items:
             by_site.setdefault(item.site, {}).setdefault(item.note_id, {})[item.adapter] = item
+    bare = sum(not items for _, items in found)
+    remark = paragraph(WITHOUT_TEXT.format(bare, len(found)), "soft") if bare else Html("")
     if not by_site:
-        return Html(paragraph(WITHOUT_TEXT, "soft"))
+        return remark
     parts = [
+        remark,
         paragraph(
             "Notes stand at fixed ranks of agreement between annotation and extraction, from good to bad; "
             "none was chosen by hand. Modifiers are those found for the annotated entities. An arrow "

@@ -24,7 +24,7 @@ def weights(record: RunRecord) -> Html:
     shares = line_chart(told["weights"], colours, "weight")
     losses = line_chart(told["losses"], colours, "loss")
     first = figure("Weight of a site's update", shares, "the weights of a round add up to 1")
-    second = figure("Loss behind the weight", losses, "of the site's model, on validation notes")
+    second = figure("Loss behind the weight", losses, "of the site's model, on validation data")
     why = "The smaller the loss, the larger the weight; examples may count too." if losses else ""
     rows = [
         [int(place), *(_pair(told, site, place) for site in colours)]
