@@ -7,7 +7,7 @@ export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test quality study-fedmrg study-real embedded clean
+.PHONY: help demo test quality study-fedmrg study-real study-fed-medlora study-corpora embedded embedded-notes clean
 
 help:
 	@echo "make demo          three synthetic hospitals train a report generator in the FLARE simulator"
@@ -15,6 +15,8 @@ help:
 	@echo "make quality       ruff and mypy"
 	@echo "make study-fedmrg  FedMRG, its baselines and ablations over three seeds (hours)"
 	@echo "make study-real    FedMRG on real chest X-rays of three publishers (needs MEDFLARE_DATA)"
+	@echo "make study-fed-medlora  Fed-MedLoRA(+) and its baselines on synthetic notes over three seeds (an hour)"
+	@echo "make study-corpora      Fed-MedLoRA on four real corpora (needs MEDFLARE_DATA)"
 	@echo "make embedded      makes the embedded weights again (half an hour)"
 
 $(VENV)/.installed: setup.cfg pyproject.toml
@@ -42,6 +44,15 @@ study-fedmrg: $(VENV)/.installed
 
 study-real: $(VENV)/.installed
 	$(BIN)/python benchmarks/study_real.py --out studies/real
+
+study-fed-medlora: $(VENV)/.installed
+	$(BIN)/python benchmarks/study_fed_medlora.py --out studies/fed_medlora
+
+study-corpora: $(VENV)/.installed
+	$(BIN)/python benchmarks/study_corpora.py --out studies/corpora
+
+embedded-notes: $(VENV)/.installed
+	$(BIN)/python -m medflare.models.embedded.build_notes $(if $(NOTES),--notes $(NOTES)) $(if $(IE),--ie $(IE))
 
 embedded: $(VENV)/.installed
 	$(BIN)/python -m medflare.models.embedded.build $(if $(NOTES),--notes $(NOTES))
