@@ -21,13 +21,14 @@ from medflare.evaluation.gallery_notes import agreement, pick
 from medflare.evaluation.page import write_page
 from medflare.evaluation.page_kinds import NOTES, REPORTS, kind_of
 from medflare.evaluation.run_record import (
+    Estimate,
     EvaluationRecord,
     RoundRecord,
     RunRecord,
     SiteRecord,
     read_record,
 )
-from medflare.evaluation.tables import results_table, rows_of
+from medflare.evaluation.tables import best_rows, results_table, rows_of
 
 WEIGHTS = {"site-1": 0.6, "site-2": 0.4}
 
@@ -196,3 +197,12 @@ def test_the_terminal_shows_the_scores_that_the_run_has(notes_run: Path) -> None
     assert "BLEU" not in text
     assert "studies" not in text
     assert f"{100 * rows[0].metrics['ner_strict_f1'].value:.1f}" in text
+
+
+def test_fewer_unreadable_outputs_are_better(notes_run: Path) -> None:
+    rows = [row for row in rows_of([read_record(notes_run)]) if row.site == "site-1"]
+    for place, share in enumerate((0.02, 0.3)):
+        for name in ("parse_failure_rate", "ner_strict_f1"):
+            rows[place].metrics[name] = Estimate(value=share, low=share, high=share)
+    assert best_rows(rows, "parse_failure_rate") == {0}
+    assert best_rows(rows, "ner_strict_f1") == {1}
