@@ -48,9 +48,10 @@ DESCRIPTION = frozenset(
         "heterogeneity",
         "settings",
         "paper",
+        "validation",
     }
 )
-"""What a site may say about itself before round 1: counts and public facts."""
+"""What a site may say about itself before round 1: counts, public facts, a digest of the notes all share."""
 METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_.@-]{0,47}(/[a-z][a-z0-9_ -]{0,47})?")
 """A metric's name, and after a slash the condition it is about: `label_f1/pleural effusion`."""
 MAX_METRICS = 400

@@ -15,18 +15,19 @@ from typing import Any
 
 import torch
 
-from medflare.cohort.records import SPLITS, Note
+from medflare.cohort.records import Note
 from medflare.cohort.site import Cohort, SiteConfig, load_cohort
 from medflare.errors import ConfigError, UpdateError
 from medflare.evaluation.run_record import EvaluationRecord
-from medflare.extraction.examples import Example
-from medflare.extraction.extractor import Extractor, training_examples
+from medflare.extraction.extractor import Extractor
 from medflare.extraction.prompts import wording
 from medflare.learners.base import RoundPlan, SharedSpec, State, Update, check_state
 from medflare.learners.extraction_evaluation import curve_metrics, finish_site
+from medflare.learners.extraction_rows import rows_of
 from medflare.learners.extraction_settings import ExtractionSettings, resolve
 from medflare.learners.influence import self_influence
 from medflare.learners.order import DataOrder, batches, derived_seed, examples_to_visit
+from medflare.learners.shared_notes import digest, load_shared_notes
 from medflare.models.adapters import GENERIC
 from medflare.models.backbone import device_of, load_backbone
 from medflare.models.text_model import Sequenced, TextModel, trainable_counts
@@ -55,19 +56,15 @@ def build(
         site.backbone.folder, site.backbone.precision, device_of(site.device), "notes_decoder"
     )
     model = TextModel(backbone, chosen.lora, (GENERIC,), seed)
-    shared = None
-    if site.validation is not None:
-        shared = load_cohort(
-            site.model_copy(update={"cohort": (site.validation,)}), f"{site.name}, validation"
-        )
-    return ExtractionLearner(site.name, load_cohort(site), model, chosen, seed, shared)
+    cohort = load_cohort(site)
+    return ExtractionLearner(site.name, cohort, model, chosen, seed, load_shared_notes(site, cohort))
 
 
 class ExtractionLearner:
     """Implements `learners.base.Learner`. One object lives for all rounds of a run.
 
     Args:
-        validation: D_v, the notes every site has, for `influence` in client mode (ML-8, ML-15).
+        validation: D_v, the notes every site has, for `influence` in client mode (ML-15).
     """
 
     def __init__(
@@ -89,38 +86,28 @@ class ExtractionLearner:
             settings.max_tokens,
             settings.eval_batch,
         )
-        self.examples = {s: training_examples(self.extractor, self.notes(s)) for s in SPLITS if s != "test"}
-        self.too_long = 0
-        self.train_rows = self._sequences(self.examples["train"])
-        self.val_rows = self._sequences(self.examples["val"])
-        shared = [] if validation is None else training_examples(self.extractor, validation.notes)
-        self.shared_rows = self._sequences(shared)
+        self.longest = min(settings.max_tokens, model.context)
+        self.train_rows, lost = rows_of(self.extractor, self.notes("train"), self.longest)
+        self.val_rows, lost_too = rows_of(self.extractor, self.notes("val"), self.longest)
+        self.lost = lost + lost_too
+        self.validation = [] if validation is None else validation.notes
+        self.shared_rows, _ = rows_of(self.extractor, self.validation, self.longest)
         self.order = DataOrder(max(len(self.train_rows), 1), derived_seed(seed, site, "order"))
         self._received: State = {}
+        self._merged = False
         self._spec: SharedSpec = {n: (tuple(t.shape), t.dtype) for n, t in self.initial_shared().items()}
 
     def notes(self, split: str) -> list[Note]:
         """The site's notes of one split."""
         return [note for note in self.cohort.notes if note.split == split]
 
-    def _sequences(self, examples: list[Example]) -> list[Sequenced]:
-        """Token ids of questions and answers; what is longer than the context allows is left out, counted."""
-        words = self.extractor.wording
-        found = self.model.sequences(
-            [words.question(e) for e in examples], [words.answer(e) for e in examples]
-        )
-        kept = [row for row in found if len(row.ids) <= self.settings.max_tokens]
-        self.too_long += len(found) - len(kept)
-        return kept
-
     # ---- what is declared --------------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
         backbone = self.model.backbone
         counts = {"train": len(self.train_rows), "val": len(self.val_rows), "test": len(self.notes("test"))}
-        skipped = Counter(item.reason for item in self.cohort.skipped)
-        skipped["example too long"] += self.too_long
-        return {
+        skipped = Counter(item.reason for item in self.cohort.skipped) + self.lost
+        facts = {
             "backbone": {
                 "name": backbone.name,
                 "fingerprint": backbone.fingerprint,
@@ -130,11 +117,14 @@ class ExtractionLearner:
             "adapter_config": self.model.adapters.config_dict() | {"base_model_name_or_path": backbone.name},
             "export": export_settings(self.model, self.settings, self.seed),
             "examples": counts,
-            "skipped": {reason: count for reason, count in skipped.items() if count},
+            "skipped": dict(skipped),
             "heterogeneity": {},
             "settings": self.settings.model_dump(mode="json"),
             "paper": PAPER,
         }
+        if self.validation:
+            facts["validation"] = {"notes": len(self.validation), "sha256": digest(self.validation)}
+        return facts
 
     def _travelling(self) -> int:
         return sum(torch.Size(shape).numel() for shape, _ in self._spec.values())
@@ -155,33 +145,49 @@ class ExtractionLearner:
         return own is None or not name.endswith(own)
 
     def load_shared(self, state: State) -> None:
-        own = {
-            n: t for n, t in state.items() if n.startswith(MERGED_PREFIX) and self.settings.sharing == "stack"
-        }
-        shared = {n: t for n, t in state.items() if n not in own}
-        check_state(shared, self._spec, f"site '{self.site}': the server's state")
+        merged = {n: t for n, t in state.items() if n.startswith(MERGED_PREFIX)}
+        shared = {n: t for n, t in state.items() if n not in merged}
+        whose = f"site '{self.site}': the server's state"
+        if merged and self.settings.sharing != "stack":
+            raise UpdateError(
+                f"{whose} holds {len(merged)} merged factors, as rule 'lora_stack' makes them, but "
+                f"settings.sharing is '{self.settings.sharing}'. Set it to 'stack', or take another rule."
+            )
+        check_state(shared, self._spec, whose)
+        if merged:
+            check_state(merged, self._merged_spec(merged), whose)
+            self.model.adapters.put(MERGED, {n.removeprefix(MERGED_PREFIX): t for n, t in merged.items()})
+        self._merged = bool(merged)
         adapter = {n.removeprefix(ADAPTER_PREFIX): t for n, t in shared.items()}
         self.model.adapters.load(GENERIC, self.model.adapters.state(GENERIC) | adapter)
-        if own:
-            self.model.adapters.put(MERGED, {n.removeprefix(MERGED_PREFIX): t for n, t in own.items()})
         self._received = self.initial_shared()
+        self.use()
+
+    def _merged_spec(self, merged: State) -> SharedSpec:
+        """What merged factors must be like: every pair of the adapter, each of whatever rank its A has."""
+        spec: SharedSpec = {}
+        for name, (shape, dtype) in self._spec.items():
+            own = name.replace(ADAPTER_PREFIX, MERGED_PREFIX, 1)
+            first = merged.get(own.removesuffix(B).removesuffix(A) + A)
+            rank = shape[0] if first is None or first.ndim != 2 else first.shape[0]
+            spec[own] = ((rank, shape[1]) if own.endswith(A) else (shape[0], rank), dtype)
+        return spec
 
     # ---- training ----------------------------------------------------------------------------------------
 
     def fit(self, plan: RoundPlan) -> Update:
         """One round at this site (4.1): AdamW and its cosine start anew (1.6)."""
+        # transformers' Trainer takes seconds to import
+        from medflare.learners.round_trainer import train_round
+
         started = time.monotonic()
+        self.use()
         hint = plan.hints.get("influence")
         reference = self._shared_loss() if hint else float("nan")
         rows = self._round_rows(plan)
         seed = derived_seed(self.seed, self.site, plan.round)
         cut = batches(rows, [len(row.ids) for row in self.train_rows], self.settings.optimiser.batch, seed)
-        from medflare.learners.round_trainer import (
-            train_round,
-        )  # transformers' Trainer takes seconds to import
-
         self.use(train=True)
-        torch.manual_seed(seed)
         self.model.backbone.model.train()
         metrics = train_round(
             self.model, [[self.train_rows[i] for i in part] for part in cut], self.settings.optimiser, seed
@@ -203,7 +209,8 @@ class ExtractionLearner:
             raise UpdateError(
                 f"site '{self.site}' has no training example; look with `medflare cohort inspect`."
             )
-        count = examples_to_visit(plan, len(self.train_rows), self.settings.optimiser.batch)
+        step = self.settings.optimiser.batch * self.settings.optimiser.accumulate
+        count = examples_to_visit(plan, len(self.train_rows), step)
         if plan.steps is None and plan.fraction is None:
             count = len(self.train_rows) * self.settings.local_epochs
         return self.order.take(count)
@@ -219,7 +226,7 @@ class ExtractionLearner:
 
     def use(self, train: bool = False) -> None:
         """Which adapters compute; with `train`, the site's own factors learn."""
-        active = (GENERIC, MERGED) if MERGED in self.model.adapters.names else (GENERIC,)
+        active = (GENERIC, MERGED) if self._merged else (GENERIC,)
         self.model.adapters.use(active, train=(GENERIC,) if train else ())
         if train and self.settings.sharing == "freeze_a":
             for name, parameter in self.model.adapters.peft.named_parameters():
@@ -230,12 +237,23 @@ class ExtractionLearner:
 
     def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
         self.use()
-        rows = self.val_rows if split == "val" else self._sequences(self.examples.get(split, []))
+        if plan.hints.get("loss_only") and self.settings.sharing == "fedsa":
+            raise ConfigError(
+                "settings.sharing is 'fedsa': every site keeps its own B, so the server can score nothing. "
+                'Set rule_settings: {"mode": "client"}, or another sharing.'
+            )
+        rows = self._rows(split)
         found = {"loss": self.model.mean_loss(rows, self.settings.eval_batch)} if rows else {}
         if plan.hints.get("loss_only"):
             return found
         notes = self.notes(split)[: self.settings.eval_limit if plan.limit is None else plan.limit]
         return found | curve_metrics(self, notes)
+
+    def _rows(self, split: str) -> list[Sequenced]:
+        """Questions and answers of a split; those of the test are not kept, they are asked for rarely."""
+        if split == "test":
+            return rows_of(self.extractor, self.notes(split), self.longest)[0]
+        return self.train_rows if split == "train" else self.val_rows
 
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
         self.use()

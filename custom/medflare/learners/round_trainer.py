@@ -7,20 +7,24 @@ Every round starts a new optimiser and a new cosine, as the released code of Fed
 from __future__ import annotations
 
 import contextlib
-import io
 import math
+import random
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from medflare.errors import UpdateError
 from medflare.learners.extraction_settings import OptimiserSettings
 from medflare.models.text_model import Sequenced, TextModel
+
+_TURN = threading.Lock()
 
 
 class RoundTrainer(Trainer):
@@ -34,6 +38,7 @@ class RoundTrainer(Trainer):
     ) -> None:
         self.text, self.batches = text, list(batches)
         super().__init__(model=text.adapters.peft, args=args)
+        self.remove_callback(PrinterCallback)
         self.losses: list[float] = []
         self.tokens = 0
 
@@ -60,20 +65,49 @@ def train_round(
     """Trains whatever adapters are set to learn on `batches` in their order, once.
 
     Returns: `loss` (mean of the batches' token means), `steps`, `tokens`.
+    Raises: UpdateError where there is no batch, or a loss or a trained factor is not finite.
     """
     if not batches:
         raise UpdateError("there is no training example, so there is nothing to learn in this round.")
     steps = math.ceil(len(batches) / settings.accumulate)
-    if settings.gradient_checkpointing:
+    if settings.gradient_checkpointing and not model.backbone.model.is_gradient_checkpointing:
         model.checkpoint_gradients()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+    with alone(model.device), tempfile.TemporaryDirectory() as folder:
         trainer = RoundTrainer(model, batches, _arguments(folder, model, settings, steps, seed))
         trainer.train()
+    _check_finite(model, settings)
     return {
         "loss": sum(trainer.losses) / len(trainer.losses),
         "steps": float(steps),
         "tokens": float(trainer.tokens),
     }
+
+
+@contextlib.contextmanager
+def alone(device: torch.device) -> Iterator[None]:
+    """One training of this process at a time, and everybody's random numbers as before afterwards.
+
+    Trainer seeds the generators of Python, numpy and torch, which are the process's: sites that are threads
+    of one process would draw their dropout from each other's.
+    """
+    devices = [device] if device.type == "cuda" else []
+    with _TURN, torch.random.fork_rng(devices=devices):
+        before = random.getstate(), np.random.get_state()
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+
+
+def _check_finite(model: TextModel, settings: OptimiserSettings) -> None:
+    """The last step has no loss after it that could tell."""
+    learned = [p for p in model.adapters.peft.parameters() if p.requires_grad]
+    if not all(bool(torch.isfinite(p).all()) for p in learned):
+        raise UpdateError(
+            "training left values in the adapter that are not finite; nothing of this round was kept. Lower "
+            f"settings.optimiser.lr, which is {settings.lr:g}."
+        )
 
 
 def _arguments(

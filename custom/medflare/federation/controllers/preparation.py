@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must agree between sites before round 1: the frozen backbone, the shared tensors, the sums."""
+"""What must agree between sites before round 1: frozen backbone, shared tensors, sums, validation notes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ def agree(
 ) -> tuple[SharedSpec, SharedSpec, dict[str, dict[str, int]]]:
     """(shared tensors, sums, site -> split -> examples) on which all sites agree.
 
+    Sites that name shared validation notes (D_v) must name the same: each weighs its own update by them
+    (ML-15), and losses on other notes cannot be compared.
+
     Raises RunError that names each site that differs from the majority, and both values.
     """
     present = [site for site in sites if site in facts]
@@ -24,19 +27,27 @@ def agree(
     problems = _differences("backbone fingerprint", prints)
     problems += _different_specs(facts, present, "shared")
     problems += _different_specs(facts, present, "sums")
+    advice = "Give every site the same base model and the same version of medflare."
+    if not problems:
+        problems = _differences("validation notes", _shared_notes(facts, present))
+        advice = "Give all sites with 'validation' in site.yaml the same notes and settings there."
     if problems:
-        raise RunError(
-            "the sites cannot train together: "
-            + "; ".join(problems)
-            + ". Give every site the same base model and the same version of medflare."
-        )
+        raise RunError(f"the sites cannot train together: {'; '.join(problems)}. {advice}")
     first = facts[present[0]]
     examples = {site: dict(facts[site]["describe"]["examples"]) for site in present}
     return wire.spec_from_json(first["shared"]), wire.spec_from_json(first["sums"]), examples
 
 
+def _shared_notes(facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> dict[str, str]:
+    """site -> how many validation notes it has and their digest, of the sites that name any."""
+    told = {site: facts[site]["describe"].get("validation") for site in sites}
+    return {site: f"{said['notes']} of digest {said['sha256'][:12]}" for site, said in told.items() if said}
+
+
 def _differences(what: str, values: Mapping[str, str]) -> list[str]:
     """One sentence for each site that differs from the value most sites have."""
+    if not values:
+        return []
     usual = Counter(values.values()).most_common(1)[0][0]
     holder = next(site for site, value in values.items() if value == usual)
     return [

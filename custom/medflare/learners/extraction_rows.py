@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From annotated notes to token ids of questions and answers, with every loss counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from medflare.cohort.records import Note
+from medflare.extraction.examples import Example, Losses, ner_example, re_examples
+from medflare.extraction.extractor import Extractor
+from medflare.models.text_model import Sequenced
+
+LOST = ("nested or crossing entity", "crossing modifier", "entity without words")
+"""Kinds of `extraction.examples.Losses` by which a mark is in no answer; others bend its borders."""
+
+
+def rows_of(
+    extractor: Extractor, notes: Iterable[Note], longest: int
+) -> tuple[list[Sequenced], Counter[str]]:
+    """One row for each question about `notes`, within each note's tasks; kind -> count of what no row holds.
+
+    Args:
+        longest: tokens of a question and its answer; what is longer is left out and counted.
+    """
+    examples: list[Example] = []
+    losses, lost = Losses(), Counter[str]()
+    for note in notes:
+        cut = extractor.windows(note)
+        lost["entity cut by windows"] += cut.entities_cut
+        lost["relation across windows"] += cut.relations_lost
+        for window in cut.windows:
+            examples += [ner_example(window, losses)] if "ner" in note.tasks else []
+            examples += re_examples(window, losses) if "re" in note.tasks else []
+    words = extractor.wording
+    rows = extractor.model.sequences(
+        [words.question(e) for e in examples], [words.answer(e) for e in examples]
+    )
+    kept = [row for row in rows if len(row.ids) <= longest]
+    lost["example too long"] = len(rows) - len(kept)
+    lost.update({kind: losses.counts[kind] for kind in LOST})
+    return kept, +lost
