@@ -271,7 +271,7 @@ def test_a_4_bit_base_learns(nf4: TextModel) -> None:
     rows = nf4.sequences(QUESTIONS, ANSWERS)
     optimiser = torch.optim.AdamW(nf4.adapters.parameters(GENERIC), lr=0.02)
     first = nf4.mean_loss(rows, 4)
-    for _ in range(40):
+    for _ in range(15):
         gradients(nf4, rows)
         optimiser.step()
-    assert nf4.mean_loss(rows, 4) < 0.7 * first
+    assert nf4.mean_loss(rows, 4) < 0.9 * first
