@@ -26,6 +26,7 @@ from medflare.learners.base import RoundPlan, SharedSpec, State, Update, check_s
 from medflare.learners.extraction_evaluation import score_notes
 from medflare.learners.influence import self_influence
 from medflare.learners.order import DataOrder, batches, derived_seed, examples_to_visit
+from medflare.learners.shared_notes import digest, load_shared_notes
 from medflare.learners.tagger_training import train_round
 from medflare.learners.token_classification_settings import TaggerSettings, resolve
 from medflare.models.backbone import device_of
@@ -56,12 +57,9 @@ def build(
     text = load_encoder(
         site.backbone.folder, site.backbone.precision, device_of(site.device), chosen.encoder, seed
     )
-    shared = None
-    if site.validation is not None:
-        own = site.model_copy(update={"cohort": (site.validation,)})
-        shared = load_cohort(own, f"{site.name}, validation")
-    tagger = Tagger(text, chosen.freeze_words, seed)
-    return TokenClassificationLearner(site.name, load_cohort(site), tagger, chosen, seed, shared)
+    tagger, cohort = Tagger(text, chosen.freeze_words, seed), load_cohort(site)
+    shared = load_shared_notes(site, cohort)
+    return TokenClassificationLearner(site.name, cohort, tagger, chosen, seed, shared)
 
 
 class TokenClassificationLearner:
@@ -86,7 +84,8 @@ class TokenClassificationLearner:
         )
         self.losses: Counter[str] = Counter()
         self.rows = {s: self._questions(self.notes(s), self.losses) for s in SPLITS if s != "test"}
-        self.shared_rows = [] if validation is None else self._questions(validation.notes)
+        self.validation = [] if validation is None else list(validation.notes)
+        self.shared_rows = self._questions(self.validation)
         self.order = DataOrder(max(len(self.rows["train"]), 1), derived_seed(seed, site, "order"))
         self._received: State = {}
         self._spec: SharedSpec = {n: (tuple(t.shape), t.dtype) for n, t in self.initial_shared().items()}
@@ -106,7 +105,7 @@ class TokenClassificationLearner:
         for name, (shape, _) in self._spec.items():
             counts[name.split(".")[0]] += torch.Size(shape).numel()
         skipped = Counter(item.reason for item in self.cohort.skipped) + self.losses
-        return {
+        facts: dict[str, Any] = {
             "backbone": {"name": text.name, "fingerprint": text.fingerprint, "precision": text.precision},
             "parameters": dict(counts) | {"travelling": counts.total()},
             "adapter_config": {},
@@ -124,6 +123,9 @@ class TokenClassificationLearner:
             "settings": self.settings.model_dump(mode="json"),
             "paper": PAPER,
         }
+        if self.validation:
+            facts["validation"] = {"notes": len(self.validation), "sha256": digest(self.validation)}
+        return facts
 
     def shared_spec(self) -> SharedSpec:
         return self._spec
@@ -153,9 +155,10 @@ class TokenClassificationLearner:
         rows, taken = self.rows["train"], self._round_rows(plan)
         seed = derived_seed(self.seed, self.site, plan.round)
         cut = batches(taken, [len(row.ids) for row in rows], self.settings.optimiser.batch, seed)
-        metrics = train_round(
-            self.tagger, [[rows[i] for i in part] for part in cut], self.settings.optimiser, seed
-        )
+        with torch.random.fork_rng():
+            metrics = train_round(
+                self.tagger, [[rows[i] for i in part] for part in cut], self.settings.optimiser, seed
+            )
         factor = 1.0
         if hint:
             loss = self._shared_loss()
