@@ -74,7 +74,7 @@ class Learner(Protocol):
 
         Keys: `backbone` (name, fingerprint), `parameters` (trainable counts by part),
         `adapter_config` (PEFT's dict), `export` (what the server needs to write the result folder),
-        `examples` (count per split).
+        `examples` (count per split), `validation` (count and `sha256` of shared notes, where there are any).
         """
         ...
 
