@@ -56,6 +56,7 @@ def split_note(
     sentences_per_window: int = 1,
     max_length: int | None = None,
     length: Callable[[str], int] = len,
+    keep: Sequence[Span] | None = None,
 ) -> Windowed:
     """The windows of a note: up to so many consecutive sentences, never longer than `max_length`.
 
@@ -63,6 +64,8 @@ def split_note(
         length: measures a text in the units of `max_length`, for instance tokens of a backbone; a longer
             text must not measure less. A sentence that is too long is cut between words outside entities,
             if need be inside one, and a word that is too long between its characters.
+        keep: spans inside which no sentence ends; default the annotated ones. Tests give none, so that the
+            annotation tells a model nothing.
 
     Raises:
         ValueError: sentences_per_window or max_length is below 1.
@@ -70,7 +73,8 @@ def split_note(
     if sentences_per_window < 1 or (max_length is not None and max_length < 1):
         found = f"sentences_per_window {sentences_per_window}, max_length {max_length}"
         raise ValueError(f"{found}: both must be 1 or more.")
-    kept = sorted(span for entity in note.entities for span in entity.spans)
+    annotated = [span for entity in note.entities for span in entity.spans]
+    kept = sorted(annotated if keep is None else keep)
     units = sentences(note.text, kept)
     if max_length is not None:
         units = [piece for span in units for piece in _pieces(note.text, span, kept, max_length, length)]

@@ -8,14 +8,14 @@ per head, the head marked in the question, only its modifiers marked in the answ
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from medflare.cohort.inventory import ENTITY_TYPES, MODIFIERS
 from medflare.cohort.records import Entity, Relation
 from medflare.cohort.windows import Window
+from medflare.cohort.words import Source, source_of
 from medflare.extraction.markup import Mark, nested, outermost
-from medflare.extraction.source import Source, source_of
 
 NER, RE = "ner", "re"
 
@@ -45,13 +45,19 @@ class Losses:
     counts: Counter[str] = field(default_factory=Counter)
 
 
-def ner_example(window: Window, losses: Losses | None = None) -> Example:
-    """The entities of a window as one flat layer, the outermost of nested ones (4.4, pitfall 5)."""
+def ner_example(
+    window: Window, annotated: Sequence[str] | None = None, losses: Losses | None = None
+) -> Example:
+    """The entities of a window as one flat layer, the outermost of nested ones (4.4, pitfall 5).
+
+    Only the types that the annotators looked for are asked for; None for all.
+    """
+    types = tuple(t for t in ENTITY_TYPES if annotated is None or t in annotated) or ENTITY_TYPES
     source = source_of(window.text, window.start)
-    marks = [m for e in window.entities if e.label in ENTITY_TYPES for m in _mark(e, source, losses)]
+    marks = [m for e in window.entities if e.label in types for m in _mark(e, source, losses)]
     flat = outermost(marks)
     _count(losses, "nested or crossing entity", len(marks) - len(flat))
-    return Example(note_id=window.note_id, task=NER, source=source, answer=tuple(flat))
+    return Example(note_id=window.note_id, task=NER, source=source, answer=tuple(flat), types=types)
 
 
 def re_examples(window: Window, losses: Losses | None = None) -> list[Example]:

@@ -16,12 +16,12 @@ from typing import Literal
 from medflare.cohort.inventory import ENTITY_TYPES
 from medflare.cohort.records import Entity, Note
 from medflare.cohort.windows import Windowed, split_note
+from medflare.cohort.words import Source, source_of
 from medflare.errors import ConfigError
 from medflare.evaluation.extraction_predictions import PARSE_FAILURE, Link, Mention, ScoredDocument
 from medflare.extraction.examples import NER, Example, head_question, ner_example, re_examples
 from medflare.extraction.markup import TRUNCATED, Mark, Reading, outermost
 from medflare.extraction.prompts import Wording
-from medflare.extraction.source import Source, source_of
 from medflare.models.text_model import TextModel
 
 NESTED = "nested entity"
@@ -76,14 +76,18 @@ class Asker(ABC):
         """One reading for each question."""
 
     def windows(self, note: Note) -> Windowed:
-        """The windows of a note, none longer than `room`."""
+        """The windows of an annotated note to learn from, none longer than `room`."""
         return split_note(note, self.sentences, self.room, self.tokens)
+
+    def blind_windows(self, note: Note) -> Windowed:
+        """The windows of a note to extract from: its annotation has no say in where sentences end."""
+        return split_note(note, self.sentences, self.room, self.tokens, keep=())
 
     def extract(self, notes: Sequence[Note], heads: Heads = "found") -> list[Answers]:
         """Answers for each note; `heads` says of which heads modifiers are asked."""
-        windows = [(i, window) for i, note in enumerate(notes) for window in self.windows(note).windows]
+        windows = [(i, window) for i, note in enumerate(notes) for window in self.blind_windows(note).windows]
         answers = [Answers() for _ in notes]
-        examples = [ner_example(window) for _, window in windows]
+        examples = [ner_example(window, notes[i].annotated) for i, window in windows]
         places = [Place(i, example.source) for (i, _), example in zip(windows, examples, strict=True)]
         for place, reading in zip(places, self.ask(examples), strict=True):
             place.found = outermost(reading.marks)
@@ -127,7 +131,7 @@ class Asker(ABC):
     def documents(
         self, notes: Sequence[Note], site: str, adapter: Literal["generic", "personalised", "none"]
     ) -> list[ScoredDocument]:
-        """Annotated notes beside what the model says, for `evaluation.extraction_metrics`.
+        """Annotated notes with their texts beside what the model says, for a file that stays at the site.
 
         Modifiers are asked only where they can be scored: in notes that are annotated with them.
         """
@@ -188,7 +192,7 @@ def training_examples(asker: Asker, notes: Iterable[Note]) -> list[Example]:
     found: list[Example] = []
     for note in notes:
         for window in asker.windows(note).windows:
-            found += [ner_example(window)] if "ner" in note.tasks else []
+            found += [ner_example(window, note.annotated)] if "ner" in note.tasks else []
             found += re_examples(window) if "re" in note.tasks else []
     return found
 
@@ -245,4 +249,5 @@ def _scored(
         links_end_to_end=_frozen(found.links_end_to_end),
         outputs=found.outputs,
         faults={kind: count for kind, count in found.faults.items() if count},
+        text=note.text,
     )

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from medflare.cohort.words import WORD, Range, Source
 from medflare.extraction.alignment import align, normalise
-from medflare.extraction.source import WORD, Range, Source
 
 TAG = re.compile(r"<(/?)span\b([^<>]*)>", re.IGNORECASE)
 CLASS = re.compile(r"\bclass\s*=\s*[\"']?\s*([\w-]+)", re.IGNORECASE)
@@ -23,6 +23,7 @@ CUT_TAG = re.compile(r"<(?:/?span\b[^<>]*|/?sp?a?|/)\Z", re.IGNORECASE)
 LIST = re.compile(r"\[\s*[{\]]")
 UNCLOSED, STRAY, UNKNOWN = "unclosed span", "stray end", "unknown type"
 NOT_JSON, TRUNCATED = "not json", "truncated"
+MISPLACED = "modifier of another head"
 ALTERED, ABSENT, EMPTY = "altered words", "words not in text", "empty span"
 MALFORMED = frozenset({UNCLOSED, STRAY, UNKNOWN, NOT_JSON, TRUNCATED})
 """What makes an output a parse failure; the other faults concern single spans of a readable output."""

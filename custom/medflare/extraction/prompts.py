@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from medflare.cohort.inventory import ENTITY_TYPES
+from medflare.cohort.inventory import ENTITY_TYPES, MODIFIER_TYPES
 from medflare.errors import ConfigError
 from medflare.extraction.examples import NER, RE, Example
 from medflare.extraction.markup import (
+    MISPLACED,
     Reading,
     read_json,
     read_spans,
@@ -82,7 +83,7 @@ class Wording:
         marks = [example.head] if example.head is not None else []
         fields = {
             "how": HOW[self.format],
-            "names": ", ".join(ENTITY_TYPES),
+            "names": ", ".join(example.types),
             "types": _lines(example.types, html),
             "text": write_spans(example.source, marks),
             "head": example.head.label if example.head is not None else "",
@@ -95,10 +96,22 @@ class Wording:
         return write(example.source, example.answer)
 
     def read(self, output: str, example: Example) -> Reading:
-        """What a model's output says of the example's source."""
+        """What a model's output says of the example's source.
+
+        Read with the whole inventory of the task (4.4, pitfall 4); a modifier that the head cannot have is
+        left out and counted, and does not make the output malformed.
+        """
+        types = ENTITY_TYPES if example.task == NER else MODIFIER_TYPES
         if self.format == "html":
-            return read_spans(output, example.source, example.types)
-        return read_json(output, example.source, example.types, example.head)
+            reading = read_spans(output, example.source, types)
+        else:
+            reading = read_json(output, example.source, types, example.head)
+        if example.head is not None:
+            fitting = [mark for mark in reading.marks if mark.label in example.types]
+            if len(fitting) < len(reading.marks):
+                reading.faults[MISPLACED] += len(reading.marks) - len(fitting)
+            reading.marks = fitting
+        return reading
 
 
 def _fill(template: str, fields: Mapping[str, str]) -> str:

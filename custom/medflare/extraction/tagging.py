@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from medflare.cohort.words import source_of
 from medflare.extraction.examples import Example
 from medflare.extraction.extractor import Asker
 from medflare.extraction.markup import Mark, Reading, outermost
-from medflare.extraction.source import source_of
 from medflare.models.tagger import OUTSIDE, TYPES, Tagged, Tagger
 
 AROUND = 4

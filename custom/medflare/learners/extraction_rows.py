@@ -30,7 +30,7 @@ def rows_of(
         lost["entity cut by windows"] += cut.entities_cut
         lost["relation across windows"] += cut.relations_lost
         for window in cut.windows:
-            examples += [ner_example(window, losses)] if "ner" in note.tasks else []
+            examples += [ner_example(window, note.annotated, losses)] if "ner" in note.tasks else []
             examples += re_examples(window, losses) if "re" in note.tasks else []
     words = extractor.wording
     rows = extractor.model.sequences(

@@ -181,3 +181,14 @@ def test_single_sentences_lose_few_links_of_public_notes(public_data: Path, corp
             begin, end = entity.spans[0][0], entity.spans[-1][1]
             outside += not any(a <= begin and end <= b for a, b in spans)
     assert outside <= cut
+
+
+def test_without_kept_spans_the_annotation_has_no_say_in_where_sentences_end() -> None:
+    text = "Seen by St. Mary. Today no fever."
+    entity = Entity(entity_id="T1", label="problem", spans=((8, 23),))
+    note = Note(note_id="n", text=text, entities=(entity,))
+    guided, blind = split_note(note), split_note(note, keep=())
+    bare = split_note(Note(note_id="n", text=text))
+    assert [w.text for w in blind.windows] == [w.text for w in bare.windows]
+    assert len(guided.windows) < len(blind.windows)
+    assert (guided.entities_cut, blind.entities_cut) == (0, 1)

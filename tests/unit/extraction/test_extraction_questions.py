@@ -10,11 +10,11 @@ import pytest
 from medflare.cohort.inventory import ENTITY_TYPES, MODIFIERS, TYPES
 from medflare.cohort.records import Entity, Note, Relation
 from medflare.cohort.windows import Window, split_note
+from medflare.cohort.words import source_of
 from medflare.errors import ConfigError
 from medflare.extraction.examples import Losses, head_question, ner_example, re_examples
 from medflare.extraction.markup import Mark
 from medflare.extraction.prompts import DEFINITIONS, Wording, wording
-from medflare.extraction.source import source_of
 
 
 def window(text: str, *entities: tuple[str, str | tuple[int, int]], links: str = "") -> Window:
@@ -70,7 +70,7 @@ def test_identical_words_are_told_apart_by_their_offsets() -> None:
 def test_of_nested_entities_ner_takes_the_outermost_and_counts_the_rest() -> None:
     losses = Losses()
     found = window("aspirin allergy", ("drug", "aspirin"), ("problem", "aspirin allergy"))
-    assert ner_example(found, losses).answer == (Mark("problem", (0, 2)),)
+    assert ner_example(found, losses=losses).answer == (Mark("problem", (0, 2)),)
     assert losses.counts == {"nested or crossing entity": 1}
     assert {e.head for e in re_examples(found)} == {Mark("problem", (0, 2)), Mark("drug", (0, 1))}
 
@@ -94,7 +94,7 @@ def test_a_discontinuous_entity_is_marked_as_a_whole_and_counted() -> None:
     losses = Losses()
     entity = Entity(entity_id="a", label="problem", spans=((0, 4), (10, 14)))
     found = Window(note_id="n", start=0, end=14, text="left lung pain", entities=(entity,))
-    assert ner_example(found, losses).answer == (Mark("problem", (0, 3)),)
+    assert ner_example(found, losses=losses).answer == (Mark("problem", (0, 3)),)
     assert losses.counts == {"discontinuous": 1}
 
 
@@ -150,3 +150,23 @@ def test_a_backbone_may_bring_its_own_wording() -> None:
 def test_a_wording_that_cannot_ask_is_refused(given: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         wording(given)
+
+
+def test_only_annotated_types_are_asked_for_and_all_types_are_read() -> None:
+    text = "severe chest pain , given aspirin"
+    found = Window(note_id="n", start=0, end=len(text), text=text)
+    example = ner_example(found, ("problem", "severity"))
+    assert example.types == ("problem",)
+    assert "drug" not in Wording().question(example).split("### Text")[0]
+    said = 'severe chest pain , given <span class="drug">aspirin</span>'
+    assert [mark.label for mark in Wording().read(said, example).marks] == ["drug"]
+
+
+def test_a_modifier_that_its_head_cannot_have_is_left_out_and_is_no_malformed_output() -> None:
+    source = source_of("given aspirin for two days")
+    question = head_question("n", source, Mark("drug", (1, 2)))
+    said = '<span class="labvalue">given</span> aspirin <span class="duration">for two days</span>'
+    reading = Wording().read(said, question)
+    assert [mark.label for mark in reading.marks] == ["duration"]
+    assert reading.faults["modifier of another head"] == 1
+    assert not reading.failed

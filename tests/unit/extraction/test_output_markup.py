@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medflare.cohort.inventory import ENTITY_TYPES, TYPES
+from medflare.cohort.words import Source, source_of
 from medflare.extraction.markup import (
     ABSENT,
     ALTERED,
@@ -26,7 +27,6 @@ from medflare.extraction.markup import (
     write_json,
     write_spans,
 )
-from medflare.extraction.source import Source, source_of
 
 SOURCE = source_of("No chest pain, but back pain and 10 mg of morphine.")
 VOCABULARY = ["pain", "no", "Pain", "10", "<", ">", "span", "/", "class", '"', "{", "[", "é", "\\", "&"]

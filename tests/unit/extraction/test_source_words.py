@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medflare.extraction.source import source_of
+from medflare.cohort.words import source_of
 
 TEXTS = st.one_of(
     st.text(max_size=60),

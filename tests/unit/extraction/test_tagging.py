@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from medflare.cohort.inventory import ENTITY_TYPES, MODIFIER_TYPES, MODIFIERS
 from medflare.cohort.records import Note
+from medflare.cohort.words import source_of
 from medflare.extraction.examples import head_question, ner_example, re_examples
 from medflare.extraction.extractor import training_examples
 from medflare.extraction.markup import Mark, outermost
-from medflare.extraction.source import source_of
 from medflare.extraction.tagging import AROUND, TaggingExtractor, marks_of, tags_of
 from medflare.models.encoder_folder import EncoderSettings, load_encoder
 from medflare.models.tagger import TYPES, Tagger

@@ -21,7 +21,7 @@ import numpy as np
 from medflare.cohort.inventory import TYPES
 from medflare.cohort.sentences import sentences
 from medflare.cohort.synthetic.notes import generate_notes, pretraining_note_hospitals
-from medflare.extraction.source import source_of
+from medflare.cohort.words import source_of
 
 MARK = "<mark>"
 CONTROL = ("<pad>", "<s>", "</s>", "<unk>", "<ner>", "<re>", MARK, "<out>")
