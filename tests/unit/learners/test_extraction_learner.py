@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fed-MedLoRA at one site: what it declares, what a round leaves, what survives, what is lost and said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from extraction_sites import PLAN, SMALL, make, site, write_hospitals
+
+from medflare.errors import UpdateError
+from medflare.federation.wire import plan_to_json
+from medflare.federation.worker_session import Opening, Session, Work
+from medflare.learners import LEARNERS
+from medflare.learners.base import RoundPlan
+from medflare.learners.extraction import ExtractionLearner, build
+
+SECOND = RoundPlan(round=1, rounds=2, steps=2)
+
+
+@pytest.fixture(scope="module")
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_hospitals(tmp_path_factory.mktemp("notes"))
+
+
+@pytest.fixture
+def learner(notes: Path) -> ExtractionLearner:
+    return make(site(notes))
+
+
+def test_the_table_of_learners_names_it() -> None:
+    assert LEARNERS["fed_medlora"] == f"{build.__module__}:{build.__name__}"
+
+
+# ---- a round ----------------------------------------------------------------------------------------------
+
+
+def test_a_round_sends_what_was_declared_as_after_minus_received(learner: ExtractionLearner) -> None:
+    received = {n: t + 0.01 for n, t in learner.initial_shared().items()}
+    learner.load_shared(received)
+    update, facts = learner.fit(PLAN), learner.describe()
+    assert {n: tuple(t.shape) for n, t in update.delta.items()} == {
+        n: shape for n, (shape, _) in learner.shared_spec().items()
+    }
+    for name, value in learner.initial_shared().items():
+        assert torch.allclose(received[name] + update.delta[name], value, atol=1e-7)
+        assert update.delta[name].any()
+    assert facts["parameters"]["travelling"] == sum(t.numel() for t in update.delta.values())
+    assert update.examples == facts["examples"]["train"] == len(learner.train_rows)
+    assert (update.metrics["steps"], update.factor, update.sums) == (2, 1.0, {})
+    json.dumps(facts)
+
+
+def test_one_seed_gives_one_update_whatever_was_drawn_before(notes: Path) -> None:
+    updates = []
+    for drawn in (1, 2):
+        made = make(site(notes), seed=3)
+        torch.manual_seed(drawn)
+        updates.append(made.fit(PLAN).delta)
+    assert all(torch.equal(updates[0][n], updates[1][n]) for n in updates[0])
+    other = make(site(notes), seed=4).fit(PLAN).delta
+    assert any(not torch.equal(updates[0][n], other[n]) for n in other)
+
+
+@pytest.mark.parametrize("sharing", ["factors", "fedsa", "freeze_a"])
+def test_a_restarted_site_goes_on_as_if_nothing_had_happened(notes: Path, sharing: str) -> None:
+    """Nothing of the optimiser outlives a round (1.6): order and own factors are all there is to restore."""
+    whole = make(site(notes), sharing=sharing)
+    shared = whole.initial_shared()
+    whole.fit(PLAN)
+    tensors, values = whole.local_state()
+    kept = {n: t.clone() for n, t in tensors.items()}
+    whole.load_shared(shared)
+    expected = whole.fit(SECOND).delta
+    restarted = make(site(notes), sharing=sharing)
+    restarted.load_local_state(kept, json.loads(json.dumps(values)))
+    restarted.load_shared(shared)
+    found = restarted.fit(SECOND).delta
+    assert all(torch.equal(expected[n], found[n]) for n in expected)
+
+
+@pytest.mark.parametrize(
+    ("plan", "accumulate", "steps"), [(PLAN, 2, 2), (RoundPlan(round=0, rounds=1), 1, None)]
+)
+def test_steps_are_the_optimisers_and_without_them_epochs_are_whole(
+    learner: ExtractionLearner, plan: RoundPlan, accumulate: int, steps: int | None
+) -> None:
+    optimiser = learner.settings.optimiser.model_copy(update={"accumulate": accumulate})
+    learner.settings = learner.settings.model_copy(update={"optimiser": optimiser})
+    rows = learner._round_rows(plan)
+    if steps is None:
+        assert sorted(rows) == sorted([*range(len(learner.train_rows))] * 2)
+    else:
+        assert len(rows) == steps * accumulate * optimiser.batch
+
+
+# ---- what is refused --------------------------------------------------------------------------------------
+
+
+FIRST = "adapter.base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s | {"adapter.head": torch.zeros(1)}, "unexpected tensor 'adapter.head'"),
+        (lambda s: {n: t for n, t in s.items() if n != FIRST}, f"missing tensor '{FIRST}'"),
+        (lambda s: s | {FIRST: torch.zeros(3, 3)}, r"shape \(3, 3\)"),
+        (lambda s: s | {FIRST: torch.full_like(s[FIRST], torch.nan)}, "not finite"),
+        (lambda s: s | {"merged.x": torch.zeros(1)}, "settings.sharing is 'factors'. Set it to 'stack'"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(
+    learner: ExtractionLearner, change: Any, message: str
+) -> None:
+    before = learner.initial_shared()
+    with pytest.raises(UpdateError, match=message):
+        learner.load_shared(change(learner.initial_shared()))
+    assert all(torch.equal(t, before[n]) for n, t in learner.initial_shared().items())
+
+
+def test_a_rate_that_bursts_is_said(notes: Path) -> None:
+    made = make(site(notes), optimiser={"batch": 2, "lr": 1e37})
+    with pytest.raises(UpdateError, match=r"the loss is nan.*Lower settings\.optimiser\.lr"):
+        made.fit(PLAN)
+
+
+def test_a_round_that_burst_leaves_nothing_at_the_site(notes: Path, tmp_path: Path) -> None:
+    document = site(notes).model_dump(mode="json", include={"backbone", "device"})
+    cohort = {"format": "notes_jsonl", "root": str(notes / "site-1")}
+    (tmp_path / "site.yaml").write_text(yaml.safe_dump(document | {"cohort": cohort}))
+    opening = Opening(
+        method="fed_medlora",
+        settings=SMALL | {"sharing": "fedsa", "optimiser": {"batch": 2, "lr": 1e37}},
+        seed=0,
+        site="site-1",
+        site_file=str(tmp_path / "site.yaml"),
+        state_folder=str(tmp_path / "state"),
+        cache_folder=str(tmp_path / "cache"),
+        run_id="r",
+    )
+    session = Session(opening)
+    tensors, values = session.learner.local_state()
+    fit = Work(task="fit", plan=plan_to_json(PLAN), tensors=session.learner.initial_shared())
+    with pytest.raises(UpdateError, match="the loss is"):
+        session.do(fit)
+    after, values_after = session.learner.local_state()
+    assert values_after == values == {"position": 0}
+    assert all(torch.equal(t, after[n]) for n, t in tensors.items())
+    assert not session.state_file.exists()
+
+
+def test_a_site_without_training_notes_says_so(notes: Path) -> None:
+    made = make(site(notes, split={"train": 0, "val": 0.5, "test": 0.5}))
+    assert made.describe()["examples"]["train"] == 0
+    with pytest.raises(UpdateError, match=r"site 'site-1' has no training example.*cohort inspect"):
+        made.fit(PLAN)
+
+
+# ---- what is asked of notes -------------------------------------------------------------------------------
+
+
+def answers(made: ExtractionLearner) -> list[str]:
+    """The answers a site trains on, as text."""
+    tokenizer = made.model.backbone.tokenizer
+    return [tokenizer.decode(row.ids[row.start :]) for row in made.train_rows]
+
+
+def test_a_site_that_marked_entities_alone_is_asked_about_no_modifier(notes: Path) -> None:
+    both, alone = make(site(notes)), make(site(notes, tasks=["ner"]))
+    assert 0 < len(alone.train_rows) < len(both.train_rows)
+    assert set(alone.train_rows) < set(both.train_rows)
+    assert any("severity" in text or "strength" in text for text in answers(both))
+    assert not any("severity" in text or "strength" in text for text in answers(alone))
+
+
+def test_long_sentences_are_cut_into_windows_and_what_is_lost_is_counted(notes: Path) -> None:
+    whole = make(site(notes, split={"train": 1, "val": 0, "test": 0}))
+    words = whole.extractor.wording
+    around = max(len(row.ids) for row in whole.model.sequences([words.ner, words.re], ["", ""]))
+    cut = make(site(notes, split={"train": 1, "val": 0, "test": 0}), max_tokens=around + 48 + 3 * 24)
+    assert max(len(row.ids) for row in cut.train_rows) <= cut.settings.max_tokens
+    lost = cut.describe()["skipped"]
+    assert lost["relation across windows"] > whole.describe()["skipped"].get("relation across windows", 0)
+    for note in cut.notes("train"):
+        windows = cut.extractor.windows(note).windows
+        assert "".join(w.text for w in windows).split() or not note.text.strip()
+        inside = {i for w in windows for i in range(w.start, w.end)}
+        assert not "".join(c for i, c in enumerate(note.text) if i not in inside).strip()
+
+
+def test_loss_only_asks_the_model_nothing(learner: ExtractionLearner, monkeypatch: Any) -> None:
+    monkeypatch.setattr(learner.extractor, "ask", lambda examples: pytest.fail("a question was asked"))
+    plan = RoundPlan(round=0, rounds=1, hints={"loss_only": True})
+    found = {split: learner.evaluate(split, plan) for split in ("train", "val", "test")}
+    assert {tuple(metrics) for metrics in found.values()} == {("loss",)}
+    assert found["val"]["loss"] != found["test"]["loss"] > 0
+    assert learner.evaluate("val", RoundPlan(round=0, rounds=1, limit=0)) == found["val"]
+
+
+def test_an_evaluation_scores_entities_and_modifiers(learner: ExtractionLearner) -> None:
+    found = learner.evaluate("val", RoundPlan(round=0, rounds=1, limit=1))
+    assert {"loss", "ner_strict_f1", "re_gold_strict_f1", "re_e2e_strict_f1"} < set(found)
