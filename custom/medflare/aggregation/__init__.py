@@ -18,6 +18,7 @@ RULES: dict[str, str] = {
     "bulyan": "medflare.aggregation.bulyan:Bulyan",
     "factors": "medflare.aggregation.weighted_mean:WeightedMean",
     "fedadam": "medflare.aggregation.fedopt:FedAdam",
+    "fedavg": "medflare.aggregation.weighted_mean:WeightedMean",
     "fedavgm": "medflare.aggregation.fedopt:FedAvgM",
     "fedyogi": "medflare.aggregation.fedopt:FedYogi",
     "freeze_a": "medflare.aggregation.lora:FreezeA",
@@ -33,7 +34,8 @@ RULES: dict[str, str] = {
     "trimmed_mean": "medflare.aggregation.trimmed_mean:TrimmedMean",
     "weighted_mean": "medflare.aggregation.weighted_mean:WeightedMean",
 }
-"""Rule name -> `module:Class`. `factors` is FedAvg, under the name it has for LoRA in algorithms.md 1.4."""
+"""Rule name -> `module:Class`. `fedavg` is the weighted mean, and so is `factors`, its name for LoRA in
+algorithms.md 1.4."""
 
 
 def rule_class(name: str) -> type[AggregationRule]:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 from medflare.learners.base import State, Update
@@ -15,6 +17,12 @@ class AggregationRule(ABC):
     Attributes:
         needs: whether the rule works on a weighted sum alone ("sum": can be masked or encrypted) or must see
             each update in the clear ("individual").
+        sum_with: settings with which a rule that otherwise needs individual updates needs a sum alone.
+        instead: what to use where the server may see a sum only; of a rule that needs individual updates.
+        streams: whether memory is independent of the number of sites.
+        reads_sum: whether the server must read the sum to go on, where encryption leaves it unread.
+        compares: whether updates of different sites are held against each other.
+        sharing: the modes of sharing LoRA factors the rule can work with; empty for all but `stack`.
         summary: what the rule does, in one sentence for listings.
         source: paper, section of algorithms.md, resolution ids.
         outside_spec: prefixes of tensors that the rule may add to the state beside the shared ones.
@@ -22,6 +30,12 @@ class AggregationRule(ABC):
     """
 
     needs: Literal["sum", "individual"] = "sum"
+    sum_with: Mapping[str, Any] = MappingProxyType({})
+    instead: str = ""
+    streams: bool = True
+    reads_sum: bool = False
+    compares: bool = False
+    sharing: tuple[str, ...] = ()
     summary: str = ""
     source: str = ""
     outside_spec: tuple[str, ...] = ()
@@ -38,6 +52,10 @@ class AggregationRule(ABC):
     @abstractmethod
     def finish(self) -> State:
         """The new global state, in the dtypes of the old one; raises ValueError if nothing was added."""
+
+    def metrics_read(self) -> tuple[str, ...]:
+        """Names of the updates' metrics by which the rule, as it is set, weighs them."""
+        return ()
 
     def plan_hints(self) -> dict[str, Any]:
         """JSON values that the controller puts into every site's `RoundPlan.hints`."""

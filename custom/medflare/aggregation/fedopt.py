@@ -8,9 +8,10 @@ Counters and BatchNorm's running statistics are averaged, not stepped.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from medflare.aggregation.states import moved
@@ -30,10 +31,12 @@ class ServerOptimiser(WeightedMean):
         weighting: as in `WeightedMean`.
     """
 
+    reads_sum = True
+
     def __init__(
         self,
-        lr: float = 1e-2,
-        beta1: float = 0.9,
+        lr: Annotated[float, Field(gt=0)] = 1e-2,
+        beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9,
         weighting: Literal["examples", "tokens", "uniform"] = "examples",
     ) -> None:
         super().__init__(weighting)
@@ -69,8 +72,8 @@ class FedAvgM(ServerOptimiser):
 
     def __init__(
         self,
-        lr: float = 1.0,
-        beta1: float = 0.9,
+        lr: Annotated[float, Field(gt=0)] = 1.0,
+        beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9,
         weighting: Literal["examples", "tokens", "uniform"] = "examples",
     ) -> None:
         super().__init__(lr, beta1, weighting)
@@ -81,17 +84,22 @@ class FedAvgM(ServerOptimiser):
 
 
 class FedAdam(ServerOptimiser):
-    """m = β1 m + (1−β1) Δ; v = β2 v + (1−β2) Δ²; θ += η_s m/(√v + ε), without bias correction."""
+    """m = β1 m + (1−β1) Δ; v = β2 v + (1−β2) Δ²; θ += η_s m/(√v + ε), without bias correction.
+
+    Args:
+        beta2: β2, of the second moment.
+        eps: ε.
+    """
 
     summary = "FedAdam: Adam at the server on the mean update; needs only sums."
     source = "Reddi et al. 2021; algorithms.md 7.4"
 
     def __init__(
         self,
-        lr: float = 1e-2,
-        beta1: float = 0.9,
-        beta2: float = 0.99,
-        eps: float = 1e-3,
+        lr: Annotated[float, Field(gt=0)] = 1e-2,
+        beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9,
+        beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99,
+        eps: Annotated[float, Field(gt=0)] = 1e-3,
         weighting: Literal["examples", "tokens", "uniform"] = "examples",
     ) -> None:
         super().__init__(lr, beta1, weighting)

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from medflare.aggregation.states import moved
 from medflare.aggregation.weighted_mean import WeightedMean
@@ -49,13 +52,16 @@ class Influence(WeightedMean):
 
     summary = "Fed-MedLoRA+: mean weighted by examples and by the loss on validation notes."
     source = "Fed-MedLoRA+ (paper 002); algorithms.md 4.2, 10; ML-1, ML-2, ML-3, ML-4, ML-15"
+    needs: Literal["sum", "individual"] = "individual"
+    sum_with = MappingProxyType({"mode": "client"})
+    instead = 'rule_settings {"mode": "client"}: every site scores itself on shared validation notes'
 
     def __init__(
         self,
         mode: Literal["server", "client"] = "server",
-        temperature: float = 1.0,
+        temperature: Annotated[float, Field(gt=0)] = 1.0,
         use_data_size: bool = True,
-        clip: float = 2.0,
+        clip: Annotated[float, Field(gt=0, le=20)] = 2.0,
     ) -> None:
         super().__init__("examples" if use_data_size else "uniform")
         if mode not in ("server", "client"):

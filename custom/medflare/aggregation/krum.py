@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from medflare.aggregation.robust import ByzantineRule, gram_matrix, squared_distances, weighted
@@ -46,7 +48,9 @@ class Krum(ByzantineRule):
     source = "Blanchard et al. 2017; FedViT-GPT2 (paper 003); algorithms.md 5.4; VG-6 to VG-10"
     least_of_f = (2, 3)
 
-    def __init__(self, f: int = 1, allow_unsafe: bool = False, directions: bool = False) -> None:
+    def __init__(
+        self, f: Annotated[int, Field(ge=0)] = 1, allow_unsafe: bool = False, directions: bool = False
+    ) -> None:
         super().__init__(f, allow_unsafe)
         self.directions = directions
 
@@ -65,12 +69,20 @@ class Krum(ByzantineRule):
 
 
 class MultiKrum(Krum):
-    """The plain mean of the `keep` updates with the lowest scores; by default m − f − 2 of them."""
+    """The plain mean of the updates with the lowest scores.
+
+    Args:
+        keep: how many; by default m − f − 2.
+    """
 
     summary = "Multi-Krum: mean of the updates that are nearest to their neighbours."
 
     def __init__(
-        self, f: int = 1, allow_unsafe: bool = False, directions: bool = False, keep: int | None = None
+        self,
+        f: Annotated[int, Field(ge=0)] = 1,
+        allow_unsafe: bool = False,
+        directions: bool = False,
+        keep: Annotated[int, Field(ge=1)] | None = None,
     ) -> None:
         super().__init__(f, allow_unsafe, directions)
         if keep is not None and keep < 1:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import logging
 import math
 from statistics import median
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.states import moved, zeros
@@ -19,7 +21,7 @@ class LossFedAvg(AggregationRule):
     """w_k = ω n_k/D + (1−ω) × loss term, D = Σ n_j.
 
     Args:
-        omega: ω.
+        omega: ω, the share of the examples in a weight; the rest is the losses'.
         loss_weight: "normalised": the loss terms (1/ℓ_k) / Σ(1/ℓ_j), so that ω means what it says; "raw":
             1/ℓ_k and then all w_k over their sum, as in the paper (VG-2).
         loss_metric: the metric of an update that holds ℓ_k, the loss of the trained model on the site's own
@@ -30,15 +32,16 @@ class LossFedAvg(AggregationRule):
     """
 
     needs = "individual"
+    instead = "rule 'weighted_mean', or rule 'influence' with rule_settings {\"mode\": \"client\"}"
     summary = "L-FedAvg: mean weighted by examples and by the inverse of the sites' validation losses."
     source = "FedViT-GPT2 (paper 003); algorithms.md 5.3; VG-2 to VG-5"
 
     def __init__(
         self,
-        omega: float = 0.5,
+        omega: Annotated[float, Field(ge=0, le=1)] = 0.5,
         loss_weight: Literal["normalised", "raw"] = "normalised",
         loss_metric: str = "val_loss",
-        floor: float = 1e-3,
+        floor: Annotated[float, Field(gt=0)] = 1e-3,
     ) -> None:
         if not 0 <= omega <= 1:
             raise ValueError(f"omega is {omega}; expected 0 (losses alone) to 1 (examples alone).")
@@ -47,6 +50,9 @@ class LossFedAvg(AggregationRule):
         if not 0 < floor < math.inf:
             raise ValueError(f"floor is {floor}; expected a positive loss.")
         self.omega, self.loss_weight, self.loss_metric, self.floor = omega, loss_weight, loss_metric, floor
+
+    def metrics_read(self) -> tuple[str, ...]:
+        return (self.loss_metric,)
 
     def begin(self, global_state: State) -> None:
         self._global = global_state

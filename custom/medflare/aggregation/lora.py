@@ -46,7 +46,7 @@ def stems(names: Iterable[str]) -> list[str]:
         missing = B if alone[0] + A in names else A
         raise ConfigError(
             f"{len(alone)} LoRA factors are shared without their partner, for instance '{alone[0]}' without "
-            f"'{missing[1:]}'. Set `sharing: both` in the job's settings, or take rule 'weighted_mean'."
+            f"'{missing[1:]}'. Set `sharing: factors` in the job's settings, or take rule 'weighted_mean'."
         )
     return sorted(found)
 
@@ -82,6 +82,7 @@ class FreezeA(WeightedMean):
 
     summary = "LoRA with A fixed at all sites: the mean of the B factors, exact; needs only sums."
     source = "FFA-LoRA (Sun et al. 2024); algorithms.md 1.4 `freeze_a`, 10; ML-9"
+    sharing = ("freeze_a",)
 
     def begin(self, global_state: State) -> None:
         shared = [name for name in global_state if name.endswith(A)]
@@ -97,6 +98,8 @@ class _PairRule(WeightedMean):
     """Keeps each site's pairs until the end of the round; tensors that are no LoRA factor are averaged."""
 
     needs: Literal["sum", "individual"] = "individual"
+    instead = "rule 'freeze_a' with settings.sharing 'freeze_a', which is exact too"
+    streams = False
 
     def begin(self, global_state: State) -> None:
         self._stems = stems(name for name in global_state if not name.startswith(MERGED))
@@ -142,6 +145,7 @@ class LoraStack(_PairRule):
     summary = "LoRA, exact: factors side by side, merged into the base weights; sites restart from B = 0."
     source = "FLoRA (Wang et al. 2024); algorithms.md 1.4 `stack`; ML-9"
     outside_spec = (MERGED,)
+    sharing = ("stack",)
 
     def begin(self, global_state: State) -> None:
         super().begin(global_state)
@@ -175,6 +179,7 @@ class LoraProductSvd(_PairRule):
 
     summary = "LoRA: best rank-ρ approximation of the weighted mean of the products."
     source = "Eckart and Young 1936; algorithms.md 1.4 `product_svd`; ML-9"
+    sharing = ("factors",)
 
     def begin(self, global_state: State) -> None:
         super().begin(global_state)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from medflare.aggregation.base import AggregationRule
@@ -74,6 +75,9 @@ class RobustRule(AggregationRule):
     """Collects a round's updates; `combine` makes one of them."""
 
     needs = "individual"
+    instead = "rule 'weighted_mean', which a hostile site can mislead within the limits the sites set"
+    streams = False
+    compares = True
 
     def begin(self, global_state: State) -> None:
         self._global, self._updates = global_state, dict[str, Update]()
@@ -116,13 +120,18 @@ class ByzantineRule(RobustRule):
     least_of_f: tuple[int, int] = (0, 1)
     """(a, b): the guarantee needs a·f + b sites."""
 
-    def __init__(self, f: int = 1, allow_unsafe: bool = False) -> None:
+    @property
+    def least(self) -> int:
+        """Accepted updates that the guarantee needs."""
+        return self.least_of_f[0] * self.f + self.least_of_f[1]
+
+    def __init__(self, f: Annotated[int, Field(ge=0)] = 1, allow_unsafe: bool = False) -> None:
         if isinstance(f, bool) or not isinstance(f, int) or f < 0:
             raise ValueError(f"f is {f!r}; expected the number of hostile sites to withstand, 0 or more.")
         self.f, self.allow_unsafe = f, allow_unsafe
 
     def finish(self) -> State:
-        sites, least = len(self._updates), self.least_of_f[0] * self.f + self.least_of_f[1]
+        sites, least = len(self._updates), self.least
         if 0 < sites < least:
             self._unsafe(sites, least)
         new = super().finish()

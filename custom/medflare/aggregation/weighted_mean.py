@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.states import moved, zeros
@@ -22,15 +24,17 @@ class WeightedMean(AggregationRule):
     """
 
     summary = "FedAvg: mean of the updates, weighted by training examples."
-    source = "McMahan et al. 2017; algorithms.md 1.1, 1.2, 7.1; ML-1, ML-2, MRG-17"
+    source = "McMahan et al. 2017; algorithms.md 1.1, 1.2, 7.1; ML-1, ML-2, MRG-17, VG-1"
 
     def __init__(
         self,
         weighting: Literal["examples", "tokens", "uniform"] = "examples",
-        most_tokens: int = 8192,
+        most_tokens: Annotated[int, Field(ge=1)] = 8192,
     ) -> None:
         if weighting not in ("examples", "tokens", "uniform"):
             raise ValueError(f"weighting is '{weighting}'; expected 'examples', 'tokens' or 'uniform'.")
+        if not most_tokens >= 1:
+            raise ValueError(f"most_tokens is {most_tokens}; expected 1 or more.")
         self.weighting, self.most_tokens = weighting, most_tokens
         self._global: State = {}
         self._sum: State = {}
@@ -49,6 +53,9 @@ class WeightedMean(AggregationRule):
         if not 1 <= tokens <= most:
             raise UpdateError(f"metric 'tokens' of '{site}' is {tokens:g}; weighting needs 1 to {most}.")
         return tokens
+
+    def metrics_read(self) -> tuple[str, ...]:
+        return ("tokens",) if self.weighting == "tokens" else ()
 
     def begin(self, global_state: State) -> None:
         self._global, self._weights, self._sum = global_state, {}, zeros(global_state)

@@ -83,6 +83,7 @@ def scored() -> AggregationRule:
 CASES = {
     "weighted_mean": Case(make=rule("weighted_mean"), slow=slow.weighted_mean),
     "weighted_mean, tokens": Case(make=rule("weighted_mean", weighting="tokens"), slow=slow.weighted_mean),
+    "fedavg": Case(make=rule("fedavg"), slow=slow.weighted_mean),
     "factors": Case(make=rule("factors"), slow=slow.weighted_mean),
     "freeze_a": Case(make=rule("freeze_a"), slow=slow.weighted_mean, names=(B, "norm.weight")),
     "lora_stack": Case(make=rule("lora_stack"), slow=slow.weighted_mean, view=product),
