@@ -19,7 +19,7 @@ from typing import Any
 from medflare.aggregation import make_rule
 from medflare.config import Settings, parse
 from medflare.errors import ConfigError
-from medflare.federation import wire
+from medflare.federation import combinations, wire
 from medflare.federation.aggregator import ValidatingAggregator
 from medflare.federation.allow_list import allowed_classes, class_path
 from medflare.federation.controllers.rounds import RoundsController
@@ -209,11 +209,26 @@ def check(job: Job) -> None:
     )
     _collect(problems, lambda: check_settings(job.method, job.settings))
     unknown = sorted(set(job.aggregation) - set(AGGREGATION))
+    if not problems:
+        problems += [f"{job.title}: {what}" for what in _combination(job)]
     problems += [f"aggregator: no such setting '{key}'. Valid: {', '.join(AGGREGATION)}." for key in unknown]
     for name, content in job.files().items():
         problems += [f"{job.title}/{name}: {what}" for what in traps(content)]
     if problems:
         raise ConfigError("\n".join(problems))
+
+
+def _combination(job: Job) -> list[str]:
+    """Why rule, method and codec of a job, each sound by itself, cannot work together."""
+    rounds = RoundsSettings.model_validate({"job": job.title, **job.controller})
+    return combinations.problems(
+        job.aggregation.get("rule", ""),
+        job.method,
+        job.settings,
+        rounds.uplink,
+        rule_settings=job.aggregation.get("rule_settings", {}),
+        sites=job.n_clients,
+    )
 
 
 def check_settings(method: str, settings: Mapping[str, Any]) -> None:

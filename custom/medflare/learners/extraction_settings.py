@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from medflare.config import Settings
+from medflare.learners.facts import MethodFacts
 from medflare.learners.presets import resolve_settings
 from medflare.models.adapters import LoraSettings
 
@@ -63,6 +64,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "stack": {"sharing": "stack"},
 }
 """Named combinations: the method, and FedSA-LoRA (7.8)."""
+
+FACTS = MethodFacts(
+    summary="Fed-MedLoRA: LoRA on a frozen language model that marks entities and modifiers in notes.",
+    source="Fed-MedLoRA (paper 002); algorithms.md 4; ML-1 to ML-15",
+    metrics=("loss", "steps", "tokens", "seconds"),
+    lora=True,
+    scored=True,
+)
 
 
 def resolve(given: Mapping[str, Any]) -> ExtractionSettings:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from medflare.config import Settings
+from medflare.learners.facts import MethodFacts
 from medflare.learners.memory_bank import BankMode
 from medflare.learners.presets import resolve_settings
 from medflare.models.report_generator import DecodingSettings, ModelSettings
@@ -75,6 +76,11 @@ class FedMRGSettings(Settings):
         """Whether L_hcl is computed: it moves nothing but the encoder."""
         return self.contrastive and self.encoder_lr_scale > 0
 
+    @property
+    def sends_sums(self) -> bool:
+        """Whether updates carry declared sums: those of the memory bank."""
+        return self.bank in ("prototypes", "raw")
+
     @model_validator(mode="after")
     def _prompts_need_the_head(self) -> FedMRGSettings:
         if self.model.prompts and not self.classification:
@@ -101,6 +107,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 """Table IV's ablations and Fed-LoRA (7.7). `without_prompts` drops the diagnosis branch as a whole, since
 nothing else reads it."""
+
+FACTS = MethodFacts(
+    summary="FedMRG: radiographs to reports; a shared encoder and adapter, and an adapter that stays.",
+    source="FedMRG (paper 000); algorithms.md 2; MRG-1 to MRG-19",
+    metrics=("loss", "steps", "seconds"),
+    lora=True,
+)
 
 
 def resolve(given: Mapping[str, Any]) -> FedMRGSettings:

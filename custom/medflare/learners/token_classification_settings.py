@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from medflare.config import Settings
+from medflare.learners.facts import MethodFacts
 from medflare.learners.presets import resolve_settings
 from medflare.models.encoder_folder import EncoderSettings
 
@@ -54,6 +55,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "frozen_words": {"freeze_words": True},
 }
 """Named combinations: the paper's text, and its released configuration."""
+
+FACTS = MethodFacts(
+    summary="Fed-MedLoRA's encoder baseline: entities and modifiers by token classification, all weights.",
+    source="Bio_ClinicalBERT baseline (paper 002); algorithms.md 4.5; ML-6",
+    metrics=("loss", "steps", "words", "seconds"),
+    scored=True,
+)
 
 
 def resolve(given: Mapping[str, Any]) -> TaggerSettings:
