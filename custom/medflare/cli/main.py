@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import typer
 
-from medflare.cli import cohort, extract, reports, run
+from medflare.cli import cohort, extract, listings, reports, run
 from medflare.version import __version__
 
 app = typer.Typer(
@@ -26,6 +26,8 @@ app.command("evaluate")(reports.evaluate)
 app.command("generate")(reports.generate)
 app.command("extract")(extract.extract)
 app.command("page")(reports.page)
+app.command("rules")(listings.rules)
+app.command("methods")(listings.methods)
 
 
 def _version(asked: bool) -> None:

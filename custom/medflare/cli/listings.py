@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`medflare rules | methods`: what a job can name, from what the code says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from medflare.cli.output import JSON_OPTION, plain_errors, print_json
+
+
+@plain_errors
+def rules(
+    markdown: bool = typer.Option(False, "--markdown", help="Print docs/rules.md, with the combinations."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Lists the aggregation rules: what each needs, does, takes as settings, and where it is from.
+
+    [bold]Example[/bold]: medflare rules --json
+    """
+    from medflare.aggregation import RULES
+    from medflare.aggregation.facts import rule_facts
+    from medflare.federation.rules_page import page
+
+    if markdown:
+        typer.echo(page(), nl=False)
+        return
+    found = [rule_facts(name) for name in sorted(RULES)]
+    if as_json:
+        print_json([asdict(rule) for rule in found])
+        return
+    rows = [
+        (r.name, r.needs, "yes" if r.streams else "no", r.summary, ", ".join(s.name for s in r.settings))
+        for r in found
+    ]
+    _show("aggregation rules", ("rule", "needs", "streams", "what it does", "rule_settings"), rows)
+
+
+@plain_errors
+def methods(
+    jobs: Path = typer.Option(Path("jobs"), "--jobs", help="Folder of job folders, to say which use what."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Lists the methods: what each reads and trains, its variants, the rules that fit, and the jobs.
+
+    [bold]Example[/bold]: medflare methods --json
+    """
+    found = method_listing(jobs)
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (m["name"], m["reads"], m["summary"], ", ".join(m["variants"]), ", ".join(m["jobs"])) for m in found
+    ]
+    _show("methods", ("method", "reads", "what it does", "variants", "jobs"), rows)
+
+
+def method_listing(jobs: Path) -> list[dict[str, Any]]:
+    """Facts of every method, JSON types; each variant with the settings it changes and the rules that fit."""
+    from medflare.aggregation.facts import source_of
+    from medflare.learners import LEARNERS, reads
+    from medflare.learners.facts import method_facts, variants
+
+    used = _jobs(jobs)
+    out = []
+    for name in sorted(LEARNERS):
+        facts = method_facts(name)
+        out.append(
+            {
+                "name": name,
+                "reads": reads(name),
+                "summary": facts.summary,
+                "source": asdict(source_of(facts.source)),
+                "metrics": facts.metrics,
+                "variants": {
+                    variant: {"changes": changes, "rules": _fitting(name, variant)}
+                    for variant, changes in variants(name).items()
+                },
+                "jobs": used.get(name, []),
+            }
+        )
+    return out
+
+
+def _fitting(method: str, variant: str) -> list[str]:
+    """Rules that work with a variant in the clear; `influence (client)` is influence with mode client."""
+    from medflare.federation.combinations import problems
+    from medflare.federation.rules_page import rule_choices
+
+    settings = {"variant": variant}
+    return [
+        row
+        for row, (rule, given) in rule_choices().items()
+        if not problems(rule, method, settings, "bfloat16", rule_settings=given)
+    ]
+
+
+def _jobs(folder: Path) -> dict[str, list[str]]:
+    """Method -> names of the job folders in `folder` that use it."""
+    from medflare.federation.recipes import read_job
+
+    used: dict[str, list[str]] = {}
+    for meta in sorted(folder.glob("*/meta.json")):
+        used.setdefault(read_job(meta.parent).method, []).append(meta.parent.name)
+    return used
+
+
+def _show(title: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*head, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
