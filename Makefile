@@ -52,7 +52,7 @@ study-corpora: $(VENV)/.installed
 	$(BIN)/python benchmarks/study_corpora.py --out studies/corpora
 
 embedded-notes: $(VENV)/.installed
-	$(BIN)/python -m medflare.models.embedded.build_notes $(if $(NOTES),--notes $(NOTES)) $(if $(IE),--ie $(IE))
+	$(BIN)/python -m medflare.extraction.build_notes_decoder $(if $(NOTES),--notes $(NOTES)) $(if $(IE),--ie $(IE))
 
 embedded: $(VENV)/.installed
 	$(BIN)/python -m medflare.models.embedded.build $(if $(NOTES),--notes $(NOTES))

@@ -27,6 +27,12 @@ from medflare.models.text_model import TextModel
 NESTED = "nested entity"
 MARKUP = 48
 """Tokens that an answer may take besides twice its text; short texts need them for their marks."""
+END = 8
+MARKS = {
+    "html": ('<span class="reference_range">', "</span>"),
+    "json": ('{"entity": "reference_range", "text": "', '"}, '),
+}
+"""What an answer adds for one mark; its budget allows for a mark on every second word."""
 LEAST = 16
 """Tokens of text below which a window is of no use."""
 Heads = Literal["none", "found", "gold", "both"]
@@ -162,6 +168,7 @@ class Extractor(Asker):
                 f"max_tokens is {longest}, but a question alone takes up to {around} tokens and an answer "
                 f"twice its text and {MARKUP}. Set max_tokens to {around + MARKUP + 3 * LEAST} or more."
             )
+        self.mark = sum(self._lengths(list(MARKS[wording.format])))
         super().__init__(sentences, room)
 
     def tokens(self, text: str) -> int:
@@ -176,7 +183,11 @@ class Extractor(Asker):
         if not examples:
             return []
         questions = [self.wording.question(example) for example in examples]
-        budgets = [2 * n + MARKUP for n in self._lengths([example.source.text for example in examples])]
+        sizes = self._lengths([example.source.text for example in examples])
+        budgets = [
+            size + END + self.mark * ((len(example.source.words) + 1) // 2)
+            for size, example in zip(sizes, examples, strict=True)
+        ]
         readings = []
         written = self.model.answer(questions, budgets, self.batch)
         for example, answer in zip(examples, written, strict=True):

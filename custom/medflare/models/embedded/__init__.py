@@ -2,8 +2,8 @@
 """The small weights that ship with the product, and the script that made them (build.py).
 
 `decoder/` is a Hugging Face folder of a small Llama-style decoder of chest X-ray reports, `notes_decoder/`
-one of clinical notes (build_notes.py), `encoder/` holds a small radiograph encoder. They are for
-demonstrations, tests and studies on synthetic hospitals; none is for clinical use. Each has a model card.
+one of clinical notes (extraction/build_notes_decoder.py), `encoder/` holds a small radiograph encoder. They
+are for demonstrations, tests and studies on synthetic hospitals; none is for clinical use. Each has a card.
 """
 
 from __future__ import annotations

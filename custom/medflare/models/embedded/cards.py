@@ -59,12 +59,13 @@ information extraction. **Not for clinical use**, and no substitute for a real l
   MTSamples (CC0), MACCROBAT and Chia (CC BY 4.0), PHEE (MIT), training parts only. MTSamples notes that the
   study of real corpora tests on may be among the text, as they are in any large language model's.
 * It started with a copying circuit (`induction.py`) and practised four exercises: writing on, copying, copying
-  without marks, and setting marks of **random** types where the prompt says. What an entity is, it was never told.
-* {steps} steps, {tokens:,} tokens. On held-out synthetic hospitals: {copy_accuracy:.1%} of tokens right in copies,
+  without marks, and setting marks of random types where the prompt says. Then a short instruction tuning among
+  these: {questions:,} of Fed-MedLoRA's questions about notes of the pretraining hospitals, with their answers.
+* {steps} and {tuning} steps, {tokens:,} tokens. On held-out synthetic hospitals: {copy_accuracy:.1%} of tokens right in copies,
   {mark_accuracy:.1%} in markings; perplexity {perplexity}.
 * Format: `<s><ner>` or `<re>`, the words of the text joined by spaces, `<out>`, the words with marks, `</s>`. Each mark
   (`<span class="problem">` ...) is one token.
-* Made by `python -m medflare.models.embedded.build_notes --ie <folder> --notes <mtsamples_raw.jsonl>`, with the
+* Made by `python -m medflare.extraction.build_notes_decoder --ie <folder> --notes <mtsamples_raw.jsonl>`, with the
   generator of synthetic notes as it was before its last corrections of wording.
 """
 

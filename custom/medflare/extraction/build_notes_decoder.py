@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the embedded notes decoder: `python -m medflare.models.embedded.build_notes --ie <folder> ...`.
+"""Makes the embedded notes decoder: `python -m medflare.extraction.build_notes_decoder --ie <folder> ...`.
 
 About half an hour on one core. Numbers may differ in the last digits between processors.
 """
@@ -18,10 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from medflare.models.backbone import autocast, resolve_precision
-from medflare.models.embedded.cards import write_cards
-from medflare.models.embedded.induction import start_copying
-from medflare.models.embedded.notes_corpus import (
+from medflare.extraction.notes_corpus import (
     CLOSE,
     CONTROL,
     LONGEST,
@@ -29,11 +26,17 @@ from medflare.models.embedded.notes_corpus import (
     WORDING,
     Exercises,
     public_sentences,
+    questions,
     synthetic_sentences,
 )
+from medflare.models.backbone import autocast, resolve_precision
+from medflare.models.embedded.cards import write_cards
+from medflare.models.embedded.induction import start_copying
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "models" / "embedded"
 VOCABULARY, RATE, IGNORED = 4096, 2e-3, -100
+ASKED = 0.3
+"""Share of questions in the instruction tuning."""
 HOSPITALS, NOTES = 300, 12  # the first eight hospitals are held out
 
 Pair = tuple[list[int], list[int]]
@@ -89,8 +92,14 @@ def new_decoder(vocabulary: int) -> Any:
     return model
 
 
-def pretrain(steps: int, corpora: Path | None, note_file: Path | None, seed: int = 0, batch: int = 24) -> Any:
-    """Trains tokenizer and decoder, writes `notes_decoder/`, returns what the model card states."""
+def pretrain(
+    steps: int, tuning: int, corpora: Path | None, note_file: Path | None, seed: int = 0, batch: int = 24
+) -> Any:
+    """Trains tokenizer and decoder, writes `notes_decoder/`, returns what the model card states.
+
+    Args:
+        tuning: further steps in which ASKED of the exercises are questions.
+    """
     torch.manual_seed(seed)
     held, synthetic = _parted(synthetic_sentences(HOSPITALS, NOTES))
     texts = synthetic + public_sentences(corpora, note_file)
@@ -100,11 +109,23 @@ def pretrain(steps: int, corpora: Path | None, note_file: Path | None, seed: int
     ]
     exercises = Exercises(tokenizer, rows, np.random.default_rng(seed))
     model = new_decoder(len(tokenizer))
-    optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.05, betas=(0.9, 0.98))
+    tokens = _train(model, exercises, steps, RATE, batch)
+    exercises.asked, exercises.share_asked = _tokenised(tokenizer, questions(HOSPITALS, 2, skip=8)), ASKED
+    tokens += _train(model, exercises, tuning, RATE / 2, batch)
+    facts = {"steps": steps, "tuning": tuning, "tokens": tokens, "parameters": model.num_parameters()}
+    facts |= {"texts": len(rows), "questions": len(exercises.asked)}
+    facts |= _tests(model, Exercises(tokenizer, _rows(tokenizer, held), np.random.default_rng(1)))
+    _write(model, tokenizer)
+    return facts
+
+
+def _train(model: Any, exercises: Exercises, steps: int, rate: float, batch: int) -> int:
+    """AdamW with one cosine over `steps`; the tokens seen."""
+    optimiser = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.05, betas=(0.9, 0.98))
     precision, tokens, stream = resolve_precision("auto", "cpu"), 0, _stream(exercises, batch)
     for step in range(1, steps + 1):
         for group in optimiser.param_groups:
-            group["lr"] = RATE * min(1.0, step / 100) * 0.5 * (1 + math.cos(math.pi * step / steps))
+            group["lr"] = rate * min(1.0, step / 100) * 0.5 * (1 + math.cos(math.pi * step / steps))
         ids, targets = next(stream)
         with autocast(precision, "cpu"):
             scores, wanted = _scores(model, ids, targets)
@@ -118,10 +139,16 @@ def pretrain(steps: int, corpora: Path | None, note_file: Path | None, seed: int
             print(
                 f"step {step} loss {loss.item():.3f} tokens {tokens} {_tests(model, exercises)}", flush=True
             )
-    facts = {"steps": steps, "tokens": tokens, "parameters": model.num_parameters(), "texts": len(rows)}
-    facts |= _tests(model, Exercises(tokenizer, _rows(tokenizer, held), np.random.default_rng(1)))
-    _write(model, tokenizer)
-    return facts
+    return tokens
+
+
+def _tokenised(tokenizer: Any, pairs: list[tuple[str, str]]) -> list[Pair]:
+    """Questions after the begin mark, answers with the end mark; long ones left out."""
+    heads = tokenizer([prompt for prompt, _ in pairs], add_special_tokens=False)["input_ids"]
+    tails = tokenizer([answer for _, answer in pairs], add_special_tokens=False)["input_ids"]
+    begin, end = tokenizer.bos_token_id, tokenizer.eos_token_id
+    whole = [([begin, *head], [*tail, end]) for head, tail in zip(heads, tails, strict=True)]
+    return [pair for pair in whole if len(pair[0]) <= LONGEST]
 
 
 def _parted(sentences: list[str]) -> tuple[list[str], list[str]]:
@@ -186,9 +213,10 @@ def main() -> None:
     )
     parser.add_argument("--ie", type=Path, help="folder with maccrobat, chia and phee")
     parser.add_argument("--notes", type=Path, help="JSONL of CC0 notes with a 'text' key (MTSamples)")
-    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--tuning", type=int, default=1200, help="further steps with questions among them")
     given = parser.parse_args()
-    facts = pretrain(given.steps, given.ie, given.notes)
+    facts = pretrain(given.steps, given.tuning, given.ie, given.notes)
     record = HERE / "facts.json"
     whole = (json.loads(record.read_text()) if record.is_file() else {}) | {"notes_decoder": facts}
     record.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")

@@ -3,15 +3,18 @@
 
 Sentences of synthetic notes from hospitals no experiment uses, and of public sets (MTSamples CC0; MACCROBAT
 and Chia CC BY 4.0; PHEE MIT; training parts only, text without annotation). Exercises: write on (a language
-model), copy, copy without the marks, and put marks of random types around phrases that the prompt lists. What
-an entity is, is never taught: types are drawn at random.
+model), copy, copy without the marks, and put marks of random types around phrases that the prompt lists.
+
+At the end a short instruction tuning among these: the questions of Fed-MedLoRA about notes of the same other
+hospitals, which know two thirds of the lexicon. So the model knows what is asked, as the instruction-tuned
+models of the paper do, and still has a hospital's words and habits to learn.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,10 @@ import numpy as np
 from medflare.cohort.inventory import TYPES
 from medflare.cohort.sentences import sentences
 from medflare.cohort.synthetic.notes import generate_notes, pretraining_note_hospitals
+from medflare.cohort.windows import split_note
 from medflare.cohort.words import source_of
+from medflare.extraction.examples import ner_example, re_examples
+from medflare.extraction.prompts import wording
 
 MARK = "<mark>"
 CONTROL = ("<pad>", "<s>", "</s>", "<unk>", "<ner>", "<re>", MARK, "<out>")
@@ -58,11 +64,25 @@ def _shown(text: str) -> Iterator[str]:
             yield " ".join(words)
 
 
+def questions(hospitals: int, notes: int, skip: int = 0) -> list[tuple[str, str]]:
+    """(prompt, answer) texts about notes of pretraining hospitals, from the `skip`-th hospital on."""
+    words = wording(WORDING["extraction"])
+    found = []
+    for profile in islice(pretraining_note_hospitals(hospitals), skip, hospitals):
+        for note in generate_notes(profile, notes):
+            for window in split_note(note).windows:
+                found += [
+                    (words.question(e), words.answer(e)) for e in (ner_example(window), *re_examples(window))
+                ]
+    return found
+
+
 @dataclass
 class Exercises:
     """Draws exercises as (prompt, answer) token ids.
 
     share_lm, share_copy, share_noise: of plain text, of copies, of copies of random tokens; the rest marks.
+    asked, share_asked: questions with their answers, and their share of all exercises.
     """
 
     tokenizer: Any
@@ -71,6 +91,8 @@ class Exercises:
     share_lm: float = 0.25
     share_copy: float = 0.2
     share_noise: float = 0.1
+    asked: list[tuple[list[int], list[int]]] = field(default_factory=list)
+    share_asked: float = 0.0
 
     def __post_init__(self) -> None:
         one = self.tokenizer.convert_tokens_to_ids
@@ -81,6 +103,8 @@ class Exercises:
 
     def draw(self) -> tuple[list[int], list[int]]:
         """One exercise."""
+        if self.rng.random() < self.share_asked:
+            return self.asked[self.rng.integers(len(self.asked))]
         kind = self.rng.random()
         if kind < self.share_lm:
             return [self.begin], [*self._text(), self.end]
