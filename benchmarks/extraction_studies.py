@@ -60,7 +60,7 @@ class Budget:
         if learner == "token_classification":
             return {"local_epochs": self.epochs * ENCODER_EPOCHS}
         job = read_job(Path(__file__).parents[1] / "jobs" / "fed_medlora")
-        return dict(job.settings) | {"local_epochs": self.epochs, "eval_limit": 0, "eval_batch": 192}
+        return dict(job.settings) | {"local_epochs": self.epochs, "eval_limit": 0, "eval_batch": 96}
 
 
 ENCODER_EPOCHS = 5

@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("studies/fed_medlora"))
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=1, help="passes of a site in a round")
     parser.add_argument("--train", type=int, default=20, help="training notes of a site")
     parser.add_argument("--test", type=int, default=12, help="test notes of a site")
