@@ -14,10 +14,11 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     """Counts, labels and skips of one cohort."""
     console = Console()
     facts = Table(title=str(summary["name"]) or None, show_header=False, title_justify="left")
-    for key in ("patients", "studies", "images", "notes"):
+    present = [key for key in ("patients", "studies", "images", "notes") if summary[key]]
+    for key in present:
         facts.add_row(key, str(summary[key]))
     for split, counts in summary["splits"].items():
-        facts.add_row(f"  {split}", ", ".join(f"{value} {key}" for key, value in counts.items()))
+        facts.add_row(f"  {split}", ", ".join(f"{counts[key]} {key}" for key in present))
     for key in ("entities", "relations", "sex", "words"):
         if summary[key]:
             facts.add_row(key, _listed(summary[key]))

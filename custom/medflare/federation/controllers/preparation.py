@@ -38,6 +38,17 @@ def agree(
     return wire.spec_from_json(first["shared"]), wire.spec_from_json(first["sums"]), examples
 
 
+def require_shared_notes(facts: Mapping[str, Mapping[str, Any]]) -> None:
+    """RunError that names the sites without validation notes, for rules by which sites weigh themselves."""
+    without = sorted(set(facts) - set(_shared_notes(facts, sorted(facts))))
+    if without:
+        raise RunError(
+            f"the rule has every site weigh its own update by shared validation notes, and "
+            f"{', '.join(without)} named none. Name them under 'validation' in site.yaml (format and root, as "
+            'under \'cohort\'), the same at all sites, or set rule_settings: {"mode": "server"}.'
+        )
+
+
 def _shared_notes(facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> dict[str, str]:
     """site -> how many validation notes it has and their digest, of the sites that name any."""
     told = {site: facts[site]["describe"].get("validation") for site in sites}

@@ -21,7 +21,7 @@ from medflare.federation.compression import decompress
 from medflare.federation.controllers.bookkeeping import RunBook, add_traffic, finite, weighted_means
 from medflare.federation.controllers.exchange import Exchange, Limits, OnReply, OnSettled, Outcome
 from medflare.federation.controllers.keeping import Keeper
-from medflare.federation.controllers.preparation import agree
+from medflare.federation.controllers.preparation import agree, require_shared_notes
 from medflare.federation.controllers.settings import RoundsSettings
 from medflare.federation.engine import Client, Controller, FLContext, Shareable, Signal
 from medflare.federation.messages import EVALUATE, FINISH, FIT, INITIALISE, PREPARE, Reply, Request
@@ -121,6 +121,8 @@ class RoundsController(Controller):
         for site, reason in outcome.absent.items():
             self.roster.exclude(site, f"prepare failed: {reason}")
         shared, sums, self.examples = agree(outcome.facts, self.roster.sites)
+        if "influence" in self.aggregator.rule.plan_hints():
+            require_shared_notes(outcome.facts)
         train = {site: counts.get("train", 0) for site, counts in self.examples.items()}
         self.aggregator.expect(shared, sums, train)
         self.keeper.expect(outcome.facts, shared)

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sites that weigh themselves must all have notes to do it by, before round 1."""
+
+import pytest
+
+from medflare.errors import RunError
+from medflare.federation.controllers.preparation import require_shared_notes
+
+
+def facts(**digests: str | None) -> dict[str, dict[str, dict[str, object]]]:
+    return {
+        site: {"describe": {"validation": {"notes": 5, "sha256": digest}} if digest else {"validation": None}}
+        for site, digest in digests.items()
+    }
+
+
+def test_sites_with_notes_may_begin() -> None:
+    require_shared_notes(facts(a="0" * 64, b="0" * 64))
+
+
+def test_sites_without_notes_are_named_with_what_to_do() -> None:
+    with pytest.raises(RunError, match="b, c named none.*'validation' in site.yaml"):
+        require_shared_notes(facts(a="0" * 64, b=None, c=None))
