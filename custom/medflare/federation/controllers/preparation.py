@@ -44,7 +44,7 @@ def require_shared_notes(facts: Mapping[str, Mapping[str, Any]]) -> None:
     if without:
         raise RunError(
             f"the rule has every site weigh its own update by shared validation notes, and "
-            f"{', '.join(without)} named none. Name them under 'validation' in site.yaml (format and root, as "
+            f"{', '.join(without)} named none. Name them under 'validation' in site.yaml (format, root, as "
             'under \'cohort\'), the same at all sites, or set rule_settings: {"mode": "server"}.'
         )
 
