@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from medflare.aggregation.states import moved
+from medflare.aggregation.states import settled
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.errors import UpdateError
 from medflare.learners.base import State
@@ -51,7 +51,7 @@ class ServerOptimiser(WeightedMean):
         for name, mean in change.items():
             if self._global[name].is_floating_point() and not name.endswith(BUFFERS):
                 change[name] = self.step(name, mean)
-        return moved(self._global, change)
+        return settled(self._global, change)
 
     @abstractmethod
     def step(self, name: str, mean: Tensor) -> Tensor:

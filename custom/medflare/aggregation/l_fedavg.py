@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from medflare.aggregation.base import AggregationRule
-from medflare.aggregation.states import moved, zeros
+from medflare.aggregation.states import add_scaled, settled, zeros
 from medflare.learners.base import State, Update
 
 _log = logging.getLogger(__name__)
@@ -56,24 +56,26 @@ class LossFedAvg(AggregationRule):
 
     def begin(self, global_state: State) -> None:
         self._global = global_state
-        self._by_data, self._by_loss, self._replaced = (zeros(global_state) for _ in range(3))
+        self._by_data, self._by_loss = zeros(global_state), zeros(global_state)
+        self._replaced: State = {}
         self._examples: dict[str, int] = {}
         self._terms: dict[str, float] = {}
         self._losses: dict[str, float] = {}
 
     def add(self, site: str, update: Update) -> None:
-        """Three running sums are enough: by data, by loss, and of those whose term is known at the end."""
+        """Two running sums are enough, by data and by loss; a third if a term is known at the end only."""
         loss = float(update.metrics.get(self.loss_metric, math.nan))
         self._examples[site] = update.examples
-        _add(self._by_data, update.delta, update.examples)
+        add_scaled(self._by_data, update.delta, update.examples)
         if math.isfinite(loss) and loss >= 0:
             self._losses[site], self._terms[site] = loss, 1 / max(loss, self.floor)
-            _add(self._by_loss, update.delta, self._terms[site])
+            add_scaled(self._by_loss, update.delta, self._terms[site])
         else:
             _log.warning(
                 "L-FedAvg: %s of %s is %s; the median stands in for it.", self.loss_metric, site, loss
             )
-            _add(self._replaced, update.delta, 1.0)
+            self._replaced = self._replaced or zeros(self._global)
+            add_scaled(self._replaced, update.delta, 1.0)
 
     def finish(self) -> State:
         if not self._examples:
@@ -87,17 +89,14 @@ class LossFedAvg(AggregationRule):
             site: (self.omega * n / data + share * terms[site]) / whole for site, n in self._examples.items()
         }
         change = {}
-        for name, by_data in self._by_data.items():
-            by_loss = self._by_loss[name] + middle * self._replaced[name]
-            change[name] = (self.omega / data * by_data + share * by_loss) / whole
-        return moved(self._global, change)
+        for name in self._global:
+            by_data, by_loss = self._by_data.pop(name), self._by_loss.pop(name)
+            if self._replaced:
+                by_loss.add_(self._replaced.pop(name), alpha=middle)
+            change[name] = by_data.mul_(self.omega / data / whole).add_(by_loss, alpha=share / whole)
+        return settled(self._global, change)
 
     def report(self) -> dict[str, Any]:
         """`weights`: each site's w_k; `losses`: the ℓ_k that could be used; `replaced`: sites without one."""
         replaced = sorted(set(self._examples) - set(self._losses))
         return {"weights": self._shares, "losses": self._losses, "replaced": replaced}
-
-
-def _add(total: State, delta: State, weight: float) -> None:
-    for name, value in total.items():
-        value.add_(delta[name].to(value.dtype), alpha=weight)

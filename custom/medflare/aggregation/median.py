@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from medflare.aggregation.robust import RobustRule, coordinatewise
+from medflare.aggregation.robust import RobustRule, coordinatewise, ordered
 from medflare.learners.base import State
 
 
 def median(values: Tensor) -> Tensor:
     """(m, n) -> (n); of an even number the mean of the two in the middle, unlike torch.median."""
-    ordered, m = values.sort(dim=0).values, len(values)
-    return ordered[(m - 1) // 2] / 2 + ordered[m // 2] / 2
+    column, m = ordered(values), len(values)
+    return column[(m - 1) // 2] / 2 + column[m // 2] / 2
 
 
 class Median(RobustRule):

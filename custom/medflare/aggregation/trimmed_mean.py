@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from medflare.aggregation.robust import ByzantineRule, coordinatewise
+from medflare.aggregation.robust import ByzantineRule, coordinatewise, ordered
 from medflare.learners.base import State
 
 
 def trimmed_mean(values: Tensor, trim: int) -> Tensor:
     """Mean of each column without its `trim` smallest and largest. (m, n) -> (n), m > 2·trim."""
-    return values.sort(dim=0).values[trim : len(values) - trim].mean(dim=0)
+    return ordered(values)[trim : len(values) - trim].mean(dim=0)
 
 
 class TrimmedMean(ByzantineRule):

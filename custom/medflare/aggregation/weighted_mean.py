@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from medflare.aggregation.base import AggregationRule
-from medflare.aggregation.states import moved, zeros
+from medflare.aggregation.states import add_scaled, settled, zeros
 from medflare.errors import UpdateError
 from medflare.learners.base import State, Update
 
@@ -62,20 +62,22 @@ class WeightedMean(AggregationRule):
 
     def add(self, site: str, update: Update) -> None:
         weight = self.weight(site, update)
-        for name, total in self._sum.items():
-            total.add_(update.delta[name].to(total.dtype), alpha=weight)
+        add_scaled(self._sum, update.delta, weight)
         self._weights[site] = weight
 
     def mean(self) -> State:
-        """Σ w_k Δ_k of what was added; ValueError if that was nothing."""
+        """Σ w_k Δ_k of what was added, in the place of the sum; ValueError if that was nothing."""
         whole = sum(self._weights.values())
         if whole <= 0:
             raise ValueError("no update with a positive weight was added in this round.")
         self._shares = {site: weight / whole for site, weight in self._weights.items()}
-        return {name: total / whole for name, total in self._sum.items()}
+        total, self._sum = self._sum, {}
+        for value in total.values():
+            value.div_(whole)
+        return total
 
     def finish(self) -> State:
-        return moved(self._global, self.mean())
+        return settled(self._global, self.mean())
 
     def report(self) -> dict[str, Any]:
         """`weights`: each site's w_k."""

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from medflare.aggregation.states import PIECE, add_scaled
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.learners.base import State, Update
 
@@ -77,3 +78,21 @@ def test_vector_8_factor_averaging_errs_by_a_weighted_covariance() -> None:
     )
     assert torch.allclose(gap, covariance, atol=1e-12)
     assert torch.allclose(gap, pairs, atol=1e-12)
+
+
+def test_a_bf16_update_is_widened_in_pieces_with_the_same_result() -> None:
+    delta = torch.randn(2, PIECE // 2 + 3, generator=torch.Generator().manual_seed(0)).bfloat16()
+    total = {"w": torch.ones(delta.shape)}
+    add_scaled(total, {"w": delta}, 0.3)
+    assert torch.equal(total["w"], torch.ones(delta.shape).add_(delta.float(), alpha=0.3))
+
+
+def test_finishing_takes_the_place_of_the_sum() -> None:
+    rule, state = WeightedMean(), {"w": torch.ones(3), "n": torch.tensor(7)}
+    rule.begin(state)
+    place = rule._sum["w"].data_ptr()
+    rule.add("a", Update(delta={"w": torch.full((3,), 0.5), "n": torch.tensor(2)}, examples=4))
+    new = rule.finish()
+    assert new["w"].data_ptr() == place
+    assert (new["w"].tolist(), new["n"].item()) == ([1.5] * 3, 9)
+    assert state["w"].tolist() == [1.0] * 3
