@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rule costs the server: seconds and memory from 2 to 100 sites, beside stock FLARE and Flower.
+
+    python benchmarks/server_cost.py [--layers 32] [--sites 2,10,100] [--dtype float32] [--rules krum,median]
+
+Updates are those of a LoRA of rank 16 on every projection of Llama-3-8B: `--layers 32` is 41,943,040
+parameters. They lie in memory-mapped files and are handed to a rule one by one, as they would arrive. Every
+cell is a process of its own. `peak` is the largest growth of its anonymous memory while it works, so without
+the mapped updates, in units of one model in fp32; a rule that compares updates needs these too (`holds`).
+`bandwidth` is what a rule must read and write at least (each update, and a sum in fp32) by its seconds, as a
+share of what `copy_` of tensors of the same sizes reaches in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from medflare.aggregation import RULES, make_rule, rule_class
+from medflare.learners.base import State, Update
+
+RANK = 16
+PROJECTIONS = {
+    "q_proj": (4096, 4096),
+    "k_proj": (1024, 4096),
+    "v_proj": (1024, 4096),
+    "o_proj": (4096, 4096),
+    "gate_proj": (14336, 4096),
+    "up_proj": (14336, 4096),
+    "down_proj": (4096, 14336),
+}
+"""Name -> (d_out, d_in)."""
+FILES = 6
+"""Different updates on disk; further sites use them again."""
+SAME = ("factors", "weighted_mean")
+"""Names of what `fedavg` is too."""
+SETTINGS: dict[str, dict[str, Any]] = {
+    "influence": {"mode": "client"},
+    **{name: {"allow_unsafe": True} for name in ("krum", "multi_krum", "bulyan", "trimmed_mean")},
+}
+OTHERS = ("stock FLARE", "Flower FedAvg", "Flower Krum")
+
+
+def shapes(layers: int) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the shared tensors."""
+    out: dict[str, tuple[int, ...]] = {}
+    for layer in range(layers):
+        for name, (d_out, d_in) in PROJECTIONS.items():
+            out[f"adapter.layers.{layer}.{name}.lora_A.weight"] = (RANK, d_in)
+            out[f"adapter.layers.{layer}.{name}.lora_B.weight"] = (d_out, RANK)
+    return out
+
+
+def parameters(layers: int) -> int:
+    return sum(torch.Size(shape).numel() for shape in shapes(layers).values())
+
+
+# ---- one cell, in a process of its own ---------------------------------------------------------------------
+
+
+def opened(file: Path, layers: int, dtype: torch.dtype) -> State:
+    """The mapped tensors of one update; nothing is read before it is used."""
+    flat = torch.from_file(str(file), shared=False, size=parameters(layers), dtype=dtype)
+    sizes = [torch.Size(shape).numel() for shape in shapes(layers).values()]
+    return {
+        n: part.view(shape)
+        for (n, shape), part in zip(shapes(layers).items(), flat.split(sizes), strict=True)
+    }
+
+
+def updates(folder: Path, sites: int, layers: int, dtype: torch.dtype) -> Iterator[tuple[str, Update]]:
+    for k in range(sites):
+        delta = opened(folder / f"{k % FILES}.bin", layers, dtype)
+        metrics = {"val_loss": 1 + k / sites}
+        yield f"site-{k:03d}", Update(delta=delta, examples=100 + k, metrics=metrics)
+
+
+class Peak:
+    """Largest growth of a process's anonymous memory while the block runs; bytes."""
+
+    def __enter__(self) -> Peak:
+        self.start = self.most = anonymous()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.003):
+            self.most = max(self.most, anonymous())
+
+    def __exit__(self, *unused: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    @property
+    def growth(self) -> int:
+        return self.most - self.start
+
+
+def anonymous() -> int:
+    """Bytes of anonymous resident memory of this process."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("this benchmark reads RssAnon from /proc/self/status, which this system lacks.")
+
+
+def our_rule(name: str) -> Callable[[State, Iterator[tuple[str, Update]]], object]:
+    """A round of one of our rules."""
+    rule = make_rule(name, SETTINGS.get(name, {}))
+
+    def run(state: State, given: Iterator[tuple[str, Update]]) -> object:
+        if name == "freeze_a":
+            state = {key: value for key, value in state.items() if ".lora_B." in key}
+        rule.begin(state)
+        for site, update in given:
+            rule.add(site, update)
+        return rule.finish()
+
+    return run
+
+
+def stock_flare(state: State, given: Iterator[tuple[str, Update]]) -> object:
+    """FLARE's own helper, behind its FedAvg and its accumulating aggregator."""
+    from nvflare.app_common.aggregators.weighted_aggregation_helper import WeightedAggregationHelper
+
+    helper = WeightedAggregationHelper()
+    for site, update in given:
+        helper.add(update.delta, update.examples, site, 0)
+    mean = helper.get_result()
+    return {name: value + mean[name] for name, value in state.items()}
+
+
+def flower(function: str) -> Callable[[State, Iterator[tuple[str, Update]]], object]:
+    """Flower's aggregation functions, on numpy views of the same arrays."""
+    from flwr.server.strategy import aggregate
+
+    def run(state: State, given: Iterator[tuple[str, Update]]) -> object:
+        results = [([v.numpy() for v in update.delta.values()], update.examples) for _, update in given]
+        if function == "Krum":
+            return aggregate.aggregate_krum(results, 1, 0)
+        return aggregate.aggregate(results)
+
+    return run
+
+
+def measure(name: str, folder: Path, sites: int, layers: int, dtype: torch.dtype) -> dict[str, float]:
+    """Seconds of one round and its peak memory; the mapped files are in the page cache."""
+    run = our_rule(name) if name in RULES else stock_flare if name == OTHERS[0] else flower(name.split()[1])
+    for _, update in updates(folder, min(sites, FILES), layers, dtype):
+        for value in update.delta.values():
+            value.sum()
+    state = {key: torch.zeros(shape) for key, shape in shapes(layers).items()}
+    with Peak() as peak:
+        started = time.perf_counter()
+        kept = run(state, updates(folder, sites, layers, dtype))
+        seconds = time.perf_counter() - started
+        del kept
+    return {"seconds": seconds, "peak": peak.growth / (4 * parameters(layers))}
+
+
+def copy_bandwidth(layers: int) -> float:
+    """Bytes a second of `copy_` over tensors of the model's sizes; the best of five passes."""
+    source = {key: torch.ones(shape) for key, shape in shapes(layers).items()}
+    target = {key: torch.empty_like(value) for key, value in source.items()}
+    best = float("inf")
+    for _ in range(6):
+        started = time.perf_counter()
+        for key, value in source.items():
+            target[key].copy_(value)
+        best = min(best, time.perf_counter() - started)
+    return 8 * parameters(layers) / best
+
+
+# ---- the table ---------------------------------------------------------------------------------------------
+
+
+def write_updates(folder: Path, layers: int, dtype: torch.dtype, count: int) -> None:
+    for k in range(count):
+        values = torch.randn(parameters(layers), generator=torch.Generator().manual_seed(k)) * 1e-3
+        mapped = torch.from_file(str(folder / f"{k}.bin"), shared=True, size=len(values), dtype=dtype)
+        mapped.copy_(values)
+
+
+def cell(name: str, folder: Path, sites: int, given: argparse.Namespace) -> dict[str, Any]:
+    """What a child process measured; `error` in its place where it did not come to an end."""
+    command = [sys.executable, __file__, "--one", name, "--folder", str(folder), "--sites", str(sites)]
+    command += ["--layers", str(given.layers), "--dtype", given.dtype, "--threads", str(given.threads)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=given.limit)
+    except subprocess.TimeoutExpired:
+        return {"error": f"> {given.limit:g} s"}
+    if done.returncode:
+        return {"error": (done.stderr.strip().splitlines() or ["killed"])[-1][:80]}
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def row(
+    name: str, sites: int, found: dict[str, Any], given: argparse.Namespace, copied: float
+) -> Sequence[str]:
+    if "error" in found:
+        return (name, str(sites), found["error"], "", "", "")
+    kind = rule_class(name) if name in RULES else None
+    streams = kind.streams if kind else name == OTHERS[0]
+    share = "" if kind and kind.compares else f"{traffic(name, sites, given) / found['seconds'] / copied:.2f}"
+    holds = "one update" if streams else "all updates"
+    return (name, str(sites), f"{found['seconds']:.2f}", f"{found['peak']:.2f}", holds, share)
+
+
+def traffic(name: str, sites: int, given: argparse.Namespace) -> int:
+    """Bytes that a running sum reads and writes: every update, and the sum twice for each."""
+    held = {n: s for n, s in shapes(given.layers).items() if name != "freeze_a" or ".lora_B." in n}
+    count = sum(torch.Size(shape).numel() for shape in held.values())
+    return sites * count * (getattr(torch, given.dtype).itemsize + 8)
+
+
+def table(given: argparse.Namespace) -> Iterator[str]:
+    """Markdown, line by line as it is measured."""
+    dtype = getattr(torch, given.dtype)
+    with tempfile.TemporaryDirectory(dir=given.folder) as holder:
+        folder = Path(holder)
+        write_updates(folder, given.layers, dtype, min(FILES, max(given.sites)))
+        child = cell("copy", folder, 1, given)
+        copied = child["bandwidth"]
+        yield (
+            f"{parameters(given.layers):,} parameters, updates in {given.dtype}, {given.threads} thread(s), "
+            f"`copy_` moves {copied / 1e9:.1f} GB/s.\n"
+        )
+        yield "| rule | sites | seconds | peak, models | holds | bandwidth |\n|---|---:|---:|---:|---|---:|"
+        for name in given.rules:
+            for sites in given.sites:
+                found = cell(name, folder, sites, given)
+                yield "| " + " | ".join(row(name, sites, found, given, copied)) + " |"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    ours = [name for name in sorted(RULES) if name not in SAME]
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--sites", type=lambda s: [int(x) for x in s.split(",")], default=[2, 10, 100])
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--rules", type=lambda s: s.split(","), default=[*ours, *OTHERS])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--limit", type=float, default=900.0, help="seconds for one cell")
+    parser.add_argument("--folder", type=Path, help="where the updates are written; default: temporary files")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = arguments()
+    if given.one:
+        torch.set_num_threads(given.threads)
+        if given.one == "copy":
+            found = {"bandwidth": copy_bandwidth(given.layers)}
+        else:
+            dtype = getattr(torch, given.dtype)
+            found = measure(given.one, given.folder, given.sites[0], given.layers, dtype)
+        print(json.dumps(found))
+        return
+    for name, module in (("Flower", "flwr"), ("stock FLARE", "nvflare")):
+        if importlib.util.find_spec(module) is None:
+            given.rules = [rule for rule in given.rules if not rule.startswith(name)]
+            print(f"{module} is not installed: {name} is left out.\n")
+    if given.dtype == "bfloat16":
+        given.rules = [rule for rule in given.rules if not rule.startswith("Flower")]
+    for line in table(given):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
