@@ -18,6 +18,7 @@ from medflare.federation.simulate import SERVER_FOLDER
 
 TESTERS = {
     "report_generator.json": "medflare.learners.report_evaluation:score_result",
+    "vit_gpt2.json": "medflare.learners.report_evaluation:score_result",
     "extraction.json": "medflare.learners.extraction_evaluation:score_result",
     "token_classification.json": "medflare.learners.extraction_evaluation:score_result",
 }

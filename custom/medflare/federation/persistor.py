@@ -34,9 +34,14 @@ ADAPTER, MERGED = "adapter.", "merged."
 A, B = ".lora_A.weight", ".lora_B.weight"
 FILE = re.compile(r"(?!adapter)[a-z][a-z0-9_]{0,47}")
 FINAL, BEST = "adapter", "best"
+PEFT_OPENS = "Open it with `peft.PeftModel.from_pretrained(base, folder)`."
+WHOLE_MODEL = (
+    "There is no adapter: all weights lie in `{file}.safetensors`. Open it with `medflare evaluate`, "
+    "`medflare generate` or `medflare extract`."
+)
 LICENCE_NOTE = (
-    "The adapter was trained on the sites' own data and carries no licence of its own: its use is governed "
-    "by the licence of the base model and by the agreement between the sites."
+    "These weights were trained on the sites' own data and carry no licence of their own: their use is "
+    "governed by the licence of the base model and by the agreement between the sites."
 )
 
 
@@ -102,7 +107,8 @@ class AdapterPersistor(FLComponent):
             _save(rest, scratch / f"{self.file}.safetensors")
         if self.export:
             wire.write_json(scratch / f"{self.file}.json", self.export)
-        (scratch / "README.md").write_text(model_card(card), encoding="utf-8")
+        opening = PEFT_OPENS if config else WHOLE_MODEL.format(file=self.file)
+        (scratch / "README.md").write_text(model_card(card, opening), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(scratch, folder)
         return folder
@@ -133,21 +139,24 @@ def side_by_side(merged: State, own: State, config: Mapping[str, Any]) -> tuple[
     return own | factors, {**config, "r": rank, "lora_alpha": int(alpha) if alpha == int(alpha) else alpha}
 
 
-def model_card(card: Card) -> str:
-    """README.md of an adapter: YAML front matter for tools, a page for people."""
+def model_card(card: Card, opening: str) -> str:
+    """README.md of a result: YAML front matter for tools, a page for people.
+
+    opening: how to open what lies beside it.
+    """
     front = {
         "base_model": card.base_model,
-        "library_name": "peft",
+        "library_name": "peft" if opening == PEFT_OPENS else "medflare",
         "tags": ["medflare", "federated-learning", card.method],
     }
     numbers = "\n".join(f"| {name} | {value:.4g} |" for name, value in sorted(card.metrics.items()))
     table = f"\n| metric | mean over sites |\n|---|---|\n{numbers}\n" if numbers else ""
     return (
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n"
-        f"# {card.job}: adapter of a federated run\n\n"
+        f"# {card.job}: result of a federated run\n\n"
         f"Method `{card.method}`, {card.sites} sites, {card.rounds} rounds, run `{card.run_id}`.\n"
         f"Base model `{card.base_model}`, fingerprint `{card.fingerprint}`.\n{table}\n"
-        "Open it with `peft.PeftModel.from_pretrained(base, folder)`.\n\n"
+        f"{opening}\n\n"
         f"## Licence\n\n{LICENCE_NOTE}\n\n## Not for clinical use\n\n"
         "Generated text is a draft for a qualified reader.\n"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from medflare.learners.fedmrg_settings import FedMRGSettings, resolve
 from medflare.learners.memory_bank import MemoryBank
 from medflare.learners.optim import adamw, cosine, moments, restore_moments, scale_rates
 from medflare.learners.order import DataOrder, batches, derived_seed, examples_to_visit
-from medflare.learners.report_evaluation import curve_metrics, finish_site
+from medflare.learners.report_evaluation import AdapterKind, curve_metrics, finish_site, write_personalised
 from medflare.models.adapters import ANCHOR, GENERIC, SPECIALISED
 from medflare.models.backbone import device_of, load_backbone
 from medflare.models.report_generator import (
@@ -345,6 +345,12 @@ class FedMRGLearner:
             (GENERIC, SPECIALISED), scales=dict(zip((GENERIC, SPECIALISED), self.mix(), strict=True))
         )
 
+    def adapters(self) -> dict[AdapterKind, Callable[[], None]]:
+        found: dict[AdapterKind, Callable[[], None]] = {"generic": self.use_generic}
+        if self.settings.dual:
+            found["personalised"] = self.use_personalised
+        return found
+
     def mix(self) -> tuple[float, float]:
         """Weights of ΔW_g and ΔW_Ls at inference: (1, 1−γ) for `sum`, ((1+γ)/2, (1−γ)/2) for `mean`."""
         gamma = self.settings.gamma_mix
@@ -355,7 +361,10 @@ class FedMRGLearner:
         return curve_metrics(self, split, plan.limit if plan.limit is not None else self.settings.eval_limit)
 
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
-        return finish_site(self, folder, plan.limit)
+        found = finish_site(self, folder, plan.limit)
+        if self.settings.dual:
+            write_personalised(self, folder / "personalised")
+        return found
 
     def local_state(self) -> tuple[State, dict[str, Any]]:
         tensors = moments(self.shared_optimiser, "shared") | self.bank.state()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -21,34 +21,58 @@ from medflare.evaluation.predictions import Prediction, relative_image, write_pr
 from medflare.evaluation.report_metrics import evaluate_reports, quick_metrics
 from medflare.evaluation.run_record import EvaluationRecord
 from medflare.learners import losses
-from medflare.learners.fedmrg_settings import FedMRGSettings
 from medflare.models.adapters import GENERIC, SPECIALISED, weighted_sum
 from medflare.models.backbone import device_of
 from medflare.models.report_generator import DecodingSettings, ReportGenerator
-from medflare.models.result import load_generator
+from medflare.models.result import Drafter, load_generator
 
 AdapterKind = Literal["generic", "personalised", "none"]
 
 
+class ReportSettings(Protocol):
+    """What this module reads of a method's settings."""
+
+    @property
+    def decoding(self) -> DecodingSettings: ...
+
+    @property
+    def eval_batch(self) -> int: ...
+
+    @property
+    def classification(self) -> bool:
+        """Whether the model names diagnoses before it writes."""
+        ...
+
+
 class ReportLearner(Protocol):
-    """What this module needs of a learner that drafts reports with a generic and maybe an own adapter."""
+    """What this module needs of a learner that drafts reports."""
 
     site: str
     seed: int
     samples: Samples
-    model: ReportGenerator
-    settings: FedMRGSettings
     tokens: list[list[int]]
 
-    def use_generic(self) -> None: ...
+    @property
+    def model(self) -> Drafter: ...
 
-    def use_personalised(self) -> None: ...
+    @property
+    def settings(self) -> ReportSettings: ...
+
+    def adapters(self) -> dict[AdapterKind, Callable[[], None]]:
+        """What is tested at the end, and how to put each to use."""
+        ...
+
+
+class Personalised(Protocol):
+    """A learner whose site has an adapter of its own."""
+
+    model: ReportGenerator
 
     def mix(self) -> tuple[float, float]: ...
 
 
 def draft(
-    model: ReportGenerator, samples: Samples, rows: list[int], decoding: DecodingSettings, batch: int
+    model: Drafter, samples: Samples, rows: list[int], decoding: DecodingSettings, batch: int
 ) -> tuple[list[str], torch.Tensor]:
     """Reports of `rows` with the adapters in use, and the (n, 14) codes that prompted them."""
     texts: list[str] = []
@@ -73,7 +97,10 @@ def curve_metrics(learner: ReportLearner, split: str, limit: int | None) -> dict
         return {}
     loss = split_loss(learner, rows)
     greedy = DecodingSettings(
-        beams=1, max_new_tokens=learner.settings.decoding.max_new_tokens, repetition_penalty=1.0
+        beams=1,
+        max_new_tokens=learner.settings.decoding.max_new_tokens,
+        min_new_tokens=0,
+        repetition_penalty=1.0,
     )
     texts, prompted = draft(learner.model, learner.samples, rows, greedy, learner.settings.eval_batch)
     gold = learner.samples.codes[rows]
@@ -91,31 +118,25 @@ def split_loss(learner: ReportLearner, rows: list[int]) -> float:
     with model.evaluating():
         for start in range(0, len(rows), batch):
             part = rows[start : start + batch]
-            seen = model.see(
-                centre(learner.samples.images(part), model.settings.encoder.image_size).to(model.device)
-            )
+            images = centre(learner.samples.images(part), model.settings.encoder.image_size)
             ids, targets = losses.pad([learner.tokens[i] for i in part])
-            decoded = model.decode(model.prefix(seen, seen.logits.argmax(-1)), ids.to(model.device))
+            loss = model.report_loss(*(x.to(model.device) for x in (images, ids, targets)))
             kept = int((targets != losses.IGNORED).sum())
-            total += losses.language(decoded, targets.to(model.device)).item() * kept
+            total += loss.item() * kept
             count += kept
     return total / count
 
 
 def finish_site(learner: ReportLearner, folder: Path, limit: int | None) -> list[EvaluationRecord]:
-    """Test quality of the generic and the personalised adapter; predictions and adapter into `folder`."""
+    """Test quality of each of the learner's adapters; predictions into `folder`."""
     rows = learner.samples.split_indices("test")[:limit]
-    settings = learner.settings
-    kinds: list[AdapterKind] = ["generic", "personalised"] if settings.dual else ["generic"]
-    found = []
-    for kind in kinds if rows else []:
-        (learner.use_personalised if kind == "personalised" else learner.use_generic)()
+    settings, found = learner.settings, []
+    for kind, use in learner.adapters().items() if rows else ():
+        use()
         site = ScoredSite(learner.site, "participant", kind, folder, learner.seed)
         found.append(
             score_adapter(learner.model, learner.samples, rows, site, settings.decoding, settings.eval_batch)
         )
-    if settings.dual:
-        write_personalised(learner, folder / "personalised")
     return found
 
 
@@ -131,7 +152,7 @@ class ScoredSite:
 
 
 def predict(
-    model: ReportGenerator,
+    model: Drafter,
     samples: Samples,
     rows: list[int],
     site: ScoredSite,
@@ -160,7 +181,7 @@ def predict(
 
 
 def score_adapter(
-    model: ReportGenerator,
+    model: Drafter,
     samples: Samples,
     rows: list[int],
     site: ScoredSite,
@@ -222,7 +243,7 @@ def score_result(
     return score_adapter(model, samples, rows, tested, decoding, scorers=scorers)
 
 
-def write_personalised(learner: ReportLearner, folder: Path) -> None:
+def write_personalised(learner: Personalised, folder: Path) -> None:
     """γ ΔW_g + (1−γ) ΔW_s as one PEFT folder of twice the rank, which any PEFT user can open (MRG-8)."""
     adapters = learner.model.adapters
     scale = adapters.settings.lora_alpha / adapters.settings.rank

@@ -76,8 +76,8 @@ def load_encoder(
         raise ConfigError(f"backbone.folder: '{source}' has no tokenizer.json; save a fast tokenizer there.")
     model = _new(shape, tokenizer, seed) if folder is None else _opened(folder)
     model.to(device)
-    begin = _first(tokenizer.cls_token_id, tokenizer.bos_token_id)
-    end = _first(tokenizer.sep_token_id, tokenizer.eos_token_id)
+    begin = first_token(tokenizer.cls_token_id, tokenizer.bos_token_id)
+    end = first_token(tokenizer.sep_token_id, tokenizer.eos_token_id)
     return TextEncoder(
         model=model,
         tokenizer=tokenizer,
@@ -87,7 +87,7 @@ def load_encoder(
         device=device,
         begin=begin,
         end=end,
-        padding=_first(tokenizer.pad_token_id, end),
+        padding=first_token(tokenizer.pad_token_id, end),
         longest=_longest(model),
     )
 
@@ -133,7 +133,7 @@ def _new(shape: EncoderSettings, tokenizer: Any, seed: int) -> Any:
         num_attention_heads=shape.attention_heads,
         intermediate_size=4 * shape.width,
         max_position_embeddings=512,
-        pad_token_id=_first(tokenizer.pad_token_id, 0),
+        pad_token_id=first_token(tokenizer.pad_token_id, 0),
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -156,8 +156,8 @@ def _longest(model: Any) -> int:
     return positions if behind is None else positions - int(behind) - 1
 
 
-def _first(*numbers: int | None) -> int:
-    """The first number that is there."""
+def first_token(*numbers: int | None) -> int:
+    """The first number of a token that is there; ConfigError where the tokenizer names none."""
     found = next((number for number in numbers if number is not None), None)
     if found is None:
         raise ConfigError("backbone.folder: the tokenizer names no token for a text's begin, end or padding.")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from medflare.cohort.records import CONDITIONS, Code
@@ -168,6 +169,15 @@ class ReportGenerator(nn.Module):
             logits = model.get_output_embeddings()(hidden).float()
         return Decoded(scaled_logits(logits, model.config), hidden.float())
 
+    def report_loss(self, images: Tensor, reports: Tensor, targets: Tensor) -> Tensor:
+        """Mean negative log-likelihood per report token with predicted prompts, as at test time.
+
+        images: (batch, 1, H, W); reports: (batch, T) ids; targets: the same, -100 where padded.
+        """
+        seen = self.see(images)
+        decoded = self.decode(self.prefix(seen, seen.logits.argmax(-1)), reports)
+        return F.cross_entropy(decoded.logits.flatten(0, 1), targets.flatten())
+
     @torch.no_grad()
     def generate(
         self, images: Tensor, decoding: DecodingSettings, codes: Tensor | None = None
@@ -186,16 +196,7 @@ class ReportGenerator(nn.Module):
             ids = self.backbone.model.generate(
                 inputs_embeds=prefix,
                 attention_mask=torch.ones(prefix.shape[:2], dtype=torch.long, device=self.device),
-                num_beams=decoding.beams,
-                do_sample=False,
-                max_new_tokens=decoding.max_new_tokens,
-                min_new_tokens=decoding.min_new_tokens or None,
-                repetition_penalty=decoding.repetition_penalty,
-                length_penalty=decoding.length_penalty if decoding.beams > 1 else None,
-                pad_token_id=tokenizer.pad_token_id
-                if tokenizer.pad_token_id is not None
-                else tokenizer.eos_token_id,
-                eos_token_id=tokenizer.eos_token_id,
+                **search_arguments(decoding, tokenizer),
             )
         texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
         return [" ".join(text.split()) for text in texts], codes
@@ -254,6 +255,21 @@ class ReportGenerator(nn.Module):
         """One row a word: the mean of its tokens' input embeddings."""
         table = self._table().weight.detach().float()
         return torch.stack([table[self._ids(word, bos=False)[0]].mean(0) for word in words])
+
+
+def search_arguments(decoding: DecodingSettings, tokenizer: Any) -> dict[str, Any]:
+    """How transformers' `generate` is to search, and which tokens end and pad a report."""
+    end, padding = tokenizer.eos_token_id, tokenizer.pad_token_id
+    return {
+        "num_beams": decoding.beams,
+        "do_sample": False,
+        "max_new_tokens": decoding.max_new_tokens,
+        "min_new_tokens": decoding.min_new_tokens or None,
+        "repetition_penalty": decoding.repetition_penalty,
+        "length_penalty": decoding.length_penalty if decoding.beams > 1 else None,
+        "pad_token_id": end if padding is None else padding,
+        "eos_token_id": end,
+    }
 
 
 def scaled_logits(logits: Tensor, config: Any) -> Tensor:

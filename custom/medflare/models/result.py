@@ -2,7 +2,8 @@
 """Opens what a run made: the result folder of a report generator, global or personalised.
 
 A result folder holds PEFT's `adapter_config.json` and `adapter_model.safetensors`, and beside them
-`report_generator.json` and `report_generator.safetensors` (encoder, projection, head, prompt rows).
+`report_generator.json` and `report_generator.safetensors` (encoder, projection, head, prompt rows); that of a
+model without an adapter holds all weights in `vit_gpt2.json` and `vit_gpt2.safetensors`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ from medflare.models.adapters import GENERIC
 from medflare.models.backbone import Backbone, load_backbone
 from medflare.models.encoder_folder import TextEncoder
 from medflare.models.report_generator import DecodingSettings, ModelSettings, ReportGenerator
+from medflare.models.vit_gpt2 import FILE, ViTGPT2
+from medflare.models.vit_gpt2_folder import open_vit_gpt2
+
+Drafter = ReportGenerator | ViTGPT2
+"""What drafts a report from an image."""
 
 
 def load_generator(
@@ -30,15 +36,17 @@ def load_generator(
     backbone: Path | None = None,
     precision: str = "auto",
     device: str = "cpu",
-) -> tuple[ReportGenerator, DecodingSettings]:
-    """The report generator of a result folder with its adapter in use, in eval mode, and its decoding.
+) -> tuple[Drafter, DecodingSettings]:
+    """The model of a result folder with its adapter in use, in eval mode, and its decoding.
 
     Args:
         folder: `result/adapter` of a run.
         personalised: a site's own `personalised` folder, used instead of the global adapter.
-        backbone: the frozen model's folder; None for the embedded one.
+        backbone: folder of the model that the run began with; None for the embedded one.
     Raises: DataError for a missing file; ConfigError where the backbone is not the one of the run.
     """
+    if (folder / f"{FILE}.json").is_file():
+        return _whole_model(folder, personalised, backbone, precision, device)
     facts = read_json(folder / "report_generator.json")
     settings = parse(ModelSettings, facts["model"], str(folder / "report_generator.json"))
     if settings.encoder.batch_norm == "local":
@@ -67,6 +75,18 @@ def load_generator(
     model.adapters.use((GENERIC,))
     model.eval()
     return model, decoding
+
+
+def _whole_model(
+    folder: Path, personalised: Path | None, backbone: Path | None, precision: str, device: str
+) -> tuple[ViTGPT2, DecodingSettings]:
+    """FedViT-GPT2's model, all of whose weights are shared."""
+    if personalised is not None:
+        raise ConfigError(
+            f"{personalised}: the model of {folder} is the same at every site; name no folder of a site."
+        )
+    tensors = read_tensors(folder / f"{FILE}.safetensors")
+    return open_vit_gpt2(folder, read_json(folder / f"{FILE}.json"), tensors, backbone, precision, device)
 
 
 def check_fingerprint(folder: Path, recorded: Mapping[str, str], base: Backbone | TextEncoder) -> None:

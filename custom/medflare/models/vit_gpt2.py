@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FedViT-GPT2's model: a ViT sees the image, GPT-2 with cross-attention writes the report.
+
+Paper: FedViT-GPT2, section 3.2; algorithms.md 5.1. It is transformers' VisionEncoderDecoderModel without the
+ViT's pooling layer, which nothing would train. vit_gpt2_folder.py opens it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from medflare.cohort.records import CONDITIONS, Code
+from medflare.config import Settings
+from medflare.models.backbone import autocast
+from medflare.models.report_generator import DecodingSettings, search_arguments
+
+FILE = "vit_gpt2"
+
+
+class ViTSettings(Settings):
+    """The image encoder where a site names no folder; a folder's own configuration decides otherwise.
+
+    crop_margin: side of a stored image over `image_size`: what training may crop at random.
+    """
+
+    layers: int = Field(default=3, ge=1)
+    width: int = Field(default=96, ge=8)
+    attention_heads: int = Field(default=3, ge=1)
+    image_size: int = Field(default=64, ge=8)
+    patch: int = Field(default=8, ge=1)
+    crop_margin: float = Field(default=256 / 224, ge=1)
+
+    @property
+    def stored_size(self) -> int:
+        """Side of a stored image, from which `image_size` is cut."""
+        return round(self.image_size * self.crop_margin)
+
+
+class GPT2Settings(Settings):
+    """The decoder where a site names no folder.
+
+    positions: most tokens of a report, with the one before it.
+    """
+
+    layers: int = Field(default=3, ge=1)
+    width: int = Field(default=96, ge=8)
+    attention_heads: int = Field(default=3, ge=1)
+    positions: int = Field(default=160, ge=2)
+
+
+class ViTGPT2Settings(Settings):
+    """Shape of the model; `dropout` is of a new one, a folder brings its own."""
+
+    encoder: ViTSettings = ViTSettings()
+    decoder: GPT2Settings = GPT2Settings()
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+
+    @property
+    def prompts(self) -> bool:
+        """No diagnosis tokens stand between image and report."""
+        return False
+
+    @model_validator(mode="after")
+    def _fits(self) -> ViTGPT2Settings:
+        for name, part in (("encoder", self.encoder), ("decoder", self.decoder)):
+            if part.width % part.attention_heads:
+                raise ValueError(
+                    f"{name}.width is {part.width}, expected a multiple of its attention_heads "
+                    f"({part.attention_heads})"
+                )
+        if self.encoder.image_size % self.encoder.patch:
+            raise ValueError(
+                f"encoder.image_size is {self.encoder.image_size}, expected a multiple of encoder.patch "
+                f"({self.encoder.patch})"
+            )
+        return self
+
+
+class BeamSettings(DecodingSettings):
+    """How a report is drafted; the paper does not say, so algorithms.md 5.1's beam 4 and 128 tokens."""
+
+    beams: int = 4
+    max_new_tokens: int = 128
+    min_new_tokens: int = 0
+    repetition_penalty: float = 1.0
+    length_penalty: float = 1.0
+
+
+class ViTGPT2(nn.Module):
+    """Everything between an image and a report; all of it learns.
+
+    Args:
+        network: a VisionEncoderDecoderModel.
+        name, fingerprint: of the weights it began with.
+        begin: the token before a report.
+        normalisation: mean and standard deviation of each channel that the ViT was trained on.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        network: Any,
+        tokenizer: Any,
+        settings: ViTGPT2Settings,
+        *,
+        name: str,
+        fingerprint: str,
+        precision: str,
+        begin: int,
+        normalisation: tuple[list[float], list[float]],
+    ) -> None:
+        super().__init__()
+        self.network, self.tokenizer, self.settings = network, tokenizer, settings
+        self.name, self.fingerprint, self.precision = name, fingerprint, precision
+        self.begin, self.normalisation = begin, normalisation
+        self.network.encoder.pooler = None
+        mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in normalisation)
+        self.register_buffer("mean", mean, persistent=False)
+        self.register_buffer("std", std, persistent=False)
+
+    @property
+    def device(self) -> torch.device:
+        return self.mean.device
+
+    def shared_tensors(self) -> dict[str, Tensor]:
+        """Live parameters by name; GPT-2's output layer is its word table and does not travel twice."""
+        return dict(self.network.named_parameters())
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """(batch, 1, H, W) in [0, 1] -> (batch, channels, H, W) as the ViT expects them."""
+        return (images.expand(-1, self.mean.shape[1], -1, -1) - self.mean) / self.std
+
+    def report_loss(self, images: Tensor, reports: Tensor, targets: Tensor) -> Tensor:
+        """Mean negative log-likelihood per report token.
+
+        images: (batch, 1, H, W) in [0, 1]; reports: (batch, T) ids that end in EOS, padded with anything;
+        targets: the same, -100 where padded. Padding needs no mask: it stands behind what is predicted.
+        """
+        first = torch.full_like(reports[:, :1], self.begin)
+        inputs = torch.cat([first, reports[:, :-1]], 1)
+        with autocast(self.precision, str(self.device)):
+            logits = self.network(
+                pixel_values=self.pixels(images), decoder_input_ids=inputs, use_cache=False
+            ).logits
+        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+    @torch.no_grad()
+    def generate(self, images: Tensor, decoding: DecodingSettings) -> tuple[list[str], Tensor]:
+        """Drafts reports. Returns them, and (batch, 14) of BLANK: no diagnosis prompts this model."""
+        with autocast(self.precision, str(self.device)), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Passing `repetition_penalty`")
+            ids = self.network.generate(
+                pixel_values=self.pixels(images),
+                decoder_start_token_id=self.begin,
+                bos_token_id=self.begin,
+                **search_arguments(decoding, self.tokenizer),
+            )
+        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        codes = torch.full((len(texts), len(CONDITIONS)), int(Code.BLANK))
+        return [" ".join(text.split()) for text in texts], codes
+
+    def tokenise(self, reports: list[str], max_tokens: int) -> list[list[int]]:
+        """Token ids of each report, cut to `max_tokens` and to the decoder's positions, with one EOS."""
+        kept = min(max_tokens, self.settings.decoder.positions - 1)
+        found = self.tokenizer(reports, add_special_tokens=False)["input_ids"]
+        return [[*ids[:kept], self.tokenizer.eos_token_id] for ids in found]
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Eval mode inside, the former mode after."""
+        before = self.training
+        self.eval()
+        try:
+            yield
+        finally:
+            self.train(before)
+
+
+def parameter_counts(model: ViTGPT2) -> dict[str, int]:
+    """Travelling parameters by part: `encoder`, `cross_attention`, `decoder` without it, `projection`."""
+    counts = {"encoder": 0, "cross_attention": 0, "decoder": 0, "projection": 0}
+    for name, tensor in model.shared_tensors().items():
+        cross = "crossattention" in name or "ln_cross_attn" in name
+        part = "cross_attention" if cross else name.split(".")[0]
+        counts["projection" if part == "enc_to_dec_proj" else part] += tensor.numel()
+    return counts
+
+
+def export_settings(model: ViTGPT2, decoding: DecodingSettings) -> dict[str, Any]:
+    """What a reader needs besides tensors to rebuild the model, and the name of the file it stands in."""
+    return {
+        "file": FILE,
+        "format": 1,
+        "model": model.settings.model_dump(mode="json"),
+        "network": model.network.config.to_dict(),
+        "normalisation": list(model.normalisation),
+        "decoding": decoding.model_dump(mode="json"),
+        "backbone": {"name": model.name, "fingerprint": model.fingerprint},
+    }

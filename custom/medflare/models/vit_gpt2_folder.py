@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens FedViT-GPT2's model: new and small, from local ViT and GPT-2 folders, or from what a run made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from medflare.config import parse
+from medflare.errors import ConfigError, DataError
+from medflare.models.backbone import check_folder, fingerprint, resolve_precision
+from medflare.models.embedded import decoder_folder
+from medflare.models.encoder_folder import WHOLE, first_token
+from medflare.models.vit_gpt2 import BeamSettings, ViTGPT2, ViTGPT2Settings
+
+NEW = "medflare-new-vit-gpt2"
+KINDS = {"encoder": "vit", "decoder": "gpt2"}
+HALF = [0.5, 0.5, 0.5]
+"""Mean and standard deviation of Google's ViT checkpoints, where a folder says nothing else."""
+
+
+def load_vit_gpt2(
+    folder: Path | None, precision: str, device: str, settings: ViTGPT2Settings, seed: int
+) -> ViTGPT2:
+    """The model before round 1, in fp32, with `settings` as they were built.
+
+    Args:
+        folder: holds `encoder/` (a ViT) and `decoder/` (a GPT-2 with its tokenizer), each a local Hugging
+            Face folder; their configurations go before `settings`. None for a small new model.
+        seed: of everything that no folder brings, the cross-attention included.
+    Raises: ConfigError for a folder that is missing or holds something else, and for a precision that cannot
+        learn.
+    """
+    chosen = _precision(precision, device)
+    words = decoder_folder() if folder is None else folder / "decoder"
+    if folder is not None:
+        check_parts(folder)
+    tokenizer = _tokenizer(words)
+    with torch.random.fork_rng(), _quiet():
+        torch.manual_seed(seed)
+        network = _new(settings, tokenizer) if folder is None else _assembled(folder)
+    _check_vocabulary(tokenizer, network, words)
+    model = ViTGPT2(
+        network,
+        tokenizer,
+        as_built(settings, network.config),
+        name=NEW if folder is None else folder.name,
+        fingerprint=fingerprint_of_new(settings) if folder is None else fingerprint_of_parts(folder),
+        precision=chosen,
+        begin=first_token(tokenizer.bos_token_id, tokenizer.eos_token_id),
+        normalisation=(HALF, HALF) if folder is None else _normalisation(folder / "encoder"),
+    )
+    return model.to(device)
+
+
+def open_vit_gpt2(
+    folder: Path,
+    facts: Mapping[str, Any],
+    tensors: Mapping[str, torch.Tensor],
+    backbone: Path | None,
+    precision: str,
+    device: str,
+) -> tuple[ViTGPT2, BeamSettings]:
+    """The model of a result folder in eval mode, and its decoding.
+
+    Args:
+        facts, tensors: what `vit_gpt2.json` and `vit_gpt2.safetensors` of `folder` hold.
+        backbone: the folder the run began with, whose tokenizer is needed; None for a new model.
+    """
+    from transformers import VisionEncoderDecoderConfig, VisionEncoderDecoderModel
+
+    where = str(folder / "vit_gpt2.json")
+    settings = parse(ViTGPT2Settings, facts["model"], where)
+    chosen = _precision(precision, device)
+    if backbone is not None:
+        check_parts(backbone)
+    tokenizer = _tokenizer(decoder_folder() if backbone is None else backbone / "decoder")
+    with _quiet():
+        network: Any = VisionEncoderDecoderModel(VisionEncoderDecoderConfig.from_dict(facts["network"]))
+    found = fingerprint_of_new(settings) if backbone is None else fingerprint_of_parts(backbone)
+    recorded = facts["backbone"]
+    if found != recorded["fingerprint"]:
+        here = NEW if backbone is None else backbone.name
+        raise ConfigError(
+            f"{folder}: was trained from '{recorded['name']}' with fingerprint "
+            f"{recorded['fingerprint'][:16]}, but '{here}' here has {found[:16]}. "
+            "Give the same weights with --backbone."
+        )
+    mean, std = facts["normalisation"]
+    model = ViTGPT2(
+        network,
+        tokenizer,
+        settings,
+        name=recorded["name"],
+        fingerprint=found,
+        precision=chosen,
+        begin=first_token(tokenizer.bos_token_id, tokenizer.eos_token_id),
+        normalisation=(mean, std),
+    )
+    with torch.no_grad():
+        for name, tensor in model.shared_tensors().items():
+            if name not in tensors:
+                raise DataError(f"{folder / 'vit_gpt2.safetensors'}: lacks the tensor '{name}'.")
+            tensor.copy_(tensors[name])
+    return model.to(device).eval(), parse(BeamSettings, facts["decoding"], where)
+
+
+def check_parts(folder: Path) -> None:
+    """ConfigError unless `encoder/` holds a ViT and `decoder/` a GPT-2."""
+    from transformers import AutoConfig
+
+    for part, kind in KINDS.items():
+        check_folder(folder / part)
+        found = AutoConfig.from_pretrained(folder / part, local_files_only=True).model_type
+        if found != kind:
+            raise ConfigError(
+                f"backbone.folder: '{folder / part}' holds a model of the kind '{found}', expected '{kind}'. "
+                "fedvit_gpt2 wants a folder with a ViT in encoder/ and a GPT-2 in decoder/; leave the folder "
+                "out for a small new model."
+            )
+
+
+def fingerprint_of_parts(folder: Path) -> str:
+    """SHA-256 over the fingerprints of both folders and the images' normalisation."""
+    parts = [fingerprint(folder / part) for part in KINDS]
+    return hashlib.sha256(json.dumps([*parts, _normalisation(folder / "encoder")]).encode()).hexdigest()
+
+
+def fingerprint_of_new(settings: ViTGPT2Settings) -> str:
+    """Shape and vocabulary; the weights come from one site before round 1."""
+    total = hashlib.sha256(settings.model_dump_json().encode())
+    total.update((decoder_folder() / "tokenizer.json").read_bytes())
+    return total.hexdigest()
+
+
+def as_built(settings: ViTGPT2Settings, config: Any) -> ViTGPT2Settings:
+    """`settings` with the sizes that the network really has."""
+    vit, gpt2 = config.encoder, config.decoder
+    if not isinstance(vit.image_size, int) or not isinstance(vit.patch_size, int):
+        raise ConfigError(
+            f"backbone.folder: encoder/ expects images of {vit.image_size} in patches of {vit.patch_size}; "
+            "only square ones are supported."
+        )
+    encoder = settings.encoder.model_copy(
+        update={
+            "layers": vit.num_hidden_layers,
+            "width": vit.hidden_size,
+            "attention_heads": vit.num_attention_heads,
+            "image_size": vit.image_size,
+            "patch": vit.patch_size,
+        }
+    )
+    decoder = settings.decoder.model_copy(
+        update={
+            "layers": gpt2.n_layer,
+            "width": gpt2.n_embd,
+            "attention_heads": gpt2.n_head,
+            "positions": gpt2.n_positions,
+        }
+    )
+    return settings.model_copy(update={"encoder": encoder, "decoder": decoder})
+
+
+def _new(settings: ViTGPT2Settings, tokenizer: Any) -> Any:
+    """A network with random weights and the embedded decoder's vocabulary."""
+    from transformers import GPT2Config, VisionEncoderDecoderConfig, VisionEncoderDecoderModel, ViTConfig
+
+    vit, gpt2, rate = settings.encoder, settings.decoder, settings.dropout
+    encoder = ViTConfig(
+        hidden_size=vit.width,
+        num_hidden_layers=vit.layers,
+        num_attention_heads=vit.attention_heads,
+        intermediate_size=4 * vit.width,
+        image_size=vit.image_size,
+        patch_size=vit.patch,
+        hidden_dropout_prob=rate,
+        attention_probs_dropout_prob=0.0,
+    )
+    decoder = GPT2Config(
+        vocab_size=-(-len(tokenizer) // 64) * 64,
+        n_embd=gpt2.width,
+        n_layer=gpt2.layers,
+        n_head=gpt2.attention_heads,
+        n_positions=gpt2.positions,
+        resid_pdrop=rate,
+        embd_pdrop=rate,
+        attn_pdrop=0.0,  # with it torch leaves the fast path: three times the seconds on a processor
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    return VisionEncoderDecoderModel(
+        VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    )
+
+
+def _assembled(folder: Path) -> Any:
+    """Pretrained ViT and GPT-2 with new cross-attention between them."""
+    from transformers import GPT2Config, GPT2LMHeadModel, VisionEncoderDecoderModel, ViTModel
+
+    vit = ViTModel.from_pretrained(folder / "encoder", local_files_only=True, dtype=torch.float32)
+    config = GPT2Config.from_pretrained(folder / "decoder", local_files_only=True)
+    config.is_decoder = config.add_cross_attention = True
+    gpt2 = GPT2LMHeadModel.from_pretrained(
+        folder / "decoder", config=config, local_files_only=True, dtype=torch.float32
+    )
+    return VisionEncoderDecoderModel(encoder=vit, decoder=gpt2)
+
+
+def _tokenizer(folder: Path) -> Any:
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def _check_vocabulary(tokenizer: Any, network: Any, words: Path) -> None:
+    if len(tokenizer) > network.config.decoder.vocab_size:
+        raise ConfigError(
+            f"backbone.folder: the tokenizer in '{words}' has {len(tokenizer)} tokens, the model beside it "
+            f"{network.config.decoder.vocab_size}. Give the model's own tokenizer."
+        )
+
+
+def _normalisation(folder: Path) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel that the ViT's own preprocessor names, or 0.5."""
+    file = folder / "preprocessor_config.json"
+    said = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return list(said.get("image_mean", HALF)), list(said.get("image_std", HALF))
+
+
+def _precision(precision: str, device: str) -> str:
+    """fp32 or bf16 of the arithmetic; weights are fp32, as all of them learn."""
+    if precision not in WHOLE:
+        raise ConfigError(
+            f"backbone.precision is '{precision}', but fedvit_gpt2 trains all weights; expected one of "
+            f"{', '.join(WHOLE)}."
+        )
+    return resolve_precision(precision, device)
+
+
+@contextmanager
+def _quiet() -> Any:
+    """No advice about new cross-attention and the classifier that is left behind: both are on purpose."""
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FedViT-GPT2 at one site: what travels, what a round does, which loss it tells, what the image is worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from medflare.aggregation import make_rule
+from medflare.cohort.site import SiteConfig
+from medflare.errors import ConfigError, UpdateError
+from medflare.evaluation.predictions import read_predictions
+from medflare.learners import losses
+from medflare.learners.base import RoundPlan, State, Update
+from medflare.learners.loop import federate
+from medflare.learners.report_evaluation import split_loss
+from medflare.learners.vit_gpt2 import ViTGPT2Learner, build
+from medflare.learners.vit_gpt2_settings import resolve
+
+PART = {"layers": 1, "width": 32, "attention_heads": 2}
+SMALL: dict[str, Any] = {
+    "model": {"encoder": PART | {"image_size": 32}, "decoder": PART | {"positions": 48}},
+    "optimiser": {"lr": 3e-3},
+    "max_report_tokens": 30,
+    "decoding": {"beams": 1, "max_new_tokens": 8},
+    "eval_limit": 4,
+}
+PLAN = RoundPlan(round=0, rounds=4, steps=2)
+
+
+def site(folder: Path, name: str = "site-1", split: dict[str, float] | None = None) -> SiteConfig:
+    cohort: dict[str, Any] = {"format": "manifest", "root": str(folder)}
+    if split:
+        cohort |= {"split": split, "columns": {"split": None}}
+    return SiteConfig.model_validate(
+        {"name": name, "cohort": cohort, "backbone": {"precision": "fp32"}, "device": "cpu"}
+    )
+
+
+@pytest.fixture
+def make(small_hospital: Path) -> Any:
+    def made(name: str = "site-1", split: dict[str, float] | None = None, **settings: Any) -> ViTGPT2Learner:
+        learner = build(SMALL | settings, site(small_hospital, name, split), 0)
+        learner.load_shared(learner.initial_shared())
+        return learner
+
+    return made
+
+
+def test_every_weight_travels_once_and_the_counts_say_so(make: Any) -> None:
+    learner = make()
+    spec = learner.shared_spec()
+    update = learner.fit(PLAN)
+    assert set(update.delta) == set(spec)
+    assert not [name for name in spec if "lm_head" in name or "pooler" in name]
+    assert sum(learner.describe()["parameters"].values()) == sum(
+        torch.Size(shape).numel() for shape, _ in spec.values()
+    )
+    assert all(delta.abs().sum() > 0 for delta in update.delta.values())
+    assert update.examples == len(learner.train_rows)
+
+
+def test_delta_is_after_minus_received(make: Any) -> None:
+    learner = make()
+    before = learner.initial_shared()
+    delta = learner.fit(PLAN).delta
+    after = learner.initial_shared()
+    assert all(torch.allclose(before[n] + delta[n], after[n], atol=1e-6) for n in delta)
+
+
+def test_bad_server_state_is_refused_by_name(make: Any) -> None:
+    learner = make()
+    state = learner.initial_shared()
+    name = "decoder.transformer.wte.weight"
+    state[name][0, 0] = float("nan")
+    with pytest.raises(
+        UpdateError, match=rf"unexpected tensor 'odd'.*{name}' has values that are not finite"
+    ):
+        learner.load_shared(state | {"odd": torch.zeros(1)})
+
+
+def test_nothing_of_the_optimiser_outlives_a_round(make: Any) -> None:
+    learner = make()
+    start = learner.initial_shared()
+    first = learner.fit(PLAN).delta
+    learner.load_shared(start)
+    learner.load_local_state({}, {"position": 0})
+    again = learner.fit(PLAN).delta
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_a_restarted_site_continues_as_if_nothing_had_happened(make: Any) -> None:
+    whole, shared = make(), make().initial_shared()
+    whole.fit(PLAN)
+    kept = whole.local_state()
+    second = RoundPlan(round=1, rounds=4, steps=2)
+    whole.load_shared(shared)
+    expected = whole.fit(second).delta
+    restarted = make()
+    restarted.load_local_state(*kept)
+    assert all(torch.equal(v, expected[n]) for n, v in restarted.fit(second).delta.items())
+
+
+@pytest.mark.parametrize(
+    ("plan", "images"),
+    [({}, 2.0), ({"fraction": 1.0}, 1.0), ({"fraction": 0.5}, 0.5)],
+)
+def test_a_round_is_as_many_passes_as_asked(make: Any, plan: dict[str, float], images: float) -> None:
+    learner = make(local_epochs=2)
+    rows = learner._round_rows(RoundPlan(round=0, rounds=1, **plan))
+    assert len(rows) == pytest.approx(images * len(learner.train_rows), abs=1)
+
+
+def test_the_loss_for_l_fedavg_is_of_the_trained_model_on_own_validation_images(make: Any) -> None:
+    learner = make()
+    before = split_loss(learner, learner.samples.split_indices("val"))
+    told = learner.fit(PLAN).metrics["val_loss"]
+    assert told == split_loss(learner, learner.samples.split_indices("val")) != before
+    assert learner.evaluate("val", RoundPlan(round=0, rounds=1, hints={"loss_only": True})) == {"loss": told}
+
+
+def test_without_validation_images_no_loss_is_told(make: Any) -> None:
+    learner = make(split={"train": 0.8, "val": 0, "test": 0.2})
+    assert "val_loss" not in learner.fit(PLAN).metrics
+    assert learner.evaluate("val", PLAN) == {}
+
+
+def test_a_loss_that_is_not_finite_ends_the_round(make: Any) -> None:
+    learner = make()
+    with torch.no_grad():
+        learner.model.network.decoder.transformer.ln_f.weight.fill_(float("inf"))
+    with pytest.raises(UpdateError, match=r"site 'site-1': the loss is nan.*optimiser\.lr"):
+        learner.fit(PLAN)
+
+
+def test_the_paper_preset_adds_nothing_that_is_not_printed(make: Any) -> None:
+    paper = resolve({"preset": "paper"})
+    assert (paper.augment, paper.optimiser.schedule, paper.optimiser.clip_norm) == (False, "constant", None)
+    assert (paper.optimiser.batch, paper.optimiser.lr, paper.optimiser.weight_decay) == (8, 5e-5, 0.01)
+    assert (paper.local_epochs, paper.decoding.beams, paper.max_report_tokens) == (3, 4, 128)
+    learner = make(preset="paper")
+    assert [learner._rate(x) for x in (0.0, 0.5, 1.0)] == [1.0, 1.0, 1.0]
+    rows = learner.train_rows[:2]
+    first, second = (learner._load(rows, torch.Generator().manual_seed(seed))[0] for seed in (0, 1))
+    assert torch.equal(first, second)
+    with pytest.raises(ConfigError, match=r"learning_rate: no such setting"):
+        resolve({"optimiser": {"learning_rate": 1}})
+
+
+def test_the_final_test_writes_predictions_of_the_one_model(make: Any, tmp_path: Path) -> None:
+    learner = make()
+    found = learner.finish(RoundPlan(round=0, rounds=1, limit=3), tmp_path)
+    assert [(item.adapter, item.studies) for item in found] == [("generic", 3)]
+    assert {"bleu_4", "rouge_l", "label_f1"} <= set(found[0].metrics)
+    written = read_predictions(tmp_path / found[0].predictions)
+    rows = learner.samples.split_indices("test")[:3]
+    assert [item.reference for item in written] == [learner.samples.reports[row] for row in rows]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [found[0].predictions]
+
+
+def run(make: Any, rule: Any) -> tuple[list[dict[str, Update]], list[State]]:
+    learners = {name: make(name) for name in ("site-1", "site-2", "site-3")}
+    updates: list[dict[str, Update]] = []
+    states: list[State] = [learners["site-1"].initial_shared()]
+
+    def keep(number: int, state: State, got: Any) -> None:
+        updates.append(dict(got))
+        states.append({name: value.clone() for name, value in state.items()})
+
+    federate(learners, rule, 1, lambda number: PLAN, on_round=keep)
+    return updates, states
+
+
+def test_krum_goes_on_from_one_sites_weights(make: Any) -> None:
+    rule = make_rule("krum", {"allow_unsafe": True})
+    updates, states = run(make, rule)
+    (chosen,) = rule.report()["selected"]
+    delta = updates[0][chosen].delta
+    assert all(torch.allclose(states[1][n], states[0][n] + delta[n], atol=1e-6) for n in delta)
+    assert rule.report()["byzantine_guarantee"] is False
+
+
+def test_l_fedavg_weighs_by_the_losses_the_sites_report(make: Any) -> None:
+    rule = make_rule("l_fedavg", {"omega": 0.0})
+    updates, states = run(make, rule)
+    inverse = {name: 1 / update.metrics["val_loss"] for name, update in updates[0].items()}
+    assert rule.report()["weights"] == pytest.approx(
+        {name: value / sum(inverse.values()) for name, value in inverse.items()}
+    )
+    name = "decoder.transformer.wte.weight"
+    mean = sum(rule.report()["weights"][site] * update.delta[name] for site, update in updates[0].items())
+    assert torch.allclose(states[1][name], states[0][name] + mean, atol=1e-6)
+
+
+def test_it_learns_which_report_belongs_to_which_image(make: Any) -> None:
+    learner = make(
+        augment=False,
+        optimiser={"lr": 1e-2, "warmup": 0.1, "weight_decay": 0.0},
+        model=SMALL["model"] | {"dropout": 0.0},
+    )
+    learner.train_rows = rows = learner.train_rows[:8]
+    learner.order.size = 8
+    first = split_loss(learner, rows)
+    learner.fit(RoundPlan(round=0, rounds=1, steps=150))
+    own = split_loss(learner, rows)
+    assert own < first / 50
+
+    ids, targets = losses.pad([learner.tokens[row] for row in rows])
+    seen, _, _ = learner._load(rows, torch.Generator())
+    with torch.no_grad():
+        swapped = [float(learner.model.report_loss(seen.roll(k, 0), ids, targets)) for k in (1, 3, 5)]
+    assert min(swapped) > 5 * own
