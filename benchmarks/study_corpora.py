@@ -21,7 +21,7 @@ from medflare.cohort.site import load_cohort
 from study_extraction_tables import write_tables
 from study_units import complete, run_units, timed, unit_folder
 
-NOTES = {"mtsamples": (48, 16), "maccrobat": (40, 12), "chia": (160, 60), "phee": (640, 240)}
+NOTES = {"mtsamples": (10, 5), "maccrobat": (10, 5), "chia": (40, 20), "phee": (160, 80)}
 """Corpus -> most training and test notes: about as many entities each, so that two cores are enough."""
 
 METHODS = {
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("studies/corpora"))
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--seeds", default="0")
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=1, help="passes of a site in a round")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--unit", help="method:seed; used by the program itself")
