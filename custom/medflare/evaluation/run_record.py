@@ -106,8 +106,8 @@ class RunRecord(Part):
     seed: int = 0
     sites: dict[str, SiteRecord] = Field(default_factory=dict)
     parameters: dict[str, int] = Field(default_factory=dict, description="shared parameter counts by part")
-    expected_bytes_per_direction: int = Field(default=0, description="of one message of a site, as compressed")
-    expected_bytes_down: int = Field(default=0, description="of one message to a site; 0 in records that do not say")
+    expected_bytes_per_direction: int = Field(default=0, description="of a site's message, as compressed")
+    expected_bytes_down: int = Field(default=0, description="of a message to a site; 0 if not told")
     paper: dict[str, Any] = Field(
         default_factory=dict, description="the paper's own arithmetic, for comparison"
     )
