@@ -7,7 +7,7 @@ export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test quality study-fedmrg study-real study-fed-medlora study-corpora embedded embedded-notes clean
+.PHONY: help demo test quality study-fedmrg study-real study-fed-medlora study-corpora study-attacks server-cost embedded embedded-notes clean
 
 help:
 	@echo "make demo          three synthetic hospitals train a report generator in the FLARE simulator"
@@ -17,7 +17,10 @@ help:
 	@echo "make study-real    FedMRG on real chest X-rays of three publishers (needs MEDFLARE_DATA)"
 	@echo "make study-fed-medlora  Fed-MedLoRA(+) and its baselines on synthetic notes over three seeds (an hour)"
 	@echo "make study-corpora      Fed-MedLoRA on four real corpora (needs MEDFLARE_DATA)"
-	@echo "make embedded      makes the embedded weights again (half an hour)"
+	@echo "make study-attacks      every rule against hostile sites, a small head on synthetic radiographs"
+	@echo "make server-cost        seconds and memory of every rule for 2 to 100 sites"
+	@echo "make embedded      makes the embedded weights of chest X-rays again (half an hour)"
+	@echo "make embedded-notes     makes the embedded notes decoder again (half an hour)"
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	@test -n "$(PYTHON)" || { echo "medflare needs Python 3.11 or 3.12 on PATH; none was found."; exit 2; }
@@ -50,6 +53,12 @@ study-fed-medlora: $(VENV)/.installed
 
 study-corpora: $(VENV)/.installed
 	$(BIN)/python benchmarks/study_corpora.py --out studies/corpora
+
+study-attacks: $(VENV)/.installed
+	$(BIN)/python benchmarks/study_attacks.py --out studies/attacks
+
+server-cost: $(VENV)/.installed
+	$(BIN)/python benchmarks/server_cost.py
 
 embedded-notes: $(VENV)/.installed
 	$(BIN)/python -m medflare.extraction.build_notes_decoder $(if $(NOTES),--notes $(NOTES)) $(if $(IE),--ie $(IE))
