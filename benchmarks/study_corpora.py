@@ -11,7 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from extraction_studies import Budget, Method, grouped, train_and_test, zero_shot
 from medflare.cohort.label_maps import mapping_of, targets
@@ -21,7 +24,7 @@ from medflare.cohort.site import load_cohort
 from study_extraction_tables import write_tables
 from study_units import complete, run_units, timed, unit_folder
 
-NOTES = {"mtsamples": (10, 5), "maccrobat": (10, 5), "chia": (40, 20), "phee": (160, 80)}
+NOTES = {"mtsamples": (10, 8), "maccrobat": (10, 8), "chia": (40, 24), "phee": (160, 100)}
 """Corpus -> most training and test notes: about as many entities each, so that two cores are enough."""
 
 METHODS = {
@@ -46,15 +49,25 @@ def corpus(name: str) -> CohortConfig:
 
 
 def write_parts(out: Path) -> None:
-    """The notes of NOTES in the inventory's types, in the order of their ids: `<corpus>/{train,test}`."""
+    """A drawn sample (NOTES) of each corpus in the inventory's types: `<corpus>/{train,test}`.
+
+    What belongs to one trial or one abstract has one patient, so that it is resampled together.
+    """
     for name, most in NOTES.items():
         found = load_cohort(SiteConfig(name=name, cohort=(corpus(name),))).notes
         for part, split, count in zip(("train", "test"), ("train", "val"), most, strict=True):
-            chosen = sorted((n for n in found if n.split == split), key=lambda n: n.note_id)[:count]
+            present = sorted((n for n in found if n.split == split), key=lambda n: n.note_id)
+            drawn = np.random.default_rng(0).permutation(len(present))[:count]
+            chosen = [replace(present[i], patient_id=owner(name, present[i].note_id)) for i in drawn]
             folder = out / name / part
             folder.mkdir(parents=True, exist_ok=True)
             rows = "".join(f"{json.dumps(notes_row(note) | {'split': part})}\n" for note in chosen)
             (folder / "notes.jsonl").write_text(rows, encoding="utf-8")
+
+
+def owner(corpus: str, note_id: str) -> str:
+    """The trial of a Chia note, the abstract of a PHEE sentence, otherwise the document."""
+    return note_id.rsplit("_", 1)[0] if corpus in ("chia", "phee") else note_id
 
 
 def part(out: Path, name: str, part: str) -> CohortConfig:

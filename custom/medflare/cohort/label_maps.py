@@ -92,7 +92,7 @@ PHEE: LabelMap = {
 
 I2B2_2010: LabelMap = {
     "problem": "problem",
-    "treatment": "treatment",  # drugs too: the challenge does not tell them apart
+    "treatment": None,  # drugs too: it would teach that a drug is a treatment; a map of your own may keep it
     "test": "test",
 }
 """Uzuner et al., JAMIA 2011. Its relations link heads with heads; the inventory has no place for them."""

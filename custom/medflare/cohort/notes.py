@@ -8,7 +8,7 @@ fault of the file; it is left out and counted, and so is what the label map or t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -58,13 +58,14 @@ def inventory_notes(source: Source, config: CohortConfig) -> AnnotationCounts:
     counts = AnnotationCounts(lines_left_out=Counter(source.left_out))
     mapping = mapping_of(config.label_map)
     kept = []
+    native = {e.label for note in source.notes for e in note.entities if e.label in TYPES}
     for note in source.notes:
         try:
             mapped = map_note(note, mapping, counts, source.places.get(note.note_id, note.note_id))
         except NoteError as error:
             source.skip(note.note_id, error.reason, str(error))
             continue
-        kept.append(mask_note(cover(mapped, config), counts))
+        kept.append(mask_note(cover(mapped, config, native), counts))
     source.notes = kept
     return counts
 
@@ -121,15 +122,20 @@ def _in_inventory(relation: Relation, types: dict[str, str]) -> bool:
     return types.get(relation.tail) in MODIFIERS.get(types.get(relation.head, ""), ())
 
 
-def cover(note: Note, config: CohortConfig) -> Note:
-    """`note` with what its annotation covers: the site's word, else the named map's, else the reader's.
+def cover(note: Note, config: CohortConfig, native: Set[str] = frozenset()) -> Note:
+    """`note` with what its annotation covers: the site's word, else the label map's, else the reader's.
+
+    A map covers what it leads to; one of the site's own also what its notes name in the inventory's words.
 
     Where no modifier (no head) was looked for, the annotation does not cover "re" ("ner"), whatever the
     site's tasks: an unmarked note would teach that there is nothing to mark.
     """
     annotated = config.annotated
-    if annotated is None and isinstance(config.label_map, str):
-        annotated = targets(mapping_of(config.label_map))
+    if annotated is None and config.label_map:
+        led = set(targets(mapping_of(config.label_map)))
+        if not isinstance(config.label_map, str):
+            led |= native
+        annotated = tuple(name for name in TYPES if name in led)
     if annotated is None:
         annotated = note.annotated
     looked_for = set(TYPES if annotated is None else annotated)

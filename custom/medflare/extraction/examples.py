@@ -60,8 +60,14 @@ def ner_example(
     return Example(note_id=window.note_id, task=NER, source=source, answer=tuple(flat), types=types)
 
 
-def re_examples(window: Window, losses: Losses | None = None) -> list[Example]:
-    """One example for each head of a window, with or without modifiers, in the order of the text."""
+def re_examples(
+    window: Window, annotated: Sequence[str] | None = None, losses: Losses | None = None
+) -> list[Example]:
+    """One example for each head of a window, with or without modifiers, in the order of the text.
+
+    Only modifiers that the annotators looked for are asked for, None for all; heads without any such are
+    left out.
+    """
     source = source_of(window.text, window.start)
     tails = {entity.entity_id: entity for entity in window.entities}
     found = []
@@ -71,13 +77,19 @@ def re_examples(window: Window, losses: Losses | None = None) -> list[Example]:
             marks = [m for e in linked for m in _mark(e, source, losses)]
             kept = nested(marks)
             _count(losses, "crossing modifier", len(set(marks)) - len(kept))
-            found.append(head_question(window.note_id, source, mark, tuple(kept)))
-    return found
+            found.append(head_question(window.note_id, source, mark, tuple(kept), annotated))
+    return [example for example in found if example.types]
 
 
-def head_question(note_id: str, source: Source, head: Mark, answer: tuple[Mark, ...] = ()) -> Example:
-    """The RE question about one head, gold or predicted."""
-    types = MODIFIERS[head.label]
+def head_question(
+    note_id: str,
+    source: Source,
+    head: Mark,
+    answer: tuple[Mark, ...] = (),
+    annotated: Sequence[str] | None = None,
+) -> Example:
+    """The RE question about one head, gold or predicted; `types` is empty where nothing can be asked."""
+    types = tuple(t for t in MODIFIERS[head.label] if annotated is None or t in annotated)
     return Example(note_id=note_id, task=RE, source=source, head=head, answer=answer, types=types)
 
 

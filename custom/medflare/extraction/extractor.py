@@ -8,7 +8,7 @@ found itself (algorithms.md 4.4). A head that is both gold and found is asked ab
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -19,7 +19,7 @@ from medflare.cohort.windows import Windowed, split_note
 from medflare.cohort.words import Source, source_of
 from medflare.errors import ConfigError
 from medflare.evaluation.extraction_predictions import PARSE_FAILURE, Link, Mention, ScoredDocument
-from medflare.extraction.examples import NER, Example, head_question, ner_example, re_examples
+from medflare.extraction.examples import NER, Example, Losses, head_question, ner_example, re_examples
 from medflare.extraction.markup import TRUNCATED, Mark, Reading, outermost
 from medflare.extraction.prompts import Wording
 from medflare.models.text_model import TextModel
@@ -114,9 +114,15 @@ class Asker(ABC):
         for answer in answers:
             answer.links_gold_heads = [] if heads != "found" else None
             answer.links_end_to_end = [] if heads != "gold" else None
-        wanted = [(place, mark) for place in places for mark in _heads(place, heads)]
-        asked = [head_question(notes[place.note].note_id, place.source, mark) for place, mark in wanted]
-        told: dict[tuple[int, Mark], list[Mention]] = {}
+        wanted, asked = [], []
+        for place in places:
+            note = notes[place.note]
+            for mark in _heads(place, heads):
+                question = head_question(note.note_id, place.source, mark, annotated=note.annotated)
+                if question.types:
+                    wanted.append((place, mark))
+                    asked.append(question)
+        told: dict[tuple[int, Mark], list[Mention]] = defaultdict(list)
         for (place, mark), reading in zip(wanted, self.ask(asked), strict=True):
             self._note(answers[place.note], reading)
             told[id(place), mark] = [_mention(found, place.source) for found in reading.marks]
@@ -198,14 +204,24 @@ class Extractor(Asker):
         return readings
 
 
-def training_examples(asker: Asker, notes: Iterable[Note]) -> list[Example]:
-    """The questions and answers of annotated notes, within each note's tasks."""
+def training_examples(
+    asker: Asker, notes: Iterable[Note], losses: Losses | None = None
+) -> tuple[list[Example], Counter[str]]:
+    """The questions and answers of annotated notes within each note's tasks, and what windows lose of them.
+
+    Args:
+        losses: counts what the examples cannot express.
+    """
     found: list[Example] = []
+    lost: Counter[str] = Counter()
     for note in notes:
-        for window in asker.windows(note).windows:
-            found += [ner_example(window, note.annotated)] if "ner" in note.tasks else []
-            found += re_examples(window) if "re" in note.tasks else []
-    return found
+        cut = asker.windows(note)
+        lost["entity cut by windows"] += cut.entities_cut
+        lost["relation across windows"] += cut.relations_lost
+        for window in cut.windows:
+            found += [ner_example(window, note.annotated, losses)] if "ner" in note.tasks else []
+            found += re_examples(window, note.annotated, losses) if "re" in note.tasks else []
+    return found, lost
 
 
 def _shortest() -> list[Example]:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from medflare.cohort.records import Note
-from medflare.extraction.examples import Example, Losses, ner_example, re_examples
-from medflare.extraction.extractor import Extractor
+from medflare.extraction.examples import Losses
+from medflare.extraction.extractor import Extractor, training_examples
 from medflare.models.text_model import Sequenced
 
 LOST = ("nested or crossing entity", "crossing modifier", "entity without words")
@@ -23,15 +23,8 @@ def rows_of(
     Args:
         longest: tokens of a question and its answer; what is longer is left out and counted.
     """
-    examples: list[Example] = []
-    losses, lost = Losses(), Counter[str]()
-    for note in notes:
-        cut = extractor.windows(note)
-        lost["entity cut by windows"] += cut.entities_cut
-        lost["relation across windows"] += cut.relations_lost
-        for window in cut.windows:
-            examples += [ner_example(window, note.annotated, losses)] if "ner" in note.tasks else []
-            examples += re_examples(window, losses) if "re" in note.tasks else []
+    losses = Losses()
+    examples, lost = training_examples(extractor, notes, losses)
     words = extractor.wording
     rows = extractor.model.sequences(
         [words.question(e) for e in examples], [words.answer(e) for e in examples]

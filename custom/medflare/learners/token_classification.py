@@ -95,7 +95,10 @@ class TokenClassificationLearner:
         return [note for note in self.cohort.notes if note.split == split]
 
     def _questions(self, notes: list[Note], losses: Counter[str] | None = None) -> list[Tagged]:
-        return self.extractor.questions(training_examples(self.extractor, notes), losses)
+        examples, lost = training_examples(self.extractor, notes)
+        if losses is not None:
+            losses.update(+lost)
+        return self.extractor.questions(examples, losses)
 
     # ---- what is declared --------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ def test_crossing_modifiers_and_borders_inside_words_are_counted() -> None:
     losses = Losses()
     found = window("left lower lobe pain", ("problem", "pain"), ("bodyloc", (0, 10)), ("bodyloc", (5, 15)),
                    ("course", (16, 18)), links="0-1 0-2 0-3")  # fmt: skip
-    assert len(re_examples(found, losses)[0].answer) == 2
+    assert len(re_examples(found, losses=losses)[0].answer) == 2
     assert losses.counts == {"crossing modifier": 1, "border inside a word": 1}
 
 
@@ -170,3 +170,12 @@ def test_a_modifier_that_its_head_cannot_have_is_left_out_and_is_no_malformed_ou
     assert [mark.label for mark in reading.marks] == ["duration"]
     assert reading.faults["modifier of another head"] == 1
     assert not reading.failed
+
+
+def test_only_annotated_modifiers_are_asked_for_and_heads_without_any_are_left_out() -> None:
+    text = "chest pain , given aspirin"
+    head = Entity(entity_id="T1", label="problem", spans=((0, 10),))
+    drug = Entity(entity_id="T2", label="drug", spans=((19, 26),))
+    found = Window(note_id="n", start=0, end=len(text), text=text, entities=(head, drug))
+    examples = re_examples(found, ("problem", "drug", "severity", "bodyloc"))
+    assert [(e.head.label, e.types) for e in examples] == [("problem", ("severity", "bodyloc"))]

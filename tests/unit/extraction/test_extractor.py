@@ -92,7 +92,7 @@ def test_gold_answers_score_one(format: Format, sentences: int) -> None:
     scores = quick_extraction_metrics(documents)
     assert {n for n, value in scores.items() if value != 1} == {"parse_failure_rate"}
     assert documents[0].faults == {}
-    assert documents[0].outputs == len(training_examples(oracle([], format, sentences), [note()]))
+    assert documents[0].outputs == len(training_examples(oracle([], format, sentences), [note()])[0])
 
 
 def test_a_head_that_is_gold_and_found_is_asked_about_once() -> None:
@@ -179,7 +179,7 @@ def test_nested_predictions_are_one_flat_layer_and_a_fault() -> None:
 
 def test_training_asks_within_the_tasks_of_a_note() -> None:
     blank = extractor(lambda _: Written("", True))
-    counts = [[e.task for e in training_examples(blank, [note(tasks=tasks)])].count
+    counts = [[e.task for e in training_examples(blank, [note(tasks=tasks)])[0]].count
               for tasks in (("ner",), ("re",), ("ner", "re"))]  # fmt: skip
     assert [(count("ner"), count("re")) for count in counts] == [(4, 0), (0, 3), (4, 3)]
 

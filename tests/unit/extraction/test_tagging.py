@@ -82,7 +82,7 @@ def test_the_head_stands_between_two_marks_and_nothing_else_changes(extractor: T
 
 
 def test_every_word_has_its_gold_tag_and_every_first_piece_its_word(extractor: TaggingExtractor) -> None:
-    examples = training_examples(extractor, notes())
+    examples, _ = training_examples(extractor, notes())
     assert {example.task for example in examples} == {"ner", "re"}
     for example, question in zip(examples, extractor.questions(examples), strict=True):
         assert len(question.tags) == len(question.firsts) == len(example.source.words)
