@@ -22,6 +22,9 @@ COLUMNS = {
     "parse_failure_rate": "malformed",
 }
 OURS, PREDICTIONS = "fed_medlora", "predictions.jsonl"
+AGAINST = {"corrupted_plus": "corrupted", "corrupted_plus_1": "corrupted"}
+"""What a row is compared with where it is not Fed-MedLoRA."""
+OWN = "single, own tests"
 Runs = dict[str, list[dict[str, Statistic]]]
 
 
@@ -38,8 +41,10 @@ def write_tables(
     parts, facts = [], dict[str, Any]()
     for place, names in places.items():
         runs: Runs = {m: [score(unit_folder(out, m, seed), names) for seed in seeds] for m in titles}
-        runs = {m: found for m, found in runs.items() if all(found)}
-        text, facts[place] = table(runs, titles)
+        if "single" in titles and not set(names) & set(unseen):
+            runs[OWN] = [own_score(unit_folder(out, "single", seed), names) for seed in seeds]
+        runs = {m: found for m, found in runs.items() if found and all(found)}
+        text, facts[place] = table(runs, {**titles, OWN: "single site, each on its own tests"})
         parts.append(f"**{place}**\n\n{text}")
     parts.append(
         "**single site: source x test, NER strict / RE strict with gold heads**\n\n"
@@ -61,6 +66,12 @@ def score(unit: Path, sites: Sequence[str]) -> dict[str, Statistic]:
     return averaged([statistics([model / site / PREDICTIONS for site in sites]) for model in models])
 
 
+def own_score(unit: Path, sites: Sequence[str]) -> dict[str, Statistic]:
+    """Every site's own model on its own notes: what a hospital has if it stays alone (ML-13)."""
+    files = [unit / site / site / PREDICTIONS for site in sites]
+    return statistics(files) if all(file.is_file() for file in files) else {}
+
+
 def statistics(files: Sequence[Path]) -> dict[str, Statistic]:
     """The columns' statistics of the notes of several files."""
     parts = parts_of([item for file in files for item in read_documents(file)])
@@ -70,7 +81,10 @@ def statistics(files: Sequence[Path]) -> dict[str, Statistic]:
 
 
 def table(runs: Runs, titles: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    """Markdown and facts: mean over seeds, interval, and the difference to Fed-MedLoRA on the same notes."""
+    """Markdown and facts: mean over seeds, interval, and the difference to Fed-MedLoRA on the same notes.
+
+    Rows of AGAINST are compared with the row named there.
+    """
     lines = ["| | " + " | ".join(COLUMNS.values()) + " |", "|---|" + "---:|" * len(COLUMNS)]
     facts: dict[str, Any] = {}
     for name, found in runs.items():
@@ -90,14 +104,15 @@ def table(runs: Runs, titles: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
 
 
 def gap_of(runs: Runs, name: str, metric: str, mine: list[Statistic], facts: dict[str, Any]) -> str:
-    """` (+x*)`: this minus Fed-MedLoRA where both have the same notes; a star at p < 0.05."""
-    if name == OURS or OURS not in runs or metric == "parse_failure_rate":
+    """` (+x*)`: this minus what it is compared with, where both have the same notes; a star at p < 0.05."""
+    other = AGAINST.get(name, OURS)
+    if name == other or other not in runs or metric == "parse_failure_rate":
         return ""
-    theirs = [run[metric] for run in runs[OURS]]
+    theirs = [run[metric] for run in runs[other] if metric in run]
     if len(theirs) != len(mine) or any(len(a) != len(b) for a, b in zip(mine, theirs, strict=True)):
         return ""
     gap = difference_over_seeds(mine, theirs)
-    facts["minus_fed_medlora"] = {"value": gap.value, "low": gap.low, "high": gap.high, "p": gap.p}
+    facts[f"minus_{other}"] = {"value": gap.value, "low": gap.low, "high": gap.high, "p": gap.p}
     return f" ({100 * gap.value:+.1f}{'*' if gap.significant else ''})"
 
 

@@ -20,8 +20,11 @@ def unit_folder(out: Path, name: str, seed: str | int) -> Path:
 
 
 def complete(out: Path, name: str, seeds: Sequence[str]) -> bool:
-    """Whether a method is done for all seeds."""
-    return all((unit_folder(out, name, seed) / DONE).is_file() for seed in seeds)
+    """Whether a method is done for all seeds; says so where some are missing."""
+    missing = [seed for seed in seeds if not (unit_folder(out, name, seed) / DONE).is_file()]
+    if missing:
+        print(f"{name}: not in the tables, missing for seed {', '.join(missing)}", flush=True)
+    return not missing
 
 
 def run_units(
