@@ -75,6 +75,8 @@ class Influence(WeightedMean):
         self.factor_clip = clip if mode == "client" else 0.0
         self._score: Score | None = None
         self._losses: dict[str, float] = {}
+        self._told: dict[str, tuple[int, float]] = {}
+        self._reference: float | None = None
 
     def bind(self, score: Score) -> None:
         """Gives the rule the model and D_v behind a function; server mode only."""
@@ -87,12 +89,15 @@ class Influence(WeightedMean):
                 'which has none. Give it both, or set rule_settings: {"mode": "client"}.'
             )
         super().begin(global_state)
-        self._losses = {}
+        self._losses, self._told = {}, {}
 
     def add(self, site: str, update: Update) -> None:
         if self._score is not None and self.mode == "server":
             self._take(site, self._score(site, moved(self._global, update.delta)))
         super().add(site, update)
+        told = float(update.metrics.get("shared_loss", math.nan))
+        if self.mode == "client" and math.isfinite(told):
+            self._told[site] = (update.examples, told)
 
     def _take(self, site: str, loss: float) -> None:
         """Notes a loss; what was summed so far shrinks when it is the smallest yet."""
@@ -111,13 +116,31 @@ class Influence(WeightedMean):
             return weight
         return weight * math.exp((min(self._losses.values()) - self._losses[site]) / self.temperature)
 
+    def finish(self) -> State:
+        state = super().finish()
+        if self._told:
+            examples = sum(count for count, _ in self._told.values())
+            self._reference = sum(count * loss for count, loss in self._told.values()) / examples
+        return state
+
     def plan_hints(self) -> dict[str, Any]:
-        """In client mode `influence`: what a site needs for `self_influence`."""
+        """In client mode `influence`: what a site needs for `self_influence`.
+
+        `reference` is ℓ_ref, the mean of what sites told in the last round (None before): close to this
+        round's losses, so that factors stay within the clip, and the same for all, so that it cancels.
+        """
         if self.mode == "server":
             return {}
         names = ("temperature", "clip", "use_data_size")
-        return {"influence": {name: getattr(self, name) for name in names}}
+        return {"influence": {name: getattr(self, name) for name in names} | {"reference": self._reference}}
 
     def report(self) -> dict[str, Any]:
-        """`weights`: each site's C_k; in server mode also `losses`: its ℓ_k."""
-        return super().report() | ({"losses": dict(self._losses)} if self.mode == "server" else {})
+        """`weights`: each site's C_k; `losses`: its ℓ_k, scored here or told by the site."""
+        told = {site: loss for site, (_, loss) in self._told.items()}
+        return super().report() | {"losses": dict(self._losses) if self.mode == "server" else told}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"reference": self._reference}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._reference = state["reference"]

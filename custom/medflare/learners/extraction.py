@@ -25,7 +25,7 @@ from medflare.learners.base import RoundPlan, SharedSpec, State, Update, check_s
 from medflare.learners.extraction_evaluation import curve_metrics, finish_site
 from medflare.learners.extraction_rows import rows_of
 from medflare.learners.extraction_settings import ExtractionSettings, resolve
-from medflare.learners.influence import self_influence
+from medflare.learners.influence import reference_loss, self_influence
 from medflare.learners.order import DataOrder, batches, derived_seed, examples_to_visit
 from medflare.learners.shared_notes import digest, load_shared_notes
 from medflare.models.adapters import GENERIC
@@ -183,7 +183,7 @@ class ExtractionLearner:
         started = time.monotonic()
         self.use()
         hint = plan.hints.get("influence")
-        reference = self._shared_loss() if hint else float("nan")
+        reference = reference_loss(hint, self._shared_loss) if hint else float("nan")
         rows = self._round_rows(plan)
         seed = derived_seed(self.seed, self.site, plan.round)
         cut = batches(rows, [len(row.ids) for row in self.train_rows], self.settings.optimiser.batch, seed)
@@ -198,7 +198,7 @@ class ExtractionLearner:
         if hint:
             loss = self._shared_loss()
             factor = self_influence(loss, reference, hint["temperature"], hint["clip"])
-            metrics |= {"shared_loss": loss, "factor": factor}
+            metrics["shared_loss"] = loss
         metrics["seconds"] = time.monotonic() - started
         delta = {n: after[n].float() - self._received[n].float() for n in after}
         return Update(delta=delta, examples=len(self.train_rows), metrics=metrics, factor=factor)

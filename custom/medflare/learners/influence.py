@@ -7,8 +7,16 @@ It stands here and not with the rules because a learner needs it; the rule is `a
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from medflare.errors import UpdateError
+
+
+def reference_loss(hint: Mapping[str, Any], own: Callable[[], float]) -> float:
+    """ℓ_ref of a round: what the server says, in the first round the broadcast model's loss here."""
+    told = hint.get("reference")
+    return own() if told is None else float(told)
 
 
 def self_influence(loss: float, reference: float, temperature: float = 1.0, clip: float = 2.0) -> float:
@@ -16,7 +24,7 @@ def self_influence(loss: float, reference: float, temperature: float = 1.0, clip
 
     Args:
         loss: ℓ_k, mean cross-entropy per output token of the site's new model on D_v (ML-4).
-        reference: ℓ_ref, the same for the model that was broadcast; equal at all sites, so it cancels.
+        reference: ℓ_ref (`reference_loss`); equal at all sites, so it cancels.
         temperature: κ.
         clip: the server refuses a factor outside (against self-promotion).
 

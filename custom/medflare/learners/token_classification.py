@@ -24,7 +24,7 @@ from medflare.extraction.extractor import training_examples
 from medflare.extraction.tagging import TaggingExtractor
 from medflare.learners.base import RoundPlan, SharedSpec, State, Update, check_state
 from medflare.learners.extraction_evaluation import score_notes
-from medflare.learners.influence import self_influence
+from medflare.learners.influence import reference_loss, self_influence
 from medflare.learners.order import DataOrder, batches, derived_seed, examples_to_visit
 from medflare.learners.shared_notes import digest, load_shared_notes
 from medflare.learners.tagger_training import train_round
@@ -154,7 +154,7 @@ class TokenClassificationLearner:
         """One round at this site; AdamW and its cosine start anew (1.6)."""
         started = time.monotonic()
         hint = plan.hints.get("influence")
-        reference = self._shared_loss() if hint else float("nan")
+        reference = reference_loss(hint, self._shared_loss) if hint else float("nan")
         rows, taken = self.rows["train"], self._round_rows(plan)
         seed = derived_seed(self.seed, self.site, plan.round)
         cut = batches(taken, [len(row.ids) for row in rows], self.settings.optimiser.batch, seed)
@@ -166,7 +166,7 @@ class TokenClassificationLearner:
         if hint:
             loss = self._shared_loss()
             factor = self_influence(loss, reference, hint["temperature"], hint["clip"])
-            metrics |= {"shared_loss": loss, "factor": factor}
+            metrics["shared_loss"] = loss
         metrics["seconds"] = time.monotonic() - started
         delta = {n: t - self._received[n] for n, t in self.initial_shared().items()}
         return Update(delta=delta, examples=len(rows), metrics=metrics, factor=factor)

@@ -15,7 +15,7 @@ from medflare.aggregation import make_rule
 from medflare.aggregation.influence import Influence, influence_weights
 from medflare.errors import ConfigError, UpdateError
 from medflare.learners.base import State, Update
-from medflare.learners.influence import self_influence
+from medflare.learners.influence import reference_loss, self_influence
 
 EXAMPLES, LOSSES = (100, 200, 300), (0.5, 0.9, 0.7)
 DELTAS = (1.0, -2.0, 4.0)
@@ -134,7 +134,7 @@ def test_modes_declare_what_they_need() -> None:
     server, client = Influence("server"), Influence("client", clip=1.5)
     assert (server.needs, server.factor_clip, server.plan_hints()) == ("individual", 0.0, {})
     assert (client.needs, client.factor_clip) == ("sum", 1.5)
-    hints = {"temperature": 1.0, "clip": 1.5, "use_data_size": True}
+    hints = {"temperature": 1.0, "clip": 1.5, "use_data_size": True, "reference": None}
     assert client.plan_hints() == {"influence": hints}
 
 
@@ -147,3 +147,23 @@ def test_server_mode_without_validation_notes_says_what_to_do() -> None:
 def test_settings_out_of_range_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(wrong))} is {next(iter(wrong.values()))!r}"):
         make_rule("influence", wrong)
+
+
+def test_after_the_first_round_sites_measure_from_what_all_told() -> None:
+    """A base model far above its trained losses must not clip every site to one factor (ML-15)."""
+    rule = Influence("client", temperature=0.1, clip=2.0)
+    assert rule.plan_hints()["influence"]["reference"] is None
+    for losses in ((0.08, 0.09, 0.21), (0.07, 0.08, 0.20)):
+        hint = rule.plan_hints()["influence"]
+        factors = [self_influence(x, reference_loss(hint, lambda: 0.5), 0.1, 2.0) for x in losses]
+        rule.begin(ZERO)
+        for (site, update), loss, factor in zip(updates().items(), losses, factors, strict=True):
+            update.metrics["shared_loss"], update.factor = loss, factor
+            rule.add(site, update)
+            assert rule.plan_hints()["influence"] == hint  # the same for every site of a round
+        rule.finish()
+    expected = influence_weights((0.07, 0.08, 0.20), EXAMPLES, 0.1)
+    assert list(rule.report()["weights"].values()) == pytest.approx(expected, rel=1e-4)
+    restored = Influence("client", temperature=0.1)
+    restored.load_state_dict(rule.state_dict())
+    assert restored.plan_hints() == rule.plan_hints()
