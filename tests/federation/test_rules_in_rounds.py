@@ -154,6 +154,15 @@ def test_refused_updates_do_not_count_towards_the_quorum(federation) -> None:
     assert "site-2 looks odd" in record.reason
 
 
+@pytest.fixture
+def sites_with_shared_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Toy sites that say they hold the same validation notes."""
+    original = ToyLearner.describe
+    notes = {"notes": 5, "sha256": "0" * 64}
+    monkeypatch.setattr(ToyLearner, "describe", lambda self: original(self) | {"validation": notes})
+
+
+@pytest.mark.usefixtures("sites_with_shared_notes")
 def test_sites_learn_the_rules_hints_and_send_their_factor(federation, monkeypatch) -> None:
     seen, original = [], ToyLearner.fit
 
@@ -177,6 +186,7 @@ def test_sites_learn_the_rules_hints_and_send_their_factor(federation, monkeypat
     assert torch.equal(load_state(run.folder / "state").shared[ADAPTER], plain[ADAPTER])
 
 
+@pytest.mark.usefixtures("sites_with_shared_notes")
 @pytest.mark.parametrize(
     ("factor", "reason"), [(3.0, "factor 3.0, expected between"), ("Doe", "fact 'factor' of another kind")]
 )
@@ -195,3 +205,12 @@ def test_a_factor_of_another_size_or_kind_costs_the_round(federation, monkeypatc
     assert sorted(record.rounds[0].accepted) == ["site-1", "site-3"]
     assert reason in record.rounds[0].absent["site-2"]
     assert "Doe" not in (run.folder / "run.json").read_text()
+
+
+def test_a_site_without_shared_notes_stops_a_run_whose_sites_weigh_themselves(federation) -> None:
+    run = federation(controller={"num_rounds": 1})
+    run.aggregator.rule = Influence("client", clip=0.5)
+    record = run.run()
+    assert record.status == "failed"
+    assert "site-1, site-2, site-3 named none" in record.reason
+    assert not record.rounds
