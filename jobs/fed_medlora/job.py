@@ -16,7 +16,7 @@ JOB = Job(
     title="fed_medlora",
     method="fed_medlora",
     n_clients=3,
-    controller={"num_rounds": 3, "uplink": "int8", "downlink": "int8"},
+    controller={"num_rounds": 3, "uplink": "int4", "downlink": "int8"},
     settings={
         # The embedded notes decoder's own rate and batch. For an 8B backbone leave `optimiser`, `lora` and
         # `max_tokens` out: the defaults are the paper's (AdamW 2e-4, batch 4, rank 16, a = 64, dropout 0.05).

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What was marked in every test note, by annotators and by a model: one JSON object per line.
 
-The file holds offsets and types and no words of the note, unless somebody asks for the text. It stays where
-the notes are; a run record names it by a relative path.
+Files that sites write hold the notes' texts too, as those of report generation do, so that a page can show
+them; they stay where the notes are, and a run record names them by a relative path. Scoring needs no text:
+leave it out (`text: null`) of a file that is to be passed on.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class ScoredDocument(Part):
     links_end_to_end: tuple[Link, ...] | None = None
     outputs: int = Field(0, ge=0, description="texts that the model wrote for this note")
     faults: dict[str, int] = Field(default_factory=dict, description="kind -> outputs with that fault")
-    text: str | None = Field(default=None, description="left out unless asked for: a note is about a patient")
+    text: str | None = Field(default=None, description="about a patient: not in a file that is passed on")
 
     @field_validator("faults")
     @classmethod

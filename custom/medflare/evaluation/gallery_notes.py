@@ -2,7 +2,7 @@
 """Notes with annotated and extracted entities in the text, and each entity's modifiers below it.
 
 Notes are taken at fixed ranks of agreement, good and bad ones alike. Only notes whose text the predictions
-file holds can be shown; it holds none unless somebody asked for it.
+file holds can be shown: sites write it, files that were passed on may lack it.
 """
 
 from __future__ import annotations

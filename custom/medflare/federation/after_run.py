@@ -54,7 +54,8 @@ def score_site(
             f"{record_path}: the run kept no {adapter} adapter; it has: {', '.join(record.artefacts)}."
         )
     torch.set_num_threads(site.threads)
-    folder = record_path.parent / "evaluation" / site.name
+    place = f"evaluation/{site.name}" if split == "test" else f"evaluation/{site.name}@{split}"
+    folder = record_path.parent / place
     result = record_path.parent / record.artefacts[adapter]
     found: EvaluationRecord = tester(result)(
         result,
@@ -66,9 +67,7 @@ def score_site(
         seed=record.seed,
         **({"scorers": scorers} if scorers else {}),
     )
-    found = found.model_copy(
-        update={"split": split, "predictions": f"evaluation/{site.name}/{found.predictions}"}
-    )
+    found = found.model_copy(update={"split": split, "predictions": f"{place}/{found.predictions}"})
     same = (found.site, found.adapter, found.split)
     record.evaluations = [e for e in record.evaluations if (e.site, e.adapter, e.split) != same] + [found]
     record.write(record_path)

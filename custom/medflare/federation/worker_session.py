@@ -103,11 +103,21 @@ class Session:
         self.state_file = state_folder(opening, site) / LOCAL_STATE
         cache = Path(opening.cache_folder)
         self._build = lambda: builder(opening.method, opening.settings, site, opening.seed, cache)
+        self._learner: Learner | None = None
+        self.restored = False
         self._open()
+
+    @property
+    def learner(self) -> Learner:
+        """The learner; after a failed round a new one, made only when the old one's memory is free again."""
+        if self._learner is None:
+            self._open()
+        assert self._learner is not None
+        return self._learner
 
     def _open(self) -> None:
         """A new learner with the local state of the last good round."""
-        self.learner = self._build()
+        self._learner = self._build()
         self.restored = self._restore()
 
     def _restore(self) -> bool:
@@ -156,7 +166,7 @@ class Session:
         try:
             update = self.learner.fit(wire.plan_from_json(work.plan, totals))
         except Exception:
-            self._open()  # half a round must not stay in what never leaves
+            self._learner = None  # half a round must not stay in what never leaves
             raise
         if canary:
             self.learner.load_local_state(before, values)

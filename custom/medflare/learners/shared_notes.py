@@ -14,6 +14,7 @@ from typing import Any
 
 from medflare.cohort.records import Note
 from medflare.cohort.site import Cohort, SiteConfig, load_cohort
+from medflare.cohort.words import source_of
 from medflare.errors import ConfigError
 
 SHOWN = 8
@@ -33,8 +34,8 @@ def load_shared_notes(site: SiteConfig, own: Cohort) -> Cohort | None:
 
 
 def check_disjoint(site: str, own: Iterable[Note], shared: Iterable[Note]) -> None:
-    """ConfigError that names the notes of `shared` whose text the site trains or tests on; spacing and case
-    do not count."""
+    """ConfigError that names the notes of `shared` whose text the site trains or tests on; spacing, case
+    and how words and punctuation are set apart do not count."""
     known = {_plain(note.text): note for note in own if note.split != "val"}
     both = [(note.note_id, known[_plain(note.text)]) for note in shared if _plain(note.text) in known]
     if not both:
@@ -49,7 +50,7 @@ def check_disjoint(site: str, own: Iterable[Note], shared: Iterable[Note]) -> No
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.split()).casefold()
+    return " ".join(source_of(text).words).casefold()
 
 
 def digest(notes: Sequence[Note]) -> str:

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from medflare.config import Settings
+from medflare.errors import ConfigError
 
 GENERIC, ANCHOR, SPECIALISED = "generic", "anchor", "specialised"
 
@@ -56,6 +57,7 @@ class Adapters:
         with torch.random.fork_rng(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*gradient_checkpointing", category=FutureWarning)
             torch.manual_seed(seed)
+            _check_targets(model, settings.targets)
             self.peft: Any = get_peft_model(model, self.config, adapter_name=self.names[0])
             for name in self.names[1:]:
                 self.peft.add_adapter(name, self.config)
@@ -132,6 +134,19 @@ class Adapters:
         found["target_modules"] = list(self.settings.targets)
         found["inference_mode"] = True
         return {key: getattr(value, "value", value) for key, value in found.items()}
+
+
+def _check_targets(model: Any, targets: Iterable[str]) -> None:
+    """ConfigError unless every target names a layer: PEFT is silent about those that do not."""
+    present = {name.rsplit(".", 1)[-1] for name, layer in model.named_modules() if hasattr(layer, "weight")}
+    missing = [target for target in targets if target not in present]
+    if missing:
+        layers = (n.rsplit(".", 1)[-1] for n, m in model.named_modules() if "Linear" in type(m).__name__)
+        known = sorted({*layers, *(n for n in present if n.startswith("c_"))})
+        raise ConfigError(
+            f"lora.targets names {', '.join(missing)}, which this base model does not have. "
+            f"Its layers are called: {', '.join(known)}."
+        )
 
 
 def seeded_a(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
