@@ -30,7 +30,7 @@ from medflare.learners.order import DataOrder, batches, derived_seed, examples_t
 from medflare.learners.shared_notes import digest, load_shared_notes
 from medflare.models.adapters import GENERIC
 from medflare.models.backbone import device_of, load_backbone
-from medflare.models.text_model import Sequenced, TextModel, trainable_counts
+from medflare.models.text_model import Sequenced, TextModel
 
 READS = "notes"
 ADAPTER_PREFIX, MERGED_PREFIX = "adapter.", "merged."
@@ -113,7 +113,7 @@ class ExtractionLearner:
                 "fingerprint": backbone.fingerprint,
                 "precision": backbone.precision,
             },
-            "parameters": trainable_counts(self.model, GENERIC) | {"travelling": self._travelling()},
+            "parameters": {"adapter": self._travelling()},
             "adapter_config": self.model.adapters.config_dict() | {"base_model_name_or_path": backbone.name},
             "export": export_settings(self.model, self.settings, self.seed),
             "examples": counts,

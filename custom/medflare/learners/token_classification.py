@@ -110,7 +110,7 @@ class TokenClassificationLearner:
         skipped = Counter(item.reason for item in self.cohort.skipped) + self.losses
         facts: dict[str, Any] = {
             "backbone": {"name": text.name, "fingerprint": text.fingerprint, "precision": text.precision},
-            "parameters": dict(counts) | {"travelling": counts.total()},
+            "parameters": dict(counts),
             "adapter_config": {},
             "export": {
                 "file": FILE,

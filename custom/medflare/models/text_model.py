@@ -200,8 +200,3 @@ def _pad(batch: Sequence[Sequenced], padding: int) -> tuple[Tensor, Tensor]:
         ids[i, : len(item.ids)] = torch.tensor(item.ids)
         targets[i, item.start : len(item.ids)] = ids[i, item.start : len(item.ids)]
     return ids, targets
-
-
-def trainable_counts(model: TextModel, name: str) -> dict[str, int]:
-    """Trainable parameters of one adapter."""
-    return {"adapter": sum(p.numel() for p in model.adapters.parameters(name))}
