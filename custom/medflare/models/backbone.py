@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import os
+import threading
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ from torch import nn
 from medflare.errors import ConfigError
 
 PRECISIONS = ("auto", "fp32", "bf16", "int8", "nf4")
+LOADING = threading.Lock()
+"""transformers' `from_pretrained` replaces functions of the process while it loads; two threads at once leave
+them replaced, and every later model of the process comes without its tied weights."""
 EMBEDDED_NAMES = {"decoder": "medflare-embedded", "notes_decoder": "medflare-embedded-notes"}
 DEFAULT_TEMPLATE = {
     "prefix": "Human: <Img>",
@@ -85,7 +89,8 @@ def load_backbone(
     kwargs: dict[str, Any] = {"dtype": torch.bfloat16 if chosen in ("bf16", "nf4") else torch.float32}
     if chosen in ("int8", "nf4"):
         kwargs |= {"quantization_config": _quantisation(chosen), "device_map": device}
-    model: Any = AutoModelForCausalLM.from_pretrained(path, local_files_only=True, **kwargs)
+    with LOADING:
+        model: Any = AutoModelForCausalLM.from_pretrained(path, local_files_only=True, **kwargs)
     if chosen not in ("int8", "nf4"):
         model.to(device)
     _keep_gradients_right(model)

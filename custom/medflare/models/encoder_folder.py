@@ -15,7 +15,7 @@ from pydantic import Field
 
 from medflare.config import Settings
 from medflare.errors import ConfigError
-from medflare.models.backbone import check_folder, fingerprint, resolve_precision
+from medflare.models.backbone import LOADING, check_folder, fingerprint, resolve_precision
 from medflare.models.embedded import decoder_folder
 
 NEW = "medflare-new-encoder"
@@ -109,7 +109,8 @@ def _opened(folder: Path) -> Any:
     logging.set_verbosity_error()  # the masked-word head of a published encoder is left behind on purpose
     logging.disable_progress_bar()
     try:
-        model = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+        with LOADING:
+            model = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
     finally:
         logging.set_verbosity(verbosity)
     if getattr(model, "pooler", None) is not None:

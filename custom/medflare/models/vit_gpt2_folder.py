@@ -15,7 +15,7 @@ import torch
 
 from medflare.config import parse
 from medflare.errors import ConfigError, DataError
-from medflare.models.backbone import check_folder, fingerprint, resolve_precision
+from medflare.models.backbone import LOADING, check_folder, fingerprint, resolve_precision
 from medflare.models.embedded import decoder_folder
 from medflare.models.encoder_folder import WHOLE, first_token
 from medflare.models.vit_gpt2 import BeamSettings, ViTGPT2, ViTGPT2Settings
@@ -204,12 +204,14 @@ def _assembled(folder: Path) -> Any:
     """Pretrained ViT and GPT-2 with new cross-attention between them."""
     from transformers import GPT2Config, GPT2LMHeadModel, VisionEncoderDecoderModel, ViTModel
 
-    vit = ViTModel.from_pretrained(folder / "encoder", local_files_only=True, dtype=torch.float32)
+    with LOADING:
+        vit = ViTModel.from_pretrained(folder / "encoder", local_files_only=True, dtype=torch.float32)
     config = GPT2Config.from_pretrained(folder / "decoder", local_files_only=True)
     config.is_decoder = config.add_cross_attention = True
-    gpt2 = GPT2LMHeadModel.from_pretrained(
-        folder / "decoder", config=config, local_files_only=True, dtype=torch.float32
-    )
+    with LOADING:
+        gpt2 = GPT2LMHeadModel.from_pretrained(
+            folder / "decoder", config=config, local_files_only=True, dtype=torch.float32
+        )
     return VisionEncoderDecoderModel(encoder=vit, decoder=gpt2)
 
 
