@@ -24,7 +24,8 @@ from medflare.errors import ConfigError
 PRECISIONS = ("auto", "fp32", "bf16", "int8", "nf4")
 LOADING = threading.Lock()
 """transformers' `from_pretrained` replaces functions of the process while it loads; two threads at once leave
-them replaced, and every later model of the process comes without its tied weights."""
+them replaced, and every later model of the process comes without its tied weights. Its lazy imports are no
+safer."""
 EMBEDDED_NAMES = {"decoder": "medflare-embedded", "notes_decoder": "medflare-embedded-notes"}
 DEFAULT_TEMPLATE = {
     "prefix": "Human: <Img>",
@@ -74,6 +75,13 @@ def load_backbone(
         precision: `auto` is bf16 where the processor computes in it, else fp32.
     Raises: ConfigError for a missing folder, a folder without safetensors, or an unknown precision.
     """
+    with LOADING:
+        return _load(folder, precision, device, embedded)
+
+
+def _load(
+    folder: str | Path | None, precision: str, device: str, embedded: Literal["decoder", "notes_decoder"]
+) -> Backbone:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -89,8 +97,7 @@ def load_backbone(
     kwargs: dict[str, Any] = {"dtype": torch.bfloat16 if chosen in ("bf16", "nf4") else torch.float32}
     if chosen in ("int8", "nf4"):
         kwargs |= {"quantization_config": _quantisation(chosen), "device_map": device}
-    with LOADING:
-        model: Any = AutoModelForCausalLM.from_pretrained(path, local_files_only=True, **kwargs)
+    model: Any = AutoModelForCausalLM.from_pretrained(path, local_files_only=True, **kwargs)
     if chosen not in ("int8", "nf4"):
         model.to(device)
     _keep_gradients_right(model)
