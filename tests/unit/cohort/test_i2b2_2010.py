@@ -71,11 +71,13 @@ def test_hospitals_and_splits_are_folders(tmp_path: Path) -> None:
     assert found == {"train/beth/record-13": "train", "test/record-13": "test"}
 
 
-def test_the_annotation_covers_entities_of_three_types(tmp_path: Path) -> None:
-    for settings in ({}, {"label_map": "i2b2_2010"}):
+def test_the_annotation_covers_entities_and_the_map_leaves_treatments_out(tmp_path: Path) -> None:
+    expected = {"": ("problem", "treatment", "test"), "i2b2_2010": ("problem", "test")}
+    for name, covered in expected.items():
+        settings = {"label_map": name} if name else {}
         cohort = folders.load("i2b2_2010", challenge(tmp_path), **settings)
         note = cohort.notes[0]
-        assert (note.tasks, note.annotated) == (("ner",), ("problem", "treatment", "test"))
+        assert (note.tasks, note.annotated) == (("ner",), covered)
         assert note.relations == ()
         assert cohort.annotation.relations_outside == {"TrAP": 1}
         assert cohort.annotation.lines_left_out == {"assertion": 2}

@@ -352,8 +352,11 @@ def test_an_unknown_format_is_refused(tmp_path):
 def test_the_demo_is_a_simulation_s_folder(tmp_path):
     assert write_notes_demo(tmp_path, notes=3) == {"site-1": 3, "site-2": 3, "site-3": 3, "site-4": 3}
     sites = yaml.safe_load((tmp_path / "site.yaml").read_text("utf-8"))["sites"]
-    assert [sites[name]["cohort"]["format"] for name in sorted(sites)] == ["brat", *["notes_jsonl"] * 3]
+    formats = {name: site["cohort"]["format"] for name, site in sites.items()}
+    hospitals = ("site-1", "site-2", "site-3", "site-4")
+    assert formats == dict(zip((*hospitals, "server"), ("brat", *["notes_jsonl"] * 4), strict=True))
+    assert {sites[name]["validation"]["root"] for name in hospitals} == {sites["server"]["cohort"]["root"]}
     assert len(list((tmp_path / "site-1").glob("*.ann"))) == 3
     for name, site in sites.items():
         cohort = CohortConfig(format=site["cohort"]["format"], root=tmp_path / site["cohort"]["root"])
-        assert len(read_source(cohort).notes) == 3, name
+        assert len(read_source(cohort).notes) == (5 if name == "server" else 3), name

@@ -60,9 +60,9 @@ def oracle(notes: Sequence[Note], format: Format, sentences: int) -> Extractor:
         lambda prompt: Written(known[prompt].popleft() if known[prompt] else "", True), format, sentences
     )
     for note in notes:
-        for window in knowing.windows(note).windows:
-            heads = {example.head: example for example in re_examples(window)}
-            for example in (ner_example(window), *heads.values()):
+        for window in knowing.blind_windows(note).windows:
+            heads = {example.head: example for example in re_examples(window, note.annotated)}
+            for example in (ner_example(window, note.annotated), *heads.values()):
                 known[knowing.wording.question(example)].append(knowing.wording.answer(example))
     return knowing
 
