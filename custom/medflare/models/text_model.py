@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from medflare.errors import ConfigError
 from medflare.models.adapters import Adapters, LoraSettings
@@ -41,11 +41,10 @@ class Written:
     ended: bool
 
 
-class TextModel(nn.Module):
+class TextModel:
     """Knows no task, no data and no federation."""
 
     def __init__(self, backbone: Backbone, lora: LoraSettings, names: tuple[str, ...], seed: int) -> None:
-        super().__init__()
         self.backbone = backbone
         self.adapters = Adapters(backbone.model, lora, names, seed)
         tokenizer = backbone.tokenizer
