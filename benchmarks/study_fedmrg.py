@@ -14,12 +14,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from medflare.cohort.site import SiteConfig, load_site_file
+from study_units import run_units, unit_folder
 
 SITES, UNSEEN = ("site-1", "site-2", "site-3"), "hospital-4"
 
@@ -142,30 +142,17 @@ def main() -> None:
     site_file = given.out / "cohorts" / "site.yaml"
     if given.unit:
         name, seed = given.unit.split(":")
-        train_unit(name, int(seed), site_file, given.out / f"{name}-{seed}", budget)
+        train_unit(name, int(seed), site_file, unit_folder(given.out, name, seed), budget)
         return
     if not site_file.is_file():
         command = [sys.executable, "-m", "medflare.cli.main", "cohort", "make", str(given.out / "cohorts")]
         subprocess.run([*command, "--patients", str(given.patients)], check=True)
     units = [(m, s) for s in given.seeds.split(",") for m in given.methods.split(",")]
-    with ThreadPoolExecutor(given.workers) as pool:
-        list(pool.map(lambda unit: _run(given, budget, *unit), units))
+    options = [part for key, value in budget.items() for part in (f"--{key}", str(value))]
+    run_units(__file__, given.out, units, options, given.workers)
     from study_tables import write_tables
 
     write_tables(given.out, {m: METHODS[m].title for m in given.methods.split(",")}, given.seeds.split(","))
-
-
-def _run(given: argparse.Namespace, budget: Mapping[str, int], name: str, seed: str) -> None:
-    """One unit in a process of its own, unless it is done."""
-    folder = given.out / f"{name}-{seed}"
-    if (folder / "done.json").is_file():
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "log.txt").open("w") as log:
-        command = [sys.executable, __file__, "--out", str(given.out), "--unit", f"{name}:{seed}"]
-        command += [part for key, value in budget.items() for part in (f"--{key}", str(value))]
-        code = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
-    print(f"{name} seed {seed}: {'done' if code == 0 else f'failed, see {folder}/log.txt'}", flush=True)
 
 
 if __name__ == "__main__":

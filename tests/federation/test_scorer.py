@@ -327,4 +327,6 @@ def test_a_site_cannot_send_merged_factors(federation, monkeypatch) -> None:
 
 def test_a_job_can_name_the_rule_and_where_the_scorer_runs() -> None:
     job = recipes.Job(title="trial", method="fed_medlora", aggregation={"rule": "influence"})
-    recipes.check(recipes.override(job, {"scorer": "thread", "uplink": "int4", "downlink": "int8"}))
+    changed = recipes.override(job, {"scorer": "thread", "uplink": "int4", "downlink": "int8"})
+    recipes.check(changed)
+    assert changed.controller == {"scorer": "thread", "uplink": "int4", "downlink": "int8"}

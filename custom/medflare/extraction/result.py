@@ -51,8 +51,7 @@ def load_extractor(
     check_fingerprint(folder, facts["backbone"], base)
     model = TextModel(base, lora, (GENERIC,), 0)
     model.adapters.load(GENERIC, read_tensors(adapter / "adapter_model.safetensors"))
-    words = wording(base.extraction, exported.format)
-    return Extractor(model, words, exported.sentences, exported.max_tokens, batch)
+    return _extractor(model, exported, batch)
 
 
 def base_extractor(
@@ -64,7 +63,9 @@ def base_extractor(
 ) -> Extractor:
     """The frozen model as it is (zero-shot, 7.24): an adapter whose B is zero adds nothing."""
     base = load_backbone(backbone, precision, device, "notes_decoder")
-    model = TextModel(base, exported.lora, (GENERIC,), 0)
-    return Extractor(
-        model, wording(base.extraction, exported.format), exported.sentences, exported.max_tokens, batch
-    )
+    return _extractor(TextModel(base, exported.lora, (GENERIC,), 0), exported, batch)
+
+
+def _extractor(model: TextModel, exported: ExportedExtraction, batch: int) -> Extractor:
+    words = wording(model.backbone.extraction, exported.format)
+    return Extractor(model, words, exported.sentences, exported.max_tokens, batch)

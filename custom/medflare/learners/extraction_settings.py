@@ -54,7 +54,10 @@ class ExtractionSettings(Settings):
     )
 
 
-PRESETS: dict[str, dict[str, Any]] = {"recommended": {}, "paper": {"sentences": 1, "format": "html"}}
+PRESETS: dict[str, dict[str, Any]] = {
+    "recommended": {},
+    "paper": {"optimiser": {"gradient_checkpointing": True}},
+}
 """What `preset` changes before a job's own settings apply (algorithms.md 1.8)."""
 
 VARIANTS: dict[str, dict[str, Any]] = {
