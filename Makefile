@@ -7,12 +7,13 @@ export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test quality study-fedmrg study-real study-fed-medlora study-corpora study-attacks server-cost embedded embedded-notes clean
+.PHONY: help demo test quality provision study-fedmrg study-real study-fed-medlora study-corpora study-attacks server-cost embedded embedded-notes clean
 
 help:
 	@echo "make demo          three synthetic hospitals train a report generator in the FLARE simulator"
 	@echo "make test          the whole test suite"
 	@echo "make quality       ruff and mypy"
+	@echo "make provision     signed and hardened startup kits of provisioning/project.yml, in KITS (kits)"
 	@echo "make study-fedmrg  FedMRG, its baselines and ablations over three seeds (hours)"
 	@echo "make study-real    FedMRG on real chest X-rays of three publishers (needs MEDFLARE_DATA)"
 	@echo "make study-fed-medlora  Fed-MedLoRA(+) and its baselines on synthetic notes over three seeds (an hour)"
@@ -41,6 +42,10 @@ quality: $(VENV)/.installed
 	$(BIN)/ruff check custom tests jobs benchmarks
 	$(BIN)/ruff format --check custom tests jobs benchmarks
 	$(BIN)/mypy
+
+provision: $(VENV)/.installed
+	$(BIN)/nvflare provision -p provisioning/project.yml -w $(or $(KITS),kits)
+	$(BIN)/medflare kits harden $(or $(KITS),kits)
 
 study-fedmrg: $(VENV)/.installed
 	$(BIN)/python benchmarks/study_fedmrg.py --out studies/fedmrg

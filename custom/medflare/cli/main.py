@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import typer
 
-from medflare.cli import cohort, extract, listings, reports, run
+from medflare.cli import cohort, extract, kits, listings, reports, run
 from medflare.version import __version__
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cohort.app, name="cohort")
+app.add_typer(kits.app, name="kits")
 app.command("run")(run.run)
 app.command("evaluate")(reports.evaluate)
 app.command("generate")(reports.generate)

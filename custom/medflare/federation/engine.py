@@ -18,10 +18,12 @@ from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
+from nvflare.apis.impl.job_def_manager import SimpleJobDefManager
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
 from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.fuel.utils import fobs
 from nvflare.widgets.info_collector import GroupInfoCollector, InfoCollector
@@ -41,12 +43,14 @@ __all__ = [
     "Executor",
     "FLComponent",
     "FLContext",
+    "FilesystemStorage",
     "GroupInfoCollector",
     "InfoCollector",
     "MetaKey",
     "ReturnCode",
     "Shareable",
     "Signal",
+    "SimpleJobDefManager",
     "Task",
     "check_version",
     "from_shareable",

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a hardened kit's `local/` says: the one source of the hardening step and of `workspace_templates/`.
+
+FLARE writes `local/*.default`; each function here takes what such a file says (or what the site made of it) and
+returns what it must say, so that settings of the site's own choice survive.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from medflare.federation.allow_list import COMPONENTS, class_path
+from medflare.federation.kit_components import KitJobManager, KitStorage, SecureLogging
+
+HEART_BEAT_TIMEOUT = 60
+"""Seconds without a sign of life after which the server takes a site for gone; FLARE's default is 600."""
+MAX_JOBS = 4
+"""Jobs at the same time on the server."""
+STREAMERS = ("site_log_streamer", "job_log_streamer", "log_receiver")
+"""Components that send a site's logs to the server, or receive them there."""
+_POLICY = "medflare.federation.site_policy"
+_OF_SUBMITTER = {
+    "clone_job": "n:submitter",
+    "manage_job": "n:submitter",
+    "download_job": "n:submitter",
+}
+_NEVER = {"shell_commands": "none", "byoc": "none", "server-predeployed-flwr": "none"}
+_EVERYTHING = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
+
+
+def kit_classes() -> list[str]:
+    """The classes that a job may name at a hospital: ours, one by one.
+
+    FLARE's own default list stays out: some of its classes read a file or send a result that the job chooses
+    (`CSVDataLoader`, `NPModelLocator`), past the site's egress chain.
+    """
+    return [class_path(kind) for kind in COMPONENTS]
+
+
+def authorization() -> dict[str, Any]:
+    """`local/authorization.json`: who may do what here. No role brings code, none reads files by shell command."""
+    return {
+        "format_version": "1.0",
+        "permissions": {
+            "project_admin": dict.fromkeys(_EVERYTHING, "any") | _NEVER,
+            "org_admin": {
+                "submit_job": "none",
+                "clone_job": "none",
+                "manage_job": "o:submitter",
+                "download_job": "o:submitter",
+                "view": "any",
+                "operate": "o:site",
+            }
+            | _NEVER,
+            "lead": {"submit_job": "any", **_OF_SUBMITTER, "view": "any", "operate": "o:site"} | _NEVER,
+            "member": {"view": "any"} | _NEVER,
+        },
+    }
+
+
+def privacy() -> dict[str, Any]:
+    """`local/privacy.json`: one scope. A job that asks for another is refused; filters of the site go here."""
+    scope = {"name": "medflare", "properties": {}, "task_result_filters": [], "task_data_filters": []}
+    return {"scopes": [scope], "default_scope": "medflare"}
+
+
+def log_config(given: Mapping[str, Any]) -> dict[str, Any]:
+    """`local/log_config.json`: FLARE's own, with the lines of medflare in the short log `log_fl.txt` as well."""
+    wanted = copy.deepcopy(dict(given))
+    names = wanted["filters"]["FLFilter"]["logger_names"]
+    if "medflare" not in names:
+        names.insert(0, "medflare")
+    return wanted
+
+
+def site_resources(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A hospital's `local/resources.json`.
+
+    Nothing private may ever be added there: FLARE sends unknown top-level keys to every other site.
+    """
+    wanted = _common(given)
+    wanted["allow_log_streaming"] = False
+    if find_spec(_POLICY):
+        _component(wanted, "site_policy")["path"] = f"{_POLICY}.SitePolicy"
+    return wanted
+
+
+def server_resources(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The server's `local/resources.json`: jobs and snapshots in the kit's `store/`, dead sites noticed soon."""
+    wanted = _common(given)
+    for server in wanted["servers"]:
+        if not 30 <= server.get("heart_beat_timeout", 600) <= 60:
+            server["heart_beat_timeout"] = HEART_BEAT_TIMEOUT
+    storage = wanted["snapshot_persistor"]["args"]["storage"]
+    storage["path"] = class_path(KitStorage)
+    storage["args"]["root_dir"] = "store/snapshots"
+    manager = _component(wanted, "job_manager")
+    manager["path"] = class_path(KitJobManager)
+    manager["args"] = {"uri_root": "store/jobs", "job_store_id": "job_store"}
+    scheduler = _component(wanted, "job_scheduler").setdefault("args", {})
+    if not 1 <= scheduler.get("max_jobs", 0) <= MAX_JOBS:
+        scheduler["max_jobs"] = MAX_JOBS
+    return wanted
+
+
+def _common(given: Mapping[str, Any]) -> dict[str, Any]:
+    wanted = copy.deepcopy(dict(given))
+    wanted["class_list_enforcement_mode"] = "enforce"
+    wanted["class_allow_list"] = kit_classes()
+    wanted["components"] = [part for part in wanted.get("components", []) if part.get("id") not in STREAMERS]
+    _component(wanted, "secure_logging")["path"] = class_path(SecureLogging)
+    return wanted
+
+
+def _component(resources: dict[str, Any], name: str) -> dict[str, Any]:
+    """The component with the id `name`, added at the end if there is none."""
+    for part in resources["components"]:
+        if part.get("id") == name:
+            return part
+    resources["components"].append({"id": name, "path": "", "args": {}})
+    return resources["components"][-1]
