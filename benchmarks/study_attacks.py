@@ -173,7 +173,7 @@ def federated(
     if attack == "label-shuffled":
         own |= {site: _shuffled(sites[site], generator) for site in hostile}
     d_v = (judge.features["train"], judge.targets["train"])
-    if isinstance(rule, ScoringRule) and rule.needs == "individual":
+    if isinstance(rule, ScoringRule) and rule.scored_by == "server":
         rule.bind(lambda _, candidate: head.measured(candidate, *d_v))
     for _ in range(given.rounds):
         honest = {name: head.fit(state, site, given.steps, generator) for name, site in own.items()}
@@ -216,6 +216,8 @@ def rule_rows(names: Sequence[str]) -> dict[str, tuple[str, dict[str, Any]]]:
     if "influence" in rows:
         rows["influence"] = ("influence", {"temperature": TEMPERATURE})
         rows["influence (client)"] = ("influence", {"temperature": TEMPERATURE, "mode": "client"})
+    if "l_fedavg" in rows:
+        rows["l_fedavg (server)"] = ("l_fedavg", {"loss_source": "server"})
     return rows
 
 

@@ -16,6 +16,7 @@ from nvflare.apis.dxo import from_shareable
 from safetensors.torch import load_file
 
 from medflare.aggregation.influence import Influence, influence_weights
+from medflare.aggregation.l_fedavg import LossFedAvg
 from medflare.aggregation.lora import LoraStack
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.cohort.settings import SplitConfig
@@ -59,6 +60,9 @@ def loop(rounds: int, rule: Any, judge: ToyLearner | None) -> State:
     [
         (Influence("server"), True),
         (Influence("client"), False),
+        (LossFedAvg(), False),
+        (LossFedAvg(loss_source="server"), True),
+        (LossFedAvg(loss_source="cross"), False),
         (WeightedMean(), False),
         (LoraStack(), False),
     ],
@@ -76,6 +80,35 @@ def test_a_run_equals_the_plain_loop_with_a_judge(federation, kind: str) -> None
     assert torch.equal(load_state(run.folder / "state").shared[ADAPTER], expected[ADAPTER])
     plain = loop(3, WeightedMean(), None)
     assert not torch.equal(plain[ADAPTER], expected[ADAPTER])
+
+
+def test_sites_that_measure_each_others_models_give_what_the_plain_loop_gives(federation) -> None:
+    run = federation(controller={"num_rounds": 2})
+    run.aggregator.rule = LossFedAvg(loss_source="cross")
+    record = run.run()
+    assert record.status == "completed", record.reason
+    expected = loop(2, LossFedAvg(loss_source="cross"), None)
+    assert torch.allclose(load_state(run.folder / "state").shared[ADAPTER], expected[ADAPTER], rtol=1e-6)
+    told = events(run, "scored")
+    assert [(event["round"], event["site"]) for event in told] == [(n, site) for n in (0, 1) for site in ALL]
+    assert all(sorted(event["measured"]) == ALL for event in told)
+    assert record.rounds[1].rule["losses"] == {e["site"]: e["cross_loss"] for e in told if e["round"] == 1}
+    assert len(set(record.rounds[1].rule["losses"].values())) == 3
+
+
+def test_a_model_that_no_site_can_measure_costs_its_site_the_round(federation, monkeypatch) -> None:
+    asked, original = [], ToyLearner.evaluate
+
+    def evaluate(self, split, plan):
+        asked.append(plan.hints.get("loss_only", False))
+        return {} if asked.count(True) in (4, 5, 6) and asked[-1] else original(self, split, plan)
+
+    monkeypatch.setattr(ToyLearner, "evaluate", evaluate)
+    run = federation(controller={"num_rounds": 1, "min_accepted": 2})
+    run.aggregator.rule = LossFedAvg(loss_source="cross")
+    record = run.run()
+    assert sorted(record.rounds[0].accepted) == ["site-1", "site-3"]
+    assert "no site with validation data measured a finite loss" in record.rounds[0].absent["site-2"]
 
 
 def test_losses_and_weights_are_in_the_record_and_in_the_progress(federation) -> None:
@@ -139,7 +172,7 @@ def test_scores_come_after_the_exchange_so_that_they_delay_no_site(federation) -
 
 @pytest.mark.parametrize(
     ("failing", "reason"),
-    [("nan", "scored a loss of nan on the server's validation notes"), ("raise", "E40 KeyError in evaluate")],
+    [("nan", "scored a loss of nan on the server's validation data"), ("raise", "E40 KeyError in evaluate")],
 )
 def test_a_score_that_fails_costs_the_site_its_round(federation, monkeypatch, failing, reason) -> None:
     original, count = ToyLearner.evaluate, [0]

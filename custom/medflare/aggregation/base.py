@@ -27,6 +27,8 @@ class AggregationRule(ABC):
         source: paper, section of algorithms.md, resolution ids.
         outside_spec: prefixes of tensors that the rule may add to the state beside the shared ones.
         factor_clip: c, when sites may scale their own weight by a factor within [e^-c, e^c]; 0 when not.
+        scored_by: who scores candidates for the rule by the function that its `bind` takes: nobody (""), the
+            server on its own validation set, or every site on its own.
     """
 
     needs: Literal["sum", "individual"] = "sum"
@@ -40,6 +42,7 @@ class AggregationRule(ABC):
     source: str = ""
     outside_spec: tuple[str, ...] = ()
     factor_clip: float = 0.0
+    scored_by: Literal["", "server", "sites"] = ""
 
     @abstractmethod
     def begin(self, global_state: State) -> None:

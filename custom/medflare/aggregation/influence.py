@@ -73,6 +73,7 @@ class Influence(WeightedMean):
         self.mode, self.temperature, self.use_data_size, self.clip = mode, temperature, use_data_size, clip
         self.needs = "individual" if mode == "server" else "sum"
         self.factor_clip = clip if mode == "client" else 0.0
+        self.scored_by = "server" if mode == "server" else ""
         self._score: Score | None = None
         self._losses: dict[str, float] = {}
         self._told: dict[str, tuple[int, float]] = {}

@@ -11,8 +11,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from medflare.aggregation.base import AggregationRule
-from medflare.aggregation.states import add_scaled, settled, zeros
+from medflare.aggregation.influence import Score
+from medflare.aggregation.states import add_scaled, moved, settled, zeros
+from medflare.errors import ConfigError, UpdateError
 from medflare.learners.base import State, Update
+
+SCORED_BY: dict[str, Literal["", "server", "sites"]] = {"client": "", "server": "server", "cross": "sites"}
+"""loss_source -> who measures."""
 
 _log = logging.getLogger(__name__)
 
@@ -24,11 +29,14 @@ class LossFedAvg(AggregationRule):
         omega: ω, the share of the examples in a weight; the rest is the losses'.
         loss_weight: "normalised": the loss terms (1/ℓ_k) / Σ(1/ℓ_j), so that ω means what it says; "raw":
             1/ℓ_k and then all w_k over their sum, as in the paper (VG-2).
-        loss_metric: the metric of an update that holds ℓ_k, the loss of the trained model on the site's own
-            validation data (VG-4, VG-5: self-reported, on different data).
+        loss_source: "client": ℓ_k is the site's own word, on its own validation data (VG-4: different data,
+            and forgeable); "server": the server measures every trained model on its own validation set;
+            "cross": every site measures every trained model, ℓ_k is the loss over all their validation data.
+        loss_metric: with "client", the metric of an update that holds ℓ_k, of the trained model (VG-5).
         floor: smallest ℓ that counts, else one near-zero loss takes the whole average (VG-3).
 
-    A loss that is missing, negative or not finite is replaced by the median of the others' terms, and named.
+    A reported loss that is missing, negative or not finite is replaced by the median of the others' terms,
+    and named; a model whose measured loss is no such number is refused.
     """
 
     needs = "individual"
@@ -40,6 +48,7 @@ class LossFedAvg(AggregationRule):
         self,
         omega: Annotated[float, Field(ge=0, le=1)] = 0.5,
         loss_weight: Literal["normalised", "raw"] = "normalised",
+        loss_source: Literal["client", "server", "cross"] = "client",
         loss_metric: str = "val_loss",
         floor: Annotated[float, Field(gt=0)] = 1e-3,
     ) -> None:
@@ -47,14 +56,27 @@ class LossFedAvg(AggregationRule):
             raise ValueError(f"omega is {omega}; expected 0 (losses alone) to 1 (examples alone).")
         if loss_weight not in ("normalised", "raw"):
             raise ValueError(f"loss_weight is '{loss_weight}'; expected 'normalised' or 'raw'.")
+        if loss_source not in SCORED_BY:
+            raise ValueError(f"loss_source is '{loss_source}'; expected one of {', '.join(SCORED_BY)}.")
         if not 0 < floor < math.inf:
             raise ValueError(f"floor is {floor}; expected a positive loss.")
         self.omega, self.loss_weight, self.loss_metric, self.floor = omega, loss_weight, loss_metric, floor
+        self.loss_source, self.scored_by = loss_source, SCORED_BY[loss_source]
+        self._score: Score | None = None
+
+    def bind(self, score: Score) -> None:
+        """Gives the rule the function that measures a candidate; not for `loss_source` "client"."""
+        self._score = score
 
     def metrics_read(self) -> tuple[str, ...]:
-        return (self.loss_metric,)
+        return (self.loss_metric,) if self.loss_source == "client" else ()
 
     def begin(self, global_state: State) -> None:
+        if self.scored_by and self._score is None:
+            raise ConfigError(
+                f"rule 'l_fedavg' with loss_source '{self.loss_source}' needs somebody who measures the "
+                'models, and there is nobody. Set rule_settings: {"loss_source": "client"}.'
+            )
         self._global = global_state
         self._by_data, self._by_loss = zeros(global_state), zeros(global_state)
         self._replaced: State = {}
@@ -64,7 +86,7 @@ class LossFedAvg(AggregationRule):
 
     def add(self, site: str, update: Update) -> None:
         """Two running sums are enough, by data and by loss; a third if a term is known at the end only."""
-        loss = float(update.metrics.get(self.loss_metric, math.nan))
+        loss = self._loss(site, update)
         self._examples[site] = update.examples
         add_scaled(self._by_data, update.delta, update.examples)
         if math.isfinite(loss) and loss >= 0:
@@ -76,6 +98,15 @@ class LossFedAvg(AggregationRule):
             )
             self._replaced = self._replaced or zeros(self._global)
             add_scaled(self._replaced, update.delta, 1.0)
+
+    def _loss(self, site: str, update: Update) -> float:
+        """ℓ_k as `loss_source` says; NaN where a site told none, UpdateError where none could be measured."""
+        if self._score is None or not self.scored_by:
+            return float(update.metrics.get(self.loss_metric, math.nan))
+        loss = self._score(site, moved(self._global, update.delta))
+        if not (math.isfinite(loss) and loss >= 0):
+            raise UpdateError(f"its model has a validation loss of {loss}, expected a finite number")
+        return loss
 
     def finish(self) -> State:
         if not self._examples:

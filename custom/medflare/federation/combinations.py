@@ -16,7 +16,6 @@ from medflare.config import Settings
 from medflare.errors import ConfigError
 from medflare.federation.compression import CODECS
 from medflare.learners.facts import method_facts, resolved, sharing
-from medflare.learners.loop import ScoringRule
 
 Protection = Literal["none", "masking", "he"]
 PROTECTIONS: tuple[Protection, ...] = get_args(Protection)
@@ -143,16 +142,14 @@ def _weighed(name: str, rule: AggregationRule, method: str, mode: str) -> Iterat
                 f"rule '{name}' weighs updates by their metric '{metric}', which updates of method "
                 f"'{method}' do not hold (they hold {', '.join(facts.metrics)}). Use rule 'weighted_mean'."
             )
-    if not isinstance(rule, ScoringRule):
-        return
-    if not facts.scored:
+    if (rule.scored_by and not facts.judged) or (rule.factor_clip and not facts.scored):
         yield (
             f"rule '{name}' weighs updates by their loss on shared validation data, which method '{method}' "
             "does not compute. Use rule 'weighted_mean'."
         )
-    elif mode == "fedsa" and rule.needs == "individual":
+    elif rule.scored_by and mode == "fedsa":
         yield (
-            "settings.sharing is 'fedsa': every site keeps its own B, so the server can score nothing. "
+            "settings.sharing is 'fedsa': every site keeps its own B, so nobody else can score its update. "
             f"Use {rule.instead}; or settings.sharing 'factors'."
         )
 

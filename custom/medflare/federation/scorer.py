@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's own judge of candidates, for rules that weigh updates by a loss (algorithms.md 4.2; ML-4).
+"""Who judges candidates for rules that weigh updates by a loss (algorithms.md 4.2, 5.3; ML-4, VG-4).
 
-It is a worker like a site's, with the method and settings the sites report, the base model and the validation
-notes D_v that the server's own site.yaml names. Nothing of D_v travels.
+The server's own judge is a worker like a site's, with the method and settings the sites report, the base
+model and the validation data D_v that the server's own site.yaml names; nothing of D_v travels. Or every site
+measures every candidate, which sends each site's model to all others.
 """
 
 from __future__ import annotations
@@ -23,22 +24,21 @@ from medflare.federation.failures import SiteSettingsError, TaskError
 from medflare.federation.worker import Worker
 from medflare.federation.worker_session import Opening, Work
 from medflare.learners.base import RoundPlan, State
-from medflare.learners.loop import ScoringRule
 
 SERVER = "server"
 """The server's name where sites go by theirs: in site.yaml, and in messages about what must agree."""
 SPLIT: Literal["val"] = "val"
 ADVICE = (
-    "The job's aggregation rule scores every update on validation notes at the server. Write {file} there, "
-    "with `cohort:` (format and root of the notes) and `backbone:` (the same base model as at the sites); in "
+    "The job's aggregation rule scores every update on validation data at the server. Write {file} there, "
+    "with `cohort:` (format and root of the data) and `backbone:` (the same base model as at the sites); in "
     "a simulator, add an entry `server:` under `sites:` of the one file. Or take a rule, or a mode of it, "
-    "that needs no notes at the server."
+    "that needs none at the server."
 )
 
 
 def scores_candidates(rule: AggregationRule) -> bool:
-    """Whether a rule, as it is set, scores candidates; only one that sees each update can."""
-    return isinstance(rule, ScoringRule) and rule.needs == "individual"
+    """Whether a rule, as it is set, has the server score candidates."""
+    return rule.scored_by == "server"
 
 
 def common_method(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
@@ -57,7 +57,7 @@ def common_method(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, dict[str
 def server_opening(
     workspace: Any, facts: Mapping[str, Mapping[str, Any]], run_id: str, seed: int, folder: Path
 ) -> Opening:
-    """What the server's worker needs: the sites' method and settings, its own notes and folders.
+    """What the server's worker needs: the sites' method and settings, its own data and folders.
 
     RunError, which says what to write where, unless the server has a site.yaml that can be used.
     """
@@ -98,7 +98,7 @@ class Scorer:
         self.plan = RoundPlan(round=0, rounds=1)
 
     def prepare(self, facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> None:
-        """Loads model and notes; RunError if they do not fit what the sites declared, or there is no note."""
+        """Loads model and data; RunError if they do not fit what the sites declared, or there are none."""
         work = Work(task="prepare", plan={}, options={"sites": len(sites)})
         try:
             own = self.worker.do(work, self.deadline, self.aborted).facts
@@ -123,7 +123,7 @@ class Scorer:
             raise UpdateError(f"could not be scored at the server: {error}") from error
         loss = float(metrics.get("loss", math.nan))
         if not math.isfinite(loss):
-            raise UpdateError(f"scored a loss of {loss} on the server's validation notes, expected a number")
+            raise UpdateError(f"scored a loss of {loss} on the server's validation data, expected a number")
         seconds = round(time.monotonic() - started, 3)
         self.tell("scored", round=self.plan.round, site=site, server_loss=loss, seconds=seconds)
         return loss
@@ -131,3 +131,41 @@ class Scorer:
     def close(self) -> None:
         """Ends the worker."""
         self.worker.close()
+
+
+class CrossScorer:
+    """Loss of a candidate over the validation data of all sites, each of which measures it on its own (VG-4).
+
+    Args:
+        measure: (plan, candidate) -> the metrics of every site that answered.
+        examples: site -> validation examples, the weight of its word.
+        tell: called with "scored" and the facts of each score.
+    """
+
+    def __init__(
+        self,
+        measure: Callable[[RoundPlan, State], Mapping[str, Mapping[str, float]]],
+        examples: Mapping[str, int],
+        tell: Callable[..., None],
+    ) -> None:
+        self.measure, self.examples, self.tell = measure, examples, tell
+        self.plan = RoundPlan(round=0, rounds=1)
+
+    def __call__(self, site: str, state: State) -> float:
+        """Mean over sites with validation data; an UpdateError costs `site` its round if there is none."""
+        started = time.monotonic()
+        found = self.measure(replace(self.plan, hints={**self.plan.hints, "loss_only": True}), state)
+        losses = {judge: values.get("loss", math.nan) for judge, values in found.items()}
+        losses = {judge: loss for judge, loss in losses.items() if math.isfinite(loss)}
+        whole = sum(self.examples.get(judge, 0) for judge in losses)
+        if not whole:
+            raise UpdateError("could not be scored: no site with validation data measured a finite loss")
+        mean = sum(self.examples.get(judge, 0) * loss for judge, loss in losses.items()) / whole
+        seconds = round(time.monotonic() - started, 3)
+        self.tell(
+            "scored", round=self.plan.round, site=site, cross_loss=mean, measured=losses, seconds=seconds
+        )
+        return mean
+
+    def close(self) -> None:
+        """Nothing is open."""

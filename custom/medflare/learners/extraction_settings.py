@@ -74,6 +74,7 @@ FACTS = MethodFacts(
     metrics=("loss", "steps", "tokens", "seconds"),
     lora=True,
     scored=True,
+    judged=True,
 )
 
 

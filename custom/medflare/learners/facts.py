@@ -25,7 +25,9 @@ class MethodFacts:
         source: paper; section of algorithms.md; resolution ids.
         metrics: numbers that every update holds, by which a rule may weigh it.
         lora: whether pairs of LoRA factors travel; which of them, the setting `sharing` says if there is one.
-        scored: whether an update can be scored on shared validation data, at the server or at the sites.
+        scored: whether a site can score its own update on shared validation data.
+        judged: whether an update can be scored by others, at the server or at another site, by what
+            `evaluate` gives for a plan that asks for the loss alone.
     """
 
     summary: str
@@ -33,6 +35,7 @@ class MethodFacts:
     metrics: tuple[str, ...]
     lora: bool = False
     scored: bool = False
+    judged: bool = False
 
 
 def settings_module(method: str) -> ModuleType:

@@ -28,6 +28,9 @@ class ScoringRule(Protocol):
 class Rule(Protocol):
     """What is needed of an `aggregation.base.AggregationRule`, which stands above this room."""
 
+    @property
+    def scored_by(self) -> str: ...
+
     def begin(self, global_state: State) -> None: ...
 
     def add(self, site: str, update: Update) -> None: ...
@@ -61,6 +64,8 @@ def federate(
         if not isinstance(rule, ScoringRule):
             raise ValueError(f"a judge is of no use to {type(rule).__name__}, which scores no candidates.")
         rule.bind(score)
+    elif rule.scored_by == "sites" and isinstance(rule, ScoringRule):
+        rule.bind(_CrossScore(learners))
     sites = sorted(learners)
     state = learners[sites[0]].initial_shared() if state is None else state
     totals: State = {}
@@ -99,6 +104,21 @@ class _Score:
         self.judge.load_shared({name: value.clone() for name, value in state.items()})
         plan = replace(self.plan, hints={**self.plan.hints, "loss_only": True})
         return self.judge.evaluate("val", plan)["loss"]
+
+
+class _CrossScore:
+    """(site, candidate state) -> mean of all sites' losses on their splits `val`, weighted by examples."""
+
+    def __init__(self, learners: Mapping[str, Learner]) -> None:
+        self.learners = learners
+        self.examples = {site: int(own.describe()["examples"]["val"]) for site, own in learners.items()}
+
+    def __call__(self, site: str, state: State) -> float:
+        total = 0.0
+        for name, learner in self.learners.items():
+            if self.examples[name]:
+                total += self.examples[name] * _Score(learner)(site, state)
+        return total / sum(self.examples.values())
 
 
 def _totals(updates: Mapping[str, Update]) -> dict[str, Tensor]:

@@ -61,6 +61,7 @@ FACTS = MethodFacts(
     source="Bio_ClinicalBERT baseline (paper 002); algorithms.md 4.5; ML-6",
     metrics=("loss", "steps", "words", "seconds"),
     scored=True,
+    judged=True,
 )
 
 

@@ -65,6 +65,7 @@ FACTS = MethodFacts(
     summary="FedViT-GPT2: radiographs to reports by ViT and GPT-2 with cross-attention, all weights travel.",
     source="FedViT-GPT2 (paper 003); algorithms.md 5; VG-1 to VG-11",
     metrics=("loss", "steps", "val_loss", "seconds"),
+    judged=True,
 )
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from medflare.aggregation import RULES, make_rule
 from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.influence import Influence
+from medflare.aggregation.l_fedavg import LossFedAvg
 from medflare.errors import UpdateError
 from medflare.federation.aggregator import ValidatingAggregator
 from medflare.federation.run_state import RunState, load_state, save_state
@@ -74,8 +75,7 @@ def rule(name: str, **given: Any) -> Callable[[], AggregationRule]:
     return lambda: make_rule(name, given)
 
 
-def scored() -> AggregationRule:
-    made = Influence("server")
+def scored(made: Influence | LossFedAvg) -> AggregationRule:
     made.bind(lambda site, state: LOSSES[site])
     return made
 
@@ -88,9 +88,12 @@ CASES = {
     "freeze_a": Case(make=rule("freeze_a"), slow=slow.weighted_mean, names=(B, "norm.weight")),
     "lora_stack": Case(make=rule("lora_stack"), slow=slow.weighted_mean, view=product),
     "lora_product_svd": Case(make=rule("lora_product_svd"), view=product),
-    "influence": Case(make=scored, slow=slow.influence),
+    "influence": Case(make=lambda: scored(Influence("server")), slow=slow.influence),
     "influence, client": Case(make=rule("influence", mode="client"), slow=slow.weighted_mean),
     "l_fedavg": Case(make=rule("l_fedavg"), slow=slow.l_fedavg),
+    "l_fedavg, server": Case(
+        make=lambda: scored(LossFedAvg(loss_source="server", loss_metric="nobody's")), slow=slow.l_fedavg
+    ),
     "krum": Case(make=rule("krum", allow_unsafe=True), slow=slow.krum, hostile=True),
     "krum, directions": Case(make=rule("krum", allow_unsafe=True, directions=True)),
     "multi_krum": Case(make=rule("multi_krum", allow_unsafe=True), slow=slow.multi_krum, hostile=True),

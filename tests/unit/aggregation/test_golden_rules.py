@@ -66,6 +66,31 @@ def test_a_broken_loss_counts_as_the_median_of_the_others(loss_weight: str, brok
     assert rule.report()["replaced"] == ["s3"]
 
 
+@pytest.mark.parametrize("source", ["server", "cross"])
+def test_a_measured_loss_stands_in_for_what_sites_say(source: str) -> None:
+    measured, claimed = {"s0": 0.5, "s1": 2.0}, [0.1, 0.1]
+    rule = make_rule("l_fedavg", {"omega": 0.0, "loss_source": source})
+    seen: list[float] = []
+    rule.bind(lambda site, state: seen.append(float(state["w"])) or measured[site])
+    found = run(rule, *(scalar(float(i), val_loss=x) for i, x in enumerate(claimed)))
+    assert rule.report()["losses"] == measured
+    assert found == pytest.approx(0.2)
+    assert seen == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -0.5])
+def test_a_model_without_a_measured_loss_is_refused(broken: float) -> None:
+    rule = make_rule("l_fedavg", {"loss_source": "server"})
+    rule.bind(lambda site, state: broken)
+    with pytest.raises(UpdateError, match=f"validation loss of {broken}, expected a finite number"):
+        run(rule, scalar(1.0))
+
+
+def test_a_loss_that_nobody_measures_is_refused_before_training() -> None:
+    with pytest.raises(ConfigError, match="'cross' needs somebody who measures"):
+        run(make_rule("l_fedavg", {"loss_source": "cross"}), scalar(1.0))
+
+
 def test_without_any_loss_omega_mixes_data_and_uniform() -> None:
     found = run(make_rule("l_fedavg", {"omega": 0.5}), scalar(0.0, 10), scalar(1.0, 30))
     assert found == pytest.approx(0.5 * 0.75 + 0.5 * 0.5)
@@ -267,6 +292,7 @@ def test_the_rule_of_the_document_weighs_by_loss_and_refuses_a_bad_one() -> None
         ("l_fedavg", {"omega": 1.5}),
         ("l_fedavg", {"loss_weight": "both"}),
         ("l_fedavg", {"floor": 0.0}),
+        ("l_fedavg", {"loss_source": "paper"}),
         ("fedadam", {"lr": 0.0}),
         ("fedadam", {"eps": 0.0}),
         ("fedyogi", {"beta2": 1.0}),

@@ -19,6 +19,7 @@ from medflare.learners.facts import method_facts, resolved, settings_module, sha
 
 MEDLORA, ENCODER = "fed_medlora", "token_classification"
 CLIENT = {"mode": "client"}
+CROSS = {"loss_source": "cross"}
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (dict(rule="krum", protection="masking"), "must see each update", "rule 'weighted_mean'"),
@@ -43,7 +44,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (dict(rule="lora_product_svd", settings={"sharing": "fedsa"}), "only the LoRA factors A", "'factors'"),
     (dict(rule="lora_product_svd", settings={"sharing": "freeze_a"}), "only the LoRA factors B", "'factors'"),
     (dict(rule="krum", settings={"variant": "fedsa_lora"}), "a B of its own", "rule 'weighted_mean'"),
-    (dict(rule="influence", settings={"sharing": "fedsa"}), "can score nothing", '{"mode": "client"}'),
+    (dict(rule="influence", settings={"sharing": "fedsa"}), "nobody else can score", '{"mode": "client"}'),
     (dict(rule="influence", method="fedmrg"), "does not compute", "rule 'weighted_mean'"),
     (
         dict(rule="median", method="fedmrg", settings={"bank": "raw"}),
@@ -51,6 +52,13 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "'local_queue'",
     ),
     (dict(rule="l_fedavg"), "do not hold", "rule 'weighted_mean'"),
+    (dict(rule="l_fedavg", method="fedmrg", rule_settings=CROSS), "does not compute", "rule 'weighted_mean'"),
+    (dict(rule="l_fedavg", rule_settings=CROSS, protection="he"), "must see", "rule 'influence'"),
+    (
+        dict(rule="influence", method="fedvit_gpt2", rule_settings=CLIENT),
+        "does not compute",
+        "'weighted_mean'",
+    ),
     (dict(rule="fedavg", method=ENCODER, rule_settings={"weighting": "tokens"}), "metric 'tokens'", "words"),
     (dict(rule="krum", sites=4), "needs 5 sites and has 4", '{"allow_unsafe": true}'),
     (dict(rule="bulyan", rule_settings={"f": 2}, sites=7), "needs 11 sites and has 7", '{"f": 1}'),
@@ -71,6 +79,9 @@ ALLOWED: list[dict[str, Any]] = [
     dict(rule="lora_product_svd", method="fedmrg"),
     dict(rule="l_fedavg", method="fedvit_gpt2"),
     dict(rule="l_fedavg", rule_settings={"loss_metric": "loss"}),
+    dict(rule="l_fedavg", rule_settings=CROSS),
+    dict(rule="l_fedavg", method="fedvit_gpt2", rule_settings={"loss_source": "server"}),
+    dict(rule="influence", method="fedvit_gpt2"),
     dict(rule="median", method="fedmrg", settings={"bank": "local_queue"}),
     dict(rule="krum", sites=5),
     dict(rule="krum", sites=4, rule_settings={"allow_unsafe": True}),

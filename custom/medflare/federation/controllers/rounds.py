@@ -26,7 +26,7 @@ from medflare.federation.controllers.settings import RoundsSettings
 from medflare.federation.engine import Client, Controller, FLContext, Shareable, Signal
 from medflare.federation.messages import EVALUATE, FINISH, FIT, INITIALISE, PREPARE, Reply, Request
 from medflare.federation.roster import Roster, words
-from medflare.federation.scorer import Scorer, scores_candidates, server_opening
+from medflare.federation.scorer import CrossScorer, Scorer, scores_candidates, server_opening
 from medflare.federation.worker import ProcessWorker, ThreadWorker, Worker
 from medflare.federation.worker_session import Opening
 from medflare.learners.base import RoundPlan, State, check_state
@@ -72,7 +72,7 @@ class RoundsController(Controller):
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         self.fl_ctx, self.abort = fl_ctx, abort_signal
-        self.scorer: Scorer | None = None
+        self.scorer: Scorer | CrossScorer | None = None
         try:
             self._run()
             self.keeper.export_final(self.roster)
@@ -129,6 +129,10 @@ class RoundsController(Controller):
         self.shared_spec = shared
         if scores_candidates(self.aggregator.rule):
             self._open_scorer(outcome.facts)
+        elif self.aggregator.rule.scored_by == "sites":
+            val = {site: counts.get("val", 0) for site, counts in self.examples.items()}
+            self.scorer = CrossScorer(self._measure, val, self.progress.event)
+            self.aggregator.bind(self.scorer)
         self.progress.event("prepared", sites=self.roster.sites, seconds=round(outcome.seconds, 2))
 
     def _open_scorer(self, facts: dict[str, dict[str, Any]]) -> None:
@@ -136,9 +140,17 @@ class RoundsController(Controller):
         workspace, folder = self.fl_ctx.get_engine().get_workspace(), self.folder / "scorer"
         opening = server_opening(workspace, facts, self.run_id, self.args.seed, folder)
         worker, limit = self.make_worker(opening, folder), self.args.deadline
-        self.scorer = Scorer(worker, limit, lambda: bool(self.abort.triggered), self.progress.event)
-        self.scorer.prepare(facts, self.roster.sites)
-        self.aggregator.bind(self.scorer)
+        self.scorer = scorer = Scorer(worker, limit, lambda: bool(self.abort.triggered), self.progress.event)
+        scorer.prepare(facts, self.roster.sites)
+        self.aggregator.bind(scorer)
+
+    def _measure(self, plan: RoundPlan, candidate: State) -> dict[str, dict[str, float]]:
+        """What every site measures of a candidate on its validation data."""
+        sites = self.roster.asked(plan.round)
+        outcome = self._ask(EVALUATE, _any, sites, plan, candidate, {"split": "val"}, quorum=1)
+        if self.book.record.rounds:
+            add_traffic(self.book.record.rounds[-1], outcome.traffic)
+        return {site: finite(facts["metrics"]) for site, facts in sorted(outcome.facts.items())}
 
     def make_worker(self, opening: Opening, folder: Path) -> Worker:
         """The worker in which the server scores updates."""
