@@ -16,10 +16,12 @@ from medflare.errors import ConfigError
 
 RULES: dict[str, str] = {
     "bulyan": "medflare.aggregation.bulyan:Bulyan",
+    "drfa": "medflare.aggregation.drfa:Drfa",
     "factors": "medflare.aggregation.weighted_mean:WeightedMean",
     "fedadam": "medflare.aggregation.fedopt:FedAdam",
     "fedavg": "medflare.aggregation.weighted_mean:WeightedMean",
     "fedavgm": "medflare.aggregation.fedopt:FedAvgM",
+    "fedprox": "medflare.aggregation.fedprox:FedProx",
     "fedyogi": "medflare.aggregation.fedopt:FedYogi",
     "freeze_a": "medflare.aggregation.lora:FreezeA",
     "geometric_median": "medflare.aggregation.geometric_median:GeometricMedian",
@@ -31,6 +33,7 @@ RULES: dict[str, str] = {
     "median": "medflare.aggregation.median:Median",
     "medoid": "medflare.aggregation.medoid:Medoid",
     "multi_krum": "medflare.aggregation.krum:MultiKrum",
+    "scaffold": "medflare.aggregation.scaffold:Scaffold",
     "trimmed_mean": "medflare.aggregation.trimmed_mean:TrimmedMean",
     "weighted_mean": "medflare.aggregation.weighted_mean:WeightedMean",
 }

@@ -4,11 +4,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from medflare.learners.base import State, Update
+
+
+class Probe(NamedTuple):
+    """A state whose loss some sites measure on `examples` of their own training examples."""
+
+    state: State
+    sites: list[str]
+    examples: int
 
 
 class AggregationRule(ABC):
@@ -26,6 +34,9 @@ class AggregationRule(ABC):
         summary: what the rule does, in one sentence for listings.
         source: paper, section of algorithms.md, resolution ids.
         outside_spec: prefixes of tensors that the rule may add to the state beside the shared ones.
+        asks: whether `plan_hints` asks something of every optimiser step of a site (`learners.terms`).
+        sums: prefixes of the sums that sites send because `plan_hints` asks for them.
+        draws: whether the rule itself draws who trains in a round, with `draw`.
         factor_clip: c, when sites may scale their own weight by a factor within [e^-c, e^c]; 0 when not.
         scored_by: who scores candidates for the rule by the function that its `bind` takes: nobody (""), the
             server on its own validation set, or every site on its own.
@@ -41,6 +52,9 @@ class AggregationRule(ABC):
     summary: str = ""
     source: str = ""
     outside_spec: tuple[str, ...] = ()
+    asks: bool = False
+    sums: tuple[str, ...] = ()
+    draws: bool = False
     factor_clip: float = 0.0
     scored_by: Literal["", "server", "sites"] = ""
 
@@ -63,6 +77,29 @@ class AggregationRule(ABC):
     def plan_hints(self) -> dict[str, Any]:
         """JSON values that the controller puts into every site's `RoundPlan.hints`."""
         return {}
+
+    def draw(self, number: int, seed: int, examples: Mapping[str, int], asked: Sequence[str]) -> list[str]:
+        """Which of the sites that can be asked train in a round, in order of name; before `plan_hints`.
+
+        Args:
+            seed: of the run; a draw depends on it, the round and what the rule keeps.
+            examples: training examples of every site of the run.
+        """
+        return sorted(asked)
+
+    def take_sums(self, totals: State, sites: int) -> State:
+        """After `finish`: takes what is the rule's out of the totals of the accepted updates' sums.
+
+        What it returns travels to the sites in the next plan, as its `totals`. sites: K of the whole run.
+        """
+        return totals
+
+    def probe(self) -> Probe | None:
+        """After `take_sums`: what sites shall measure before the round ends, if anything."""
+        return None
+
+    def probed(self, losses: Mapping[str, float]) -> None:  # noqa: B027 - most rules probe nothing
+        """The losses that sites measured of a probe; those that gave none are not among them."""
 
     def report(self) -> dict[str, Any]:
         """What happened in the last finished round, for run.json: JSON types.

@@ -16,6 +16,7 @@ from medflare.federation import wire
 from medflare.federation.failures import SiteSettingsError
 from medflare.learners import build
 from medflare.learners.base import Learner, State
+from medflare.learners.terms import asked_sums
 
 Builder = Callable[[str, dict[str, Any], Any, int, Path | None], Learner]
 LOCAL_STATE, RESIDUAL = "local_state.safetensors", "residual.safetensors"
@@ -142,8 +143,10 @@ class Session:
         return result
 
     def prepare(self, work: Work) -> Result:
-        """Facts before round 1. With `options.sites`, the sums this method will send among so many sites."""
+        """Facts before round 1. With `options.sites`, the sums this method will send among so many sites, and
+        those that the rule asks for by `options.hints`."""
         sums = self.learner.sums_spec(int(work.options["sites"]))
+        sums = sums | asked_sums(self.learner, work.options.get("hints", {}))
         facts = {
             "describe": self.learner.describe(),
             "shared": wire.spec_to_json(self.learner.shared_spec()),

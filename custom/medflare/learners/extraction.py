@@ -26,8 +26,9 @@ from medflare.learners.extraction_evaluation import curve_metrics, finish_site
 from medflare.learners.extraction_rows import rows_of
 from medflare.learners.extraction_settings import ExtractionSettings, resolve
 from medflare.learners.influence import reference_loss, self_influence
-from medflare.learners.order import DataOrder, batches, derived_seed, examples_to_visit
+from medflare.learners.order import DataOrder, batches, derived_seed, drawn, examples_to_visit
 from medflare.learners.shared_notes import digest, load_shared_notes
+from medflare.learners.terms import ClientTerms
 from medflare.models.adapters import GENERIC
 from medflare.models.backbone import device_of, load_backbone
 from medflare.models.text_model import Sequenced, TextModel
@@ -93,6 +94,7 @@ class ExtractionLearner:
         self.validation = [] if validation is None else validation.notes
         self.shared_rows, _ = rows_of(self.extractor, self.validation, self.longest)
         self.order = DataOrder(max(len(self.train_rows), 1), derived_seed(seed, site, "order"))
+        self.terms = ClientTerms(site, self._live)
         self._received: State = {}
         self._merged = False
         self._spec: SharedSpec = {n: (tuple(t.shape), t.dtype) for n, t in self.initial_shared().items()}
@@ -138,6 +140,11 @@ class ExtractionLearner:
     def initial_shared(self) -> State:
         state = self.model.adapters.state(GENERIC)
         return {ADAPTER_PREFIX + name: value for name, value in state.items() if self._travels(name)}
+
+    def _live(self) -> dict[str, torch.nn.Parameter]:
+        """The shared tensors themselves."""
+        own = self.model.adapters.live(GENERIC)
+        return {ADAPTER_PREFIX + name: p for name, p in own.items() if self._travels(name)}
 
     def _travels(self, name: str) -> bool:
         """Whether a factor leaves the site (`sharing`)."""
@@ -189,19 +196,26 @@ class ExtractionLearner:
         cut = batches(rows, [len(row.ids) for row in self.train_rows], self.settings.optimiser.batch, seed)
         self.use(train=True)
         self.model.backbone.model.train()
+        self.terms.begin(plan)
         metrics = train_round(
-            self.model, [[self.train_rows[i] for i in part] for part in cut], self.settings.optimiser, seed
+            self.model,
+            [[self.train_rows[i] for i in part] for part in cut],
+            self.settings.optimiser,
+            seed,
+            self.terms.watch,
         )
+        told = self.terms.finish()
         self.use()
         after = self.initial_shared()
-        factor = 1.0
+        factor = told.factor
         if hint:
             loss = self._shared_loss()
             factor = self_influence(loss, reference, hint["temperature"], hint["clip"])
             metrics["shared_loss"] = loss
-        metrics["seconds"] = time.monotonic() - started
+        metrics |= told.metrics | {"seconds": time.monotonic() - started}
         delta = {n: after[n].float() - self._received[n].float() for n in after}
-        return Update(delta=delta, examples=len(self.train_rows), metrics=metrics, factor=factor)
+        n = len(self.train_rows)
+        return Update(delta=delta, examples=n, metrics=metrics, sums=told.sums, factor=factor)
 
     def _round_rows(self, plan: RoundPlan) -> list[int]:
         """Which training examples this round visits."""
@@ -243,8 +257,10 @@ class ExtractionLearner:
                 'Set rule_settings: {"mode": "client"}, or another sharing.'
             )
         rows = self._rows(split)
+        if count := plan.hints.get("probe"):
+            rows = drawn(rows, count, self.seed, self.site, plan.round)
         found = {"loss": self.model.mean_loss(rows, self.settings.eval_batch)} if rows else {}
-        if plan.hints.get("loss_only"):
+        if plan.hints.get("loss_only") or plan.hints.get("probe"):
             return found
         notes = self.notes(split)[: self.settings.eval_limit if plan.limit is None else plan.limit]
         return found | curve_metrics(self, notes)
@@ -264,11 +280,12 @@ class ExtractionLearner:
     def local_state(self) -> tuple[State, dict[str, Any]]:
         state = self.model.adapters.state(GENERIC)
         own = {name: value for name, value in state.items() if not self._travels(name)}
-        return own, {"position": self.order.position}
+        return own | self.terms.state(), {"position": self.order.position}
 
     def load_local_state(self, tensors: State, values: Mapping[str, Any]) -> None:
         self.order.position = int(values["position"])
-        self.model.adapters.load(GENERIC, self.model.adapters.state(GENERIC) | dict(tensors))
+        own = self.terms.restore(dict(tensors))
+        self.model.adapters.load(GENERIC, self.model.adapters.state(GENERIC) | own)
 
 
 def export_settings(model: TextModel, settings: ExtractionSettings, seed: int) -> dict[str, Any]:

@@ -30,7 +30,14 @@ from medflare.learners.fedmrg_settings import FedMRGSettings, resolve
 from medflare.learners.memory_bank import MemoryBank
 from medflare.learners.optim import adamw, cosine, moments, restore_moments, scale_rates
 from medflare.learners.order import DataOrder, batches, derived_seed, examples_to_visit
-from medflare.learners.report_evaluation import AdapterKind, curve_metrics, finish_site, write_personalised
+from medflare.learners.report_evaluation import (
+    AdapterKind,
+    curve_metrics,
+    finish_site,
+    probe_loss,
+    write_personalised,
+)
+from medflare.learners.terms import ClientTerms
 from medflare.models.adapters import ANCHOR, GENERIC, SPECIALISED
 from medflare.models.backbone import device_of, load_backbone
 from medflare.models.report_generator import (
@@ -109,6 +116,7 @@ class FedMRGLearner:
             if settings.dual
             else None
         )
+        self.terms = ClientTerms(site, self._live)
         self._received: State = {}
         self._spec: SharedSpec = {n: (tuple(t.shape), t.dtype) for n, t in self.initial_shared().items()}
 
@@ -142,6 +150,11 @@ class FedMRGLearner:
         shared = {n: t.detach().cpu().clone() for n, t in self.model.shared_tensors().items()}
         return shared | {ADAPTER_PREFIX + n: t for n, t in self.model.adapters.state(GENERIC).items()}
 
+    def _live(self) -> dict[str, Tensor]:
+        """The shared tensors themselves."""
+        adapter = self.model.adapters.live(GENERIC)
+        return self.model.shared_tensors() | {ADAPTER_PREFIX + n: p for n, p in adapter.items()}
+
     def load_shared(self, state: State) -> None:
         check_state(state, self._spec, f"site '{self.site}': the server's state")
         with torch.no_grad():
@@ -159,6 +172,7 @@ class FedMRGLearner:
         """One round at this site (2.3): a slice of the data, two optimiser steps per mini-batch."""
         started = time.monotonic()
         self.bank.receive(plan)
+        self.terms.begin(plan)
         visits = examples_to_visit(plan, len(self.train_rows), self.settings.batch)
         rows = [self.train_rows[i] for i in self.order.take(visits)]
         round_seed = derived_seed(self.seed, self.site, plan.round)
@@ -167,6 +181,8 @@ class FedMRGLearner:
         generator = torch.Generator().manual_seed(round_seed)
         torch.manual_seed(round_seed)
         self.model.train()
+        both = self.local_optimiser is not None and self.settings.encoder_update == "both"
+        self.terms.watch(self.shared_optimiser, len(cut) * (2 if both else 1))
         sums: dict[str, float] = defaultdict(float)
         for step, part in enumerate(cut):
             factor = cosine((plan.round + step / len(cut)) / max(plan.rounds, 1), self.settings.warmup)
@@ -174,10 +190,14 @@ class FedMRGLearner:
                 scale_rates(optimiser, factor)
             for name, value in self._batch(part, generator).items():
                 sums[name] += value / len(cut)
-        metrics = dict(sums) | {"seconds": time.monotonic() - started, "steps": float(len(cut))}
+        told = self.terms.finish()
+        metrics = dict(sums) | told.metrics
+        metrics |= {"seconds": time.monotonic() - started, "steps": float(len(cut))}
         after = self.initial_shared()
         delta = {n: after[n].float() - self._received[n].float() for n in after}
-        return Update(delta=delta, examples=len(self.train_rows), metrics=metrics, sums=self._bank_sums(plan))
+        n = len(self.train_rows)
+        more = self._bank_sums(plan) | told.sums
+        return Update(delta=delta, examples=n, metrics=metrics, sums=more, factor=told.factor)
 
     def _batch(self, rows: list[int], generator: torch.Generator) -> dict[str, float]:
         """Both steps on one mini-batch; the loss terms as numbers."""
@@ -358,6 +378,8 @@ class FedMRGLearner:
 
     def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
         self.use_generic()
+        if count := plan.hints.get("probe"):
+            return probe_loss(self, split, plan, count)
         return curve_metrics(self, split, plan.limit if plan.limit is not None else self.settings.eval_limit)
 
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
@@ -367,7 +389,7 @@ class FedMRGLearner:
         return found
 
     def local_state(self) -> tuple[State, dict[str, Any]]:
-        tensors = moments(self.shared_optimiser, "shared") | self.bank.state()
+        tensors = moments(self.shared_optimiser, "shared") | self.bank.state() | self.terms.state()
         tensors |= {f"local.{n}": b.detach().cpu().clone() for n, b in self.model.local_buffers().items()}
         if self.local_optimiser is not None:
             tensors |= moments(self.local_optimiser, "own")
@@ -376,6 +398,7 @@ class FedMRGLearner:
 
     def load_local_state(self, tensors: State, values: Mapping[str, Any]) -> None:
         self.order.position = int(values["position"])
+        tensors = self.terms.restore(tensors)
         self.bank.restore(tensors)
         restore_moments(self.shared_optimiser, tensors, "shared")
         with torch.no_grad():

@@ -6,11 +6,15 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from medflare.learners.base import RoundPlan
+
+T = TypeVar("T")
 
 
 def derived_seed(*parts: object) -> int:
@@ -49,6 +53,14 @@ def examples_to_visit(plan: RoundPlan, size: int, batch: int) -> int:
         return plan.steps * min(batch, size)
     share = 1.0 if plan.fraction is None else plan.fraction
     return max(math.ceil(share * size), min(batch, size))
+
+
+def drawn(rows: Sequence[T], count: int, *seed: object) -> list[T]:
+    """`count` of the rows, or all if there are fewer, without replacement, in their order."""
+    if len(rows) <= count:
+        return list(rows)
+    chosen = np.random.default_rng(derived_seed("drawn", *seed)).choice(len(rows), count, replace=False)
+    return [rows[i] for i in sorted(chosen.tolist())]
 
 
 def batches(indices: list[int], lengths: list[int], batch: int, seed: int) -> list[list[int]]:

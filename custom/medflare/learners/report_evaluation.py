@@ -21,6 +21,8 @@ from medflare.evaluation.predictions import Prediction, relative_image, write_pr
 from medflare.evaluation.report_metrics import evaluate_reports, quick_metrics
 from medflare.evaluation.run_record import EvaluationRecord
 from medflare.learners import losses
+from medflare.learners.base import RoundPlan
+from medflare.learners.order import drawn
 from medflare.models.adapters import GENERIC, SPECIALISED, weighted_sum
 from medflare.models.backbone import device_of
 from medflare.models.report_generator import DecodingSettings, ReportGenerator
@@ -125,6 +127,12 @@ def split_loss(learner: ReportLearner, rows: list[int]) -> float:
             total += loss.item() * kept
             count += kept
     return total / count
+
+
+def probe_loss(learner: ReportLearner, split: str, plan: RoundPlan, count: int) -> dict[str, float]:
+    """The loss alone on `count` studies of a split that the round draws; nothing without any."""
+    rows = drawn(learner.samples.split_indices(split), count, learner.seed, learner.site, plan.round)
+    return {"loss": split_loss(learner, rows)} if rows else {}
 
 
 def finish_site(learner: ReportLearner, folder: Path, limit: int | None) -> list[EvaluationRecord]:

@@ -22,6 +22,7 @@ from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from medflare.errors import UpdateError
 from medflare.learners.extraction_settings import OptimiserSettings
+from medflare.learners.terms import Watch, unwatched
 from medflare.models.text_model import Sequenced, TextModel
 
 _TURN = threading.Lock()
@@ -34,9 +35,13 @@ class RoundTrainer(Trainer):
     """
 
     def __init__(
-        self, text: TextModel, batches: Sequence[Sequence[Sequenced]], args: TrainingArguments
+        self,
+        text: TextModel,
+        batches: Sequence[Sequence[Sequenced]],
+        args: TrainingArguments,
+        watch: Watch = unwatched,
     ) -> None:
-        self.text, self.batches = text, list(batches)
+        self.text, self.batches, self.watch = text, list(batches), watch
         super().__init__(model=text.adapters.peft, args=args)
         self.remove_callback(PrinterCallback)
         self.losses: list[float] = []
@@ -44,6 +49,14 @@ class RoundTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         return DataLoader(self.batches, batch_size=None, collate_fn=lambda batch: {"batch": batch})  # type: ignore[arg-type]
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """The optimiser itself is watched, inside what accelerate wraps around it."""
+        new = self.optimizer is None
+        optimiser: torch.optim.Optimizer = super().create_optimizer(model)
+        if new:
+            self.watch(optimiser, self.args.max_steps)
+        return optimiser
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *unused: Any, **also_unused: Any) -> Tensor:
         """Mean over the answers' tokens of a batch."""
@@ -60,7 +73,11 @@ class RoundTrainer(Trainer):
 
 
 def train_round(
-    model: TextModel, batches: Sequence[Sequence[Sequenced]], settings: OptimiserSettings, seed: int
+    model: TextModel,
+    batches: Sequence[Sequence[Sequenced]],
+    settings: OptimiserSettings,
+    seed: int,
+    watch: Watch = unwatched,
 ) -> dict[str, float]:
     """Trains whatever adapters are set to learn on `batches` in their order, once.
 
@@ -73,7 +90,7 @@ def train_round(
     if settings.gradient_checkpointing and not model.backbone.model.is_gradient_checkpointing:
         model.checkpoint_gradients()
     with alone(model.device), tempfile.TemporaryDirectory() as folder:
-        trainer = RoundTrainer(model, batches, _arguments(folder, model, settings, steps, seed))
+        trainer = RoundTrainer(model, batches, _arguments(folder, model, settings, steps, seed), watch)
         trainer.train()
     _check_finite(model, settings)
     return {

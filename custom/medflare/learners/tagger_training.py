@@ -9,12 +9,17 @@ import torch
 
 from medflare.errors import UpdateError
 from medflare.learners.optim import adamw, cosine, scale_rates
+from medflare.learners.terms import Watch, unwatched
 from medflare.learners.token_classification_settings import TaggerOptimiser
 from medflare.models.tagger import Tagged, Tagger
 
 
 def train_round(
-    tagger: Tagger, batches: Sequence[Sequence[Tagged]], settings: TaggerOptimiser, seed: int
+    tagger: Tagger,
+    batches: Sequence[Sequence[Tagged]],
+    settings: TaggerOptimiser,
+    seed: int,
+    watch: Watch = unwatched,
 ) -> dict[str, float]:
     """Trains on `batches` in their order, once, from new moments (1.6); the tagger is in eval mode after.
 
@@ -23,6 +28,7 @@ def train_round(
     """
     learning = [p for p in tagger.parameters() if p.requires_grad]
     optimiser = adamw([(learning, settings.lr)], settings.weight_decay)
+    watch(optimiser, len(batches))
     losses, words = [], 0
     torch.manual_seed(seed)
     tagger.train()

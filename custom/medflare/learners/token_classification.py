@@ -25,9 +25,10 @@ from medflare.extraction.tagging import TaggingExtractor
 from medflare.learners.base import RoundPlan, SharedSpec, State, Update, check_state
 from medflare.learners.extraction_evaluation import score_notes
 from medflare.learners.influence import reference_loss, self_influence
-from medflare.learners.order import DataOrder, batches, derived_seed, examples_to_visit
+from medflare.learners.order import DataOrder, batches, derived_seed, drawn, examples_to_visit
 from medflare.learners.shared_notes import digest, load_shared_notes
 from medflare.learners.tagger_training import train_round
+from medflare.learners.terms import ClientTerms
 from medflare.learners.token_classification_settings import TaggerSettings, resolve
 from medflare.models.backbone import device_of
 from medflare.models.encoder_folder import load_encoder
@@ -87,6 +88,7 @@ class TokenClassificationLearner:
         self.validation = [] if validation is None else list(validation.notes)
         self.shared_rows = self._questions(self.validation)
         self.order = DataOrder(max(len(self.rows["train"]), 1), derived_seed(seed, site, "order"))
+        self.terms = ClientTerms(site, self._live)
         self._received: State = {}
         self._spec: SharedSpec = {n: (tuple(t.shape), t.dtype) for n, t in self.initial_shared().items()}
 
@@ -137,15 +139,17 @@ class TokenClassificationLearner:
         return {}
 
     def initial_shared(self) -> State:
-        named = self.tagger.named_parameters()
-        return {n: p.detach().cpu().clone() for n, p in named if p.requires_grad}
+        return {n: p.detach().cpu().clone() for n, p in self._live().items()}
+
+    def _live(self) -> dict[str, torch.nn.Parameter]:
+        """The shared tensors themselves."""
+        return {n: p for n, p in self.tagger.named_parameters() if p.requires_grad}
 
     @torch.no_grad()
     def load_shared(self, state: State) -> None:
         check_state(state, self._spec, f"site '{self.site}': the server's state")
-        for name, parameter in self.tagger.named_parameters():
-            if parameter.requires_grad:
-                parameter.copy_(state[name])
+        for name, parameter in self._live().items():
+            parameter.copy_(state[name])
         self._received = self.initial_shared()
 
     # ---- training ----------------------------------------------------------------------------------------
@@ -158,18 +162,25 @@ class TokenClassificationLearner:
         rows, taken = self.rows["train"], self._round_rows(plan)
         seed = derived_seed(self.seed, self.site, plan.round)
         cut = batches(taken, [len(row.ids) for row in rows], self.settings.optimiser.batch, seed)
+        self.terms.begin(plan)
         with torch.random.fork_rng():
             metrics = train_round(
-                self.tagger, [[rows[i] for i in part] for part in cut], self.settings.optimiser, seed
+                self.tagger,
+                [[rows[i] for i in part] for part in cut],
+                self.settings.optimiser,
+                seed,
+                self.terms.watch,
             )
-        factor = 1.0
+        told = self.terms.finish()
+        factor = told.factor
         if hint:
             loss = self._shared_loss()
             factor = self_influence(loss, reference, hint["temperature"], hint["clip"])
             metrics["shared_loss"] = loss
-        metrics["seconds"] = time.monotonic() - started
+        metrics |= told.metrics | {"seconds": time.monotonic() - started}
         delta = {n: t - self._received[n] for n, t in self.initial_shared().items()}
-        return Update(delta=delta, examples=len(rows), metrics=metrics, factor=factor)
+        n = len(rows)
+        return Update(delta=delta, examples=n, metrics=metrics, sums=told.sums, factor=factor)
 
     def _round_rows(self, plan: RoundPlan) -> list[int]:
         """Which training examples this round visits."""
@@ -196,9 +207,11 @@ class TokenClassificationLearner:
 
     def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
         rows = self.rows[split] if split in self.rows else self._questions(self.notes(split))
+        if count := plan.hints.get("probe"):
+            rows = drawn(rows, count, self.seed, self.site, plan.round)
         found = {"loss": self.tagger.mean_loss(rows, self.settings.eval_batch)} if rows else {}
         notes = self.notes(split)[: self.settings.eval_limit if plan.limit is None else plan.limit]
-        if plan.hints.get("loss_only") or not notes:
+        if plan.hints.get("loss_only") or plan.hints.get("probe") or not notes:
             return found
         return found | quick_extraction_metrics(self.extractor.documents(notes, self.site, "generic"))
 
@@ -212,7 +225,8 @@ class TokenClassificationLearner:
     # ---- what stays --------------------------------------------------------------------------------------
 
     def local_state(self) -> tuple[State, dict[str, Any]]:
-        return {}, {"position": self.order.position}
+        return self.terms.state(), {"position": self.order.position}
 
     def load_local_state(self, tensors: State, values: Mapping[str, Any]) -> None:
         self.order.position = int(values["position"])
+        self.terms.restore(dict(tensors))

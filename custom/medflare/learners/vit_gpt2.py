@@ -26,7 +26,14 @@ from medflare.learners import losses
 from medflare.learners.base import RoundPlan, SharedSpec, State, Update, check_state
 from medflare.learners.optim import adamw, cosine, scale_rates
 from medflare.learners.order import DataOrder, batches, derived_seed, examples_to_visit
-from medflare.learners.report_evaluation import AdapterKind, curve_metrics, finish_site, split_loss
+from medflare.learners.report_evaluation import (
+    AdapterKind,
+    curve_metrics,
+    finish_site,
+    probe_loss,
+    split_loss,
+)
+from medflare.learners.terms import ClientTerms
 from medflare.learners.vit_gpt2_settings import ViTGPT2LearnerSettings, resolve
 from medflare.models.backbone import device_of
 from medflare.models.vit_gpt2 import ViTGPT2, export_settings, parameter_counts
@@ -67,6 +74,7 @@ class ViTGPT2Learner:
         self.train_rows = samples.split_indices("train")
         self.order = DataOrder(max(len(self.train_rows), 1), derived_seed(seed, site, "order"))
         self.tokens = model.tokenise(samples.reports, settings.max_report_tokens)
+        self.terms = ClientTerms(site, model.shared_tensors)
         self._received: State = {}
         self._spec: SharedSpec = {n: (tuple(t.shape), t.dtype) for n, t in self.initial_shared().items()}
 
@@ -114,12 +122,15 @@ class ViTGPT2Learner:
         seed = derived_seed(self.seed, self.site, plan.round)
         batch = min(self.settings.optimiser.batch, max(len(self.train_rows), 1))
         cut = batches(self._round_rows(plan), [len(t) for t in self.tokens], batch, seed)
+        self.terms.begin(plan)
         metrics = {"loss": self._train(cut, seed), "steps": float(len(cut))}
+        told = self.terms.finish()
         if held_out := self.samples.split_indices("val"):
             metrics["val_loss"] = split_loss(self, held_out)
-        metrics["seconds"] = time.monotonic() - started
+        metrics |= told.metrics | {"seconds": time.monotonic() - started}
         delta = {n: t - self._received[n] for n, t in self.initial_shared().items()}
-        return Update(delta=delta, examples=len(self.train_rows), metrics=metrics)
+        n = len(self.train_rows)
+        return Update(delta=delta, examples=n, metrics=metrics, sums=told.sums, factor=told.factor)
 
     def _round_rows(self, plan: RoundPlan) -> list[int]:
         """Which training images this round visits: what the plan asks for, else `local_epochs` passes."""
@@ -136,6 +147,7 @@ class ViTGPT2Learner:
         """One step on each batch; the mean of their losses. Raises UpdateError where one is not finite."""
         chosen, parameters = self.settings.optimiser, list(self.model.parameters())
         optimiser = adamw([(parameters, chosen.lr)], chosen.weight_decay)
+        self.terms.watch(optimiser, len(cut))
         generator = torch.Generator().manual_seed(seed)
         torch.manual_seed(seed)
         self.model.train()
@@ -183,6 +195,8 @@ class ViTGPT2Learner:
         return {"generic": lambda: None}
 
     def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
+        if count := plan.hints.get("probe"):
+            return probe_loss(self, split, plan, count)
         if plan.hints.get("loss_only"):
             rows = self.samples.split_indices(split)[: plan.limit]
             return {"loss": split_loss(self, rows)} if rows else {}
@@ -192,7 +206,8 @@ class ViTGPT2Learner:
         return finish_site(self, folder, plan.limit)
 
     def local_state(self) -> tuple[State, dict[str, Any]]:
-        return {}, {"position": self.order.position}
+        return self.terms.state(), {"position": self.order.position}
 
     def load_local_state(self, tensors: State, values: Mapping[str, Any]) -> None:
         self.order.position = int(values["position"])
+        self.terms.restore(tensors)

@@ -90,6 +90,12 @@ class Adapters:
         found = get_peft_model_state_dict(self.peft, adapter_name=name)
         return {key: value.detach().to("cpu", torch.float32).clone() for key, value in found.items()}
 
+    def live(self, name: str) -> dict[str, torch.nn.Parameter]:
+        """The parameters themselves under the names of `state`."""
+        own, part = {id(p) for p in self.parameters(name)}, f".{name}"
+        found = {n: p for n, p in self.peft.named_parameters() if id(p) in own}
+        return {n.replace(f"{part}.", ".").removesuffix(part): p for n, p in found.items()}
+
     def load(self, name: str, state: dict[str, Tensor]) -> None:
         """Puts values in place; KeyError if `state` is not exactly this adapter's set of names."""
         from peft import get_peft_model_state_dict
