@@ -15,7 +15,7 @@ ALLOWED = {
     "learners": {"cohort", "models", "evaluation", "extraction"},
     "aggregation": {"learners"},
     "selection": {"learners"},
-    "privacy": {"learners"},
+    "privacy": {"cohort", "learners"},
     "federation": {
         "cohort",
         "models",

@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from medflare.cohort.inventory import TYPES
 from medflare.cohort.label_maps import LABEL_MAPS, mapping_of
+from medflare.cohort.policy_settings import PolicyConfig
 from medflare.cohort.readers import FORMATS, OPTIONAL, settings_of
 from medflare.config import Settings, parse, read_yaml
 from medflare.errors import ConfigError
@@ -207,6 +208,7 @@ class SiteConfig(Settings):
         "mode client); never trained on, and licensed for sharing",
     )
     backbone: BackboneConfig = BackboneConfig()
+    policy: PolicyConfig = PolicyConfig()
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = Field(
         default=1,

@@ -1,75 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one point through which every reply leaves a site, in this order (design.md 3):
 
-allow-list of declared names and shapes -> compression -> ledger. Steps that change values stand between the
-allow-list and the ledger (clip and noise before compression, masks and encryption after it), so that the
-ledger holds the digest of what was sent.
+allow-list of declared names and shapes -> the hospital's policy -> compression -> seal -> ledger. The seal
+(masks or encryption) is the last step that changes values, so the ledger holds the digest of what was sent.
 """
 
 from __future__ import annotations
 
 import json
-import re
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
-from pydantic import ValidationError
 from torch import Tensor
 
-from medflare.evaluation.run_record import EvaluationRecord
 from medflare.federation import compression, wire
-from medflare.federation.failures import EgressError
+from medflare.federation.declared import (
+    DESCRIPTION,
+    FACTS,
+    MAX_METRICS,
+    METRIC,
+    SECURE_SUM,
+    fact_problems,
+    tensor_problems,
+)
+from medflare.federation.failures import EgressError, Failure
+from medflare.federation.ledger import Ledger, declaration_digest, declaration_of, tensor_facts
 from medflare.federation.worker_session import Result
 from medflare.learners.base import SharedSpec, State
+from medflare.privacy.policy import Policy, PolicyError
+
+__all__ = ["DESCRIPTION", "FACTS", "MAX_METRICS", "METRIC", "SECURE_SUM", "Compress", "Egress", "Seal"]
 
 Compress = Callable[[Mapping[str, Tensor], str], State]
 """(tensors, kind) -> what travels: `compression.compress`, or a site's `ErrorFeedback.compress`."""
-FACTS: dict[str, frozenset[str]] = {
-    "prepare": frozenset({"describe", "shared", "sums", "method", "settings", "seconds"}),
-    "initialise": frozenset({"seconds"}),
-    "fit": frozenset({"examples", "factor", "metrics", "seconds"}),
-    "evaluate": frozenset({"metrics", "seconds"}),
-    "finish": frozenset({"evaluations", "seconds"}),
-}
-"""The facts each task may answer with."""
-NUMBERS = ("examples", "factor")
-"""Facts that are one number."""
-DESCRIPTION = frozenset(
-    {
-        "backbone",
-        "parameters",
-        "adapter_config",
-        "export",
-        "examples",
-        "skipped",
-        "heterogeneity",
-        "settings",
-        "paper",
-        "validation",
-    }
-)
-"""What a site may say about itself before round 1: counts, public facts, a digest of the notes all share."""
-METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_.@-]{0,47}(/[a-z][a-z0-9_ -]{0,47})?")
-"""A metric's name, and after a slash the condition it is about: `label_f1/pleural effusion`."""
-MAX_METRICS = 400
+MAX_SEALED = 2
+"""Vectors of a sealed message."""
+
+
+class Seal(Protocol):
+    """What closes an update's tensors: they come out as one or two packed vectors of other names."""
+
+    @property
+    def name(self) -> Literal["mask", "he"]: ...
+
+    def __call__(self, tensors: State) -> State: ...
 
 
 @dataclass(slots=True)
 class Egress:
-    """The site's door for one run: what was declared, and the ledger of what left.
+    """The site's door for one run: what was declared, the hospital's policy, and the ledger of what left.
 
-    `declare` may be called once; a second declaration must say the same.
+    `declare` may be called once; a second declaration must say the same. What is refused is written to the
+    ledger: which rule, and never a value.
     """
 
     ledger: Path
     site: str
     job: str
-    uplink: compression.Uplink
+    uplink: compression.Uplink = "bfloat16"
+    policy: Policy = field(default_factory=Policy)
+    job_name: str = ""
     shared: SharedSpec | None = None
     sums: SharedSpec | None = None
+    book: Ledger = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.book = Ledger(self.ledger, self.site, self.job, self.job_name)
 
     def declare(self, shared: SharedSpec, sums: SharedSpec) -> None:
         """Fixes what may leave; EgressError if it differs from an earlier declaration."""
@@ -77,29 +75,69 @@ class Egress:
             raise EgressError("the learner declares other tensors than before; a declaration cannot change.")
         self.shared, self.sums = shared, sums
 
-    def send(
-        self, task: str, round_number: int, result: Result, compress: Compress = compression.compress
-    ) -> Result:
-        """The result as it leaves; EgressError names everything that may not."""
-        self._check(task, result)
-        kind = compression.initial_kind(self.uplink) if task == "initialise" else self.uplink
-        tensors = compress(result.tensors, kind)
-        self._write(task, round_number, result.facts, tensors, kind if tensors else None)
-        return Result(result.facts, tensors)
+    def admit(self, task: str, round_number: int, **asked: Any) -> None:
+        """Whether the job may ask this of the site at all; `asked` as in `Policy.admit`."""
+        try:
+            self.policy.admit(job=self.book.job_name or self.job, **asked)
+        except PolicyError as error:
+            self._block(task, round_number, error)
+            raise
 
-    def _check(self, task: str, result: Result) -> None:
-        problems = [f"fact '{key}'" for key in sorted(set(result.facts) - FACTS.get(task, frozenset()))]
-        problems += [
-            f"fact '{key}' of another kind" for key in NUMBERS if not _is_number(result.facts.get(key, 1))
-        ]
-        described = set(result.facts.get("describe", {}))
-        problems += [f"description '{key}'" for key in sorted(described - DESCRIPTION)]
-        problems += _metric_problems(result.facts.get("metrics", {}))
-        for item in result.facts.get("evaluations", []):
-            problems += _evaluation_problems(item, self.site)
-        problems += _tensor_problems(result.tensors, self._allowed(task))
+    def send(
+        self,
+        task: str,
+        round_number: int,
+        result: Result,
+        compress: Compress = compression.compress,
+        seal: Seal | None = None,
+    ) -> Result:
+        """The result as it leaves; EgressError or PolicyError names everything that may not."""
+        try:
+            return self._send(task, round_number, result, compress, seal)
+        except (EgressError, PolicyError) as error:
+            self._block(task, round_number, error)
+            raise
+
+    def failed(self, task: str, round_number: int, failure: Failure) -> None:
+        """Writes down that a failure was told to the server, and in which words."""
+        self.book.failed(task, round_number, failure)
+
+    def _send(
+        self, task: str, round_number: int, result: Result, compress: Compress, seal: Seal | None
+    ) -> Result:
+        allowed = self._check(task, result)
+        facts, withheld = self._facts(result.facts)
+        applied = [seal.name] if seal is not None else []
+        if task == "fit":
+            self.policy.update(result.tensors, applied)
+        elif result.tensors:
+            self.policy.first_values(result.tensors)
+        kind = compression.initial_kind(self.uplink) if task == "initialise" else self.uplink
+        facts_bytes = len(json.dumps(facts))
+        if seal is None:  # before compression, which may remember what it has sent
+            spec = {name: (tuple(value.shape), value.dtype) for name, value in result.tensors.items()}
+            self._volume(round_number, facts_bytes + compression.message_bytes(spec, kind))
+        tensors = compress(result.tensors, kind)
+        if seal is not None:
+            tensors = _sealed(seal, tensors)
+            self._volume(round_number, facts_bytes + wire.byte_count(tensors))
+        line = tensor_facts(result.tensors, tensors, allowed)
+        line |= {"protections": applied, "facts": sorted(facts), "facts_bytes": facts_bytes}
+        line["compression"] = kind if tensors and seal is None else None
+        if seal is not None:
+            line["sealed"] = wire.spec_to_json({n: (tuple(v.shape), v.dtype) for n, v in tensors.items()})
+        if withheld:
+            line["withheld"] = withheld
+        self.book.sent(task, round_number, line | self._stated())
+        return Result(facts, tensors)
+
+    def _check(self, task: str, result: Result) -> SharedSpec:
+        """What this task may hold; EgressError names all that was not declared."""
+        allowed = self._allowed(task)
+        problems = fact_problems(task, result.facts, self.site) + tensor_problems(result.tensors, allowed)
         if problems:
             raise EgressError(f"{task}: not declared, so it stays here: {'; '.join(problems[:8])}.")
+        return allowed
 
     def _allowed(self, task: str) -> SharedSpec:
         if task not in ("initialise", "fit"):
@@ -109,67 +147,52 @@ class Egress:
         sums = {wire.SUM + name: spec for name, spec in self.sums.items()} if task == "fit" else {}
         return {**self.shared, **sums}
 
-    def _write(
-        self,
-        task: str,
-        round_number: int,
-        facts: Mapping[str, Any],
-        tensors: Mapping[str, Tensor],
-        compressed: str | None,
-    ) -> None:
-        """Appends one line to the ledger."""
-        line = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "site": self.site,
-            "job": self.job,
-            "round": round_number,
-            "task": task,
-            "tensors": len(tensors),
-            "compression": compressed,
-            "dtypes": sorted({str(value.dtype).removeprefix("torch.") for value in tensors.values()}),
-            "bytes": wire.byte_count(tensors),
-            "sha256": wire.digest(tensors),
-            "facts": sorted(facts),
-            "facts_bytes": len(json.dumps(facts)),
-        }
-        self.ledger.parent.mkdir(parents=True, exist_ok=True)
-        with self.ledger.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+    def _facts(self, facts: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+        """(facts without the metrics that stay here, how many those are); PolicyError for small numbers."""
+        out, withheld = dict(facts), 0
+        if "examples" in facts:
+            self.policy.counted("an update", facts["examples"])
+        for split, count in facts.get("describe", {}).get("examples", {}).items():
+            if count:
+                self.policy.counted(f"the split '{split}'", count)
+        if "metrics" in facts:
+            out["metrics"] = self.policy.metrics(facts["metrics"])
+            withheld += len(facts["metrics"]) - len(out["metrics"])
+        if "evaluations" in facts:
+            out["evaluations"] = []
+            for item in facts["evaluations"]:
+                self.policy.counted("an evaluation", item["studies"])
+                kept = self.policy.metrics(item["metrics"])
+                withheld += len(item["metrics"]) - len(kept)
+                out["evaluations"].append({**item, "metrics": kept})
+        return out, withheld
+
+    def _volume(self, round_number: int, size: int) -> None:
+        self.policy.volume(self.book.left(round_number), size)
+
+    def _stated(self) -> dict[str, Any]:
+        """Which declaration and which rules were in force."""
+        stated = self.book.state("policy", self.policy.digest(), self.policy.rules.model_dump(mode="json"))
+        if self.shared is not None and self.sums is not None:
+            declaration = declaration_of(self.shared, self.sums)
+            stated |= self.book.state("declaration", declaration_digest(declaration), declaration)
+        return stated
+
+    def _block(self, task: str, round_number: int, error: EgressError | PolicyError) -> None:
+        if isinstance(error, PolicyError):
+            rules = [refusal.rule for refusal in error.refusals]
+            self.book.blocked(task, round_number, rules, str(error), error.file)
+        else:
+            self.book.blocked(task, round_number, ["declaration"], str(error), None)
 
 
-def _tensor_problems(tensors: Mapping[str, Tensor], allowed: SharedSpec) -> list[str]:
-    problems = []
-    for name, value in sorted(tensors.items()):
-        if name not in allowed:
-            problems.append(f"tensor '{name}'")
-        elif tuple(value.shape) != tuple(allowed[name][0]):
-            problems.append(f"tensor '{name}' of shape {tuple(value.shape)}")
-    return problems
-
-
-def _evaluation_problems(item: Mapping[str, Any], site: str) -> list[str]:
-    """An evaluation is one site's aggregates and the bare name of a file that stays here."""
-    try:
-        record = EvaluationRecord.model_validate(item)
-    except ValidationError as error:
-        return [f"evaluation with {error.error_count()} fields of another kind"]
-    problems = _metric_problems({name: found.value for name, found in record.metrics.items()})
-    if record.site != site:
-        problems.append(f"evaluation of site '{record.site}'")
-    if record.predictions is not None and Path(record.predictions).name != record.predictions:
-        problems.append("path of the predictions")
-    return problems
-
-
-def _metric_problems(metrics: Mapping[str, Any]) -> list[str]:
-    if len(metrics) > MAX_METRICS:
-        return [f"{len(metrics)} metrics, more than {MAX_METRICS}"]
-    return [
-        f"metric '{name}'"
-        for name, value in sorted(metrics.items())
-        if not METRIC.fullmatch(name) or not _is_number(value)
-    ]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _sealed(seal: Seal, tensors: State) -> State:
+    """What the seal made; EgressError if a tensor came out of it as it was."""
+    out = seal(tensors)
+    open_still = sorted(set(out) & set(tensors))
+    if open_still or not 1 <= len(out) <= MAX_SEALED:
+        raise EgressError(
+            f"the seal '{seal.name}' gave {len(out)} tensors, {len(open_still)} of them under a declared "
+            f"name; expected one or {MAX_SEALED} packed vectors."
+        )
+    return out

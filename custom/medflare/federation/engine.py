@@ -15,7 +15,7 @@ from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
 from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.impl.job_def_manager import SimpleJobDefManager
@@ -25,6 +25,7 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
 from nvflare.app_opt.pt.decomposers import TensorDecomposer
+from nvflare.fuel.sec.security_content_service import LoadResult, SecurityContentManager
 from nvflare.fuel.utils import fobs
 from nvflare.widgets.info_collector import GroupInfoCollector, InfoCollector
 
@@ -43,11 +44,14 @@ __all__ = [
     "Executor",
     "FLComponent",
     "FLContext",
+    "FLContextKey",
     "FilesystemStorage",
     "GroupInfoCollector",
     "InfoCollector",
+    "LoadResult",
     "MetaKey",
     "ReturnCode",
+    "SecurityContentManager",
     "Shareable",
     "Signal",
     "SimpleJobDefManager",

@@ -14,6 +14,7 @@ from enum import IntEnum
 from typing import Any
 
 from medflare.errors import ConfigError, DataError, MedflareError, RunError, UpdateError
+from medflare.privacy.policy import PolicyError
 
 SEE_LOG = "Details are in worker.log at the site."
 
@@ -27,6 +28,7 @@ class Code(IntEnum):
     RUN = 5
     SITE_SETTINGS = 20
     EGRESS = 21
+    POLICY = 22
     WORKER_DIED = 30
     DEADLINE = 31
     ABORTED = 32
@@ -70,6 +72,7 @@ class EgressError(MedflareError):
 _CODES: tuple[tuple[type[BaseException], Code], ...] = (
     (SiteSettingsError, Code.SITE_SETTINGS),
     (EgressError, Code.EGRESS),
+    (PolicyError, Code.POLICY),
     (ConfigError, Code.CONFIG),
     (DataError, Code.DATA),
     (UpdateError, Code.UPDATE),

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a site's replies may hold, task by task: facts of fixed names and kinds, tensors as declared."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from torch import Tensor
+
+from medflare.evaluation.run_record import EvaluationRecord
+from medflare.learners.base import SharedSpec
+
+SECURE_SUM = "secure_sum"
+"""The fact under which the steps of a secure sum speak: keys, encrypted shares, digests, signatures."""
+FACTS: dict[str, frozenset[str]] = {
+    "prepare": frozenset({"describe", "shared", "sums", "method", "settings", "seconds"}),
+    "initialise": frozenset({"seconds"}),
+    "fit": frozenset({"examples", "factor", "metrics", "seconds", SECURE_SUM}),
+    "evaluate": frozenset({"metrics", "seconds"}),
+    "finish": frozenset({"evaluations", "seconds"}),
+    "keys": frozenset({SECURE_SUM}),
+    "shares": frozenset({SECURE_SUM}),
+    "confirm": frozenset({SECURE_SUM}),
+    "reveal": frozenset({SECURE_SUM}),
+}
+"""The facts each task may answer with."""
+NUMBERS = ("examples", "factor")
+"""Facts that are one number."""
+DESCRIPTION = frozenset(
+    {
+        "backbone",
+        "parameters",
+        "adapter_config",
+        "export",
+        "examples",
+        "skipped",
+        "heterogeneity",
+        "settings",
+        "paper",
+        "validation",
+    }
+)
+"""What a site may say about itself before round 1: counts, public facts, a digest of the notes all share."""
+METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_.@-]{0,47}(/[a-z][a-z0-9_ -]{0,47})?")
+"""A metric's name, and after a slash the condition it is about: `label_f1/pleural effusion`."""
+MAX_METRICS = 400
+SECURE_SUM_BYTES = 2**18
+"""Most a step of a secure sum may say: certificates, and a few hundred bytes for each of 500 other sites."""
+_PLAIN = re.compile(r"[A-Za-z0-9_.:/@-]{1,160}")
+
+
+def fact_problems(task: str, facts: Mapping[str, Any], site: str) -> list[str]:
+    """What of a reply's facts was not declared."""
+    problems = [f"fact {shown(key)}" for key in sorted(set(facts) - FACTS.get(task, frozenset()))]
+    problems += [f"fact '{key}' of another kind" for key in NUMBERS if not _is_number(facts.get(key, 1))]
+    described = set(facts.get("describe", {}))
+    problems += [f"description {shown(key)}" for key in sorted(described - DESCRIPTION)]
+    problems += _metric_problems(facts.get("metrics", {}))
+    for item in facts.get("evaluations", []):
+        problems += _evaluation_problems(item, site)
+    if SECURE_SUM in facts:
+        problems += _secure_sum_problems(facts[SECURE_SUM])
+    return problems
+
+
+def tensor_problems(tensors: Mapping[str, Tensor], allowed: SharedSpec) -> list[str]:
+    """What of a reply's tensors was not declared."""
+    problems = []
+    for name, value in sorted(tensors.items()):
+        if name not in allowed:
+            problems.append(f"tensor {shown(name)}")
+        elif tuple(value.shape) != tuple(allowed[name][0]):
+            problems.append(f"tensor '{name}' of shape {tuple(value.shape)}")
+    return problems
+
+
+def shown(name: str) -> str:
+    """An undeclared name as it may leave in a refusal: as it is, if it looks like a name in a program."""
+    return f"'{name}'" if _PLAIN.fullmatch(name) else f"with an unusual name of {len(name)} characters"
+
+
+def _secure_sum_problems(said: Any) -> list[str]:
+    if not isinstance(said, dict):
+        return [f"fact '{SECURE_SUM}' of another kind"]
+    try:
+        size = len(json.dumps(said))
+    except (TypeError, ValueError):
+        return [f"fact '{SECURE_SUM}' of another kind"]
+    if size > SECURE_SUM_BYTES:
+        return [f"fact '{SECURE_SUM}' of {size} bytes, more than {SECURE_SUM_BYTES}"]
+    return []
+
+
+def _evaluation_problems(item: Mapping[str, Any], site: str) -> list[str]:
+    """An evaluation is one site's aggregates and the bare name of a file that stays here."""
+    try:
+        record = EvaluationRecord.model_validate(item)
+    except ValidationError as error:
+        return [f"evaluation with {error.error_count()} fields of another kind"]
+    problems = _metric_problems({name: found.value for name, found in record.metrics.items()})
+    if record.site != site:
+        problems.append(f"evaluation of site {shown(record.site)}")
+    if record.predictions is not None and Path(record.predictions).name != record.predictions:
+        problems.append("path of the predictions")
+    return problems
+
+
+def _metric_problems(metrics: Mapping[str, Any]) -> list[str]:
+    if len(metrics) > MAX_METRICS:
+        return [f"{len(metrics)} metrics, more than {MAX_METRICS}"]
+    return [
+        f"metric {shown(name)}"
+        for name, value in sorted(metrics.items())
+        if not METRIC.fullmatch(name) or not _is_number(value)
+    ]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
