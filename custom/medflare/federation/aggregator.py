@@ -163,9 +163,10 @@ class ValidatingAggregator(FLComponent):
         new = self.rule.finish()
         own = {name: value for name, value in new.items() if name.startswith(self.rule.outside_spec)}
         check_state(new, {**self.spec, **_spec_of(own)}, "aggregation")
+        totals = self.rule.take_sums(self._totals, len(self.declared))
         change = {name: new[name].double() - self.state[name].double() for name in self.spec}
         norms = {"update_norm": _norm(change), "state_norm": _norm(new)}
-        return new, self._totals, norms | self.rule.report().get("checks", {})
+        return new, totals, norms | self.rule.report().get("checks", {})
 
 
 def _spec_of(state: Mapping[str, Tensor]) -> SharedSpec:

@@ -36,7 +36,9 @@ class RoundPlan:
         hints: further values a controller sends to a method, JSON types only. Always present from a
             federation: `site_index` and `sites` (position of this site in the roster, and its size) and
             `summed` (positions of the sites whose sums are in `totals`). `loss_only` in an evaluation
-            that needs nothing but `loss` (the server's scoring of updates).
+            that needs nothing but `loss` (the server's scoring of updates), `probe` in one that needs it of
+            so many examples alone, which the round draws (`order.drawn`). What a rule asks of training stands
+            under the keys of `learners.terms.TERMS`.
         totals: sums over the accepted updates' `sums` of the previous round, for methods that declare any.
     """
 

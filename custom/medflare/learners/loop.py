@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -39,6 +40,19 @@ class Rule(Protocol):
 
     def plan_hints(self) -> dict[str, Any]: ...
 
+    @property
+    def draws(self) -> bool: ...
+
+    def draw(
+        self, number: int, seed: int, examples: Mapping[str, int], asked: Sequence[str]
+    ) -> list[str]: ...
+
+    def take_sums(self, totals: State, sites: int) -> State: ...
+
+    def probe(self) -> tuple[State, list[str], int] | None: ...
+
+    def probed(self, losses: Mapping[str, float]) -> None: ...
+
 
 def federate(
     learners: Mapping[str, Learner],
@@ -67,17 +81,19 @@ def federate(
     elif rule.scored_by == "sites" and isinstance(rule, ScoringRule):
         rule.bind(_CrossScore(learners))
     sites = sorted(learners)
+    train = {s: int(learners[s].describe()["examples"]["train"]) for s in sites} if rule.draws else {}
     state = learners[sites[0]].initial_shared() if state is None else state
     totals: State = {}
     summed: list[int] = []
     for number in range(rounds):
+        asked = rule.draw(number, make_plan(number).seed, train, sites) if rule.draws else sites
         rule.begin(state)
         updates: dict[str, Update] = {}
-        for index, site in enumerate(sites):
+        for site in asked:
             plan = make_plan(number)
             if score is not None:
                 score.plan = plan
-            own = {"site_index": index, "sites": len(sites), "summed": summed}
+            own = {"site_index": sites.index(site), "sites": len(sites), "summed": summed}
             hints = {**plan.hints, **rule.plan_hints(), **own}
             learners[site].load_shared({name: value.clone() for name, value in state.items()})
             update = learners[site].fit(replace(plan, hints=hints, totals=totals))
@@ -87,11 +103,26 @@ def federate(
                 LOGGER.warning("round %d: the update of %s is left out: %s", number, site, error)
                 continue
             updates[site] = update
-        state, totals = rule.finish(), _totals(updates)
+        state = rule.finish()
+        totals = rule.take_sums(_totals(updates), len(sites))
+        _probe(rule, learners, make_plan(number))
         summed = [index for index, site in enumerate(sites) if site in updates]
         if on_round is not None:
             on_round(number, state, updates)
     return state
+
+
+def _probe(rule: Rule, learners: Mapping[str, Learner], plan: RoundPlan) -> None:
+    """The second exchange of a round, for a rule that wants one."""
+    wanted = rule.probe()
+    if wanted is None:
+        return
+    state, sites, examples = wanted
+    plan, losses = replace(plan, hints={**plan.hints, "probe": examples}), dict[str, float]()
+    for site in sites:
+        learners[site].load_shared({name: value.clone() for name, value in state.items()})
+        losses[site] = learners[site].evaluate("train", plan).get("loss", math.nan)
+    rule.probed(losses)
 
 
 class _Score:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from medflare.federation import wire
 from medflare.federation.aggregator import ValidatingAggregator
 from medflare.federation.compression import decompress
 from medflare.federation.controllers.bookkeeping import RunBook, add_traffic, finite, weighted_means
+from medflare.federation.controllers.drawing import losses, present, who_trains
 from medflare.federation.controllers.exchange import Exchange, Limits, OnReply, OnSettled, Outcome
 from medflare.federation.controllers.keeping import Keeper
 from medflare.federation.controllers.preparation import agree, require_shared_notes
@@ -73,6 +75,7 @@ class RoundsController(Controller):
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         self.fl_ctx, self.abort = fl_ctx, abort_signal
         self.scorer: Scorer | CrossScorer | None = None
+        self.most: int | None = None
         try:
             self._run()
             self.keeper.export_final(self.roster)
@@ -116,7 +119,7 @@ class RoundsController(Controller):
 
     def _prepare(self) -> None:
         """What the sites are and have; backbones and shared tensors must agree before round 1."""
-        outcome = self._ask(PREPARE, lambda site, reply: None)
+        outcome = self._ask(PREPARE, _any, options={"hints": self.aggregator.rule.plan_hints()})
         self._require(outcome, "prepare")
         for site, reason in outcome.absent.items():
             self.roster.exclude(site, f"prepare failed: {reason}")
@@ -196,8 +199,10 @@ class RoundsController(Controller):
         entry = self.book.open_round(number)
         if number == 0:
             add_traffic(entry, self.initial_traffic)
-        args, sites = self.args, self.roster.asked(number)
-        entry.absent = self.roster.resting(number)
+        args, asked = self.args, self.roster.asked(number)
+        sites, resting = who_trains(self.aggregator.rule, number, args.seed, self.aggregator.declared, asked)
+        entry.absent = self.roster.resting(number) | resting
+        self.most = len(sites) if self.aggregator.rule.draws else None
         plan = RoundPlan(
             round=number,
             rounds=args.num_rounds,
@@ -215,6 +220,7 @@ class RoundsController(Controller):
         self._note(entry, outcome)
         self._require(outcome, f"round {number}")
         self.state, self.totals, entry.checks = self.aggregator.finish()
+        self._probe(plan, entry)
         entry.rule = self.aggregator.rule.report()
         self.progress.weights(number, entry.rule)
         self.summed = sorted(entry.accepted)
@@ -233,6 +239,20 @@ class RoundsController(Controller):
             self.scorer.plan = plan
         outcome.refuse(self.aggregator.judge())
         return outcome
+
+    def _probe(self, plan: RoundPlan, entry: RoundRecord) -> None:
+        """The second exchange of a rule that wants losses before the round ends."""
+        rule = self.aggregator.rule
+        wanted = rule.probe()
+        if wanted is None:
+            return
+        asked = replace(plan, hints={"probe": wanted.examples})
+        sites = present(wanted, self.roster.asked(plan.round))
+        outcome = self._ask(EVALUATE, _any, sites, asked, wanted.state, {"split": "train"}, quorum=1)
+        add_traffic(entry, outcome.traffic)
+        for site, reason in outcome.absent.items():
+            self.progress.event("probe failed", round=plan.round, site=site, reason=reason)
+        rule.probed(losses(outcome))
 
     def _note(self, entry: RoundRecord, outcome: Outcome) -> None:
         """Writes a fit exchange into the round's record and benches who was silent."""
@@ -254,7 +274,8 @@ class RoundsController(Controller):
         plan = RoundPlan(
             round=number, rounds=self.args.num_rounds, seed=self.args.seed, limit=self.args.limit
         )
-        sites = sorted(entry.accepted)
+        drawn = self.aggregator.rule.draws
+        sites = self.roster.asked(number) if drawn else sorted(entry.accepted)
         outcome = self._ask(EVALUATE, _any, sites, plan, self.state, options={"split": "val"}, quorum=1)
         self._add_metrics(entry, outcome, "val")
 
@@ -345,8 +366,9 @@ class RoundsController(Controller):
         return outcome
 
     def _quorum(self) -> int:
-        """Accepted replies that are enough."""
-        return len(self.roster.sites) if self.args.min_accepted is None else self.args.min_accepted
+        """Accepted replies that are enough; all of them where the rule drew fewer."""
+        enough = len(self.roster.sites) if self.args.min_accepted is None else self.args.min_accepted
+        return enough if self.most is None else min(enough, self.most)
 
     def _require(self, outcome: Outcome, what: str) -> None:
         """RunError that names every missing site unless the quorum was met."""
