@@ -40,6 +40,7 @@ class RoundRecord(Part):
     traffic: dict[str, Traffic] = Field(default_factory=dict)
     checks: dict[str, float] = Field(default_factory=dict, description="norms of the global update")
     rule: dict[str, Any] = Field(default_factory=dict, description="what the aggregation rule reports")
+    protection: dict[str, Any] = Field(default_factory=dict, description="what a secure sum reports")
 
 
 class SiteRecord(Part):

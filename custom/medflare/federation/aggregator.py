@@ -20,8 +20,12 @@ from medflare.federation import wire
 from medflare.federation.compression import decompress
 from medflare.federation.engine import FLComponent
 from medflare.federation.nested import unmarked
+from medflare.federation.protections.base import ServerProtection
 from medflare.learners.base import SharedSpec, State, Update, check_state
 from medflare.learners.loop import ScoringRule
+
+ALL_SITES = "all sites"
+"""The name under which a rule sees a sum that was opened."""
 
 
 class ValidatingAggregator(FLComponent):
@@ -39,6 +43,7 @@ class ValidatingAggregator(FLComponent):
         self.sums_spec: SharedSpec = {}
         self.declared: dict[str, int] = {}
         self.deferred = False
+        self.protection = ServerProtection()
 
     def bind(self, score: Callable[[str, State], float]) -> None:
         """Gives a rule that scores candidates the function that does it."""
@@ -63,6 +68,8 @@ class ValidatingAggregator(FLComponent):
 
     def accept(self, site: str, round_number: int, facts: Mapping[str, Any], tensors: State) -> str | None:
         """Takes an update as it travelled; the reason if the checks or, at once, the rule reject it."""
+        if self.protection.sealed:
+            return self._accept_sealed(site, round_number, facts, tensors)
         try:
             tensors = decompress(tensors)
             reason = self.problem(site, round_number, facts, tensors)
@@ -82,16 +89,44 @@ class ValidatingAggregator(FLComponent):
         refused = self.settle(site)
         return reason or refused.get(site)
 
-    def problem(
-        self, site: str, round_number: int, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    def _accept_sealed(
+        self, site: str, round_number: int, facts: Mapping[str, Any], tensors: State
     ) -> str | None:
-        """Why an update cannot be used, or None."""
+        """Passes on an update that nobody can look into; its site has looked at names, shapes and values."""
+        reason = self._misplaced(site, round_number)
+        if reason is None:
+            try:
+                self.protection.take(site, facts, tensors)
+                self.accepted[site] = self.declared[site]
+            except UpdateError as error:
+                reason = f"sealed update: {error}"
+        self.settled.add(site)
+        return reason
+
+    def add_sum(self, update: Update) -> None:
+        """What all sealed updates of the round came to: to the rule it is the update of one large site."""
+        check_state(update.delta, self.spec, "opened sum")
+        check_state(update.sums, self.sums_spec, "opened sum")
+        self.rule.add(ALL_SITES, update)
+        self._totals = dict(update.sums)
+
+    def _misplaced(self, site: str, round_number: int) -> str | None:
+        """Why nothing is expected of this site in this round, or None."""
         if site not in self.order:
             return "update of a site that was not asked"
         if site in self.settled:
             return "second update in one round"
         if round_number != self.round:
             return f"update of round {round_number}, expected round {self.round}"
+        return None
+
+    def problem(
+        self, site: str, round_number: int, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> str | None:
+        """Why an update cannot be used, or None."""
+        misplaced = self._misplaced(site, round_number)
+        if misplaced is not None:
+            return misplaced
         examples = facts.get("examples")
         most = self.declared.get(site, 0)
         if isinstance(examples, bool) or not isinstance(examples, int) or not 1 <= examples <= most:
@@ -125,14 +160,15 @@ class ValidatingAggregator(FLComponent):
         wait was called accepted before the rule saw it.
         """
         self.settled.add(site)
-        if not self.deferred:
+        if not self.deferred and not self.protection.sealed:
             self._hand_on()
         return self.refused
 
     def judge(self) -> Mapping[str, str]:
         """Nothing more is expected of any site; hands on what waits, and returns the refused with reasons."""
         self.settled |= set(self.order)
-        self._hand_on()
+        if not self.protection.sealed:
+            self._hand_on()
         return self.refused
 
     def _hand_on(self) -> None:

@@ -7,7 +7,7 @@ Everything follows from what rules, methods and codecs say of themselves, so a n
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, get_args
+from typing import Any
 
 from medflare.aggregation import make_rule
 from medflare.aggregation.base import AggregationRule
@@ -15,11 +15,9 @@ from medflare.aggregation.robust import ByzantineRule
 from medflare.config import Settings
 from medflare.errors import ConfigError
 from medflare.federation.compression import CODECS
+from medflare.federation.protections import PROTECTIONS, Protection
 from medflare.learners.facts import method_facts, resolved, sharing
 
-Protection = Literal["none", "masking", "he"]
-PROTECTIONS: tuple[Protection, ...] = get_args(Protection)
-"""`masking`: masks of the sites that cancel in the sum. `he`: a sum of ciphertexts the server cannot read."""
 _UNDER = {"masking": "masking", "he": "homomorphic encryption"}
 _TRAVELS = {
     "none": "no LoRA factors travel",

@@ -42,6 +42,7 @@ DESCRIPTION = frozenset(
         "heterogeneity",
         "settings",
         "paper",
+        "protection",
         "validation",
     }
 )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from pydantic import Field
 
 from medflare.config import Settings, parse
 from medflare.errors import ConfigError
-from medflare.federation import messages, wire
+from medflare.federation import ledger, messages, wire
 from medflare.federation.compression import CODECS, ErrorFeedback, compress
 from medflare.federation.egress import Compress, Egress
 from medflare.federation.engine import (
@@ -25,6 +26,10 @@ from medflare.federation.engine import (
 )
 from medflare.federation.failures import failure_of
 from medflare.federation.nested import unmarked
+from medflare.federation.protections import SEAL
+from medflare.federation.protections.base import SECURE, SiteProtection, exact
+from medflare.federation.protections.sides import site_side
+from medflare.federation.site_policy import job_name, policy_of
 from medflare.federation.worker import ProcessWorker, ThreadWorker, Worker
 from medflare.federation.worker_session import Opening, Result, Work, residual_file
 from medflare.learners import LEARNERS
@@ -58,6 +63,7 @@ class LearnerExecutor(Executor):
         self.check_method(self.args.method)
         self.worker: Worker | None = None
         self.egress: Egress | None = None
+        self.protection: SiteProtection | None = None
 
     @staticmethod
     def check_method(method: str) -> None:
@@ -78,22 +84,42 @@ class LearnerExecutor(Executor):
         except Exception as error:
             failure = failure_of(error)
             self._log_trace(error, fl_ctx)
+            self._door(fl_ctx).failed(task_name, round_number, failure)
             self.logger.warning(f"{task_name} of round {round_number} failed with E{int(failure.code)}")
             return messages.failure_reply(failure, round_number)
 
     def _answer(self, request: messages.Request, fl_ctx: FLContext, abort: Signal) -> Shareable:
         """One task through worker and egress."""
-        work = self._work(request, fl_ctx)
+        egress = self._egress(request, fl_ctx)
+        egress.admit(request.task, request.round, **self._asked(request))
+        protection = self._protection(request, fl_ctx)
+        if request.task in messages.STEPS:
+            facts = {SECURE: protection.answer(request)}
+            sent = egress.send(request.task, request.round, Result(facts, {}))
+            return messages.reply(request, sent.facts, sent.tensors)
+        work = self._work(replace(request, tensors=protection.opened(request)), fl_ctx)
         self.worker = self.worker or self.make_worker(self._opening(request, fl_ctx), _run_folder(fl_ctx))
         limit = min(self.args.deadline, request.deadline)
         result: Result = self.worker.do(work, limit, lambda: bool(abort.triggered))
-        egress = self._egress(request, fl_ctx)
         if request.task == messages.PREPARE:
             shared, sums = (wire.spec_from_json(result.facts[key]) for key in ("shared", "sums"))
             egress.declare(shared, sums)
+            protection.declare(shared, sums, result.facts["describe"])
+            result.facts["describe"]["protection"] = protection.facts()
             result.facts.update(method=self.args.method, settings=self.args.settings)
-        sent = egress.send(request.task, request.round, result, self._compress(request, fl_ctx))
+        compress, seal = self._compress(request, fl_ctx), None
+        if request.task == messages.FIT:
+            seal = protection.seal(request, result)
+        elif request.task == messages.FINISH:
+            protection.export(request, _run_folder(fl_ctx) / "result")
+        sent = egress.send(request.task, request.round, result, exact if seal else compress, seal)
         return messages.reply(request, sent.facts, sent.tensors)
+
+    def _protection(self, request: messages.Request, fl_ctx: FLContext) -> SiteProtection:
+        if self.protection is None:
+            root = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
+            self.protection = site_side(request.protection, fl_ctx.get_identity_name(), root)
+        return self.protection
 
     def _work(self, request: messages.Request, fl_ctx: FLContext) -> Work:
         """The worker's task, with what only this site knows: its place in the roster, its folders."""
@@ -135,14 +161,32 @@ class LearnerExecutor(Executor):
         return ErrorFeedback(residual_file(opening), request.run_id).compress
 
     def _egress(self, request: messages.Request, fl_ctx: FLContext) -> Egress:
+        """The site's door for this request, with the rules in force at this moment."""
+        egress = self._door(fl_ctx)
+        egress.uplink = request.uplink
+        egress.policy = policy_of(self._opening(request, fl_ctx))
+        return egress
+
+    def _door(self, fl_ctx: FLContext) -> Egress:
         if self.egress is None:
             self.egress = Egress(
-                ledger=_run_folder(fl_ctx) / "egress.jsonl",
+                ledger=_run_folder(fl_ctx) / ledger.FILE,
                 site=fl_ctx.get_identity_name(),
                 job=str(fl_ctx.get_job_id()),
-                uplink=request.uplink,
+                job_name=job_name(fl_ctx),
             )
         return self.egress
+
+    def _asked(self, request: messages.Request) -> dict[str, Any]:
+        """What a request asks of this site, for its policy."""
+        limits = (request.plan.get("limit"), self.args.settings.get("eval_limit"))
+        return {
+            "method": self.args.method,
+            "protections": [SEAL[request.protection]] if request.protection in SEAL else [],
+            "sites": len(request.roster),
+            "rounds": request.plan.get("rounds"),
+            "limit": min((limit for limit in limits if limit is not None), default=None),
+        }
 
     def _log_trace(self, error: Exception, fl_ctx: FLContext) -> None:
         """The full trace, into the site's own file, which FLARE does not stream."""

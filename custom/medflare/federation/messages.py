@@ -22,9 +22,14 @@ from medflare.federation.engine import (
     make_reply,
 )
 from medflare.federation.failures import Code, Failure
+from medflare.federation.protections import Protection
 from medflare.learners.base import State
 
-PREPARE, INITIALISE, FIT, EVALUATE, FINISH = TASKS = ("prepare", "initialise", "fit", "evaluate", "finish")
+WORK = PREPARE, INITIALISE, FIT, EVALUATE, FINISH = ("prepare", "initialise", "fit", "evaluate", "finish")
+"""What a worker does."""
+STEPS = KEYS, SHARES, CONFIRM, REVEAL = ("keys", "shares", "confirm", "reveal")
+"""Steps of a secure sum, which a site's executor answers itself."""
+TASKS = (*WORK, *STEPS)
 _REQUEST, _REPLY, _FAILURE = "medflare_request", "medflare_reply", "medflare_failure"
 
 
@@ -38,6 +43,7 @@ class Request:
         roster: all sites of the run in order; a site finds its own index in it.
         deadline: seconds a site may take.
         uplink, downlink: how floating tensors travel to the server and to the sites.
+        protection: how updates are kept from the server's eyes.
     """
 
     task: str
@@ -47,6 +53,7 @@ class Request:
     deadline: float
     uplink: compression.Uplink
     downlink: compression.Downlink
+    protection: Protection = "none"
     seed: int = 0
     plan: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)

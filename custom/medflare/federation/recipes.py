@@ -226,6 +226,7 @@ def _combination(job: Job) -> list[str]:
         job.method,
         job.settings,
         rounds.uplink,
+        rounds.protection,
         rule_settings=job.aggregation.get("rule_settings", {}),
         sites=job.n_clients,
     )

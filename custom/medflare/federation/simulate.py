@@ -179,8 +179,9 @@ def judge(workspace: Path) -> RunRecord:
         reason = record.reason or "the run ended without a word."
         more = "" if record.status == "failed" else _last_error(log)
         raise RunError(f"the run is {record.status}: {reason}{more} Log: {log}")
-    if not readable(folder / "result" / FINAL):
-        raise RunError(f"the run completed but its adapter cannot be opened: {folder / 'result' / FINAL}")
+    result = folder / record.artefacts.get("final", f"result/{FINAL}")
+    if not readable(result):
+        raise RunError(f"the run completed but its adapter cannot be opened: {result}")
     return record
 
 

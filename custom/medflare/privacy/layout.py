@@ -99,6 +99,11 @@ class Layout:
         integers = {name: spec for name, spec in shared.items() if name not in floats}
         return cls(Segment.of(floats), Segment.of(integers, sums), Segment.of(integers).size)
 
+    @property
+    def sums(self) -> int:
+        """Values of the declared sums: what is in the wide segment and no weighted mean."""
+        return self.wide.size - self.weighted
+
     @cached_property
     def spec(self) -> SharedSpec:
         """All tensors, shared and sums."""

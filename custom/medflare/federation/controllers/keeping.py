@@ -27,6 +27,7 @@ class Keeper:
     ) -> None:
         self.folder, self.persistor, self.book, self.args = folder, persistor, book, args
         self.best: float | None = None
+        self.readable = True
         self.last: tuple[State, RoundRecord] | None = None
         book.record.best_metric = args.best_metric
 
@@ -83,6 +84,9 @@ class Keeper:
                 here = evaluation.predictions is not None and (self.folder / beside).is_file()
                 evaluation.predictions = str(beside) if here else None
                 self.book.record.evaluations.append(evaluation)
+            written = Path("../..") / site / self.folder.name / "result" / FINAL
+            if not self.readable and (self.folder / written).is_dir():
+                self.book.record.artefacts.setdefault("final", str(written))
         self.book.write()
 
     def _better(self, value: float) -> bool:
@@ -91,22 +95,28 @@ class Keeper:
         return value < self.best if self.args.best_mode == "min" else value > self.best
 
     def export_final(self, roster: Roster) -> None:
-        """Exports the last good state; nothing if no round was finished."""
+        """Exports the last good state; nothing if no round was finished, or the state cannot be read here."""
         if self.last is not None:
             self._export(FINAL, *self.last, roster)
 
-    def _export(self, name: str, state: State, entry: RoundRecord, roster: Roster) -> None:
+    def card(self, entry: RoundRecord, sites: int) -> Card:
+        """What the model card says of the state after a round."""
         record = self.book.record
         site = record.sites[min(record.sites)]
-        card = Card(
+        return Card(
             job=record.job,
             method=record.method,
             run_id=record.run_id,
             base_model=site.backbone,
             fingerprint=site.fingerprint,
-            sites=len(roster.sites),
+            sites=sites,
             rounds=entry.round + 1,
             metrics=entry.mean,
         )
+
+    def _export(self, name: str, state: State, entry: RoundRecord, roster: Roster) -> None:
+        if not self.readable:
+            return
+        card = self.card(entry, len(roster.sites))
         target = self.persistor.write(self.folder / "result" / name, state, card)
-        record.artefacts["final" if name == FINAL else name] = str(target.relative_to(self.folder))
+        self.book.record.artefacts["final" if name == FINAL else name] = str(target.relative_to(self.folder))

@@ -25,6 +25,7 @@ def agree(
     present = [site for site in sites if site in facts]
     prints = {site: str(facts[site]["describe"]["backbone"]["fingerprint"]) for site in present}
     problems = _differences("backbone fingerprint", prints)
+    problems += _differences("checksum of what every site makes from the seed", _made(facts, present))
     problems += _different_specs(facts, present, "shared")
     problems += _different_specs(facts, present, "sums")
     advice = "Give every site the same base model and the same version of medflare."
@@ -47,6 +48,12 @@ def require_shared_notes(facts: Mapping[str, Mapping[str, Any]]) -> None:
             f"{', '.join(without)} named none. Name them under 'validation' in site.yaml (format, root, as "
             'under \'cohort\'), the same at all sites, or set rule_settings: {"mode": "server"}.'
         )
+
+
+def _made(facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> dict[str, str]:
+    """site -> checksum of what it made from the run's seed (VeRA's A and B, algorithms.md 7.12)."""
+    told = {site: facts[site]["describe"].get("export") or {} for site in sites}
+    return {site: str((said.get("untravelled") or {}).get("sha256", "none")) for site, said in told.items()}
 
 
 def _shared_notes(facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> dict[str, str]:

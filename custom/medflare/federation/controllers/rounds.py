@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,10 @@ from medflare.federation.controllers.preparation import agree, require_shared_no
 from medflare.federation.controllers.settings import RoundsSettings
 from medflare.federation.engine import Client, Controller, FLContext, Shareable, Signal
 from medflare.federation.messages import EVALUATE, FINISH, FIT, INITIALISE, PREPARE, Reply, Request
+from medflare.federation.protections import SEAL
+from medflare.federation.protections.base import Declared, Talk
+from medflare.federation.protections.sides import server_side
+from medflare.federation.protections.weights import Weighing
 from medflare.federation.roster import Roster, words
 from medflare.federation.scorer import CrossScorer, Scorer, scores_candidates, server_opening
 from medflare.federation.worker import ProcessWorker, ThreadWorker, Worker
@@ -61,6 +66,10 @@ class RoundsController(Controller):
         self.roster = Roster(
             args.sites or [client.name for client in engine.get_clients()], args.bench_rounds
         )
+        self.protection = server_side(args.protection, args.protection_settings, engine.get_workspace())
+        self.aggregator.protection = self.protection
+        self.keeper.readable = self.protection.readable
+        self.book.record.protections = [SEAL[args.protection]] if self.protection.sealed else []
         self.book.write()
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
@@ -119,7 +128,8 @@ class RoundsController(Controller):
 
     def _prepare(self) -> None:
         """What the sites are and have; backbones and shared tensors must agree before round 1."""
-        outcome = self._ask(PREPARE, _any, options={"hints": self.aggregator.rule.plan_hints()})
+        hints = self.aggregator.rule.plan_hints()
+        outcome = self._ask(PREPARE, _any, options={"job": self.args.job, "hints": hints})
         self._require(outcome, "prepare")
         for site, reason in outcome.absent.items():
             self.roster.exclude(site, f"prepare failed: {reason}")
@@ -128,6 +138,16 @@ class RoundsController(Controller):
             require_shared_notes(outcome.facts)
         train = {site: counts.get("train", 0) for site, counts in self.examples.items()}
         self.aggregator.expect(shared, sums, train)
+        self.protection.expect(
+            Declared(
+                run_id=self.run_id,
+                shared=shared,
+                sums=sums,
+                weighing=Weighing.of(self.aggregator.rule, train),
+                rounds=self.args.num_rounds,
+                described={s: facts["describe"].get("protection", {}) for s, facts in outcome.facts.items()},
+            )
+        )
         self.keeper.expect(outcome.facts, shared)
         self.shared_spec = shared
         if scores_candidates(self.aggregator.rule):
@@ -180,7 +200,6 @@ class RoundsController(Controller):
         hints = self.aggregator.rule.plan_hints()
         plan = RoundPlan(round=0, rounds=self.args.num_rounds, steps=1, seed=self.args.seed, hints=hints)
         sites = self.roster.asked(0)
-        self.aggregator.begin(0, self.state, sites)
         outcome = self._train(sites, plan, {"canary": True})
         for site in sites:
             moved = outcome.traffic.get(site)
@@ -193,6 +212,8 @@ class RoundsController(Controller):
                 bytes_received=moved.received if moved else 0,
             )
         self._require(outcome, "the canary round")
+        if self.protection.sealed:
+            self.protection.close(self._talk(plan))
 
     def _round(self, number: int) -> None:
         started = time.monotonic()
@@ -215,30 +236,50 @@ class RoundsController(Controller):
             },
         )
         self.progress.event("round", round=number, rounds=args.num_rounds, sites=sites)
-        self.aggregator.begin(number, self.state, sites)
         outcome = self._train(sites, plan, {})
         self._note(entry, outcome)
         self._require(outcome, f"round {number}")
-        self.state, self.totals, entry.checks = self.aggregator.finish()
-        self._probe(plan, entry)
-        entry.rule = self.aggregator.rule.report()
-        self.progress.weights(number, entry.rule)
+        self._aggregate(plan, entry)
         self.summed = sorted(entry.accepted)
         if args.evaluate_every and (number + 1) % args.evaluate_every == 0:
             self._evaluate(number, entry)
         entry.seconds = round(time.monotonic() - started, 3)
-        self.keeper.close_round(number, entry, self.state, self.totals, self.aggregator.rule, self.roster)
+        state, _ = self.protection.down(self.state, {})
+        self.keeper.close_round(number, entry, state, self.totals, self.aggregator.rule, self.roster)
         self.progress.curves(number, "mean", entry.mean)
         self.progress.curves(number, "server", entry.checks)
         self.progress.event("round done", round=number, seconds=entry.seconds, mean=entry.mean)
 
     def _train(self, sites: list[str], plan: RoundPlan, options: dict[str, Any]) -> Outcome:
-        """One exchange of updates, judged by the checks and the rule."""
-        outcome = self._ask(FIT, self._accept, sites, plan, self._down(), options=options)
+        """One exchange of updates, judged by the checks and the rule; before it, the protection's steps."""
+        opened = self.protection.open(plan.round, sites, self._quorum(), self._talk(plan))
+        lost = Outcome(facts={site: {} for site in opened.sites}, absent=opened.absent, silent=opened.silent)
+        self._require(lost, f"round {plan.round}, before training")
+        self.aggregator.begin(plan.round, self.state, opened.sites)
+        tensors, brought = self.protection.down(self.state, self.totals)
+        options = {**options, **opened.options, **brought}
+        outcome = self._ask(FIT, self._accept, opened.sites, plan, tensors, options=options)
         if self.scorer is not None:
             self.scorer.plan = plan
         outcome.refuse(self.aggregator.judge())
+        outcome.absent |= opened.absent
+        outcome.silent += opened.silent
         return outcome
+
+    def _aggregate(self, plan: RoundPlan, entry: RoundRecord) -> None:
+        """The accepted updates, sealed or not, become the new state."""
+        if self.protection.sealed:
+            whole = self.protection.close(self._talk(plan))
+            self.protection.keep()
+            entry.protection = self.protection.report()
+            if whole is None:
+                return
+            self.aggregator.add_sum(whole)
+        self.state, self.totals, entry.checks = self.aggregator.finish()
+        self._probe(plan, entry)
+        entry.rule = self.aggregator.rule.report()
+        if not self.protection.sealed:
+            self.progress.weights(plan.round, entry.rule)
 
     def _probe(self, plan: RoundPlan, entry: RoundRecord) -> None:
         """The second exchange of a rule that wants losses before the round ends."""
@@ -276,7 +317,8 @@ class RoundsController(Controller):
         )
         drawn = self.aggregator.rule.draws
         sites = self.roster.asked(number) if drawn else sorted(entry.accepted)
-        outcome = self._ask(EVALUATE, _any, sites, plan, self.state, options={"split": "val"}, quorum=1)
+        tensors, brought = self.protection.down(self.state, {})
+        outcome = self._ask(EVALUATE, _any, sites, plan, tensors, {"split": "val", **brought}, quorum=1)
         self._add_metrics(entry, outcome, "val")
 
     def _add_metrics(self, entry: RoundRecord, outcome: Outcome, split: str) -> None:
@@ -296,7 +338,10 @@ class RoundsController(Controller):
         """The sites' final test quality, with the final state."""
         last = self.args.num_rounds
         plan = RoundPlan(round=last, rounds=last, seed=self.args.seed, limit=self.args.final_limit)
-        outcome = self._ask(FINISH, _any, self.roster.asked(last), plan, self.state, quorum=1)
+        tensors, brought = self.protection.down(self.state, {})
+        if not self.protection.readable:
+            brought["card"] = asdict(self.keeper.card(self.book.record.rounds[-1], len(self.roster.sites)))
+        outcome = self._ask(FINISH, _any, self.roster.asked(last), plan, tensors, brought, quorum=1)
         add_traffic(self.book.record.rounds[-1], outcome.traffic)
         self.keeper.add_evaluations(outcome.facts)
         for site, facts in sorted(outcome.facts.items()):
@@ -322,9 +367,18 @@ class RoundsController(Controller):
         )
         return reason
 
-    def _down(self) -> State:
-        """What goes to a site before it trains: the state, and the totals of the previous round's sums."""
-        return {**self.state, **wire.with_prefix(self.totals, wire.TOTAL)}
+    def _talk(self, plan: RoundPlan) -> Talk:
+        """How the protection speaks to sites in this round."""
+
+        def talk(
+            task: str, sites: Sequence[str], options: Mapping[str, Any], take: OnReply, quorum: int
+        ) -> Outcome:
+            outcome = self._ask(task, take, list(sites), plan, options=dict(options), quorum=quorum)
+            for site, reason in outcome.absent.items():
+                self.progress.event("lost in the secure sum", round=plan.round, site=site, reason=reason)
+            return outcome
+
+        return talk
 
     def _ask(
         self,
@@ -346,6 +400,7 @@ class RoundsController(Controller):
             deadline=args.deadline,
             uplink=args.uplink,
             downlink=args.downlink,
+            protection=args.protection,
             seed=args.seed,
             plan=wire.plan_to_json(plan) if plan else {},
             options=options or {},

@@ -9,6 +9,8 @@ from pydantic import Field
 
 from medflare.config import Settings
 from medflare.federation.compression import Downlink, Uplink
+from medflare.federation.protections import Protection
+from medflare.federation.protections.settings import ProtectionSettings
 
 
 class RoundsSettings(Settings):
@@ -49,6 +51,9 @@ class RoundsSettings(Settings):
     """How a site's updates travel; below bf16 with error feedback at the site, and never under masks."""
     downlink: Downlink = "bfloat16"
     """How the server's state travels; the server itself keeps it in full."""
+    protection: Protection = "none"
+    """How updates are kept from the server's eyes: masks that cancel in the sum, or encryption."""
+    protection_settings: ProtectionSettings = Field(default_factory=ProtectionSettings)
     scorer: Literal["process", "thread"] = "process"
     """Where the server's own scoring of updates runs, for a rule that needs it."""
     aggregator_id: str = "aggregator"

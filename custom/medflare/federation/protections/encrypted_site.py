@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A site's side of homomorphic encryption: it decrypts the state, trains, encrypts its weighted update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from medflare.errors import UpdateError
+from medflare.federation import wire
+from medflare.federation.messages import Request
+from medflare.federation.persistor import FINAL, AdapterPersistor, Card
+from medflare.federation.protections.base import SiteProtection, layout_of
+from medflare.federation.protections.encrypted_server import ENCRYPTED, MEANS, SUMS
+from medflare.federation.protections.weights import Weighing
+from medflare.federation.worker_session import Result
+from medflare.learners.base import SharedSpec, State
+from medflare.privacy.encryption import decrypt, encrypt
+from medflare.privacy.encryption_keys import SITE_FILE, Keys, read_site_context
+from medflare.privacy.encryption_schemes import Terms
+from medflare.privacy.layout import Layout
+
+
+class EncryptedSite(SiteProtection):
+    """All sites of a provision hold the same secret key (docs/security.md says what that means)."""
+
+    def __init__(self, site: str, startup: Path) -> None:
+        self.site, self.keys = site, read_site_context(startup / SITE_FILE)
+        self.layout: Layout | None = None
+        self.dtypes: dict[str, torch.dtype] = {}
+
+    def declare(self, shared: SharedSpec, sums: SharedSpec, describe: Mapping[str, Any]) -> None:
+        self.layout, self.describe = layout_of(shared, sums), dict(describe)
+        self.dtypes = {name: dtype for name, (_, dtype) in shared.items()}
+
+    def facts(self) -> dict[str, Any]:
+        return self.keys.facts()
+
+    def _layout(self) -> Layout:
+        if self.layout is None:
+            raise UpdateError("nothing was declared yet; a run starts with 'prepare'.")
+        return self.layout
+
+    def opened(self, request: Request) -> State:
+        """θ_0 + Σ_g S_g / W_g, and the totals of the round before."""
+        said = request.options.get(ENCRYPTED)
+        if said is None:
+            return request.tensors
+        plain, sealed = wire.without_prefix(request.tensors, f"{ENCRYPTED}:")
+        layout, terms = self._layout(), said["terms"]
+        size = layout.narrow.size + layout.weighted
+        change = torch.zeros(size, dtype=torch.float64)
+        for place, weight in enumerate(said["weights"]):
+            change += decrypt(self.keys, sealed[str(place)], size, Terms(**terms["means"])) / weight
+        state = {name: plain[name] for name in plain}
+        sums = torch.zeros(layout.sums, dtype=torch.float64)
+        if "sums" in sealed:
+            sums = decrypt(self.keys, sealed["sums"], layout.sums, Terms(**terms["sums"]))
+        moved = _unpacked(layout, change, sums)
+        shared, totals = wire.without_prefix(moved, wire.SUM)
+        for name, value in shared.items():
+            state[name] = _moved(plain[name], value, self.dtypes[name])
+        if "sums" in sealed and request.task == "fit":
+            state |= wire.with_prefix(totals, wire.TOTAL)
+        return state
+
+    def seal(self, request: Request, result: Result) -> Ciphers | None:
+        said = request.options[ENCRYPTED]
+        weighing = Weighing(**said["weighing"])
+        share = weighing.weight(result.facts) / weighing.most
+        return Ciphers(self.keys, self._layout(), said["terms"], share)
+
+    def export(self, request: Request, folder: Path) -> None:
+        """The final adapter, here: the server cannot read it."""
+        persistor = AdapterPersistor()
+        persistor.expect(self.describe)
+        persistor.write(folder / FINAL, self.opened(request), Card(**request.options["card"]))
+
+
+class Ciphers:
+    """Packs an update, weighs it and encrypts it."""
+
+    name = "he"
+
+    def __init__(self, keys: Keys, layout: Layout, terms: Mapping[str, Any], share: float) -> None:
+        self.keys, self.layout, self.terms, self.share = keys, layout, terms, share
+
+    def __call__(self, tensors: State) -> State:
+        narrow, wide = self.layout.pack(tensors)
+        means = torch.cat([narrow.double(), wide[: self.layout.weighted]]) * self.share
+        out = {MEANS: encrypt(self.keys, means, Terms(**self.terms["means"]))}
+        if self.layout.sums:
+            out[SUMS] = encrypt(self.keys, wide[self.layout.weighted :], Terms(**self.terms["sums"]))
+        return out
+
+
+def _unpacked(layout: Layout, means: Tensor, sums: Tensor) -> State:
+    narrow, counters = means.split([layout.narrow.size, layout.weighted])
+    return layout.unpack(narrow, torch.cat([counters, sums]))
+
+
+def _moved(old: Tensor, change: Tensor, kind: torch.dtype) -> Tensor:
+    """Old values and what they changed by, in the declared dtype; counters to the nearest whole number."""
+    new = old.double() + change
+    return (new if kind.is_floating_point else new.round()).to(kind)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an update weighs when its site has to multiply it before it is summed unseen (algorithms.md 10, S+)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from medflare.aggregation.base import AggregationRule
+from medflare.errors import UpdateError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighing:
+    """How every site of a run weighs its own update.
+
+    Attributes:
+        by: as `WeightedMean` has it.
+        most: what no site's weight can exceed: the scale that makes weights at most 1.
+    """
+
+    by: str
+    most: float
+
+    @classmethod
+    def of(cls, rule: AggregationRule, examples: Mapping[str, int]) -> Weighing:
+        """From the rule's settings and the training examples that the sites declared."""
+        by = str(getattr(rule, "weighting", "examples"))
+        largest = float(max(examples.values(), default=1)) if by != "uniform" else 1.0
+        if by == "tokens":
+            largest *= float(getattr(rule, "most_tokens", 1))
+        return cls(by=by, most=largest * math.exp(rule.factor_clip))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def weight(self, facts: Mapping[str, Any]) -> float:
+        """An update's weight, not yet divided by `most`; UpdateError where the facts do not give one.
+
+        Args:
+            facts: `examples`, `factor` and `metrics`, as a site's own worker tells them.
+        """
+        count = {
+            "examples": facts.get("examples"),
+            "uniform": 1.0,
+            "tokens": facts.get("metrics", {}).get("tokens"),
+        }.get(self.by)
+        factor = facts.get("factor", 1.0)
+        numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (count, factor))
+        if not numbers or not 0 < count * factor <= self.most * (1 + 1e-9):
+            raise UpdateError(
+                f"the update weighs {count!r} {self.by} times {factor!r}; expected more than 0 and at most "
+                f"{self.most:g}."
+            )
+        return float(count) * float(factor)
