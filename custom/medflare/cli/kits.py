@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`medflare kits ...`: startup kits made safe, and checked by whoever runs one."""
+"""`medflare kits ...`: startup kits made safe, checked, and made without a private key leaving a hospital."""
 
 from __future__ import annotations
 
@@ -8,30 +8,70 @@ from typing import Any
 
 import typer
 
+from medflare.cli import kits_distributed
 from medflare.cli.output import JSON_OPTION, plain_errors, print_json
 
-app = typer.Typer(help="Hardens and checks startup kits.", no_args_is_help=True)
-KITS = typer.Argument(
-    ..., help="Folder that `nvflare provision -w` wrote, a prod_NN folder of it, or one kit."
+app = typer.Typer(help="Makes, hardens and checks startup kits.", no_args_is_help=True)
+KITS = typer.Argument(help="Folder that `nvflare provision -w` wrote, a prod_NN folder of it, or one kit.")
+FINGERPRINT = typer.Option(
+    "", "--fingerprint", help="Fingerprint of the project's root certificate, told by telephone or on paper."
 )
 
 
 @app.command("harden")
 @plain_errors
-def harden(kits: Path = KITS, as_json: bool = JSON_OPTION) -> None:
+def harden(
+    kits: Path = KITS,
+    site_file: Path | None = typer.Option(
+        None, "--site-file", help="Becomes local/site.yaml of each site that has none; default: the template."
+    ),
+    as_json: bool = JSON_OPTION,
+) -> None:
     """Makes startup kits safe by default and prints what it changed; again, it changes nothing.
 
     [bold]Example[/bold]: medflare kits harden kits
     """
+    from medflare.federation.hardening import SITE_TEMPLATE
     from medflare.federation.hardening import harden as apply
 
-    changes = apply(kits)
+    changes = apply(kits, site_file or SITE_TEMPLATE)
     if as_json:
         print_json([_row(change) for change in changes])
         return
     for change in changes:
-        typer.echo(str(change))
+        typer.echo(_line(change, kits))
     typer.echo(f"{len(changes)} change(s)" if changes else "nothing to change")
+
+
+@app.command("check")
+@plain_errors
+def check(kits: Path = KITS, fingerprint: str = FINGERPRINT, as_json: bool = JSON_OPTION) -> None:
+    """Says what is not hardened, was tampered with, or has a certificate that does not serve. Exit 1 then.
+
+    [bold]Example[/bold]: medflare kits check site-1 --fingerprint SHA256:6D:15:...
+    """
+    from medflare.federation.kit_check import check as examine
+
+    findings = examine(kits, authority=fingerprint)
+    if as_json:
+        print_json([{"file": str(f.path), "found": f.found, "remedy": f.remedy} for f in findings])
+    else:
+        for finding in findings:
+            typer.echo(_line(finding, kits))
+        typer.echo(f"{len(findings)} finding(s)" if findings else "hardened, untouched, certificates valid")
+    if findings:
+        raise typer.Exit(1)
+
+
+app.command("authority")(kits_distributed.authority)
+app.command("request")(kits_distributed.request)
+app.command("approve")(kits_distributed.approve)
+app.command("assemble")(kits_distributed.assemble)
+
+
+def _line(item: Any, kits: Path) -> str:
+    """A change or finding with its file as seen from `kits`."""
+    return str(item).replace(f"{kits}/", "", 1)
 
 
 def _row(change: Any) -> dict[str, Any]:

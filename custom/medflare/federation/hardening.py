@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes startup kits safe by default after `nvflare provision` or `nvflare package` (engine.md 0, 4 and 13).
 
-Only `local/` and file modes are touched: FLARE checks the signatures of `startup/`. Running it again changes nothing.
+Only `local/` and file modes are touched, because FLARE checks the signatures of `startup/`. Done again, it
+changes nothing.
 """
 
 from __future__ import annotations
@@ -30,21 +31,22 @@ class Change:
 
     def __str__(self) -> str:
         place = f"{self.path}: {self.key}" if self.key else str(self.path)
-        return f"{place}: {_short(self.before)} -> {_short(self.after)}"
+        return f"{place}: {short(self.before)} -> {short(self.after)}"
 
 
-def harden(kits: Path) -> list[Change]:
+def harden(kits: Path, site_template: Path = SITE_TEMPLATE) -> list[Change]:
     """Hardens every kit found in `kits` and returns what was changed, empty when nothing was left to do.
 
     Args:
         kits: what `nvflare provision -w` wrote, one `prod_NN` folder of it, or one kit.
+        site_template: becomes `local/site.yaml` of each hospital that has none yet.
 
     Raises:
         ConfigError: there is no kit, or a kit lacks a file.
     """
     changes = pending(kits)
     for kit in find_kits(kits):
-        _write(kit)
+        _write(kit, site_template)
     for path, mode in _wrong_modes(kits):
         path.chmod(mode)
     return changes
@@ -90,14 +92,14 @@ def _settings_changes(kit: Kit) -> Iterator[Change]:
         yield Change(path=site, key="", before="absent", after="the template")
 
 
-def _write(kit: Kit) -> None:
+def _write(kit: Kit, site_template: Path) -> None:
     for name, wanted in wanted_files(kit).items():
         path = kit.local / name
         if not path.is_file() or read_object(path) != wanted:
             wire.write_json(path, wanted)
     site = kit.local / "site.yaml"
     if kit.role == "site" and not site.exists():
-        site.write_text(SITE_TEMPLATE.read_text(encoding="utf-8"), encoding="utf-8")
+        site.write_text(site_template.read_text(encoding="utf-8"), encoding="utf-8")
 
 
 def _default(path: Path) -> Path:
@@ -138,7 +140,8 @@ def _key_folders(kits: Path) -> set[Path]:
     return {path.parent for name in SECRETS for path in kits.glob(f"**/{name}")}
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value of a setting in one line."""
     if isinstance(value, list):
         return f"{len(value)} entries"
     if isinstance(value, Mapping):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Components of a kit's own `local/resources.json`. No job can name them: they are not in the allow-list.
 
-FLARE builds them before anything else it does, with the kit's folder as working directory; relative folders are
-therefore the kit's, wherever it was unpacked or mounted.
+FLARE builds them before anything else it does, with the kit's folder as working directory; relative folders
+are therefore the kit's, wherever it was unpacked or mounted.
 """
 
 from __future__ import annotations

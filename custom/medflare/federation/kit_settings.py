@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a hardened kit's `local/` says: the one source of the hardening step and of `workspace_templates/`.
 
-FLARE writes `local/*.default`; each function here takes what such a file says (or what the site made of it) and
-returns what it must say, so that settings of the site's own choice survive.
+FLARE writes `local/*.default`; each function here takes what such a file says (or what the site made of it)
+and returns what it must say, so that settings of the site's own choice survive.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def kit_classes() -> list[str]:
 
 
 def authorization() -> dict[str, Any]:
-    """`local/authorization.json`: who may do what here. No role brings code, none reads files by shell command."""
+    """`local/authorization.json`: who may do what. No role brings code or reads files by shell command."""
     return {
         "format_version": "1.0",
         "permissions": {
@@ -62,13 +62,13 @@ def authorization() -> dict[str, Any]:
 
 
 def privacy() -> dict[str, Any]:
-    """`local/privacy.json`: one scope. A job that asks for another is refused; filters of the site go here."""
+    """`local/privacy.json`: one scope; a job that asks for another is refused. A site adds filters here."""
     scope = {"name": "medflare", "properties": {}, "task_result_filters": [], "task_data_filters": []}
     return {"scopes": [scope], "default_scope": "medflare"}
 
 
 def log_config(given: Mapping[str, Any]) -> dict[str, Any]:
-    """`local/log_config.json`: FLARE's own, with the lines of medflare in the short log `log_fl.txt` as well."""
+    """`local/log_config.json`: FLARE's own, with medflare's lines in the short log `log_fl.txt` as well."""
     wanted = copy.deepcopy(dict(given))
     names = wanted["filters"]["FLFilter"]["logger_names"]
     if "medflare" not in names:
@@ -89,7 +89,7 @@ def site_resources(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def server_resources(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The server's `local/resources.json`: jobs and snapshots in the kit's `store/`, dead sites noticed soon."""
+    """The server's `local/resources.json`: jobs stored in the kit, dead sites noticed soon."""
     wanted = _common(given)
     for server in wanted["servers"]:
         if not 30 <= server.get("heart_beat_timeout", 600) <= 60:

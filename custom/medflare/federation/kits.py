@@ -25,8 +25,12 @@ class Kit:
 
     @property
     def name(self) -> str:
-        """The participant's name, as its folder has it."""
-        return self.folder.name
+        """The participant's name as the startup file has it; the folder may be called anything."""
+        if self.role == "admin":
+            return str(read_object(self.startup / "fed_admin.json")["admin"]["username"])
+        if self.role == "server":
+            return str(read_object(self.startup / "fed_server.json")["servers"][0]["admin_server"])
+        return str(read_object(self.startup / "fed_client.json")["client"]["fqsn"])
 
     @property
     def local(self) -> Path:
@@ -56,8 +60,8 @@ def find_kits(folder: Path) -> list[Kit]:
     kits = [kit for path in marks if (kit := as_kit(path))]
     if not kits:
         raise ConfigError(
-            f"{folder}: no startup kit in it; expected the folder that `nvflare provision -w` wrote, or one kit "
-            "with startup/fed_client.json, fed_server.json or fed_admin.json"
+            f"{folder}: no startup kit in it; expected the folder that `nvflare provision -w` wrote, or one "
+            "kit with startup/fed_client.json, fed_server.json or fed_admin.json"
         )
     return kits
 
