@@ -15,6 +15,10 @@ def weighted_mean(x: Array, n: Array, loss: Array) -> Array:
     return (n[:, None] * x).sum(0) / n.sum()
 
 
+def uniform_mean(x: Array, n: Array, loss: Array) -> Array:
+    return x.mean(0)
+
+
 def influence(x: Array, n: Array, loss: Array) -> Array:
     return weighted_mean(x, n * np.exp(-loss), loss)
 

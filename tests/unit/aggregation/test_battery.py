@@ -105,6 +105,9 @@ CASES = {
     "fedavgm": Case(make=rule("fedavgm"), slow=slow.weighted_mean),
     "fedadam": Case(make=rule("fedadam"), slow=slow.fedadam, keeps=False, overflows=True),
     "fedyogi": Case(make=rule("fedyogi"), slow=slow.fedadam, keeps=False, overflows=True),
+    "fedprox": Case(make=rule("fedprox"), slow=slow.weighted_mean),
+    "scaffold": Case(make=rule("scaffold"), slow=slow.uniform_mean),
+    "drfa": Case(make=rule("drfa"), slow=slow.uniform_mean),
     "docs/adding_a_rule.md": Case(make=documented_rule),
 }
 
