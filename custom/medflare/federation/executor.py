@@ -118,7 +118,8 @@ class LearnerExecutor(Executor):
     def _protection(self, request: messages.Request, fl_ctx: FLContext) -> SiteProtection:
         if self.protection is None:
             root = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
-            self.protection = site_side(request.protection, fl_ctx.get_identity_name(), root)
+            policy = self._egress(request, fl_ctx).policy
+            self.protection = site_side(request.protection, fl_ctx.get_identity_name(), root, policy)
         return self.protection
 
     def _work(self, request: messages.Request, fl_ctx: FLContext) -> Work:

@@ -9,17 +9,21 @@ from typing import Any
 
 from medflare.errors import RunError, UpdateError
 from medflare.federation import wire
-from medflare.federation.controllers.exchange import OnReply, Outcome
+from medflare.federation.controllers.exchange import OnReply
 from medflare.federation.messages import CONFIRM, KEYS, REVEAL, SHARES, Reply
 from medflare.federation.protections.base import SECURE, Declared, Opened, ServerProtection, Talk
 from medflare.federation.protections.settings import ProtectionSettings
 from medflare.learners.base import State, Update
 from medflare.privacy.coordinator import Coordinator
 from medflare.privacy.errors import MaskingError
+from medflare.privacy.identity import Identity
+from medflare.privacy.masked import Masked
 from medflare.privacy.terms import Terms
 
 NARROW, WIDE = "masked:narrow", "masked:wide"
 """An update's two vectors on the wire: int32 [P] and int64 [S + 1]."""
+ADD = {KEYS: "add_advert", SHARES: "add_shares", CONFIRM: "add_confirmation", REVEAL: "add_reveal"}
+"""Step -> what takes a site's answer to it."""
 
 
 class MaskedServer(ServerProtection):
@@ -27,8 +31,8 @@ class MaskedServer(ServerProtection):
 
     sealed = True
 
-    def __init__(self, settings: ProtectionSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: ProtectionSettings, identity: Identity) -> None:
+        self.settings, self.identity = settings, identity
         self._report: dict[str, Any] = {}
 
     def expect(self, declared: Declared) -> None:
@@ -36,19 +40,31 @@ class MaskedServer(ServerProtection):
 
     def open(self, number: int, sites: list[str], quorum: int, talk: Talk) -> Opened:
         started = time.monotonic()
-        self.coordinator = Coordinator(self._terms(number, sites))
+        self.coordinator = Coordinator(self._terms(number, sites), self.layout, self.identity)
+        self._lost, self._silent = dict[str, str](), list[str]()
         terms = self.coordinator.terms.to_json()
-        told = talk(KEYS, sites, {SECURE: {"terms": terms}}, self._taking("add_advert"), quorum)
-        adverts = self.coordinator.adverts()
-        shared = talk(
-            SHARES, sorted(adverts), {SECURE: {"adverts": adverts}}, self._taking("add_shares"), quorum
-        )
-        shares = self.coordinator.shares()
+        gave = self._step(KEYS, sites, {"terms": terms}, quorum, talk)
+        shared = self._step(SHARES, gave, {"adverts": self.coordinator.adverts()}, quorum, talk)
+        shares = {site: self.coordinator.shares_for(site) for site in shared}
         self._report = {"terms": terms, "keys_seconds": round(time.monotonic() - started, 3)}
-        absent = {**_named(told, "keys"), **_named(shared, "shares")}
         options = {"shares": shares, "weighing": self.weighing.to_json()}
-        silent = [*told.silent, *shared.silent]
-        return Opened(sites=sorted(shares), options={SECURE: options}, absent=absent, silent=silent)
+        return Opened(sites=shared, options={SECURE: options}, absent=dict(self._lost), silent=self._silent)
+
+    def _step(
+        self, task: str, sites: list[str], said: Mapping[str, Any], quorum: int, talk: Talk
+    ) -> list[str]:
+        """Who answered one step; RunError that names all others if they are fewer than the threshold."""
+        outcome = talk(task, sites, {SECURE: dict(said)}, self._taking(ADD[task]), quorum)
+        self._lost |= {site: f"'{task}' of the secure sum: {why}" for site, why in outcome.absent.items()}
+        self._silent += outcome.silent
+        needed = self.coordinator.terms.threshold
+        if len(outcome.facts) < needed:
+            lost = "; ".join(f"{site}: {why}" for site, why in sorted(self._lost.items()))
+            raise RunError(
+                f"the sum of the masked updates cannot be opened: {len(outcome.facts)} sites answered "
+                f"'{task}', {needed} are needed. {lost}. Nothing of this round was read."
+            )
+        return sorted(outcome.facts)
 
     def _terms(self, number: int, sites: list[str]) -> Terms:
         """What this round's sites agree on; ConfigError for a threshold that is no majority of them."""
@@ -77,42 +93,21 @@ class MaskedServer(ServerProtection):
     def take(self, site: str, facts: Mapping[str, Any], tensors: State) -> None:
         if set(tensors) != {NARROW, WIDE}:
             raise UpdateError(f"holds {sorted(tensors)[:4]}; expected masked vectors '{NARROW}' and '{WIDE}'")
-        self.coordinator.add_masked(site, tensors[NARROW], tensors[WIDE])
+        terms = str(facts.get(SECURE, {}).get("terms"))
+        self.coordinator.add_masked(site, Masked(terms, tensors[NARROW], tensors[WIDE]))
 
     def close(self, talk: Talk) -> Update | None:
         started = time.monotonic()
-        survivors, threshold = self.coordinator.survivors(), self.coordinator.terms.threshold
-        confirmed = talk(
-            CONFIRM,
-            survivors,
-            {SECURE: {"survivors": survivors}},
-            self._taking("add_confirmation"),
-            threshold,
-        )
-        if len(confirmed.facts) < threshold:
-            raise RunError(_too_few("confirm", confirmed, threshold))
-        told = {SECURE: {"confirmations": self.coordinator.confirmations()}}
-        opened = talk(REVEAL, sorted(confirmed.facts), told, self._taking("add_reveal"), threshold)
-        if len(opened.facts) < threshold:
-            raise RunError(_too_few("reveal", opened, threshold))
+        survivors, needed = self.coordinator.survivors(), self.coordinator.terms.threshold
+        self._lost = {}
+        agreed = self._step(CONFIRM, survivors, {"survivors": survivors}, needed, talk)
+        told = {"confirmations": self.coordinator.confirmations()}
+        self._step(REVEAL, agreed, told, needed, talk)
         found = self.coordinator.result()
-        self._report |= {"survivors": survivors, "open_seconds": round(time.monotonic() - started, 3)}
-        self._report["lost"] = {**_named(confirmed, "confirm"), **_named(opened, "reveal")}
+        self._report |= {**found.report(), "lost": self._lost}
+        self._report["open_seconds"] = round(time.monotonic() - started, 3)
         delta, sums = wire.without_prefix(self.layout.unpack(found.narrow, found.wide), wire.SUM)
         return Update(delta=delta, examples=max(1, round(found.weight)), sums=sums)
 
     def report(self) -> dict[str, Any]:
         return self._report
-
-
-def _named(outcome: Outcome, step: str) -> dict[str, str]:
-    """Site -> reason with the step in which it was lost."""
-    return {site: f"{step} of the secure sum: {reason}" for site, reason in outcome.absent.items()}
-
-
-def _too_few(step: str, outcome: Outcome, threshold: int) -> str:
-    lost = "; ".join(f"{site}: {reason}" for site, reason in sorted(outcome.absent.items()))
-    return (
-        f"the sum of the masked updates cannot be opened: {len(outcome.facts)} sites answered '{step}', "
-        f"{threshold} are needed. {lost}. Nothing of this round was read."
-    )

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from medflare.errors import UpdateError
@@ -20,16 +19,12 @@ from medflare.privacy.layout import Layout
 from medflare.privacy.member import Member
 from medflare.privacy.terms import Limits, Terms
 
-CERTIFICATE = "client.crt"
-
 
 class MaskedSite(SiteProtection):
     """Keeps one round's secrets in memory; a site that restarts in a round has dropped out of it."""
 
-    def __init__(self, site: str, startup: Path, limits: Limits | None = None) -> None:
-        self.site, self.limits = site, limits or Limits()
-        signed = (startup / CERTIFICATE).exists()
-        self.identity = Identity.from_kit(startup) if signed else Identity.unsigned(site)
+    def __init__(self, site: str, identity: Identity, limits: Limits) -> None:
+        self.site, self.identity, self.limits = site, identity, limits
         self.layout: Layout | None = None
         self.member: Member | None = None
 
@@ -74,11 +69,13 @@ class MaskedSite(SiteProtection):
 
     def seal(self, request: Request, result: Result) -> Seal | None:
         """Masks the update; its count and factor travel inside the sum only."""
+        member = self._member(request)
         weight = Weighing(**request.options[SECURE]["weighing"]).weight(result.facts)
         for name in ("examples", "factor"):
             result.facts.pop(name, None)
+        result.facts[SECURE] = {"terms": member.terms.digest}
         shares = request.options[SECURE]["shares"].get(self.site, {})
-        return Masks(self._member(request), shares, self._layout(), weight)
+        return Masks(member, shares, self._layout(), weight)
 
 
 class Masks:

@@ -14,4 +14,4 @@ class ProtectionSettings(Settings):
     threshold: int | None = Field(None, ge=2)
     """Sites that must work together to open a masked sum; default: more than half of those asked."""
     bound: float = Field(16.0, gt=0)
-    """Largest absolute value of an update's tensors; a site whose update exceeds it stays out of the round."""
+    """Largest absolute value of an update's tensors; a site whose update exceeds it is left out."""

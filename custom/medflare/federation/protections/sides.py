@@ -9,6 +9,9 @@ from typing import Any
 from medflare.federation.protections import Protection
 from medflare.federation.protections.base import ServerProtection, SiteProtection
 from medflare.federation.protections.settings import ProtectionSettings
+from medflare.privacy.identity import Identity
+from medflare.privacy.policy import Policy
+from medflare.privacy.terms import Limits
 
 STARTUP = "startup"
 
@@ -18,7 +21,7 @@ def server_side(protection: Protection, settings: ProtectionSettings, workspace:
     if protection == "masking":
         from medflare.federation.protections.masked_server import MaskedServer
 
-        return MaskedServer(settings)
+        return MaskedServer(settings, identity_of(startup_folder(Path(workspace.get_root_dir())), "server"))
     if protection == "he":
         from medflare.federation.protections.encrypted_server import EncryptedServer
 
@@ -26,17 +29,29 @@ def server_side(protection: Protection, settings: ProtectionSettings, workspace:
     return ServerProtection()
 
 
-def site_side(protection: Protection, site: str, root: Path) -> SiteProtection:
+def site_side(protection: Protection, site: str, root: Path, policy: Policy) -> SiteProtection:
     """A site's side; ConfigError where its kit lacks what the protection needs."""
     if protection == "masking":
         from medflare.federation.protections.masked_site import MaskedSite
 
-        return MaskedSite(site, startup_folder(root))
+        return MaskedSite(site, identity_of(startup_folder(root), site), limits_of(policy))
     if protection == "he":
         from medflare.federation.protections.encrypted_site import EncryptedSite
 
         return EncryptedSite(site, startup_folder(root))
     return SiteProtection()
+
+
+def identity_of(startup: Path, name: str) -> Identity:
+    """Who signs: the kit's certificate, or nobody in a simulator, which has none."""
+    signed = any(startup.glob("*.crt"))
+    return Identity.from_kit(startup) if signed else Identity.unsigned(name)
+
+
+def limits_of(policy: Policy) -> Limits:
+    """What a site's policy asks of a secure sum; its `min_sites` may be lower than the default's three."""
+    rules = policy.rules
+    return Limits(min_sites=rules.min_sites) if "min_sites" in rules.model_fields_set else Limits()
 
 
 def startup_folder(root: Path) -> Path:

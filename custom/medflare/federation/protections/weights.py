@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an update weighs when its site has to multiply it before it is summed unseen (algorithms.md 10, S+)."""
+"""What an update weighs when its site multiplies it before it is summed unseen (algorithms.md 10, S+)."""
 
 from __future__ import annotations
 
