@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What left a site, as tables for a privacy officer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+
+def print_report(facts: Mapping[str, Any], names: bool) -> None:
+    """Every message, what was held back, totals, rules in force, and what is wrong with the ledgers."""
+    console = Console()
+    for (site, job), rows in _by_job(facts["messages"]).items():
+        title = f"what left {site} in {rows[0].get('job_name') or 'job'} ({job})"
+        console.print(_messages(title, rows))
+        _print_rules(console, [facts["policies"][row["policy"]] for row in rows if row.get("policy")])
+        if names:
+            for digest in dict.fromkeys(row.get("declaration", "") for row in rows if row.get("tensors")):
+                console.print(_declaration(facts["declarations"].get(digest, {}), digest))
+    if facts["blocked"]:
+        console.print(_blocked(facts["blocked"]))
+    if facts["failures"]:
+        console.print(_failures(facts["failures"]))
+    console.print(_totals(facts["totals"]))
+    for problem in facts["problems"]:
+        console.print(f"[red]broken[/red] {escape(problem)}", soft_wrap=True)
+    whole = "every line follows the one before it" if not facts["problems"] else "not whole, see above"
+    console.print(f"{len(facts['ledgers'])} ledger(s): {whole}")
+
+
+def _by_job(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault((row["site"], row["job"]), []).append(row)
+    return found
+
+
+def shown_round(number: int) -> str:
+    """As pages count: from 1."""
+    return str(number + 1) if number >= 0 else "before"
+
+
+def _messages(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    columns = ("time", "round", "task", "tensors", "as", "bytes", "facts", "protected by", "sha256")
+    table = Table(*columns, title=escape(title), title_justify="left")
+    for row in rows:
+        table.add_row(
+            row["time"],
+            shown_round(row["round"]),
+            row["task"],
+            str(row.get("tensors", 0)),
+            _form(row),
+            f"{row.get('bytes', 0):,}",
+            f"{', '.join(row.get('facts', []))} ({row.get('facts_bytes', 0):,} B)" + _withheld(row),
+            ", ".join(row.get("protections", [])) or "-",
+            row["sha256"][:12] if row.get("tensors") else "-",
+        )
+    return table
+
+
+def _form(row: Mapping[str, Any]) -> str:
+    """How the tensors travelled: packed vectors with their shapes, or compressed to which dtypes."""
+    if row.get("sealed"):
+        return "; ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in row["sealed"].items())
+    return ", ".join(row.get("dtypes", [])) or "-"
+
+
+def _withheld(row: Mapping[str, Any]) -> str:
+    return f"; {row['withheld']} metrics kept here" if row.get("withheld") else ""
+
+
+def _declaration(content: Mapping[str, Any], digest: str) -> Table:
+    table = Table("tensor", "shape", "dtype", title_justify="left", title=f"declaration {digest[:12]}")
+    for name, (shape, dtype) in content.get("shared", {}).items():
+        table.add_row(escape(name), "x".join(map(str, shape)) or "one number", dtype)
+    for name, (shape, dtype) in content.get("sums", {}).items():
+        table.add_row(escape(f"sum:{name}"), "x".join(map(str, shape)) or "one number", dtype)
+    return table
+
+
+def _print_rules(console: Console, contents: Sequence[Mapping[str, Any]]) -> None:
+    """The rules under which the messages left; more than one set where the site changed them."""
+    from medflare.cohort.policy_settings import PolicyConfig
+    from medflare.config import parse
+    from medflare.privacy.policy import Policy, in_words
+
+    said = []
+    for content in contents:
+        words = " ".join(in_words(Policy(rules=parse(PolicyConfig, content, "ledger"))))
+        if words not in said:
+            said.append(words)
+    for words in said:
+        console.print(f"policy: {escape(words)}", soft_wrap=True)
+
+
+def _blocked(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table("time", "site", "job", "round", "task", "rule", "why it stayed", title_justify="left")
+    table.title = "held back"
+    for row in rows:
+        table.add_row(*_head(row), escape(", ".join(row.get("rules", []))), escape(row.get("reason", "")))
+    return table
+
+
+def _failures(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table("time", "site", "job", "round", "task", "code", "what was told", title_justify="left")
+    table.title = "failures told to the server"
+    for row in rows:
+        table.add_row(*_head(row), f"E{row.get('code', 0)}", escape(row.get("text", "")))
+    return table
+
+
+def _head(row: Mapping[str, Any]) -> tuple[str, ...]:
+    job = row.get("job_name") or row["job"]
+    return row["time"], row["site"], escape(job), shown_round(row["round"]), row["task"]
+
+
+def _totals(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table("site", "job", "task", "messages", "tensor bytes", "fact bytes", "protected by")
+    table.title, table.title_justify = "in all", "left"
+    for row in rows:
+        table.add_row(
+            row["site"],
+            escape(row["job_name"] or row["job"]),
+            row["task"],
+            str(row["messages"]),
+            f"{row['bytes']:,}",
+            f"{row['facts_bytes']:,}",
+            ", ".join(row["protections"]) or "-",
+        )
+    left = sum(row["bytes"] + row["facts_bytes"] for row in rows)
+    table.caption = f"{left:,} bytes in {sum(row['messages'] for row in rows)} messages"
+    return table
