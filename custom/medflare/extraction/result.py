@@ -8,8 +8,9 @@ from pathlib import Path
 from medflare.config import Settings, parse
 from medflare.extraction.extractor import Extractor
 from medflare.extraction.prompts import Format, wording
-from medflare.models.adapters import GENERIC, LoraSettings
+from medflare.models.adapters import GENERIC
 from medflare.models.backbone import load_backbone
+from medflare.models.peft_methods import LoraChoice, LoraSettings, PeftChoice, as_written, chosen
 from medflare.models.result import check_fingerprint, read_json, read_tensors
 from medflare.models.text_model import TextModel
 
@@ -20,6 +21,7 @@ class ExportedExtraction(Settings):
     """The `extraction` block of extraction.json."""
 
     lora: LoraSettings
+    peft: PeftChoice = LoraChoice()
     format: Format
     sentences: int
     max_tokens: int
@@ -46,11 +48,11 @@ def load_extractor(
     exported = parse(ExportedExtraction, facts["extraction"], str(folder / FILE))
     adapter = personalised or folder
     config = read_json(adapter / "adapter_config.json")
-    lora = exported.lora.model_copy(update={"rank": config["r"], "lora_alpha": config["lora_alpha"]})
+    written = as_written(exported.peft, exported.lora, config)
     base = load_backbone(backbone, precision, device, "notes_decoder")
     check_fingerprint(folder, facts["backbone"], base)
-    model = TextModel(base, lora, (GENERIC,), 0)
-    model.adapters.load(GENERIC, read_tensors(adapter / "adapter_model.safetensors"))
+    model = TextModel(base, chosen(*written), (GENERIC,), 0)
+    model.adapters.restore(GENERIC, read_tensors(adapter / "adapter_model.safetensors"))
     return _extractor(model, exported, batch)
 
 

@@ -28,7 +28,9 @@ from medflare.errors import RunError
 from medflare.federation import wire
 from medflare.federation.engine import FLComponent
 from medflare.learners.base import State
-from medflare.models.adapters import of_one_rank, seeded_a
+from medflare.models.adapters import made_at_every_site, of_one_rank
+from medflare.models.bottleneck import TYPE as BOTTLENECK
+from medflare.models.virtual_tokens import prompt_of
 
 ADAPTER, MERGED = "adapter.", "merged."
 A, B = ".lora_A.weight", ".lora_B.weight"
@@ -38,6 +40,10 @@ PEFT_OPENS = "Open it with `peft.PeftModel.from_pretrained(base, folder)`."
 WHOLE_MODEL = (
     "There is no adapter: all weights lie in `{file}.safetensors`. Open it with `medflare evaluate`, "
     "`medflare generate` or `medflare extract`."
+)
+OWN_ADAPTER = (
+    "The bottleneck adapters in `adapter_model.safetensors` are medflare's own: PEFT has no such method. "
+    "Open them with `medflare evaluate`, `medflare generate` or `medflare extract`."
 )
 LICENCE_NOTE = (
     "These weights were trained on the sites' own data and carry no licence of their own: their use is "
@@ -85,10 +91,10 @@ class AdapterPersistor(FLComponent):
             )
 
     def _missing(self, adapter: State) -> State:
-        """Factors that never travelled: A made from the run's seed, B = 0 (`export.untravelled`)."""
+        """What never travelled: A of LoRA, A and B of VeRA from the run's seed, B of LoRA = 0."""
         shapes, seed = self.untravelled.get("shapes", {}), self.untravelled.get("seed", 0)
         missing = {name: tuple(shape) for name, shape in shapes.items() if name not in adapter}
-        return {n: seeded_a(n, s, seed) if n.endswith(A) else torch.zeros(s) for n, s in missing.items()}
+        return made_at_every_site(missing, seed)
 
     def write(self, folder: Path, state: State, card: Card) -> Path:
         """Writes a PEFT folder and puts it at `folder` in one step."""
@@ -97,7 +103,7 @@ class AdapterPersistor(FLComponent):
         scratch.mkdir(parents=True)
         rest, adapter = wire.without_prefix(state, ADAPTER)
         rest, merged = wire.without_prefix(rest, MERGED)
-        adapter |= self._missing(adapter)
+        adapter = prompt_of(adapter | self._missing(adapter))
         config = self.adapter_config
         if merged:
             adapter, config = side_by_side(merged, adapter, config)
@@ -107,11 +113,17 @@ class AdapterPersistor(FLComponent):
             _save(rest, scratch / f"{self.file}.safetensors")
         if self.export:
             wire.write_json(scratch / f"{self.file}.json", self.export)
-        opening = PEFT_OPENS if config else WHOLE_MODEL.format(file=self.file)
+        opening = self._opening(config)
         (scratch / "README.md").write_text(model_card(card, opening), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(scratch, folder)
         return folder
+
+    def _opening(self, config: Mapping[str, Any]) -> str:
+        """How to open the folder."""
+        if config.get("peft_type") == BOTTLENECK:
+            return OWN_ADAPTER
+        return PEFT_OPENS if config else WHOLE_MODEL.format(file=self.file)
 
 
 def _save(tensors: State, path: Path) -> None:

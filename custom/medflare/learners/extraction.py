@@ -56,7 +56,7 @@ def build(
     backbone = load_backbone(
         site.backbone.folder, site.backbone.precision, device_of(site.device), "notes_decoder"
     )
-    model = TextModel(backbone, chosen.lora, (GENERIC,), seed)
+    model = TextModel(backbone, chosen.adapter, (GENERIC,), seed)
     cohort = load_cohort(site)
     return ExtractionLearner(site.name, cohort, model, chosen, seed, load_shared_notes(site, cohort))
 
@@ -135,7 +135,8 @@ class ExtractionLearner:
         return self._spec
 
     def sums_spec(self, sites: int) -> SharedSpec:
-        return {}
+        spec: SharedSpec = self.model.adapters.sums_spec()
+        return spec
 
     def initial_shared(self) -> State:
         state = self.model.adapters.state(GENERIC)
@@ -188,6 +189,7 @@ class ExtractionLearner:
         from medflare.learners.round_trainer import train_round
 
         started = time.monotonic()
+        self.model.adapters.begin_round(plan.totals, plan.round, plan.rounds)
         self.use()
         hint = plan.hints.get("influence")
         reference = reference_loss(hint, self._shared_loss) if hint else float("nan")
@@ -215,7 +217,8 @@ class ExtractionLearner:
         metrics |= told.metrics | {"seconds": time.monotonic() - started}
         delta = {n: after[n].float() - self._received[n].float() for n in after}
         n = len(self.train_rows)
-        return Update(delta=delta, examples=n, metrics=metrics, sums=told.sums, factor=factor)
+        sums = told.sums | self.model.adapters.sums(n)
+        return Update(delta=delta, examples=n, metrics=metrics, sums=sums, factor=factor)
 
     def _round_rows(self, plan: RoundPlan) -> list[int]:
         """Which training examples this round visits."""
@@ -298,10 +301,11 @@ def export_settings(model: TextModel, settings: ExtractionSettings, seed: int) -
     shapes = {
         n: list(t.shape) for n, t in model.adapters.state(GENERIC).items() if missing and n.endswith(missing)
     }
+    kept = {"lora", "peft", "format", "sentences", "max_tokens"}
     return {
         "file": "extraction",
         "format": 1,
-        "extraction": settings.model_dump(mode="json", include={"lora", "format", "sentences", "max_tokens"}),
+        "extraction": settings.model_dump(mode="json", include=kept),
         "backbone": {"name": model.backbone.name, "fingerprint": model.backbone.fingerprint},
-        "untravelled": {"seed": seed, "shapes": shapes},
+        "untravelled": {"seed": seed, "shapes": shapes} | model.adapters.untravelled(),
     }

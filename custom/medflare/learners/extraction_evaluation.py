@@ -121,5 +121,5 @@ def write_personalised(learner: ExtractionSite, folder: Path) -> None:
     adapters = learner.model.adapters
     config = adapters.config_dict() | {"base_model_name_or_path": learner.model.backbone.name}
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(adapters.state(GENERIC), folder / "adapter_model.safetensors")
+    save_file(adapters.exported(GENERIC), folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")

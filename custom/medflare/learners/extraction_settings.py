@@ -6,12 +6,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from medflare.config import Settings
 from medflare.learners.facts import MethodFacts
 from medflare.learners.presets import resolve_settings
-from medflare.models.adapters import LoraSettings
+from medflare.models.peft_methods import (
+    METHODS,
+    AdapterSettings,
+    LoraChoice,
+    LoraSettings,
+    PeftChoice,
+    chosen,
+)
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -36,6 +43,9 @@ class ExtractionSettings(Settings):
     preset: Literal["recommended", "paper"] = "recommended"
     variant: str = "fed_medlora"
     lora: LoraSettings = LoraSettings(rank=16, lora_alpha=64, targets=ALL_PROJECTIONS, dropout=0.05)
+    peft: PeftChoice = Field(
+        LoraChoice(), description="the method; `lora` holds the numbers of LoRA, and the targets of all"
+    )
     optimiser: OptimiserSettings = OptimiserSettings()
     sharing: Sharing = Field(
         "factors",
@@ -52,6 +62,31 @@ class ExtractionSettings(Settings):
     eval_limit: int = Field(
         4, ge=0, description="validation notes extracted after a round; 0 for the loss alone"
     )
+
+    @property
+    def adapter(self) -> AdapterSettings:
+        """The settings of the adapter: `peft`, or `lora` where that is the method."""
+        return chosen(self.peft, self.lora)
+
+    @property
+    def sends_sums(self) -> bool:
+        """Whether updates carry declared sums: AdaLoRA's importance."""
+        return self.peft.method == "adalora"
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> ExtractionSettings:
+        method = self.peft.method
+        if self.sharing != "factors" and method != "lora":
+            raise ValueError(
+                f"sharing '{self.sharing}' is about LoRA's factors, and peft.method '{method}' has none: "
+                "leave sharing out, or use method 'lora'"
+            )
+        if self.optimiser.gradient_checkpointing and not METHODS[method].checkpoints:
+            raise ValueError(
+                f"peft.method '{method}' puts keys and values into every layer, which gradient checkpointing "
+                "drops without a word: set optimiser.gradient_checkpointing to false"
+            )
+        return self
 
 
 PRESETS: dict[str, dict[str, Any]] = {

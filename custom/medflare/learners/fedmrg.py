@@ -144,7 +144,7 @@ class FedMRGLearner:
         return self._spec
 
     def sums_spec(self, sites: int) -> SharedSpec:
-        return self.bank.sums_spec(sites)
+        return self.bank.sums_spec(sites) | self.model.adapters.sums_spec()
 
     def initial_shared(self) -> State:
         shared = {n: t.detach().cpu().clone() for n, t in self.model.shared_tensors().items()}
@@ -172,6 +172,7 @@ class FedMRGLearner:
         """One round at this site (2.3): a slice of the data, two optimiser steps per mini-batch."""
         started = time.monotonic()
         self.bank.receive(plan)
+        self.model.adapters.begin_round(plan.totals, plan.round, plan.rounds)
         self.terms.begin(plan)
         visits = examples_to_visit(plan, len(self.train_rows), self.settings.batch)
         rows = [self.train_rows[i] for i in self.order.take(visits)]
@@ -196,7 +197,7 @@ class FedMRGLearner:
         after = self.initial_shared()
         delta = {n: after[n].float() - self._received[n].float() for n in after}
         n = len(self.train_rows)
-        more = self._bank_sums(plan) | told.sums
+        more = self._bank_sums(plan) | told.sums | self.model.adapters.sums(n)
         return Update(delta=delta, examples=n, metrics=metrics, sums=more, factor=told.factor)
 
     def _batch(self, rows: list[int], generator: torch.Generator) -> dict[str, float]:
@@ -229,6 +230,7 @@ class FedMRGLearner:
         adapters.use((GENERIC,), train=(GENERIC,))
         student = self.model.decode(self.model.prefix(seen, prompts), batch.reports)
         loss = shared_loss + self._text_loss(student, teacher, batch.targets, "generic", report)
+        loss = loss + adapters.penalty()
         self._step(loss, self.shared_optimiser)
         return seen.detach(), Decoded(student.logits.detach(), student.hidden.detach()), prompts
 
@@ -316,6 +318,7 @@ class FedMRGLearner:
             for group in optimiser.param_groups:
                 torch.nn.utils.clip_grad_value_(group["params"], self.settings.clip_value)
             optimiser.step()
+        self.model.adapters.after_step()
 
     def _load(self, rows: list[int], generator: torch.Generator) -> Batch:
         """One mini-batch on the device, with one view of each image or two."""

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
-from transformers import PrinterCallback, Trainer, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from medflare.errors import UpdateError
 from medflare.learners.extraction_settings import OptimiserSettings
@@ -44,6 +44,7 @@ class RoundTrainer(Trainer):
         self.text, self.batches, self.watch = text, list(batches), watch
         super().__init__(model=text.adapters.peft, args=args)
         self.remove_callback(PrinterCallback)
+        self.add_callback(AfterStep(text.adapters))
         self.losses: list[float] = []
         self.tokens = 0
 
@@ -69,7 +70,17 @@ class RoundTrainer(Trainer):
             )
         self.losses.append(loss.item())
         self.tokens += count
-        return loss
+        return loss + self.text.adapters.penalty()
+
+
+class AfterStep(TrainerCallback):
+    """Tells adapters of a finished step while its gradients are there."""
+
+    def __init__(self, adapters: Any) -> None:
+        self.adapters = adapters
+
+    def on_optimizer_step(self, *unused: Any, **also_unused: Any) -> None:
+        self.adapters.after_step()
 
 
 def train_round(

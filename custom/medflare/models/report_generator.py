@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 from medflare.cohort.records import CONDITIONS, Code
 from medflare.config import Settings
-from medflare.models.adapters import Adapters, LoraSettings
+from medflare.models.attach import attach
 from medflare.models.backbone import Backbone, autocast
 from medflare.models.encoders import EncoderSettings, VisualEncoder
+from medflare.models.peft_methods import AdapterSettings, LoraChoice, LoraSettings, PeftChoice, chosen
 
 ADAPTER_PREFIX = "adapter."
 
@@ -31,12 +32,19 @@ class ModelSettings(Settings):
 
     projection_norm: LayerNorm after the visual projection.
     prompts: diagnosis tokens between image and report (HCP).
+    peft: the parameter-efficient method; `lora` holds the numbers of LoRA, and the targets of all.
     """
 
     encoder: EncoderSettings = EncoderSettings()
     lora: LoraSettings = LoraSettings()
+    peft: PeftChoice = LoraChoice()
     projection_norm: bool = False
     prompts: bool = True
+
+    @property
+    def adapter(self) -> AdapterSettings:
+        """The settings of the adapters: `peft`, or `lora` where that is the method."""
+        return chosen(self.peft, self.lora)
 
 
 class DecodingSettings(Settings):
@@ -91,7 +99,7 @@ class ReportGenerator(nn.Module):
             self.head = nn.Linear(self.encoder.width, len(CONDITIONS) * len(Code))
         self.prompts = nn.Parameter(self._first_prompts(seed))
         self.register_buffer("marks", self._marks(), persistent=False)
-        self.adapters = Adapters(backbone.model, settings.lora, adapters, seed)
+        self.adapters: Any = attach(backbone.model, settings.adapter, adapters, seed)
         self._segments = {
             name: self._ids(backbone.template[name], bos=name == "prefix")
             for name in ("prefix", "suffix", "instruction")
@@ -218,11 +226,11 @@ class ReportGenerator(nn.Module):
             self.train(before)
 
     def train(self, mode: bool = True) -> ReportGenerator:
-        """Train mode for the encoder and heads; the frozen decoder stays in eval but for LoRA dropout."""
+        """Train mode for the encoder and heads; the frozen decoder only for an adapter's dropout."""
         super().train(mode)
         if not any(parameter.requires_grad for parameter in self.encoder.parameters()):
             self.encoder.eval()
-        self.backbone.model.train(mode and self.settings.lora.dropout > 0)
+        self.backbone.model.train(mode and self.adapters.dropout > 0)
         return self
 
     # ---- inside ------------------------------------------------------------------------------------------
@@ -296,6 +304,7 @@ def parameter_counts(model: ReportGenerator, adapter: str) -> dict[str, int]:
 
 def export_settings(model: ReportGenerator, decoding: DecodingSettings) -> dict[str, Any]:
     """What a reader needs besides tensors to rebuild the generator, and the name of the file it stands in."""
+    made = model.adapters.untravelled()
     return {
         "file": "report_generator",
         "format": 1,
@@ -303,4 +312,4 @@ def export_settings(model: ReportGenerator, decoding: DecodingSettings) -> dict[
         "decoding": decoding.model_dump(mode="json"),
         "backbone": {"name": model.backbone.name, "fingerprint": model.backbone.fingerprint},
         "conditions": list(CONDITIONS),
-    }
+    } | ({"untravelled": made} if made else {})

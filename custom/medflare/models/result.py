@@ -21,6 +21,7 @@ from medflare.errors import ConfigError, DataError
 from medflare.models.adapters import GENERIC
 from medflare.models.backbone import Backbone, load_backbone
 from medflare.models.encoder_folder import TextEncoder
+from medflare.models.peft_methods import as_written
 from medflare.models.report_generator import DecodingSettings, ModelSettings, ReportGenerator
 from medflare.models.vit_gpt2 import FILE, ViTGPT2
 from medflare.models.vit_gpt2_folder import open_vit_gpt2
@@ -57,12 +58,12 @@ def load_generator(
     decoding = parse(DecodingSettings, facts["decoding"], str(folder / "report_generator.json"))
     adapter = personalised or folder
     config = read_json(adapter / "adapter_config.json")
-    lora = settings.lora.model_copy(update={"rank": config["r"], "lora_alpha": config["lora_alpha"]})
+    peft, lora = as_written(settings.peft, settings.lora, config)
     encoder = settings.encoder.model_copy(update={"weights": "none"})
     base = load_backbone(backbone, precision, device)
     check_fingerprint(folder, facts["backbone"], base)
     model = ReportGenerator(
-        base, settings.model_copy(update={"lora": lora, "encoder": encoder}), (GENERIC,), 0
+        base, settings.model_copy(update={"lora": lora, "peft": peft, "encoder": encoder}), (GENERIC,), 0
     )
     model.to(device)
     state = read_tensors(folder / "report_generator.safetensors")
@@ -71,7 +72,7 @@ def load_generator(
             if name not in state:
                 raise DataError(f"{folder / 'report_generator.safetensors'}: lacks the tensor '{name}'.")
             tensor.copy_(state[name])
-    model.adapters.load(GENERIC, read_tensors(adapter / "adapter_model.safetensors"))
+    model.adapters.restore(GENERIC, read_tensors(adapter / "adapter_model.safetensors"))
     model.adapters.use((GENERIC,))
     model.eval()
     return model, decoding

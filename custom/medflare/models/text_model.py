@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A frozen language model with LoRA adapters that answers prompts: what text tasks train and ask.
+"""A frozen language model with adapters that answers prompts: what text tasks train and ask.
 
 Paper: Fed-MedLoRA, algorithms.md 4.1. Loss on the answer's tokens and one end mark only (4.4, pitfall 10).
 """
@@ -18,8 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from medflare.errors import ConfigError
-from medflare.models.adapters import Adapters, LoraSettings
+from medflare.models.attach import attach
 from medflare.models.backbone import Backbone, autocast
+from medflare.models.peft_methods import AdapterSettings
 from medflare.models.report_generator import scaled_logits
 
 IGNORED = -100
@@ -44,9 +45,11 @@ class Written:
 class TextModel:
     """Knows no task, no data and no federation."""
 
-    def __init__(self, backbone: Backbone, lora: LoraSettings, names: tuple[str, ...], seed: int) -> None:
+    def __init__(
+        self, backbone: Backbone, adapter: AdapterSettings, names: tuple[str, ...], seed: int
+    ) -> None:
         self.backbone = backbone
-        self.adapters = Adapters(backbone.model, lora, names, seed)
+        self.adapters: Any = attach(backbone.model, adapter, names, seed)
         tokenizer = backbone.tokenizer
         if tokenizer.eos_token_id is None:
             raise ConfigError(
@@ -59,8 +62,9 @@ class TextModel:
 
     @property
     def context(self) -> int:
-        """Positions the backbone has, of prompt and answer together."""
-        return int(getattr(self.backbone.model.config, "max_position_embeddings", None) or sys.maxsize)
+        """Positions the backbone has, of prompt and answer together, after those of virtual tokens."""
+        found = int(getattr(self.backbone.model.config, "max_position_embeddings", None) or sys.maxsize)
+        return found - int(self.adapters.positions)
 
     @property
     def device(self) -> torch.device:
