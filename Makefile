@@ -7,11 +7,12 @@ export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test quality provision study-fedmrg study-real study-fed-medlora study-corpora study-attacks server-cost embedded embedded-notes clean
+.PHONY: help demo test test-deployment quality provision study-fedmrg study-real study-fed-medlora study-corpora study-attacks server-cost embedded embedded-notes clean
 
 help:
 	@echo "make demo          three synthetic hospitals train a report generator in the FLARE simulator"
-	@echo "make test          the whole test suite"
+	@echo "make test          the whole test suite, except what a real deployment shows"
+	@echo "make test-deployment    server, three hospitals and admins as processes over mTLS (minutes)"
 	@echo "make quality       ruff and mypy"
 	@echo "make provision     signed and hardened startup kits of provisioning/project.yml, in KITS (kits)"
 	@echo "make study-fedmrg  FedMRG, its baselines and ablations over three seeds (hours)"
@@ -36,7 +37,10 @@ demo: $(VENV)/.installed
 	  --workspace runs/demo/fedmrg
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests --ignore=tests/deployment
+
+test-deployment: $(VENV)/.installed
+	$(BIN)/python -m pytest tests/deployment
 
 quality: $(VENV)/.installed
 	$(BIN)/ruff check custom tests jobs benchmarks
@@ -44,7 +48,7 @@ quality: $(VENV)/.installed
 	$(BIN)/mypy
 
 provision: $(VENV)/.installed
-	$(BIN)/nvflare provision -p provisioning/project.yml -w $(or $(KITS),kits)
+	$(BIN)/nvflare provision -p provisioning/project.yml -w $(or $(KITS),kits) --force
 	$(BIN)/medflare kits harden $(or $(KITS),kits)
 
 study-fedmrg: $(VENV)/.installed

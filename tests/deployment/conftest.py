@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One running federation for all tests of this folder; what it said is shown with a test that fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import deployed
+import deployed_jobs
+import pytest
+from deployed import SERVER, SITES, Federation, Finished
+
+from medflare.evaluation.run_record import RunRecord
+from medflare.federation import simulate
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.deployment)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]
+    federation = getattr(item, "funcargs", {}).get("federation")
+    if report.failed and federation is not None:
+        report.sections.append(("what the federation said", federation.logs()))
+
+
+@pytest.fixture(scope="session")
+def cohorts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Studies and notes of three hospitals; every report and note holds the canary's words."""
+    folder = tmp_path_factory.mktemp("cohorts")
+    deployed_jobs.write_cohorts(folder, SITES)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def provisioned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Hardened kits of provisioning/project.yml."""
+    kits = deployed.provision(tmp_path_factory.mktemp("federation") / "provisioned")
+    deployed.harden(kits)
+    return kits
+
+
+@pytest.fixture(scope="session")
+def site_file(provisioned: Path, cohorts: Path, tiny_backbone: Path) -> Path:
+    """The simulator's site.yaml of the same sites; each kit has its own block of it."""
+    return deployed_jobs.write_site_files(provisioned, cohorts, SITES, tiny_backbone)
+
+
+@pytest.fixture(scope="session")
+def federation(provisioned: Path, site_file: Path) -> Iterator[Federation]:
+    """Server and three sites, running."""
+    running = Federation(provisioned)
+    try:
+        running.start(SERVER, *SITES)
+        running.wait_ready(*SITES)
+        yield running
+    finally:
+        running.stop()
+        print("\nseconds:", {name: round(value, 1) for name, value in running.seconds.items()})
+
+
+@dataclass
+class Simulated:
+    """The same job in the simulator."""
+
+    record: RunRecord
+    folder: Path
+
+
+@pytest.fixture(scope="session")
+def simulated(site_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Simulated]:
+    """Runs of the tiny jobs in the simulator, made when first asked for."""
+
+    class Runs(dict[str, Simulated]):
+        def __missing__(self, name: str) -> Simulated:
+            workspace = tmp_path_factory.mktemp("simulated") / name
+            job, changes = deployed_jobs.JOBS / name, deployed_jobs.SMALL[name]
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("PATH", deployed.bare_path(workspace.parent / "bin"))
+                record = simulate.run_simulator(
+                    job, workspace, SITES, site_file, changes=changes, timeout=280
+                )
+            self[name] = Simulated(record, workspace / simulate.SERVER_FOLDER)
+            return self[name]
+
+    return Runs()
+
+
+@pytest.fixture(scope="session")
+def fedmrg_run(federation: Federation, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Tiny FedMRG, submitted and downloaded through the Python API."""
+    folder = tmp_path_factory.mktemp("fedmrg")
+    return federation.complete(deployed_jobs.tiny_job(folder, "fedmrg"), folder / "out")
+
+
+@pytest.fixture(scope="session")
+def fed_medlora_run(federation: Federation, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Tiny Fed-MedLoRA, submitted, watched and downloaded with the `nvflare job` command."""
+    folder = tmp_path_factory.mktemp("fed_medlora")
+    job = deployed_jobs.tiny_job(folder, "fed_medlora")
+    started = time.monotonic()
+    job_id = federation.command("job", "submit", "-j", str(job))["job_id"]
+    status = federation.command("job", "wait", job_id, "--timeout", "240")["status"]
+    federation.seconds["job by command"] = time.monotonic() - started
+    federation.command("job", "download", job_id, "-o", str(folder / "out"))
+    return Finished(job_id, status, folder / "out" / job_id / "workspace")

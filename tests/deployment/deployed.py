@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real federation on loopback: provisioned kits, a server and sites in processes of their own, mTLS."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+
+from medflare.evaluation.run_record import RunRecord, read_record
+from medflare.federation import wire
+from medflare.federation.allow_list import allowed_classes
+
+REPOSITORY = Path(__file__).parents[2]
+PROJECT = REPOSITORY / "provisioning" / "project.yml"
+SERVER, SITES = "flserver", ("site-1", "site-2", "site-3")
+ADMIN, LEAD = "admin@coordinator.org", "lead@hospital-a.org"
+TOOLS = (
+    *("bash", "basename", "cat", "chmod", "cp", "date", "dirname", "env"),
+    *("ln", "mkdir", "nohup", "rm", "sleep", "tail", "touch"),
+)
+
+
+def bare_path(folder: Path) -> str:
+    """A path with this Python and the few programs that start scripts call: as on a machine without Java."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in TOOLS:
+        if not (folder / name).exists():
+            (folder / name).symlink_to(str(shutil.which(name)))
+    return f"{Path(sys.executable).parent}{os.pathsep}{folder}"
+
+
+def environment() -> dict[str, str]:
+    """What this environment's programs see: it comes first on the path; no hub, one thread."""
+    quiet = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, **quiet, "PATH": path}
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(what: str, found: Callable[[], Any], timeout: float, every: float = 0.1) -> Any:
+    """The first value of `found()` that is true; TimeoutError says what was waited for."""
+    until = time.monotonic() + timeout
+    while time.monotonic() < until:
+        value = found()
+        if value:
+            return value
+        time.sleep(every)
+    raise TimeoutError(f"waited {timeout:g} s for {what}")
+
+
+def provision(folder: Path, project: Path = PROJECT, name: str | None = None) -> Path:
+    """Startup kits of the repository's project on a free port of this machine; returns their folder."""
+    document = yaml.safe_load(project.read_text())
+    document["name"] = name or document["name"]
+    for participant in document["participants"]:
+        if participant["type"] == "server":
+            participant |= {"fed_learn_port": free_port(), "default_host": "localhost"}
+    folder.mkdir(parents=True)
+    (folder / "project.yml").write_text(yaml.safe_dump(document, sort_keys=False))
+    run("nvflare", "provision", "-p", str(folder / "project.yml"), "-w", str(folder / "kits"), timeout=120)
+    return folder / "kits" / document["name"] / "prod_00"
+
+
+def run(
+    *command: str, timeout: float = 60, cwd: Path | None = None, stdin: str = "", check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """A program to its end; a failed one shows everything it said."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout, cwd=cwd, input=stdin, env=environment()
+    )
+    if check and done.returncode != 0:
+        raise AssertionError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done
+
+
+def harden(kits: Path) -> None:
+    """What every kit needs before its first start."""
+    for kit in (kits / name for name in (SERVER, *SITES)):
+        path = kit / "local" / "resources.json"
+        resources = json.loads((kit / "local" / "resources.json.default").read_text())
+        resources["class_allow_list"] = allowed_classes()
+        if kit.name == SERVER:
+            resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kit / "snapshots")
+            resources["servers"][0]["heart_beat_timeout"] = 30
+            for component in resources["components"]:
+                if component["id"] == "job_manager":
+                    component["args"]["uri_root"] = str(kit / "jobs")
+        else:
+            resources["allow_log_streaming"] = False
+        wire.write_json(path, resources)
+
+
+@dataclass
+class Federation:
+    """Server, sites and admins of one project.
+
+    Attributes:
+        kits: folder with one kit for each participant.
+        processes: name -> the parent process that its start script became.
+        seconds: what took how long, for the report.
+    """
+
+    kits: Path
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    # ---- processes ---------------------------------------------------------------------------------------
+
+    def start(self, *names: str) -> None:
+        """Starts kits as `startup/sub_start.sh --once` does, whose process is FLARE's own afterwards."""
+        for name in names:
+            kit = self.kits / name
+            with (kit / "console.log").open("ab") as log:
+                self.processes[name] = subprocess.Popen(
+                    ["bash", str(kit / "startup/sub_start.sh"), "--once"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment() | {"PATH": bare_path(self.kits / "bin")},
+                    cwd=kit,
+                    start_new_session=True,
+                )
+
+    def wait_ready(self, *sites: str, timeout: float = 120) -> None:
+        """Waits until the server knows all these sites."""
+        started = time.monotonic()
+
+        def there() -> bool:
+            with contextlib.suppress(Exception), self.session() as session:
+                return set(sites) <= {client.name for client in session.get_system_info().client_info}
+            return False
+
+        wait_until(f"{', '.join(sites)} at the server\n{self.logs()}", there, timeout, every=0.5)
+        self.seconds[f"ready {len(sites)}"] = time.monotonic() - started
+
+    def tree(self, name: str) -> list[psutil.Process]:
+        """The process of a participant and everything below it, job processes and workers included."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(self.processes[name].pid)
+            return [parent, *parent.children(recursive=True)]
+        return []
+
+    def job_process(self, name: str) -> psutil.Process:
+        """FLARE's process of the running job at a site."""
+        return self._below(name, "worker_process")
+
+    def worker(self, name: str) -> psutil.Process:
+        """The child in which a site learns."""
+        return self._below(name, "medflare.federation.worker_main")
+
+    def _below(self, name: str, word: str) -> psutil.Process:
+        def found() -> psutil.Process | None:
+            for process in self.tree(name)[1:]:
+                with contextlib.suppress(psutil.Error):
+                    if any(word in part for part in process.cmdline()):
+                        return process
+            return None
+
+        process: psutil.Process = wait_until(f"a process {word} at {name}", found, 30, every=0.05)
+        return process
+
+    def kill(self, name: str) -> None:
+        """A whole site is gone at once, without a word to anybody."""
+        tree = self.tree(name)
+        for process in tree:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.processes.pop(name).wait()
+
+    def stop(self) -> None:
+        """Shuts the system down as an admin does, then ends what is left of the processes started here."""
+        trees = {process for name in self.processes for process in self.tree(name)}
+        started = time.monotonic()
+        with contextlib.suppress(Exception), self.session() as session:
+            session.shutdown_system()
+            psutil.wait_procs([psutil.Process(p.pid) for p in self.processes.values()], timeout=20)
+        self.seconds["shutdown"] = time.monotonic() - started
+        for process in trees:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        for process in self.processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    # ---- the admin ---------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def session(self, user: str = ADMIN, timeout: float = 10.0) -> Iterator[Session]:
+        """A session of the Python API; one that is not closed keeps Python from exiting."""
+        with contextlib.redirect_stdout(io.StringIO()):
+            session = new_secure_session(user, str(self.kits / user), timeout=timeout)
+        try:
+            yield session
+        finally:
+            with contextlib.suppress(Exception):
+                session.close()
+
+    def submit(self, job: Path, user: str = ADMIN) -> str:
+        """The id of a job submitted through the Python API."""
+        with self.session(user) as session:
+            return str(session.submit_job(str(job)))
+
+    def command(self, *words: str, user: str = ADMIN) -> dict[str, Any]:
+        """What `nvflare <words>` answers an admin, as data."""
+        kit = ("--startup-kit", str(self.kits / user))
+        done = run("nvflare", "--format", "json", *words, *kit, timeout=300)
+        data: dict[str, Any] = json.loads(done.stdout)["data"]
+        return data
+
+    def console(self, *lines: str, user: str = ADMIN) -> str:
+        """What the interactive console prints for these lines."""
+        typed = "".join(f"{line}\n" for line in (user, *lines, "bye"))
+        return run("bash", str(self.kits / user / "startup/fl_admin.sh"), stdin=typed).stdout
+
+    def state(self, job_id: str) -> str:
+        """FLARE's word on a job, for instance RUNNING or FINISHED:COMPLETED."""
+        with self.session() as session:
+            return str(session.get_job_meta(job_id)["status"])
+
+    def wait(self, job_id: str, timeout: float = 240) -> str:
+        """FLARE's last word on a job."""
+        started = time.monotonic()
+        with self.session() as session:
+
+            def ended() -> str:
+                status = str(session.get_job_meta(job_id)["status"])
+                return status if status.startswith(("FINISHED", "FAILED", "ABANDONED")) else ""
+
+            status: str = wait_until(f"the end of job {job_id}\n{self.logs()}", ended, timeout, every=0.25)
+        self.seconds[f"job {job_id[:8]}"] = time.monotonic() - started
+        return status
+
+    def download(self, job_id: str, folder: Path) -> Path:
+        """The server's run folder of a finished job, as an admin gets it."""
+        with self.session() as session:
+            return Path(session.download_job_result(job_id, str(folder))) / "workspace"
+
+    def complete(self, job: Path, folder: Path, timeout: float = 240) -> Finished:
+        """Submits, waits and downloads."""
+        job_id = self.submit(job)
+        return self.finished(job_id, folder, timeout)
+
+    def finished(self, job_id: str, folder: Path, timeout: float = 240) -> Finished:
+        """Waits for a submitted job and downloads it."""
+        state = self.wait(job_id, timeout)
+        return Finished(job_id, state, self.download(job_id, folder))
+
+    # ---- looking at it -----------------------------------------------------------------------------------
+
+    def run_folder(self, name: str, job_id: str) -> Path:
+        """A participant's own folder of a job."""
+        return self.kits / name / job_id
+
+    def progress(self, job_id: str) -> list[dict[str, Any]]:
+        """The events of a running job so far."""
+        path = self.run_folder(SERVER, job_id) / "progress.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def wait_event(self, job_id: str, timeout: float = 120, **facts: Any) -> dict[str, Any]:
+        """The first event of a job with all these facts, for instance phase="round", round=1."""
+
+        def found() -> dict[str, Any] | None:
+            return next((e for e in self.progress(job_id) if facts.items() <= e.items()), None)
+
+        event: dict[str, Any] = wait_until(f"event {facts}\n{self.logs()}", found, timeout, every=0.02)
+        return event
+
+    def log(self, name: str) -> str:
+        """Everything a participant has said in its own folder."""
+        kit = self.kits / name
+        files = [*kit.glob("*.log"), *kit.glob("*.txt"), *kit.glob("*/log*.txt"), *kit.glob("*/worker/*.log")]
+        return "\n".join(f"== {path}\n{path.read_text(errors='replace')}" for path in sorted(set(files)))
+
+    def logs(self, last: int = 25) -> str:
+        """The last lines of everyone, for a test that failed."""
+        tails = []
+        for name in (SERVER, *SITES):
+            lines = [
+                line for line in self.log(name).splitlines() if not re.search(r" - (DEBUG|INFO) - ", line)
+            ]
+            tails.append(f"---- {name}\n" + "\n".join(lines[-last:]))
+        return "\n".join(tails)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A job that ended: FLARE's last word and what the admin downloaded."""
+
+    job_id: str
+    state: str
+    folder: Path
+
+    @property
+    def record(self) -> RunRecord:
+        """The run record in the download."""
+        return read_record(self.folder)
+
+
+def forget(folder: Path) -> None:
+    """Removes a folder that may hold a federation's files."""
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny jobs and tiny hospitals: the same files for a deployed federation and for the simulator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from medflare.cohort.synthetic import DEMO_HOSPITALS, write_hospital
+from medflare.cohort.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
+from medflare.federation import recipes
+
+JOBS = Path(__file__).parents[2] / "jobs"
+CANARY = "zephyrine kerfuffle 4417"
+"""Words that stand in every report and note of the sites and nowhere else."""
+SPLIT = {"train": 0.6, "val": 0.2, "test": 0.2}
+FEDMRG: dict[str, Any] = {
+    "settings.model.encoder": {"name": "small", "weights": "none", "image_size": 48, "token_grid": 2},
+    "settings.model.lora": {"rank": 4, "lora_alpha": 8},
+    "settings.batch": 4,
+    "settings.max_report_tokens": 30,
+    "settings.decoding": {"beams": 1, "max_new_tokens": 8, "min_new_tokens": 0},
+    "settings.eval_limit": 2,
+    "final_limit": 2,
+    "num_rounds": 2,
+    "steps": 2,
+}
+FED_MEDLORA: dict[str, Any] = {
+    "settings.lora": {"rank": 2, "lora_alpha": 8, "targets": ["q_proj", "v_proj"], "dropout": 0.0},
+    "settings.optimiser.batch": 2,
+    "settings.eval_limit": 0,
+    "settings.max_tokens": 480,
+    "final_limit": 1,
+    "num_rounds": 2,
+    "steps": 2,
+}
+SMALL = {"fedmrg": FEDMRG, "fed_medlora": FED_MEDLORA}
+
+
+def tiny_job(folder: Path, name: str, **changes: Any) -> Path:
+    """One of the repository's jobs, made small, below `folder`; two underscores in a key stand for a dot."""
+    wanted = {**SMALL[name], **{key.replace("__", "."): value for key, value in changes.items()}}
+    job = recipes.override(recipes.read_job(JOBS / name), wanted)
+    recipes.check(job)
+    return job.write(folder / job.title)
+
+
+def write_cohorts(folder: Path, sites: tuple[str, ...]) -> None:
+    """A hospital of radiographs and one of notes for each site, every text with the canary's words in it."""
+    for site, images, notes in zip(sites, DEMO_HOSPITALS, NOTE_HOSPITALS, strict=True):
+        write_hospital(images, folder / site / "studies", 20, size=64)
+        manifest = folder / site / "studies" / "manifest.jsonl"
+        rows = [json.loads(line) for line in manifest.read_text().splitlines()]
+        manifest.write_text("".join(json.dumps(marked(row, "report")) + "\n" for row in rows))
+        write_notes_hospital(notes, folder / site / "notes", 6, "jsonl")
+        file = folder / site / "notes" / "notes.jsonl"
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(marked(row, "text")) + "\n" for row in rows))
+
+
+def marked(row: dict[str, Any], key: str) -> dict[str, Any]:
+    """A row whose text ends with the canary's words."""
+    return {**row, key: f"{row[key]} {CANARY.capitalize()}."}
+
+
+def site_document(cohorts: Path, site: str, backbone: Path) -> dict[str, Any]:
+    """What a site writes into its local/site.yaml."""
+    home = cohorts / site
+    return {
+        "cohort": [
+            {"format": "manifest", "root": str(home / "studies")},
+            {"format": "notes_jsonl", "root": str(home / "notes"), "split": SPLIT},
+        ],
+        "backbone": {"folder": str(backbone), "precision": "fp32"},
+        "device": "cpu",
+    }
+
+
+def write_site_files(kits: Path, cohorts: Path, sites: tuple[str, ...], backbone: Path) -> Path:
+    """Every site's own local/site.yaml, and one file of all sites for the simulator, which is returned."""
+    blocks = {site: site_document(cohorts, site, backbone) for site in sites}
+    for site, block in blocks.items():
+        (kits / site / "local" / "site.yaml").write_text(yaml.safe_dump(block))
+    path = cohorts / "site.yaml"
+    path.write_text(yaml.safe_dump({"sites": blocks}))
+    return path

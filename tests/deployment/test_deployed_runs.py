@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs over mTLS end as in the simulator, and nothing but what was declared is left outside the sites."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import deployed_jobs
+import peft
+import pytest
+import torch
+from deployed import ADMIN, SERVER, SITES, Federation, Finished
+from transformers import AutoModelForCausalLM
+
+from medflare.evaluation.run_record import RunRecord
+from medflare.federation import wire
+
+OWN_TO_A_RUN = {"run_id", "started", "seconds", "versions"}
+RUNS = ("fedmrg", "fed_medlora")
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def deployed_run(request: pytest.FixtureRequest) -> tuple[str, Finished]:
+    return request.param, request.getfixturevalue(f"{request.param}_run")
+
+
+def facts(record: RunRecord) -> dict[str, Any]:
+    """Everything a record says that the clock and the name of the run have no part in."""
+
+    def timeless(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {k: timeless(v) for k, v in node.items() if k not in OWN_TO_A_RUN and "seconds" not in k}
+        return [timeless(item) for item in node] if isinstance(node, list) else node
+
+    found: dict[str, Any] = timeless(record.model_dump(mode="json"))
+    return found
+
+
+def differences(ours: Any, theirs: Any, place: str = "") -> list[str]:
+    """Where two records differ by more than the order of a sum can make them."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        out = [f"{place}/{key}: only one has it" for key in sorted(ours.keys() ^ theirs.keys())]
+        common = sorted(ours.keys() & theirs.keys())
+        return out + [d for key in common for d in differences(ours[key], theirs[key], f"{place}/{key}")]
+    if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        pairs = enumerate(zip(ours, theirs, strict=True))
+        return [d for number, (a, b) in pairs for d in differences(a, b, f"{place}/{number}")]
+    if isinstance(ours, float) and isinstance(theirs, float):
+        return [] if ours == pytest.approx(theirs, rel=1e-4, abs=1e-6) else [f"{place}: {ours}, {theirs}"]
+    return [] if ours == theirs else [f"{place}: {ours}, {theirs}"]
+
+
+def test_a_job_over_mtls_completes_with_every_site_in_every_round(
+    deployed_run: tuple[str, Finished],
+) -> None:
+    _, run = deployed_run
+    assert run.state == "FINISHED:COMPLETED"
+    assert run.record.status == "completed"
+    assert [sorted(entry.accepted) for entry in run.record.rounds] == [list(SITES)] * 2
+    assert run.record.rounds[1].traffic["site-3"].sent == run.record.expected_bytes_per_direction > 0
+
+
+def test_the_downloaded_record_says_what_the_simulator_says(
+    deployed_run: tuple[str, Finished], simulated: Any
+) -> None:
+    name, run = deployed_run
+    assert differences(facts(run.record), facts(simulated[name].record)) == []
+
+
+def test_the_downloaded_adapter_is_the_simulators(deployed_run: tuple[str, Finished], simulated: Any) -> None:
+    name, run = deployed_run
+    for kept in run.record.artefacts.values():
+        ours, theirs = (
+            root / kept / "adapter_model.safetensors" for root in (run.folder, simulated[name].folder)
+        )
+        found, expected = wire.load_tensors(ours)[0], wire.load_tensors(theirs)[0]
+        assert found.keys() == expected.keys()
+        assert any(value.any() for value in found.values())
+        for key, value in expected.items():
+            torch.testing.assert_close(found[key], value, atol=1e-6, rtol=1e-5)
+
+
+def test_the_downloaded_folder_opens_with_peft(
+    deployed_run: tuple[str, Finished], tiny_backbone: Path
+) -> None:
+    _, run = deployed_run
+    folder = run.folder / run.record.artefacts["final"]
+    model = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_backbone), folder)
+    own = peft.get_peft_model_state_dict(model)
+    saved = wire.load_tensors(folder / "adapter_model.safetensors")[0]
+    assert {key: tuple(value.shape) for key, value in own.items()} == {
+        key: tuple(value.shape) for key, value in saved.items()
+    }
+
+
+def test_an_admin_aborts_at_the_console_and_the_record_says_so(
+    federation: Federation, tmp_path: Path
+) -> None:
+    job = deployed_jobs.tiny_job(tmp_path, "fed_medlora", num_rounds=400, worker="thread")
+    said = federation.console(f"submit_job {job}")
+    job_id = re.search(r"Submitted job: ([0-9a-f-]{36})", said).group(1)  # type: ignore[union-attr]
+    federation.wait_event(job_id, phase="round done", round=0)
+    assert job_id in federation.console("list_jobs", f"abort_job {job_id}", "y")
+    run = federation.finished(job_id, tmp_path / "out")
+    assert run.state == "FINISHED:ABORTED"
+    assert (run.record.status, run.record.reason) == ("stopped", "the job was aborted.")
+    assert (run.folder / run.record.artefacts["final"] / "adapter_model.safetensors").is_file()
+
+
+# ---- what is where afterwards ------------------------------------------------------------------------------
+
+
+def test_every_site_has_a_ledger_of_all_it_sent(
+    federation: Federation, deployed_run: tuple[str, Finished]
+) -> None:
+    _, run = deployed_run
+    for site in SITES:
+        text = (federation.run_folder(site, run.job_id) / "egress.jsonl").read_text()
+        lines = [json.loads(line) for line in text.splitlines()]
+        sent = sum(entry.traffic[site].sent for entry in run.record.rounds)
+        assert {line["site"] for line in lines} == {site}
+        assert {line["job"] for line in lines} == {run.job_id}
+        assert {"prepare", "fit", "evaluate", "finish"} <= {line["task"] for line in lines}
+        assert sum(line["bytes"] for line in lines) == sent > 0
+
+
+def contents(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """(name, bytes) of every file below a folder, the members of archives too."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            yield path.name, path.read_bytes()
+            if zipfile.is_zipfile(path):
+                with zipfile.ZipFile(path) as archive:
+                    yield from ((name, archive.read(name)) for name in archive.namelist())
+
+
+def private_words(cohorts: Path) -> set[bytes]:
+    """What only a site may hold: the canary, names of images, notes and patients, the folders themselves."""
+    rows = [
+        json.loads(line)
+        for file in (*cohorts.glob("*/studies/manifest.jsonl"), *cohorts.glob("*/notes/notes.jsonl"))
+        for line in file.read_text().splitlines()
+    ]
+    words = {str(row[key]) for row in rows for key in ("patient_id", "study_id", "note_id") if row.get(key)}
+    words |= {Path(row["image"]).name for row in rows if "image" in row}
+    return {word.encode() for word in words | {deployed_jobs.CANARY, str(cohorts)}}
+
+
+def test_no_report_image_or_patient_of_a_site_is_found_outside_it(
+    federation: Federation, fedmrg_run: Finished, fed_medlora_run: Finished, cohorts: Path
+) -> None:
+    private = private_words(cohorts)
+    assert len(private) > 60
+    own = b"".join(text.lower() for _, text in contents(federation.kits / "site-1"))
+    assert deployed_jobs.CANARY.encode() in own, "the search would not find what it looks for"
+    outside = (federation.kits / SERVER, federation.kits / ADMIN, fedmrg_run.folder, fed_medlora_run.folder)
+    for folder in outside:
+        found = [
+            f"{name}: {word!r}"
+            for name, text in contents(folder)
+            for word in private
+            if word in text or word in text.lower() or word in name.encode()
+        ]
+        assert found == []
