@@ -63,6 +63,30 @@ def check(kits: Path = KITS, fingerprint: str = FINGERPRINT, as_json: bool = JSO
         raise typer.Exit(1)
 
 
+@app.command("renew")
+@plain_errors
+def renew(
+    workspace: Path = typer.Argument(
+        help="Folder that `nvflare provision -w` wrote, with the authority's key."
+    ),
+    names: list[str] | None = typer.Argument(
+        None, help="Participants to renew; without, the ends are listed."
+    ),
+) -> None:
+    """Has the next `make provision` give new certificates, or lists when the present ones end.
+
+    [bold]Example[/bold]: medflare kits renew kits site-1 site-2
+    """
+    from medflare.federation import renewal
+
+    if not names:
+        for name, end in sorted(renewal.expiry(workspace).items(), key=lambda item: (item[1], item[0])):
+            typer.echo(f"{end:%Y-%m-%d}  {name or 'the authority'}")
+        return
+    renewal.renew(workspace, names)
+    typer.echo("Provision again into the same folder; then replace startup/ of these kits, local/ stays.")
+
+
 app.command("authority")(kits_distributed.authority)
 app.command("request")(kits_distributed.request)
 app.command("approve")(kits_distributed.approve)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Startup kits whose private keys never leave the machine that made them, by FLARE's `cert` and `package`.
 
-    coordinating centre  authority()   once: the project's root certificate; its fingerprint is told by telephone
+    coordinating centre  authority()   once: the root certificate; its fingerprint is told by telephone
     each participant     request()     makes key and request; only the request travels
     coordinating centre  approve()     signs it
     each participant     assemble()    makes the kit from the signed request and its own key, and hardens it

@@ -69,7 +69,7 @@ def wanted_files(kit: Kit) -> dict[str, dict[str, Any]]:
     resources = kit_settings.server_resources if kit.role == "server" else kit_settings.site_resources
     return {
         "resources.json": resources(effective(kit, "resources.json")),
-        "authorization.json": kit_settings.authorization(),
+        "authorization.json": kit_settings.authorization(effective(kit, "authorization.json")),
         "privacy.json": _privacy(kit),
         "log_config.json": kit_settings.log_config(effective(kit, "log_config.json")),
     }

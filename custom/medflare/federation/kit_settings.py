@@ -21,14 +21,9 @@ MAX_JOBS = 4
 """Jobs at the same time on the server."""
 STREAMERS = ("site_log_streamer", "job_log_streamer", "log_receiver")
 """Components that send a site's logs to the server, or receive them there."""
-_POLICY = "medflare.federation.site_policy"
-_OF_SUBMITTER = {
-    "clone_job": "n:submitter",
-    "manage_job": "n:submitter",
-    "download_job": "n:submitter",
-}
 _NEVER = {"shell_commands": "none", "byoc": "none", "server-predeployed-flwr": "none"}
 _EVERYTHING = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
+_POLICY = "medflare.federation.site_policy"
 
 
 def kit_classes() -> list[str]:
@@ -40,25 +35,16 @@ def kit_classes() -> list[str]:
     return [class_path(kind) for kind in COMPONENTS]
 
 
-def authorization() -> dict[str, Any]:
-    """`local/authorization.json`: who may do what. No role brings code or reads files by shell command."""
-    return {
-        "format_version": "1.0",
-        "permissions": {
-            "project_admin": dict.fromkeys(_EVERYTHING, "any") | _NEVER,
-            "org_admin": {
-                "submit_job": "none",
-                "clone_job": "none",
-                "manage_job": "o:submitter",
-                "download_job": "o:submitter",
-                "view": "any",
-                "operate": "o:site",
-            }
-            | _NEVER,
-            "lead": {"submit_job": "any", **_OF_SUBMITTER, "view": "any", "operate": "o:site"} | _NEVER,
-            "member": {"view": "any"} | _NEVER,
-        },
-    }
+def authorization(given: Mapping[str, Any]) -> dict[str, Any]:
+    """`local/authorization.json`: who may do what. No role brings code or reads files by shell command.
+
+    A role that may do "any" thing gets the rights one by one: FLARE reads the word as these two as well.
+    """
+    roles = {}
+    for role, rights in given["permissions"].items():
+        each = dict(rights) if isinstance(rights, Mapping) else dict.fromkeys(_EVERYTHING, rights)
+        roles[role] = each | _NEVER
+    return {**given, "permissions": roles}
 
 
 def privacy() -> dict[str, Any]:
