@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secure sums in the rounds: equal to plain ones, with sites lost in every phase, and without a look inside."""
+"""Secure sums in the rounds: equal to plain ones, with sites lost in every phase, and never looked into."""
 
 from __future__ import annotations
 

@@ -28,7 +28,9 @@ from medflare.federation import allow_list, recipes, wire
 from medflare.federation.executor import SITE_FILE
 from medflare.federation.persistor import FINAL, readable
 from medflare.federation.progress_view import Follower
+from medflare.federation.protections.sides import STARTUP
 from medflare.federation.scorer import SERVER
+from medflare.privacy.encryption_parameters import Parameters, make_contexts
 
 SERVER_FOLDER = Path("server/simulate_job")
 """Where the simulator keeps the server's run below its workspace; a site's is `<site>/simulate_job`."""
@@ -113,6 +115,8 @@ def run_simulator(
     job = recipes.override(job, wanted)
     job = recipes.Job(**{**_fields(job), "n_clients": len(chosen)})
     recipes.check(job)
+    if job.controller.get("protection") == "he":
+        make_contexts(workspace / STARTUP, Parameters())
     with recipes.write_to_temporary(job) as holder:
         launch(Path(holder) / job.title, workspace, chosen, on_event=on_event, timeout=timeout)
     return judge(workspace)

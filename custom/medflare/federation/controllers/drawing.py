@@ -8,20 +8,28 @@ from collections.abc import Mapping
 
 from medflare.aggregation.base import AggregationRule, Probe
 from medflare.federation.controllers.exchange import Outcome
+from medflare.privacy.terms import Limits
 
+HIDING = Limits().min_sites
 NOT_DRAWN = "not drawn by the rule for this round"
 
 
 def who_trains(
-    rule: AggregationRule, number: int, seed: int, examples: Mapping[str, int], asked: list[str]
+    rule: AggregationRule,
+    number: int,
+    seed: int,
+    examples: Mapping[str, int],
+    asked: list[str],
+    sealed: bool,
 ) -> tuple[list[str], dict[str, str]]:
     """(sites that train, reason for each of `asked` that does not); all of them unless the rule draws.
 
-    examples: training examples of every site of the run.
+    examples: training examples of every site of the run; sealed: whether updates are summed unseen, which
+    sites agree to among `HIDING` or more.
     """
     if not rule.draws:
         return asked, {}
-    drawn = rule.draw(number, seed, examples, asked)
+    drawn = rule.draw(number, seed, examples, asked, HIDING if sealed else 1)
     return drawn, {site: NOT_DRAWN for site in asked if site not in drawn}
 
 

@@ -66,10 +66,6 @@ class RoundsController(Controller):
         self.roster = Roster(
             args.sites or [client.name for client in engine.get_clients()], args.bench_rounds
         )
-        self.protection = server_side(args.protection, args.protection_settings, engine.get_workspace())
-        self.aggregator.protection = self.protection
-        self.keeper.readable = self.protection.readable
-        self.book.record.protections = [SEAL[args.protection]] if self.protection.sealed else []
         self.book.write()
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
@@ -118,6 +114,7 @@ class RoundsController(Controller):
     # ---- the run -----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self._protect()
         self._prepare()
         self.state, self.totals, self.summed = self._initialise(), dict[str, Any](), list[str]()
         if self.args.canary:
@@ -125,6 +122,14 @@ class RoundsController(Controller):
         for number in range(self.args.num_rounds):
             self._round(number)
         self._finish()
+
+    def _protect(self) -> None:
+        """Makes the server's side of the job's protection."""
+        kind, workspace = self.args.protection, self.fl_ctx.get_engine().get_workspace()
+        self.protection = server_side(kind, self.args.protection_settings, workspace)
+        self.aggregator.protection = self.protection
+        self.keeper.readable = self.protection.readable
+        self.book.record.protections = [SEAL[kind]] if self.protection.sealed else []
 
     def _prepare(self) -> None:
         """What the sites are and have; backbones and shared tensors must agree before round 1."""
@@ -221,7 +226,8 @@ class RoundsController(Controller):
         if number == 0:
             add_traffic(entry, self.initial_traffic)
         args, asked = self.args, self.roster.asked(number)
-        sites, resting = who_trains(self.aggregator.rule, number, args.seed, self.aggregator.declared, asked)
+        rule, declared, sealed = self.aggregator.rule, self.aggregator.declared, self.protection.sealed
+        sites, resting = who_trains(rule, number, args.seed, declared, asked, sealed)
         entry.absent = self.roster.resting(number) | resting
         self.most = len(sites) if self.aggregator.rule.draws else None
         plan = RoundPlan(

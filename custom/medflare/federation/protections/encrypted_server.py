@@ -19,7 +19,8 @@ from medflare.federation.protections.base import Declared, Opened, ServerProtect
 from medflare.federation.protections.settings import ProtectionSettings
 from medflare.learners.base import State, Update
 from medflare.privacy.encryption import Adder
-from medflare.privacy.encryption_keys import SERVER_FILE, check_alike, read_server_context
+from medflare.privacy.encryption_keys import check_alike, read_server_context
+from medflare.privacy.encryption_parameters import SERVER_FILE
 from medflare.privacy.encryption_schemes import Terms
 from medflare.privacy.terms import WIDE_BOUND
 
@@ -48,7 +49,7 @@ class EncryptedServer(ServerProtection):
         self.weighing, self.layout = declared.weighing, declared.layout
         self.sites = len(declared.described)
         every = self.sites * declared.rounds
-        self.terms = {
+        self.terms: dict[str, dict[str, Any]] = {
             "means": {"bound": self.settings.bound, "additions": every},
             "sums": {"bound": WIDE_BOUND, "additions": self.sites, "step": STEP},
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +20,8 @@ from medflare.federation.protections.weights import Weighing
 from medflare.federation.worker_session import Result
 from medflare.learners.base import SharedSpec, State
 from medflare.privacy.encryption import decrypt, encrypt
-from medflare.privacy.encryption_keys import SITE_FILE, Keys, read_site_context
+from medflare.privacy.encryption_keys import Keys, read_site_context
+from medflare.privacy.encryption_parameters import SITE_FILE
 from medflare.privacy.encryption_schemes import Terms
 from medflare.privacy.layout import Layout
 
@@ -84,7 +85,7 @@ class EncryptedSite(SiteProtection):
 class Ciphers:
     """Packs an update, weighs it and encrypts it."""
 
-    name = "he"
+    name: Literal["he"] = "he"
 
     def __init__(self, keys: Keys, layout: Layout, terms: Mapping[str, Any], share: float) -> None:
         self.keys, self.layout, self.terms, self.share = keys, layout, terms, share

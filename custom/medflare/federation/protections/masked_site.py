@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from medflare.errors import UpdateError
 from medflare.federation.egress import Seal
@@ -81,7 +81,7 @@ class MaskedSite(SiteProtection):
 class Masks:
     """Packs an update, weighs it and masks it."""
 
-    name = "mask"
+    name: Literal["mask"] = "mask"
 
     def __init__(self, member: Member, shares: Mapping[str, Any], layout: Layout, weight: float) -> None:
         self.member, self.shares, self.layout, self.weight = member, shares, layout, weight

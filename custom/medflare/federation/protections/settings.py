@@ -11,7 +11,7 @@ from medflare.config import Settings
 class ProtectionSettings(Settings):
     """What a job may set of its protection; a site's own policy may ask for more."""
 
-    threshold: int | None = Field(None, ge=2)
+    threshold: int | None = Field(default=None, ge=2)
     """Sites that must work together to open a masked sum; default: more than half of those asked."""
-    bound: float = Field(16.0, gt=0)
+    bound: float = Field(default=16.0, gt=0)
     """Largest absolute value of an update's tensors; a site whose update exceeds it is left out."""

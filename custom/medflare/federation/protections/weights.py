@@ -48,10 +48,16 @@ class Weighing:
             "tokens": facts.get("metrics", {}).get("tokens"),
         }.get(self.by)
         factor = facts.get("factor", 1.0)
-        numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (count, factor))
-        if not numbers or not 0 < count * factor <= self.most * (1 + 1e-9):
+        weight = _number(count) * _number(factor)
+        if not 0 < weight <= self.most * (1 + 1e-9):
             raise UpdateError(
                 f"the update weighs {count!r} {self.by} times {factor!r}; expected more than 0 and at most "
                 f"{self.most:g}."
             )
-        return float(count) * float(factor)
+        return min(weight, self.most)
+
+
+def _number(found: Any) -> float:
+    """A plain number as it is, NaN for anything else."""
+    plain = isinstance(found, int | float) and not isinstance(found, bool)
+    return float(found) if plain else math.nan
