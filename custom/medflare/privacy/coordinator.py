@@ -7,7 +7,7 @@ What a site says is checked when it is added, so that a bad message costs that s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
@@ -51,7 +51,7 @@ class Coordinator:
         """A site's public keys; UntrustedSite or BrokenProtocol leaves it out."""
         self._admit("advertise", site, self.terms.sites, self._adverts)
         peer = peers.read_advert(self.identity, self.terms, site, advert)
-        peers.check_distinct({**self._adverts, site: advert})
+        peers.check_distinct({**self._peers, site: peer})
         self._adverts[site], self._peers[site] = dict(advert), peer
 
     def adverts(self) -> dict[str, Message]:
@@ -117,7 +117,7 @@ class Coordinator:
         """A site's shares of others' secrets; BrokenProtocol if they are not the ones that are needed."""
         self._admit("reveal", site, self._confirmations, self._reveals)
         needed = {"self": self._survivors, "mask": self._shares.keys() - self._survivors}
-        if any(set(message.get(secret, ())) != sites for secret, sites in needed.items()):
+        if any(not _is_about(message, secret, sites) for secret, sites in needed.items()):
             raise self._refusal(
                 "reveal", site, "did not show one share of every site's secret that is needed"
             )
@@ -196,13 +196,16 @@ class Coordinator:
             self._phase += 1
 
 
-def _complete(message: Message, site: str, everyone: set[str]) -> bool:
-    held, sealed = message.get("held"), message.get("sealed")
+def _is_about(message: Any, key: str, sites: Set[str]) -> bool:
+    """Whether there is an entry for exactly these sites under a key of a message, which may be anything."""
+    found = message.get(key) if isinstance(message, Mapping) else None
+    return isinstance(found, Mapping) and set(found) == sites
+
+
+def _complete(message: Any, site: str, everyone: set[str]) -> bool:
     return (
-        isinstance(message.get("seed"), str)
-        and isinstance(held, Mapping)
-        and isinstance(sealed, Mapping)
-        and set(held) == everyone
-        and set(sealed) == everyone - {site}
-        and all(isinstance(words, list) and len(words) == len(dealing.SECRETS) for words in held.values())
+        _is_about(message, "held", everyone)
+        and _is_about(message, "sealed", everyone - {site})
+        and isinstance(message.get("seed"), str)
+        and all(isinstance(words, list) and len(words) == 2 for words in message["held"].values())
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -69,9 +70,9 @@ def seal(terms: Terms, dealer: str, holder: str, dealt: Dealt, agreed: bytes) ->
 
 
 def open_sealed(
-    terms: Terms, dealer: str, holder: str, sealed: bytes, held: list[str], agreed: bytes
+    terms: Terms, dealer: str, holder: str, sealed: bytes, held: Any, agreed: bytes
 ) -> Dealt | None:
-    """The inverse of `seal`, given the commitments as they travelled; None if anything differs."""
+    """The inverse of `seal`, given the commitments as they travelled (JSON); None if anything differs."""
     words = _words(terms, dealer, holder, held)
     try:
         plain = AESGCM(derive(agreed, words)).decrypt(sealed[:_NONCE], sealed[_NONCE:], words)
@@ -81,5 +82,5 @@ def open_sealed(
     return dealt if commitments(terms, dealer, holder, dealt) == held else None
 
 
-def _words(terms: Terms, dealer: str, holder: str, held: list[str]) -> bytes:
+def _words(terms: Terms, dealer: str, holder: str, held: Any) -> bytes:
     return statement("sealed shares", terms=terms.digest, dealer=dealer, holder=holder, held=held)

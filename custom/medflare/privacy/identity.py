@@ -114,9 +114,10 @@ class Identity:
             return
         try:
             chain = tuple(x509.load_pem_x509_certificates(certificate.encode()))
+            problem = check_certificate(chain, self._credentials.root, site, self._clock())
+            problem = problem or role_problem(chain)
         except ValueError:
             raise _untrusted(phase, site, "what it sent as its certificate is no PEM certificate") from None
-        problem = check_certificate(chain, self._credentials.root, site, self._clock()) or role_problem(chain)
         if problem:
             raise _untrusted(phase, site, problem)
         if not _is_signed(chain[0], message, signature):

@@ -60,7 +60,7 @@ class Member:
         self._enter("share")
         self._require("share", adverts, self.terms.sites, "gave their keys")
         read = {site: peers.read_advert(self.identity, self.terms, site, adverts[site]) for site in adverts}
-        peers.check_distinct(adverts)
+        peers.check_distinct(read)
         own = (self._share_pair.public, self._mask_pair.public)
         if self.name not in read or (read[self.name].share_key, read[self.name].mask_key) != own:
             raise self._refusal("share", "does not find the keys it gave among those the server passes on")
@@ -172,8 +172,7 @@ class Member:
     def _opened(self, dealer: str, message: Mapping[str, Any]) -> dealing.Dealt:
         sealed = take_bytes(message, "sealed", dealing.SEALED, phase="mask", site=dealer)
         agreed = self._agree(self._share_pair, "mask", dealer, self._peers[dealer].share_key)
-        held = [str(word) for word in message.get("held", ())]
-        opened = dealing.open_sealed(self.terms, dealer, self.name, sealed, held, agreed)
+        opened = dealing.open_sealed(self.terms, dealer, self.name, sealed, message.get("held"), agreed)
         if opened is None:
             raise self._refusal(
                 "mask",

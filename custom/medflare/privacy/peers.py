@@ -42,11 +42,11 @@ def read_advert(identity: Identity, terms: Terms, site: str, advert: Mapping[str
     return Peer(certificate, share_key, mask_key)
 
 
-def check_distinct(adverts: Mapping[str, Mapping[str, Any]]) -> None:
+def check_distinct(peers: Mapping[str, Peer]) -> None:
     """Raises BrokenProtocol if two keys of a round are the same, of one site or of two."""
-    owners: dict[str, str] = {}
-    for site in sorted(adverts):
-        for key in (adverts[site]["share_key"], adverts[site]["mask_key"]):
+    owners: dict[bytes, str] = {}
+    for site in sorted(peers):
+        for key in (peers[site].share_key, peers[site].mask_key):
             if key in owners:
                 raise BrokenProtocol(
                     f"secure aggregation, advertise: '{owners[key]}' and '{site}' gave the same public key; "
@@ -72,15 +72,13 @@ def confirms(
     message: Mapping[str, Any],
 ) -> bool:
     """Whether `message` is a site's own word that these survived, and no others."""
-    if list(message.get("survivors", ())) != list(survivors):
-        return False
     words = _confirmation_words(terms, site, survivors)
     try:
         signature = take_bytes(message, "signature", None, phase="confirm", site=site)
         identity.verify(site, certificate, words, signature, phase="confirm")
     except (BrokenProtocol, UntrustedSite):
         return False
-    return True
+    return bool(message.get("survivors") == list(survivors))
 
 
 def _advert_words(terms: Terms, site: str, keys: Mapping[str, str]) -> bytes:

@@ -134,10 +134,13 @@ class Limits:
     Attributes:
         min_sites: smallest number of sites in a sum it takes part in. With two, either of them can take its
             own update out of the sum and has the other's.
+        min_threshold: smallest threshold; t of n withstands a server that lies together with up to
+            2t - n - 1 sites (docs/security.md).
         partners: the only sites it shares a round with; None for any with a certificate of the project.
     """
 
     min_sites: int = 3
+    min_threshold: int = 2
     partners: frozenset[str] | None = None
 
     def problem(self, terms: Terms, site: str) -> str | None:
@@ -146,7 +149,10 @@ class Limits:
             return f"'{site}' is not among the sites {', '.join(terms.sites)}"
         if len(terms.sites) < self.min_sites:
             return f"{len(terms.sites)} sites take part, this site's policy asks for {self.min_sites} or more"
-        strangers = sorted(set(terms.sites) - {site} - (self.partners or set(terms.sites)))
+        if terms.threshold < self.min_threshold:
+            return f"the threshold is {terms.threshold}, this site's policy asks for {self.min_threshold}"
+        welcome = set(terms.sites) if self.partners is None else self.partners | {site}
+        strangers = sorted(set(terms.sites) - welcome)
         if strangers:
             return f"{', '.join(strangers)} may not take part by this site's policy"
         return None
