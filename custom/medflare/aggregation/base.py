@@ -78,12 +78,15 @@ class AggregationRule(ABC):
         """JSON values that the controller puts into every site's `RoundPlan.hints`."""
         return {}
 
-    def draw(self, number: int, seed: int, examples: Mapping[str, int], asked: Sequence[str]) -> list[str]:
+    def draw(
+        self, number: int, seed: int, examples: Mapping[str, int], asked: Sequence[str], least: int = 1
+    ) -> list[str]:
         """Which of the sites that can be asked train in a round, in order of name; before `plan_hints`.
 
         Args:
             seed: of the run; a draw depends on it, the round and what the rule keeps.
             examples: training examples of every site of the run.
+            least: so many different sites, where there are, because a sum over fewer hides too little.
         """
         return sorted(asked)
 

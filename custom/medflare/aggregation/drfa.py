@@ -77,7 +77,9 @@ class Drfa(WeightedMean):
 
     # ---- before a round ----------------------------------------------------------------------------------
 
-    def draw(self, number: int, seed: int, examples: Mapping[str, int], asked: Sequence[str]) -> list[str]:
+    def draw(
+        self, number: int, seed: int, examples: Mapping[str, int], asked: Sequence[str], least: int = 1
+    ) -> list[str]:
         if set(self.weights_of_sites) != set(examples):
             whole = sum(examples.values())
             self.weights_of_sites = {site: n / whole for site, n in sorted(examples.items())}
@@ -86,10 +88,19 @@ class Drfa(WeightedMean):
         odds = np.array([self.weights_of_sites[site] for site in there])
         count = self.m or min(len(there), MOST_DRAWS)
         self._drawn = Counter(random.choice(there, count, p=odds / odds.sum()).tolist())
+        self._add_others(there, odds, random, least)
         self._share = 1 - float(random.random())
         probed = random.choice(there, min(count, len(there)), replace=False)
         self._probed_sites = sorted(probed.tolist())
         return sorted(self._drawn)
+
+    def _add_others(
+        self, there: list[str], odds: np.ndarray, random: np.random.Generator, least: int
+    ) -> None:
+        """Draws on among the sites that were not drawn, where too few different ones were."""
+        while len(self._drawn) < min(least, len(there)):
+            left = np.array([site not in self._drawn for site in there]) * odds
+            self._drawn[str(random.choice(there, p=left / left.sum()))] = 1
 
     def plan_hints(self) -> dict[str, Any]:
         """`share`: after which part of its steps a site keeps its snapshot; `drawn`: site -> how often."""

@@ -132,6 +132,14 @@ def test_a_site_that_cannot_be_asked_is_not_drawn_and_keeps_its_lambda() -> None
     assert rule.report()["lambda"]["a"] == 0.6
 
 
+def test_drawing_goes_on_until_enough_different_sites_were_drawn() -> None:
+    rule, names = Drfa(m=1), list(EXAMPLES)
+    assert {len(rule.draw(r, 1, EXAMPLES, names)) for r in range(20)} == {1}
+    assert {len(rule.draw(r, 1, EXAMPLES, names, least=2)) for r in range(20)} == {2}
+    assert all(rule.draw(r, 1, EXAMPLES, names, least=3) == names for r in range(20))
+    assert rule.draw(0, 1, EXAMPLES, ["b"], least=3) == ["b"]
+
+
 def test_shares_of_the_snapshot_are_uniform_and_a_draw_is_repeatable() -> None:
     rule, again, shares = Drfa(), Drfa(), []
     for number in range(400):
