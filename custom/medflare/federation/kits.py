@@ -26,8 +26,9 @@ class Kit:
     @property
     def name(self) -> str:
         """The participant's name as the startup file has it; the folder may be called anything."""
-        if self.role == "admin":
-            return str(read_object(self.startup / "fed_admin.json")["admin"]["username"])
+        if self.role == "admin":  # `nvflare poc` leaves the name empty there
+            admin = read_object(self.startup / "fed_admin.json")["admin"]
+            return str(admin.get("username") or self.folder.name)
         if self.role == "server":
             return str(read_object(self.startup / "fed_server.json")["servers"][0]["admin_server"])
         return str(read_object(self.startup / "fed_client.json")["client"]["fqsn"])
