@@ -8,10 +8,9 @@ site its round and nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from medflare.aggregation import make_rule
@@ -78,7 +77,7 @@ class ValidatingAggregator(FLComponent):
         if reason is None:
             delta, sums = wire.without_prefix(tensors, wire.SUM)
             update = Update(
-                delta={name: _accumulable(value) for name, value in delta.items()},
+                delta=delta,
                 examples=int(facts["examples"]),
                 metrics=dict(facts.get("metrics", {})),
                 sums=sums,
@@ -200,8 +199,8 @@ class ValidatingAggregator(FLComponent):
         own = {name: value for name, value in new.items() if name.startswith(self.rule.outside_spec)}
         check_state(new, {**self.spec, **_spec_of(own)}, "aggregation")
         totals = self.rule.take_sums(self._totals, len(self.declared))
-        change = {name: new[name].double() - self.state[name].double() for name in self.spec}
-        norms = {"update_norm": _norm(change), "state_norm": _norm(new)}
+        change = (new[name].double() - self.state[name].double() for name in self.spec)
+        norms = {"update_norm": _norm(change), "state_norm": _norm(new.values())}
         return new, totals, norms | self.rule.report().get("checks", {})
 
 
@@ -217,11 +216,6 @@ def _within(factor: Any, clip: float) -> bool:
     return abs(math.log(factor)) <= clip + 1e-9
 
 
-def _accumulable(value: Tensor) -> Tensor:
-    """fp32 at least, whatever travelled."""
-    return value.to(torch.promote_types(value.dtype, torch.float32)) if value.is_floating_point() else value
-
-
-def _norm(state: Mapping[str, Tensor]) -> float:
+def _norm(tensors: Iterable[Tensor]) -> float:
     """Euclidean norm over all floating tensors."""
-    return math.sqrt(sum(float(v.double().square().sum()) for v in state.values() if v.is_floating_point()))
+    return math.sqrt(sum(float(v.double().square().sum()) for v in tensors if v.is_floating_point()))

@@ -54,9 +54,10 @@ class RoundPlan:
 
 @dataclass(slots=True, kw_only=True)
 class Update:
-    """What a site returns for a round: fp32 differences of shared tensors, counts and declared sums.
+    """What a site returns for a round: differences of shared tensors, counts and declared sums.
 
     Attributes:
+        delta: fp32 where it was computed; a rule sees it in the dtype in which it travelled.
         factor: multiplies `examples` as the weight of the update; other than 1 only where the plan's hints
             ask a site to score itself (`learners.influence`).
     """
