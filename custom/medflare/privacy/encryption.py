@@ -133,6 +133,22 @@ class Adder:
                 self._add_all(parts, carrier)
         self.added += header.added
 
+    def remove(self, message: Tensor) -> None:
+        """Take off what `add` took, for an update of which another part was refused.
+
+        Raises UpdateError for a damaged message, and for one that cannot have been added.
+        """
+        header, parts = unpack(message)
+        if self._first is None or replace(header, added=self.added) != replace(self._first, added=self.added):
+            raise UpdateError("a message was never added to this total, so it cannot be taken off.")
+        self.added -= header.added
+        if not self.added:
+            self._sums, self._first = [], None
+            return
+        with shuttle(self._keys, self._slots) as carrier:
+            for old, part in zip(self._sums, parts, strict=True):
+                self._evaluator.sub_inplace(old, carrier.back(part))
+
     def _add_all(self, parts: list[memoryview], carrier: Shuttle) -> None:
         """Ciphertext by ciphertext; what was added of a message is taken off when the rest cannot be."""
         for k, part in enumerate(parts):

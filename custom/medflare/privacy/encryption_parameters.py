@@ -41,9 +41,9 @@ class Parameters:
 
     scheme: str = "CKKS"
     poly_modulus_degree: int = 8192
-    coeff_mod_bit_sizes: tuple[int, ...] = (48, 40, 60)
+    coeff_mod_bit_sizes: tuple[int, ...] = (56, 40, 60)
     scale_bits: int = 40
-    plain_bits: int = 34
+    plain_bits: int = 39
 
     def __post_init__(self) -> None:
         if self.scheme not in ("CKKS", "BFV"):
@@ -65,6 +65,13 @@ def check_secure(degree: int, bits: int, where: str) -> None:
             f"128-bit security; expected at most (degree: bits) {known}. Change HEBuilder's arguments in "
             "provisioning/project.yml and provision again."
         )
+
+
+PRESETS = {
+    "CKKS": Parameters(),
+    "BFV": Parameters(scheme="BFV", poly_modulus_degree=4096, coeff_mod_bit_sizes=(52, 52)),
+}
+"""What is recommended for each scheme; stock FLARE's filters work with that of CKKS too."""
 
 
 def make_contexts(folder: Path, parameters: Parameters) -> None:

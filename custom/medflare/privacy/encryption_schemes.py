@@ -26,8 +26,8 @@ MARGIN = 10.0
 """Standard deviations of noise that are provided for."""
 NOISE_VARIANCE = 10.5 + 1 / 12
 """Of a coefficient of a fresh ciphertext: SEAL's centred binomial of 21 bits, and rounding on encoding."""
-DOUBLE_BITS = 54
-"""CKKS's coefficients pass through doubles: with more bits their rounding would join the noise."""
+DOUBLES = 2.0**-50
+"""Largest error, relative to the largest sum, that CKKS's encoding by doubles adds to a slot."""
 LEAST_LEVELS = 2**12
 
 
@@ -91,21 +91,23 @@ class CkksSlots:
     """N/2 numbers in a ciphertext of one prime q, at the last level of the chain.
 
     In a slot the noise's variance is N/2 times that of a coefficient. The scale puts numbers 2 MARGIN of its
-    deviations apart after all additions; levels keep coefficients, which are no larger than the largest
-    slot, below q/2.
+    deviations apart after all additions, and twice what doubles lose; levels keep coefficients, which are no
+    larger than the largest slot, below q/2.
     """
 
     def __init__(self, keys: Keys, terms: Terms) -> None:
         self._encoder = seal.CKKSEncoder(keys.seal)
         self._level = keys.seal.last_parms_id()
         self._deviation = math.sqrt(keys.degree / 2 * NOISE_VARIANCE)
+        self._lost = keys.moduli[0] / 2 * DOUBLES
         self.width = keys.degree // 2
         self.scale = 2 * self._noise(terms.additions)
-        room = min(keys.moduli[0] / 2, 2.0**DOUBLE_BITS) - self.scale
-        self.levels = max(0, int(room / (terms.additions * self.scale)))
+        encoder_takes = 2.0 ** (keys.moduli[0].bit_length() - 2) / self.scale
+        all_take = (keys.moduli[0] / 2 / self.scale - 1) / terms.additions
+        self.levels = max(0, int(min(encoder_takes, all_take)))
 
     def _noise(self, added: int) -> float:
-        return MARGIN * self._deviation * math.sqrt(added)
+        return MARGIN * self._deviation * math.sqrt(added) + self._lost
 
     def write(self, numbers: Whole) -> Any:
         plain = seal.Plaintext()

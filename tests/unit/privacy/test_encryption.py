@@ -11,21 +11,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tenseal.sealapi as seal
 import torch
 from torch import Tensor
 
 from medflare.errors import ConfigError, RunError, UpdateError
 from medflare.privacy.encryption import Adder, decrypt, encrypt, error_bound, step_of
 from medflare.privacy.encryption_keys import Keys, read_server_context, read_site_context
-from medflare.privacy.encryption_message import pack, unpack
-from medflare.privacy.encryption_parameters import SERVER_FILE, SITE_FILE, Parameters, make_contexts
-from medflare.privacy.encryption_schemes import Terms, slots_of
+from medflare.privacy.encryption_message import pack, shuttle, unpack
+from medflare.privacy.encryption_parameters import PRESETS, SERVER_FILE, SITE_FILE, Parameters, make_contexts
+from medflare.privacy.encryption_schemes import NOISE_VARIANCE, CkksSlots, Terms, slots_of
 
 PARAMETERS = {
-    "ckks-8192": Parameters(),
+    "ckks": PRESETS["CKKS"],
     "ckks-4096": Parameters(poly_modulus_degree=4096, coeff_mod_bit_sizes=(48, 48)),
     "ckks-60-bits": Parameters(coeff_mod_bit_sizes=(60, 40, 60)),
-    "bfv-4096": Parameters(scheme="BFV", poly_modulus_degree=4096, coeff_mod_bit_sizes=(48, 48)),
+    "bfv": PRESETS["BFV"],
 }
 TERMS = Terms(bound=1.0, additions=256)
 
@@ -139,6 +140,28 @@ def test_counts_too_large_for_one_number_travel_in_digits(kits: Kits) -> None:
     ]
 
 
+def test_noise_is_as_large_as_is_provided_for(ckks: Kits) -> None:
+    """A slot's deviation is sqrt(N/2 * 10.58), so that MARGIN deviations are what the spacing holds."""
+    slots = CkksSlots(ckks.site, TERMS)
+    sealed = ckks.site.encryptor().encrypt_symmetric(slots.write(np.zeros(slots.width, np.int64)))
+    with shuttle(ckks.site, slots) as carrier:
+        ciphertext = carrier.back(memoryview(carrier.out(sealed)))
+    plain = seal.Plaintext()
+    ckks.site.decryptor().decrypt(ciphertext, plain)
+    noise = np.asarray(seal.CKKSEncoder(ckks.site.seal).decode_double(plain)) * slots.scale
+    assert noise.std() == pytest.approx(np.sqrt(4096 / 2 * NOISE_VARIANCE), rel=0.06)
+    assert np.abs(noise).max() < 6 * noise.std()
+
+
+def test_the_largest_sums_survive_doubles(tmp_path: Path) -> None:
+    """60 bits are more than a double's 53: what its rounding adds stays within what is provided for it."""
+    kits, terms = kits_in(tmp_path, PARAMETERS["ckks-60-bits"]), Terms(additions=1)
+    vector = values(4096).sign()
+    assert torch.equal(decrypt(kits.site, encrypt(kits.site, vector, terms), 4096, terms), vector)
+    flat = torch.ones(4096, dtype=torch.float64)
+    assert torch.equal(decrypt(kits.site, encrypt(kits.site, flat, terms), 4096, terms), flat)
+
+
 # ---- what the server and others learn ----------------------------------------------------------------------
 
 
@@ -163,7 +186,7 @@ def test_length_does_not_depend_on_the_values(kits: Kits) -> None:
 
 def test_a_message_carries_neither_context_nor_key(kits: Kits) -> None:
     message = encrypt(kits.site, values(1), TERMS).numpy().tobytes()
-    assert len(message) < 80_000 < kits.server.path.stat().st_size
+    assert len(message) < 90_000 < kits.server.path.stat().st_size
     key = kits.site.secret_key("test")
     words = key.data()
     for start in range(0, 64, 4):
@@ -303,6 +326,21 @@ def test_a_refused_message_leaves_the_sum_as_it_was(ckks: Kits) -> None:
     assert (found - 2 * vector).abs().max() <= error_bound(ckks.site, TERMS, 2)
 
 
+def test_a_message_is_taken_off_again(ckks: Kits) -> None:
+    adder = Adder(ckks.server, TERMS)
+    first, second = (encrypt(ckks.site, torch.full((5000,), value), TERMS) for value in (0.5, 0.25))
+    adder.add(first)
+    adder.add(second)
+    adder.remove(first)
+    assert adder.added == 1
+    assert decrypt(ckks.site, adder.total(), 5000, TERMS).unique().tolist() == [0.25]
+    adder.remove(second)
+    with pytest.raises(RunError, match="no encrypted message was added"):
+        adder.total()
+    with pytest.raises(UpdateError, match="never added"):
+        adder.remove(second)
+
+
 def test_a_sum_that_claims_too_few_messages_is_refused(ckks: Kits) -> None:
     header, parts = unpack(total(ckks, [torch.ones(4)] * 3))
     with pytest.raises(UpdateError, match="is no sum of updates"):
@@ -334,7 +372,7 @@ def test_terms_are_checked(given: dict[str, float], said: str) -> None:
 
 def test_more_additions_than_the_modulus_holds_are_refused_before_anything_is_sent(kits: Kits) -> None:
     with pytest.raises(ConfigError, match=r"leaves (room for )?\d+ (levels|additions)"):
-        Adder(kits.server, Terms(additions=10**7))
+        Adder(kits.server, Terms(additions=10**8))
 
 
 def test_sums_beyond_62_bits_are_refused(kits: Kits) -> None:

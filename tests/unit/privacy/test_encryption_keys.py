@@ -139,7 +139,7 @@ def test_kits_of_another_provision_are_named_before_round_1(tmp_path: Path) -> N
     with pytest.raises(ConfigError) as caught:
         check_alike(server, {"site-1": new, "site-2": old, "site-3": new, "site-4": odd})
     assert f"'site-2' holds the key {old['key']}, most sites {new['key']}" in str(caught.value)
-    assert "'site-4' has CKKS 8192 [48, 40, 60]" in str(caught.value)
+    assert "'site-4' has CKKS 8192 [56, 40, 60]" in str(caught.value)
     assert "'site-1'" not in str(caught.value)
 
 
