@@ -16,8 +16,8 @@ from medflare.privacy.dealing import SECRETS, share_commitment
 from medflare.privacy.errors import BrokenProtocol
 from medflare.privacy.terms import Terms
 
-MOST_TRIES = 2000
-"""Sets of shares that are tried: all of them up to 13 sites."""
+MOST_TRIES = 500
+"""Sets of shares that are tried: all of them up to 11 sites with the default threshold."""
 
 
 @dataclass(slots=True)

@@ -20,11 +20,6 @@ MESSAGE = b"what is signed"
 
 
 @pytest.fixture(scope="module")
-def project() -> Authority:
-    return Authority()
-
-
-@pytest.fixture(scope="module")
 def reader(project: Authority, tmp_path_factory: pytest.TempPathFactory) -> Identity:
     return Identity.from_kit(site_kit(tmp_path_factory.mktemp("kits"), project, "site-1"), clock)
 
