@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FedProx, SCAFFOLD and DRFA with every method, on real learners with small models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from medflare.aggregation import make_rule
+from medflare.cohort.settings import SiteConfig
+from medflare.cohort.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
+from medflare.learners import LEARNERS, build
+from medflare.learners.base import Learner, RoundPlan, State, Update
+from medflare.learners.loop import federate
+from medflare.learners.terms import TERMS, asked_sums
+
+PART = {"layers": 1, "width": 32, "attention_heads": 2}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "fedmrg": {
+        "model": {
+            "encoder": {"name": "small", "weights": "none", "image_size": 48, "token_grid": 2},
+            "lora": {"rank": 2, "lora_alpha": 8},
+        },
+        "batch": 8,
+        "max_report_tokens": 30,
+    },
+    "fed_medlora": {
+        "lora": {"rank": 2, "lora_alpha": 8, "targets": ["q_proj", "v_proj"], "dropout": 0.1},
+        "optimiser": {"batch": 2, "lr": 2e-3, "accumulate": 2},
+        "max_tokens": 500,
+    },
+    "token_classification": {"optimiser": {"batch": 8, "lr": 1e-3}, "eval_batch": 32},
+    "fedvit_gpt2": {
+        "model": {"encoder": PART | {"image_size": 32}, "decoder": PART | {"positions": 48}},
+        "optimiser": {"lr": 3e-3},
+        "max_report_tokens": 30,
+    },
+}
+Make = Callable[..., Learner]
+
+
+@pytest.fixture(scope="module")
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("notes")
+    for number in (1, 2):
+        write_notes_hospital(NOTE_HOSPITALS[number - 1], folder / f"site-{number}", 12, "jsonl")
+    return folder
+
+
+@pytest.fixture
+def make(notes: Path, small_hospital: Path, tiny_backbone: Path, tiny_encoder: Path) -> Make:
+    """A learner of a method at site-1 or site-2 that has loaded its own initial state."""
+    models = {"fedmrg": tiny_backbone, "fed_medlora": tiny_backbone, "token_classification": tiny_encoder}
+
+    def made(method: str, name: str = "site-1", **settings: Any) -> Learner:
+        of_notes = method in ("fed_medlora", "token_classification")
+        cohort = (
+            {"format": "notes_jsonl", "root": str(notes / name)}
+            if of_notes
+            else {"format": "manifest", "root": str(small_hospital)}
+        )
+        folder = {"folder": str(models[method])} if method in models else {}
+        site = SiteConfig.model_validate(
+            {"name": name, "cohort": cohort, "backbone": folder | {"precision": "fp32"}, "device": "cpu"}
+        )
+        learner = build(method, SETTINGS[method] | settings, site, 0)
+        learner.load_shared(learner.initial_shared())
+        return learner
+
+    return made
+
+
+@pytest.fixture(params=sorted(LEARNERS))
+def method(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def plan(number: int = 0, **hints: Any) -> RoundPlan:
+    place = {"site_index": 0, "sites": 1, "summed": [0]}
+    return RoundPlan(round=number, rounds=3, steps=2, hints=hints | place)
+
+
+def size(state: State) -> float:
+    return float(torch.cat([v.float().flatten() for v in state.values()]).norm())
+
+
+def same(one: Update, two: Update) -> bool:
+    return all(torch.equal(one.delta[name], two.delta[name]) for name in two.delta)
+
+
+def test_every_method_is_here() -> None:
+    assert set(SETTINGS) == set(LEARNERS)
+
+
+def test_without_mu_an_update_is_the_same_to_the_last_bit_and_with_it_not(make: Make, method: str) -> None:
+    plain, none, held = (make(method).fit(plan(**hints)) for hints in ({}, {"fedprox": {"mu": 0.0}}, HELD))
+    assert same(none, plain)
+    assert not same(held, plain)
+    assert held.metrics["drift"] > 0
+    assert (held.sums.keys(), held.factor) == (plain.sums.keys(), 1.0)
+
+
+HELD = {"fedprox": {"mu": 100.0}}
+
+
+@pytest.mark.parametrize("name", sorted(TERMS))
+def test_an_update_holds_the_sums_that_were_declared(make: Make, method: str, name: str) -> None:
+    learner, hints = make(method), make_rule(name, {}).plan_hints()
+    spec = learner.sums_spec(1) | asked_sums(learner, hints)
+    update = learner.fit(plan(**hints))
+    assert {n: (tuple(t.shape), t.dtype) for n, t in update.sums.items()} == spec
+    assert all(torch.isfinite(t).all() for t in update.sums.values())
+    if name == "scaffold":
+        learned = {
+            n.removeprefix("control.") for n, t in update.sums.items() if n.startswith("control.") and t.any()
+        }
+        moved = {n for n, t in update.delta.items() if t.any() and "running" not in n and "tracked" not in n}
+        assert moved == learned
+        assert update.metrics["control_lr"] > 0
+    if name == "drfa":
+        whole = {n.removeprefix("snapshot."): t for n, t in update.sums.items() if n.startswith("snapshot.")}
+        assert all(torch.allclose(whole[n], t.float(), atol=1e-6) for n, t in update.delta.items())
+
+
+def test_control_variates_survive_a_restart_and_change_the_next_round(make: Make, method: str) -> None:
+    hints = {"scaffold": {"control": "gradients"}}
+    learner, again, fresh = make(method), make(method), make(method)
+    first = learner.fit(plan(0, **hints))
+    tensors, values = learner.local_state()
+    again.load_local_state(tensors, values)
+    totals = {n: t for n, t in first.sums.items() if n.startswith("control.")}
+    start = {n: t.clone() for n, t in fresh.initial_shared().items()}
+    second = []
+    for each in (learner, again):
+        each.load_shared(start)
+        shifted = plan(1, **hints)
+        given = RoundPlan(
+            round=1, rounds=3, steps=2, hints=shifted.hints, totals={n: 3 * t for n, t in totals.items()}
+        )
+        second.append(each.fit(given))
+    assert same(*second)
+    assert second[0].metrics["control_shift"] == pytest.approx(2 * size(totals), rel=1e-4)
+    assert all(torch.equal(second[0].sums[n], second[1].sums[n]) for n in second[0].sums)
+
+
+def test_a_probe_is_the_loss_alone_on_so_many_training_examples(make: Make, method: str) -> None:
+    learner = make(method)
+    few = [learner.evaluate("train", plan(r, probe=3)) for r in (0, 0, 1)]
+    assert set(few[0]) == {"loss"}
+    assert few[0] == few[1] != few[2]
+    every = learner.evaluate("train", plan(probe=10**6))["loss"]
+    assert every == pytest.approx(learner.evaluate("train", plan(probe=10**5))["loss"])
+    assert every > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("fedprox", {"mu": 0.01}),
+        ("scaffold", {}),
+        ("drfa", {"m": 2}),
+    ],
+)
+def test_the_loss_of_a_tagger_falls(make: Make, name: str, settings: dict[str, Any]) -> None:
+    learners = {site: make("token_classification", site) for site in ("site-1", "site-2")}
+    start = learners["site-1"].initial_shared()
+
+    def loss(state: State) -> float:
+        found = []
+        for learner in learners.values():
+            learner.load_shared(state)
+            found.append(learner.evaluate("val", plan(loss_only=True))["loss"])
+        return sum(found) / len(found)
+
+    before, rule = loss(start), make_rule(name, settings)
+    end = federate(learners, rule, 4, lambda r: RoundPlan(round=r, rounds=4, steps=6))
+    assert loss(end) < 0.8 * before
