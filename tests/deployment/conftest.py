@@ -43,9 +43,7 @@ def cohorts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def provisioned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Hardened kits of provisioning/project.yml."""
-    kits = deployed.provision(tmp_path_factory.mktemp("federation") / "provisioned")
-    deployed.harden(kits)
-    return kits
+    return deployed.provision(tmp_path_factory.mktemp("federation") / "provisioned")
 
 
 @pytest.fixture(scope="session")
@@ -65,6 +63,15 @@ def federation(provisioned: Path, site_file: Path) -> Iterator[Federation]:
     finally:
         running.stop()
         print("\nseconds:", {name: round(value, 1) for name, value in running.seconds.items()})
+
+
+@pytest.fixture
+def gone_site(federation: Federation) -> Iterator[str]:
+    """A site that a test may kill; it is there again afterwards."""
+    yield "site-3"
+    if "site-3" not in federation.processes:
+        federation.start("site-3")
+    federation.wait_ready(*SITES)
 
 
 @dataclass

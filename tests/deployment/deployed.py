@@ -24,8 +24,7 @@ import yaml
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from medflare.evaluation.run_record import RunRecord, read_record
-from medflare.federation import wire
-from medflare.federation.allow_list import allowed_classes
+from medflare.federation import hardening
 
 REPOSITORY = Path(__file__).parents[2]
 PROJECT = REPOSITORY / "provisioning" / "project.yml"
@@ -35,6 +34,7 @@ TOOLS = (
     *("bash", "basename", "cat", "chmod", "cp", "date", "dirname", "env"),
     *("ln", "mkdir", "nohup", "rm", "sleep", "tail", "touch"),
 )
+LOGS = ("console.log", "error_log.txt", "*-*/error_log.txt", "*-*/worker/worker.log")
 
 
 def bare_path(folder: Path) -> str:
@@ -72,7 +72,7 @@ def wait_until(what: str, found: Callable[[], Any], timeout: float, every: float
 
 
 def provision(folder: Path, project: Path = PROJECT, name: str | None = None) -> Path:
-    """Startup kits of the repository's project on a free port of this machine; returns their folder."""
+    """Hardened startup kits of the project on a free port of this machine; returns their folder."""
     document = yaml.safe_load(project.read_text())
     document["name"] = name or document["name"]
     for participant in document["participants"]:
@@ -81,6 +81,7 @@ def provision(folder: Path, project: Path = PROJECT, name: str | None = None) ->
     folder.mkdir(parents=True)
     (folder / "project.yml").write_text(yaml.safe_dump(document, sort_keys=False))
     run("nvflare", "provision", "-p", str(folder / "project.yml"), "-w", str(folder / "kits"), timeout=120)
+    hardening.harden(folder / "kits")
     return folder / "kits" / document["name"] / "prod_00"
 
 
@@ -94,23 +95,6 @@ def run(
     if check and done.returncode != 0:
         raise AssertionError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done
-
-
-def harden(kits: Path) -> None:
-    """What every kit needs before its first start."""
-    for kit in (kits / name for name in (SERVER, *SITES)):
-        path = kit / "local" / "resources.json"
-        resources = json.loads((kit / "local" / "resources.json.default").read_text())
-        resources["class_allow_list"] = allowed_classes()
-        if kit.name == SERVER:
-            resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kit / "snapshots")
-            resources["servers"][0]["heart_beat_timeout"] = 30
-            for component in resources["components"]:
-                if component["id"] == "job_manager":
-                    component["args"]["uri_root"] = str(kit / "jobs")
-        else:
-            resources["allow_log_streaming"] = False
-        wire.write_json(path, resources)
 
 
 @dataclass
@@ -153,7 +137,7 @@ class Federation:
                 return set(sites) <= {client.name for client in session.get_system_info().client_info}
             return False
 
-        wait_until(f"{', '.join(sites)} at the server\n{self.logs()}", there, timeout, every=0.5)
+        wait_until(f"{', '.join(sites)} at the server", there, timeout, every=0.5)
         self.seconds[f"ready {len(sites)}"] = time.monotonic() - started
 
     def tree(self, name: str) -> list[psutil.Process]:
@@ -196,8 +180,13 @@ class Federation:
         started = time.monotonic()
         with contextlib.suppress(Exception), self.session() as session:
             session.shutdown_system()
-            psutil.wait_procs([psutil.Process(p.pid) for p in self.processes.values()], timeout=20)
+            psutil.wait_procs(trees, timeout=20)
         self.seconds["shutdown"] = time.monotonic() - started
+        self.end(trees)
+
+    def end(self, more: set[psutil.Process] | None = None) -> None:
+        """Ends every process started here, and those in `more`, at once."""
+        trees = {process for name in self.processes for process in self.tree(name)} | (more or set())
         for process in trees:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -250,7 +239,7 @@ class Federation:
                 status = str(session.get_job_meta(job_id)["status"])
                 return status if status.startswith(("FINISHED", "FAILED", "ABANDONED")) else ""
 
-            status: str = wait_until(f"the end of job {job_id}\n{self.logs()}", ended, timeout, every=0.25)
+            status: str = wait_until(f"the end of job {job_id}", ended, timeout, every=0.25)
         self.seconds[f"job {job_id[:8]}"] = time.monotonic() - started
         return status
 
@@ -287,13 +276,18 @@ class Federation:
         def found() -> dict[str, Any] | None:
             return next((e for e in self.progress(job_id) if facts.items() <= e.items()), None)
 
-        event: dict[str, Any] = wait_until(f"event {facts}\n{self.logs()}", found, timeout, every=0.02)
+        event: dict[str, Any] = wait_until(f"event {facts}", found, timeout, every=0.02)
         return event
+
+    def wait_training(self, site: str, job_id: str) -> None:
+        """Waits until the site's worker has tensors to work on, as it has while it trains."""
+        folder = self.run_folder(site, job_id) / "worker"
+        wait_until(f"{site} to train", lambda: any(folder.glob("to-*.safetensors")), 30, every=0.005)
 
     def log(self, name: str) -> str:
         """Everything a participant has said in its own folder."""
         kit = self.kits / name
-        files = [*kit.glob("*.log"), *kit.glob("*.txt"), *kit.glob("*/log*.txt"), *kit.glob("*/worker/*.log")]
+        files = [file for pattern in LOGS for file in kit.glob(pattern)]
         return "\n".join(f"== {path}\n{path.read_text(errors='replace')}" for path in sorted(set(files)))
 
     def logs(self, last: int = 25) -> str:
@@ -301,7 +295,9 @@ class Federation:
         tails = []
         for name in (SERVER, *SITES):
             lines = [
-                line for line in self.log(name).splitlines() if not re.search(r" - (DEBUG|INFO) - ", line)
+                line
+                for line in self.log(name).splitlines()
+                if not re.search(r" - (DEBUG|INFO) - |Late stream error", line)
             ]
             tails.append(f"---- {name}\n" + "\n".join(lines[-last:]))
         return "\n".join(tails)
@@ -319,8 +315,3 @@ class Finished:
     def record(self) -> RunRecord:
         """The run record in the download."""
         return read_record(self.folder)
-
-
-def forget(folder: Path) -> None:
-    """Removes a folder that may hold a federation's files."""
-    shutil.rmtree(folder, ignore_errors=True)

@@ -33,6 +33,8 @@ FED_MEDLORA: dict[str, Any] = {
     "settings.optimiser.batch": 2,
     "settings.eval_limit": 0,
     "settings.max_tokens": 480,
+    "uplink": "float32",
+    "downlink": "float32",
     "final_limit": 1,
     "num_rounds": 2,
     "steps": 2,

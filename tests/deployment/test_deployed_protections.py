@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Masked and encrypted runs over mTLS end as the plain one does, and a site lost on the way is recovered."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import deployed_jobs
+import pytest
+from deployed import SITES, Federation, Finished, wait_until
+
+from medflare.federation import wire
+from medflare.federation.controllers.settings import RoundsSettings
+from medflare.federation.protections import SEAL
+
+pytestmark = pytest.mark.skipif(
+    "protection" not in RoundsSettings.model_fields, reason="the rounds controller knows no protection"
+)
+DECLARED = {"masking": 1e-6, "he": 1e-5}
+"""Largest absolute difference to the plain run's adapter after two rounds."""
+ADAPTER = "result/adapter/adapter_model.safetensors"
+
+
+def furthest(ours: Path, theirs: Path) -> float:
+    """The largest absolute difference of two final adapters."""
+    found, expected = (wire.load_tensors(path)[0] for path in (ours, theirs))
+    assert found.keys() == expected.keys()
+    assert max(float(value.abs().max()) for value in expected.values()) > 1e-3
+    return max(float((found[name] - value).abs().max()) for name, value in expected.items())
+
+
+@pytest.mark.parametrize("protection", ["masking", "he"])
+def test_a_protected_run_equals_the_plain_one(
+    federation: Federation, fed_medlora_run: Finished, tmp_path: Path, protection: str
+) -> None:
+    job = deployed_jobs.tiny_job(tmp_path, "fed_medlora", protection=protection, worker="thread")
+    run = federation.complete(job, tmp_path / "out")
+    assert (run.state, run.record.status) == ("FINISHED:COMPLETED", "completed")
+    holders = [run.folder]
+    if protection == "he":  # the server cannot read the sum: the sites write what it means
+        holders = [federation.run_folder(site, run.job_id) for site in SITES]
+        assert not (run.folder / ADAPTER).exists()
+    for holder in holders:
+        assert furthest(holder / ADAPTER, fed_medlora_run.folder / ADAPTER) < DECLARED[protection]
+    assert [sorted(entry.accepted) for entry in run.record.rounds] == [list(SITES)] * 2
+    assert run.record.protections == [SEAL[protection]]
+    for site in SITES:
+        sent = [line for line in ledger(federation, site, run.job_id) if line["task"] == "fit"]
+        assert [line["protections"] for line in sent] == [[SEAL[protection]]] * 2
+
+
+def ledger(federation: Federation, site: str, job_id: str) -> list[dict[str, object]]:
+    """The lines of a site's ledger so far."""
+    path = federation.run_folder(site, job_id) / "egress.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def test_a_site_that_is_gone_after_it_shared_its_keys_is_recovered(
+    federation: Federation, gone_site: str, tmp_path: Path
+) -> None:
+    changes = {"min_accepted": 2, "steps": 8, "grace": 4, "protection": "masking"}
+    job_id = federation.submit(deployed_jobs.tiny_job(tmp_path, "fed_medlora", **changes))
+
+    def shared() -> bool:
+        sent = ledger(federation, gone_site, job_id)
+        return any((line["task"], line["round"]) == ("shares", 1) for line in sent)
+
+    wait_until("the shares of round 1", shared, 180, every=0.01)
+    federation.wait_training(gone_site, job_id)
+    federation.kill(gone_site)
+    run = federation.finished(job_id, tmp_path / "out")
+    assert run.record.status == "completed"
+    assert sorted(run.record.rounds[1].accepted) == ["site-1", "site-2"]
+    assert set(run.record.rounds[1].absent) == {gone_site}
+    assert (run.folder / ADAPTER).is_file()

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs and people that a federation refuses, each with the reason where somebody looks for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import deployed_jobs
+import pytest
+import yaml
+from deployed import LEAD, Federation, wait_until
+from nvflare.fuel.flare_api.api_spec import AuthorizationError
+
+from medflare.federation import recipes, wire
+
+MEMBER, ORG_ADMIN = "member@hospital-c.org", "orgadmin@hospital-b.org"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    return deployed_jobs.tiny_job(tmp_path, "fed_medlora", worker="thread")
+
+
+def test_a_class_that_is_not_listed_is_refused_at_the_site_and_never_made(
+    federation: Federation, job: Path, tmp_path: Path
+) -> None:
+    content = json.loads((job / recipes.CLIENT).read_text())
+    args = {"args": ["touch", str(tmp_path / "made")]}
+    content["components"].append({"id": "extra", "path": "subprocess.Popen", "args": args})
+    wire.write_json(job / recipes.CLIENT, content)
+    job_id = federation.submit(job)
+    assert federation.wait(job_id) == "FINISHED:EXECUTION_EXCEPTION"
+    assert "ComponentNotAuthorized" in federation.log("site-1")
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_job_that_brings_code_is_deployed_nowhere(federation: Federation, job: Path) -> None:
+    code = job / "app" / "custom" / "borne.py"
+    code.parent.mkdir()
+    code.write_text("print('from a job')\n")
+    job_id = federation.submit(job)
+    assert federation.wait(job_id) == "FINISHED:CAN_NOT_SCHEDULE"
+    with federation.session() as session:
+        assert "BYOC not permitted" in json.dumps(session.get_job_meta(job_id))
+
+
+@pytest.fixture
+def only_fedmrg(federation: Federation) -> Iterator[Path]:
+    """site-2 admits no other job than FedMRG for a while."""
+    path = federation.kits / "site-2" / "local" / "site.yaml"
+    before = path.read_text()
+    path.write_text(yaml.safe_dump({**yaml.safe_load(before), "policy": {"jobs": ["fedmrg*"]}}))
+    yield path
+    path.write_text(before)
+
+
+def test_a_job_that_a_site_does_not_admit_never_starts_and_the_admin_reads_why(
+    federation: Federation, job: Path, only_fedmrg: Path
+) -> None:
+    job_id = federation.submit(job)
+    with federation.session() as session:
+
+        def told() -> str:
+            return " ".join(session.get_job_meta(job_id).get("schedule_history", []))
+
+        why = wait_until("the scheduler's word", told, 60)
+        session.abort_job(job_id)
+    assert "policy.jobs" in why
+    assert "site.yaml" in why
+    assert not federation.run_folder("site-2", job_id).exists()
+
+
+@pytest.mark.parametrize("user", [MEMBER, ORG_ADMIN])
+def test_who_has_no_right_to_submit_is_told(federation: Federation, job: Path, user: str) -> None:
+    with pytest.raises(AuthorizationError, match="submit_job"):
+        federation.submit(job, user)
+
+
+def test_a_lead_aborts_own_jobs_only_and_a_member_none(federation: Federation, job: Path) -> None:
+    job_id = federation.submit(job)
+    for user in (LEAD, MEMBER):
+        with federation.session(user) as session, pytest.raises(AuthorizationError, match="abort_job"):
+            session.abort_job(job_id)
+    with federation.session() as session:
+        session.abort_job(job_id)
+    assert federation.wait(job_id) == "FINISHED:ABORTED"
