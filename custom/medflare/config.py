@@ -54,22 +54,24 @@ def explain(error: ValidationError, kind: type[BaseModel], where: str) -> str:
 
 def _valid_keys(kind: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     """Field names of the settings class that `path` leads to; of `kind` itself where it leads nowhere."""
-    here: Any = kind
+    here: type[BaseModel] = kind
+    choices: list[type[BaseModel]] = []
     for part in path:
-        fields = getattr(here, "model_fields", {})
-        if part in fields:
-            here = _settings_class(fields[part].annotation)
-        if here is None:
-            return list(kind.model_fields)
-    return list(getattr(here, "model_fields", kind.model_fields))
+        if part in here.model_fields:
+            choices = _settings_classes(here.model_fields[str(part)].annotation)
+            if not choices:
+                return list(kind.model_fields)
+            here = choices[0]
+        else:  # the name of one of several kinds, or a place in a list
+            here = next((c for c in choices if part in [f.default for f in c.model_fields.values()]), here)
+    return list(here.model_fields)
 
 
-def _settings_class(annotation: Any) -> Any:
-    """The settings class inside an annotation such as `X | None` or `list[X]`."""
+def _settings_classes(annotation: Any) -> list[type[BaseModel]]:
+    """The settings classes inside an annotation such as `X | None`, `list[X]` or `X | Y`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    found = [_settings_class(arg) for arg in getattr(annotation, "__args__", ())]
-    return next((kind for kind in found if kind is not None), None)
+        return [annotation]
+    return [kind for arg in getattr(annotation, "__args__", ()) for kind in _settings_classes(arg)]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -76,6 +76,7 @@ def method_listing(jobs: Path) -> list[dict[str, Any]]:
                 "summary": facts.summary,
                 "source": asdict(source_of(facts.source)),
                 "metrics": facts.metrics,
+                "adapters": _adapters() if facts.lora else {},
                 "variants": {
                     variant: {"changes": changes, "rules": _fitting(name, variant)}
                     for variant, changes in variants(name).items()
@@ -84,6 +85,24 @@ def method_listing(jobs: Path) -> list[dict[str, Any]]:
             }
         )
     return out
+
+
+def _adapters() -> dict[str, Any]:
+    """Name in `peft.method` -> what learns and travels, where it is from, what it cannot do."""
+    from medflare.aggregation.facts import source_of
+    from medflare.models.peft_methods import METHODS
+
+    return {
+        name: {
+            "summary": row.summary,
+            "source": asdict(source_of(row.source)),
+            "peft": row.configure is not None,
+            "dual": row.several,
+            "quantised": row.quantised,
+            "gradient_checkpointing": row.checkpoints,
+        }
+        for name, row in METHODS.items()
+    }
 
 
 def _fitting(method: str, variant: str) -> list[str]:

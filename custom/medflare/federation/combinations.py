@@ -92,7 +92,8 @@ def _factors(name: str, rule: AggregationRule, method: str, mode: str) -> Iterat
     """LoRA factors that do not travel as the rule, or the sites, need it."""
     if rule.sharing and mode not in rule.sharing:
         wanted = rule.sharing[0]
-        advice = f"Set settings.sharing to '{wanted}' or use" if _can_share(method, wanted) else "Use"
+        can = mode != "none" and _can_share(method, wanted)
+        advice = f"Set settings.sharing to '{wanted}' or use" if can else "Use"
         other = "lora_stack" if mode == "stack" else "weighted_mean"
         yield (
             f"rule '{name}' works on LoRA factors shared as '{wanted}'; with method '{method}' as it is set, "
@@ -123,11 +124,10 @@ def _comparable(name: str, rule: AggregationRule, mode: str, settings: Settings)
             "against a B of its own: honest sites differ too. Use settings.sharing 'factors', or rule "
             "'weighted_mean'."
         )
-    if getattr(settings, "sends_sums", False):
+    for what, instead in getattr(settings, "sends_sums", {}).items():
         yield (
-            f"rule '{name}' withstands hostile updates, but the sums that settings.bank "
-            f"'{getattr(settings, 'bank', '')}' sends beside them are added from every site. "
-            "Use settings.bank 'off' or 'local_queue'."
+            f"rule '{name}' withstands hostile updates, but the sums that {what} sends beside them are added "
+            f"from every site. Use {instead}."
         )
 
 

@@ -69,13 +69,19 @@ class ExtractionSettings(Settings):
         return chosen(self.peft, self.lora)
 
     @property
-    def sends_sums(self) -> bool:
-        """Whether updates carry declared sums: AdaLoRA's importance."""
-        return self.peft.method == "adalora"
+    def peft_method(self) -> str:
+        """The adapter's method, a name in `models.peft_methods.METHODS`."""
+        return self.peft.method
+
+    @property
+    def sends_sums(self) -> dict[str, str]:
+        """Settings by which updates carry declared sums -> what would send none."""
+        adalora = self.peft_method == "adalora"
+        return {"settings.peft.method 'adalora'": "another method"} if adalora else {}
 
     @model_validator(mode="after")
     def _fits_together(self) -> ExtractionSettings:
-        method = self.peft.method
+        method = self.peft_method
         if self.sharing != "factors" and method != "lora":
             raise ValueError(
                 f"sharing '{self.sharing}' is about LoRA's factors, and peft.method '{method}' has none: "

@@ -24,7 +24,8 @@ class MethodFacts:
         summary: what is trained, in one sentence.
         source: paper; section of algorithms.md; resolution ids.
         metrics: numbers that every update holds, by which a rule may weigh it.
-        lora: whether pairs of LoRA factors travel; which of them, the setting `sharing` says if there is one.
+        lora: whether it has adapters, of any method in `models.peft_methods`. Of LoRA, pairs of factors
+            travel; which of them, the setting `sharing` says if there is one.
         scored: whether a site can score its own update on shared validation data.
         judged: whether an update can be scored by others, at the server or at another site, by what
             `evaluate` gives for a plan that asks for the loss alone.
@@ -64,4 +65,5 @@ def resolved(method: str, settings: Mapping[str, Any]) -> Settings:
 
 def sharing(method: str, settings: Settings) -> str:
     """Which LoRA factors travel: `factors`, `freeze_a`, `fedsa`, `stack`; `none` where there are no pairs."""
-    return str(getattr(settings, "sharing", "factors")) if method_facts(method).lora else "none"
+    pairs = method_facts(method).lora and getattr(settings, "peft_method", "lora") == "lora"
+    return str(getattr(settings, "sharing", "factors")) if pairs else "none"

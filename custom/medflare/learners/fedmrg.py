@@ -295,7 +295,7 @@ class FedMRGLearner:
         report["loss" if name == "generic" else f"loss_{name}"] = loss.item()
         if teacher is not None:
             s = self.settings
-            kd = losses.distillation(student, teacher, targets, s.kd_temperature, s.kl_direction)
+            kd = losses.distillation(student, teacher, targets, s.kd_temperature, s.kl_direction, s.kd_cosine)
             loss, report[f"loss_kd_{name}"] = loss + s.lambda_kd * kd, kd.item()
         return loss
 

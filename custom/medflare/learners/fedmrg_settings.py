@@ -12,6 +12,7 @@ from medflare.config import Settings
 from medflare.learners.facts import MethodFacts
 from medflare.learners.memory_bank import BankMode
 from medflare.learners.presets import resolve_settings
+from medflare.models.peft_methods import METHODS
 from medflare.models.report_generator import DecodingSettings, ModelSettings
 
 
@@ -57,6 +58,7 @@ class FedMRGSettings(Settings):
     distil_to_specialised: bool = True
     lambda_kd: float = Field(0.1, ge=0)
     kd_temperature: float = Field(2.0, gt=0)
+    kd_cosine: float = Field(1.0, ge=0, description="weight of 1 − cos of hidden states in L_kd")
     kl_direction: Literal["teacher_student", "student_teacher"] = Field(
         "teacher_student", description="MRG-9"
     )
@@ -77,15 +79,35 @@ class FedMRGSettings(Settings):
         return self.contrastive and self.encoder_lr_scale > 0
 
     @property
-    def sends_sums(self) -> bool:
-        """Whether updates carry declared sums: those of the memory bank."""
-        return self.bank in ("prototypes", "raw")
+    def peft_method(self) -> str:
+        """The adapters' method, a name in `models.peft_methods.METHODS`."""
+        return self.model.peft.method
+
+    @property
+    def sends_sums(self) -> dict[str, str]:
+        """Settings by which updates carry declared sums -> what would send none."""
+        found = {}
+        if self.bank in ("prototypes", "raw"):
+            found[f"settings.bank '{self.bank}'"] = "settings.bank 'off' or 'local_queue'"
+        if self.peft_method == "adalora":
+            found["settings.model.peft.method 'adalora'"] = "another method"
+        return found
 
     @model_validator(mode="after")
     def _prompts_need_the_head(self) -> FedMRGSettings:
         if self.model.prompts and not self.classification:
             raise ValueError(
                 "model.prompts needs classification: an untrained head would prompt at test time"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _two_adapters_at_once(self) -> FedMRGSettings:
+        if self.dual and not METHODS[self.peft_method].several:
+            usable = " or ".join(f"'{name}'" for name, row in METHODS.items() if row.several)
+            raise ValueError(
+                f"dual needs two adapters at once, and model.peft.method '{self.peft_method}' can have one: "
+                f"set dual to false, or use method {usable}"
             )
         return self
 
@@ -96,17 +118,44 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """What `preset` changes before a job's own settings apply (algorithms.md 1.8)."""
 
+_PLAIN: dict[str, Any] = {"dual": False, "contrastive": False, "classification": False}
+
+
+def _baseline(method: str) -> dict[str, Any]:
+    """Fed-LoRA with another parameter-efficient method in its place (7.10 to 7.14)."""
+    return {**_PLAIN, "model": {"prompts": False, "peft": {"method": method}}}
+
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "fedmrg": {},
-    "fed_lora": {"dual": False, "contrastive": False, "classification": False, "model": {"prompts": False}},
+    "fed_lora": {**_PLAIN, "model": {"prompts": False}},
     "without_specialised": {"dual": False},
     "without_contrastive": {"contrastive": False},
     "without_prompts": {"classification": False, "model": {"prompts": False}},
     "without_g2l": {"distil_to_specialised": False},
     "without_l2g": {"distil_to_generic": False},
+    "fed_para": _baseline("fedpara"),
+    "fed_adalora": _baseline("adalora"),
+    "fed_vera": _baseline("vera"),
+    "fed_prefix": _baseline("prefix"),
+    "fed_prompt": _baseline("prompt"),
+    "fed_p_tuning": _baseline("p_tuning"),
+    "fed_dat": {
+        **_baseline("bottleneck"),
+        "dual": True,
+        "combine": "mean",
+        "gamma_mix": 0.0,
+        "lambda_kd": 1.0,
+        "kd_temperature": 3.0,
+        "kd_cosine": 0.0,
+        "kl_direction": "teacher_student",
+        "reuse_teacher": True,
+        "encoder_update": "first",
+    },
 }
-"""Table IV's ablations and Fed-LoRA (7.7). `without_prompts` drops the diagnosis branch as a whole, since
-nothing else reads it."""
+"""Table IV's ablations, Fed-LoRA (7.7), and the other adapters of the paper's tables (7.9 to 7.14).
+`without_prompts` drops the diagnosis branch as a whole, since nothing else reads it. `fed_dat` is FedDAT with
+rule weighted_mean, weighting uniform; its halves of (L + KL) / 2 are left out: AdamW sees no scale."""
 
 FACTS = MethodFacts(
     summary="FedMRG: radiographs to reports; a shared encoder and adapter, and an adapter that stays.",

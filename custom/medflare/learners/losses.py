@@ -57,8 +57,11 @@ def distillation(
     targets: Tensor,
     temperature: float = 2.0,
     kl_direction: Literal["teacher_student", "student_teacher"] = "teacher_student",
+    cosine_weight: float = 1.0,
 ) -> Tensor:
     """L_kd per report token: 1 − cos of hidden states + T² KL of softened distributions.
+
+    cosine_weight: of the first term, which FedDAT does not have (7.9).
 
     The teacher is detached (MRG-10); KL(teacher‖student) unless turned around (MRG-9); averaged over report
     tokens, not over the batch alone (MRG-11).
@@ -69,7 +72,7 @@ def distillation(
     given, other = (log_t, log_s) if kl_direction == "teacher_student" else (log_s, log_t)
     divergence = (given.exp() * (given - other)).sum(-1).mean()
     cosine = F.cosine_similarity(student.hidden[kept], teacher.hidden[kept].detach(), dim=-1).mean()
-    return (1 - cosine) + temperature**2 * divergence
+    return cosine_weight * (1 - cosine) + temperature**2 * divergence
 
 
 def pad(token_rows: list[list[int]]) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ from medflare.evaluation.run_record import EvaluationRecord
 from medflare.learners import losses
 from medflare.learners.base import RoundPlan
 from medflare.learners.order import drawn
-from medflare.models.adapters import GENERIC, SPECIALISED, weighted_sum
+from medflare.models.adapters import GENERIC, SPECIALISED
 from medflare.models.backbone import device_of
 from medflare.models.report_generator import DecodingSettings, ReportGenerator
 from medflare.models.result import Drafter, load_generator
@@ -252,17 +252,9 @@ def score_result(
 
 
 def write_personalised(learner: Personalised, folder: Path) -> None:
-    """γ ΔW_g + (1−γ) ΔW_s as one PEFT folder of twice the rank, which any PEFT user can open (MRG-8)."""
-    adapters = learner.model.adapters
-    scale = adapters.settings.lora_alpha / adapters.settings.rank
-    state, rank = weighted_sum(
-        [adapters.state(GENERIC), adapters.state(SPECIALISED)], list(learner.mix()), scale
-    )
-    config = adapters.config_dict() | {
-        "r": rank,
-        "lora_alpha": scale * rank,
-        "base_model_name_or_path": learner.model.backbone.name,
-    }
+    """γ ΔW_g + (1−γ) ΔW_s as one folder of twice the rank; of LoRA, any PEFT user can open it (MRG-8)."""
+    state, config = learner.model.adapters.mixture((GENERIC, SPECIALISED), learner.mix())
+    config |= {"base_model_name_or_path": learner.model.backbone.name}
     folder.mkdir(parents=True, exist_ok=True)
     save_file(
         {name: value.contiguous() for name, value in state.items()}, folder / "adapter_model.safetensors"

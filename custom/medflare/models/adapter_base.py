@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -65,6 +65,12 @@ class AdapterSet(ABC):
     def exported(self, name: str) -> dict[str, Tensor]:
         """What the file of one adapter holds."""
         return self.state(name)
+
+    def mixture(
+        self, names: Sequence[str], weights: Sequence[float]
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """One adapter that computes Σ w_i times what the named ones compute, and its configuration."""
+        raise NotImplementedError(f"adapters of method '{self.settings.method}' do not mix.")
 
     def restore(self, name: str, tensors: dict[str, Tensor]) -> None:
         """Takes what the file of an adapter holds."""

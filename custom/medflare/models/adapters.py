@@ -118,6 +118,15 @@ class Adapters(AdapterSet):
             for key, parameter in here.items():
                 parameter.copy_(state[key])
 
+    def mixture(
+        self, names: Sequence[str], weights: Sequence[float]
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Of LoRA: the pairs side by side, ranks added up."""
+        assert isinstance(self.settings, LoraSettings)
+        scale = self.settings.lora_alpha / self.settings.rank
+        state, rank = weighted_sum([self.state(name) for name in names], list(weights), scale)
+        return state, self.config_dict() | {"r": rank, "lora_alpha": scale * rank}
+
     def untravelled(self) -> dict[str, Any]:
         """VeRA's A and B: the seed they are made from, and a checksum that sites compare before round 1."""
         if not isinstance(self.settings, VeraSettings):

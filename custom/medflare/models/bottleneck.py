@@ -7,7 +7,7 @@ FedDAT's adapters, reduction 16 (algorithms.md 7.9). PEFT 0.21 has no such metho
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -100,6 +100,12 @@ class BottleneckAdapters(AdapterSet):
 
     def config_dict(self) -> dict[str, Any]:
         return {"peft_type": TYPE, "reduction": self.settings.reduction, "width": self.width}
+
+    def mixture(
+        self, names: Sequence[str], weights: Sequence[float]
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        state = merged([self.state(name) for name in names], list(weights))
+        return state, self.config_dict() | {"width": self.width * len(names)}
 
 
 def merged(states: list[dict[str, Tensor]], weights: list[float]) -> dict[str, Tensor]:

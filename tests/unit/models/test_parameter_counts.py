@@ -3,12 +3,15 @@
 
 import pytest
 import torch
+from pydantic import TypeAdapter
 from torch import nn
 
 from medflare.learners.extraction import PAPER
 from medflare.learners.extraction_settings import ExtractionSettings
 from medflare.models.adapters import GENERIC, Adapters, LoraSettings
+from medflare.models.attach import attach
 from medflare.models.encoders import EncoderSettings, VisualEncoder
+from medflare.models.peft_methods import PeftChoice, chosen
 
 
 def llama2_7b() -> object:
@@ -77,3 +80,29 @@ def test_ml_7_and_ml_8_a_share_of_99_478_per_cent_stays_and_160_mib_travel() -> 
     assert PAPER["adapter"] == PAPER["total"] == 41_943_040
     assert f"{1 - 41_943_040 / 8_030_261_248:.3%}" == "99.478%"
     assert PAPER["bytes_fp32_per_direction"] == 4 * 41_943_040 == 160 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("block", "adapter", "reported"),
+    [
+        ({"method": "adalora"}, 6_292_224, "57.19"),
+        ({"method": "fedpara"}, 25_165_824, "76.06"),
+        ({"method": "fedpara", "rank": 16, "targets": ["q_proj", "k_proj", "v_proj"]}, 25_165_824, "76.06"),
+        ({"method": "vera"}, 278_528, "51.17"),
+        ({"method": "prefix"}, 52_428_800, "103.32"),
+        ({"method": "prompt"}, 819_200, "51.71"),
+        ({"method": "p_tuning"}, 51_163_136, "102.06"),
+        ({"method": "bottleneck"}, 67_248_128, "118.14"),
+    ],
+    ids=str,
+)
+def test_with_trunk_and_projection_every_method_sends_what_9_1_reports(
+    block: dict[str, object], adapter: int, reported: str
+) -> None:
+    """algorithms.md 7.10 to 7.14, MRG-19; FedDAT's 88 M could not be reconstructed, ours is as built."""
+    peft = TypeAdapter(PeftChoice).validate_python(block)
+    with torch.device("meta"):
+        adapters = attach(llama2_7b(), chosen(peft, LoraSettings()), (GENERIC,), 0)
+    found = sum(p.numel() for p in adapters.parameters(GENERIC))
+    assert found == adapter
+    assert f"{(found + 42_500_160 + 8_392_704) / 1e6:.2f}" == reported
