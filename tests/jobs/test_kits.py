@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -45,18 +44,18 @@ def hardened(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workspace
 
 
-@pytest.fixture()
-def kits(hardened: Path, tmp_path: Path) -> Iterator[Path]:
+@pytest.fixture
+def kits(hardened: Path, tmp_path: Path) -> Path:
     """A copy of the hardened kits that a test may spoil."""
     shutil.copytree(hardened, tmp_path / "kits")
-    yield tmp_path / "kits" / "medflare" / "prod_00"
+    return tmp_path / "kits" / "medflare" / "prod_00"
 
 
 def found(findings: list[Finding]) -> dict[str, str]:
     return {f"{item.path.parent.name}/{item.path.name}": item.found for item in findings}
 
 
-# ---- hardening -----------------------------------------------------------------------------------------------
+# ---- hardening ---------------------------------------------------------------------------------------------
 
 
 def test_every_kit_of_flare_needs_hardening_and_a_hardened_one_does_not(plain: Path, hardened: Path) -> None:
@@ -76,7 +75,9 @@ def test_a_job_may_name_our_components_and_nothing_else(hardened: Path, name: st
 
 def test_the_list_holds_classes_and_no_prefix() -> None:
     assert set(kit_classes()) == set(allowed_classes()) - set(DEFAULT_CLASS_ALLOW_LIST)
-    assert not [entry for entry in kit_classes() if entry.endswith(".") or not entry.split(".")[-1][0].isupper()]
+    assert not [
+        entry for entry in kit_classes() if entry.endswith(".") or not entry.split(".")[-1][0].isupper()
+    ]
 
 
 @pytest.mark.parametrize("name", GUARDED)
@@ -170,7 +171,7 @@ def test_every_setting_of_a_template_is_explained() -> None:
             assert [key for key in keys if f"`{key}`" not in explained] == []
 
 
-# ---- check ---------------------------------------------------------------------------------------------------
+# ---- check -------------------------------------------------------------------------------------------------
 
 
 def test_check_says_what_is_not_hardened_and_ends_with_1(plain: Path, hardened: Path) -> None:

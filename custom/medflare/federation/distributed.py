@@ -100,4 +100,5 @@ def _nvflare(*arguments: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
     if done.returncode:
         said = (done.stderr + done.stdout).strip()
-        raise RunError(f"nvflare {' '.join(arguments[:2])} ended with {done.returncode}: {said}")
+        verb = " ".join(arguments[:2]) if arguments[0] == "cert" else arguments[0]
+        raise RunError(f"nvflare {verb} ended with {done.returncode}: {said}")
