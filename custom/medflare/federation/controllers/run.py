@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every federated run has in common: FLARE's side of it, exchanges with the sites, quorum, a good end.
+
+A controller of rounds says in `run_rounds` what happens; whatever it raises ends the run with its reason in
+the record and the last good state on disk.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from medflare.config import parse
+from medflare.errors import MedflareError, RunError
+from medflare.federation import wire
+from medflare.federation.aggregator import ValidatingAggregator
+from medflare.federation.controllers.bookkeeping import RunBook
+from medflare.federation.controllers.exchange import Exchange, Limits, OnReply, OnSettled, Outcome
+from medflare.federation.controllers.keeping import Keeper
+from medflare.federation.controllers.settings import RoundsSettings
+from medflare.federation.engine import Client, Controller, FLContext, Shareable, Signal
+from medflare.federation.messages import FIT, Reply, Request
+from medflare.federation.protections import SEAL
+from medflare.federation.protections.base import Talk
+from medflare.federation.protections.sides import server_side
+from medflare.federation.roster import Roster, words
+from medflare.learners.base import RoundPlan, State
+
+
+class StoppedError(Exception):
+    """The job was aborted from outside."""
+
+
+class RunController(Controller):
+    """One run over the sites of a job; `run_rounds` is what a subclass adds."""
+
+    def __init__(self, **args: Any) -> None:
+        super().__init__(task_check_period=0.05)
+        self.args = parse(RoundsSettings, args, "config_fed_server.json, controller args")
+
+    # ---- FLARE's side ------------------------------------------------------------------------------------
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """Finds the other components and opens the run's folder."""
+        engine, args = fl_ctx.get_engine(), self.args
+        self.aggregator: ValidatingAggregator = engine.get_component(args.aggregator_id)
+        self.progress = engine.get_component(args.progress_id)
+        self.folder = Path(engine.get_workspace().get_run_dir(fl_ctx.get_job_id()))
+        self.run_id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex[:8]}"
+        self.progress.open(self.folder)
+        configuration = {"controller": args.model_dump(mode="json")}
+        self.book = RunBook(self.folder / "run.json", args.job, self.run_id, args.seed, configuration)
+        self.keeper = Keeper(self.folder, engine.get_component(args.persistor_id), self.book, args)
+        self.roster = Roster(
+            args.sites or [client.name for client in engine.get_clients()], args.bench_rounds
+        )
+        self.book.write()
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing is left to stop: the record is closed in `control_flow`."""
+
+    def process_result_of_unknown_task(
+        self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
+    ) -> None:
+        """A reply that came after its exchange was closed is refused and named."""
+        self.progress.event("late reply refused", site=client.name, task=task_name)
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        self.fl_ctx, self.abort = fl_ctx, abort_signal
+        self.most: int | None = None
+        self.untested = ""
+        try:
+            self._protect()
+            self.run_rounds()
+            self.keeper.export_final(self.roster)
+            self.book.close("completed", f"no final test at {self.untested}" if self.untested else "")
+            self.progress.event("completed", rounds=len(self.book.record.rounds))
+        except StoppedError:
+            self._fail("stopped", "the job was aborted.")
+        except MedflareError as error:
+            self._fail("failed", str(error))
+        except Exception as error:
+            self.logger.exception("the rounds controller failed")
+            self._fail("failed", f"{type(error).__name__}: {error}")
+        finally:
+            self.release()
+            self.progress.close()
+
+    @abstractmethod
+    def run_rounds(self) -> None:
+        """The run, from preparation to the final tests."""
+
+    def release(self) -> None:
+        """Gives back what a subclass holds beyond the run."""
+
+    def _fail(self, status: Any, reason: str) -> None:
+        """Writes the record and the last good state, then tells FLARE."""
+        for entry in self.book.record.rounds[-1:]:
+            unsettled = set(self.roster.sites) - set(entry.accepted) - set(entry.absent)
+            entry.absent |= dict.fromkeys(sorted(unsettled), "the run ended before its update was judged")
+        try:
+            self.keeper.export_final(self.roster)
+        except Exception:
+            self.logger.exception("the last good state could not be written as an adapter")
+        self.book.close(status, reason)
+        self.progress.event(status, reason=reason)
+        self.system_panic(reason, self.fl_ctx)
+
+    def _protect(self) -> None:
+        """Makes the server's side of the job's protection."""
+        kind, workspace = self.args.protection, self.fl_ctx.get_engine().get_workspace()
+        self.protection = server_side(kind, self.args.protection_settings, workspace)
+        self.aggregator.protection = self.protection
+        self.keeper.readable = self.protection.readable
+        self.book.record.protections = [SEAL[kind]] if self.protection.sealed else []
+
+    # ---- talking to sites --------------------------------------------------------------------------------
+
+    def talk(self, plan: RoundPlan) -> Talk:
+        """How the protection speaks to sites in this round."""
+
+        def talk(
+            task: str, sites: Sequence[str], options: Mapping[str, Any], take: OnReply, quorum: int
+        ) -> Outcome:
+            outcome = self.ask(task, take, list(sites), plan, options=dict(options), quorum=quorum)
+            for site, reason in outcome.absent.items():
+                self.progress.event("lost in the secure sum", round=plan.round, site=site, reason=reason)
+            return outcome
+
+        return talk
+
+    def ask(
+        self,
+        task: str,
+        on_reply: OnReply,
+        sites: list[str] | None = None,
+        plan: RoundPlan | None = None,
+        tensors: State | None = None,
+        options: dict[str, Any] | None = None,
+        quorum: int | None = None,
+    ) -> Outcome:
+        """One exchange with the sites; StoppedError if the job was aborted meanwhile."""
+        args = self.args
+        request = Request(
+            task=task,
+            run_id=self.run_id,
+            round=plan.round if plan else -1,
+            roster=self.roster.sites,
+            deadline=args.deadline,
+            uplink=args.uplink,
+            downlink=args.downlink,
+            protection=args.protection,
+            seed=args.seed,
+            plan=wire.plan_to_json(plan) if plan else {},
+            options=options or {},
+            tensors=tensors or {},
+        )
+        limits = Limits(
+            quorum=self.quorum() if quorum is None else quorum,
+            deadline=args.deadline,
+            margin=args.margin,
+            grace=args.grace,
+        )
+        settled: OnSettled = self.aggregator.settle if task == FIT else _nothing
+        exchange = Exchange(request, on_reply, settled)
+        sites = self.roster.sites if sites is None else sites
+        outcome = exchange.run(self, sites, limits, self.fl_ctx, self.abort)
+        if outcome.aborted:
+            raise StoppedError
+        return outcome
+
+    def quorum(self) -> int:
+        """Accepted replies that are enough; all of them where the rule drew fewer."""
+        enough = len(self.roster.sites) if self.args.min_accepted is None else self.args.min_accepted
+        return enough if self.most is None else min(enough, self.most)
+
+    def require(self, outcome: Outcome, what: str) -> None:
+        """RunError that names every missing site unless the quorum was met."""
+        need, got = self.quorum(), len(outcome.facts)
+        if got < need and self.abort.triggered:
+            raise StoppedError  # sites that were told first have already answered
+        if got < need:
+            resting = self.roster.resting(len(self.book.record.rounds) - 1)
+            reasons = words({**resting, **outcome.absent}, self.roster.sites)
+            raise RunError(f"{what}: {got} accepted, {need} needed. {reasons}")
+
+
+def any_reply(site: str, reply: Reply) -> str | None:
+    """Accepts whatever came back without a failure."""
+    return None
+
+
+def _nothing(site: str) -> dict[str, str]:
+    """Nothing waits for this exchange's sites."""
+    return {}
