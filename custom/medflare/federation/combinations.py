@@ -140,7 +140,8 @@ def _weighed(name: str, rule: AggregationRule, method: str, mode: str) -> Iterat
                 f"rule '{name}' weighs updates by their metric '{metric}', which updates of method "
                 f"'{method}' do not hold (they hold {', '.join(facts.metrics)}). Use rule 'weighted_mean'."
             )
-    if (rule.scored_by and not facts.judged) or (rule.factor_clip and not facts.scored):
+    weighs_itself = rule.factor_clip and not rule.draws
+    if (rule.scored_by and not facts.judged) or (weighs_itself and not facts.scored):
         yield (
             f"rule '{name}' weighs updates by their loss on shared validation data, which method '{method}' "
             "does not compute. Use rule 'weighted_mean'."

@@ -24,6 +24,22 @@ TITLES: dict[Protection, str] = {
     "he": "Under homomorphic encryption",
 }
 
+ASKED = """\
+`fedprox`, `scaffold` and `drfa` (`algorithms.md` 7.2, 7.3, 7.6) act on every optimiser step of a site, with
+any method:
+
+* after the method clips its gradients, and on shared parameters that learn. Clipping bounds what the data
+  say; μ means the same whatever they say, and the corrections of all sites still add up to nothing;
+* `fedprox`: μ(θ − θ_r) joins the gradient. `--set rule=fedprox --set rule_settings.mu=0.1`; try 0.001,
+  0.01, 0.1, 1;
+* `scaffold`: g − c_k + c. c_k stays in the site's local state, Δc_k travels as a declared sum, c comes
+  back, both in fp32: twice the bytes of fp32 updates, three times those of bf16. `control: option_2` is the
+  paper's estimate, which supposes SGD; under AdamW its steps say nothing of the gradients' size, so the
+  default averages the gradients. The mean actual learning rate is the metric `control_lr`;
+* `drfa`: the sites drawn by λ train, their mean is uniform, and m sites measure the mean of all snapshots
+  on one batch of training examples. λ, draws and losses stand in `run.json`; the losses are told in the
+  clear, under masking too."""
+
 
 def page() -> str:
     """The whole document."""
@@ -45,6 +61,8 @@ def page() -> str:
         _table(("rule", "needs", "streams", "what it does", "source"), map(_rule_row, _rules())),
         "### Settings of the rules",
         _table(("rule", "setting", "default", "allowed", "meaning"), _setting_rows()),
+        "### Rules that ask something of the sites",
+        ASKED,
         "## Methods",
         _table(("method", "reads", "what it does", "source", "variants"), map(_method_row, sorted(LEARNERS))),
         "## What goes together",
