@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from medflare.cohort.policy_settings import PolicyConfig
-from medflare.federation import executor, site_policy, wire
+from medflare.federation import executor, wire
 from medflare.federation.declared import SECURE_SUM_BYTES
 from medflare.federation.egress import MAX_METRICS, Egress
 from medflare.federation.failures import Code, EgressError, Failure, failure_of
@@ -343,9 +343,8 @@ def test_a_site_whose_policy_a_run_does_not_meet_is_absent_with_the_rule_as_the_
 ) -> None:
     rules = {"site-2": PolicyConfig(most_rounds=1)}
     monkeypatch.setattr(
-        site_policy, "policy_of", lambda opening: Policy(rules=rules.get(opening.site, PolicyConfig()))
+        executor, "policy_of", lambda opening, _: Policy(rules=rules.get(opening.site, PolicyConfig()))
     )
-    monkeypatch.setattr(executor, "policy_of", site_policy.policy_of)
     run = federation(controller={"num_rounds": 2, "min_accepted": 2})
     record = run.run()
     assert record.status == "completed", record.reason

@@ -21,7 +21,11 @@ from nvflare.private.event import fire_event
 from nvflare.private.fed.client.admin import FedAdminAgent, RequestProcessor
 from nvflare.private.fed.utils.fed_utils import set_message_security_data
 
-from medflare.federation.site_policy import SitePolicy
+from medflare.cohort.policy_settings import PolicyConfig
+from medflare.federation.failures import SiteSettingsError
+from medflare.federation.site_policy import SitePolicy, policy_of
+from medflare.federation.worker_session import Opening
+from medflare.privacy.policy import Policy
 
 META = {
     "name": "fedmrg",
@@ -168,3 +172,34 @@ def test_a_job_without_a_name_or_submitter_is_not_taken_for_an_admitted_one(tmp_
     reason = site.ask(*DEPLOY, {"job_id": "0b1c"})
     assert "policy.jobs: job ''" in reason
     assert "policy.submitters: submitter ''" in reason
+
+
+def opening(file: Path) -> Opening:
+    return Opening(
+        method="fedmrg",
+        settings={},
+        seed=0,
+        site="site-1",
+        site_file=str(file),
+        state_folder="",
+        cache_folder="",
+        run_id="run",
+    )
+
+
+def test_a_running_job_meets_the_rules_as_they_are_now(tmp_path: Path) -> None:
+    site, file = Site(tmp_path, {"min_sites": 3}), tmp_path / "local/site.yaml"
+    first = policy_of(opening(file), Policy())
+    assert (first.rules, first.file) == (PolicyConfig(min_sites=3), file)
+    site.write({"min_sites": 5})
+    second = policy_of(opening(file), first)
+    assert second.rules.min_sites == 5
+    file.unlink()
+    assert policy_of(opening(file), second) is second, "rules do not go away with their file"
+    file.write_text("cohort: {format: manifest, root: .}\npolicy: {min_site: 5}\n")
+    with pytest.raises(SiteSettingsError, match="Did you mean 'min_sites'"):
+        policy_of(opening(file), second)
+
+
+def test_a_site_without_the_file_has_set_no_rules(tmp_path: Path) -> None:
+    assert policy_of(opening(tmp_path / "site.yaml"), Policy()).rules == PolicyConfig()

@@ -165,7 +165,7 @@ class LearnerExecutor(Executor):
         """The site's door for this request, with the rules in force at this moment."""
         egress = self._door(fl_ctx)
         egress.uplink = request.uplink
-        egress.policy = policy_of(self._opening(request, fl_ctx))
+        egress.policy = policy_of(self._opening(request, fl_ctx), egress.policy)
         return egress
 
     def _door(self, fl_ctx: FLContext) -> Egress:

@@ -76,8 +76,14 @@ class SitePolicy(FLComponent):
             self._ledger.blocked(command, -1, rules, str(error), error.file)
 
 
-def policy_of(opening: Opening) -> Policy:
-    """The rules in force for a running job, read anew each time: a hospital may change its mind."""
+def policy_of(opening: Opening, before: Policy) -> Policy:
+    """The rules in force for a running job, read anew each time: a hospital may change its mind.
+
+    A site without the file has set no rules, and its learner says what is missing; if the file goes away
+    during a run, the rules of `before` stay.
+    """
+    if opening.site_file and not Path(opening.site_file).exists():
+        return before
     site = worker_session.load_site_settings(opening)
     rules = getattr(site, "policy", PolicyConfig())
     return Policy(rules=rules, file=Path(opening.site_file or SITE_FILE))
