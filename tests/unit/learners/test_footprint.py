@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The estimate of memory agrees with learners that are really built, and grows with what makes it grow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from medflare.cohort.settings import SiteConfig
+from medflare.learners import build
+from medflare.learners.footprint import Footprint, footprint
+from medflare.learners.footprint_steps import STEPS
+from medflare.models.backbone import load_backbone
+
+SITE = SiteConfig.model_validate(
+    {
+        "cohort": {"format": "manifest", "root": "."},
+        "device": "cpu",
+        "backbone": {"precision": "fp32"},
+    }
+)
+LORA = {"lora": {"rank": 4, "lora_alpha": 8, "targets": ["q_proj", "v_proj"]}}
+
+
+def estimate(method: str, **settings: Any) -> Footprint:
+    found = footprint(method, settings, SITE)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("method", sorted(STEPS))
+def test_every_method_has_an_estimate_in_all_its_parts(method: str) -> None:
+    found = estimate(method)
+    assert found.learning == 2 * found.exchange > 0
+    assert found.activations > 0
+    assert (found.frozen > 0) == (method in ("fedmrg", "fed_medlora"))
+    parts = found.frozen + found.learning + found.exchange + found.activations + found.runtime
+    assert found.total == parts
+
+
+@pytest.mark.parametrize("dual", [True, False])
+def test_learning_weights_of_fedmrg_are_those_that_the_learner_trains(
+    small_hospital: Path, dual: bool
+) -> None:
+    settings = {"model": LORA, "dual": dual, "distil_to_generic": dual, "distil_to_specialised": dual}
+    site = SITE.model_copy(update={"cohort": (SITE.cohort[0].model_copy(update={"root": small_hospital}),)})
+    learner: Any = build("fedmrg", settings, site, 0)
+    shared = sum(v.numel() for v in learner.initial_shared().values())
+    private = sum(p.numel() for p in learner.model.adapters.parameters("specialised")) if dual else 0
+    prompts = learner.model.prompts.numel()
+    assert estimate("fedmrg", **settings).learning == 16 * (shared + private - prompts)
+
+
+def test_frozen_weights_are_those_of_the_backbone() -> None:
+    frozen = sum(p.numel() for p in load_backbone(None, "fp32", embedded="notes_decoder").model.parameters())
+    assert estimate("fed_medlora", **LORA).frozen == 4 * frozen
+
+
+@pytest.mark.parametrize(
+    ("small", "large"),
+    [
+        ({"optimiser": {"batch": 2}}, {"optimiser": {"batch": 8}}),
+        ({"max_tokens": 128}, {"max_tokens": 512}),
+        ({"optimiser": {"gradient_checkpointing": True}}, {"optimiser": {"gradient_checkpointing": False}}),
+    ],
+)
+def test_activations_grow_with_the_batch_and_the_text_and_shrink_with_checkpointing(
+    small: dict[str, Any], large: dict[str, Any]
+) -> None:
+    assert 1.5 * estimate("fed_medlora", **small).activations < estimate("fed_medlora", **large).activations
+
+
+def test_no_weight_is_loaded_and_no_memory_taken_for_a_model_of_seven_billion(tmp_path: Path) -> None:
+    from transformers import LlamaConfig
+
+    config = LlamaConfig(
+        hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, intermediate_size=11008
+    )
+    config.save_pretrained(tmp_path)
+    backbone = SITE.backbone.model_copy(update={"folder": tmp_path, "precision": "bf16"})
+    found = footprint("fed_medlora", {}, SITE.model_copy(update={"backbone": backbone}))
+    assert found is not None
+    assert found.frozen == 2 * 6_738_415_616
+    assert 30e9 < found.total < 120e9
+
+
+def test_virtual_tokens_have_no_estimate() -> None:
+    assert footprint("fed_medlora", {"peft": {"method": "prompt", "tokens": 8}}, SITE) is None
