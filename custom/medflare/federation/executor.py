@@ -186,7 +186,7 @@ class LearnerExecutor(Executor):
             "protections": [SEAL[request.protection]] if request.protection in SEAL else [],
             "sites": len(request.roster),
             "rounds": request.plan.get("rounds"),
-            "limit": min((limit for limit in limits if limit is not None), default=None),
+            "limit": min((limit for limit in limits if limit), default=None),  # 0 evaluates nothing
         }
 
     def _log_trace(self, error: Exception, fl_ctx: FLContext) -> None:
