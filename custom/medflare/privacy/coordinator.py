@@ -42,7 +42,7 @@ class Coordinator:
         self._adverts: dict[str, Message] = {}
         self._peers: dict[str, peers.Peer] = {}
         self._shares: dict[str, Message] = {}
-        self._total = masked.empty(terms)
+        self._total: Masked | None = None
         self._survivors: set[str] = set()
         self._confirmations: dict[str, Message] = {}
         self._reveals: dict[str, dict[str, dict[str, bytes]]] = {}
@@ -84,6 +84,8 @@ class Coordinator:
             raise UpdateError(f"masked update: '{site}' {problem}.")
         if update.terms != self.terms.digest:
             raise UpdateError(f"masked update of '{site}' belongs to another round, run or set of sites.")
+        if self._total is None:
+            self._total = masked.empty(self.terms)
         for name in ("narrow", "wide"):
             total, given = getattr(self._total, name), getattr(update, name)
             if (given.dtype, given.shape) != (total.dtype, total.shape):
@@ -141,9 +143,10 @@ class Coordinator:
         gone = sorted(self._shares.keys() - self._survivors)
         pairs = {site: Pair(self._recovered(site, "mask")) for site in gone}
         mask_keys = {site: self._peers[site].mask_key for site in seeds}
-        unmasking.unmask(self.terms, self._total, seeds, pairs, mask_keys)
-        found = unmasking.decode(self.terms, self.layout, self._total, list(seeds))
-        del self._total
+        total, self._total = self._total, None
+        assert total is not None, "nobody survives without a masked update"
+        unmasking.unmask(self.terms, total, seeds, pairs, mask_keys)
+        found = unmasking.decode(self.terms, self.layout, total, list(seeds))
         return replace(found, blamed=dict(sorted(self.blamed.items())))
 
     def _recovered(self, dealer: str, secret: str) -> bytes:
