@@ -18,6 +18,7 @@ from medflare.models.adapters import GENERIC
 from medflare.models.attach import attach
 from medflare.models.backbone import load_backbone
 from medflare.models.peft_methods import METHODS, LoraSettings, PeftChoice, as_written, chosen
+from medflare.models.text_model import TextModel
 
 IDS = torch.tensor([[1, 5, 6, 7, 8, 9], [1, 8, 9, 10, 11, 12]])
 LORA = LoraSettings(rank=4, lora_alpha=8)
@@ -301,3 +302,27 @@ def test_nf4_learns_where_the_method_can_and_is_refused_where_not(tiny_backbone:
         optimiser.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0] - 0.01
+
+
+# ---- the embedded decoder ----------------------------------------------------------------------------------
+
+RATES = {"vera": 0.05, "prefix": 0.05, "prompt": 0.05}
+"""Vectors and virtual tokens want higher rates than factors; 0.01 for all others."""
+ASKED = ["Befund der Lunge?", "Befund des Herzens?"]
+ANSWERED = ["Die Lunge ist beidseits frei belüftet.", "Das Herz ist nicht vergrößert."]
+
+
+def test_the_embedded_decoder_learns_and_writes_what_it_learnt(method: str) -> None:
+    lora = LoraSettings(rank=8, lora_alpha=16)
+    model = TextModel(load_backbone(None, "fp32"), chosen(block(method), lora), (GENERIC,), 0)
+    rows = model.sequences(ASKED, ANSWERED)
+    before = model.mean_loss(rows, 2)
+    model.adapters.use((GENERIC,), train=(GENERIC,))
+    optimiser = torch.optim.AdamW(model.adapters.parameters(GENERIC), lr=RATES.get(method, 0.01))
+    for _ in range(15):
+        total, count = model.loss(rows)
+        optimiser.zero_grad()
+        (total / count + model.adapters.penalty()).backward()
+        optimiser.step()
+    assert model.mean_loss(rows, 2) < 0.97 * before
+    assert all(item.text.strip() for item in model.answer(ASKED, [12, 12], 2))
