@@ -191,11 +191,11 @@ def test_an_edited_startup_file_is_named(kits: Path, name: str) -> None:
 
 def test_a_planted_a_missing_and_an_unsigned_kit_are_named(kits: Path) -> None:
     (kits / "site-1/startup/evil__resources.json").write_text("{}")
-    (kits / "site-2/startup/stop_fl.sh").unlink()
+    (kits / "site-2/startup/client_context.tenseal").unlink()
     (kits / "site-3/startup/signature.json").unlink()
     said = found(check(kits))
     assert said["startup/evil__resources.json"] == "is not signed"
-    assert said["startup/stop_fl.sh"] == "was signed, and is gone or empty"
+    assert said["startup/client_context.tenseal"] == "was signed, and is gone or empty"
     assert said["startup/signature.json"].startswith("is missing, although")
     assert len(said) == 3
 

@@ -93,7 +93,8 @@ def _words(change: Change) -> str:
 def _tampered(kit: Kit) -> Iterator[Finding]:
     """Files of `startup/` that differ from what the coordinating centre signed, or were never signed.
 
-    FLARE itself looks at the JSON files alone, and only where signature.json is there.
+    FLARE itself looks at the JSON files alone, and only where signature.json is there. Start scripts may be
+    gone: `nvflare deploy prepare` removes them.
     """
     manager = SecurityContentManager(str(kit.startup))
     if not manager.valid_config:
@@ -102,7 +103,7 @@ def _tampered(kit: Kit) -> Iterator[Finding]:
             yield Finding(path=kit.startup / SIGNATURES, found=found, remedy=NEW_KIT)
         return
     present = {path.name for path in kit.startup.iterdir() if path.is_file() and path.name != SIGNATURES}
-    for name in sorted(present | set(manager.signature)):
+    for name in sorted(present | {name for name in manager.signature if not name.endswith(".sh")}):
         _, result = manager.load_content(name)
         if result != LoadResult.OK:
             yield Finding(path=kit.startup / name, found=_SIGNATURE[result], remedy=NEW_KIT)
