@@ -146,7 +146,7 @@ def test_under_masks_drfa_draws_enough_sites_to_hide_among(quadratics) -> None:
     record = run.run()
     assert record.status == "completed", record.reason
     assert all(len(entry.rule["drawn"]) == 3 for entry in record.rounds)
-    assert all(len(entry.rule["losses"]) == 2 for entry in record.rounds)
+    assert all(len(entry.rule["probed"]) == 2 for entry in record.rounds)
     learners = {site: QuadraticLearner({}, site, 0) for site in SITES}
     rule = make_rule("drfa", {"m": 2, "step": 0.05})
     rule.draw = partial(rule.draw, least=3)  # type: ignore[method-assign]
@@ -213,7 +213,7 @@ def test_drfa_records_who_was_drawn_and_lambda(quadratics) -> None:
         assert sum(drawn.values()) == 2
         assert sorted(entry.accepted) == sorted(drawn)
         assert entry.absent == {s: "not drawn by the rule for this round" for s in SITES if s not in drawn}
-        assert len(entry.rule["losses"]) == 2
+        assert len(entry.rule["probed"]) == 2
         assert sum(entry.rule["lambda"].values()) == pytest.approx(1)
         assert {f"val_{n}" for n in ("loss",)} <= set(entry.mean)
         assert all("val_loss" in entry.metrics[site] for site in SITES)

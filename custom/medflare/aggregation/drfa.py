@@ -139,9 +139,9 @@ class Drfa(WeightedMean):
         self.weights_of_sites = dict(zip(names, (kept / kept.sum()).tolist(), strict=True))
 
     def report(self) -> dict[str, Any]:
-        """`weights`; `lambda`: λ after the round; `drawn`; `share` of the snapshot; `losses` f_k."""
+        """`weights`; `lambda`: λ after the round; `drawn`; `share` of the snapshot; `probed`: f_k."""
         found = {"lambda": dict(self.weights_of_sites), "drawn": dict(self._drawn)}
-        return super().report() | found | {"share": self._share, "losses": dict(self._losses)}
+        return super().report() | found | {"share": self._share, "probed": dict(self._losses)}
 
     def state_dict(self) -> dict[str, Any]:
         return {"lambda": dict(self.weights_of_sites)}
