@@ -12,7 +12,7 @@ from pydantic import Field
 
 from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.influence import Score
-from medflare.aggregation.states import add_scaled, moved, settled, zeros
+from medflare.aggregation.states import add_scaled, add_to_each, moved, settled, zeros
 from medflare.errors import ConfigError, UpdateError
 from medflare.learners.base import State, Update
 
@@ -88,11 +88,12 @@ class LossFedAvg(AggregationRule):
         """Two running sums are enough, by data and by loss; a third if a term is known at the end only."""
         loss = self._loss(site, update)
         self._examples[site] = update.examples
-        add_scaled(self._by_data, update.delta, update.examples)
         if math.isfinite(loss) and loss >= 0:
             self._losses[site], self._terms[site] = loss, 1 / max(loss, self.floor)
-            add_scaled(self._by_loss, update.delta, self._terms[site])
+            sums = [(self._by_data, float(update.examples)), (self._by_loss, self._terms[site])]
+            add_to_each(sums, update.delta)
         else:
+            add_scaled(self._by_data, update.delta, update.examples)
             _log.warning(
                 "L-FedAvg: %s of %s is %s; the median stands in for it.", self.loss_metric, site, loss
             )

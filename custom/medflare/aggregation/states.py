@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -23,20 +25,27 @@ def zeros(state: State) -> State:
 
 
 def add_scaled(total: State, delta: State, weight: float) -> None:
-    """total += weight · delta, in place.
+    """total += weight · delta, in place."""
+    add_to_each([(total, weight)], delta)
 
-    A delta of another dtype is widened in pieces that stay in the processor's cache: a copy of a whole
-    tensor in fp32 would cost more than the sum itself.
+
+def add_to_each(sums: Sequence[tuple[State, float]], delta: State) -> None:
+    """total += weight · delta for each (total, weight), in place.
+
+    The delta is widened, and read once for all sums, in pieces that stay in the processor's cache: a copy of
+    a whole tensor in fp32 would cost more than the sum itself.
     """
-    for name, sum_ in total.items():
+    for name, first in sums[0][0].items():
         value = delta[name]
-        if value.dtype == sum_.dtype:
-            sum_.add_(value, alpha=weight)
+        if len(sums) == 1 and value.dtype == first.dtype:
+            first.add_(value, alpha=sums[0][1])
             continue
-        flat, other = sum_.view(-1), value.reshape(-1)
+        flat, totals = value.reshape(-1), [(total[name].view(-1), weight) for total, weight in sums]
         for start in range(0, flat.numel(), PIECE):
-            piece = slice(start, start + PIECE)
-            flat[piece].add_(other[piece].to(flat.dtype), alpha=weight)
+            part = slice(start, start + PIECE)
+            wide = flat[part].to(first.dtype)
+            for total, weight in totals:
+                total[part].add_(wide, alpha=weight)
 
 
 def settled(state: State, change: State) -> State:
