@@ -32,7 +32,7 @@ SERVER, SITES = "flserver", ("site-1", "site-2", "site-3")
 ADMIN, LEAD = "admin@coordinator.org", "lead@hospital-a.org"
 TOOLS = (
     *("bash", "basename", "cat", "chmod", "cp", "date", "dirname", "env"),
-    *("ln", "mkdir", "nohup", "rm", "sleep", "tail", "touch"),
+    *("grep", "gzip", "ln", "ls", "mkdir", "nohup", "rm", "sed", "sleep", "tail", "tar", "touch"),
 )
 LOGS = ("console.log", "error_log.txt", "*-*/error_log.txt", "*-*/worker/worker.log")
 
@@ -163,7 +163,7 @@ class Federation:
                         return process
             return None
 
-        process: psutil.Process = wait_until(f"a process {word} at {name}", found, 30, every=0.05)
+        process: psutil.Process = wait_until(f"a process {word} at {name}", found, 120, every=0.05)
         return process
 
     def kill(self, name: str) -> None:

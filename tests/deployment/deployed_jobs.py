@@ -57,7 +57,7 @@ def write_cohorts(folder: Path, sites: tuple[str, ...]) -> None:
         manifest = folder / site / "studies" / "manifest.jsonl"
         rows = [json.loads(line) for line in manifest.read_text().splitlines()]
         manifest.write_text("".join(json.dumps(marked(row, "report")) + "\n" for row in rows))
-        write_notes_hospital(notes, folder / site / "notes", 6, "jsonl")
+        write_notes_hospital(notes, folder / site / "notes", 10, "jsonl")
         file = folder / site / "notes" / "notes.jsonl"
         rows = [json.loads(line) for line in file.read_text().splitlines()]
         file.write_text("".join(json.dumps(marked(row, "text")) + "\n" for row in rows))

@@ -31,7 +31,7 @@ def test_a_class_that_is_not_listed_is_refused_at_the_site_and_never_made(
     content["components"].append({"id": "extra", "path": "subprocess.Popen", "args": args})
     wire.write_json(job / recipes.CLIENT, content)
     job_id = federation.submit(job)
-    assert federation.wait(job_id) == "FINISHED:EXECUTION_EXCEPTION"
+    assert federation.wait(job_id) == "FINISHED:ABNORMAL"
     assert "ComponentNotAuthorized" in federation.log("site-1")
     assert not (tmp_path / "made").exists()
 
@@ -41,7 +41,7 @@ def test_a_job_that_brings_code_is_deployed_nowhere(federation: Federation, job:
     code.parent.mkdir()
     code.write_text("print('from a job')\n")
     job_id = federation.submit(job)
-    assert federation.wait(job_id) == "FINISHED:CAN_NOT_SCHEDULE"
+    assert federation.wait(job_id) == "FINISHED:FAILED_TO_RUN"
     with federation.session() as session:
         assert "BYOC not permitted" in json.dumps(session.get_job_meta(job_id))
 

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""provisioning/RUNBOOK.md is executed from the first block to the last, each by the one who would type it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import deployed
+import psutil
+import pytest
+from deployed import ADMIN, REPOSITORY, SITES
+
+RUNBOOK = REPOSITORY / "provisioning" / "RUNBOOK.md"
+BLOCK = re.compile(r"<!-- run: (\w+) -->\n```(\w+)\n(.*?)```", re.DOTALL)
+SHELLS = {"bash": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"]}
+LIMIT = 300
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of the runbook, as one person types it."""
+
+    person: str
+    language: str
+    text: str
+    line: int
+
+
+def blocks() -> list[Block]:
+    """Every marked block in order, a hospital's once for each of the three."""
+    page = RUNBOOK.read_text(encoding="utf-8")
+    out = []
+    for found in BLOCK.finditer(page):
+        who, language, text = found.groups()
+        line = page[: found.start()].count("\n") + 1
+        people = SITES if who == "hospital" else (who,)
+        out += [Block(person, language, text, line) for person in people]
+    return out
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A folder for each person, and what they have set in their shells."""
+
+    root: Path
+
+    def environment(self, person: str) -> dict[str, str]:
+        own = {
+            "SERVER_HOST": "localhost",
+            "PORT": os.environ["RUNBOOK_PORT"],
+            "KITS": str(self.root / "kits"),
+            "HANDOVER": str(self.root / "handover"),
+            "ADMIN": ADMIN,
+            "SITE": person,
+            "JOBS": str(REPOSITORY / "jobs"),
+            "VENV": str(self.root / "venv"),
+        }
+        env = deployed.environment() | own
+        bare = deployed.bare_path(self.root / "bin")
+        return env | ({"PATH": bare} if person in SITES else {})
+
+    def do(self, block: Block) -> str:
+        """Types a block; what it said. Programs it leaves in the background go on."""
+        folder, log = self.root / block.person, self.root / f"{block.person}.log"
+        command = [*SHELLS[block.language], block.text]
+        with log.open("w+b") as said:
+            done = subprocess.run(
+                command,
+                cwd=folder,
+                env=self.environment(block.person),
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                timeout=LIMIT,
+                start_new_session=True,
+            )
+        text = log.read_text(errors="replace")
+        assert done.returncode == 0, f"{RUNBOOK.name}:{block.line} as {block.person}:\n{text[-6000:]}"
+        return text
+
+    def processes(self) -> list[psutil.Process]:
+        """Whatever runs from a folder below this one."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if any(str(self.root) in part for part in process.cmdline()):
+                    found.append(process)
+        return found
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    monkeypatch.setenv("RUNBOOK_PORT", str(deployed.free_port()))
+    for person in ("centre", "admin", "handover", *SITES):
+        (tmp_path / person).mkdir()
+    for name in ("Makefile", "setup.cfg", "pyproject.toml"):
+        shutil.copy(REPOSITORY / name, tmp_path / "centre")
+    shutil.copytree(REPOSITORY / "provisioning", tmp_path / "centre" / "provisioning")
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv" / "bin").symlink_to(Path(sys.executable).parent)
+    (tmp_path / "venv" / ".installed").touch()
+    yield Desk(tmp_path)
+    for process in Desk(tmp_path).processes():
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
+def test_the_runbook_runs_from_the_first_block_to_the_last(desk: Desk) -> None:
+    took, said = {}, dict[tuple[int, str], str]()
+    assert len(blocks()) > 20
+    for block in blocks():
+        started = time.monotonic()
+        said[block.line, block.person] = desk.do(block)
+        took[f"{block.line} {block.person}"] = round(time.monotonic() - started, 1)
+    print("seconds by line and person:", took)
+    page = next((desk.root / "admin").glob("results/*/workspace/*.html"))
+    assert "rehearsal" in page.read_text() or "fedmrg" in page.read_text()
+    assert not [process for process in desk.processes() if process.status() != psutil.STATUS_ZOMBIE]
