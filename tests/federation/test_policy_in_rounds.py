@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole runs under hospitals' rules: who is admitted, what is held back, and ledgers that are consistent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fed_harness import SITES, Federation
+
+from medflare.cohort.policy_settings import PolicyConfig
+from medflare.federation import executor
+from medflare.federation.egress_report import LedgerFile, read_ledger
+from medflare.privacy.encryption_parameters import Parameters, make_contexts
+from medflare.privacy.policy import Policy
+
+Make = Callable[..., Federation]
+MASKED = {"protection": "masking"}
+
+
+@pytest.fixture
+def under(federation: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Federations whose sites have the rules given for each of them."""
+
+    def make(rules: dict[str, dict[str, Any]], **options: Any) -> Federation:
+        found = {site: Policy(rules=PolicyConfig(**given)) for site, given in rules.items()}
+        monkeypatch.setattr(executor, "policy_of", lambda opening, _: found.get(opening.site, Policy()))
+        return federation(**options)
+
+    return make
+
+
+def everywhere(**rules: Any) -> dict[str, dict[str, Any]]:
+    return dict.fromkeys(SITES, rules)
+
+
+def ledger(run: Federation, site: str) -> LedgerFile:
+    return read_ledger(run.site_folder(site) / "egress.jsonl")
+
+
+def events(run: Federation, site: str, task: str) -> list[str]:
+    return [line.event for line in ledger(run, site).lines if line.task == task]
+
+
+def test_a_plain_job_is_refused_where_masks_are_required_before_anybody_trains(under: Make) -> None:
+    run = under(everywhere(require=["mask"]))
+    record = run.run()
+    assert record.status == "failed"
+    assert "policy.require: updates must have the protection mask, they have none" in record.reason
+    assert not record.rounds
+    assert events(run, "site-1", "prepare") == ["blocked", "failure"]
+    assert run.executors["site-1"].worker is None, "the worker was never started"
+
+
+@pytest.mark.parametrize("require", ["mask", "mask|he"])
+def test_a_masked_job_meets_the_rule_and_its_ledgers_say_so(under: Make, require: str) -> None:
+    run = under(everywhere(require=[require], min_sites=3), controller=MASKED)
+    record = run.run()
+    assert record.status == "completed", record.reason
+    for site in SITES:
+        kept = ledger(run, site)
+        assert kept.problems == []
+        fits = [line for line in kept.lines if line.task == "fit"]
+        assert [(line.event, line.protections) for line in fits] == [("sent", ["mask"])] * 2
+        assert all(set(line.sealed) and line.tensors == 2 for line in fits)
+        assert {"keys", "shares", "confirm", "reveal"} <= {line.task for line in kept.lines}
+
+
+def test_the_ledgers_of_an_encrypted_run_agree_with_themselves(under: Make) -> None:
+    run = under(everywhere(require=["he"]), controller={"protection": "he"})
+    make_contexts(run.root / "startup", Parameters())
+    record = run.run()
+    assert record.status == "completed", record.reason
+    kept = ledger(run, "site-1")
+    assert kept.problems == []
+    assert {tuple(line.protections) for line in kept.lines if line.task == "fit"} == {("he",)}
+
+
+def test_the_ledgers_of_a_compressed_run_agree_with_themselves(under: Make) -> None:
+    wide = {"width": 200, "sums": True}
+    run = under({}, controller={"uplink": "int8", "canary": True}, toy=wide)
+    record = run.run()
+    assert record.status == "completed", record.reason
+    assert all(ledger(run, site).problems == [] for site in SITES)
+
+
+def test_too_few_sites_are_named_by_the_site_that_asks_for_more(under: Make) -> None:
+    record = under({"site-2": {"min_sites": 5}}).run()
+    assert record.status == "failed"
+    assert "site-2" in record.reason
+    assert "policy.min_sites: 3 sites take part, at least 5 must" in record.reason
+
+
+def test_metrics_stay_at_a_site_that_tells_none_and_training_goes_on(under: Make) -> None:
+    run = under({"site-2": {"metrics": "none"}})
+    record = run.run()
+    assert record.status == "completed", record.reason
+    assert [sorted(entry.accepted) for entry in record.rounds] == [list(SITES)] * 2
+    assert "train_loss" in record.rounds[0].metrics["site-1"]
+    assert record.rounds[0].metrics["site-2"] == {}
+    assert all(not item.metrics for item in record.evaluations if item.site == "site-2")
+    assert sum(line.withheld for line in ledger(run, "site-2").lines) > 0
+
+
+def test_a_round_that_would_send_more_than_allowed_goes_on_without_the_site(under: Make) -> None:
+    wide = {"width": 2000}
+    rules = {"site-3": {"max_bytes_per_round": 4000}}
+    run = under(rules, controller={"min_accepted": 2, "evaluate_every": 0}, toy=wide)
+    record = run.run()
+    assert record.status == "completed", record.reason
+    assert [sorted(entry.accepted) for entry in record.rounds] == [["site-1", "site-2"]] * 2
+    assert "policy.max_bytes_per_round: 8,0" in record.rounds[0].absent["site-3"]
+    assert events(run, "site-3", "fit") == ["blocked", "failure"] * 2
