@@ -8,6 +8,7 @@ its random half in place of that half (SEAL's symmetric encryption). All lattice
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -33,13 +34,19 @@ def error_bound(keys: Keys, terms: Terms, messages: int) -> float:
     return messages * step_of(keys, terms) / 2
 
 
-def encrypt(keys: Keys, values: Tensor | NDArray[Any], terms: Terms) -> Tensor:
+def encrypt(
+    keys: Keys,
+    values: Tensor | NDArray[Any],
+    terms: Terms,
+    name_at: Callable[[int], str] = lambda place: "the vector",
+) -> Tensor:
     """One message, uint8, from a vector (P,) of any floating dtype.
 
-    Raises UpdateError, with the place of the first such value, where one is not finite or beyond the bound;
-    ConfigError with the server's keys, or where these leave no room for the terms.
+    `name_at` gives the tensor of a place, for the message of a refusal (`Segment.name_at`). Raises
+    UpdateError for the first value that is not finite or beyond the bound; ConfigError with the server's
+    keys, or where these leave no room for the terms.
     """
-    flat = _checked(values, terms.bound)
+    flat = _checked(values, terms.bound, name_at)
     slots = slots_of(keys, terms)
     digits, encryptor = Digits.of(slots, terms), keys.encryptor()
     numbers = digits.apart(flat)
@@ -59,7 +66,9 @@ def encrypt(keys: Keys, values: Tensor | NDArray[Any], terms: Terms) -> Tensor:
         return pack(header, (carrier.out(encryptor.encrypt_symmetric(each)) for each in plain))
 
 
-def _checked(values: Tensor | NDArray[Any], bound: float) -> NDArray[np.float64]:
+def _checked(
+    values: Tensor | NDArray[Any], bound: float, name_at: Callable[[int], str]
+) -> NDArray[np.float64]:
     """(P,) fp64 on the CPU, all within the bound."""
     flat: NDArray[np.float64] = torch.as_tensor(values).detach().to("cpu", torch.float64).numpy()
     if flat.ndim != 1 or not len(flat):
@@ -68,9 +77,9 @@ def _checked(values: Tensor | NDArray[Any], bound: float) -> NDArray[np.float64]
     if beyond.any():
         k = int(beyond.argmax())
         raise UpdateError(
-            f"value {k} of {len(flat)} is {flat[k]:g}, in all {int(beyond.sum())} are not finite or beyond "
-            f"the declared bound {bound:g}. If training diverged, lower the learning rate; if such values "
-            "are expected, raise the bound for all sites, which makes the rounding coarser."
+            f"value {k} of {len(flat)} ({name_at(k)}) is {flat[k]:g}, in all "
+            f"{int(beyond.sum())} are not finite or beyond the declared bound {bound:g}. If training diverged, "
+            "lower the learning rate; if such values are expected, raise the bound for all sites, which makes the rounding coarser."
         )
     return flat
 

@@ -21,6 +21,7 @@ from medflare.privacy.encryption_keys import Keys, read_server_context, read_sit
 from medflare.privacy.encryption_message import pack, shuttle, unpack
 from medflare.privacy.encryption_parameters import PRESETS, SERVER_FILE, SITE_FILE, Parameters, make_contexts
 from medflare.privacy.encryption_schemes import NOISE_VARIANCE, CkksSlots, Terms, slots_of
+from medflare.privacy.layout import Layout
 
 PARAMETERS = {
     "ckks": PRESETS["CKKS"],
@@ -211,8 +212,17 @@ def test_decrypted_values_hold_no_noise(kits: Kits) -> None:
 def test_values_that_are_not_within_the_bound_are_named(ckks: Kits, bad: float) -> None:
     vector = values(10)
     vector[7] = bad
-    with pytest.raises(UpdateError, match=r"value 7 of 10 is .* declared bound 1\. If training diverged"):
+    with pytest.raises(
+        UpdateError, match=r"value 7 of 10 \(the vector\) is .* declared bound 1\. If training diverged"
+    ):
         encrypt(ckks.site, vector, TERMS)
+
+
+def test_a_refusal_names_the_tensor(ckks: Kits) -> None:
+    layout = Layout.of({"a": ((2,), torch.float32), "b.lora_B": ((3,), torch.float32)}, {})
+    flat, _ = layout.pack({"a": torch.zeros(2), "b.lora_B": torch.tensor([0.0, 7.0, 0.0])})
+    with pytest.raises(UpdateError, match=r"value 3 of 5 \(b.lora_B\) is 7"):
+        encrypt(ckks.site, flat, TERMS, layout.narrow.name_at)
 
 
 @pytest.mark.parametrize("vector", [torch.zeros(0), torch.zeros(2, 2)])
