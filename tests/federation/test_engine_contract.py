@@ -87,6 +87,10 @@ def test_constants_and_constructors() -> None:
     assert engine.InfoCollector.EVENT_TYPE_GET_STATS
     assert engine.InfoCollector.CTX_KEY_STATS_COLLECTOR
     assert len(engine.DEFAULT_CLASS_ALLOW_LIST) > 50
+    assert parameters(engine.SimpleJobDefManager.__init__)[:2] == ["uri_root", "job_store_id"]
+    assert parameters(engine.FilesystemStorage.__init__)[:2] == ["root_dir", "uri_root"]
+    assert {"OK", "INVALID_SIGNATURE", "NO_SUCH_CONTENT", "NOT_SIGNED"} <= set(engine.LoadResult.__members__)
+    assert parameters(engine.SecurityContentManager.load_content) == ["file_under_verification"]
     assert engine.Signal().triggered is False
     assert engine.Client("a", "token").name == "a"
     assert engine.ClientTask(engine.Client("a", "t"), engine.Task("t", engine.Shareable())).result is None

@@ -50,6 +50,7 @@ def check(kits: Path = KITS, fingerprint: str = FINGERPRINT, as_json: bool = JSO
 
     [bold]Example[/bold]: medflare kits check site-1 --fingerprint SHA256:6D:15:...
     """
+    from medflare.federation.kit_check import authorities
     from medflare.federation.kit_check import check as examine
 
     findings = examine(kits, authority=fingerprint)
@@ -59,6 +60,7 @@ def check(kits: Path = KITS, fingerprint: str = FINGERPRINT, as_json: bool = JSO
         for finding in findings:
             typer.echo(_line(finding, kits))
         typer.echo(f"{len(findings)} finding(s)" if findings else "hardened, untouched, certificates valid")
+        typer.echo(f"authority {', '.join(authorities(kits))}")
     if findings:
         raise typer.Exit(1)
 

@@ -64,7 +64,8 @@ def check(kits: Path, moment: datetime | None = None, authority: str = "") -> li
 
     Args:
         moment: the time certificates must be valid at; now if left out.
-        authority: expected fingerprint of the root certificate, `SHA256:AB:CD:...` (not compared when empty).
+        authority: expected fingerprint of the root certificate, `SHA256:AB:CD:...` or as openssl prints it; not
+            compared when empty.
 
     Raises:
         ConfigError: there is no kit, or one lacks a file.
@@ -77,6 +78,12 @@ def check(kits: Path, moment: datetime | None = None, authority: str = "") -> li
     for kit in find_kits(kits):
         found += [*_tampered(kit), *_added(kit), *_certificate(kit, now, authority)]
     return found
+
+
+def authorities(kits: Path) -> list[str]:
+    """Fingerprints of the root certificates of all kits in a folder; one, where all are of one project."""
+    roots = (read_certificates(kit.startup / "rootCA.pem")[0] for kit in find_kits(kits))
+    return sorted({fingerprint(root) for root in roots})
 
 
 def fingerprint(certificate: x509.Certificate) -> str:
@@ -139,6 +146,9 @@ def _certificate(kit: Kit, moment: datetime, authority: str) -> Iterator[Finding
         yield Finding(path=path, found=f"expires on {until:%Y-%m-%d}", remedy=f"{NEW_KIT} before that day")
     if private.public_key() != chain[0].public_key():
         yield Finding(path=key, found="is not the key of the certificate beside it", remedy=NEW_KIT)
-    if authority and fingerprint(root) != authority:
+    if (
+        authority
+        and fingerprint(root) != f"SHA256:{authority.upper().rpartition('=')[2].removeprefix('SHA256:')}"
+    ):
         found = f"has the fingerprint {fingerprint(root)}, expected {authority}"
         yield Finding(path=root_path, found=found, remedy=NEW_KIT)
