@@ -68,8 +68,16 @@ class EncryptedServer(ServerProtection):
         weight = self.weighing.weight(facts) / self.weighing.most
         self.means.add(tensors[MEANS])
         if self.layout.sums:
-            self.sums.add(tensors[SUMS])
+            self._add_sums(tensors)
         self.weight += weight
+
+    def _add_sums(self, tensors: State) -> None:
+        """The second part of an update; without it the first is taken off again."""
+        try:
+            self.sums.add(tensors[SUMS])
+        except UpdateError:
+            self.means.remove(tensors[MEANS])
+            raise
 
     def close(self, talk: Talk) -> Update | None:
         return None

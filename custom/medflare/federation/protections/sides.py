@@ -50,8 +50,12 @@ def identity_of(startup: Path, name: str) -> Identity:
 
 def limits_of(policy: Policy) -> Limits:
     """What a site's policy asks of a secure sum; its `min_sites` may be lower than the default's three."""
-    rules = policy.rules
-    return Limits(min_sites=rules.min_sites) if "min_sites" in rules.model_fields_set else Limits()
+    rules, usual = policy.rules, Limits()
+    return Limits(
+        min_sites=rules.min_sites if "min_sites" in rules.model_fields_set else usual.min_sites,
+        min_threshold=rules.min_threshold or usual.min_threshold,
+        partners=None if rules.partners is None else frozenset(rules.partners),
+    )
 
 
 def startup_folder(root: Path) -> Path:
