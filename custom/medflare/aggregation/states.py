@@ -48,6 +48,19 @@ def add_to_each(sums: Sequence[tuple[State, float]], delta: State) -> None:
                 total[part].add_(wide, alpha=weight)
 
 
+def squares(value: Tensor, less: Tensor | None = None) -> float:
+    """Σ (value − less)² in float64, piece by piece in the processor's cache."""
+    flat, other = value.reshape(-1), None if less is None else less.reshape(-1)
+    total = 0.0
+    for start in range(0, flat.numel(), PIECE):
+        part = slice(start, start + PIECE)
+        wide = flat[part].double()
+        if other is not None:
+            wide -= other[part].double()
+        total += float(wide.dot(wide))
+    return total
+
+
 def settled(state: State, change: State) -> State:
     """`moved` for a change that nobody needs any more: it is used up, so no third model is in memory."""
     out: State = {}

@@ -8,12 +8,13 @@ site its round and nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from medflare.aggregation import make_rule
+from medflare.aggregation.states import squares
 from medflare.errors import UpdateError
 from medflare.federation import wire
 from medflare.federation.compression import decompress
@@ -199,8 +200,9 @@ class ValidatingAggregator(FLComponent):
         own = {name: value for name, value in new.items() if name.startswith(self.rule.outside_spec)}
         check_state(new, {**self.spec, **_spec_of(own)}, "aggregation")
         totals = self.rule.take_sums(self._totals, len(self.declared))
-        change = (new[name].double() - self.state[name].double() for name in self.spec)
-        norms = {"update_norm": _norm(change), "state_norm": _norm(new.values())}
+        change = sum(squares(new[name], self.state[name]) for name in self.spec)
+        whole = sum(squares(value) for value in new.values() if value.is_floating_point())
+        norms = {"update_norm": math.sqrt(change), "state_norm": math.sqrt(whole)}
         return new, totals, norms | self.rule.report().get("checks", {})
 
 
@@ -214,8 +216,3 @@ def _within(factor: Any, clip: float) -> bool:
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < math.inf:
         return False
     return abs(math.log(factor)) <= clip + 1e-9
-
-
-def _norm(tensors: Iterable[Tensor]) -> float:
-    """Euclidean norm over all floating tensors."""
-    return math.sqrt(sum(float(v.double().square().sum()) for v in tensors if v.is_floating_point()))
