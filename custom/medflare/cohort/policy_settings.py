@@ -41,6 +41,12 @@ class PolicyConfig(Settings):
         description="protections that every update must have; [mask], [he], or ['mask|he'] for either",
     )
     min_sites: int = Field(default=1, ge=1, description="fewest sites in a run, this one included")
+    partners: Patterns | None = Field(
+        default=None, description="names of the only sites this one takes part with; None for any"
+    )
+    min_threshold: int | None = Field(
+        default=None, ge=2, description="under masks: fewest sites that must work together to open a sum"
+    )
     min_examples: int = Field(
         default=1, ge=1, description="an update or an evaluation over fewer examples stays here"
     )
@@ -59,7 +65,15 @@ class PolicyConfig(Settings):
         return size_of(value) if isinstance(value, str) else value
 
     @field_validator(
-        "jobs", "methods", "submitters", "organisations", "roles", "require", "tensors", mode="before"
+        "jobs",
+        "methods",
+        "submitters",
+        "organisations",
+        "roles",
+        "require",
+        "tensors",
+        "partners",
+        mode="before",
     )
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:

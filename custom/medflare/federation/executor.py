@@ -91,7 +91,8 @@ class LearnerExecutor(Executor):
     def _answer(self, request: messages.Request, fl_ctx: FLContext, abort: Signal) -> Shareable:
         """One task through worker and egress."""
         egress = self._egress(request, fl_ctx)
-        egress.admit(request.task, request.round, **self._asked(request))
+        others = [name for name in request.roster if name != fl_ctx.get_identity_name()]
+        egress.admit(request.task, request.round, partners=others, **self._asked(request))
         protection = self._protection(request, fl_ctx)
         if request.task in messages.STEPS:
             facts = {SECURE: protection.answer(request)}

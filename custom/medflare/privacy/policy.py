@@ -58,6 +58,7 @@ class Policy:
         method: str,
         protections: Collection[str],
         sites: int,
+        partners: Collection[str] = (),
         rounds: int | None = None,
         limit: int | None = None,
     ) -> None:
@@ -65,7 +66,7 @@ class Policy:
 
         Args:
             protections: of its updates, as `mask` or `he`.
-            sites: how many take part, this one included.
+            sites: how many take part, this one included; `partners` are the names of the others.
             rounds: how many the run has; None where the task does not say.
             limit: most studies of an evaluation; None for all.
         """
@@ -77,6 +78,9 @@ class Policy:
         ]
         if sites < rules.min_sites:
             found.append(_refusal("min_sites", f"{sites} sites take part, at least {rules.min_sites} must"))
+        if rules.partners is not None and (strange := sorted(set(partners) - set(rules.partners))):
+            text = f"{', '.join(strange)} would take part; {_allowed(rules.partners)}"
+            found.append(_refusal("partners", text))
         if rounds is not None and rules.most_rounds is not None and rounds > rules.most_rounds:
             found.append(_refusal("most_rounds", f"the run has {rounds} rounds, at most {rules.most_rounds}"))
         if limit is not None:
@@ -190,6 +194,10 @@ def in_words(policy: Policy) -> list[str]:
     words += [f"Every update must have: {item.replace('|', ' or ')}." for item in rules.require]
     if rules.min_sites > 1:
         words.append(f"At least {rules.min_sites} sites must take part.")
+    if rules.partners is not None:
+        words.append(f"Sites it takes part with: {', '.join(rules.partners) or 'none'}.")
+    if rules.min_threshold is not None:
+        words.append(f"A masked sum opens only if at least {rules.min_threshold} sites work together.")
     if rules.min_examples > 1:
         words.append(f"Nothing leaves that is about fewer than {rules.min_examples} examples.")
     if rules.most_rounds is not None:

@@ -20,6 +20,7 @@ ASKED: dict[str, Any] = {
     "method": "fedmrg",
     "protections": [],
     "sites": 3,
+    "partners": ["site-2", "site-3"],
     "rounds": 50,
     "limit": 32,
 }
@@ -51,6 +52,7 @@ def test_without_rules_every_job_is_admitted() -> None:
         ({"require": ["mask"]}, {}, "require", "must have the protection mask, they have none"),
         ({"require": ["mask"]}, {"protections": ["he"]}, "require", "mask, they have he"),
         ({"min_sites": 4}, {}, "min_sites", "3 sites take part, at least 4 must"),
+        ({"partners": ["site-2"]}, {"partners": ["site-2", "site-9"]}, "partners", "site-9 would take part"),
         ({"most_rounds": 20}, {}, "most_rounds", "the run has 50 rounds, at most 20"),
         ({"min_examples": 100}, {}, "min_examples", "an evaluation over 32 examples, at least 100"),
     ],
@@ -72,6 +74,7 @@ def test_a_job_that_asks_for_what_a_rule_forbids_is_refused(
         {"jobs": ["fedmrg*", "fedtar"]},
         {"jobs": "fedmrg-????"},
         {"methods": ["fedmrg"]},
+        {"partners": ["site-2", "site-3", "site-4"]},
         {"min_sites": 3, "most_rounds": 50, "min_examples": 32},
     ],
 )
@@ -181,6 +184,8 @@ def test_every_rule_that_differs_from_its_default_is_put_into_words() -> None:
         "roles": ("lead", "Roles only: lead."),
         "require": ("mask|he", "Every update must have: mask or he."),
         "min_sites": (3, "At least 3 sites must take part."),
+        "partners": (("site-2", "site-3"), "Sites it takes part with: site-2, site-3."),
+        "min_threshold": (3, "A masked sum opens only if at least 3 sites work together."),
         "min_examples": (20, "Nothing leaves that is about fewer than 20 examples."),
         "most_rounds": (50, "A run may have at most 50 rounds."),
         "max_bytes_per_round": (10**7, "At most 10,000,000 bytes may leave in a round."),
