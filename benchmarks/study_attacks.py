@@ -47,8 +47,11 @@ JUDGE = replace(UNSEEN_HOSPITAL, name="server", patients=60)
 HIDDEN, BATCH, LR = 64, 32, 3e-3
 TEMPERATURE = 0.1
 WITHOUT_LORA = [
-    n for n in sorted(RULES) if n not in ("factors", "weighted_mean") and not make_rule(n, {}).sharing
+    n
+    for n, rule in ((n, make_rule(n, {})) for n in sorted(RULES))
+    if n not in ("factors", "weighted_mean") and not (rule.sharing or rule.asks or rule.draws)
 ]
+"""Rules that ask nothing of LoRA factors, of a site's own steps or of who takes part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,11 +124,6 @@ class Head:
     def __init__(self, width: int) -> None:
         self.net = nn.Sequential(nn.Linear(width, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, len(CONDITIONS)))
 
-    def loss(self, features: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy in which a positive counts three times: most conditions are rare."""
-        weight = torch.full((len(CONDITIONS),), 3.0)
-        return F.binary_cross_entropy_with_logits(self.net(features), targets, pos_weight=weight)
-
     def state(self) -> State:
         return {name: value.detach().clone() for name, value in self.net.state_dict().items()}
 
@@ -136,23 +134,39 @@ class Head:
         """Loss of a state on studies; infinite where it is not a number."""
         self.load(state)
         with torch.no_grad():
-            loss = float(self.loss(features, targets))
+            loss = float(_loss(self.net(features), targets))
         return loss if math.isfinite(loss) else math.inf
 
-    def fit(self, state: State, site: Site, steps: int, generator: torch.Generator) -> Update:
-        """`steps` mini-batches of AdamW from a state."""
-        self.load(state)
-        features, targets = site.features["train"], site.targets["train"]
-        optimiser = torch.optim.AdamW(self.net.parameters(), lr=LR, weight_decay=0.01)
+    def fit(
+        self, state: State, sites: Mapping[str, Site], steps: int, generator: torch.Generator
+    ) -> dict[str, Update]:
+        """`steps` mini-batches of AdamW at every site from the same state, all sites in one batched pass."""
+        copies = {n: v.expand(len(sites), *v.shape).clone().requires_grad_() for n, v in state.items()}
+        optimiser = torch.optim.AdamW(copies.values(), lr=LR, weight_decay=0.01, fused=True)
+        train = [(site.features["train"], site.targets["train"]) for site in sites.values()]
         for _ in range(steps):
-            rows = torch.randint(len(features), (BATCH,), generator=generator)
+            rows = [torch.randint(len(x), (BATCH,), generator=generator) for x, _ in train]
+            features = torch.stack([x[i] for (x, _), i in zip(train, rows, strict=True)])
+            targets = torch.stack([y[i] for (_, y), i in zip(train, rows, strict=True)])
             optimiser.zero_grad()
-            self.loss(features[rows], targets[rows]).backward()
+            logits = torch.func.vmap(lambda own, x: torch.func.functional_call(self.net, own, x))(
+                copies, features
+            )
+            (len(train) * _loss(logits, targets)).backward()
             optimiser.step()
-        after = self.state()
-        delta = {name: after[name] - state[name] for name in state}
-        val = self.measured(after, site.features["val"], site.targets["val"])
-        return Update(delta=delta, examples=len(features), metrics={"val_loss": val})
+        updates = {}
+        for k, (name, site) in enumerate(sites.items()):
+            after = {n: v[k].detach().clone() for n, v in copies.items()}
+            val = self.measured(after, site.features["val"], site.targets["val"])
+            delta = {n: v - state[n] for n, v in after.items()}
+            updates[name] = Update(delta=delta, examples=len(train[k][0]), metrics={"val_loss": val})
+        return updates
+
+
+def _loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy in which a positive counts three times: most conditions are rare."""
+    weight = torch.full((len(CONDITIONS),), 3.0)
+    return F.binary_cross_entropy_with_logits(logits, targets, pos_weight=weight)
 
 
 def federated(
@@ -176,7 +190,7 @@ def federated(
     if isinstance(rule, ScoringRule) and rule.scored_by == "server":
         rule.bind(lambda _, candidate: head.measured(candidate, *d_v))
     for _ in range(given.rounds):
-        honest = {name: head.fit(state, site, given.steps, generator) for name, site in own.items()}
+        honest = head.fit(state, own, given.steps, generator)
         if rule.factor_clip:
             _score_themselves(head, state, honest, d_v, rule)
         rule.begin(state)
@@ -248,10 +262,10 @@ def cell(
     attackers: int,
     given: argparse.Namespace,
 ) -> dict[str, float]:
-    """Mean and interval over the seeds; each has hostile sites of its own."""
-    runs = []
+    """Mean and interval over the seeds; each has hostile sites of its own, none where `attack` is "none"."""
+    runs, count = [], 0 if attack == "none" else attackers
     for seed in range(given.seeds):
-        hostile = list(np.random.default_rng(seed).permutation(sorted(sites))[:attackers])
+        hostile = list(np.random.default_rng(seed).permutation(sorted(sites))[:count])
         rule = made(*row, attackers)
         state = federated(head, sites, judge, rule, attack, hostile, given, seed)
         runs.append(scored(head, state, sites))
@@ -278,9 +292,8 @@ def table(given: argparse.Namespace) -> Iterator[str]:
         for name, row in rows.items():
             cells = []
             for attack in columns:
-                count = 0 if attack == "none" else attackers
                 key = f"{name}/{attack}/{attackers}"
-                results[key] = cell(head, sites, judge, row, attack, count, given)
+                results[key] = cell(head, sites, judge, row, attack, attackers, given)
                 cells.append(
                     "{value:.1f} [{low:.1f}, {high:.1f}]".format(
                         **{k: 100 * v for k, v in results[key].items()}
@@ -302,7 +315,7 @@ def arguments() -> argparse.Namespace:
     words = lambda text: text.split(",")  # noqa: E731
     parser.add_argument("--out", type=Path, default=Path("studies/attacks"))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--attackers", type=lambda s: [int(x) for x in s.split(",")], default=[1, 2, 3])
+    parser.add_argument("--attackers", type=lambda s: [int(x) for x in s.split(",")], default=[2])
     parser.add_argument("--attacks", type=words, default=list(ATTACKS))
     parser.add_argument("--rules", type=words, default=WITHOUT_LORA)
     parser.add_argument("--rounds", type=int, default=12)
