@@ -8,21 +8,24 @@ parameters. They lie in memory-mapped files and are handed to a rule one by one,
 cell is a process of its own. `peak` is the largest growth of its anonymous memory while it works, so without
 the mapped updates, in units of one model in fp32; a rule that compares updates needs these too (`holds`).
 `bandwidth` is what a rule must read and write at least (each update, and a sum in fp32) by its seconds, as a
-share of what `copy_` of tensors of the same sizes reaches in the same run. With one thread, seconds are
-processor time, so that neighbours on the machine do not count; with more, they are those of the clock.
+share of what `copy_` of tensors of the same sizes reaches right after, in the same process. With one thread,
+seconds are processor time, so that neighbours on the machine count little; with more, they are the clock's.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import importlib.util
-import json
-import subprocess
-import sys
+import logging
+import multiprocessing
+import resource
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,8 @@ import torch
 from medflare.aggregation import RULES, make_rule, rule_class
 from medflare.learners.base import State, Update
 
+CONTEXT = multiprocessing.get_context("fork")
+"""A child begins with what this process has imported, and with nothing else."""
 RANK = 16
 PROJECTIONS = {
     "q_proj": (4096, 4096),
@@ -46,11 +51,19 @@ FILES = 6
 """Different updates on disk; further sites use them again."""
 SAME = ("factors", "weighted_mean")
 """Names of what `fedavg` is too."""
+IMPORTED = {
+    "FLARE": "nvflare.app_common.aggregators.weighted_aggregation_helper",
+    "Flower": "flwr.server.strategy.aggregate",
+    "medflare": "medflare.federation.aggregator",
+}
+"""What children need, imported before they start so that no seconds are of imports."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "influence": {"mode": "client"},
     **{name: {"allow_unsafe": True} for name in ("krum", "multi_krum", "bulyan", "trimmed_mean")},
 }
-OTHERS = ("stock FLARE", "Flower FedAvg", "Flower Krum")
+CHECKED = "fedavg, checked"
+"""The same behind federation.aggregator, which looks at every value of an update first."""
+OTHERS = ("stock FLARE", "Flower FedAvg", "Flower Krum", "Flower median", "Flower trimmed_avg")
 
 
 def shapes(layers: int) -> dict[str, tuple[int, ...]]:
@@ -138,6 +151,21 @@ def our_rule(name: str) -> Callable[[State, Iterator[tuple[str, Update]]], objec
     return run
 
 
+def checked(state: State, given: Iterator[tuple[str, Update]]) -> object:
+    """A round as the server has it: names, shapes and values checked, the norms of the change measured."""
+    from medflare.federation.aggregator import ValidatingAggregator
+
+    aggregator = ValidatingAggregator("fedavg")
+    sites = [f"site-{k:03d}" for k in range(1000)]
+    spec = {key: (tuple(value.shape), value.dtype) for key, value in state.items()}
+    aggregator.expect(spec, {}, dict.fromkeys(sites, 10_000))
+    aggregator.begin(0, state, sites)
+    for site, update in given:
+        reason = aggregator.accept(site, 0, {"examples": update.examples}, update.delta)
+        assert reason is None, reason
+    return aggregator.finish()
+
+
 def stock_flare(state: State, given: Iterator[tuple[str, Update]]) -> object:
     """FLARE's own helper, behind its FedAvg and its accumulating aggregator."""
     from nvflare.app_common.aggregators.weighted_aggregation_helper import WeightedAggregationHelper
@@ -153,18 +181,26 @@ def flower(function: str) -> Callable[[State, Iterator[tuple[str, Update]]], obj
     """Flower's aggregation functions, on numpy views of the same arrays."""
     from flwr.server.strategy import aggregate
 
+    functions: dict[str, Callable[[Any], object]] = {
+        "FedAvg": aggregate.aggregate,
+        "Krum": lambda results: aggregate.aggregate_krum(results, 1, 0),
+        "median": aggregate.aggregate_median,
+        "trimmed_avg": lambda results: aggregate.aggregate_trimmed_avg(
+            results, 1 / len(results) if len(results) > 2 else 0.0
+        ),
+    }
+
     def run(state: State, given: Iterator[tuple[str, Update]]) -> object:
         results = [([v.numpy() for v in update.delta.values()], update.examples) for _, update in given]
-        if function == "Krum":
-            return aggregate.aggregate_krum(results, 1, 0)
-        return aggregate.aggregate(results)
+        return functions[function](results)
 
     return run
 
 
 def measure(name: str, folder: Path, sites: int, layers: int, dtype: torch.dtype) -> dict[str, float]:
     """Seconds of one round and its peak memory; the mapped files have been read once."""
-    run = our_rule(name) if name in RULES else stock_flare if name == OTHERS[0] else flower(name.split()[1])
+    others = {CHECKED: checked, OTHERS[0]: stock_flare}
+    run = our_rule(name) if name in RULES else others.get(name) or flower(name.split()[1])
     deltas = [opened(folder / f"{k}.bin", layers, dtype) for k in range(min(sites, FILES))]
     for delta in deltas:
         for value in delta.values():
@@ -175,15 +211,19 @@ def measure(name: str, folder: Path, sites: int, layers: int, dtype: torch.dtype
         kept = run(state, updates(deltas, sites))
         seconds = clock() - started
         del kept
-    return {"seconds": seconds, "peak": peak.growth / (4 * parameters(layers))}
+    return {
+        "seconds": seconds,
+        "peak": peak.growth / (4 * parameters(layers)),
+        "copied": copy_bandwidth(layers),
+    }
 
 
 def copy_bandwidth(layers: int) -> float:
-    """Bytes a second of `copy_` over tensors of the model's sizes; the best of five passes."""
+    """Bytes a second of `copy_` over tensors of the model's sizes; the best of three passes."""
     source = {key: torch.ones(shape) for key, shape in shapes(layers).items()}
     target = {key: torch.empty_like(value) for key, value in source.items()}
     best = float("inf")
-    for _ in range(6):
+    for _ in range(4):
         started = clock()
         for key, value in source.items():
             target[key].copy_(value)
@@ -203,28 +243,46 @@ def write_updates(folder: Path, layers: int, dtype: torch.dtype, count: int) -> 
 
 def cell(name: str, folder: Path, sites: int, given: argparse.Namespace) -> dict[str, Any]:
     """What a child process measured; `error` in its place where it did not come to an end."""
-    command = [sys.executable, __file__, "--one", name, "--folder", str(folder), "--sites", str(sites)]
-    command += ["--layers", str(given.layers), "--dtype", given.dtype, "--threads", str(given.threads)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=given.limit)
-    except subprocess.TimeoutExpired:
-        return {"error": f"> {given.limit:g} s"}
-    if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or ["killed"])[-1][:80]}
-    found: dict[str, Any] = json.loads(done.stdout)
+    own, childs = CONTEXT.Pipe(duplex=False)
+    child = CONTEXT.Process(target=_measured, args=(childs, name, folder, sites, given))
+    child.start()
+    childs.close()
+    found: dict[str, Any] = {"error": f"> {given.limit:g} s"}
+    if own.poll(given.limit):
+        try:
+            found = own.recv()
+        except EOFError:
+            found = {"error": "killed"}
+    child.kill()
+    child.join()
     return found
 
 
-def row(
-    name: str, sites: int, found: dict[str, Any], given: argparse.Namespace, copied: float
-) -> Sequence[str]:
+def _measured(back: Connection, name: str, folder: Path, sites: int, given: argparse.Namespace) -> None:
+    """In the child: sends back the numbers, or what went wrong."""
+    torch.set_num_threads(given.threads)
+    most = int(given.memory * 2**30)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    try:
+        back.send(measure(name, folder, sites, given.layers, getattr(torch, given.dtype)))
+    except Exception as error:
+        text = str(error)
+        full = isinstance(error, MemoryError) or "alloc" in text
+        back.send({"error": f"> {given.memory:g} GiB" if full else f"{type(error).__name__}: {text}"[:80]})
+
+
+def row(name: str, sites: int, found: dict[str, Any], given: argparse.Namespace) -> Sequence[str]:
     if "error" in found:
         return (name, str(sites), found["error"], "", "", "")
-    kind = rule_class(name) if name in RULES else None
-    streams = kind.streams if kind else name == OTHERS[0]
-    share = "" if kind and kind.compares else f"{traffic(name, sites, given) / found['seconds'] / copied:.2f}"
-    holds = "one update" if streams else "all updates"
+    compares = name in RULES and rule_class(name).compares
+    share = "" if compares else f"{traffic(name, sites, given) / found['seconds'] / found['copied']:.2f}"
+    holds = "one update" if streams(name) else "all updates"
     return (name, str(sites), f"{found['seconds']:.2f}", f"{found['peak']:.2f}", holds, share)
+
+
+def streams(name: str) -> bool:
+    """Whether one update at a time is enough."""
+    return rule_class(name).streams if name in RULES else name in (CHECKED, OTHERS[0])
 
 
 def traffic(name: str, sites: int, given: argparse.Namespace) -> int:
@@ -239,18 +297,14 @@ def table(given: argparse.Namespace) -> Iterator[str]:
     dtype = getattr(torch, given.dtype)
     with tempfile.TemporaryDirectory(dir=given.folder) as holder:
         folder = Path(holder)
-        write_updates(folder, given.layers, dtype, min(FILES, max(given.sites)))
-        child = cell("copy", folder, 1, given)
-        copied = child["bandwidth"]
-        yield (
-            f"{parameters(given.layers):,} parameters, updates in {given.dtype}, {given.threads} thread(s), "
-            f"`copy_` moves {copied / 1e9:.1f} GB/s.\n"
-        )
+        write_updates(folder, given.layers, dtype, min(FILES, max(given.sites + given.held)))
+        count = f"{parameters(given.layers):,} parameters"
+        yield f"{count}, updates in {given.dtype}, {given.threads} thread(s).\n"
         yield "| rule | sites | seconds | peak, models | holds | bandwidth |\n|---|---:|---:|---:|---|---:|"
-        for name in given.rules:
-            for sites in given.sites:
+        for name in sorted(given.rules, key=lambda name: not streams(name)):
+            for sites in given.sites if streams(name) else given.held:
                 found = cell(name, folder, sites, given)
-                yield "| " + " | ".join(row(name, sites, found, given, copied)) + " |"
+                yield "| " + " | ".join(row(name, sites, found, given)) + " |"
 
 
 def arguments() -> argparse.Namespace:
@@ -258,32 +312,34 @@ def arguments() -> argparse.Namespace:
     ours = [name for name in sorted(RULES) if name not in SAME]
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--sites", type=lambda s: [int(x) for x in s.split(",")], default=[2, 10, 100])
+    parser.add_argument(
+        "--held",
+        type=lambda s: [int(x) for x in s.split(",")],
+        default=[2, 10],
+        help="sites of what needs all updates at once",
+    )
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--rules", type=lambda s: s.split(","), default=[*ours, *OTHERS])
+    parser.add_argument("--rules", type=lambda s: s.split(","), default=[*ours, CHECKED, *OTHERS])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--limit", type=float, default=900.0, help="seconds for one cell")
+    parser.add_argument("--memory", type=float, default=6.0, help="GiB that one cell may take")
     parser.add_argument("--folder", type=Path, help="where the updates are written; default: temporary files")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def main() -> None:
     given = arguments()
-    if given.one:
-        torch.set_num_threads(given.threads)
-        if given.one == "copy":
-            found = {"bandwidth": copy_bandwidth(given.layers)}
-        else:
-            dtype = getattr(torch, given.dtype)
-            found = measure(given.one, given.folder, given.sites[0], given.layers, dtype)
-        print(json.dumps(found))
-        return
+    torch.set_num_threads(1)
     for name, module in (("Flower", "flwr"), ("stock FLARE", "nvflare")):
         if importlib.util.find_spec(module) is None:
             given.rules = [rule for rule in given.rules if not rule.startswith(name)]
             print(f"{module} is not installed: {name} is left out.\n")
     if given.dtype == "bfloat16":
         given.rules = [rule for rule in given.rules if not rule.startswith("Flower")]
+    for module in IMPORTED.values():
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    logging.getLogger("medflare.aggregation").setLevel(logging.ERROR)  # fewer sites than a guarantee needs
     for line in table(given):
         print(line, flush=True)
 
