@@ -77,9 +77,9 @@ def _checked(
     if beyond.any():
         k = int(beyond.argmax())
         raise UpdateError(
-            f"value {k} of {len(flat)} ({name_at(k)}) is {flat[k]:g}, in all "
-            f"{int(beyond.sum())} are not finite or beyond the declared bound {bound:g}. If training diverged, "
-            "lower the learning rate; if such values are expected, raise the bound for all sites, which makes the rounding coarser."
+            f"value {k} of {len(flat)} ({name_at(k)}) is {flat[k]:g}, in all {int(beyond.sum())} are not "
+            f"finite or beyond the declared bound {bound:g}. If training diverged, lower the learning rate; "
+            "if such values are expected, raise the bound for all sites, which makes the rounding coarser."
         )
     return flat
 
