@@ -8,6 +8,7 @@ the decoder serve training, scoring and generation alike; the positions they add
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -38,6 +39,12 @@ class VirtualTokens(AdapterSet):
         self.settings, self.names = settings, tuple(names)
         if len(self.names) != 1:
             raise ConfigError(f"peft.method '{settings.method}' can have one adapter, not {len(self.names)}.")
+        room = int(getattr(model.config, "max_position_embeddings", None) or sys.maxsize)
+        if settings.tokens >= room:
+            raise ConfigError(
+                f"peft.tokens is {settings.tokens}, and this base model has {room} positions for virtual "
+                "tokens, prompt and answer. Set peft.tokens to a fraction of that."
+            )
         configure = METHODS[settings.method].configure
         assert configure is not None
         self.config = configure(settings, int(model.config.hidden_size), seed)

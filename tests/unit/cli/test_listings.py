@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from medflare.aggregation import RULES
 from medflare.cli.main import app
 from medflare.learners import LEARNERS
+from medflare.models.peft_methods import METHODS
 
 ROOT = Path(__file__).parents[3]
 RUNNER = CliRunner()
@@ -63,6 +64,24 @@ def test_a_variant_says_what_it_changes_and_which_rules_fit(methods: dict[str, d
     plain = methods["fed_medlora"]["variants"]["fed_medlora"]["rules"]
     assert {"krum", "influence", "influence (client)", "lora_product_svd"} <= set(plain)
     assert "lora_stack" not in plain
+
+
+def test_methods_lists_what_adapter_jobs_can_take(methods: dict[str, dict]) -> None:
+    assert methods["fedmrg"]["adapters"] == methods["fed_medlora"]["adapters"]
+    assert not methods["fedvit_gpt2"]["adapters"]
+    vera = methods["fedmrg"]["adapters"]["vera"]
+    assert vera["source"]["sections"] == "7.12"
+    assert (vera["peft"], vera["dual"]) == (True, False)
+    assert methods["fedmrg"]["adapters"]["prompt"]["source"]["ids"] == ["MRG-19"]
+    assert not methods["fedmrg"]["adapters"]["bottleneck"]["peft"]
+    assert {"fed_para", "fed_adalora", "fed_vera", "fed_prefix", "fed_dat"} <= set(
+        methods["fedmrg"]["variants"]
+    )
+
+
+def test_the_page_on_adapters_names_every_method() -> None:
+    text = (ROOT / "docs/adapters.md").read_text(encoding="utf-8")
+    assert [name for name in METHODS if f"| `{name}` |" not in text] == []
 
 
 def test_a_folder_without_jobs_is_no_error(tmp_path: Path) -> None:

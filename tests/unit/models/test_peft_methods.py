@@ -160,6 +160,13 @@ def test_start_values_depend_on_the_seed_alone(tiny_backbone: Path, method: str)
         assert any(not torch.equal(one[n], other[n]) for n in one)
 
 
+@pytest.mark.parametrize("name", ["prefix", "prompt", "p_tuning"])
+def test_virtual_tokens_that_fill_the_base_model_are_refused(tiny_backbone: Path, name: str) -> None:
+    many = TypeAdapter(PeftChoice).validate_python({"method": name, "tokens": 512})
+    with pytest.raises(ConfigError, match="has 512 positions"):
+        attach(load_backbone(tiny_backbone, "fp32").model, many, (GENERIC,), 0)
+
+
 # ---- the result --------------------------------------------------------------------------------------------
 
 
