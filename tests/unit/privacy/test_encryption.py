@@ -174,6 +174,14 @@ def test_the_server_can_neither_decrypt_nor_encrypt(kits: Kits) -> None:
         encrypt(kits.server, values(5), TERMS)
 
 
+def test_any_site_reads_any_other_sites_message(kits: Kits, tmp_path: Path) -> None:
+    """The scheme's limit: one secret key for all."""
+    (tmp_path / SITE_FILE).write_bytes(kits.site.path.read_bytes())
+    other = read_site_context(tmp_path / SITE_FILE)
+    message = encrypt(kits.site, torch.full((3,), 0.5), TERMS)
+    assert decrypt(other, message, 3, TERMS).tolist() == [0.5] * 3
+
+
 def test_equal_values_make_different_ciphertexts(kits: Kits) -> None:
     first, second = (unpack(encrypt(kits.site, torch.zeros(10), TERMS))[1][0] for _ in range(2))
     same = np.frombuffer(first[200:4000], np.uint8) == np.frombuffer(second[200:4000], np.uint8)
