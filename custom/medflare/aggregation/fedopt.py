@@ -17,7 +17,7 @@ from torch import Tensor
 from medflare.aggregation.states import settled
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.errors import UpdateError
-from medflare.learners.base import State
+from medflare.learners.base import State, finite
 
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -55,7 +55,7 @@ class ServerOptimiser(WeightedMean):
 
     @abstractmethod
     def step(self, name: str, mean: Tensor) -> Tensor:
-        """The change of one tensor from the sites' mean change; updates its moments."""
+        """The change of one tensor, in the place of the sites' mean change; updates its moments."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"m": dict(self.m), "v": dict(self.v)}
@@ -79,8 +79,8 @@ class FedAvgM(ServerOptimiser):
         super().__init__(lr, beta1, weighting)
 
     def step(self, name: str, mean: Tensor) -> Tensor:
-        self.m[name] = self.beta1 * self.m.get(name, torch.zeros_like(mean)) + mean
-        return self.lr * self.m[name]
+        m = self.m.setdefault(name, torch.zeros_like(mean)).mul_(self.beta1).add_(mean)
+        return mean.copy_(m).mul_(self.lr)
 
 
 class FedAdam(ServerOptimiser):
@@ -108,19 +108,19 @@ class FedAdam(ServerOptimiser):
         self.beta2, self.eps = _decay("beta2", beta2), eps
 
     def step(self, name: str, mean: Tensor) -> Tensor:
-        none = torch.zeros_like(mean)
-        self.m[name] = self.beta1 * self.m.get(name, none) + (1 - self.beta1) * mean
-        self.v[name] = self.second_moment(self.v.get(name, none), mean.square())
-        if not torch.isfinite(self.v[name]).all():
+        m = self.m.setdefault(name, torch.zeros_like(mean)).mul_(self.beta1).add_(mean, alpha=1 - self.beta1)
+        v = self.v.setdefault(name, torch.zeros_like(mean))
+        self.second_moment(v, mean.square())
+        if not finite(v):
             raise UpdateError(
                 f"the second moment of '{name}' is no longer finite: its mean change reaches "
                 f"{float(mean.abs().max()):.3g}. An update is enormous: look at the losses in run.json."
             )
-        return self.lr * self.m[name] / (self.v[name].sqrt() + self.eps)
+        return mean.copy_(m).mul_(self.lr).div_(v.sqrt().add_(self.eps))
 
-    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        """v of this round from the last one's and Δ²."""
-        return self.beta2 * v + (1 - self.beta2) * square
+    def second_moment(self, v: Tensor, square: Tensor) -> None:
+        """v of this round in the place of the last one's, from Δ²."""
+        v.mul_(self.beta2).add_(square, alpha=1 - self.beta2)
 
 
 class FedYogi(FedAdam):
@@ -129,8 +129,9 @@ class FedYogi(FedAdam):
     summary = "FedYogi: Yogi at the server on the mean update; needs only sums."
     source = "Reddi et al. 2021; algorithms.md 7.5"
 
-    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        return v - (1 - self.beta2) * square * torch.sign(v - square)
+    def second_moment(self, v: Tensor, square: Tensor) -> None:
+        sign = (v - square).sign_()
+        v.sub_(square.mul_(sign), alpha=1 - self.beta2)
 
 
 def _decay(name: str, value: float) -> float:

@@ -131,14 +131,14 @@ def check_state(state: Mapping[str, Tensor], spec: SharedSpec, whose: str) -> No
         shape = spec[name][0]
         if tuple(state[name].shape) != tuple(shape):
             problems.append(f"'{name}' has shape {tuple(state[name].shape)}, expected {tuple(shape)}")
-        elif not _finite(state[name]):
+        elif not finite(state[name]):
             problems.append(f"'{name}' has values that are not finite")
     if problems:
         shown = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
         raise UpdateError(f"{whose}: {shown}.")
 
 
-def _finite(value: Tensor) -> bool:
+def finite(value: Tensor) -> bool:
     """Whether every value is: smallest and largest are, and NaN goes through to both. A mask of all values
     would cost ten times the seconds."""
     if not value.is_floating_point() or not value.numel():
