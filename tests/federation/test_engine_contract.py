@@ -79,6 +79,11 @@ def test_constants_and_constructors() -> None:
     assert {"clients", "num_threads", "workspace_root"} <= set(parameters(engine_jobs.SimEnv.__init__))
     assert engine.EventType.START_RUN
     assert engine.EventType.END_RUN
+    assert engine.EventType.AUTHORIZE_COMMAND_CHECK
+    keys = engine.FLContextKey
+    assert {keys.SECURITY_ITEMS, keys.JOB_META, keys.COMMAND_NAME, keys.WORKSPACE_ROOT}
+    assert {keys.AUTHORIZATION_RESULT, keys.AUTHORIZATION_REASON}
+    assert {keys.SUBMITTER_NAME, keys.SUBMITTER_ORG, keys.SUBMITTER_ROLE}
     assert engine.AppConstants.CURRENT_ROUND == "current_round"
     assert engine.MetaKey.NUM_STEPS_CURRENT_ROUND == "NUM_STEPS_CURRENT_ROUND"
     assert {engine.DataKind.WEIGHTS, engine.DataKind.WEIGHT_DIFF, engine.DataKind.APP_DEFINED}

@@ -325,6 +325,11 @@ def test_the_policy_is_told_in_words_and_asked_about_the_job() -> None:
 # ---- all of it -------------------------------------------------------------------------------------------
 
 
+def test_the_command_shows_examples() -> None:
+    shown = CliRunner().invoke(app, ["preflight", "--help"], env={"COLUMNS": "200"})
+    assert "medflare preflight --job jobs/fedmrg" in shown.output
+
+
 def test_the_exit_code_is_that_of_the_worst_check() -> None:
     good, odd, bad = ok("a", "x"), warning("b", "x", "y", "z"), problem("c", "x", "y", "z")
     assert [exit_code(c) for c in ([], [good], [good, odd], [bad, odd])] == [0, 0, 1, 2]
