@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What secure aggregation by masking costs: seconds, memory and bytes, beside a sum in the clear.
 
-    python benchmarks/masking_cost.py [--parameters 10000000] [--sites 3,5,10] [--tensors 224]
+    python benchmarks/masking_cost.py [--parameters 10000000] [--sites 3,5,10] [--bits 32,16] [--tensors 224]
 
 Every cell is a process of its own with one thread; seconds are processor time, so that neighbours on the
 machine do not count. `mask`: one site's update into fixed point and under all its masks. `messages`: all else
@@ -22,6 +22,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ from medflare.privacy.terms import Limits, Terms
 from server_cost import Peak, clock
 
 CELLS = ("site", "server", "server, one gone", "plain")
+BOUND = 2.0**-5
+"""Beyond the largest of the differences below, so that a ring of 16 bits can hold them too."""
 SUMS: SharedSpec = {"sum:bank.count": ((28,), torch.float32)}
 
 
@@ -127,7 +130,15 @@ class Round:
         names = [f"site-{k:02d}" for k in range(sites)]
         people = identities([*names, "server"], folder)
         self.layout = Layout.of(spec(given.parameters, given.tensors), SUMS)
-        self.terms = Terms.of(self.layout, run_id="cost", round=0, sites=names, most_weight=1000)
+        self.terms = Terms.of(
+            self.layout,
+            run_id="cost",
+            round=0,
+            sites=names,
+            most_weight=1000,
+            bits=given.bits[0],
+            bound=BOUND,
+        )
         self.coordinator = Coordinator(self.terms, self.layout, people["server"])
         self.members = {name: Member(people[name], self.layout, Limits(min_sites=2)) for name in names}
         self.meters = {name: Meter() for name in names}
@@ -221,9 +232,9 @@ def measure(cell: str, sites: int, given: argparse.Namespace) -> dict[str, float
 # ---- the table ---------------------------------------------------------------------------------------------
 
 
-def child(cell: str, sites: int, given: argparse.Namespace) -> dict[str, float]:
+def child(cell: str, sites: int, bits: int, given: argparse.Namespace) -> dict[str, float]:
     command = [sys.executable, __file__, "--one", cell, "--sites", str(sites)]
-    command += ["--parameters", str(given.parameters), "--tensors", str(given.tensors)]
+    command += ["--bits", str(bits), "--parameters", str(given.parameters), "--tensors", str(given.tensors)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout)
     return found
@@ -233,14 +244,14 @@ def table(given: argparse.Namespace) -> Iterator[str]:
     """Markdown, line by line as it is measured."""
     yield f"{given.parameters:,} parameters in {given.tensors} tensors, one thread.\n"
     yield (
-        "| sites | site: mask, s | messages, s | peak | up / int32 | up / bf16 "
+        "| ring, bits | sites | site: mask, s | messages, s | peak | up / int32 | up / bf16 "
         "| server: add, s | unmask, s | one gone, s | peak | plain, s | peak |"
     )
-    yield "|" + "---:|" * 12
-    for sites in given.sites:
-        site, server, gone, plain = (child(cell, sites, given) for cell in CELLS)
+    yield "|" + "---:|" * 13
+    for bits, sites in product(given.bits, given.sites):
+        site, server, gone, plain = (child(cell, sites, bits, given) for cell in CELLS)
         yield (
-            f"| {sites} | {site['mask']:.3f} | {site['messages']:.3f} | {site['peak']:.2f} "
+            f"| {bits} | {sites} | {site['mask']:.3f} | {site['messages']:.3f} | {site['peak']:.2f} "
             f"| {site['bytes'] / 4 / given.parameters:.4f} | {site['bytes'] / 2 / given.parameters:.4f} "
             f"| {server['add']:.3f} | {server['unmask']:.3f} | {gone['unmask']:.3f} | {server['peak']:.2f} "
             f"| {plain['plain']:.3f} | {plain['peak']:.2f} |"
@@ -251,6 +262,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--parameters", type=int, default=10_000_000)
     parser.add_argument("--sites", type=lambda s: [int(x) for x in s.split(",")], default=[3, 5, 10])
+    parser.add_argument("--bits", type=lambda s: [int(x) for x in s.split(",")], default=[32, 16])
     parser.add_argument("--tensors", type=int, default=224)
     parser.add_argument("--one", choices=CELLS, help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real numbers as elements of a ring Z_2^32 or Z_2^64, in which masks hide them and sums stay exact.
+"""Real numbers as elements of a ring Z_2^16, Z_2^32 or Z_2^64, in which masks hide them and sums stay exact.
 
 Overflow cannot happen. Let L = ceil(bound · 2^f). A value x with |x| <= bound and a weight u in (0, 1] become
 q = round(x · u · 2^f), and |q| <= L: the product in float64 is at most bound · 2^f because rounding keeps
@@ -28,7 +28,7 @@ PIECE = 1 << 16
 """Values that are worked on together: they stay in the processor's cache."""
 LEAST_FRACTION = 8
 """Bits behind the point below which a ring is too coarse to be of use."""
-_SIGNED = {32: torch.int32, 64: torch.int64}
+_SIGNED = {16: torch.int16, 32: torch.int32, 64: torch.int64}
 
 
 class OutOfBound(ValueError):  # noqa: N818 - reads as what it says
@@ -101,9 +101,9 @@ class Ring:
         return values.double() * math.ldexp(factor, -self.fraction)
 
     def decode_to_float32(self, values: Tensor, factor: float) -> Tensor:
-        """As `decode`, in fp32, for a ring of 32 bits; in the place of `values`, which is used up."""
-        assert values.dtype == torch.int32, values.dtype
-        source, target = values.numpy(), values.numpy().view(np.float32)
+        """As `decode`, in fp32; of a ring of 32 bits in the place of `values`, which is used up."""
+        source = values.numpy()
+        target = source.view(np.float32) if self.bits == 32 else np.empty(len(source), np.float32)
         scale = math.ldexp(factor, -self.fraction)
         for piece in pieces(len(source)):
             target[piece] = source[piece] * scale

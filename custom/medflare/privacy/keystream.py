@@ -28,9 +28,9 @@ def derive(secret: bytes, purpose: bytes) -> bytes:
 
 
 def apply(vector: Tensor, plus: Sequence[bytes], minus: Sequence[bytes] = ()) -> None:
-    """vector += streams of keys in `plus` - streams of keys in `minus`, modulo 2^32 or 2^64, in place.
+    """vector += streams of keys in `plus` - streams of keys in `minus`, modulo 2^bits, in place.
 
-    vector: int32 or int64 (N,) on the CPU, contiguous. Piece by piece, so that a piece stays in the
+    vector: int16, int32 or int64 (N,) on the CPU, contiguous. Piece by piece, so that a piece stays in the
     processor's cache until all streams are in it.
     """
     signed = vector.numpy()

@@ -20,7 +20,7 @@ class Masked:
 
     Attributes:
         terms: digest of the terms it was masked under.
-        narrow: int32 (P,); wide: int64 (S + 1,), whose last value is the weight.
+        narrow: int32 (P,), or int16 where the terms say so; wide: int64 (S + 1,), the weight last.
     """
 
     terms: str

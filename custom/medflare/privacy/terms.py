@@ -16,7 +16,7 @@ from medflare.privacy.layout import Layout
 from medflare.privacy.messages import statement
 
 NARROW, WIDE = 32, 64
-"""Bits of the two rings."""
+"""Bits of the two rings; the narrow one may have 16."""
 BOUND, WIDE_BOUND = 16.0, float(1 << 30)
 """Defaults: the largest absolute value of a floating tensor's difference, and of a counter, sum or weight."""
 
@@ -35,6 +35,8 @@ class Terms:
         sites: who is asked to take part, in order of name.
         threshold: t; so many sites must answer in every phase, and so many shares give a secret back.
         bound, wide_bound: largest absolute values in the narrow and the wide vector.
+        bits: of the narrow ring. With 16 an update takes the bytes of bf16, and needs a bound close above
+            its largest value: for 3 sites steps are bound / 5461 at best.
         most_weight: the largest weight a site may have; it sends weight / most_weight times its update.
         layout: digest of the layout; narrow, wide: lengths P and S of its vectors; weighted: how many of
             the S are weighted means.
@@ -54,6 +56,7 @@ class Terms:
     weighted: int
     bound: float = BOUND
     wide_bound: float = WIDE_BOUND
+    bits: int = NARROW
 
     @classmethod
     def of(
@@ -83,15 +86,17 @@ class Terms:
             )
         if not (math.isfinite(self.most_weight) and 0 < self.most_weight <= self.wide_bound):
             problems.append(f"most_weight is {self.most_weight}; expected above 0, up to {self.wide_bound:g}")
+        if self.bits not in (16, NARROW):
+            problems.append(f"bits is {self.bits}; expected 16 or {NARROW}")
         if problems:
             raise ConfigError(f"secure aggregation: {'; '.join(problems)}.")
-        for bits, bound in ((NARROW, self.bound), (WIDE, self.wide_bound)):
+        for bits, bound in ((self.bits, self.bound), (WIDE, self.wide_bound)):
             Ring(bits, bound, count)
 
     @cached_property
     def narrow_ring(self) -> Ring:
-        """Z_2^32 for floating tensors."""
-        return Ring(NARROW, self.bound, len(self.sites))
+        """Z_2^32, or Z_2^16, for floating tensors."""
+        return Ring(self.bits, self.bound, len(self.sites))
 
     @cached_property
     def wide_ring(self) -> Ring:

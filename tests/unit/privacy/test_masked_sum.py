@@ -22,6 +22,16 @@ def test_nobody_drops_out(count: int) -> None:
     assert_is_plain(round_.run(), names(count), round_.terms)
 
 
+@pytest.mark.parametrize("drops", [{}, {"mask": {"site-02"}}, {"share": {"site-01", "site-05"}}], ids=str)
+def test_a_narrow_ring_of_sixteen_bits_sums_within_its_coarser_error(drops: dict[str, set[str]]) -> None:
+    round_ = Round(5, bits=16, bound=4.0)
+    found = round_.run(drops)
+    gone = {site for sites in drops.values() for site in sites}
+    assert_is_plain(found, [site for site in names(5) if site not in gone], round_.terms)
+    assert round_.sent["site-03"].narrow.dtype == torch.int16
+    assert round_.terms.narrow_ring.fraction == 9
+
+
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize(
     "gone", [{"site-01"}, {"site-05"}, {"site-02", "site-03"}, {"site-01", "site-05"}], ids=str

@@ -41,6 +41,7 @@ def test_a_threshold_that_is_no_majority_is_refused(sites: int, threshold: int) 
         {"threshold": 4},
         {"bound": 8.0},
         {"wide_bound": 2.0**20},
+        {"bits": 16, "bound": 1.0},
         {"most_weight": 999},
     ],
     ids=str,
@@ -67,6 +68,7 @@ def test_terms_travel_as_json() -> None:
     [
         ({"sites": ["a"]}, "expected two or more names"),
         ({"sites": ["a", "a", "b"]}, "none twice"),
+        ({"bits": 24}, "bits is 24; expected 16 or 32"),
         ({"most_weight": 0}, "most_weight is 0"),
         ({"most_weight": math.nan}, "most_weight is nan"),
         ({"most_weight": 2e9}, "most_weight is 2000000000"),
