@@ -281,7 +281,7 @@ def test_a_gpu_that_is_not_there_is_a_problem(tmp_path: Path, monkeypatch: pytes
 def test_the_estimate_is_held_against_free_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, outcome: str
 ) -> None:
-    need = Footprint(frozen=10**8, learning=10**8, exchange=10**8, activations=10**8)
+    need = Footprint(frozen=10**8, learning=10**8, exchange=10**8, activations=10**8, runtime=6 * 10**8)
     monkeypatch.setattr(site_checks, "footprint", lambda *given: need)
     monkeypatch.setattr(site_checks, "free_memory", lambda device: (free, "CPU"))
     said = site_checks.memory(site(tmp_path), Job(title="fedmrg", method="fedmrg"))
