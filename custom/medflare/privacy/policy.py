@@ -150,10 +150,11 @@ class Policy:
         return [_refusal("tensors", f"{told} may not leave; {_allowed(self.rules.tensors)}")]
 
     def _too_few(self, what: str, examples: int) -> list[Refusal]:
+        """The text leaves the site, so it does not say how few they are."""
         fewest = self.rules.min_examples
         if examples >= fewest:
             return []
-        return [_refusal("min_examples", f"{what} over {examples} examples, at least {fewest} are needed")]
+        return [_refusal("min_examples", f"{what} is about fewer than {fewest} examples")]
 
     def _raise(self, found: Collection[Refusal]) -> None:
         if found:

@@ -54,7 +54,7 @@ def test_without_rules_every_job_is_admitted() -> None:
         ({"min_sites": 4}, {}, "min_sites", "3 sites take part, at least 4 must"),
         ({"partners": ["site-2"]}, {"partners": ["site-2", "site-9"]}, "partners", "site-9 would take part"),
         ({"most_rounds": 20}, {}, "most_rounds", "the run has 50 rounds, at most 20"),
-        ({"min_examples": 100}, {}, "min_examples", "an evaluation over 32 examples, at least 100"),
+        ({"min_examples": 100}, {}, "min_examples", "an evaluation is about fewer than 100 examples"),
     ],
 )
 def test_a_job_that_asks_for_what_a_rule_forbids_is_refused(
