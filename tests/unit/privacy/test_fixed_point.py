@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from masking_round import LAYOUT, make_terms, make_update
 
@@ -26,6 +26,7 @@ def encoded(ring: Ring, values: torch.Tensor, weight: float = 1.0) -> torch.Tens
     return out
 
 
+@settings(deadline=None)
 @given(BITS, BOUNDS, SITES)
 def test_all_sites_at_the_bound_fill_at_most_half_of_the_ring_and_more_than_a_quarter(
     bits: int, bound: float, sites: int
@@ -62,6 +63,7 @@ def test_the_sum_at_the_extremes_comes_back(bits: int, bound: float, sites: int,
     )
 
 
+@settings(deadline=None)
 @given(
     BITS,
     st.lists(st.tuples(st.floats(-4, 4, width=32), st.floats(1e-6, 1)), min_size=2, max_size=12),
@@ -75,6 +77,7 @@ def test_sums_are_off_by_at_most_the_declared_error(bits: int, given_: list[tupl
     assert abs(ring.decode(total).item() - exact) <= ring.error + 2**-50 * 4 * len(given_)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 1000), st.integers(2, 50))
 def test_whole_numbers_are_exact_in_the_wide_ring(weight: int, sites: int) -> None:
     ring = Ring(64, float(1 << 30), sites)

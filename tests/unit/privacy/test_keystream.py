@@ -9,7 +9,7 @@ import torch
 from Crypto.Cipher import AES
 from Crypto.Hash import SHA256
 from Crypto.Protocol.KDF import HKDF
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medflare.privacy import exchange, keystream
@@ -41,6 +41,7 @@ def test_keys_are_hkdf_sha256() -> None:
     assert keystream.derive(b"secret" * 5, b"what for") == expected
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(-(2**15), 2**15 - 1), min_size=1, max_size=40),
     st.lists(st.binary(min_size=32, max_size=32), max_size=3),
