@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,11 +79,18 @@ def test_who_has_no_right_to_submit_is_told(federation: Federation, job: Path, u
         federation.submit(job, user)
 
 
-def test_a_lead_aborts_own_jobs_only_and_a_member_none(federation: Federation, job: Path) -> None:
-    job_id = federation.submit(job)
+def test_only_who_may_aborts_a_job_and_the_record_says_so(federation: Federation, tmp_path: Path) -> None:
+    """The admin submits and aborts at the interactive console; a lead aborts own jobs, a member none."""
+    job = deployed_jobs.tiny_job(tmp_path, "fed_medlora", num_rounds=400, worker="thread")
+    said = re.search(r"Submitted job: ([0-9a-f-]{36})", federation.console(f"submit_job {job}"))
+    assert said is not None
+    job_id = said.group(1)
     for user in (LEAD, MEMBER):
         with federation.session(user) as session, pytest.raises(AuthorizationError, match="abort_job"):
             session.abort_job(job_id)
-    with federation.session() as session:
-        session.abort_job(job_id)
-    assert federation.wait(job_id) == "FINISHED:ABORTED"
+    federation.wait_event(job_id, phase="round done", round=0)
+    assert job_id in federation.console("list_jobs", f"abort_job {job_id}", "y")
+    run = federation.finished(job_id, tmp_path / "out")
+    assert run.state == "FINISHED:ABORTED"
+    assert (run.record.status, run.record.reason) == ("stopped", "the job was aborted.")
+    assert (run.folder / run.record.artefacts["final"] / "adapter_model.safetensors").is_file()

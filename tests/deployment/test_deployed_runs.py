@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,20 +95,6 @@ def test_the_downloaded_folder_opens_with_peft(
     assert {key: tuple(value.shape) for key, value in own.items()} == {
         key: tuple(value.shape) for key, value in saved.items()
     }
-
-
-def test_an_admin_aborts_at_the_console_and_the_record_says_so(
-    federation: Federation, tmp_path: Path
-) -> None:
-    job = deployed_jobs.tiny_job(tmp_path, "fed_medlora", num_rounds=400, worker="thread")
-    said = federation.console(f"submit_job {job}")
-    job_id = re.search(r"Submitted job: ([0-9a-f-]{36})", said).group(1)  # type: ignore[union-attr]
-    federation.wait_event(job_id, phase="round done", round=0)
-    assert job_id in federation.console("list_jobs", f"abort_job {job_id}", "y")
-    run = federation.finished(job_id, tmp_path / "out")
-    assert run.state == "FINISHED:ABORTED"
-    assert (run.record.status, run.record.reason) == ("stopped", "the job was aborted.")
-    assert (run.folder / run.record.artefacts["final"] / "adapter_model.safetensors").is_file()
 
 
 # ---- what is where afterwards ------------------------------------------------------------------------------
