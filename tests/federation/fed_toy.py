@@ -23,7 +23,7 @@ class ToyLearner:
     """y = x·w + b with `w` shared (as a LoRA factor's name) and `bias`, `momentum`, `position` local.
 
     Settings (for tests): `fingerprint`, `hang` {round: seconds}, `die` {round}, `raises` {round: text},
-    `bad` {round: kind of broken update}, `width`, `sums`; keyed by site under `sites`.
+    `bad` {round: kind of broken update}, `width`, `sums`, `counter`; keyed by site under `sites`.
     """
 
     def __init__(self, settings: dict[str, Any], site: str, seed: int) -> None:
@@ -35,6 +35,7 @@ class ToyLearner:
         self.y = self.x @ torch.arange(1.0, self.width + 1) + 0.1 * torch.randn(rows, generator=generator)
         self.start = torch.randn(self.width, generator=generator)
         self.w, self.head = self.start.clone(), torch.zeros(2, 3)
+        self.steps = torch.zeros(1, dtype=torch.int64)
         self.bias, self.momentum, self.position = torch.zeros(1), torch.zeros(self.width), 0
         self.fits, self.totals_seen = 0, dict[str, Tensor]()
 
@@ -59,7 +60,8 @@ class ToyLearner:
         return {"count": ((sites,), torch.float32)} if self.settings.get("sums") else {}
 
     def _shared(self) -> State:
-        return {ADAPTER: self.w[None], "head.weight": self.head}
+        counter = {"norm.steps": self.steps} if self.settings.get("counter") else {}
+        return {ADAPTER: self.w[None], "head.weight": self.head, **counter}
 
     def initial_shared(self) -> State:
         return {name: value.clone() for name, value in self._shared().items()}
@@ -67,6 +69,7 @@ class ToyLearner:
     def load_shared(self, state: State) -> None:
         check_state(state, self.shared_spec(), self.site)
         self.w, self.head = state[ADAPTER][0].float().clone(), state["head.weight"].float().clone()
+        self.steps = state.get("norm.steps", self.steps).clone()
 
     def fit(self, plan: RoundPlan) -> Update:
         self._misbehave(plan.round)
@@ -81,6 +84,7 @@ class ToyLearner:
             self.momentum = 0.5 * self.momentum + x.T @ error / len(batch)
             self.w = self.w - 0.1 * self.momentum
             self.head = self.head + 0.01
+            self.steps = self.steps + 10
             self.bias = self.bias - 0.05 * error.mean()
         self.fits += 1
         delta = {name: value - before[name] for name, value in self._shared().items()}

@@ -157,3 +157,13 @@ def test_a_canary_leaves_no_trace(federation: Make, encrypted: Make) -> None:
     assert run.run().status == "completed"
     theirs, ours = adapter(plain.folder), adapter(run.site_folder("site-1"))
     assert all(torch.allclose(ours[name], theirs[name], rtol=0, atol=ROUNDED) for name in theirs)
+
+
+def test_counters_pass_the_bound_of_weights(federation: Make, encrypted: Make) -> None:
+    plain, run = federation(toy={"counter": True}), encrypted(toy={"counter": True})
+    assert plain.run().status == "completed"
+    record = run.run()
+    assert record.status == "completed", record.reason
+    theirs = load_file(plain.folder / "result" / "adapter" / "report_generator.safetensors")["norm.steps"]
+    ours = load_file(run.site_folder("site-3") / "result" / "adapter" / "report_generator.safetensors")
+    assert theirs.tolist() == ours["norm.steps"].tolist() == [60]

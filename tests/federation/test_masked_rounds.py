@@ -190,3 +190,9 @@ def test_secrets_are_on_no_disk(federation: Make, tmp_path: Path) -> None:
     assert member is not None
     kept = {path.name for path in run.site_folder("site-1").rglob("*") if path.is_file()}
     assert kept <= {"egress.jsonl", "worker.log", "predictions.jsonl"}
+
+
+def test_counters_pass_the_bound_of_weights_under_masks(federation: Make) -> None:
+    run = federation(toy={"counter": True}, controller=MASKED)
+    completed(run)
+    assert final(run)["norm.steps"].tolist() == [60]

@@ -16,20 +16,19 @@ from torch import Tensor
 
 from medflare.errors import UpdateError
 from medflare.federation.protections.base import Declared, Opened, ServerProtection, Talk
+from medflare.federation.protections.encrypted_parts import (
+    ENCRYPTED,
+    SUMS,
+    on_wire,
+    read_terms,
+    sizes,
+    terms_of,
+)
 from medflare.federation.protections.settings import ProtectionSettings
 from medflare.learners.base import State, Update
 from medflare.privacy.encryption import Adder
 from medflare.privacy.encryption_keys import check_alike, read_server_context
 from medflare.privacy.encryption_parameters import SERVER_FILE
-from medflare.privacy.encryption_schemes import Terms
-from medflare.privacy.terms import WIDE_BOUND
-
-ENCRYPTED = "encrypted"
-"""Key of what a request says about ciphertexts, and prefix of their names on the wire."""
-MEANS, SUMS = f"{ENCRYPTED}:means", f"{ENCRYPTED}:sums"
-"""An update's weighted values and its sums; the sums only where a method declares any."""
-STEP = 2.0**-20
-"""To what sums and counters are rounded: they may be large, and take several slots a value."""
 
 
 class EncryptedServer(ServerProtection):
@@ -41,60 +40,59 @@ class EncryptedServer(ServerProtection):
     def __init__(self, settings: ProtectionSettings, startup: Path) -> None:
         self.settings = settings
         self.keys = read_server_context(startup / SERVER_FILE)
-        self.groups: dict[float, Adder] = {}
-        self.totals: Tensor | None = None
+        self.groups: dict[float, dict[str, Adder]] = {}
+        self._brought: dict[str, Tensor] = {}
 
     def expect(self, declared: Declared) -> None:
         check_alike(self.keys, declared.described)
-        self.weighing, self.layout = declared.weighing, declared.layout
-        self.sites = len(declared.described)
-        every = self.sites * declared.rounds
-        self.terms: dict[str, dict[str, Any]] = {
-            "means": {"bound": self.settings.bound, "additions": every},
-            "sums": {"bound": WIDE_BOUND, "additions": self.sites, "step": STEP},
-        }
+        self.weighing, layout = declared.weighing, declared.layout
+        self.parts = list(sizes(layout))
+        self.told = terms_of(layout, self.settings.bound, len(declared.described), declared.rounds)
+        self.terms = read_terms(self.told)
 
     def open(self, number: int, sites: list[str], quorum: int, talk: Talk) -> Opened:
-        self.means, self.sums, self.weight = self._adder("means"), self._adder("sums"), 0.0
+        self.adders, self.weight = self._adders(), 0.0
         return Opened(sites=sites)
 
-    def _adder(self, what: str) -> Adder:
-        return Adder(self.keys, Terms(**self.terms[what]))
+    def _adders(self) -> dict[str, Adder]:
+        return {part: Adder(self.keys, self.terms[part]) for part in self.parts}
 
     def take(self, site: str, facts: Mapping[str, Any], tensors: State) -> None:
-        wanted = {MEANS, SUMS} if self.layout.sums else {MEANS}
-        if set(tensors) != wanted:
+        wanted = {on_wire(part): part for part in self.parts}
+        if set(tensors) != set(wanted):
             raise UpdateError(f"holds {sorted(tensors)[:4]}; expected {sorted(wanted)}")
         weight = self.weighing.weight(facts) / self.weighing.most
-        self.means.add(tensors[MEANS])
-        if self.layout.sums:
-            self._add_sums(tensors)
-        self.weight += weight
-
-    def _add_sums(self, tensors: State) -> None:
-        """The second part of an update; without it the first is taken off again."""
+        added: list[str] = []
         try:
-            self.sums.add(tensors[SUMS])
+            for name, part in wanted.items():
+                self.adders[part].add(tensors[name])
+                added.append(name)
         except UpdateError:
-            self.means.remove(tensors[MEANS])
+            for name in added:
+                self.adders[wanted[name]].remove(tensors[name])
             raise
+        self.weight += weight
 
     def close(self, talk: Talk) -> Update | None:
         return None
 
     def keep(self) -> None:
-        weight = round(self.weight, 12)
-        self.groups.setdefault(weight, self._adder("means")).add(self.means.total())
-        self.totals = self.sums.total() if self.layout.sums else None
+        group = self.groups.setdefault(round(self.weight, 12), self._adders())
+        for part in self.parts:
+            if part != SUMS:
+                group[part].add(self.adders[part].total())
+        self._brought = {
+            on_wire(part, place): adder.total()
+            for place, adders in enumerate(self.groups.values())
+            for part, adder in adders.items()
+            if part != SUMS
+        }
+        if SUMS in self.parts:
+            self._brought[on_wire(SUMS)] = self.adders[SUMS].total()
 
     def down(self, state: State, totals: State) -> tuple[State, dict[str, Any]]:
-        tensors = dict(state)
-        for place, adder in enumerate(self.groups.values()):
-            tensors[f"{ENCRYPTED}:{place}"] = adder.total()
-        if self.totals is not None:
-            tensors[SUMS] = self.totals
-        told = {"terms": self.terms, "weights": list(self.groups), "weighing": self.weighing.to_json()}
-        return tensors, {ENCRYPTED: told}
+        told = {"terms": self.told, "weights": list(self.groups), "weighing": self.weighing.to_json()}
+        return {**state, **self._brought}, {ENCRYPTED: told}
 
     def report(self) -> dict[str, Any]:
         return {"weight": self.weight, "groups": len(self.groups), "keys": self.keys.facts()}

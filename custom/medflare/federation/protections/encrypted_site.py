@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,10 +13,19 @@ from torch import Tensor
 
 from medflare.errors import UpdateError
 from medflare.federation import wire
-from medflare.federation.messages import Request
+from medflare.federation.messages import FIT, Request
 from medflare.federation.persistor import FINAL, AdapterPersistor, Card
 from medflare.federation.protections.base import SiteProtection, layout_of
-from medflare.federation.protections.encrypted_server import ENCRYPTED, MEANS, SUMS
+from medflare.federation.protections.encrypted_parts import (
+    ENCRYPTED,
+    SUMS,
+    joined,
+    name_at,
+    on_wire,
+    parted,
+    read_terms,
+    sizes,
+)
 from medflare.federation.protections.weights import Weighing
 from medflare.federation.worker_session import Result
 from medflare.learners.base import SharedSpec, State
@@ -52,20 +62,16 @@ class EncryptedSite(SiteProtection):
         if said is None:
             return request.tensors
         plain, sealed = wire.without_prefix(request.tensors, f"{ENCRYPTED}:")
-        layout, terms = self._layout(), said["terms"]
-        size = layout.narrow.size + layout.weighted
-        change = torch.zeros(size, dtype=torch.float64)
-        for place, weight in enumerate(said["weights"]):
-            change += decrypt(self.keys, sealed[str(place)], size, Terms(**terms["means"])) / weight
-        state = {name: plain[name] for name in plain}
-        sums = torch.zeros(layout.sums, dtype=torch.float64)
-        if "sums" in sealed:
-            sums = decrypt(self.keys, sealed["sums"], layout.sums, Terms(**terms["sums"]))
-        moved = _unpacked(layout, change, sums)
-        shared, totals = wire.without_prefix(moved, wire.SUM)
-        for name, value in shared.items():
-            state[name] = _moved(plain[name], value, self.dtypes[name])
-        if "sums" in sealed and request.task == "fit":
+        layout, terms = self._layout(), read_terms(said["terms"])
+        parts: dict[str, Tensor] = {}
+        for name, message in sealed.items():
+            part, _, group = name.partition(":")
+            total = decrypt(self.keys, message, sizes(layout)[part], terms[part])
+            found = total / said["weights"][int(group)] if group else total
+            parts[part] = parts[part] + found if part in parts else found
+        change, totals = wire.without_prefix(joined(layout, parts), wire.SUM)
+        state = {name: _moved(value, change[name], self.dtypes[name]) for name, value in plain.items()}
+        if SUMS in parts and request.task == FIT:
             state |= wire.with_prefix(totals, wire.TOTAL)
         return state
 
@@ -73,7 +79,7 @@ class EncryptedSite(SiteProtection):
         said = request.options[ENCRYPTED]
         weighing = Weighing(**said["weighing"])
         share = weighing.weight(result.facts) / weighing.most
-        return Ciphers(self.keys, self._layout(), said["terms"], share)
+        return Ciphers(self.keys, self._layout(), read_terms(said["terms"]), share)
 
     def export(self, request: Request, folder: Path) -> None:
         """The final adapter, here: the server cannot read it."""
@@ -87,21 +93,16 @@ class Ciphers:
 
     name: Literal["he"] = "he"
 
-    def __init__(self, keys: Keys, layout: Layout, terms: Mapping[str, Any], share: float) -> None:
+    def __init__(self, keys: Keys, layout: Layout, terms: Mapping[str, Terms], share: float) -> None:
         self.keys, self.layout, self.terms, self.share = keys, layout, terms, share
 
     def __call__(self, tensors: State) -> State:
-        narrow, wide = self.layout.pack(tensors)
-        means = torch.cat([narrow.double(), wide[: self.layout.weighted]]) * self.share
-        out = {MEANS: encrypt(self.keys, means, Terms(**self.terms["means"]))}
-        if self.layout.sums:
-            out[SUMS] = encrypt(self.keys, wide[self.layout.weighted :], Terms(**self.terms["sums"]))
-        return out
-
-
-def _unpacked(layout: Layout, means: Tensor, sums: Tensor) -> State:
-    narrow, counters = means.split([layout.narrow.size, layout.weighted])
-    return layout.unpack(narrow, torch.cat([counters, sums]))
+        return {
+            on_wire(part): encrypt(
+                self.keys, vector, self.terms[part], name_at=partial(name_at, self.layout, part)
+            )
+            for part, vector in parted(self.layout, tensors, self.share).items()
+        }
 
 
 def _moved(old: Tensor, change: Tensor, kind: torch.dtype) -> Tensor:
