@@ -103,6 +103,16 @@ def test_a_hospital_that_joins_later_is_certified_by_the_same_authority(
     assert check(kits) == []
 
 
+def test_a_project_without_encryption_has_no_signatures_and_is_as_good_otherwise(tmp_path: Path) -> None:
+    document = yaml.safe_load(PROJECT.read_text())
+    document["builders"] = [b for b in document["builders"] if not b["path"].endswith("HEBuilder")]
+    (tmp_path / "project.yml").write_text(yaml.safe_dump(document, sort_keys=False))
+    kits = provision(tmp_path / "kits", tmp_path / "project.yml")
+    assert not [*kits.rglob("*.tenseal"), *kits.glob("*/startup/signature.json")]
+    harden(kits)
+    assert check(kits) == []
+
+
 def test_hardening_reaches_every_generation_and_the_state(workspace: Path) -> None:
     provision(workspace)
     harden(workspace)

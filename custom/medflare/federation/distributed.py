@@ -34,7 +34,7 @@ def authority(profile: Path, out: Path) -> str:
     """Makes the root certificate in `out` and returns its fingerprint.
 
     `nvflare cert init --org` is not used: the root then has another subject than the issuer its certificates
-    name, and no connection is accepted (nvflare 2.9.0).
+    name, and no server starts (InvalidCertChain, nvflare 2.9.0).
     """
     _nvflare("cert", "init", "--profile", str(profile), "-o", str(out))
     return str(json.loads((out / "ca.json").read_text(encoding="utf-8"))["rootCA_fingerprint"])

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any
 
 from medflare.federation.allow_list import COMPONENTS, class_path
 from medflare.federation.kit_components import KitJobManager, KitStorage, SecureLogging
+from medflare.federation.site_policy import SitePolicy
 
 HEART_BEAT_TIMEOUT = 60
 """Seconds without a sign of life after which the server takes a site for gone; FLARE's default is 600."""
@@ -23,7 +23,6 @@ STREAMERS = ("site_log_streamer", "job_log_streamer", "log_receiver")
 """Components that send a site's logs to the server, or receive them there."""
 _NEVER = {"shell_commands": "none", "byoc": "none", "server-predeployed-flwr": "none"}
 _EVERYTHING = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
-_POLICY = "medflare.federation.site_policy"
 
 
 def kit_classes() -> list[str]:
@@ -69,8 +68,7 @@ def site_resources(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     wanted = _common(given)
     wanted["allow_log_streaming"] = False
-    if find_spec(_POLICY):
-        _component(wanted, "site_policy")["path"] = f"{_POLICY}.SitePolicy"
+    _component(wanted, "site_policy")["path"] = class_path(SitePolicy)
     return wanted
 
 
