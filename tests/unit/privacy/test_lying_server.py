@@ -254,7 +254,7 @@ def test_a_late_update_stays_masked_although_its_pairwise_masks_are_known(round_
     """The reason for the second mask: site-02 sent, but the server said that it did not."""
     round_.until("mask")
     shares = {site: round_.coordinator.shares_for(site) for site in FIVE}
-    private = round_.members["site-02"]._mask_pair
+    private, seed = round_.members["site-02"]._mask_pair, round_.members["site-02"]._seed
     late = round_.masked("site-02")
     round_.gone = {"site-02"}
     for step in (round_.mask, round_.confirm, round_.reveal):
@@ -272,16 +272,22 @@ def test_a_late_update_stays_masked_although_its_pairwise_masks_are_known(round_
     clear = encode(round_.terms, LAYOUT, *LAYOUT.pack(tensors), weight)
     left = without(late.narrow, plus, minus, 0)
     assert (left == clear.narrow).float().mean() < 0.02
+    own = exchange.self_streams(seed, round_.terms.digest, "site-02")
+    assert torch.equal(without(left, [own], [], 0), clear.narrow), "nothing else hides it"
 
 
 def test_all_shares_that_a_threshold_less_one_holds_give_no_secret(round_: Round) -> None:
     """t - 1 colluding sites and the server: every guess of the missing share gives another seed."""
     round_.until("confirm")
     held = {site: member._shares["site-01"] for site, member in round_.members.items()}
+    enough = {round_.terms.index(site): held[site].self_ for site in FIVE[:3]}
+    seed = dealing.shamir.combine(enough)
+    published = round_.coordinator._shares["site-01"]["seed"]
+    assert dealing.seed_commitment(round_.terms, "site-01", seed) == published
     for some in itertools.combinations(FIVE[1:], round_.terms.threshold - 1):
         found = {
             dealing.shamir.combine(
-                {round_.terms.index(site): held[site].self_ for site in some} | {5 + k: bytes([k]) * 32}
+                {round_.terms.index(site): held[site].self_ for site in some} | {1: bytes([k]) * 32}
             )
             for k in range(1, 20)
         }
