@@ -196,3 +196,20 @@ def test_counters_pass_the_bound_of_weights_under_masks(federation: Make) -> Non
     run = federation(toy={"counter": True}, controller=MASKED)
     completed(run)
     assert final(run)["norm.steps"].tolist() == [60]
+
+
+@pytest.mark.parametrize(("bits", "kind"), [(16, torch.int16), (32, torch.int32)])
+def test_a_masked_value_takes_the_bytes_the_job_chooses(
+    federation: Make, bits: int, kind: torch.dtype
+) -> None:
+    seen: list[State] = []
+
+    def look(site: str, task: str, reply: Shareable) -> None:
+        if task == "fit":
+            seen.append(dict(from_shareable(reply).data))
+
+    run = federation(controller={**MASKED, "protection_settings": {"bits": bits}}, tamper=look)
+    record = completed(run)
+    assert {tensors["masked:narrow"].dtype for tensors in seen} == {kind}
+    sent = sum(value.numel() * value.element_size() for value in seen[0].values())
+    assert record.expected_bytes_per_direction == sent == record.rounds[-1].traffic["site-1"].sent

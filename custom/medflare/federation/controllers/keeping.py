@@ -31,10 +31,10 @@ class Keeper:
         self.last: tuple[State, RoundRecord] | None = None
         book.record.best_metric = args.best_metric
 
-    def expect(self, facts: Mapping[str, Mapping[str, Any]], shared: SharedSpec) -> None:
-        """Takes what the sites declared."""
+    def expect(self, facts: Mapping[str, Mapping[str, Any]], shared: SharedSpec, bytes_up: int) -> None:
+        """Takes what the sites declared, and the bytes of one's update."""
         record, args = self.book.record, self.args
-        record.expected_bytes_per_direction = message_bytes(shared, args.uplink)
+        record.expected_bytes_per_direction = bytes_up
         record.expected_bytes_down = message_bytes(shared, args.downlink)
         self.persistor.expect(facts[min(facts)]["describe"])
         self.book.add_sites(facts)

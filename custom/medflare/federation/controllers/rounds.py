@@ -66,7 +66,7 @@ class RoundsController(RunController):
                 described={s: facts["describe"].get("protection", {}) for s, facts in outcome.facts.items()},
             )
         )
-        self.keeper.expect(outcome.facts, shared)
+        self.keeper.expect(outcome.facts, shared, self.protection.bytes_up(shared, self.args.uplink))
         self.shared_spec = shared
         if scores_candidates(self.aggregator.rule):
             self._open_scorer(outcome.facts)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from medflare.federation import wire
+from medflare.federation.compression import message_bytes
 from medflare.federation.controllers.exchange import OnReply, Outcome
 from medflare.federation.egress import Seal
 from medflare.federation.messages import Request
@@ -90,6 +91,10 @@ class ServerProtection:
 
     def expect(self, declared: Declared) -> None:
         """Takes what was declared before round 1; ConfigError where the protection cannot work with it."""
+
+    def bytes_up(self, shared: SharedSpec, uplink: str) -> int:
+        """Bytes of an update, once `expect` was called; 0 where nobody can tell before the first one."""
+        return message_bytes(shared, uplink)
 
     def open(self, number: int, sites: list[str], quorum: int, talk: Talk) -> Opened:
         """The steps before the sites train."""

@@ -25,7 +25,7 @@ from medflare.federation.protections.encrypted_parts import (
     terms_of,
 )
 from medflare.federation.protections.settings import ProtectionSettings
-from medflare.learners.base import State, Update
+from medflare.learners.base import SharedSpec, State, Update
 from medflare.privacy.encryption import Adder
 from medflare.privacy.encryption_keys import check_alike, read_server_context
 from medflare.privacy.encryption_parameters import SERVER_FILE
@@ -49,6 +49,9 @@ class EncryptedServer(ServerProtection):
         self.parts = list(sizes(layout))
         self.told = terms_of(layout, self.settings.bound, len(declared.described), declared.rounds)
         self.terms = read_terms(self.told)
+
+    def bytes_up(self, shared: SharedSpec, uplink: str) -> int:
+        return 0
 
     def open(self, number: int, sites: list[str], quorum: int, talk: Talk) -> Opened:
         self.adders, self.weight = self._adders(), 0.0

@@ -13,7 +13,7 @@ from medflare.federation.controllers.exchange import OnReply
 from medflare.federation.messages import CONFIRM, KEYS, REVEAL, SHARES, Reply
 from medflare.federation.protections.base import SECURE, Declared, Opened, ServerProtection, Talk
 from medflare.federation.protections.settings import ProtectionSettings
-from medflare.learners.base import State, Update
+from medflare.learners.base import SharedSpec, State, Update
 from medflare.privacy.coordinator import Coordinator
 from medflare.privacy.errors import MaskingError
 from medflare.privacy.identity import Identity
@@ -37,6 +37,9 @@ class MaskedServer(ServerProtection):
 
     def expect(self, declared: Declared) -> None:
         self.run_id, self.weighing, self.layout = declared.run_id, declared.weighing, declared.layout
+
+    def bytes_up(self, shared: SharedSpec, uplink: str) -> int:
+        return self.layout.narrow.size * self.settings.bits // 8 + (self.layout.wide.size + 1) * 8
 
     def open(self, number: int, sites: list[str], quorum: int, talk: Talk) -> Opened:
         started = time.monotonic()
@@ -75,6 +78,7 @@ class MaskedServer(ServerProtection):
             run_id=self.run_id,
             round=number,
             most_weight=self.weighing.most,
+            bits=self.settings.bits,
             bound=self.settings.bound,
         )
 

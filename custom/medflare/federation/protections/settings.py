@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from medflare.config import Settings
@@ -13,5 +15,7 @@ class ProtectionSettings(Settings):
 
     threshold: int | None = Field(default=None, ge=2)
     """Sites that must work together to open a masked sum; default: more than half of those asked."""
+    bits: Literal[16, 32] = 32
+    """Of a masked value. 16 takes the bytes of bf16 and needs a `bound` close above what updates reach."""
     bound: float = Field(default=16.0, gt=0)
     """Largest absolute value of an update's tensors; a site whose update exceeds it is left out."""
