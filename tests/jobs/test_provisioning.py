@@ -16,6 +16,8 @@ from medflare.errors import ConfigError
 from medflare.federation import renewal
 from medflare.federation.hardening import harden
 from medflare.federation.kit_check import check
+from medflare.privacy.encryption_keys import read_server_context, read_site_context
+from medflare.privacy.encryption_parameters import PRESETS, SERVER_FILE, SITE_FILE
 
 PARTICIPANTS = yaml.safe_load(PROJECT.read_text())["participants"]
 NAMES = {participant["name"] for participant in PARTICIPANTS}
@@ -66,14 +68,21 @@ def test_provisioning_makes_a_certified_kit_for_each_participant(first: Path) ->
 
 
 def test_the_encryption_key_is_the_same_at_all_hospitals_and_not_at_the_server(first: Path) -> None:
-    import tenseal
-
     kits = first / "medflare" / "prod_00"
-    keys = {(kits / site / "startup/client_context.tenseal").read_bytes() for site in SITES}
-    assert len(keys) == 1
-    server = tenseal.context_from((kits / "flserver/startup/server_context.tenseal").read_bytes())
-    assert tenseal.context_from(keys.pop()).has_secret_key()
-    assert not server.has_secret_key()
+    keys = [read_site_context(kits / site / "startup" / SITE_FILE) for site in SITES]
+    assert len({key.key_id for key in keys}) == 1
+    server = read_server_context(kits / "flserver/startup" / SERVER_FILE)
+    assert (keys[0].secret, server.secret) == (True, False)
+    assert server.fingerprint == keys[0].fingerprint
+
+
+def test_encryption_has_the_recommended_parameters() -> None:
+    builders = yaml.safe_load(PROJECT.read_text())["builders"]
+    (given,) = [builder["args"] for builder in builders if builder["path"].endswith("HEBuilder")]
+    wanted = PRESETS["CKKS"]
+    assert given["coeff_mod_bit_sizes"] == [*wanted.coeff_mod_bit_sizes]
+    for name in ("scheme", "poly_modulus_degree", "scale_bits"):
+        assert given[name] == getattr(wanted, name)
 
 
 def test_provisioning_again_keeps_authority_and_keys(workspace: Path) -> None:
