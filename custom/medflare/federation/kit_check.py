@@ -64,8 +64,8 @@ def check(kits: Path, moment: datetime | None = None, authority: str = "") -> li
 
     Args:
         moment: the time certificates must be valid at; now if left out.
-        authority: expected fingerprint of the root certificate, `SHA256:AB:CD:...` or as openssl prints it; not
-            compared when empty.
+        authority: expected fingerprint of the root certificate, `SHA256:AB:CD:...` or as openssl prints it;
+            not compared when empty.
 
     Raises:
         ConfigError: there is no kit, or one lacks a file.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Components of a kit's own resources.json: folders that move with the kit, and exceptions without their text."""
+"""Components of a kit's own resources.json: folders that move with it, exceptions without their text."""
 
 from __future__ import annotations
 
