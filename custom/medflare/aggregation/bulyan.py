@@ -10,14 +10,29 @@ from torch import Tensor
 
 from medflare.aggregation.krum import krum_scores
 from medflare.aggregation.median import median
-from medflare.aggregation.robust import ByzantineRule, coordinatewise, gram_matrix, squared_distances
+from medflare.aggregation.robust import (
+    ByzantineRule,
+    coordinatewise,
+    gram_matrix,
+    ordered,
+    squared_distances,
+)
 from medflare.learners.base import State
 
 
 def mean_around_median(values: Tensor, keep: int) -> Tensor:
-    """Mean of each column's `keep` values nearest to its median. values: (m, n). Returns (n)."""
-    nearest = (values - median(values)).abs().argsort(dim=0, stable=True)[:keep]
-    return values.gather(0, nearest).mean(dim=0)
+    """Mean of each column's `keep` values nearest to its median. values: (m, n). Returns (n).
+
+    They stand side by side in the sorted column; of two such groups equally near, the lower one.
+    """
+    column, middle = ordered(values), median(values)
+    nearest, out = torch.full_like(middle, torch.inf), torch.zeros_like(middle)
+    for start in range(len(values) - keep + 1):
+        group = column[start : start + keep]
+        reach = torch.maximum(middle - group[0], group[-1] - middle)
+        out = torch.where(reach < nearest, group.mean(dim=0), out)
+        nearest = torch.minimum(reach, nearest)
+    return out
 
 
 class Bulyan(ByzantineRule):
