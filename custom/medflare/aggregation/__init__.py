@@ -34,6 +34,7 @@ RULES: dict[str, str] = {
     "medoid": "medflare.aggregation.medoid:Medoid",
     "multi_krum": "medflare.aggregation.krum:MultiKrum",
     "scaffold": "medflare.aggregation.scaffold:Scaffold",
+    "temporal": "medflare.aggregation.temporal:TemporalResidual",
     "trimmed_mean": "medflare.aggregation.trimmed_mean:TrimmedMean",
     "weighted_mean": "medflare.aggregation.weighted_mean:WeightedMean",
 }

@@ -108,6 +108,8 @@ CASES = {
     "fedprox": Case(make=rule("fedprox"), slow=slow.weighted_mean),
     "scaffold": Case(make=rule("scaffold"), slow=slow.uniform_mean),
     "drfa": Case(make=rule("drfa"), slow=slow.uniform_mean),
+    "temporal": Case(make=rule("temporal"), slow=slow.weighted_mean),
+    "temporal, three visits": Case(make=rule("temporal", visits=3), keeps=False),
     "docs/adding_a_rule.md": Case(make=documented_rule),
 }
 
