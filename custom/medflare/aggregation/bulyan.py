@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from medflare.aggregation.krum import krum_scores
-from medflare.aggregation.median import median
+from medflare.aggregation.median import middle
 from medflare.aggregation.robust import (
     ByzantineRule,
     coordinatewise,
@@ -25,11 +25,12 @@ def mean_around_median(values: Tensor, keep: int) -> Tensor:
 
     They stand side by side in the sorted column; of two such groups equally near, the lower one.
     """
-    column, middle = ordered(values), median(values)
-    nearest, out = torch.full_like(middle, torch.inf), torch.zeros_like(middle)
+    column = ordered(values)
+    median = middle(column)
+    nearest, out = torch.full_like(median, torch.inf), torch.zeros_like(median)
     for start in range(len(values) - keep + 1):
         group = column[start : start + keep]
-        reach = torch.maximum(middle - group[0], group[-1] - middle)
+        reach = torch.maximum(median - group[0], group[-1] - median)
         out = torch.where(reach < nearest, group.mean(dim=0), out)
         nearest = torch.minimum(reach, nearest)
     return out

@@ -13,7 +13,12 @@ from medflare.learners.base import State
 
 def median(values: Tensor) -> Tensor:
     """(m, n) -> (n); of an even number the mean of the two in the middle, unlike torch.median."""
-    column, m = ordered(values), len(values)
+    return middle(ordered(values))
+
+
+def middle(column: Tensor) -> Tensor:
+    """The median of each column that is `ordered`."""
+    m = len(column)
     return column[(m - 1) // 2] / 2 + column[m // 2] / 2
 
 
