@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import deployed_jobs
 import pytest
+import yaml
 from deployed import SITES, Federation, Finished, wait_until
 
 from medflare.federation import wire
@@ -17,8 +19,11 @@ from medflare.federation.protections import SEAL
 pytestmark = pytest.mark.skipif(
     "protection" not in RoundsSettings.model_fields, reason="the rounds controller knows no protection"
 )
-DECLARED = {"masking": 1e-6, "he": 1e-5}
-"""Largest absolute difference to the plain run's adapter after two rounds."""
+ROUNDED = 1e-5
+"""Of a mean after one round, relative: more than the declared error of both protections and of fp32."""
+TRAINED_ON = 2e-5
+"""Largest difference of the adapters after two rounds: the second trains on from what the first rounded.
+A hundredth of one optimiser step."""
 ADAPTER = "result/adapter/adapter_model.safetensors"
 
 
@@ -42,7 +47,9 @@ def test_a_protected_run_equals_the_plain_one(
         holders = [federation.run_folder(site, run.job_id) for site in SITES]
         assert not (run.folder / ADAPTER).exists()
     for holder in holders:
-        assert furthest(holder / ADAPTER, fed_medlora_run.folder / ADAPTER) < DECLARED[protection]
+        assert furthest(holder / ADAPTER, fed_medlora_run.folder / ADAPTER) < TRAINED_ON
+    ours, theirs = (kept.record.rounds[0].mean["val_loss"] for kept in (run, fed_medlora_run))
+    assert ours == pytest.approx(theirs, rel=ROUNDED)
     assert [sorted(entry.accepted) for entry in run.record.rounds] == [list(SITES)] * 2
     assert run.record.protections == [SEAL[protection]]
     for site in SITES:
@@ -57,21 +64,35 @@ def ledger(federation: Federation, site: str, job_id: str) -> list[dict[str, obj
     return [json.loads(line) for line in lines if line.endswith("}")]
 
 
+@pytest.fixture
+def fourth(federation: Federation, site_file: Path) -> Iterator[str]:
+    """A fourth site, which a test may kill: three are the fewest whose sum a site helps to open."""
+    block = yaml.safe_load(site_file.read_text())["sites"]["site-3"]
+    (federation.kits / "site-4" / "local" / "site.yaml").write_text(yaml.safe_dump(block))
+    federation.start("site-4")
+    federation.wait_ready("site-4")
+    yield "site-4"
+    if "site-4" in federation.processes:
+        federation.kill("site-4")
+    with federation.session() as session:
+        session.remove_client("site-4")
+
+
 def test_a_site_that_is_gone_after_it_shared_its_keys_is_recovered(
-    federation: Federation, gone_site: str, tmp_path: Path
+    federation: Federation, fourth: str, tmp_path: Path
 ) -> None:
-    changes = {"min_accepted": 2, "steps": 8, "grace": 4, "protection": "masking"}
+    changes = {"min_accepted": 3, "steps": 8, "grace": 4, "protection": "masking"}
     job_id = federation.submit(deployed_jobs.tiny_job(tmp_path, "fed_medlora", **changes))
 
     def shared() -> bool:
-        sent = ledger(federation, gone_site, job_id)
+        sent = ledger(federation, fourth, job_id)
         return any((line["task"], line["round"]) == ("shares", 1) for line in sent)
 
-    wait_until("the shares of round 1", shared, 180, every=0.01)
-    federation.wait_training(gone_site, job_id)
-    federation.kill(gone_site)
+    wait_until("the shares of round 1", shared, 240, every=0.01)
+    federation.wait_training(fourth, job_id)
+    federation.kill(fourth)
     run = federation.finished(job_id, tmp_path / "out")
-    assert run.record.status == "completed"
-    assert sorted(run.record.rounds[1].accepted) == ["site-1", "site-2"]
-    assert set(run.record.rounds[1].absent) == {gone_site}
+    assert run.record.status == "completed", run.record.reason
+    assert [sorted(entry.accepted) for entry in run.record.rounds] == [[*SITES, fourth], list(SITES)]
+    assert set(run.record.rounds[1].absent) == {fourth}
     assert (run.folder / ADAPTER).is_file()
