@@ -14,7 +14,7 @@ ALLOWED = {
     "evaluation": {"cohort"},
     "learners": {"cohort", "models", "evaluation", "extraction"},
     "aggregation": {"learners"},
-    "selection": {"learners"},
+    "selection": {"cohort", "learners"},
     "privacy": {"cohort", "learners"},
     "federation": {
         "cohort",

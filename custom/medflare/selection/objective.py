@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What DDCS weighs against each other, as functions of the probabilities q, with exact gradients (6.2, 6.3).
+
+Everywhere q, d, t: (N) float64 arrays in the same order of sites; D: (N, N), symmetric, zero diagonal.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+
+
+def expected_slowest(q: Vector, t: Vector, draws: int) -> float:
+    """E[max t_i] of S = `draws` draws: Σ_i [(Σ_{j≤i} q_j)^S − (Σ_{j<i} q_j)^S] t_i by ascending t."""
+    order = np.argsort(t, kind="stable")
+    powers = np.cumsum(q[order]) ** draws
+    return float(np.diff(powers, prepend=0.0) @ t[order])
+
+
+def expected_slowest_gradient(q: Vector, t: Vector, draws: int) -> Vector:
+    """∂/∂q_m: S (Σq)^(S−1) t_N − Σ_{m ≤ i < N} S (Σ_{j≤i} q_j)^(S−1) (t_{i+1} − t_i), by ascending t."""
+    order = np.argsort(t, kind="stable")
+    ascending = t[order]
+    slopes = draws * np.cumsum(q[order]) ** (draws - 1)
+    steps = np.append(-slopes[:-1] * np.diff(ascending), slopes[-1] * ascending[-1])
+    gradient = np.empty_like(q)
+    gradient[order] = np.cumsum(steps[::-1])[::-1]
+    return gradient
+
+
+def slowest_of_each(points: Matrix, t: Vector, draws: int) -> Vector:
+    """`expected_slowest` of every row of `points` (M, N)."""
+    order = np.argsort(t, kind="stable")
+    powers = np.cumsum(points[:, order], axis=1) ** draws
+    found: Vector = np.diff(powers, prepend=0.0, axis=1) @ t[order]
+    return found
+
+
+def divergence(q: Vector, D: Matrix) -> float:
+    """qᵀDq: the mean distance of two draws, in [0, 1] where D is (DD-2)."""
+    return float(q @ D @ q)
+
+
+def divergence_gradient(q: Vector, D: Matrix) -> Vector:
+    return (D + D.T) @ q
+
+
+def pairs(draws: int) -> int:
+    """S(S − 1): times the mean distance it is the slides' sum over ordered pairs of draws (DD-2)."""
+    return draws * (draws - 1)
+
+
+def variance(q: Vector, d: Vector) -> float:
+    """Σ d_i²/q_i ≥ 1, with equality for q = d: what q adds to the variance of the update (6.3, 6.2).
+
+    Infinite where a site with data is never drawn: then no weight makes the update unbiased.
+    """
+    with_data = d > 0
+    if np.any(q[with_data] <= 0):
+        return float("inf")
+    return float(np.sum(d[with_data] ** 2 / q[with_data]))
+
+
+def variance_gradient(q: Vector, d: Vector) -> Vector:
+    gradient = np.zeros_like(q)
+    with_data = d > 0
+    gradient[with_data] = -((d[with_data] / q[with_data]) ** 2)
+    return gradient
+
+
+def update_variance(q: Vector, d: Vector, norms: Vector, mean_norm: float, draws: int) -> float:
+    """E‖θ⁺ − E θ⁺‖² = (Σ d_i²‖Δ_i‖²/q_i − ‖Σ d_iΔ_i‖²)/S (6.2).
+
+    Args:
+        norms: ‖Δ_i‖; mean_norm: ‖Σ d_iΔ_i‖.
+    """
+    used = d > 0
+    return float((np.sum((d[used] * norms[used]) ** 2 / q[used]) - mean_norm**2) / draws)

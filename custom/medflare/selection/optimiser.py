@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Solves the problem of DDCS (algorithms.md 6.3, DD-1).
+
+E[max t] is concave in q, and so is qᵀDq on the simplex where D = 1 − J with J positive semi-definite. Without
+a cap on the variance the feasible set is therefore a simplex without a convex set, and the hull of that has
+its extreme points on the simplex's edges (Hillestad and Jacobsen 1980, reverse convex programs): looking at
+the N extreme points φ d + (1 − φ) e_i, and at where the edges between them meet qᵀDq = ε, finds the very best
+q. With a cap, or an objective that counts rounds, SLSQP starts from those points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+
+from medflare.errors import ConfigError
+from medflare.selection.objective import (
+    Matrix,
+    Vector,
+    divergence,
+    expected_slowest,
+    slowest_of_each,
+    variance,
+)
+from medflare.selection.problem import SLACK, Problem, Solution
+from medflare.selection.smooth import descend, least_divergent
+
+STARTS = 8
+OnInfeasible = Literal["relax", "error"]
+
+
+def solve(problem: Problem, on_infeasible: OnInfeasible = "relax") -> Solution:
+    """The best q found, never worse than q = d where that keeps ε.
+
+    Where no q keeps ε: with "relax" the least divergent one, told as not feasible; with "error" a
+    ConfigError that names the smallest ε that can be kept.
+    """
+    calmest = _calmest(problem)
+    smallest = divergence(calmest, problem.metric)
+    if smallest > problem.limit + SLACK:
+        if on_infeasible == "error":
+            raise ConfigError(_cannot(problem, smallest))
+        return _solution(problem, calmest, "extreme point", smallest, feasible=False)
+    exact = problem.variance_rounds == 0 and _concave(problem.metric)
+    found = [("data shares", problem.shares), *_corners(problem), ("extreme point", calmest)]
+    found = [(name, q) for name, q in found if divergence(q, problem.metric) <= problem.limit + SLACK]
+    kept = [(name, q) for name, q in found if problem.feasible(q)]
+    proven = exact and problem.within_cap(_best(problem, found, 1)[0][1])
+    if not proven:
+        kept += [("SLSQP", q) for q in _searched(problem, found, kept) if problem.feasible(q)]
+    name, q = _choose(problem, kept)
+    return _solution(problem, q, name, smallest, feasible=True, proven=proven)
+
+
+def extreme_points(problem: Problem) -> Matrix:
+    """(N, N): row i is φ d + (1 − φ) e_i."""
+    n = len(problem.sites)
+    return problem.floor * problem.shares + (1 - problem.floor) * np.eye(n)
+
+
+def _corners(problem: Problem) -> list[tuple[str, Vector]]:
+    """Points that keep floor and ε, not always the cap: extreme points, and edges where they meet ε."""
+    points, limit = extreme_points(problem), problem.limit
+    G = points @ problem.metric @ points.T
+    found = [("extreme point", q) for q, g in zip(points, np.diag(G), strict=True) if g <= limit + SLACK]
+    i, j = np.triu_indices(len(points), 1)
+    first, second = G[i, i] - 2 * G[i, j] + G[j, j], 2 * (G[i, j] - G[j, j])
+    for root in _roots(first, second, G[j, j] - limit):
+        inside = (root > 0) & (root < 1)
+        mixed = root[inside, None] * points[i[inside]] + (1 - root[inside, None]) * points[j[inside]]
+        found += [("edge", q) for q in mixed]
+    return found
+
+
+def _roots(a: Vector, b: Vector, c: Vector) -> Iterator[Vector]:
+    """Both solutions of a λ² + b λ + c = 0, NaN where there is none; the form that loses no digits."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        half = -(b + np.where(b < 0, -1.0, 1.0) * np.sqrt(b * b - 4 * a * c)) / 2
+        yield half / a
+        yield c / half
+
+
+def _concave(metric: Matrix) -> bool:
+    """Whether xᵀDx ≤ 0 wherever Σ x = 0; it is for D = 1 − J of sketches, which make a Gram matrix J."""
+    n = len(metric)
+    centre = np.eye(n) - 1 / n
+    return bool(np.linalg.eigvalsh(centre @ metric @ centre)[-1] <= 1e-9)
+
+
+def _calmest(problem: Problem) -> Vector:
+    """The least divergent q above the floor and below the cap."""
+    points = extreme_points(problem)
+    values = np.einsum("ij,jk,ik->i", points, problem.metric, points)
+    lowest = values <= values.min() + SLACK
+    best = min(points[lowest], key=lambda q: expected_slowest(q, problem.latencies, problem.draws))
+    if problem.within_cap(best) and _concave(problem.metric):
+        return np.asarray(best)
+    starts = [_pulled(problem, points[i]) for i in np.argsort(values, kind="stable")[:STARTS]]
+    found = [problem.shares, *starts, *(least_divergent(problem, start) for start in starts)]
+    return min((q for q in found if problem.in_region(q)), key=lambda q: divergence(q, problem.metric))
+
+
+def _searched(
+    problem: Problem, found: list[tuple[str, Vector]], kept: list[tuple[str, Vector]]
+) -> Iterator[Vector]:
+    """Ends of SLSQP from the best corners, drawn towards q = d until the cap holds; and from what is kept."""
+    starts = [_pulled(problem, q) for _, q in _best(problem, found, STARTS)]
+    starts += [q for _, q in _best(problem, kept, STARTS)]
+    for start in starts:
+        yield start
+        yield descend(problem, start)
+
+
+def _best(problem: Problem, found: list[tuple[str, Vector]], count: int) -> list[tuple[str, Vector]]:
+    """The `count` with the smallest objective."""
+    points = np.stack([q for _, q in found])
+    values = slowest_of_each(points, problem.latencies, problem.draws)
+    if problem.variance_rounds:
+        values = np.array([problem.objective(q) for q in points])
+    return [found[i] for i in np.argsort(values, kind="stable")[:count]]
+
+
+def _pulled(problem: Problem, q: Vector) -> Vector:
+    """The point nearest to q on the way to d that keeps the cap, by bisection; the variance is convex."""
+    if problem.within_cap(q):
+        return q
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        if problem.within_cap(problem.shares + middle * (q - problem.shares)):
+            low = middle
+        else:
+            high = middle
+    return problem.shares + low * (q - problem.shares)
+
+
+def _choose(problem: Problem, kept: list[tuple[str, Vector]]) -> tuple[str, Vector]:
+    """The smallest objective; among equals the smallest variance: q = d where all are equally fast."""
+    values = [problem.objective(q) for _, q in kept]
+    best = min(values)
+    equal = [item for item, value in zip(kept, values, strict=True) if value <= best * (1 + 1e-9)]
+    return min(equal, key=lambda item: variance(item[1], problem.shares))
+
+
+def _solution(
+    problem: Problem, q: Vector, found_as: str, smallest: float, *, feasible: bool, proven: bool = False
+) -> Solution:
+    return Solution(
+        sites=problem.sites,
+        q=q,
+        found_as=found_as,
+        feasible=feasible,
+        epsilon=problem.limit,
+        smallest_epsilon=smallest,
+        expected_slowest=expected_slowest(q, problem.latencies, problem.draws),
+        divergence=divergence(q, problem.metric),
+        variance=variance(q, problem.shares),
+        proven=proven,
+    )
+
+
+def _cannot(problem: Problem, smallest: float) -> str:
+    cap = "" if problem.most_variance is None else f" and most_variance {problem.most_variance:g}"
+    advised = np.ceil(smallest * 1e4) / 1e4
+    return (
+        f"client selection: epsilon is {problem.limit:.6g}, and with floor {problem.floor:g}{cap} two draws "
+        f"differ by {smallest:.6g} on average at least. Set epsilon to {advised:g} or more, or lower the "
+        "floor; on_infeasible 'relax' goes on with the least divergent choice."
+    )

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signatures of knowledge graphs as they leave a site, and the Jaccard similarity they show (6.1, DD-3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.stats import beta
+
+from medflare.errors import UpdateError
+
+Kind = Literal["set", "weighted"]
+KINDS: tuple[Kind, ...] = ("set", "weighted")
+_MAGIC = b"MFS1"
+_HEADER = len(_MAGIC) + 2 + 4 + 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sketch:
+    """What a server sees of a graph.
+
+    Attributes:
+        values: (k) uint32, equal in two sketches with the probability that is the Jaccard similarity.
+        fingerprint: 16 bytes; only sketches with the same one can be compared.
+        kind: "set", or "weighted" by confidences.
+        empty: the graph held no triple; values say nothing then.
+    """
+
+    values: np.ndarray
+    fingerprint: bytes
+    kind: Kind = "set"
+    empty: bool = False
+
+    def to_bytes(self) -> bytes:
+        """4 k bytes and a header of 26, whatever the size of the graph."""
+        flags = bytes((KINDS.index(self.kind), int(self.empty)))
+        k = len(self.values).to_bytes(4, "little")
+        return _MAGIC + flags + k + self.fingerprint + self.values.astype("<u4").tobytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, site: str) -> Sketch:
+        """The sketch that a site sent; UpdateError that names the site where it is none."""
+        k = int.from_bytes(data[6:10], "little") if len(data) >= _HEADER else 0
+        well = data[:4] == _MAGIC and k > 0 and len(data) == _HEADER + 4 * k
+        if not well or data[4] >= len(KINDS) or data[5] > 1:
+            raise UpdateError(
+                f"site '{site}' sent {len(data)} bytes that are no sketch of this version; expected a header "
+                f"of {_HEADER} bytes and 4 for each hash. Have the site run the same version of medflare."
+            )
+        values = np.frombuffer(data, "<u4", offset=_HEADER).astype(np.uint32)
+        return cls(values, data[10:_HEADER], KINDS[data[4]], bool(data[5]))
+
+
+def check_comparable(sketches: Mapping[str, Sketch]) -> None:
+    """Raises UpdateError that names the sites whose key, k or kind is not that of the majority."""
+    groups: dict[tuple[bytes, int, str], list[str]] = {}
+    for site, sketch in sorted(sketches.items()):
+        groups.setdefault((sketch.fingerprint, len(sketch.values), sketch.kind), []).append(site)
+    if len(groups) <= 1:
+        return
+    largest = max(groups, key=lambda group: len(groups[group]))
+    others = [
+        f"'{site}' (k = {k}, {kind}, key {mark.hex()[:8]})"
+        for (mark, k, kind), sites in groups.items()
+        for site in sites
+        if (mark, k, kind) != largest
+    ]
+    raise UpdateError(
+        f"sketches of {', '.join(others)} cannot be compared with the others' (k = {largest[1]}, "
+        f"{largest[2]}, key {largest[0].hex()[:8]}). Give every site the same sketch key, context and k, "
+        "and sketch again."
+    )
+
+
+def estimated_jaccard(one: Sketch, other: Sketch) -> float:
+    """Ĵ: the share of equal positions; 0 where a graph is empty (DD-3)."""
+    check_comparable({"one": one, "other": other})
+    return 0.0 if one.empty or other.empty else float(np.mean(one.values == other.values))
+
+
+def standard_error(k: int, similarity: float = 0.5) -> float:
+    """√(J(1 − J)/k): at most 1/(2√k), 0.0156 for k = 1024."""
+    return math.sqrt(similarity * (1 - similarity) / k)
+
+
+def jaccard_interval(estimate: float, k: int, level: float = 0.95) -> tuple[float, float]:
+    """The interval that holds J with probability `level` or more (Clopper and Pearson 1934)."""
+    equal, tail = round(estimate * k), (1 - level) / 2
+    low = float(beta.ppf(tail, equal, k - equal + 1)) if equal else 0.0
+    high = float(beta.ppf(1 - tail, equal + 1, k - equal)) if equal < k else 1.0
+    return low, high
+
+
+def error_bound(k: int, level: float = 0.95) -> float:
+    """|Ĵ − J| is larger with probability 1 − `level` at most, whatever J (Hoeffding 1963)."""
+    return math.sqrt(math.log(2 / (1 - level)) / (2 * k))
