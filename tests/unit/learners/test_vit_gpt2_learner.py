@@ -195,6 +195,29 @@ def test_l_fedavg_weighs_by_the_losses_the_sites_report(make: Any) -> None:
     assert torch.allclose(states[1][name], states[0][name] + mean, atol=1e-6)
 
 
+@pytest.mark.parametrize("source", ["server", "cross"])
+def test_l_fedavg_weighs_by_losses_that_others_measure(make: Any, source: str) -> None:
+    learners = {name: make(name) for name in ("site-1", "site-2")}
+    judges = [make("server")] if source == "server" else list(learners.values())
+    rule = make_rule("l_fedavg", {"loss_source": source})
+    before = learners["site-1"].initial_shared()
+    updates: dict[str, Update] = {}
+    federate(
+        learners,
+        rule,
+        1,
+        lambda r: PLAN,
+        on_round=lambda number, state, given: updates.update(given),
+        judge=judges[0] if source == "server" else None,
+    )
+    for name, update in updates.items():
+        measured = []
+        for judge in judges:
+            judge.load_shared({n: v + update.delta[n] for n, v in before.items()})
+            measured.append(split_loss(judge, judge.samples.split_indices("val")))
+        assert rule.report()["losses"][name] == pytest.approx(sum(measured) / len(measured), rel=1e-5)
+
+
 def test_it_learns_which_report_belongs_to_which_image(make: Any) -> None:
     learner = make(
         augment=False,
