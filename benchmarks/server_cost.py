@@ -61,7 +61,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "influence": {"mode": "client"},
     **{name: {"allow_unsafe": True} for name in ("krum", "multi_krum", "bulyan", "trimmed_mean")},
 }
-CHECKED = "fedavg, checked"
+CHECKED = "fedavg with checks"
 """The same behind federation.aggregator, which looks at every value of an update first."""
 OTHERS = ("stock FLARE", "Flower FedAvg", "Flower Krum", "Flower median", "Flower trimmed_avg")
 
