@@ -25,6 +25,8 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     console.print(facts)
     if summary["annotation"]:
         _print_annotation(console, summary)
+    if summary["visits"]:
+        _print_visits(console, summary["visits"])
     if summary["labels"]:
         labels = Table(
             "condition", "positive", "negative", "uncertain", "blank", title="labels", title_justify="left"
@@ -61,6 +63,26 @@ def _print_annotation(console: Console, summary: Mapping[str, Any]) -> None:
         f"{lost['relations_lost']} of {lost['relations_total']} relations lost",
     )
     console.print(table)
+
+
+def _print_visits(console: Console, found: Mapping[str, Any]) -> None:
+    """How many visits patients have, how far apart, who the patients are, and what was put right."""
+    table = Table(title=f"visits, T = {found['T']}", show_header=False, title_justify="left")
+    listed = ", ".join(f"{count} with {visits}" for visits, count in found["patients_with"].items())
+    table.add_row("patients", listed)
+    for split, counts in found["per_visit"].items():
+        table.add_row(f"  {split}", ", ".join(f"{n} of visit {t}" for t, n in enumerate(counts, 1)))
+    if found["missed"]:
+        table.add_row("missed visits", str(found["missed"]))
+    table.add_row("days between visits", _listed(found["gaps"]))
+    table.add_row("years at the first", _listed(found["age"]))
+    table.add_row("sex", _listed(found["sex"]))
+    table.add_row("images a visit", str(found["images_per_visit"]))
+    for what, count in found["changed"].items():
+        table.add_row(what.replace("_", " "), str(count))
+    console.print(table)
+    if found["T"] == 1:
+        console.print("every patient has one visit: nothing here can teach a change between visits")
 
 
 def _print_skipped(console: Console, summary: Mapping[str, Any]) -> None:

@@ -49,6 +49,9 @@ class Study:
         split: one of SPLITS; always the same for all studies of a patient.
         codes: 14 values of Code in the order of CONDITIONS, or None before labelling.
         age: years; sex: "F", "M" or None; day: days since the patient's first study.
+        visit: number of the patient's visit, 1..T, where a site reads its studies as visits.
+        place: file and line of its row, for messages.
+        extra: covariates that a site named, and what a reader could not read ("unread").
     """
 
     study_id: str
@@ -61,7 +64,42 @@ class Study:
     age: float | None = None
     sex: str | None = None
     day: float | None = None
+    visit: int | None = None
+    place: str = field(default="", compare=False)
     extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """One visit of a patient (algorithms.md 3.1).
+
+    Attributes:
+        number: t = 1..T. A patient who missed a visit has a hole where the source numbers its visits.
+        gap: days since the patient's visit before this one; None for the first, or where days are unknown.
+        since: days since the patient's first visit; None where days are unknown.
+        prior: the report of the visit before, "" for the first (TAR-14's `prior_context`).
+    """
+
+    study: Study
+    number: int
+    gap: float | None = None
+    since: float | None = None
+    prior: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patient:
+    """A person and their visits in order, at least one; all of them are in one split.
+
+    Attributes:
+        age: years at the first visit that tells it; sex: "F", "M" or None.
+    """
+
+    patient_id: str
+    split: str
+    age: float | None
+    sex: str | None
+    visits: tuple[Visit, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

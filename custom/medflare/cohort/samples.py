@@ -79,7 +79,7 @@ def open_samples(site: SiteConfig, size: int, cache: Path | None = None) -> Samp
     )
     cohort.skipped += store.failed
     check_skipped(cohort, ", ".join(str(config.root) for config in site.cohort))
-    _drop_unusable(cohort, store.failed, [pairs[index][1] for index in store.kept])
+    drop_unusable(cohort, store.failed, [pairs[index][1] for index in store.kept])
     usable = {study.study_id: study for study in cohort.studies}
     studies = [usable[pairs[index][0].study_id] for index in store.kept]
     codes = torch.tensor([study.codes for study in studies], dtype=torch.int64).reshape(
@@ -95,7 +95,7 @@ def open_samples(site: SiteConfig, size: int, cache: Path | None = None) -> Samp
     )
 
 
-def _drop_unusable(cohort: Cohort, failed: Sequence[Skipped], good: Sequence[Path]) -> None:
+def drop_unusable(cohort: Cohort, failed: Sequence[Skipped], good: Sequence[Path]) -> None:
     """Takes bad images out of their studies, and studies without a good image out of the cohort."""
     if not failed:
         return

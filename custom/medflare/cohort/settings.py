@@ -15,6 +15,7 @@ from medflare.cohort.inventory import TYPES
 from medflare.cohort.label_maps import LABEL_MAPS, mapping_of
 from medflare.cohort.policy_settings import PolicyConfig
 from medflare.cohort.readers import FORMATS, OPTIONAL, settings_of
+from medflare.cohort.visit_settings import VisitConfig
 from medflare.config import Settings, parse, read_yaml
 from medflare.errors import ConfigError
 
@@ -96,6 +97,14 @@ class CohortConfig(Settings):
         default=None,
         description="folder of the reports where it is not root (MIMIC-CXR)",
     )
+    demographics: Path | None = Field(
+        default=None,
+        description="folder or file of MIMIC-IV's patients table, which tells age and sex (MIMIC-CXR)",
+    )
+    visits: VisitConfig | None = Field(
+        default=None,
+        description="read studies as the ordered visits of patients; without it each study stands alone",
+    )
     sections: Literal["findings", "impression", "findings_or_impression", "findings_and_impression"] = Field(
         default="findings_or_impression",
         description="which part of a sectioned report is the text to learn",
@@ -160,7 +169,7 @@ class CohortConfig(Settings):
         _only_types(value or ())
         return value
 
-    @field_validator("root", "reports", "chexbert_folder", mode="before")
+    @field_validator("root", "reports", "demographics", "chexbert_folder", mode="before")
     @classmethod
     def _expand(cls, value: Any) -> Any:
         return expand(value) if isinstance(value, str) else value
@@ -285,7 +294,7 @@ def _resolve(site: SiteConfig, base: Path) -> SiteConfig:
         given = {name: getattr(settings, name) for name in names}
         return {name: base / path.expanduser() for name, path in given.items() if path is not None}
 
-    folders = ("root", "reports", "chexbert_folder")
+    folders = ("root", "reports", "demographics", "chexbert_folder")
     cohorts = tuple(cohort.model_copy(update=absolute(cohort, *folders)) for cohort in site.cohort)
     shared = site.validation
     if shared is not None:

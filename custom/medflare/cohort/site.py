@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from medflare.cohort import labels as labelling
+from medflare.cohort.longitudinal import number_visits, settle_visits, without_visits
 from medflare.cohort.notes import AnnotationCounts, inventory_notes
 from medflare.cohort.pool import owner, settle, settle_notes, whole_patients, whole_patients_of_notes
 from medflare.cohort.readers import read_source
@@ -29,6 +30,7 @@ from medflare.cohort.settings import (
 )
 from medflare.cohort.splits import assign, one_per_patient, split_name
 from medflare.cohort.text import clean_report
+from medflare.cohort.visit_counts import VisitCounts
 from medflare.errors import DataError
 
 __all__ = [
@@ -55,6 +57,7 @@ class Cohort:
         moved: patients whom a source put in two splits and who are now in one.
         allowed: how many records may be unusable before the site stops.
         annotation: what the notes' sources held and what of it was not taken over.
+        visits: what reading studies as visits changed or left out on purpose.
     """
 
     name: str
@@ -66,6 +69,7 @@ class Cohort:
     allowed: float = 0.0
     scanners: dict[str, ScannerConfig | None] = field(default_factory=dict)
     annotation: AnnotationCounts = field(default_factory=AnnotationCounts)
+    visits: VisitCounts = field(default_factory=VisitCounts)
 
     def split(self, name: str) -> list[Study]:
         """The studies of one of SPLITS; ValueError lists the splits."""
@@ -104,13 +108,16 @@ def load_cohort(site: SiteConfig, name: str = "") -> Cohort:
         cohort.allowed += part.allowed
         cohort.scanners |= part.scanners
         cohort.annotation.add(part.annotation)
+        cohort.visits.add(part.visits)
     if len(site.cohort) > 1:
         cohort.studies, moved = settle(cohort.studies)
         cohort.notes, moved_too = settle_notes(written)
         cohort.moved += moved + moved_too
     if not cohort.studies and not cohort.notes:
         where = ", ".join(str(config.root) for config in site.cohort)
-        raise DataError(f"{where}: holds no usable record{_counted(cohort.skipped)}.")
+        few = cohort.visits.patients_with_too_few
+        why = f" {few} patient(s) have fewer visits than 'visits: fewest' asks for." if few else ""
+        raise DataError(f"{where}: holds no usable record{_counted(cohort.skipped)}.{why}")
     return cohort
 
 
@@ -143,10 +150,18 @@ def _read_one(config: CohortConfig, number: int | None) -> Cohort:
     part.annotation = inventory_notes(source, config)
     part.allowed = config.max_skipped * part.records
     studies = _usable(source, config, part.skipped)
+    if config.visits is not None:
+        studies = settle_visits(studies, config.visits, part.skipped, part.visits)
+        part.skipped += without_visits(source.studies, studies)
+        studies = number_visits(studies, config.visits, part.visits)
+    placed = studies
     studies, part.moved = _split(studies, source.has_split, config, part.skipped)
     part.notes, moved = _split_notes(source, config)
     part.moved += moved
     studies = _label(studies, source.has_labels, config, part.skipped)
+    if config.visits is not None and len(studies) < len(placed):
+        part.skipped += without_visits(placed, studies)
+        studies = number_visits(studies, config.visits, part.visits)
     key = f"{number}" if number is not None else ""
     part.scanners = {key: config.scanner}
     if number is not None:  # the same folder read twice shares its patients, two hospitals do not
@@ -182,7 +197,8 @@ def _usable(source: Source, config: CohortConfig, skipped: list[Skipped]) -> lis
 
 def _present(study: Study, config: CohortConfig) -> tuple[list[Any], list[Any]]:
     wanted = study.images[:1] if config.study_images == "first" else study.images
-    present = [path for path in wanted if os.path.isfile(path)]
+    is_there = os.path.isfile if config.visits is None or config.visits.slices is None else os.path.exists
+    present = [path for path in wanted if is_there(path)]
     return present, [path for path in wanted if path not in present]
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from medflare.cohort.images import DecodeError, fit_square, read_image, scan, warm_up
 from medflare.cohort.records import Skipped
 from medflare.cohort.settings import ScannerConfig
+from medflare.cohort.volumes import read_slice
 from medflare.errors import DataError
 
 LAYOUT = 1
@@ -30,11 +31,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One image of one study."""
+    """One image of one study; `cut` is (index, count, window) of a slice of a volume (volumes.read_slice)."""
 
     record: str
     path: Path
     scanner: ScannerConfig | None = None
+    cut: tuple[int, int, tuple[float, float] | None] | None = None
 
 
 def one_image(path: Path, size: int) -> Tensor:
@@ -97,7 +99,8 @@ class ImageStore:
             except OSError:
                 state = "missing"
             scanner = sample.scanner.model_dump_json() if sample.scanner else ""
-            digest.update(f"\n{sample.path}\t{state}\t{scanner}".encode())
+            cut = f"\t{sample.cut}" if sample.cut is not None else ""
+            digest.update(f"\n{sample.path}\t{state}\t{scanner}{cut}".encode())
         return digest.hexdigest()[:20]
 
     def _open(self, file: Path) -> bool:
@@ -139,7 +142,10 @@ class ImageStore:
         """Decodes one image into its row; returns the reason where it cannot be used."""
         sample = self.samples[index]
         try:
-            image = read_image(sample.path, at_least=2 * self.size)
+            if sample.cut is None:
+                image = read_image(sample.path, at_least=2 * self.size)
+            else:
+                image = read_slice(sample.path, *sample.cut)
         except DecodeError as error:
             return error.reason, str(error)
         self._pixels[index] = _row(image, self.size, sample.scanner).numpy()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from medflare.cohort.inventory import TYPES
 from medflare.cohort.records import CONDITIONS, SPLITS, Code, Note, Skipped, Study
+from medflare.cohort.visit_summary import visit_facts
 from medflare.cohort.windows import split_note
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def summarise(cohort: Cohort) -> dict[str, Any]:
         "age": _availability([study.age is not None for study in studies]),
         "sex": dict(Counter(study.sex or "unknown" for study in studies).most_common()),
         "visits_per_patient": round(len(studies) / max(len(patients), 1), 2),
+        "visits": visit_facts(studies, cohort.visits),
         "records": cohort.records,
         "skipped": skipped_by_reason(cohort.skipped),
     }

@@ -27,7 +27,12 @@ FORMATS: dict[str, str] = {
     "conll": "medflare.cohort.readers.conll",
 }
 
-OPTIONAL = frozenset({"file", "columns", "select", "sections", "reports", "label_map", "tasks", "annotated"})
+OPTIONAL = frozenset(
+    {
+        *("file", "columns", "select", "sections", "reports", "label_map", "tasks", "annotated"),
+        *("visits", "demographics"),
+    }
+)
 """Settings of a cohort that only some formats can obey."""
 
 

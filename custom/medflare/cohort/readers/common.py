@@ -21,6 +21,8 @@ from medflare.errors import DataError
 log = logging.getLogger(__name__)
 
 Row = dict[str, Any]
+LINE = "\0line"
+"""Key under which `read_table` gives a row its line number; no column has this name."""
 ColumnMap = Mapping[str, str | int | list[str] | None]
 
 
@@ -111,7 +113,8 @@ def _read_csv(path: Path, text: io.TextIOWrapper) -> tuple[list[str], list[Row],
             detail = f"line {table.line_num} has more values than the header has columns"
             bad.append(_unreadable(path, table.line_num, detail))
         else:
-            rows.append({key: value if value is not None else "" for key, value in row.items()})
+            kept = {key: value if value is not None else "" for key, value in row.items()}
+            rows.append(kept | {LINE: table.line_num})
     return columns, rows, bad
 
 
@@ -130,9 +133,14 @@ def _read_json_lines(path: Path, text: io.TextIOWrapper) -> tuple[list[str], lis
         if not isinstance(row, dict):
             bad.append(_unreadable(path, number, f"line {number} is not a JSON object"))
             continue
-        rows.append(row)
         columns.update(dict.fromkeys(row))
+        rows.append(row | {LINE: number})
     return list(columns), rows, bad
+
+
+def place(path: Path, row: Row) -> str:
+    """Where a row stands, as "manifest.csv:12", for messages."""
+    return f"{path.name}:{row[LINE]}" if LINE in row else path.name
 
 
 def _unreadable(path: Path, number: int, detail: str) -> Skipped:

@@ -3,6 +3,7 @@
 
 root/mimic-cxr-2.0.0-{split,metadata,chexpert}.csv[.gz] and root/files/p10/p10000032/s50414267/*.jpg; reports
 at files/p10/p10000032/s50414267.txt below `reports`, or below root. The version in the file names may differ.
+Age and sex come from the patients table of MIMIC-IV (`demographics`), which shares ids and shifted dates.
 """
 
 from __future__ import annotations
@@ -21,16 +22,20 @@ from medflare.cohort.readers.common import (
     chexpert_codes,
     choose_sections,
     find_file,
+    place,
     read_table,
     search_file,
     selected,
 )
+from medflare.cohort.readers.fields import date, days_of_dates, unread
+from medflare.cohort.readers.mimic_iv import Persons, read_persons
 from medflare.cohort.records import Study
+from medflare.errors import DataError
 
 if TYPE_CHECKING:
     from medflare.cohort.settings import CohortConfig
 
-SETTINGS = frozenset({"select", "sections", "reports"})
+SETTINGS = frozenset({"select", "sections", "reports", "visits", "demographics"})
 KEYS = ("dicom_id", "study_id", "subject_id")
 _NEXT_HEADING = r"(?=^[ \t]*[A-Z][A-Z /,&()'-]{2,60}:|\Z)"
 
@@ -38,7 +43,8 @@ _NEXT_HEADING = r"(?=^[ \t]*[A-Z][A-Z /,&()'-]{2,60}:|\Z)"
 def read(config: CohortConfig) -> Source:
     """Joins the CSVs on study_id; `select` filters rows of the metadata table (ViewPosition: PA, AP ...)."""
     root = config.root
-    split_rows = _table(find_file(root, _patterns("split")), KEYS)
+    split_path = find_file(root, _patterns("split"))
+    split_rows = _table(split_path, KEYS)
     metadata = {str(row["dicom_id"]): row for row in _metadata(config)}
     labels = _labels(root)
     source = Source(has_split=True, has_labels=labels is not None)
@@ -46,9 +52,13 @@ def read(config: CohortConfig) -> Source:
     for row in split_rows:
         if not config.select or str(row["dicom_id"]) in metadata:
             groups[str(row["subject_id"]), str(row["study_id"])].append(row)
-    days = _days(groups, metadata)
+    persons = _persons(config)
     for (subject, study_id), rows in groups.items():
         names = [str(row["dicom_id"]) for row in rows]
+        facts = metadata.get(names[0], {})
+        seen = study_time(facts)
+        lost = unread({"date": facts.get("StudyDate")}, {"date": seen})
+        person = persons.at(subject, seen)
         folder = root / "files" / f"p{subject[:2]}" / f"p{subject}" / f"s{study_id}"
         source.studies.append(
             Study(
@@ -58,11 +68,31 @@ def read(config: CohortConfig) -> Source:
                 report=_report(config, subject, study_id),
                 split=str(rows[0].get("split", "")),
                 codes=None if labels is None else labels.get(study_id),
-                view=str(metadata.get(names[0], {}).get("ViewPosition", "")),
-                day=days.get(study_id),
+                view=str(facts.get("ViewPosition", "")),
+                age=person.age,
+                sex=person.sex,
+                place=place(split_path, rows[0]),
+                extra={
+                    **person.covariates,
+                    **({"date": seen} if seen is not None else {}),
+                    **({"unread": lost | person.unread} if lost or person.unread else {}),
+                },
             )
         )
+    source.studies = days_of_dates(source.studies)
     return source
+
+
+def _persons(config: CohortConfig) -> Persons:
+    wanted = config.visits.covariates if config.visits is not None else ()
+    if config.demographics is not None:
+        return read_persons(config.demographics, wanted)
+    if wanted:
+        raise DataError(
+            f"{config.root}: 'visits.covariates' names {', '.join(wanted)}; MIMIC-CXR has none. Name "
+            "MIMIC-IV's patients table in 'demographics'."
+        )
+    return Persons()
 
 
 def _patterns(kind: str) -> tuple[str, str]:
@@ -115,19 +145,14 @@ def section(text: str, heading: str) -> str:
     return " ".join(" ".join(found.split()) for found in re.findall(pattern, text)).strip()
 
 
-def _days(groups: Mapping[tuple[str, str], list[Row]], metadata: Mapping[str, Row]) -> dict[str, float]:
-    """study_id -> days since the patient's first study; MIMIC's dates are shifted as a whole per patient."""
-    dates: dict[str, dict[str, datetime.date]] = defaultdict(dict)
-    for (subject, study_id), rows in groups.items():
-        stamp = str(metadata.get(str(rows[0]["dicom_id"]), {}).get("StudyDate", "")).split(".")[0]
-        if re.fullmatch(r"\d{8}", stamp):
-            year, month, day = int(stamp[:4]), int(stamp[4:6]), int(stamp[6:])
-            try:
-                dates[subject][study_id] = datetime.date(year, month, day)
-            except ValueError:
-                continue
-    return {
-        study_id: float((date - min(found.values())).days)
-        for found in dates.values()
-        for study_id, date in found.items()
-    }
+def study_time(facts: Row) -> datetime.datetime | None:
+    """When a study was done, from StudyDate (YYYYMMDD) and StudyTime (HHMMSS.f); MIMIC shifts its dates."""
+    day = date(facts.get("StudyDate"))
+    clock = re.fullmatch(r"(\d{1,6})(?:\.\d*)?", str(facts.get("StudyTime", "")))
+    if day is None or clock is None:
+        return day
+    digits = clock[1].zfill(6)
+    hours, minutes, seconds = int(digits[:2]), int(digits[2:4]), int(digits[4:])
+    if hours > 23 or minutes > 59 or seconds > 59:
+        return day
+    return day + datetime.timedelta(hours=hours, minutes=minutes, seconds=seconds)
