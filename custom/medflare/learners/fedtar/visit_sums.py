@@ -9,12 +9,13 @@ exchange.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from medflare.errors import UpdateError
 from medflare.learners.base import RoundPlan, SharedSpec, State
 
 VISITS = "temporal."
@@ -41,42 +42,44 @@ def silence(visits: int) -> State:
     return {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in visit_sums_spec(visits).items()}
 
 
-def visit_times(days: Sequence[Sequence[float]], visits: int) -> State:
-    """Σ years since the visit before and since the first one, and the number of patients, for every visit.
+def visit_times(visits: Iterable[tuple[int, float | None, float | None]], count: int) -> State:
+    """Σ years since the visit before and since the first one, and how many visits, for every t = 1..T.
 
-    days: for each patient the days of its visits in order; visits beyond T are not counted. ValueError where
-        a
-    patient's days go backwards.
+    visits: (t, days since the visit before, days since the first) of every visit of every patient; the first
+        has
+    none before it. Visits beyond T = count, and those whose days nobody knows, are not counted. ValueError
+    where days go backwards.
     """
-    found = silence(visits)
-    for patient in days:
-        for number, day in enumerate(patient[:visits]):
-            before = patient[max(number - 1, 0)]
-            if not day >= before:
-                raise ValueError(
-                    f"visit {number + 1} is on day {day:g}, and the one before on day {before:g}."
-                )
-            passed = torch.tensor([day - before, day - patient[0]], dtype=torch.float64)
-            found[YEARS][:, number] += passed / DAYS_A_YEAR
-            found[PATIENTS][number] += 1
+    found = silence(count)
+    for number, gap, since in visits:
+        if since is None or number > count:
+            continue
+        passed = torch.tensor([gap or 0.0, since], dtype=torch.float64)
+        if not (passed >= 0).all():
+            raise ValueError(f"visit {number} is {passed.min():g} days after another; expected 0 or more.")
+        found[YEARS][:, number - 1] += passed / DAYS_A_YEAR
+        found[PATIENTS][number - 1] += 1
     return {name: found[name] for name in (YEARS, PATIENTS)}
 
 
 class VisitTrail:
-    """What a site received in the exchanges of a round, and its slopes along it when the round is over.
+    """What a site received in the exchanges of a round, and what it tells of it when the round is over.
 
     Steps w_t − w_{t-1} are kept, T times the shared state in fp32. A site that missed an exchange cannot tell
     the slopes of that round, and tells none. Keeps its own across restarts with `state` and `restore`.
+
+    Args:
+        visits: T. times: what `visit_times` gives of the training patients; told where a rule asks for it.
     """
 
-    def __init__(self, visits: int) -> None:
-        self.visits = visits
+    def __init__(self, visits: int, times: State | None = None) -> None:
+        self.visits, self.times = visits, times or {}
         self.round, self.last = -1, 0
         self._at: State = {}
         self._steps: list[State] = []
 
     def receive(self, plan: RoundPlan, state: State, gradient: Callable[[], tuple[State, int]]) -> State:
-        """Takes the state an exchange begins with; returns the slopes and examples to send with its update.
+        """Takes the state an exchange begins with; returns the sums to send with its update.
 
         Args:
             plan: with the hint `temporal` of the rule; without one nothing is kept and nothing told.
@@ -85,14 +88,19 @@ class VisitTrail:
                 it is of; called only where it is asked for and a whole round lies behind.
         """
         told, hint = silence(self.visits), plan.hints.get("temporal")
-        found = {name: told[name] for name in (SLOPES, EXAMPLES)}
         if hint is None:
-            return found
+            return told
+        if int(hint["visits"]) != self.visits:
+            raise UpdateError(
+                f"the rule has {hint['visits']} visits a round, and the method's setting `visits` is "
+                f"{self.visits}. Set both to the same number."
+            )
         number, visit = int(hint["round"]), int(hint["visit"])
-        if visit == 1 and hint["slopes"] and self._whole(number):
-            self._advance(state)
-            found |= self._slopes(*gradient())
         if visit == 1:
+            if hint["slopes"] and self._whole(number):
+                self._advance(state)
+                told |= self._slopes(*gradient())
+            told |= self.times if hint["days"] else {}
             self.round, self.last, self._steps = number, 1, []
         elif (number, visit) == (self.round, self.last + 1):
             self._advance(state)
@@ -100,7 +108,7 @@ class VisitTrail:
         else:
             self.round = -1
         self._at = _kept(state)
-        return found
+        return told
 
     def _whole(self, number: int) -> bool:
         """Whether every exchange of the round before this one was seen."""

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Federated EM: sites send sums, the server maximises; the result is that of EM on all patients together
+(3.7).
+
+A site never sends anything but these sums: first D-vectors for the start, then for every iteration
+K (1 + 2 D) + 1 numbers. They are additive, so that masks can cover them (algorithms.md 10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from medflare.errors import RunError
+from medflare.learners.base import SharedSpec, State
+from medflare.learners.fedtar.mixture import Mixture, MixtureSettings, spread_out
+
+PROFILES, STATISTICS = "profiles.", "statistics."
+OBSERVED, FIRST, SECOND = f"{PROFILES}observed", f"{PROFILES}first", f"{PROFILES}second"
+PATIENTS = f"{PROFILES}patients"
+N, F, Q, LIKELIHOOD = (f"{STATISTICS}{part}" for part in ("n", "f", "q", "likelihood"))
+LEAST_LOG = -1e3
+"""A patient's log-likelihood counts for no less: the sum keeps a bound, and it only decides when to stop."""
+
+
+# ---- at a site ---------------------------------------------------------------------------------------------
+
+
+def moments_spec(entries: int) -> SharedSpec:
+    """Names, shapes and dtypes of the sums before the first iteration, for D entries: 3 D + 1 numbers."""
+    vector = ((entries,), torch.float64)
+    return {PATIENTS: ((), torch.float64), OBSERVED: vector, FIRST: vector, SECOND: vector}
+
+
+def moments_of(values: Tensor) -> State:
+    """Patients, and of each entry how often it is known, Σ v and Σ v². values: (P, D), NaN where not
+    known."""
+    known = ~values.isnan()
+    filled = torch.where(known, values, torch.zeros_like(values))
+    patients = torch.tensor(float(len(values)), dtype=torch.float64)
+    return {
+        PATIENTS: patients,
+        OBSERVED: known.double().sum(0),
+        FIRST: filled.sum(0),
+        SECOND: filled.square().sum(0),
+    }
+
+
+def statistics_spec(components: int, entries: int) -> SharedSpec:
+    """Names, shapes and dtypes of the sums of an iteration."""
+    double, matrix = torch.float64, ((components, entries), torch.float64)
+    return {N: ((components,), double), F: matrix, Q: matrix, LIKELIHOOD: ((), double)}
+
+
+def statistics_of(mixture: Mixture, values: Tensor) -> State:
+    """The E-step: N_j = Σ q_pj, F_j = Σ q_pj v_p, Q_j = Σ q_pj v_p², Σ log-likelihood.
+
+    An entry that is not known counts with what component j expects of it, μ_jc and μ_jc² + σ²_jc, which is
+    exact EM for entries missing at random. values: (P, D); P may be 0.
+    """
+    joint = mixture.log_joint(values)
+    q = torch.softmax(joint, 1)
+    missing = values.isnan().double()
+    filled = torch.where(values.isnan(), torch.zeros_like(values), values)
+    absent = q.T @ missing
+    return {
+        N: q.sum(0),
+        F: q.T @ filled + absent * mixture.means,
+        Q: q.T @ filled.square() + absent * (mixture.means.square() + mixture.variances),
+        LIKELIHOOD: torch.logsumexp(joint, 1).clamp(min=LEAST_LOG).sum(),
+    }
+
+
+# ---- at the server -----------------------------------------------------------------------------------------
+
+
+def maximised(totals: Mapping[str, Tensor], regularisation: float, least: float) -> Mixture:
+    """The M-step: π_j = N_j / Σ N, μ_j = F_j / N_j, σ²_j = Q_j / N_j − μ_j² + regularisation.
+
+    Components of fewer than `least` patients are merged before anything is divided by their N_j.
+    """
+    n, f, q = (totals[name].double().clone() for name in (N, F, Q))
+    into = _merged(n, f, q, max(least, 1e-9), regularisation)
+    means, variances = _shape(n, f, q, regularisation)
+    n = torch.where(into == torch.arange(len(n)), n, torch.zeros_like(n))
+    return Mixture(n / n.sum(), means[into], variances[into])
+
+
+def _shape(n: Tensor, f: Tensor, q: Tensor, regularisation: float) -> tuple[Tensor, Tensor]:
+    """Means and variances; of a component without patients, of no meaning."""
+    count = n.clamp(min=1e-300)[:, None]
+    means = f / count
+    return means, (q / count - means.square()).clamp(min=0.0) + regularisation
+
+
+def _merged(n: Tensor, f: Tensor, q: Tensor, least: float, regularisation: float) -> Tensor:
+    """Adds small components to their nearest ones, smallest first, in place. Returns (K,): where each one
+    went.
+
+    Near is in units of both spreads together. The last component is never merged.
+    """
+    into = torch.arange(len(n))
+    while True:
+        alive = [j for j in range(len(n)) if into[j] == j]
+        small = min(alive, key=lambda j: (float(n[j]), j))
+        if len(alive) == 1 or n[small] >= least:
+            break
+        others = [j for j in alive if j != small]
+        means, variances = _shape(n, f, q, regularisation)
+        apart = (means[others] - means[small]).square() / (variances[others] + variances[small])
+        empty = n[small] <= 1e-9
+        nearest = others[int(n[others].argmax() if empty else apart.sum(1).argmin())]
+        for part in (n, f, q):
+            part[nearest] += part[small]
+        into[into == small] = nearest
+    return into
+
+
+class FederatedMixture:
+    """The server's side: `begin` with the totals of `moments_of`, `step` with those of `statistics_of` until
+    `done`.
+
+    Args:
+        entries: D. seed: of the low-discrepancy set of first means, which all sites start from.
+    """
+
+    def __init__(self, settings: MixtureSettings, entries: int, seed: int) -> None:
+        self.settings, self.entries, self.seed = settings, entries, seed
+        self.mixture: Mixture | None = None
+        self.likelihoods: list[float] = []
+        self.informative = True
+
+    @property
+    def done(self) -> bool:
+        """Whether the mean log-likelihood stands still, or the iterations are used up."""
+        last = self.likelihoods[-2:]
+        still = len(last) == 2 and abs(last[1] - last[0]) < self.settings.tolerance
+        return still or len(self.likelihoods) >= self.settings.iterations
+
+    def begin(self, totals: Mapping[str, Tensor]) -> Mixture:
+        """π_j = 1/K, means spread over the range, variances of all patients.
+
+        RunError where the sites have too few patients to hide one. `informative` turns false where no entry
+        differs between patients: personalisation is then off (TAR-13).
+        """
+        patients, least = float(totals[PATIENTS]), self.settings.least_patients
+        if not patients >= max(least, 1.0):
+            raise RunError(
+                f"the sites have {patients:g} patients with a profile together, and a component of the "
+                f"mixture needs {max(least, 1.0):g}. Let more sites take part, or switch personalisation off."
+            )
+        known = totals[OBSERVED].double().clamp(min=1.0)
+        centre = totals[FIRST].double() / known
+        variance = (totals[SECOND].double() / known - centre.square()).clamp(min=0.0)
+        self.informative = bool((variance > self.settings.regularisation).any())
+        count = self.settings.components
+        means = spread_out(centre, variance, count, self.seed)
+        weights = torch.full((count,), 1 / count, dtype=torch.float64)
+        variances = (variance + self.settings.regularisation).expand(count, -1).clone()
+        self.mixture, self.likelihoods = Mixture(weights, means, variances), []
+        return self.mixture
+
+    def step(self, totals: Mapping[str, Tensor]) -> Mixture:
+        """One M-step; the mixture to send for the next E-step, or to keep."""
+        assert self.mixture is not None
+        self.likelihoods.append(float(totals[LIKELIHOOD]) / float(totals[N].sum()))
+        settings = self.settings
+        self.mixture = maximised(totals, settings.regularisation, settings.least_patients)
+        return self.mixture
+
+    def report(self) -> dict[str, Any]:
+        """For run.json: `iterations`, `likelihoods`, `components` alive, their `weights`, `informative`."""
+        assert self.mixture is not None
+        found = {"iterations": len(self.likelihoods), "likelihoods": list(self.likelihoods)}
+        weights = {"components": self.mixture.alive, "weights": self.mixture.weights.tolist()}
+        return found | weights | {"informative": self.informative}
+
+
+def added(parts: Sequence[State]) -> State:
+    """The totals of several sites' sums."""
+    return {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
+
+
+def fitted(sites: Sequence[Tensor], settings: MixtureSettings, seed: int) -> FederatedMixture:
+    """The whole of 3.7 in one process. sites: for each one (P, D); a single one is `per_client`, or pooled
+    EM."""
+    server = FederatedMixture(settings, sites[0].shape[1], seed)
+    mixture = server.begin(added([moments_of(values) for values in sites]))
+    while not server.done:
+        mixture = server.step(added([statistics_of(mixture, values) for values in sites]))
+    return server

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mixture of Gaussians that patients' profiles are softly assigned to (algorithms.md 3.1, 3.7; TAR-11).
+
+Covariances are diagonal. An entry of a profile that is not known (NaN) says nothing: the density is over the
+known ones. Everything is float64.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import Field
+from scipy.stats import qmc
+from torch import Tensor
+
+from medflare.config import Settings
+from medflare.errors import UpdateError
+from medflare.learners.base import SharedSpec, State, check_state
+
+MIXTURE = "mixture."
+WEIGHTS, MEANS, VARIANCES = f"{MIXTURE}weights", f"{MIXTURE}means", f"{MIXTURE}variances"
+
+
+class MixtureSettings(Settings):
+    """The mixture and how it is fitted; defaults are the paper's where it gives any.
+
+    source: "federated" EM over all sites; "global_fixed", a grid that the server publishes without looking at
+        a patient; "per_client", each site its own, whose components then mean something else everywhere, so
+        that the projection of q_p must stay at the site (TAR-11).
+    """
+
+    source: Literal["federated", "global_fixed", "per_client"] = "federated"
+    components: int = Field(16, ge=1, le=256)
+    regularisation: float = Field(1e-6, gt=0, description="added to every variance")
+    tolerance: float = Field(1e-5, gt=0, description="least change of the mean log-likelihood to go on")
+    iterations: int = Field(50, ge=1)
+    least_patients: float = Field(
+        10.0, ge=0, description="a component of fewer is merged into the nearest: it would point at a patient"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Component j of K is Normal(means_j, diag(variances_j)) with weight π_j; a merged one has weight 0.
+
+    weights: (K,); means, variances: (K, D), all float64.
+    """
+
+    weights: Tensor
+    means: Tensor
+    variances: Tensor
+
+    @property
+    def alive(self) -> int:
+        """Components with a weight."""
+        return int((self.weights > 0).sum())
+
+    def log_joint(self, values: Tensor) -> Tensor:
+        """log π_j + log Normal_j(v_p) over the known entries. values: (P, D), NaN where not known; returns
+        (P, K)."""
+        known = ~values.isnan()
+        filled = torch.where(known, values, torch.zeros_like(values))
+        out = self.weights.log().expand(len(values), -1).clone()
+        for c in range(values.shape[1]):
+            spread = self.variances[:, c]
+            distance = (filled[:, c, None] - self.means[:, c]).square() / spread
+            density = -0.5 * (distance + torch.log(2 * math.pi * spread))
+            out += torch.where(known[:, c, None], density, torch.zeros_like(density))
+        return out
+
+    def assign(self, values: Tensor) -> Tensor:
+        """q_p: (P, K), rows sum to 1; of a patient of whom nothing is known, the weights."""
+        return torch.softmax(self.log_joint(values), 1)
+
+    def state(self) -> State:
+        """What an unseen site needs to compute q_p; it holds no patient of fewer than `least_patients`."""
+        return {WEIGHTS: self.weights.clone(), MEANS: self.means.clone(), VARIANCES: self.variances.clone()}
+
+    @classmethod
+    def of(cls, state: State) -> Mixture:
+        """The mixture of what `state` returned; UpdateError where that is none."""
+        if WEIGHTS not in state or MEANS not in state or state[MEANS].dim() != 2:
+            raise UpdateError("the server's mixture: expected the tensors of `Mixture.state`.")
+        components, entries = state[MEANS].shape
+        check_state(state, mixture_spec(components, entries), "the server's mixture")
+        weights, variances = state[WEIGHTS].double(), state[VARIANCES].double()
+        if (weights < 0).any() or abs(float(weights.sum()) - 1) > 1e-6 or not (variances > 0).all():
+            raise UpdateError("the server's mixture: expected weights that sum to 1 and positive variances.")
+        return cls(weights, state[MEANS].double(), variances)
+
+
+def mixture_spec(components: int, entries: int) -> SharedSpec:
+    """Names, shapes and dtypes of a mixture of K components over D entries."""
+    double = torch.float64
+    shape = (components, entries)
+    return {WEIGHTS: ((components,), double), MEANS: (shape, double), VARIANCES: (shape, double)}
+
+
+def spread_out(centre: Tensor, variance: Tensor, components: int, seed: int) -> Tensor:
+    """(K, D) points of a seeded low-discrepancy set over the range a uniform distribution of this mean and
+    variance would have, within [0, 1.3]; centre, variance: (D,)."""
+    points = torch.from_numpy(qmc.Halton(d=len(centre), scramble=True, rng=seed).random(components))
+    half = (3 * variance).sqrt()
+    low, high = (centre - half).clamp(min=0.0), (centre + half).clamp(max=1.3)
+    return low + (high - low).clamp(min=0.0) * points
+
+
+def fixed_grid(settings: MixtureSettings, entries: int, seed: int) -> Mixture:
+    """Equal components over the unit cube of profiles: nothing of a patient is in it (TAR-11,
+    `global_fixed`)."""
+    count = settings.components
+    half = torch.full((entries,), 0.5, dtype=torch.float64)
+    means = spread_out(half, half.square() / 3, count, seed)
+    variances = torch.full((count, entries), (0.5 * count ** (-1 / entries)) ** 2, dtype=torch.float64)
+    return Mixture(torch.full((count,), 1 / count, dtype=torch.float64), means, variances)

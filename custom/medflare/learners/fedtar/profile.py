@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who a patient is to the model: v_p of age, sex and what else a job names (algorithms.md 3.1; TAR-12,
+TAR-13).
+
+Profiles never leave the site. The paper's hashed identifier is off: it is noise that a mixture would split
+on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import os
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from medflare.cohort.records import Study
+from medflare.config import Settings
+from medflare.errors import ConfigError, DataError
+
+OLDEST = 130.0
+SEXES = {"F": 0.0, "M": 1.0}
+KEY_BYTES = 32
+
+
+class ProfileSettings(Settings):
+    """What v_p consists of; every entry lies in [0, 1], and what is not known is NaN.
+
+    covariates: further entries of a study's `extra` and the range each can have, for instance
+        {"smoker": (0, 1)}. They must mean the same at every site and not tell sites apart.
+    """
+
+    age: bool = True
+    sex: bool = True
+    covariates: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    hash_feature: bool = Field(False, description="TAR-12: the paper's hash, keyed at the site")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The entries of v_p in order."""
+        fixed = [name for name, wanted in (("age", self.age), ("sex", self.sex)) if wanted]
+        return (*fixed, *self.covariates, *(["hash"] if self.hash_feature else []))
+
+
+@dataclass(frozen=True, slots=True)
+class Profiles:
+    """The patients of a site. patients: ids; values: (P, D) float64 in [0, 1] or NaN, a row for each."""
+
+    patients: tuple[str, ...]
+    values: Tensor
+
+    def rows(self, patients: Iterable[str]) -> list[int]:
+        """The rows of some patients, in their order; KeyError for one that is not there."""
+        places = {patient: row for row, patient in enumerate(self.patients)}
+        return [places[patient] for patient in patients]
+
+
+def profiles(studies: Sequence[Study], settings: ProfileSettings, key: bytes | None = None) -> Profiles:
+    """v_p of every patient, in order of id.
+
+    Age is the first one known in order of visits: a patient stays the same patient. DataError lists every
+    patient whose age or covariate is impossible or whose sex changes.
+
+    Args:
+        key: of this site alone, for `hash_feature`; ConfigError where that is asked for and no key is there.
+    """
+    _check(settings, key)
+    visits: dict[str, list[Study]] = {}
+    for study in sorted(studies, key=lambda study: (study.patient_id, study.day or 0.0, study.study_id)):
+        visits.setdefault(study.patient_id, []).append(study)
+    problems: list[str] = []
+    rows = [_row(own, settings, key, problems) for own in visits.values()]
+    if problems:
+        more = f"; and {len(problems) - 8} more" if len(problems) > 8 else ""
+        raise DataError(
+            f"profiles of patients: {'; '.join(problems[:8])}{more}. Correct or empty these entries."
+        )
+    values = torch.tensor(rows, dtype=torch.float64).reshape(len(rows), len(settings.names))
+    return Profiles(tuple(visits), values)
+
+
+def hashed(patient: str, key: bytes) -> float:
+    """A number in [0, 1) for a patient: HMAC-SHA256, since a plain hash of an id can be looked up
+    (TAR-12)."""
+    digest = hmac.new(key, patient.encode(), hashlib.sha256).digest()
+    return int.from_bytes(digest[:6], "big") / 2**48
+
+
+def site_key(file: Path) -> bytes:
+    """The key of a site, made when it is first needed and readable by its owner alone; it never leaves."""
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+            out.write(secrets.token_hex(KEY_BYTES) + "\n")
+    text = file.read_text(encoding="ascii", errors="replace").strip()
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) < KEY_BYTES:
+        raise ConfigError(
+            f"{file}: holds no key of {2 * KEY_BYTES} hexadecimal digits. Delete it, and the next run makes "
+            "a new one."
+        )
+    return key
+
+
+def _check(settings: ProfileSettings, key: bytes | None) -> None:
+    if not settings.names:
+        raise ConfigError(
+            "profile: nothing is left of it. Ask for age, sex or a covariate, or switch it off."
+        )
+    if settings.hash_feature and (key is None or len(key) < KEY_BYTES):
+        raise ConfigError(
+            f"profile.hash_feature needs a key of this site, {KEY_BYTES} bytes; see `site_key`."
+        )
+    for name, (low, high) in settings.covariates.items():
+        if not low < high:
+            raise ConfigError(
+                f"profile.covariates: '{name}' ranges from {low:g} to {high:g}; expected low < high."
+            )
+
+
+def _row(
+    own: Sequence[Study], settings: ProfileSettings, key: bytes | None, problems: list[str]
+) -> list[float]:
+    """One patient's v_p; what is wrong with it goes to `problems`."""
+    found: list[float] = []
+    if settings.age:
+        ages = [(study, study.age) for study in own]
+        found.append(_first(ages, "age", 0.0, OLDEST, problems) / 100)
+    if settings.sex:
+        found.append(_sex(own, problems))
+    for name, (low, high) in settings.covariates.items():
+        given = [(study, study.extra.get(name)) for study in own]
+        found.append((_first(given, name, low, high, problems) - low) / (high - low))
+    if settings.hash_feature and key is not None:
+        found.append(hashed(own[0].patient_id, key))
+    return found
+
+
+def _first(
+    given: Sequence[tuple[Study, Any]], name: str, low: float, high: float, problems: list[str]
+) -> float:
+    """The first value that is known, NaN if none is."""
+    for study, value in given:
+        if value is None or value == "":
+            continue
+        number = _plain(value)
+        if low <= number <= high:
+            return number
+        problems.append(f"{_place(study)}: {name} is {value!r}, expected {low:g} to {high:g} or nothing")
+    return math.nan
+
+
+def _plain(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _sex(own: Sequence[Study], problems: list[str]) -> float:
+    """0 for F, 1 for M, NaN where no visit says it."""
+    said = {study.sex: study for study in own if study.sex}
+    for sex, study in said.items():
+        if sex not in SEXES:
+            problems.append(f"{_place(study)}: sex is {sex!r}, expected F, M or nothing")
+            return math.nan
+    if len(said) > 1:
+        problems.append(f"{_place(said['M'])}: sex is 'M', and 'F' in study '{said['F'].study_id}'")
+    return SEXES[next(iter(said))] if len(said) == 1 else math.nan
+
+
+def _place(study: Study) -> str:
+    row = getattr(study, "place", "")
+    return f"patient '{study.patient_id}', study '{study.study_id}'{f' ({row})' if row else ''}"
