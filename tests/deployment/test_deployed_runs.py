@@ -19,7 +19,8 @@ from transformers import AutoModelForCausalLM
 from medflare.evaluation.run_record import RunRecord
 from medflare.federation import wire
 
-OWN_TO_A_RUN = {"run_id", "started", "seconds", "versions"}
+OWN_TO_A_RUN = {"run_id", "started", "seconds", "versions", "predictions"}
+"""`predictions` is the path of a file at a site, with the run's folder in it."""
 RUNS = ("fedmrg", "fed_medlora")
 
 
@@ -29,7 +30,7 @@ def deployed_run(request: pytest.FixtureRequest) -> tuple[str, Finished]:
 
 
 def facts(record: RunRecord) -> dict[str, Any]:
-    """Everything a record says that the clock and the name of the run have no part in."""
+    """Everything a record says that the clock, the run's name and its folder have no part in."""
 
     def timeless(node: Any) -> Any:
         if isinstance(node, dict):
