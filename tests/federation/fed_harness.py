@@ -112,6 +112,7 @@ class Federation:
     sites: tuple[str, ...] = SITES
     worker: str = "thread"
     tamper: Any = None
+    mislead: Any = None
     dead: tuple[str, ...] = ()
     timeout: float = 30.0
     method: str = "toy"
@@ -140,7 +141,13 @@ class Federation:
         self.clients = [Client(name, token=name) for name in self.sites]
         self.engine = FakeEngine("server", self.root / "server", components, self.clients)
         self.executors = {
-            name: executor(method=self.method, settings=self.toy, worker=self.worker) for name in self.sites
+            name: executor(
+                method=self.method,
+                settings=self.toy,
+                worker=self.worker,
+                protection=self.controller.get("protection", "none"),
+            )
+            for name in self.sites
         }
         self.fatal: list[str] = []
         self.abort, self.done = Signal(), threading.Event()
@@ -201,6 +208,8 @@ class Federation:
             if not name:
                 time.sleep(0.005)
                 continue
+            if self.mislead is not None:
+                message = self.mislead(client.name, name, message) or message
             with engine.new_context() as ctx:
                 ctx.set_peer_context(FLContext())
                 reply = self._execute(executor, name, message, ctx)

@@ -126,7 +126,8 @@ def test_who_is_lost_after_it_sent_stays_in_the_sum(
 @pytest.mark.parametrize("task", ["keys", "shares", "fit", "confirm", "reveal"])
 def test_three_of_five_lost_end_the_run_with_their_names(federation: Make, task: str) -> None:
     lost = ("site-1", "site-3", "site-4")
-    run = federation(sites=FIVE, controller={"min_accepted": 2, **MASKED}, tamper=losing(task, *lost))
+    strict = {"min_accepted": 2, "protection_settings": {"lost_rounds": 0}, **MASKED}
+    run = federation(sites=FIVE, controller=strict, tamper=losing(task, *lost))
     record = run.run()
     assert record.status == "failed"
     assert all(site in record.reason for site in lost)
@@ -168,7 +169,7 @@ def test_an_update_beyond_the_bound_stays_at_its_site(federation: Make) -> None:
     run = federation(controller={**MASKED, **settings})
     record = run.run()
     assert record.status == "failed"
-    assert "beyond the bound of 0.001" in record.reason
+    assert "has a value beyond the bound of 0.001" in record.reason
 
 
 def test_two_sites_are_too_few_for_a_secure_sum(federation: Make) -> None:

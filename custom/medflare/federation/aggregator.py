@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -38,7 +39,7 @@ class ValidatingAggregator(FLComponent):
 
     def __init__(self, rule: str = "weighted_mean", rule_settings: dict[str, Any] | None = None) -> None:
         super().__init__()
-        self.rule = make_rule(rule, unmarked(rule_settings or {}))
+        self.rule, self.rule_name = make_rule(rule, unmarked(rule_settings or {})), rule
         self.spec: SharedSpec = {}
         self.sums_spec: SharedSpec = {}
         self.declared: dict[str, int] = {}
@@ -94,6 +95,8 @@ class ValidatingAggregator(FLComponent):
     ) -> str | None:
         """Passes on an update that nobody can look into; its site has looked at names, shapes and values."""
         reason = self._misplaced(site, round_number)
+        if reason is None and "examples" in facts:
+            reason = self._overweight(site, facts)
         if reason is None:
             try:
                 self.protection.take(site, facts, tensors)
@@ -107,7 +110,8 @@ class ValidatingAggregator(FLComponent):
         """What all sealed updates of the round came to: to the rule it is the update of one large site."""
         check_state(update.delta, self.spec, "opened sum")
         check_state(update.sums, self.sums_spec, "opened sum")
-        self.rule.add(ALL_SITES, update)
+        weighed = dict.fromkeys(self.rule.metrics_read(), 1.0)
+        self.rule.add(ALL_SITES, replace(update, examples=1, metrics=weighed))
         self._totals = dict(update.sums)
 
     def _misplaced(self, site: str, round_number: int) -> str | None:
@@ -127,6 +131,22 @@ class ValidatingAggregator(FLComponent):
         misplaced = self._misplaced(site, round_number)
         if misplaced is not None:
             return misplaced
+        overweight = self._overweight(site, facts)
+        if overweight is not None:
+            return overweight
+        delta, sums = wire.without_prefix(tensors, wire.SUM)
+        wrong = [name for name in sorted(set(delta) & set(self.spec)) if not self._right_kind(name, delta)]
+        if wrong:
+            return f"'{wrong[0]}' has dtype {delta[wrong[0]].dtype}, expected {self.spec[wrong[0]][1]}"
+        try:
+            check_state(delta, self.spec, "update")
+            check_state(sums, self.sums_spec, "sums")
+        except UpdateError as error:
+            return str(error)
+        return None
+
+    def _overweight(self, site: str, facts: Mapping[str, Any]) -> str | None:
+        """Why a site cannot weigh what it says, or None."""
         examples = facts.get("examples")
         most = self.declared.get(site, 0)
         if isinstance(examples, bool) or not isinstance(examples, int) or not 1 <= examples <= most:
@@ -137,15 +157,6 @@ class ValidatingAggregator(FLComponent):
                 f"between e^-{clip:g} and e^{clip:g}" if clip else "1: this rule takes no site's own factor"
             )
             return f"factor {factor!r}, expected {expected}"
-        delta, sums = wire.without_prefix(tensors, wire.SUM)
-        wrong = [name for name in sorted(set(delta) & set(self.spec)) if not self._right_kind(name, delta)]
-        if wrong:
-            return f"'{wrong[0]}' has dtype {delta[wrong[0]].dtype}, expected {self.spec[wrong[0]][1]}"
-        try:
-            check_state(delta, self.spec, "update")
-            check_state(sums, self.sums_spec, "sums")
-        except UpdateError as error:
-            return str(error)
         return None
 
     def _right_kind(self, name: str, delta: Mapping[str, Tensor]) -> bool:

@@ -53,7 +53,7 @@ def problems(
     made, chosen = make_rule(rule, rule_settings or {}), resolved(method, settings)
     mode = sharing(method, chosen)
     return [
-        *_in_the_clear(rule, made, protection),
+        *unprotected(rule, made, protection),
         *_codec(uplink, protection),
         *_factors(rule, made, method, mode),
         *_comparable(rule, made, mode, chosen),
@@ -62,8 +62,8 @@ def problems(
     ]
 
 
-def _in_the_clear(name: str, rule: AggregationRule, protection: Protection) -> Iterator[str]:
-    """What the server would have to read and cannot."""
+def unprotected(name: str, rule: AggregationRule, protection: Protection) -> Iterator[str]:
+    """What the server would have to read and cannot; asked again where a run starts."""
     if protection == "none":
         return
     if rule.needs == "individual":

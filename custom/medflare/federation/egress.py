@@ -35,17 +35,23 @@ __all__ = ["DESCRIPTION", "FACTS", "MAX_METRICS", "METRIC", "SECURE_SUM", "Compr
 
 Compress = Callable[[Mapping[str, Tensor], str], State]
 """(tensors, kind) -> what travels: `compression.compress`, or a site's `ErrorFeedback.compress`."""
-MAX_SEALED = 2
+WORKED = frozenset({"fit", "evaluate", "finish"})
+"""Tasks that bring a state to the site."""
+MAX_SEALED = 3
 """Vectors of a sealed message."""
 
 
 class Seal(Protocol):
-    """What closes an update's tensors: they come out as one or two packed vectors of other names."""
+    """What closes an update's tensors: they come out as a few packed vectors of other names."""
 
     @property
     def name(self) -> Literal["mask", "he"]: ...
 
     def __call__(self, tensors: State) -> State: ...
+
+    def facts(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """The facts that leave beside the sealed tensors."""
+        ...
 
 
 @dataclass(slots=True)
@@ -76,7 +82,16 @@ class Egress:
         self.shared, self.sums = shared, sums
 
     def admit(self, task: str, round_number: int, **asked: Any) -> None:
-        """Whether the job may ask this of the site at all; `asked` as in `Policy.admit`."""
+        """Whether the job may ask this of the site at all; `asked` as in `Policy.admit`.
+
+        First values are told before the site has worked with any state and never again, in this process or a
+        later one: afterwards they would be what it has learned.
+        """
+        if task == "initialise" and self.book.came() & WORKED:
+            error = EgressError("first values were asked for after this site was given a state to work on.")
+            self._block(task, round_number, error)
+            raise error
+        self.book.asked(task)
         try:
             self.policy.admit(job=self.book.job_name or self.job, **asked)
         except PolicyError as error:
@@ -107,6 +122,7 @@ class Egress:
     ) -> Result:
         allowed = self._check(task, result)
         facts, withheld = self._facts(result.facts)
+        facts = facts if seal is None else seal.facts(facts)
         applied = [seal.name] if seal is not None else []
         if task == "fit":
             self.policy.update(result.tensors, applied)
@@ -193,6 +209,6 @@ def _sealed(seal: Seal, tensors: State) -> State:
     if open_still or not 1 <= len(out) <= MAX_SEALED:
         raise EgressError(
             f"the seal '{seal.name}' gave {len(out)} tensors, {len(open_still)} of them under a declared "
-            f"name; expected one or {MAX_SEALED} packed vectors."
+            f"name; expected one to {MAX_SEALED} packed vectors."
         )
     return out

@@ -26,7 +26,7 @@ from medflare.federation.engine import (
 )
 from medflare.federation.failures import failure_of
 from medflare.federation.nested import unmarked
-from medflare.federation.protections import SEAL
+from medflare.federation.protections import SEAL, Protection
 from medflare.federation.protections.base import SECURE, SiteProtection, exact
 from medflare.federation.protections.sides import site_side
 from medflare.federation.site_policy import job_name, policy_of
@@ -45,6 +45,8 @@ class ExecutorSettings(Settings):
 
     method: str
     settings: dict[str, Any] = Field(default_factory=dict)
+    protection: Protection = "none"
+    """As the controller's: a server that asks for another one than the job was submitted with is refused."""
     worker: Literal["process", "thread"] = "process"
     deadline: float = 86400.0
     """The site's own limit for one task in seconds; the server's limit counts too, the smaller one wins."""
@@ -91,6 +93,11 @@ class LearnerExecutor(Executor):
     def _answer(self, request: messages.Request, fl_ctx: FLContext, abort: Signal) -> Shareable:
         """One task through worker and egress."""
         egress = self._egress(request, fl_ctx)
+        if request.protection != self.args.protection:
+            raise ConfigError(
+                f"the server asks for protection '{request.protection}', and this job came to this site with "
+                f"'{self.args.protection}'. Both configurations must say the same; nothing was done."
+            )
         others = [name for name in request.roster if name != fl_ctx.get_identity_name()]
         egress.admit(request.task, request.round, partners=others, **self._asked(request))
         protection = self._protection(request, fl_ctx)
@@ -120,7 +127,10 @@ class LearnerExecutor(Executor):
         if self.protection is None:
             root = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
             policy = self._egress(request, fl_ctx).policy
-            self.protection = site_side(request.protection, fl_ctx.get_identity_name(), root, policy)
+            memory = Path(self._opening(request, fl_ctx).state_folder)
+            name = fl_ctx.get_identity_name()
+            self.protection = site_side(self.args.protection, name, root, policy, memory)
+        self.protection.obey(self._door(fl_ctx).policy)
         return self.protection
 
     def _work(self, request: messages.Request, fl_ctx: FLContext) -> Work:
@@ -186,7 +196,7 @@ class LearnerExecutor(Executor):
             "method": self.args.method,
             "protections": [SEAL[request.protection]] if request.protection in SEAL else [],
             "sites": len(request.roster),
-            "rounds": request.plan.get("rounds"),
+            "rounds": max(request.plan.get("rounds", 0), request.round + 1) or None,
             "limit": min((limit for limit in limits if limit), default=None),  # 0 evaluates nothing
         }
 

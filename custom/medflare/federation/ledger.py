@@ -34,6 +34,7 @@ class Ledger:
 
     Attributes:
         job: FLARE's id of the job; `job_name` is what its meta.json calls it.
+        tasks: what this site was asked for in this job so far, an earlier process's included.
         volumes: round -> bytes that left in it, tensors and facts; continued from the file after a restart.
     """
 
@@ -41,9 +42,20 @@ class Ledger:
     site: str
     job: str
     job_name: str = ""
+    tasks: set[str] = field(default_factory=set)
     volumes: Counter[int] = field(default_factory=Counter)
     _last: str | None = None
     _stated: set[str] = field(default_factory=set)
+
+    def came(self) -> set[str]:
+        """The tasks so far."""
+        self._continue()
+        return self.tasks
+
+    def asked(self, task: str) -> None:
+        """A task came; its line follows when something leaves or is held back."""
+        self._continue()
+        self.tasks.add(task)
 
     def left(self, round_number: int) -> int:
         """Bytes that have left in this round."""
@@ -115,6 +127,7 @@ class Ledger:
             line = json.loads(text)
         except json.JSONDecodeError:
             return  # half a line of a power cut; the report names it
+        self.tasks.add(str(line.get("task")))
         if line.get("event") == "sent":
             self.volumes[int(line["round"])] = int(line["round_bytes"])
             self._stated |= {line[key] for key in ("declaration", "policy") if f"{key}_content" in line}

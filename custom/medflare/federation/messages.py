@@ -6,11 +6,13 @@ Tensors are compressed in a message and nowhere else; a reply's stay so until th
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from medflare.federation import compression
+from medflare.federation import compression, wire
 from medflare.federation.engine import (
     DXO,
     AppConstants,
@@ -30,6 +32,8 @@ WORK = PREPARE, INITIALISE, FIT, EVALUATE, FINISH = ("prepare", "initialise", "f
 STEPS = KEYS, SHARES, CONFIRM, REVEAL = ("keys", "shares", "confirm", "reveal")
 """Steps of a secure sum, which a site's executor answers itself."""
 TASKS = (*WORK, *STEPS)
+LOCAL = ("tensors", "work")
+"""What of a request does not travel in its words."""
 _REQUEST, _REPLY, _FAILURE = "medflare_request", "medflare_reply", "medflare_failure"
 
 
@@ -44,6 +48,7 @@ class Request:
         deadline: seconds a site may take.
         uplink, downlink: how floating tensors travel to the server and to the sites.
         protection: how updates are kept from the server's eyes.
+        work: of a request as received under masks: digest of the plan and the tensors as they travelled.
     """
 
     task: str
@@ -58,6 +63,7 @@ class Request:
     plan: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     tensors: State = field(default_factory=dict)
+    work: str = ""
 
     def packed(self) -> State:
         """The tensors as they travel."""
@@ -65,7 +71,7 @@ class Request:
 
     def to_shareable(self, tensors: State) -> Shareable:
         """The message that carries `tensors`, which `packed` made."""
-        words = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "tensors"}
+        words = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in LOCAL}
         kind = DataKind.WEIGHTS if tensors else DataKind.APP_DEFINED
         message = DXO(kind, data=tensors, meta={_REQUEST: words}).to_shareable()
         message.set_header(AppConstants.CURRENT_ROUND, self.round)
@@ -75,7 +81,16 @@ class Request:
 def read_request(message: Shareable) -> Request:
     """The request in a FLARE message; UpdateError where its tensors cannot be unpacked."""
     dxo = from_shareable(message)
-    return Request(**dxo.meta[_REQUEST], tensors=compression.decompress(dxo.data))
+    words = dxo.meta[_REQUEST]
+    bound = words["protection"] == "masking" and words["task"] == FIT
+    work = work_digest(words["plan"], dxo.data) if bound else ""
+    return Request(**words, tensors=compression.decompress(dxo.data), work=work)
+
+
+def work_digest(plan: Mapping[str, Any], travelling: State) -> str:
+    """sha256 of what a site is sent to train on: the same at all sites of a secure sum."""
+    text = json.dumps(plan, sort_keys=True)
+    return hashlib.sha256(f"{text}|{wire.digest(travelling)}".encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,7 @@ class Job:
                             "path": class_path(LearnerExecutor),
                             "args": {
                                 "method": self.method,
+                                **self._guarded(),
                                 **self.executor,
                                 "settings": marked(self.settings),
                             },
@@ -94,6 +95,11 @@ class Job:
                 "components": [],
             },
         }
+
+    def _guarded(self) -> dict[str, Any]:
+        """The protection, told to sites too, so that no server can ask for less than was submitted."""
+        kind = self.controller.get("protection", "none")
+        return {} if kind == "none" else {"protection": kind}
 
     def write(self, folder: Path) -> Path:
         """Writes the folder."""
@@ -137,6 +143,7 @@ def _job_in(found: Mapping[str, Any]) -> Job:
     controller = unmarked(parts[class_path(RoundsController)])
     controller.pop("job", None)
     executor = dict(client["executors"][0]["executor"]["args"])
+    executor.pop("protection", None)
     return Job(
         title=meta["name"],
         method=executor.pop("method"),
@@ -169,7 +176,7 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
             _set(blocks["aggregation"], key, value)
         elif key in RoundsSettings.model_fields and key != "job":
             blocks["controller"][key] = value
-        elif key in ExecutorSettings.model_fields and key not in ("method", "settings"):
+        elif key in ExecutorSettings.model_fields and key not in ("method", "settings", "protection"):
             blocks["executor"][key] = value
         else:
             unknown.append(key)

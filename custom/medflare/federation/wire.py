@@ -88,6 +88,11 @@ def load_tensors(path: Path) -> tuple[State, dict[str, Any]]:
     return tensors, values
 
 
+def read_json(path: Path) -> Any:
+    """What `write_json` wrote."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def write_json(path: Path, data: Any) -> None:
     """Writes JSON atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)

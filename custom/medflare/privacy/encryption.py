@@ -38,7 +38,7 @@ def encrypt(
     keys: Keys,
     values: Tensor | NDArray[Any],
     terms: Terms,
-    name_at: Callable[[int], str] = lambda place: "the vector",
+    name_at: Callable[[int], str] = lambda place: "vector",
 ) -> Tensor:
     """One message, uint8, from a vector (P,) of any floating dtype.
 
@@ -76,11 +76,13 @@ def _checked(
     beyond = ~(np.abs(flat) <= bound)
     if beyond.any():
         k = int(beyond.argmax())
-        raise UpdateError(
-            f"value {k} of {len(flat)} ({name_at(k)}) is {flat[k]:g}, in all {int(beyond.sum())} are not "
-            f"finite or beyond the declared bound {bound:g}. If training diverged, lower the learning rate; "
-            "if such values are expected, raise the bound for all sites, which makes the rounding coarser."
+        error = UpdateError(
+            f"tensor '{name_at(k)}' has values that are not finite or beyond the declared bound {bound:g}. "
+            "Nothing was sent. Whoever submits the job sets a smaller learning rate, or a larger "
+            "protection_settings.bound, which makes the rounding coarser."
         )
+        error.add_note(f"Value {k} of {len(flat)} is {flat[k]:g}; in all {int(beyond.sum())} are beyond.")
+        raise error
     return flat
 
 

@@ -65,7 +65,7 @@ def _encode(ring: Ring, out: Tensor, values: Tensor, share: float, segment: Segm
     except OutOfBound as found:
         name = segment.name_at(start + found.position)
         raise UpdateError(
-            f"tensor '{name}' has the value {found.value:g}, beyond the bound of {ring.bound:g} that this "
-            "job declares for secure aggregation. Nothing was sent. A smaller learning rate keeps updates "
-            "small; or ask the coordinating centre for a job with a larger bound."
-        ) from None
+            f"tensor '{name}' has a value beyond the bound of {ring.bound:g} that this job declares for "
+            "secure aggregation. Nothing was sent; the value is in this site's worker.log only. Whoever "
+            "submits the job sets a smaller learning rate, or a larger protection_settings.bound."
+        ) from found

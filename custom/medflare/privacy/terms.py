@@ -38,6 +38,9 @@ class Terms:
         bits: of the narrow ring. With 16 an update takes the bytes of bf16, and needs a bound close above
             its largest value: for 3 sites steps are bound / 5461 at best.
         most_weight: the largest weight a site may have; it sends weight / most_weight times its update.
+        weighing: how sites weigh their updates: by examples, tokens, or uniformly.
+        work: digest of the state and the plan that every site is sent to train on.
+        canary: whether the round is thrown away.
         layout: digest of the layout; narrow, wide: lengths P and S of its vectors; weighted: how many of
             the S are weighted means.
 
@@ -57,6 +60,9 @@ class Terms:
     bound: float = BOUND
     wide_bound: float = WIDE_BOUND
     bits: int = NARROW
+    weighing: str = "examples"
+    work: str = ""
+    canary: bool = False
 
     @classmethod
     def of(

@@ -28,6 +28,7 @@ class Keeper:
         self.folder, self.persistor, self.book, self.args = folder, persistor, book, args
         self.best: float | None = None
         self.readable = True
+        self.sealed: dict[str, Any] = {}
         self.last: tuple[State, RoundRecord] | None = None
         book.record.best_metric = args.best_metric
 
@@ -60,6 +61,7 @@ class Keeper:
             "roster": roster.to_json(),
             "best": self.best,
             "best_round": self.book.record.best_round,
+            "protection": self.sealed,
         }
         run_state = RunState(
             rounds_done=number + 1, shared=state, totals=totals, rule=rule.state_dict(), values=values

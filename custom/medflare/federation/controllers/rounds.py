@@ -22,7 +22,7 @@ from medflare.federation.controllers.exchange import Outcome
 from medflare.federation.controllers.preparation import agree, require_shared_notes
 from medflare.federation.controllers.run import RunController, any_reply
 from medflare.federation.messages import EVALUATE, FINISH, FIT, INITIALISE, PREPARE, Reply
-from medflare.federation.protections.base import Declared
+from medflare.federation.protections.base import Declared, Round
 from medflare.federation.protections.weights import Weighing
 from medflare.federation.roster import words
 from medflare.federation.scorer import CrossScorer, Scorer, scores_candidates, server_opening
@@ -160,10 +160,11 @@ class RoundsController(RunController):
         self.require(outcome, f"round {number}")
         self._aggregate(plan, entry)
         self.summed = sorted(entry.accepted)
-        if args.evaluate_every and (number + 1) % args.evaluate_every == 0:
+        if entry.accepted and args.evaluate_every and (number + 1) % args.evaluate_every == 0:
             self._evaluate(number, entry)
         entry.seconds = round(time.monotonic() - started, 3)
         state, _ = self.protection.down(self.state, {})
+        self.keeper.sealed = self.protection.values()
         self.keeper.close_round(number, entry, state, self.totals, self.aggregator.rule, self.roster)
         self.progress.curves(number, "mean", entry.mean)
         self.progress.curves(number, "server", entry.checks)
@@ -171,11 +172,18 @@ class RoundsController(RunController):
 
     def _train(self, sites: list[str], plan: RoundPlan, options: dict[str, Any]) -> Outcome:
         """One exchange of updates, judged by the checks and the rule; before it, the protection's steps."""
-        opened = self.protection.open(plan.round, sites, self.quorum(), self.talk(plan))
+        tensors, brought = self.protection.down(self.state, self.totals)
+        coming = Round(
+            number=plan.round,
+            sites=sites,
+            quorum=self.quorum(),
+            work=self.work(plan, tensors),
+            canary=bool(options.get("canary")),
+        )
+        opened = self.protection.open(coming, self.talk(plan))
         lost = Outcome(facts={site: {} for site in opened.sites}, absent=opened.absent, silent=opened.silent)
         self.require(lost, f"round {plan.round}, before training")
         self.aggregator.begin(plan.round, self.state, opened.sites)
-        tensors, brought = self.protection.down(self.state, self.totals)
         options = {**options, **opened.options, **brought}
         outcome = self.ask(FIT, self._accept, opened.sites, plan, tensors, options=options)
         if self.scorer is not None:
@@ -187,18 +195,38 @@ class RoundsController(RunController):
 
     def _aggregate(self, plan: RoundPlan, entry: RoundRecord) -> None:
         """The accepted updates, sealed or not, become the new state."""
-        if self.protection.sealed:
-            whole = self.protection.close(self.talk(plan))
-            self.protection.keep()
-            entry.protection = self.protection.report()
-            if whole is None:
-                return
-            self.aggregator.add_sum(whole)
+        if self.protection.sealed and not self._open_sum(plan, entry):
+            return
         self.state, self.totals, entry.checks = self.aggregator.finish()
         self._probe(plan, entry)
         entry.rule = self.aggregator.rule.report()
         if not self.protection.sealed:
             self.progress.weights(plan.round, entry.rule)
+
+    def _open_sum(self, plan: RoundPlan, entry: RoundRecord) -> bool:
+        """Whether the sealed updates came to something the rule can work on."""
+        try:
+            whole = self.protection.close(self.talk(plan))
+        except RunError as error:
+            self._lose(entry, error)
+            return False
+        self.lost = 0
+        self.protection.keep()
+        entry.protection = self.protection.report()
+        if whole is None:
+            return False
+        self.aggregator.add_sum(whole)
+        return True
+
+    def _lose(self, entry: RoundRecord, error: RunError) -> None:
+        """A round whose sum cannot be opened changes nothing; too many of them end the run."""
+        reason = f"the round's sum could not be opened: {error}"
+        entry.protection = {**self.protection.report(), "failed": str(error)}
+        entry.absent |= dict.fromkeys(entry.accepted, reason)
+        entry.accepted, self.lost = {}, self.lost + 1
+        self.progress.event("round lost", round=entry.round, reason=reason)
+        if self.lost > self.args.protection_settings.lost_rounds:
+            raise error
 
     def _probe(self, plan: RoundPlan, entry: RoundRecord) -> None:
         """The second exchange of a rule that wants losses before the round ends."""

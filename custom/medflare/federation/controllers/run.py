@@ -15,15 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from medflare.config import parse
-from medflare.errors import MedflareError, RunError
+from medflare.errors import ConfigError, MedflareError, RunError
 from medflare.federation import wire
 from medflare.federation.aggregator import ValidatingAggregator
+from medflare.federation.combinations import unprotected
+from medflare.federation.compression import compress
 from medflare.federation.controllers.bookkeeping import RunBook
 from medflare.federation.controllers.exchange import Exchange, Limits, OnReply, OnSettled, Outcome
 from medflare.federation.controllers.keeping import Keeper
 from medflare.federation.controllers.settings import RoundsSettings
 from medflare.federation.engine import Client, Controller, FLContext, Shareable, Signal
-from medflare.federation.messages import FIT, Reply, Request
+from medflare.federation.messages import FINISH, FIT, Reply, Request, work_digest
 from medflare.federation.protections import SEAL
 from medflare.federation.protections.base import Talk
 from medflare.federation.protections.sides import server_side
@@ -72,6 +74,7 @@ class RunController(Controller):
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         self.fl_ctx, self.abort = fl_ctx, abort_signal
         self.most: int | None = None
+        self.lost = 0
         self.untested = ""
         try:
             self._protect()
@@ -113,6 +116,9 @@ class RunController(Controller):
     def _protect(self) -> None:
         """Makes the server's side of the job's protection."""
         kind, workspace = self.args.protection, self.fl_ctx.get_engine().get_workspace()
+        unfit = list(unprotected(self.aggregator.rule_name, self.aggregator.rule, kind))
+        if unfit:
+            raise ConfigError(" ".join(unfit))
         self.protection = server_side(kind, self.args.protection_settings, workspace)
         self.aggregator.protection = self.protection
         self.keeper.readable = self.protection.readable
@@ -133,6 +139,12 @@ class RunController(Controller):
 
         return talk
 
+    def work(self, plan: RoundPlan, tensors: State) -> str:
+        """Digest of what sites are sent to train on, where a protection binds them to it."""
+        if self.args.protection != "masking":
+            return ""
+        return work_digest(wire.plan_to_json(plan), compress(tensors, self.args.downlink))
+
     def ask(
         self,
         task: str,
@@ -152,7 +164,7 @@ class RunController(Controller):
             roster=self.roster.sites,
             deadline=args.deadline,
             uplink=args.uplink,
-            downlink=args.downlink,
+            downlink="float32" if task == FINISH and not self.protection.readable else args.downlink,
             protection=args.protection,
             seed=args.seed,
             plan=wire.plan_to_json(plan) if plan else {},

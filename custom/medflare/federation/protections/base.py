@@ -19,6 +19,7 @@ from medflare.federation.protections.weights import Weighing
 from medflare.federation.worker_session import Result
 from medflare.learners.base import SharedSpec, State, Update
 from medflare.privacy.layout import Layout
+from medflare.privacy.policy import Policy
 
 SECURE = "secure_sum"
 """Under this key the steps of a protocol stand in options of requests and in facts of replies."""
@@ -35,6 +36,23 @@ class Talk(Protocol):
     def __call__(
         self, task: str, sites: Sequence[str], options: Mapping[str, Any], take: OnReply, quorum: int
     ) -> Outcome: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """A round that is about to begin.
+
+    Attributes:
+        sites: who is asked; quorum: how many of them are enough.
+        work: digest of the plan and the tensors that all of them will be sent.
+        canary: whether it will be thrown away.
+    """
+
+    number: int
+    sites: list[str]
+    quorum: int
+    work: str
+    canary: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,9 +114,9 @@ class ServerProtection:
         """Bytes of an update, once `expect` was called; 0 where nobody can tell before the first one."""
         return message_bytes(shared, uplink)
 
-    def open(self, number: int, sites: list[str], quorum: int, talk: Talk) -> Opened:
+    def open(self, coming: Round, talk: Talk) -> Opened:
         """The steps before the sites train."""
-        return Opened(sites=sites)
+        return Opened(sites=coming.sites)
 
     def take(self, site: str, facts: Mapping[str, Any], tensors: State) -> None:
         """A sealed update; UpdateError if it cannot be added."""
@@ -117,6 +135,10 @@ class ServerProtection:
     def down(self, state: State, totals: State) -> tuple[State, dict[str, Any]]:
         """(tensors, options) that bring the state of the run to a site."""
         return {**state, **wire.with_prefix(totals, wire.TOTAL)}, {}
+
+    def values(self) -> dict[str, Any]:
+        """What must be saved beside the state's tensors to open it again; JSON types."""
+        return {}
 
     def report(self) -> dict[str, Any]:
         """What the last round's protocol did, for run.json."""
@@ -145,8 +167,8 @@ class SiteProtection:
         raise NotImplementedError
 
     def seal(self, request: Request, result: Result) -> Seal | None:
-        """What closes the tensors of an update before they leave; None where nothing does.
-
-        May take facts out of `result` that the server shall not know.
-        """
+        """What closes the tensors of an update before they leave; None where nothing does."""
         return None
+
+    def obey(self, policy: Policy) -> None:
+        """Takes the site's rules as they are at this request."""

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from medflare.errors import UpdateError
-from medflare.federation.protections.base import Declared, Opened, ServerProtection, Talk
+from medflare.federation.protections.base import Declared, Opened, Round, ServerProtection, Talk
 from medflare.federation.protections.encrypted_parts import (
     ENCRYPTED,
     SUMS,
@@ -28,6 +28,7 @@ from medflare.federation.protections.settings import ProtectionSettings
 from medflare.learners.base import SharedSpec, State, Update
 from medflare.privacy.encryption import Adder
 from medflare.privacy.encryption_keys import check_alike, read_server_context
+from medflare.privacy.encryption_message import unpack
 from medflare.privacy.encryption_parameters import SERVER_FILE
 
 
@@ -53,9 +54,9 @@ class EncryptedServer(ServerProtection):
     def bytes_up(self, shared: SharedSpec, uplink: str) -> int:
         return 0
 
-    def open(self, number: int, sites: list[str], quorum: int, talk: Talk) -> Opened:
+    def open(self, coming: Round, talk: Talk) -> Opened:
         self.adders, self.weight = self._adders(), 0.0
-        return Opened(sites=sites)
+        return Opened(sites=coming.sites)
 
     def _adders(self) -> dict[str, Adder]:
         return {part: Adder(self.keys, self.terms[part]) for part in self.parts}
@@ -68,6 +69,7 @@ class EncryptedServer(ServerProtection):
         added: list[str] = []
         try:
             for name, part in wanted.items():
+                self._check_single(name, tensors[name])
                 self.adders[part].add(tensors[name])
                 added.append(name)
         except UpdateError:
@@ -75,6 +77,12 @@ class EncryptedServer(ServerProtection):
                 self.adders[wanted[name]].remove(tensors[name])
             raise
         self.weight += weight
+
+    def _check_single(self, name: str, message: Tensor) -> None:
+        """A site sends its own update; only totals hold more, and fill the room of a sum."""
+        added = unpack(message)[0].added
+        if added != 1:
+            raise UpdateError(f"'{name}' tells that it sums {added} updates; expected a site's own one")
 
     def close(self, talk: Talk) -> Update | None:
         return None
@@ -94,8 +102,11 @@ class EncryptedServer(ServerProtection):
             self._brought[on_wire(SUMS)] = self.adders[SUMS].total()
 
     def down(self, state: State, totals: State) -> tuple[State, dict[str, Any]]:
-        told = {"terms": self.told, "weights": list(self.groups), "weighing": self.weighing.to_json()}
-        return {**state, **self._brought}, {ENCRYPTED: told}
+        return {**state, **self._brought}, {ENCRYPTED: self.values()}
+
+    def values(self) -> dict[str, Any]:
+        """With which weights the groups of ciphertexts are divided, and under which terms they were made."""
+        return {"weights": list(self.groups), "terms": self.told, "weighing": self.weighing.to_json()}
 
     def report(self) -> dict[str, Any]:
         return {"weight": self.weight, "groups": len(self.groups), "keys": self.keys.facts()}

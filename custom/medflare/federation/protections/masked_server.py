@@ -11,7 +11,7 @@ from medflare.errors import RunError, UpdateError
 from medflare.federation import wire
 from medflare.federation.controllers.exchange import OnReply
 from medflare.federation.messages import CONFIRM, KEYS, REVEAL, SHARES, Reply
-from medflare.federation.protections.base import SECURE, Declared, Opened, ServerProtection, Talk
+from medflare.federation.protections.base import SECURE, Declared, Opened, Round, ServerProtection, Talk
 from medflare.federation.protections.settings import ProtectionSettings
 from medflare.learners.base import SharedSpec, State, Update
 from medflare.privacy.coordinator import Coordinator
@@ -41,17 +41,17 @@ class MaskedServer(ServerProtection):
     def bytes_up(self, shared: SharedSpec, uplink: str) -> int:
         return self.layout.narrow.size * self.settings.bits // 8 + (self.layout.wide.size + 1) * 8
 
-    def open(self, number: int, sites: list[str], quorum: int, talk: Talk) -> Opened:
-        started = time.monotonic()
-        self.coordinator = Coordinator(self._terms(number, sites), self.layout, self.identity)
+    def open(self, coming: Round, talk: Talk) -> Opened:
+        started, quorum = time.monotonic(), coming.quorum
+        self.coordinator = Coordinator(self._terms(coming), self.layout, self.identity)
         self._lost, self._silent = dict[str, str](), list[str]()
         terms = self.coordinator.terms.to_json()
-        gave = self._step(KEYS, sites, {"terms": terms}, quorum, talk)
+        gave = self._step(KEYS, coming.sites, {"terms": terms}, quorum, talk)
         shared = self._step(SHARES, gave, {"adverts": self.coordinator.adverts()}, quorum, talk)
         shares = {site: self.coordinator.shares_for(site) for site in shared}
         self._report = {"terms": terms, "keys_seconds": round(time.monotonic() - started, 3)}
-        options = {"shares": shares, "weighing": self.weighing.to_json()}
-        return Opened(sites=shared, options={SECURE: options}, absent=dict(self._lost), silent=self._silent)
+        options = {SECURE: {"shares": shares}}
+        return Opened(sites=shared, options=options, absent=dict(self._lost), silent=self._silent)
 
     def _step(
         self, task: str, sites: list[str], said: Mapping[str, Any], quorum: int, talk: Talk
@@ -69,14 +69,17 @@ class MaskedServer(ServerProtection):
             )
         return sorted(outcome.facts)
 
-    def _terms(self, number: int, sites: list[str]) -> Terms:
+    def _terms(self, coming: Round) -> Terms:
         """What this round's sites agree on; ConfigError for a threshold that is no majority of them."""
         return Terms.of(
             self.layout,
-            sites=sites,
+            sites=coming.sites,
             threshold=self.settings.threshold,
             run_id=self.run_id,
-            round=number,
+            round=coming.number,
+            canary=coming.canary,
+            work=coming.work,
+            weighing=self.weighing.by,
             most_weight=self.weighing.most,
             bits=self.settings.bits,
             bound=self.settings.bound,

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from medflare.errors import UpdateError
+from medflare.federation import wire
 from medflare.federation.egress import Seal
 from medflare.federation.messages import CONFIRM, KEYS, REVEAL, SHARES, Request
 from medflare.federation.protections.base import SECURE, SiteProtection, layout_of
+from medflare.federation.protections.limits import limits_of
 from medflare.federation.protections.masked_server import NARROW, WIDE
 from medflare.federation.protections.weights import Weighing
 from medflare.federation.worker_session import Result
@@ -17,16 +20,28 @@ from medflare.learners.base import SharedSpec, State
 from medflare.privacy.identity import Identity
 from medflare.privacy.layout import Layout
 from medflare.privacy.member import Member
-from medflare.privacy.terms import Limits, Terms
+from medflare.privacy.policy import Policy
+from medflare.privacy.terms import Terms
+
+MEMORY = "secure_sum.json"
+"""File that remembers for which round keys were given last."""
 
 
 class MaskedSite(SiteProtection):
-    """Keeps one round's secrets in memory; a site that restarts in a round has dropped out of it."""
+    """Keeps one round's secrets in memory; a site that restarts in a round has dropped out of it.
 
-    def __init__(self, site: str, identity: Identity, limits: Limits) -> None:
-        self.site, self.identity, self.limits = site, identity, limits
+    A round is joined once and never again, also after a restart: two sums of the same updates over different
+    sites would differ by one site's update.
+    """
+
+    def __init__(self, site: str, identity: Identity, policy: Policy, memory: Path) -> None:
+        self.site, self.identity, self.memory = site, identity, memory / MEMORY
+        self.limits = limits_of(policy)
         self.layout: Layout | None = None
         self.member: Member | None = None
+
+    def obey(self, policy: Policy) -> None:
+        self.limits = limits_of(policy)
 
     def declare(self, shared: SharedSpec, sums: SharedSpec, describe: Mapping[str, Any]) -> None:
         self.layout = layout_of(shared, sums)
@@ -39,8 +54,7 @@ class MaskedSite(SiteProtection):
     def answer(self, request: Request) -> dict[str, Any]:
         said = request.options[SECURE]
         if request.task == KEYS:
-            self.member = Member(self.identity, self._layout(), self.limits)
-            return self.member.advertise(self._terms(request, said["terms"]))
+            return self._join(request, Terms.from_json(said["terms"]))
         member = self._member(request)
         if request.task == SHARES:
             return member.share(said["adverts"])
@@ -49,37 +63,57 @@ class MaskedSite(SiteProtection):
         assert request.task == REVEAL
         return member.reveal(said["confirmations"])
 
-    def _terms(self, request: Request, told: Mapping[str, Any]) -> Terms:
-        """The round's terms, which must be of the round they came in."""
-        terms = Terms.from_json(told)
+    def _join(self, request: Request, terms: Terms) -> dict[str, Any]:
+        """This site's keys for a round it was not in before."""
         if (terms.run_id, terms.round) != (request.run_id, request.round):
             raise UpdateError(
                 f"the terms are of round {terms.round} of run {terms.run_id}; expected round "
                 f"{request.round} of run {request.run_id}."
             )
-        return terms
+        place = -1 if terms.canary else terms.round
+        last = wire.read_json(self.memory) if self.memory.exists() else {}
+        if last.get("run_id") == terms.run_id and place <= last["place"]:
+            raise UpdateError(
+                f"keys for round {terms.round} were asked for again. A site joins the sum of a round once: "
+                "two sums over different sites would differ by one site's update."
+            )
+        wire.write_json(self.memory, {"run_id": terms.run_id, "place": place})
+        member = Member(self.identity, self._layout(), self.limits)
+        advert = member.advertise(terms)
+        self.member = member
+        return advert
 
     def _member(self, request: Request) -> Member:
+        """The member of the request's round."""
         if self.member is None:
             raise UpdateError(
                 f"'{request.task}' of round {request.round} came without 'keys' before it: this site has "
                 "restarted, or the server left a step out."
             )
+        terms = self.member.terms
+        if (terms.run_id, terms.round) != (request.run_id, request.round):
+            raise UpdateError(
+                f"'{request.task}' is of round {request.round}; the keys this site gave are of round "
+                f"{terms.round} and for no other."
+            )
         return self.member
 
     def seal(self, request: Request, result: Result) -> Seal | None:
-        """Masks the update; its count and factor travel inside the sum only."""
+        """Masks the update that was trained on what all sites agreed to train on."""
         member = self._member(request)
-        weight = Weighing(**request.options[SECURE]["weighing"]).weight(result.facts)
-        for name in ("examples", "factor"):
-            result.facts.pop(name, None)
-        result.facts[SECURE] = {"terms": member.terms.digest}
+        if request.work != member.terms.work:
+            raise UpdateError(
+                "the state or the plan that came is not the one this round's sites agreed on; a server that "
+                "sends different ones to different sites could read an update from the sum."
+            )
+        terms = member.terms
+        weight = Weighing(by=terms.weighing, most=terms.most_weight).weight(result.facts)
         shares = request.options[SECURE]["shares"].get(self.site, {})
         return Masks(member, shares, self._layout(), weight)
 
 
 class Masks:
-    """Packs an update, weighs it and masks it."""
+    """Packs an update, weighs it and masks it; its count and factor travel inside the sum."""
 
     name: Literal["mask"] = "mask"
 
@@ -89,3 +123,7 @@ class Masks:
     def __call__(self, tensors: State) -> State:
         masked = self.member.mask(self.shares, *self.layout.pack(tensors), self.weight)
         return {NARROW: masked.narrow, WIDE: masked.wide}
+
+    def facts(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        kept = {name: value for name, value in facts.items() if name not in ("examples", "factor")}
+        return {**kept, SECURE: {"terms": self.member.terms.digest}}

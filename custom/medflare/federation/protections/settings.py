@@ -15,6 +15,8 @@ class ProtectionSettings(Settings):
 
     threshold: int | None = Field(default=None, ge=2)
     """Sites that must work together to open a masked sum; default: more than half of those asked."""
+    lost_rounds: int = Field(default=1, ge=0)
+    """Rounds in a row that may be lost to a masked sum that cannot be opened, before the run ends."""
     bits: Literal[16, 32] = 32
     """Of a masked value. 16 takes the bytes of bf16 and needs a `bound` close above what updates reach."""
     bound: float = Field(default=16.0, gt=0)

@@ -11,7 +11,6 @@ from medflare.federation.protections.base import ServerProtection, SiteProtectio
 from medflare.federation.protections.settings import ProtectionSettings
 from medflare.privacy.identity import Identity
 from medflare.privacy.policy import Policy
-from medflare.privacy.terms import Limits
 
 STARTUP = "startup"
 
@@ -29,12 +28,16 @@ def server_side(protection: Protection, settings: ProtectionSettings, workspace:
     return ServerProtection()
 
 
-def site_side(protection: Protection, site: str, root: Path, policy: Policy) -> SiteProtection:
-    """A site's side; ConfigError where its kit lacks what the protection needs."""
+def site_side(protection: Protection, site: str, root: Path, policy: Policy, memory: Path) -> SiteProtection:
+    """A site's side; ConfigError where its kit lacks what the protection needs.
+
+    Args:
+        root: of the kit; memory: folder of what this site must remember of the run, also after a restart.
+    """
     if protection == "masking":
         from medflare.federation.protections.masked_site import MaskedSite
 
-        return MaskedSite(site, identity_of(startup_folder(root), site), limits_of(policy))
+        return MaskedSite(site, identity_of(startup_folder(root), site), policy, memory)
     if protection == "he":
         from medflare.federation.protections.encrypted_site import EncryptedSite
 
@@ -46,16 +49,6 @@ def identity_of(startup: Path, name: str) -> Identity:
     """Who signs: the kit's certificate, or nobody in a simulator, which has none."""
     signed = any(startup.glob("*.crt"))
     return Identity.from_kit(startup) if signed else Identity.unsigned(name)
-
-
-def limits_of(policy: Policy) -> Limits:
-    """What a site's policy asks of a secure sum; its `min_sites` may be lower than the default's three."""
-    rules, usual = policy.rules, Limits()
-    return Limits(
-        min_sites=rules.min_sites if "min_sites" in rules.model_fields_set else usual.min_sites,
-        min_threshold=rules.min_threshold or usual.min_threshold,
-        partners=None if rules.partners is None else frozenset(rules.partners),
-    )
 
 
 def startup_folder(root: Path) -> Path:

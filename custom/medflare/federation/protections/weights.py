@@ -50,10 +50,12 @@ class Weighing:
         factor = facts.get("factor", 1.0)
         weight = _number(count) * _number(factor)
         if not 0 < weight <= self.most * (1 + 1e-9):
-            raise UpdateError(
-                f"the update weighs {count!r} {self.by} times {factor!r}; expected more than 0 and at most "
-                f"{self.most:g}."
+            error = UpdateError(
+                f"this site's update weighs nothing, or more {self.by} than the {self.most:g} of the largest "
+                "site's declaration. Its count must be what it declared before round 1."
             )
+            error.add_note(f"It weighs {count!r} {self.by} times {factor!r}.")
+            raise error
         return min(weight, self.most)
 
 

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a hospital's policy to what it insists on in a secure sum."""
+
+from __future__ import annotations
+
+from medflare.privacy.policy import Policy
+from medflare.privacy.terms import Limits
+
+
+def limits_of(policy: Policy) -> Limits:
+    """What a site's policy asks of a secure sum; its `min_sites` may be lower than the default's three."""
+    rules, usual = policy.rules, Limits()
+    return Limits(
+        min_sites=rules.min_sites if "min_sites" in rules.model_fields_set else usual.min_sites,
+        min_threshold=rules.min_threshold or usual.min_threshold,
+        partners=None if rules.partners is None else frozenset(rules.partners),
+    )

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server, or a site, that does not keep to the rounds of a protected run: what it gets is a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fed_harness import FakeEngine, Federation, ToyExecutor
+from fed_toy import ToyLearner
+from nvflare.apis.dxo import from_shareable
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+
+from medflare.federation import messages
+from medflare.federation.run_state import load_state
+from medflare.learners.base import RoundPlan, Update
+from medflare.privacy.encryption import Adder
+from medflare.privacy.encryption_keys import read_site_context
+from medflare.privacy.encryption_parameters import SITE_FILE, Parameters, make_contexts
+from medflare.privacy.encryption_schemes import Terms
+
+MASKED, ENCRYPTED = {"protection": "masking"}, {"protection": "he"}
+Make = Callable[..., Federation]
+Mislead = Callable[[str, str, Shareable], Shareable | None]
+
+
+def asked_again(run: Federation, site: str, task: str, fresh: bool, **words: Any) -> str:
+    """What a site says to one more request after its run, by its own executor or one that has restarted."""
+    executor = ToyExecutor(method="toy", worker="thread", protection=run.flow.args.protection)
+    executor = executor if fresh else run.executors[site]
+    known = {"run_id": run.flow.run_id, "roster": list(run.sites), "deadline": 5.0, "round": 0}
+    wire = {"uplink": "float32", "downlink": "float32", "protection": run.flow.args.protection}
+    request = messages.Request(task=task, **{**known, **wire, **words})
+    with FakeEngine(site, run.root / site, {}, []).new_context() as ctx:
+        ctx.set_peer_context(FLContext())
+        reply = executor.execute(task, request.to_shareable({}), ctx, Signal())
+    found = messages.read_reply(reply)
+    return str(found.failure) if found.failure else "answered"
+
+
+@pytest.mark.parametrize("fresh", [False, True], ids=["same process", "restarted"])
+@pytest.mark.parametrize("protection", [{}, MASKED], ids=["plain", "masked"])
+def test_first_values_are_not_told_once_the_site_has_learned(
+    federation: Make, protection: dict[str, str], fresh: bool
+) -> None:
+    run = federation(controller=protection)
+    assert run.run().status == "completed"
+    assert "E21 EgressError: first values were asked for after" in asked_again(
+        run, "site-1", "initialise", fresh
+    )
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["an earlier round", "the last round"])
+def test_a_site_joins_the_sum_of_a_round_once(federation: Make, number: int) -> None:
+    run = federation(controller=MASKED)
+    assert run.run().status == "completed"
+    terms = run.flow.protection.coordinator.terms.to_json()
+    told = {"secure_sum": {"terms": {**terms, "round": number}}}
+    for fresh in (False, True):
+        said = asked_again(run, "site-1", "keys", fresh, round=number, options=told)
+        assert "keys for round" in said or "nothing was declared yet" in said
+    told["secure_sum"]["terms"]["round"] = 7
+    assert asked_again(run, "site-1", "keys", False, round=7, options=told) == "answered"
+
+
+def test_steps_of_another_round_are_not_answered(federation: Make) -> None:
+    run = federation(controller=MASKED)
+    assert run.run().status == "completed"
+    told = {"secure_sum": {"survivors": list(run.sites)}}
+    assert "the keys this site gave are of round 1" in asked_again(
+        run, "site-1", "confirm", False, round=5, options=told
+    )
+
+
+def changed(task: str, change: Callable[[dict[str, Any], dict[str, Any]], None], victim: str) -> Mislead:
+    """One site is sent another message than the others."""
+
+    def mislead(site: str, name: str, message: Shareable) -> Shareable | None:
+        if (site, name) != (victim, task):
+            return None
+        dxo = from_shareable(message)
+        dxo.data = {key: value.clone() for key, value in dxo.data.items()}
+        dxo.meta = {**dxo.meta, "medflare_request": dict(dxo.meta["medflare_request"])}
+        change(dxo.data, dxo.meta["medflare_request"])
+        return dxo.to_shareable()
+
+    return mislead
+
+
+def other_state(tensors: dict[str, Any], words: dict[str, Any]) -> None:
+    tensors["head.weight"] += 1
+
+
+def other_plan(tensors: dict[str, Any], words: dict[str, Any]) -> None:
+    words["plan"] = {**words["plan"], "steps": 1}
+
+
+@pytest.mark.parametrize("change", [other_state, other_plan])
+def test_a_site_masks_nothing_that_the_others_were_not_sent_too(
+    federation: Make, change: Callable[[dict[str, Any], dict[str, Any]], None]
+) -> None:
+    run = federation(controller=MASKED, mislead=changed("fit", change, "site-2"))
+    record = run.run()
+    assert record.status == "failed"
+    assert "site-2: E4 UpdateError: the state or the plan that came is not the one" in record.reason
+
+
+def other_weighing(tensors: dict[str, Any], words: dict[str, Any]) -> None:
+    terms = words["options"]["secure_sum"]["terms"]
+    words["options"] = {"secure_sum": {"terms": {**terms, "weighing": "uniform"}}}
+
+
+def test_all_sites_of_a_sum_weigh_alike(federation: Make) -> None:
+    run = federation(controller=MASKED, mislead=changed("keys", other_weighing, "site-2"))
+    record = run.run()
+    assert record.status == "failed"
+    assert "'site-2'" in record.reason
+
+
+@pytest.mark.parametrize(
+    ("submitted", "asked"), [("masking", "none"), ("none", "masking"), ("he", "masking")]
+)
+def test_a_server_cannot_change_the_protection_of_a_job(federation: Make, submitted: str, asked: str) -> None:
+    run = federation(controller={"protection": asked})
+    for executor in run.executors.values():
+        executor.args = executor.args.model_copy(update={"protection": submitted})
+    record = run.run()
+    assert record.status == "failed"
+    assert (
+        f"asks for protection '{asked}', and this job came to this site with '{submitted}'" in record.reason
+    )
+
+
+@pytest.mark.parametrize(
+    ("protection", "rule", "reason"),
+    [
+        (MASKED, {"rule": "median"}, "rule 'median' must see each update"),
+        (
+            MASKED,
+            {"rule": "krum", "rule_settings": {"allow_unsafe": True}},
+            "rule 'krum' must see each update",
+        ),
+        (ENCRYPTED, {"rule": "fedadam"}, "rule 'fedadam' computes with the sum"),
+    ],
+)
+def test_a_folder_edited_by_hand_does_not_run_a_rule_that_cannot_work(
+    federation: Make, protection: dict[str, str], rule: dict[str, Any], reason: str
+) -> None:
+    record = federation(controller=protection, rule=rule).run()
+    assert record.status == "failed"
+    assert reason in record.reason
+
+
+def test_weights_by_tokens_work_under_masks(federation: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    fit = ToyLearner.fit
+
+    def counting(learner: ToyLearner, plan: RoundPlan) -> Update:
+        update = fit(learner, plan)
+        update.metrics["tokens"] = 2.0 * update.examples + 5
+        return update
+
+    monkeypatch.setattr(ToyLearner, "fit", counting)
+    rule = {"rule_settings": {"weighting": "tokens", "most_tokens": 4}}
+    plain, masked = federation(rule=rule), federation(rule=rule, controller=MASKED)
+    assert plain.run().status == "completed"
+    record = masked.run()
+    assert record.status == "completed", record.reason
+    ours, theirs = (load_state(run.folder / "state").shared for run in (masked, plain))
+    assert all(torch.allclose(ours[name], theirs[name], rtol=0, atol=1e-5) for name in theirs)
+
+
+def test_noise_in_place_of_an_update_costs_the_round_and_not_the_run(federation: Make) -> None:
+    seen = []
+
+    def garbage(site: str, task: str, reply: Shareable) -> Shareable | None:
+        if (site, task) != ("site-2", "fit") or seen:
+            return None
+        seen.append(site)
+        dxo = from_shareable(reply)
+        noise = torch.randint(-(2**31), 2**31 - 1, dxo.data["masked:narrow"].shape, dtype=torch.int64)
+        dxo.data["masked:narrow"] = noise.to(torch.int32)
+        return dxo.to_shareable()
+
+    run = federation(controller={**MASKED, "num_rounds": 2}, tamper=garbage)
+    record = run.run()
+    assert record.status == "completed", record.reason
+    assert record.rounds[0].accepted == {}
+    assert "could not be opened" in record.rounds[0].absent["site-1"]
+    assert set(record.rounds[1].accepted) == set(run.sites)
+
+
+@pytest.fixture
+def encrypted(federation: Make) -> Make:
+    def make(**options: Any) -> Federation:
+        run = federation(controller={**ENCRYPTED, "min_accepted": 2, "num_rounds": 1}, **options)
+        make_contexts(run.root / "startup", Parameters())
+        return run
+
+    return make
+
+
+def test_an_encrypted_update_that_claims_to_be_several_is_refused(encrypted: Make) -> None:
+    box: list[Path] = []
+
+    def doubled(site: str, task: str, reply: Shareable) -> Shareable | None:
+        if (site, task) != ("site-2", "fit"):
+            return None
+        dxo = from_shareable(reply)
+        adder = Adder(read_site_context(box[0] / SITE_FILE), Terms(bound=16.0, additions=3))
+        adder.add(dxo.data["encrypted:means"])
+        adder.add(dxo.data["encrypted:means"])
+        dxo.data["encrypted:means"] = adder.total()
+        return dxo.to_shareable()
+
+    run = encrypted(tamper=doubled)
+    box.append(run.root / "startup")
+    record = run.run()
+    assert record.status == "completed", record.reason
+    assert "tells that it sums 2 updates" in record.rounds[0].absent["site-2"]
+
+
+def test_a_weight_beyond_what_a_site_declared_is_refused_under_encryption(encrypted: Make) -> None:
+    def heavy(site: str, task: str, reply: Shareable) -> Shareable | None:
+        if (site, task) != ("site-2", "fit"):
+            return None
+        dxo = from_shareable(reply)
+        words = dxo.meta["medflare_reply"]
+        dxo.meta = {**dxo.meta, "medflare_reply": {**words, "facts": {**words["facts"], "examples": 24}}}
+        return dxo.to_shareable()
+
+    record = encrypted(tamper=heavy).run()
+    assert record.status == "completed", record.reason
+    assert "weight 24, expected 1 to the 20 training examples" in record.rounds[0].absent["site-2"]
