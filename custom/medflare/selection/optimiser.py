@@ -42,9 +42,9 @@ def solve(problem: Problem, on_infeasible: OnInfeasible = "relax") -> Solution:
     if smallest > problem.limit + SLACK:
         if on_infeasible == "error":
             raise ConfigError(_cannot(problem, smallest))
-        return _solution(problem, calmest, "extreme point", smallest, feasible=False)
+        return _solution(problem, calmest, "least divergent", smallest, feasible=False)
     exact = problem.variance_rounds == 0 and _concave(problem.metric)
-    found = [("data shares", problem.shares), *_corners(problem), ("extreme point", calmest)]
+    found = [("data shares", problem.shares), *_corners(problem), ("least divergent", calmest)]
     found = [(name, q) for name, q in found if divergence(q, problem.metric) <= problem.limit + SLACK]
     kept = [(name, q) for name, q in found if problem.feasible(q)]
     proven = exact and problem.within_cap(_best(problem, found, 1)[0][1])

@@ -105,7 +105,7 @@ class Solution:
 
     Attributes:
         q: (N) in the order of the problem's sites.
-        found_as: "extreme point", "edge", "SLSQP" or "data shares".
+        found_as: "extreme point", "edge", "SLSQP", "data shares" or "least divergent".
         feasible: whether ε is kept; if not, q is the least divergent choice there is.
         smallest_epsilon: the smallest ε that can be kept with this floor and cap.
         proven: no better q exists; otherwise it is the best of a search from many starts.

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time that is measured, and time that is worked out from a declared profile of each site (issue 7).
+
+With a simulated clock a comparison of seconds to a target can be repeated to the last digit, and a hundred
+hospitals need no hundred processes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+import numpy as np
+
+from medflare.errors import ConfigError
+from medflare.learners.order import derived_seed
+from medflare.selection.latency import Timing
+
+MEGABIT = 1e6 / 8
+"""Bytes."""
+
+
+class Clock(Protocol):
+    """What a run asks the time."""
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteProfile:
+    """How fast a site is.
+
+    Attributes:
+        seconds_per_example: computing, for one pass over one training example.
+        down, up: bandwidth, megabits per second.
+        overhead: seconds of every round that depend on neither data nor bytes.
+        jitter: standard deviation of the logarithm of both times from round to round.
+        reliability: probability that the site answers at all in a round in which it was drawn.
+    """
+
+    seconds_per_example: float
+    down: float
+    up: float
+    overhead: float = 0.0
+    jitter: float = 0.0
+    reliability: float = 1.0
+
+    def __post_init__(self) -> None:
+        faults = [
+            f"{name} is {getattr(self, name)}; expected more than 0"
+            for name in ("seconds_per_example", "down", "up")
+            if not 0 < getattr(self, name) < math.inf
+        ]
+        faults += [
+            f"{name} is {getattr(self, name)}; expected 0 or more"
+            for name in ("overhead", "jitter")
+            if not 0 <= getattr(self, name) < math.inf
+        ]
+        if not 0 < self.reliability <= 1:
+            faults.append(f"reliability is {self.reliability}; expected more than 0 and at most 1")
+        if faults:
+            raise ConfigError("latency profile: " + "; ".join(faults) + ".")
+
+
+def read_profiles(declared: Mapping[str, Mapping[str, Any]]) -> dict[str, SiteProfile]:
+    """Site -> profile, from a job's settings; ConfigError that names all sites whose entries are wrong."""
+    known, found, faults = {item.name for item in fields(SiteProfile)}, {}, []
+    for site, entry in sorted(declared.items()):
+        strange = sorted(set(entry) - known)
+        try:
+            if strange:
+                raise ConfigError(f"unknown keys {', '.join(strange)}; there are {', '.join(sorted(known))}.")
+            found[site] = SiteProfile(**entry)
+        except (ConfigError, TypeError) as error:
+            faults.append(f"site '{site}': {error}")
+    if faults:
+        raise ConfigError("\n".join(faults))
+    return found
+
+
+def drawn_profiles(
+    sites: list[str], seed: int, spread: float = 0.8, **typical: float
+) -> dict[str, SiteProfile]:
+    """Profiles of simulated hospitals: log-normal around `typical`, speed and bandwidth independent.
+
+    Args:
+        spread: standard deviation of the logarithm; 0.8 makes the slowest of 20 about 20 times as slow as the
+            fastest.
+        typical: fields of `SiteProfile`; 0.5 seconds an example, 100 and 20 megabits where not given.
+    """
+    middle = {"seconds_per_example": 0.5, "down": 100.0, "up": 20.0, "jitter": 0.1} | typical
+    found = {}
+    for site in sites:
+        random = np.random.default_rng(derived_seed(seed, "profile", site))
+        speed, line = np.exp(spread * random.standard_normal(2))
+        changed = {
+            "seconds_per_example": middle["seconds_per_example"] * speed,
+            "down": middle["down"] * line,
+            "up": middle["up"] * line,
+        }
+        found[site] = SiteProfile(**(middle | changed))
+    return found
+
+
+class RealClock:
+    """Seconds of this machine; timings are those that sites report."""
+
+    def __init__(self, tick: Callable[[], float] = time.monotonic) -> None:
+        self._tick, self._began = tick, tick()
+
+    @property
+    def now(self) -> float:
+        return self._tick() - self._began
+
+
+class SimulatedClock:
+    """Seconds worked out from profiles; nothing waits.
+
+    Args:
+        seed: of jitter and reliability, which depend on it, the site and the round alone: two runs that draw
+            different sites see the same hospital in the same round.
+    """
+
+    def __init__(self, profiles: Mapping[str, SiteProfile], seed: int = 0) -> None:
+        self.profiles, self.seed, self.now = dict(profiles), seed, 0.0
+
+    def timing(self, site: str, number: int, examples: int, down: int, up: int) -> Timing | None:
+        """What round `number` takes site `site`, or None where it vanishes.
+
+        Args:
+            examples: visited, over all passes; down, up: bytes of the messages to and from the site.
+        """
+        if site not in self.profiles:
+            raise ConfigError(
+                f"site '{site}' has no latency profile. Profiles: {', '.join(sorted(self.profiles))}."
+            )
+        own = self.profiles[site]
+        random = np.random.default_rng(derived_seed(self.seed, "timing", site, number))
+        slower, farther = np.exp(own.jitter * random.standard_normal(2))
+        if random.random() >= own.reliability:
+            return None
+        compute = (own.overhead + own.seconds_per_example * examples) * slower
+        transfer = (down / (own.down * MEGABIT) + up / (own.up * MEGABIT)) * farther
+        return Timing(float(compute), float(transfer))
+
+    def advance(self, timings: Mapping[str, Timing | None], deadline: float = math.inf) -> list[str]:
+        """Lets a synchronous round pass: until the slowest site has answered, or the deadline.
+
+        Returns the sites that gave no answer by then. A site that vanished is waited for until the deadline;
+        ValueError where there is none.
+        """
+        late = sorted(s for s, timing in timings.items() if timing is None or timing.total > deadline)
+        if late and deadline == math.inf:
+            raise ValueError(f"sites {', '.join(late)} never answer, and the round has no deadline.")
+        slowest = max((t.total for t in timings.values() if t is not None), default=0.0)
+        self.now += deadline if late else slowest
+        return late
+
+
+def seconds_to_target(curve: list[tuple[float, float]], target: float) -> float | None:
+    """When a quality, told as (seconds, quality), first reaches `target`; None where it never does."""
+    return next((seconds for seconds, quality in curve if quality >= target), None)

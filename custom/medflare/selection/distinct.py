@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How often a site is drawn where fewer than L different sites do not count (algorithms.md 10: DDCS, L ≥ 3).
+
+A sum over one or two sites hides nothing, so a draw with too few different sites is thrown away and made
+again. That changes how often each site is drawn, and an importance weight must divide by what is true then.
+With S draws, P(D = m different sites) = S! [x^S y^m] Π_i (1 + y (e^{q_i x} − 1)), and the expected count of
+site i follows from the product over the others.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from medflare.selection.objective import Matrix, Vector
+
+
+def expected_counts(q: Vector, draws: int, least: int = 1) -> tuple[Vector, float]:
+    """(E[c_i | D ≥ least], P(D ≥ least)); the first is S q_i for `least` 1.
+
+    Exact up to rounding; the counts are NaN where the probability is 0.
+    """
+    series = [np.array([0.0, *(p**a / math.factorial(a) for a in range(1, draws + 1))]) for p in q]
+    before, after = _products(series, least, draws), _products(series[::-1], least, draws)[::-1]
+    whole = float(math.factorial(draws))
+    few = whole * float(np.sum(before[-1][1:, draws]))
+    counted = np.arange(draws + 1)
+    counts = np.empty_like(q)
+    for i, own in enumerate(series):
+        others = _times(before[i], after[i + 1])[: least - 1]
+        meanwhile = whole * float(np.sum(others * (counted * own)[::-1]))
+        counts[i] = draws * q[i] - meanwhile
+    probability = max(1 - few, 0.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return counts / probability, probability
+
+
+def _products(series: list[Vector], least: int, draws: int) -> list[Matrix]:
+    """Products of the first 0, 1, …, N factors 1 + y f_i(x): (least, draws + 1), rows are powers of y."""
+    product = np.zeros((least, draws + 1))
+    product[0, 0] = 1.0
+    found = [product]
+    for own in series:
+        following = product.copy()
+        for m in range(1, least):
+            following[m] += np.convolve(product[m - 1], own)[: draws + 1]
+        found.append(following)
+        product = following
+    return found
+
+
+def _times(one: Matrix, other: Matrix) -> Matrix:
+    """The product of two such polynomials, as far as their shape goes."""
+    least, size = one.shape
+    found = np.zeros_like(one)
+    for m in range(least):
+        for other_m in range(least - m):
+            found[m + other_m] += np.convolve(one[m], other[other_m])[:size]
+    return found

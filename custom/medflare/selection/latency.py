@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long each site takes, as seen round by round: computing and transfer apart (6.2, DD-9)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from medflare.errors import ConfigError
+
+QUANTILES = (0.5, 0.9)
+
+
+class Timing(NamedTuple):
+    """Seconds of one site in one round."""
+
+    compute: float
+    transfer: float
+
+    @property
+    def total(self) -> float:
+        return self.compute + self.transfer
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Of one site: exponential means, and the last observations."""
+
+    compute: float
+    transfer: float
+    recent: list[Timing]
+
+
+class Latencies:
+    """Estimates of t_i.
+
+    Args:
+        smoothing: weight of the newest round in the exponential means, in (0, 1].
+        quantile: None to plan with the means; q to plan with that quantile of the last `window` rounds,
+            which holds against sites that are slow now and then.
+    """
+
+    def __init__(self, smoothing: float = 0.3, quantile: float | None = None, window: int = 20) -> None:
+        faults = []
+        if not 0 < smoothing <= 1:
+            faults.append(f"smoothing is {smoothing}; expected more than 0 and at most 1")
+        if quantile is not None and not 0 <= quantile <= 1:
+            faults.append(f"quantile is {quantile}; expected 0 to 1")
+        if window < 1:
+            faults.append(f"window is {window}; expected 1 or more")
+        if faults:
+            raise ConfigError("latencies: " + "; ".join(faults) + ".")
+        self.smoothing, self.quantile, self.window = smoothing, quantile, window
+        self._seen: dict[str, _Seen] = {}
+
+    def observe(self, site: str, timing: Timing) -> None:
+        """Takes what a round took; ValueError for seconds that are no seconds."""
+        if not all(math.isfinite(part) and part >= 0 for part in timing) or timing.total <= 0:
+            raise ValueError(f"timing of '{site}' is {tuple(timing)}; expected 0 s or more, not both 0.")
+        seen = self._seen.get(site)
+        if seen is None:
+            self._seen[site] = _Seen(timing.compute, timing.transfer, [timing])
+            return
+        seen.compute += self.smoothing * (timing.compute - seen.compute)
+        seen.transfer += self.smoothing * (timing.transfer - seen.transfer)
+        seen.recent = [*seen.recent, timing][-self.window :]
+
+    def lapsed(self, site: str, waited: float) -> None:
+        """A site that gave no answer in `waited` seconds took that long at least: counted as computing."""
+        known = self._seen.get(site)
+        transfer = min(known.transfer if known else 0.0, waited)
+        compute = max(waited - transfer, known.compute if known else 0.0)
+        self.observe(site, Timing(compute, transfer))
+
+    def parts(self, site: str) -> Timing | None:
+        """The exponential means; None of a site that was never seen."""
+        seen = self._seen.get(site)
+        return Timing(seen.compute, seen.transfer) if seen else None
+
+    def estimates(self, sites: Iterable[str]) -> dict[str, float]:
+        """t_i of each site, seconds; the median of the known ones for a site that was never seen.
+
+        Before anything was seen all are 1, which makes DDCS draw by data.
+        """
+        wanted = sorted(sites)
+        known = {site: self._estimate(self._seen[site]) for site in wanted if site in self._seen}
+        typical = median(known.values()) if known else 1.0
+        return {site: known.get(site, typical) for site in wanted}
+
+    def _estimate(self, seen: _Seen) -> float:
+        if self.quantile is None:
+            return seen.compute + seen.transfer
+        return float(np.quantile([timing.total for timing in seen.recent], self.quantile))
+
+    def report(self) -> dict[str, dict[str, float]]:
+        """Site -> means and quantiles of both parts, seconds, for a run's record."""
+        found: dict[str, dict[str, float]] = {}
+        for site, seen in sorted(self._seen.items()):
+            found[site] = {"compute": seen.compute, "transfer": seen.transfer}
+            for name in ("compute", "transfer"):
+                values = [getattr(timing, name) for timing in seen.recent]
+                found[site] |= {f"{name}_q{100 * q:g}": float(np.quantile(values, q)) for q in QUANTILES}
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            site: {
+                "compute": seen.compute,
+                "transfer": seen.transfer,
+                "recent": [list(t) for t in seen.recent],
+            }
+            for site, seen in self._seen.items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._seen = {
+            site: _Seen(kept["compute"], kept["transfer"], [Timing(*timing) for timing in kept["recent"]])
+            for site, kept in state.items()
+        }

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws with replacement: weights that make updates unbiased, age, and sums that hide enough."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from medflare.errors import ConfigError
+from medflare.selection.distinct import expected_counts
+from medflare.selection.latency import Latencies, Timing
+from medflare.selection.sampling import Draw, draw_sites, shares_of, with_age
+from medflare.selection.selectors import Ddcs, FedCS, Importance, Known, Selector, Uniform
+
+SHARES = {"a": 0.4, "b": 0.3, "c": 0.15, "d": 0.1, "e": 0.05}
+ODDS = {"a": 0.15, "b": 0.1, "c": 0.45, "d": 0.2, "e": 0.1}
+DELTAS = {
+    site: np.array(v) for site, v in zip(SHARES, [(1, 0), (0, 2), (-3, 1), (4, 4), (9, -9)], strict=True)
+}
+FULL = sum(SHARES[site] * delta for site, delta in DELTAS.items())
+
+
+def seen(**seconds: float) -> Known:
+    known = Known()
+    for site, total in seconds.items():
+        known.latencies.observe(site, Timing(total, 0.0))
+    return known
+
+
+def update(draw: Draw) -> np.ndarray:
+    return sum((weight * DELTAS[site] for site, weight in draw.weights.items()), np.zeros(2))
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+# ---- weights -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("least", [1, 2, 3])
+def test_updates_are_unbiased(least: int) -> None:
+    random, n = rng(), 6000
+    found = np.stack([update(draw_sites(ODDS, SHARES, 4, random, least)) for _ in range(n)])
+    error = found.std(axis=0) / np.sqrt(n)
+    assert np.all(np.abs(found.mean(axis=0) - FULL) <= 4 * error)
+
+
+def test_dividing_by_s_q_would_be_biased_once_thin_draws_are_thrown_away() -> None:
+    """The reason for `expected_counts`: a likely site is drawn less often than S q_i then."""
+    counts, probability = expected_counts(np.array(list(ODDS.values())), 4, 3)
+    assert counts[2] < 0.9 * 4 * ODDS["c"]
+    assert 0.5 < probability < 1
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 5), draws=st.integers(1, 5), least=st.integers(1, 4))
+@settings(max_examples=60, deadline=None)
+def test_expected_counts_are_those_of_all_draws(seed: int, n: int, draws: int, least: int) -> None:
+    q = rng(seed).dirichlet(np.ones(n))
+    counts, probability = np.zeros(n), 0.0
+    for sequence in product(range(n), repeat=draws):
+        if len(set(sequence)) >= least:
+            chance = prod(q[i] for i in sequence)
+            probability += chance
+            counts += chance * np.bincount(sequence, minlength=n)
+    found, total = expected_counts(q, draws, least)
+    assert total == pytest.approx(probability, abs=1e-9)
+    if probability > 1e-6:
+        assert np.allclose(found, counts / probability, rtol=1e-6, atol=1e-9)
+
+
+def test_every_site_that_was_drawn_trains_once_whatever_its_count() -> None:
+    draw = draw_sites({"a": 0.9, "b": 0.1}, {"a": 0.5, "b": 0.5}, 6, rng())
+    assert sum(draw.counts.values()) == 6
+    assert draw.sites == sorted(draw.weights) == sorted(draw.counts)
+    assert draw.weights["a"] == pytest.approx(draw.counts["a"] * 0.5 / (6 * 0.9))
+
+
+def test_twenty_sites_and_five_draws_give_four_and_a_half_different_ones() -> None:
+    even, random = {f"s{i:02d}": 0.05 for i in range(20)}, rng()
+    sizes = [len(draw_sites(even, even, 5, random).counts) for _ in range(2000)]
+    assert np.mean(sizes) == pytest.approx(4.52, abs=0.06)
+    assert np.mean(np.array(sizes) == 5) == pytest.approx(0.58, abs=0.05)
+
+
+def test_a_site_alone_is_drawn_with_weight_one() -> None:
+    draw = draw_sites({"a": 1.0}, {"a": 1.0}, 5, rng())
+    assert draw.weights == {"a": pytest.approx(1.0)}
+
+
+# ---- hiding among enough sites -----------------------------------------------------------------------------
+
+
+def test_at_least_three_different_sites_are_drawn_or_it_is_refused() -> None:
+    random = rng()
+    assert min(len(draw_sites(ODDS, SHARES, 3, random, 3).counts) for _ in range(300)) == 3
+    with pytest.raises(ConfigError, match="2 draws from 5 sites give 3 different ones never"):
+        draw_sites(ODDS, SHARES, 2, random, 3)
+    with pytest.raises(ConfigError, match="5 draws from 2 sites give 3 different ones never"):
+        draw_sites({"a": 0.5, "b": 0.5}, {"a": 0.5, "b": 0.5}, 5, random, 3)
+    skewed = {"a": 0.9999, "b": 0.00005, "c": 0.00005}
+    with pytest.raises(ConfigError, match="with probability .* only"):
+        draw_sites(skewed, dict.fromkeys("abc", 1 / 3), 3, random, 3)
+
+
+# ---- age ---------------------------------------------------------------------------------------------------
+
+
+def test_who_waited_longer_is_drawn_more_often_and_weights_stay_bounded() -> None:
+    odds = with_age(ODDS, {"e": 8, "d": 2}, 0.2)
+    assert sum(odds.values()) == pytest.approx(1)
+    assert odds["e"] == pytest.approx(0.8 * 0.1 + 0.2 * 0.8)
+    assert all(SHARES[s] / odds[s] <= SHARES[s] / ODDS[s] / 0.8 + 1e-12 for s in ODDS)
+    assert with_age(ODDS, {}, 0.2) == ODDS
+    assert with_age(ODDS, {"e": 5}, 0.0) == ODDS
+
+
+def longest_wait(bonus: float, rounds: int = 600) -> int:
+    """Of a slow site with hardly any data, in rounds."""
+    shares = {"a": 0.5, "b": 0.3, "c": 0.199, "slow": 0.001}
+    known, random, longest = seen(a=1, b=2, c=2, slow=60), rng(3), 0
+    selector = Ddcs(draws=2, age_bonus=bonus, epsilon=1.0)
+    for number in range(rounds):
+        draw = selector.choose(number, shares, known, random)
+        known.ages = {s: 0 if s in draw.counts else known.ages.get(s, 0) + 1 for s in shares}
+        longest = max(longest, known.ages["slow"])
+    return longest
+
+
+def test_no_site_starves_with_an_age_bonus() -> None:
+    assert longest_wait(0.0) == 600
+    assert longest_wait(0.2) < 80
+
+
+# ---- selectors ---------------------------------------------------------------------------------------------
+
+SELECTORS = [Uniform(draws=4), Importance(draws=4), Ddcs(draws=4), Ddcs(draws=4, age_bonus=0.0)]
+
+
+@pytest.mark.parametrize("selector", SELECTORS, ids=lambda s: type(s).__name__)
+def test_every_sampler_is_unbiased(selector: Selector) -> None:
+    known, random, n = seen(a=1, b=2, c=3, d=4, e=50), rng(1), 3000
+    known.norms, known.ages = {s: float(np.linalg.norm(d)) for s, d in DELTAS.items()}, {"e": 3, "a": 1}
+    found = np.stack([update(selector.choose(0, SHARES, known, random, 3)) for _ in range(n)])
+    assert np.all(np.abs(found.mean(axis=0) - FULL) <= 4 * found.std(axis=0) / np.sqrt(n))
+
+
+def test_importance_sampling_has_the_least_variance() -> None:
+    known = Known(norms={s: float(np.linalg.norm(d)) for s, d in DELTAS.items()})
+    spread = {}
+    for selector in (Uniform(draws=4), Importance(draws=4, floor=0.01), Ddcs(draws=4)):
+        random = rng(2)
+        found = np.stack([update(selector.choose(0, SHARES, known, random)) for _ in range(1500)])
+        spread[type(selector).__name__] = found.var(axis=0).sum()
+    assert spread["Importance"] < min(spread["Uniform"], spread["Ddcs"])
+
+
+def test_ddcs_is_faster_than_uniform_selection() -> None:
+    times = dict(a=1.0, b=2.0, c=3.0, d=4.0, e=50.0)
+    mean = {}
+    for selector in (Uniform(draws=3), Ddcs(draws=3, age_bonus=0.0)):
+        random = rng(4)
+        slowest = [
+            max(times[s] for s in selector.choose(0, SHARES, seen(**times), random).counts)
+            for _ in range(400)
+        ]
+        mean[type(selector).__name__] = np.mean(slowest)
+    assert mean["Ddcs"] < 0.5 * mean["Uniform"]
+
+
+def test_ddcs_solves_again_every_p_rounds_and_whenever_other_sites_are_there() -> None:
+    selector, known, random = Ddcs(period=3), seen(a=1, b=2, c=3, d=4, e=5), rng()
+    selector.choose(0, SHARES, known, random)
+    first = selector.solution
+    known.latencies.observe("a", Timing(500.0, 0.0))
+    selector.choose(2, SHARES, known, random)
+    assert selector.solution is first
+    selector.choose(3, SHARES, known, random)
+    assert selector.solution is not first
+    assert selector.solution is not None
+    assert selector.solution.odds["a"] < first.odds["a"]  # type: ignore[union-attr]
+    selector.choose(4, shares_of({"a": 5, "b": 5}, ["a", "b"]), known, random)
+    assert set(selector.solution.odds) == {"a", "b"}
+
+
+def test_fedcs_takes_who_fits_before_the_deadline_and_weighs_by_data() -> None:
+    known = seen(a=30, b=2, c=3, d=4, e=5)
+    draw = FedCS(deadline=4.5).choose(0, SHARES, known, rng())
+    assert draw.sites == ["b", "c", "d"]
+    assert draw.weights["b"] == pytest.approx(0.3 / 0.55)
+    with pytest.raises(ConfigError, match=r"1 of 5 sites fit .* and 3 must. Set deadline to 4 s"):
+        FedCS(deadline=2).choose(0, SHARES, known, rng(), 3)
+    with pytest.raises(ConfigError, match="0 of 5 sites fit"):
+        FedCS(deadline=1).choose(0, SHARES, known, rng())
+
+
+def test_fedcs_with_one_line_for_all_adds_transfers_up() -> None:
+    known = Known(latencies=Latencies())
+    for site, timing in {"a": (1, 2), "b": (2, 2), "c": (6, 1)}.items():
+        known.latencies.observe(site, Timing(*timing))
+    shares = dict.fromkeys("abc", 1 / 3)
+    assert FedCS(deadline=6, sequential=True).choose(0, shares, known, rng()).sites == ["a", "b"]
+    assert FedCS(deadline=7, sequential=True).choose(0, shares, known, rng()).sites == ["a", "b", "c"]
+    assert FedCS(deadline=4, sequential=False).choose(0, shares, known, rng()).sites == ["a", "b"]
+
+
+def test_sites_without_data_are_never_drawn() -> None:
+    shares = shares_of({"a": 30, "b": 0, "c": 10}, ["a", "b", "c"])
+    assert shares == {"a": 0.75, "c": 0.25}
+    known = seen(a=9, b=0.1, c=8)
+    assert all("b" not in Ddcs().choose(n, shares, known, rng(n)).counts for n in range(30))
