@@ -25,10 +25,12 @@ from medflare.aggregation.coefficients import (
 )
 from medflare.aggregation.temporal import TemporalResidual
 from medflare.errors import ConfigError, UpdateError
+from medflare.federation.aggregator import ValidatingAggregator
 from medflare.federation.combinations import problems
 from medflare.federation.run_state import RunState, load_state, save_state
+from medflare.federation.wire import SUM, with_prefix
 from medflare.learners.base import State, Update
-from medflare.learners.fedtar.visit_sums import EXAMPLES, PATIENTS, SLOPES, YEARS, silence
+from medflare.learners.fedtar.visit_sums import EXAMPLES, PATIENTS, SLOPES, YEARS, silence, visit_sums_spec
 
 MODES = get_args(AlphaMode)
 LEARNT = tuple(mode for mode in MODES if mode != "constant")
@@ -375,6 +377,23 @@ def test_a_state_of_another_number_of_visits_is_not_taken() -> None:
 def test_settings_that_cannot_be_used_are_named(bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(bad))):
         make_rule("temporal", bad)
+
+
+def test_slopes_reach_the_rule_through_the_aggregators_checks_and_do_not_travel_down() -> None:
+    state = tensors(1)
+    spec = {name: (tuple(value.shape), value.dtype) for name, value in state.items()}
+    aggregator = ValidatingAggregator("temporal", {"visits": 2, "lr": 0.1})
+    aggregator.expect(spec, visit_sums_spec(2), {"s0": 9, "s1": 9})
+    for number in range(3):
+        aggregator.begin(number, state, ["s0", "s1"])
+        for site, slope in (("s0", 0.3), ("s1", -0.1)):
+            sums = silence(2) | told(slope, slope, examples=4)
+            facts = {"examples": 9, "metrics": {"visit": float(number % 2 + 1)}}
+            assert aggregator.accept(site, number, facts, tensors(number) | with_prefix(sums, SUM)) is None
+        state, totals, checks = aggregator.finish()
+        assert totals == {}
+        assert 0 < checks["alpha"] < 1
+    assert aggregator.rule.report()["slopes"] == pytest.approx([0.1, 0.1])
 
 
 @pytest.mark.parametrize("method", ["fedmrg", "fed_medlora"])

@@ -279,6 +279,20 @@ def test_missing_entries_count_with_what_a_component_expects() -> None:
     assert float(found.means[0, 0]) == pytest.approx(float(values[:, 0].nanmean()), abs=1e-6)
 
 
+def test_when_a_site_joins_components_keep_their_places() -> None:
+    before = of(fitted(sites(), SIXTEEN, 0))
+    everybody = [*sites(), patients(50, 11)]
+    server = FederatedMixture(SIXTEEN, 2, 0)
+    server.begin(added([moments_of(site) for site in everybody]))
+    mixture = server.go_on(before)
+    while not server.done:
+        mixture = server.step(added([statistics_of(mixture, site) for site in everybody]))
+    assert torch.equal(mixture.weights > 0, before.weights > 0)
+    probe = patients(200, 12)
+    same = before.assign(probe).argmax(1) == mixture.assign(probe).argmax(1)
+    assert float(same.double().mean()) > 0.9
+
+
 # ---- the mixture itself ------------------------------------------------------------------------------------
 
 

@@ -93,6 +93,11 @@ def test_an_impossible_entry_names_the_patients_row(given: dict[str, Any], said:
         rows(study("a", age=50, sex="F"), study("p7", **given), covariates={"packs": (0, 40)})
 
 
+def test_the_row_in_the_file_is_named_where_the_reader_knows_it() -> None:
+    with pytest.raises(DataError, match=r"study 'a-1' \(manifest.csv:12\): age is 200"):
+        rows(study("a", age=200.0, place="manifest.csv:12"))
+
+
 def test_a_sex_that_changes_names_both_rows() -> None:
     with pytest.raises(DataError, match=r"study 'a-2': sex is 'M', and 'F' in study 'a-1'"):
         rows(study("a", 1, sex="F", day=0.0), study("a", 2, sex="M", day=9.0))

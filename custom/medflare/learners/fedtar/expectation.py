@@ -163,6 +163,12 @@ class FederatedMixture:
         self.mixture, self.likelihoods = Mixture(weights, means, variances), []
         return self.mixture
 
+    def go_on(self, mixture: Mixture) -> Mixture:
+        """Starts from an agreed mixture instead, when a site joins: components keep their places, and with
+        them the columns of W_proj their meaning; merged ones stay merged."""
+        self.mixture, self.likelihoods = mixture, []
+        return mixture
+
     def step(self, totals: Mapping[str, Tensor]) -> Mixture:
         """One M-step; the mixture to send for the next E-step, or to keep."""
         assert self.mixture is not None

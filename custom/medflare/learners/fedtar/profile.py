@@ -74,7 +74,7 @@ def profiles(studies: Sequence[Study], settings: ProfileSettings, key: bytes | N
     """
     _check(settings, key)
     visits: dict[str, list[Study]] = {}
-    for study in sorted(studies, key=lambda study: (study.patient_id, study.day or 0.0, study.study_id)):
+    for study in sorted(studies, key=_when):
         visits.setdefault(study.patient_id, []).append(study)
     problems: list[str] = []
     rows = [_row(own, settings, key, problems) for own in visits.values()]
@@ -180,6 +180,10 @@ def _sex(own: Sequence[Study], problems: list[str]) -> float:
     return SEXES[next(iter(said))] if len(said) == 1 else math.nan
 
 
+def _when(study: Study) -> tuple[str, int, float, str]:
+    return study.patient_id, study.visit or 0, study.day or 0.0, study.study_id
+
+
 def _place(study: Study) -> str:
-    row = getattr(study, "place", "")
-    return f"patient '{study.patient_id}', study '{study.study_id}'{f' ({row})' if row else ''}"
+    row = f" ({study.place})" if study.place else ""
+    return f"patient '{study.patient_id}', study '{study.study_id}'{row}"
