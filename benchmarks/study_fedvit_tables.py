@@ -39,8 +39,11 @@ def tables(out: Path, titles: Mapping[str, str], sites: Sequence[str], seeds: Se
         lines = rows({**scores, "constant": constant}, {**titles, "constant": "the most common report"})
         parts.append(f"**{place}**, {count} test studies\n\n" + "\n".join(lines))
     different = {n: mean(_distinct(read, n, seed, sites) for seed in seeds) for n in titles}
-    said = ", ".join(f"{titles[name]} {100 * share:.0f} %" for name, share in different.items())
-    parts += [f"Different reports among those drafted: {said}.", *what_rules_did(out, titles, seeds)]
+    said = ", ".join(f"{titles[name]} {count:g}" for name, count in different.items())
+    parts += [
+        f"Different reports among those drafted, mean of seeds: {said}.",
+        *what_rules_did(out, titles, seeds),
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -82,9 +85,9 @@ def rows(systems: Mapping[str, list[Scores]], titles: Mapping[str, str]) -> Iter
 
 def _distinct(
     read: Mapping[tuple[str, str, str], Sequence[Prediction]], name: str, seed: str, sites: Sequence[str]
-) -> float:
+) -> int:
     drafted = [item.generated for site in sites for item in read[name, seed, site]]
-    return len(set(drafted)) / len(drafted)
+    return len(set(drafted))
 
 
 def what_rules_did(out: Path, titles: Mapping[str, str], seeds: Sequence[str]) -> Iterator[str]:
