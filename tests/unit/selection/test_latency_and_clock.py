@@ -152,7 +152,8 @@ def test_a_target_is_reached_when_the_curve_first_crosses_it() -> None:
 
 def hours(selector: Selector, sites: list[str], rounds: int) -> float:
     """Simulated time of `rounds` rounds; latencies are learnt as they are seen."""
-    examples = {site: int(n) for site, n in zip(sites, np.random.default_rng(0).integers(20, 400, 100))}
+    sizes = np.random.default_rng(0).integers(20, 400, len(sites)).tolist()
+    examples = dict(zip(sites, sizes, strict=True))
     clock, known = SimulatedClock(drawn_profiles(sites, 5), 5), Known()
     random, shares = np.random.default_rng(1), shares_of(examples, sites)
     for number in range(rounds):
