@@ -151,7 +151,10 @@ def make(
         0, "--patients", help="Patients of each hospital; 0 for each one's own number."
     ),
     visits: int = typer.Option(
-        1, "--visits", help="Most visits of a patient; above 1 reports speak of change."
+        1,
+        "--visits",
+        min=1,
+        help="T planned visits of each patient; above 1 findings change and reports say how.",
     ),
     size: int = typer.Option(128, "--size", help="Pixels of a side."),
     seed: int = typer.Option(0, "--seed", help="Other patients, same hospitals."),
@@ -164,16 +167,21 @@ def make(
     """Writes three synthetic hospitals, an unseen fourth, and a site.yaml for the simulator.
 
     [bold]Examples[/bold]: medflare cohort make cohorts --patients 300
+    medflare cohort make visit-cohorts --visits 5
     medflare cohort make note-cohorts --notes
     """
     if notes:
         from medflare.cohort.synthetic.notes import write_notes_demo
 
         counts = write_notes_demo(out, patients, seed)
+    elif visits > 1:
+        from medflare.cohort.synthetic.follow_up import write_follow_up_demo
+
+        counts = write_follow_up_demo(out, visits, patients, size, seed, sheet)
     else:
         from medflare.cohort.synthetic.demo import write_demo
 
-        counts = write_demo(out, patients, visits, size, seed, sheet)
+        counts = write_demo(out, patients, size, seed, sheet)
     if as_json:
         facts = {name: {"patients": n, "folder": str(out / name)} for name, n in counts.items()}
         print_json({"site_file": str(out / "site.yaml"), "hospitals": facts})

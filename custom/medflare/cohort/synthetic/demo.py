@@ -10,25 +10,17 @@ from .profiles import DEMO_HOSPITALS, UNSEEN_HOSPITAL
 
 
 def write_demo(
-    out: Path, patients: int = 0, visits: int = 1, size: int = 128, seed: int = 0, sheet: bool = True
+    out: Path, patients: int = 0, size: int = 128, seed: int = 0, sheet: bool = True
 ) -> dict[str, int]:
     """Writes `<hospital>/` each, `site.yaml` and `contact_sheet.png`; hospital -> patients.
 
     Args:
         patients: of each hospital; 0 for each one's own number.
-        visits: most visits of a patient; above 1 reports speak of change.
     """
     hospitals = [hospital.with_seed(seed) for hospital in (*DEMO_HOSPITALS, UNSEEN_HOSPITAL)]
     counts = {hospital.name: patients or hospital.patients for hospital in hospitals}
     for hospital in hospitals:
-        write_hospital(
-            hospital,
-            out / hospital.name,
-            counts[hospital.name],
-            visits=(1, visits),
-            size=size,
-            longitudinal=visits > 1,
-        )
+        write_hospital(hospital, out / hospital.name, counts[hospital.name], size=size)
     lines = ["# The synthetic hospitals, keyed by site name; folders count from this file.", "sites:"]
     for name in counts:
         lines += [f"  {name}:", f"    cohort: {{format: manifest, root: {name}}}"]

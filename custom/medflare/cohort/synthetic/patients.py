@@ -17,11 +17,11 @@ from .anatomy import Anatomy
 from .findings import DEVICES, Finding
 
 Sex = Literal["F", "M"]
-STREAMS = {"person": 0, "course": 1, "anatomy": 2, "exposure": 3, "wording": 4}
+STREAMS = {"person": 0, "course": 1, "anatomy": 2, "exposure": 3, "wording": 4, "progress": 5, "schedule": 6}
 MAX_FINDINGS = 3  # besides devices, so that reports stay within about 60 words
 
 # condition -> prevalence at 60 years, log growth per 20 years, factor for men, days it lasts (0 = always)
-_EPIDEMIOLOGY: Mapping[str, tuple[float, float, float, float]] = {
+EPIDEMIOLOGY: Mapping[str, tuple[float, float, float, float]] = {
     "enlarged cardiomediastinum": (0.08, 0.25, 1.1, 0),
     "cardiomegaly": (0.17, 0.40, 0.9, 0),
     "edema": (0.10, 0.35, 1.0, 12),
@@ -84,7 +84,7 @@ def draw_patient(
     years = int(np.clip(round(who.normal(*age)), 18, 96))
     sex: Sex = "F" if who.random() < women else "M"
     count = int(who.integers(visits[0], visits[1] + 1))
-    chance = {c: _chance(c, years, sex) * prevalence.get(c, 1.0) for c in _EPIDEMIOLOGY}
+    chance = {c: chance_of(c, years, sex) * prevalence.get(c, 1.0) for c in EPIDEMIOLOGY}
     found = _first(chance, course)
     day, rows = 0, [Visit(day=0, age=years, findings=tuple(found))]
     for _ in range(count - 1):
@@ -122,8 +122,9 @@ def draw_anatomy(seed: int, patient: Patient) -> Anatomy:
     )
 
 
-def _chance(condition: str, age: float, sex: Sex) -> float:
-    prevalence, growth, men, _ = _EPIDEMIOLOGY[condition]
+def chance_of(condition: str, age: float, sex: Sex) -> float:
+    """How often a condition is found in people of this age and sex."""
+    prevalence, growth, men, _ = EPIDEMIOLOGY[condition]
     return float(prevalence * np.exp(growth * (age - 60) / 20) * (men if sex == "M" else 1.0))
 
 
@@ -138,11 +139,11 @@ def _first(chance: Mapping[str, float], rng: np.random.Generator) -> list[Findin
         if condition == "support devices" and len(found) > 1:
             p *= 1.8
         if rng.random() < min(p, 0.75):
-            _join(found, _draw(condition, rng))
+            add_finding(found, new_finding(condition, rng))
     return found
 
 
-def _join(found: list[Finding], new: Finding) -> None:
+def add_finding(found: list[Finding], new: Finding) -> None:
     """Add a finding unless the list is full or the place is taken by another patch."""
     if (
         new.condition != "support devices"
@@ -162,7 +163,7 @@ def _join(found: list[Finding], new: Finding) -> None:
     found.append(new)
 
 
-def _draw(condition: str, rng: np.random.Generator) -> Finding:
+def new_finding(condition: str, rng: np.random.Generator) -> Finding:
     """A new finding with random extent, side and zone."""
     extent, u, v = (float(rng.random()) for _ in range(3))
     spot = (float(rng.uniform(-1, 1)), float(rng.uniform(-1, 1)))
@@ -190,7 +191,7 @@ def _next(
     later: list[Finding] = []
     recovery = 0.85 - 0.15 * float(np.clip((age - 60) / 20, -1, 1.5))
     for f in found:
-        tau = _EPIDEMIOLOGY[f.condition][3]
+        tau = EPIDEMIOLOGY[f.condition][3]
         fade = recovery * (1 - np.exp(-gap / tau)) if tau else 0.0
         fate, step = rng.random(), rng.normal(0, 0.22)
         if fate < 0.8 * fade:
@@ -206,9 +207,9 @@ def _next(
         later.append(replace(f, extent=extent if change != "unchanged" else f.extent, change=change))
     for condition, p in chance.items():
         appears = rng.random() < min(0.4 * p, 0.5)
-        new = replace(_draw(condition, rng), change="new")
+        new = replace(new_finding(condition, rng), change="new")
         if appears and all(f.condition != condition for f in later):
-            _join(later, new)
+            add_finding(later, new)
     return later
 
 

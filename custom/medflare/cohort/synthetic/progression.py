@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How findings of synthetic patients change from visit to visit, depending on age, sex, visit and hospital.
+
+Between two visits a finding gets worse, gets better, resolves or stays, by competing hazards per 30 days. The
+frailty u = age * (years - 60) / 20 ± men + drift * (t - 2), plus for men and minus for women, has worsening
+and new findings go with e^u, improving and resolving with e^-u. A picture does not show u: only who the
+patient is and how many visits passed tell it, hence adapters for patients and steps for visits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .findings import Finding
+from .patients import (
+    EPIDEMIOLOGY,
+    Patient,
+    Sex,
+    Visit,
+    add_finding,
+    chance_of,
+    draw_patient,
+    new_finding,
+    stream,
+)
+from .profiles import HospitalProfile
+
+MONTH = 30.0
+RARE = 500  # people looked at for each patient wanted, at most
+STEP = (0.14, 0.34)  # how much extent changes when a finding gets worse or better
+SMALLEST, NOTICED = 0.06, 0.08  # extent that stays at least; change of extent that is noticed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progression:
+    """One hospital's follow-up.
+
+    Attributes:
+        worse, better, resolved: hazards of a finding per 30 days at u = 0; chronic findings do not resolve.
+        new: factor on the prevalence of a finding that appears within a month at u = 0.
+        age: change of u per 20 years; men: what u gains in men and loses in women.
+        drift: change of u from one visit number to the next.
+        gap: median days between visits and the standard deviation of their logarithm; 0 is a fixed schedule.
+        attends: probability that a patient comes to a planned visit after the first.
+        stops: planned visits at the end that this hospital does not have.
+    """
+
+    worse: float = 0.50
+    better: float = 0.50
+    resolved: float = 0.20
+    new: float = 0.35
+    age: float = 0.8
+    men: float = 0.35
+    drift: float = -0.3
+    gap: tuple[float, float] = (30.0, 0.6)
+    attends: float = 0.9
+    stops: int = 0
+
+    def frailty(self, age: float, sex: Sex, number: int) -> float:
+        """u at visit `number` (2..T)."""
+        man = self.men if sex == "M" else -self.men
+        return self.age * (age - 60) / 20 + man + self.drift * (number - 2)
+
+
+PROGRESSIONS: Mapping[str, Progression] = {
+    "site-1": Progression(drift=-0.35, gap=(21.0, 0.7)),
+    "site-2": Progression(age=1.0, men=0.5, drift=-0.2, gap=(42.0, 0.0), attends=1.0),
+    "site-3": Progression(age=0.6, men=0.3, drift=-0.5, gap=(60.0, 0.5), attends=0.8, stops=1),
+    "hospital-4": Progression(),
+}
+"""Demo hospital -> its follow-up; a fixed schedule, gaps of all sizes, missed visits, one visit fewer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """A patient whose i-th visit is the planned visit `numbers[i]`; the first is number 1."""
+
+    patient: Patient
+    numbers: tuple[int, ...]
+
+
+def follow(
+    profile: HospitalProfile, progression: Progression, patients: int, visits: int
+) -> Iterator[Course]:
+    """Courses of the first `patients` patients who have a finding, other than a device, at their first visit.
+
+    The first visit is the one of the single-visit hospital, picture and findings. ValueError where hardly
+    anyone has a finding.
+    """
+    index = enrolled = 0
+    while enrolled < patients:
+        if index > RARE * patients:
+            raise ValueError(
+                f"{profile.name}: {enrolled} of {index} patients have a finding; raise prevalence"
+            )
+        who = draw_patient(profile.seed, index, (1, 1), profile.age, profile.women, profile.prevalence)
+        if any(f.condition != "support devices" for f in who.visits[0].findings):
+            enrolled += 1
+            yield _course(profile, progression, who, visits)
+        index += 1
+
+
+def _course(profile: HospitalProfile, progression: Progression, who: Patient, visits: int) -> Course:
+    rng = stream(profile.seed, who.index, "progress")
+    rows, numbers = list(who.visits), [1]
+    for number, day in _schedule(profile.seed, progression, who.index, visits):
+        years = who.age + day // 365
+        u = progression.frailty(who.age, who.sex, number)
+        before = [f for f in rows[-1].findings if f.change != "resolved"]
+        gap = day - rows[-1].day
+        found = _change(before, progression, u, gap, rng)
+        _appear(found, _chances(profile, progression, who, u, gap), rng)
+        rows.append(Visit(day=day, age=years, findings=tuple(found)))
+        numbers.append(number)
+    return Course(patient=replace(who, visits=tuple(rows)), numbers=tuple(numbers))
+
+
+def _schedule(seed: int, progression: Progression, index: int, visits: int) -> Iterator[tuple[int, int]]:
+    """(number, day) of the visits after the first to which the patient comes."""
+    rng = stream(seed, index, "schedule")
+    median, spread = progression.gap
+    day = 0
+    for number in range(2, visits - progression.stops + 1):
+        day += max(1, round(float(median * np.exp(rng.normal(0, 1) * spread))))
+        if rng.random() < progression.attends:
+            yield number, day
+
+
+def _change(
+    before: list[Finding], progression: Progression, u: float, gap: int, rng: np.random.Generator
+) -> list[Finding]:
+    """Every finding `gap` days later, with what changed."""
+    later = []
+    for f in before:
+        chronic = not EPIDEMIOLOGY[f.condition][3]
+        hazards = np.array(
+            [
+                progression.worse * np.exp(u),
+                progression.better * np.exp(-u),
+                0.0 if chronic else progression.resolved * np.exp(-u),
+            ]
+        )
+        if f.condition == "support devices":
+            hazards[:2] = 0.0
+        happens, which = rng.random(2)
+        step = float(rng.uniform(*STEP))
+        stays = happens >= 1 - np.exp(-hazards.sum() * gap / MONTH)
+        fate = 3 if stays else int(np.searchsorted(np.cumsum(hazards) / hazards.sum(), which, side="right"))
+        later.append(_fated(f, fate, step))
+    return later
+
+
+def _fated(f: Finding, fate: int, step: float) -> Finding:
+    """The finding after it got worse (0), got better (1), resolved (2) or stayed (3)."""
+    if fate == 2:
+        return replace(f, change="resolved")
+    extent = f.extent + (step if fate == 0 else -step if fate == 1 else 0.0)
+    extent = float(np.clip(extent, SMALLEST, 1.0))
+    moved = extent - f.extent
+    if abs(moved) < NOTICED:
+        return replace(f, change="unchanged")
+    return replace(f, extent=extent, change="increased" if moved > 0 else "decreased")
+
+
+def _chances(
+    profile: HospitalProfile, progression: Progression, who: Patient, u: float, gap: int
+) -> dict[str, float]:
+    """Condition -> probability that it is new after `gap` days."""
+    factor = progression.new * np.exp(u) * (1 - np.exp(-gap / MONTH))
+    usual = {c: chance_of(c, who.age, who.sex) * profile.prevalence.get(c, 1.0) for c in EPIDEMIOLOGY}
+    return {condition: float(min(0.5, factor * p)) for condition, p in usual.items()}
+
+
+def _appear(found: list[Finding], chances: Mapping[str, float], rng: np.random.Generator) -> None:
+    """Adds new findings to `found`, in place."""
+    for condition, p in chances.items():
+        appears = rng.random() < p
+        new = replace(new_finding(condition, rng), change="new")
+        if appears and all(f.condition != condition for f in found):
+            add_finding(found, new)
