@@ -22,6 +22,7 @@ from medflare.models.patient_adapter import (
     patient_term,
     target_layers,
 )
+from medflare.models.report_generator import DecodingSettings, search_arguments
 
 K = 5
 SETTINGS = PatientAdapterSettings(width=6, rank=2, lora_alpha=3)
@@ -267,17 +268,63 @@ def test_each_patient_of_a_batch_is_written_as_if_alone(tiny_backbone: Path, bea
         assert together[row] == written(materialised(model, adapter, q[row]), same[:1], beams)[0]
 
 
-def test_the_embedded_decoder_writes_with_patients() -> None:
-    backbone = load_backbone(None, "fp32")
-    before = written(backbone.model, IDS, 2)
-    adapter = PatientAdapter(backbone.model, PatientAdapterSettings(), 16, seed=0)
-    q = torch.softmax(torch.randn(3, 16, generator=torch.Generator().manual_seed(0)), 1)
+def drafted(model: Any, embedded: Tensor, beams: int) -> list[list[int]]:
+    """As `ReportGenerator` drafts reports: from embeddings, with all its search arguments."""
+    search = search_arguments(DecodingSettings(beams=beams, max_new_tokens=9, min_new_tokens=4), _Ends)
+    mask = torch.ones(embedded.shape[:2], dtype=torch.long)
+    rows: list[list[int]] = model.generate(inputs_embeds=embedded, attention_mask=mask, **search).tolist()
+    return [[token for token in row if token != _Ends.pad_token_id] for row in rows]
+
+
+class _Ends:
+    eos_token_id, pad_token_id = 2, 0
+
+
+def test_the_embedded_decoder_drafts_for_a_batch_of_patients() -> None:
+    """Wrapped by PEFT, from embeddings, with beams; each patient as with weights written out."""
+    model = load_backbone(None, "fp32").model
+    Adapters(model, LoraSettings(), (GENERIC,), seed=0)
+    embedded = model.get_input_embeddings()(IDS[:1]).expand(3, -1, -1).detach()
+    before = drafted(model, embedded, 3)
+    adapter = PatientAdapter(model, PatientAdapterSettings(lora_alpha=4), 16, seed=0)
+    q = torch.softmax(4 * torch.randn(3, 16, generator=torch.Generator().manual_seed(0)), 1)
     with adapter.patients(q):
-        assert written(backbone.model, IDS, 2) == before
+        assert drafted(model, embedded, 3) == before
     moved(adapter)
     with adapter.patients(q):
-        assert written(backbone.model, IDS, 2) != before
-    assert written(backbone.model, IDS, 2) == before
+        together = drafted(model, embedded, 3)
+    assert len({tuple(row) for row in together}) > 1
+    assert drafted(model, embedded, 3) == before
+    for row in range(3):
+        assert together[row] == drafted(materialised(model, adapter, q[row]), embedded[:1], 3)[0]
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_an_encoder_decoder_writes_for_a_batch_of_patients(beams: int) -> None:
+    """The paper's kind of model: GPT-2 with cross-attention to an image encoder."""
+    from transformers import VisionEncoderDecoderModel, ViTConfig, ViTModel
+
+    torch.manual_seed(1)
+    sizes = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+    encoder = ViTModel(
+        ViTConfig(**sizes, image_size=16, patch_size=8, num_channels=1), add_pooling_layer=False
+    )
+    model = VisionEncoderDecoderModel(encoder=encoder, decoder=with_cross_attention()).eval()
+    settings = PatientAdapterSettings(width=6, rank=2, lora_alpha=30, targets=GPT2)
+    adapter, q = moved(PatientAdapter(model, settings, K, seed=0)), assigned()
+    pixels = torch.randn(1, 1, 16, 16, generator=torch.Generator().manual_seed(2)).expand(3, -1, -1, -1)
+
+    def write(network: Any, rows: int) -> list[list[int]]:
+        search = {"num_beams": beams, "do_sample": False, "max_new_tokens": 8, "min_new_tokens": 8}
+        ends = {"decoder_start_token_id": 1, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+        found: list[list[int]] = network.generate(pixel_values=pixels[:rows], **search, **ends).tolist()
+        return found
+
+    with adapter.patients(q):
+        together = write(model, 3)
+    assert len({tuple(row) for row in together}) > 1
+    for row in range(3):
+        assert together[row] == write(materialised(model, adapter, q[row]), 1)[0]
 
 
 @pytest.mark.parametrize(("rows", "shape"), [(4, (4, 3, 5)), (6, (6, 5))])
