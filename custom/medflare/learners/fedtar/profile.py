@@ -13,7 +13,7 @@ import hmac
 import math
 import os
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,11 +56,6 @@ class Profiles:
 
     patients: tuple[str, ...]
     values: Tensor
-
-    def rows(self, patients: Iterable[str]) -> list[int]:
-        """The rows of some patients, in their order; KeyError for one that is not there."""
-        places = {patient: row for row, patient in enumerate(self.patients)}
-        return [places[patient] for patient in patients]
 
 
 def profiles(studies: Sequence[Study], settings: ProfileSettings, key: bytes | None = None) -> Profiles:
