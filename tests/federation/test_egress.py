@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,9 @@ class Packed:
     """A seal that packs everything into one vector, as masks do, and hides nothing."""
 
     name: Any = "mask"
+
+    def facts(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(facts)
 
     def __call__(self, tensors: State) -> State:
         return {"masked": torch.cat([value.reshape(-1).float() for value in tensors.values()])}

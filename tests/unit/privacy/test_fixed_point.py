@@ -105,12 +105,14 @@ def test_a_value_beyond_the_bound_is_refused_with_its_place(value: float) -> Non
 @pytest.mark.parametrize(
     ("name", "value"), [("adapter.lora_B", -16.5), ("adapter.steps", 2**31), ("sum:bank.count", 3e9)]
 )
-def test_the_site_is_told_tensor_and_value(name: str, value: float) -> None:
+def test_the_server_is_told_the_tensor_and_the_site_the_value(name: str, value: float) -> None:
     tensors, weight = make_update("site-01")
     tensors[name].view(-1)[-1] = value
     with pytest.raises(UpdateError, match="Nothing was sent") as found:
         encode(make_terms(3), LAYOUT, *LAYOUT.pack(tensors), weight)
-    assert str(found.value).startswith(f"tensor '{name}' has the value {value:g}, beyond the bound")
+    assert str(found.value).startswith(f"tensor '{name}' has a value beyond the bound")
+    assert f"{value:g}" not in str(found.value)  # this text leaves the site
+    assert f"{value:g}" in str(found.value.__cause__)  # and this stays in its log
 
 
 @pytest.mark.parametrize("weight", [0, -1, 1000.5, math.nan, math.inf])
