@@ -32,7 +32,7 @@ KEY_BYTES = 32
 
 
 class ProfileSettings(Settings):
-    """What v_p consists of; every entry lies in [0, 1], and what is not known is NaN.
+    """What v_p consists of: age in centuries, sex 0 or 1, the rest in [0, 1]; what is not known is NaN.
 
     covariates: further entries of a study's `extra` and the range each can have, for instance
         {"smoker": (0, 1)}. They must mean the same at every site and not tell sites apart.
@@ -52,7 +52,7 @@ class ProfileSettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class Profiles:
-    """The patients of a site. patients: ids; values: (P, D) float64 in [0, 1] or NaN, a row for each."""
+    """The patients of a site. patients: ids; values: (P, D) float64 in [0, 1.3] or NaN, a row each."""
 
     patients: tuple[str, ...]
     values: Tensor
