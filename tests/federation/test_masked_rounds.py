@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -184,13 +185,24 @@ def test_a_threshold_that_is_no_majority_is_refused(federation: Make) -> None:
     assert "threshold is 2 of 5 sites; expected 3 to 5" in record.reason
 
 
-def test_secrets_are_on_no_disk(federation: Make, tmp_path: Path) -> None:
+def test_secrets_are_on_no_disk(federation: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds, real = list[bytes](), os.urandom
+
+    def noting(size: int) -> bytes:
+        found = real(size)
+        if size == 32:
+            seeds.append(found)
+        return found
+
+    monkeypatch.setattr(os, "urandom", noting)
     run = federation(controller=MASKED)
     completed(run)
-    member = run.executors["site-1"].protection.member
-    assert member is not None
-    kept = {path.name for path in run.site_folder("site-1").rglob("*") if path.is_file()}
-    assert kept <= {"egress.jsonl", "worker.log", "predictions.jsonl"}
+    assert len(seeds) >= 6  # a self-mask of each site in each round
+    kept = [path.read_bytes() for path in run.root.rglob("*") if path.is_file()]
+    assert any(b"secure_sum" in content for content in kept)
+    for seed in seeds:
+        written = (seed, seed.hex().encode(), base64.b64encode(seed))
+        assert not any(form in content for form in written for content in kept)
 
 
 def test_counters_pass_the_bound_of_weights_under_masks(federation: Make) -> None:
