@@ -69,7 +69,8 @@ class People:
         if found != expected:
             raise UpdateError(
                 f"the mixture has {found[0]} components over {found[1]} entries of a profile; this site "
-                f"expects {expected[0]} over {expected[1]}. All sites need the same settings of profile and mixture."
+                f"expects {expected[0]} over {expected[1]}. All sites need the same settings of profile and "
+                "mixture."
             )
 
     # ---- in a round --------------------------------------------------------------------------------------
