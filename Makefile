@@ -38,7 +38,8 @@ demo: $(VENV)/.installed
 	  --workspace runs/demo/fedmrg
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest tests --ignore=tests/deployment
+	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
+	$(BIN)/python -m pytest tests/federation tests/jobs
 
 test-deployment: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/deployment
