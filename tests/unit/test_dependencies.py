@@ -13,7 +13,7 @@ ALLOWED = {
     "models": {"cohort"},
     "evaluation": {"cohort"},
     "learners": {"cohort", "models", "evaluation", "extraction"},
-    "aggregation": {"learners"},
+    "aggregation": {"learners", "selection"},
     "selection": {"cohort", "learners"},
     "privacy": {"cohort", "learners"},
     "federation": {

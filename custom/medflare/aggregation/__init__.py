@@ -16,15 +16,18 @@ from medflare.errors import ConfigError
 
 RULES: dict[str, str] = {
     "bulyan": "medflare.aggregation.bulyan:Bulyan",
+    "ddcs": "medflare.aggregation.ddcs:Ddcs",
     "drfa": "medflare.aggregation.drfa:Drfa",
     "factors": "medflare.aggregation.weighted_mean:WeightedMean",
     "fedadam": "medflare.aggregation.fedopt:FedAdam",
     "fedavg": "medflare.aggregation.weighted_mean:WeightedMean",
     "fedavgm": "medflare.aggregation.fedopt:FedAvgM",
+    "fedcs": "medflare.aggregation.ddcs:FedCS",
     "fedprox": "medflare.aggregation.fedprox:FedProx",
     "fedyogi": "medflare.aggregation.fedopt:FedYogi",
     "freeze_a": "medflare.aggregation.lora:FreezeA",
     "geometric_median": "medflare.aggregation.geometric_median:GeometricMedian",
+    "importance_sampling": "medflare.aggregation.ddcs:ImportanceSampling",
     "influence": "medflare.aggregation.influence:Influence",
     "krum": "medflare.aggregation.krum:Krum",
     "l_fedavg": "medflare.aggregation.l_fedavg:LossFedAvg",
@@ -36,6 +39,7 @@ RULES: dict[str, str] = {
     "scaffold": "medflare.aggregation.scaffold:Scaffold",
     "temporal": "medflare.aggregation.temporal:TemporalResidual",
     "trimmed_mean": "medflare.aggregation.trimmed_mean:TrimmedMean",
+    "uniform_selection": "medflare.aggregation.ddcs:UniformSelection",
     "weighted_mean": "medflare.aggregation.weighted_mean:WeightedMean",
 }
 """Rule name -> `module:Class`. `fedavg` is the weighted mean, and so is `factors`, its name for LoRA in

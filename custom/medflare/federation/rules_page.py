@@ -38,7 +38,11 @@ any method:
   default averages the gradients. The mean actual learning rate is the metric `control_lr`;
 * `drfa`: the sites drawn by λ train, their mean is uniform, and m sites measure the mean of all snapshots
   on one batch of training examples. λ, draws and losses stand in `run.json`; the losses are told in the
-  clear, under masking too."""
+  clear, under masking too.
+
+`ddcs`, `uniform_selection`, `importance_sampling` and `fedcs` (6.2, 7.20, 7.21) choose who trains. Nothing of
+a step changes; a site learns its importance weight, and under masks scales its own update by it
+(`docs/client_selection.md`)."""
 
 
 def page() -> str:

@@ -31,7 +31,7 @@ class Weighing:
         largest = float(max(examples.values(), default=1)) if by != "uniform" else 1.0
         if by == "tokens":
             largest *= float(getattr(rule, "most_tokens", 1))
-        return cls(by=by, most=largest * math.exp(rule.factor_clip))
+        return cls(by=by, most=largest * getattr(rule, "most_factor", math.exp(rule.factor_clip)))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

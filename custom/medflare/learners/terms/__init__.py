@@ -16,12 +16,18 @@ from medflare.errors import ConfigError
 from medflare.learners.base import RoundPlan, SharedSpec, State
 from medflare.learners.terms.base import Shared, Term, Told, Watch, learned
 from medflare.learners.terms.control_variates import ControlVariates
+from medflare.learners.terms.importance import ImportanceWeight
 from medflare.learners.terms.proximal import Proximal
 from medflare.learners.terms.snapshot import Snapshot
 
 __all__ = ["TERMS", "ClientTerms", "Told", "Watch", "asked_sums", "unwatched"]
 
-TERMS: dict[str, type[Term]] = {"drfa": Snapshot, "fedprox": Proximal, "scaffold": ControlVariates}
+TERMS: dict[str, type[Term]] = {
+    "drfa": Snapshot,
+    "fedprox": Proximal,
+    "importance": ImportanceWeight,
+    "scaffold": ControlVariates,
+}
 """Key of `RoundPlan.hints` -> what it asks for."""
 PREFIX = "terms."
 """Before the names of a learner's local state that belong here."""

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules that choose who trains and weigh by the odds of that choice (algorithms.md 6.2; DD-4, DD-5, DD-8)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from medflare.aggregation.states import settled, squares
+from medflare.aggregation.weighted_mean import WeightedMean
+from medflare.errors import ConfigError
+from medflare.learners.base import State, Update
+from medflare.learners.order import derived_seed
+from medflare.selection.latency import Latencies, Timing
+from medflare.selection.sampling import Draw, shares_of
+from medflare.selection.selectors import Known, Selector
+from medflare.selection.sketches import Sketch
+
+HINT = "importance"
+WEIGHT = "importance.weight"
+"""The sum Σ w_i of the sites whose updates are in a sum that nobody could look into."""
+MOST_DRAWS = 100
+
+
+class Selecting(WeightedMean):
+    """θ⁺ = θ + Σ w_i Δ_i over the different sites of a draw; unbiased odds make E θ⁺ = θ + Σ d_i Δ_i.
+
+    A site that was drawn and gave no update adds nothing, and nobody takes its part: the step is the smaller
+    one, its age goes on growing, and `vanished` of the report names it. Rounds without a draw weigh by data.
+    """
+
+    needs: Literal["sum", "individual"] = "sum"
+    asks = True
+    reads_sum = True
+    draws = True
+    sums = (WEIGHT,)
+
+    def __init__(self, selector: Selector, latencies: Latencies) -> None:
+        super().__init__("uniform")
+        self.selector, self.known = selector, Known(latencies=latencies)
+        self.factor_clip = 20.0
+        self.most_factor = 1.0
+        self._draw: Draw | None = None
+        self._whole: float | None = None
+
+    # ---- what the server learns beside updates -----------------------------------------------------------
+
+    def observe(self, site: str, timing: Timing) -> None:
+        """What a round took a site."""
+        self.known.latencies.observe(site, timing)
+
+    def lapsed(self, site: str, waited: float) -> None:
+        """A site that was drawn gave no answer in so many seconds."""
+        self.known.latencies.lapsed(site, waited)
+
+    def take_sketch(self, site: str, sketch: Sketch) -> None:
+        """A first sketch, or a newer one; the odds are worked out again before the next draw."""
+        self.known.sketches[site] = sketch
+
+    # ---- before a round ----------------------------------------------------------------------------------
+
+    def draw(
+        self, number: int, seed: int, examples: Mapping[str, int], asked: Sequence[str], least: int = 1
+    ) -> list[str]:
+        shares = shares_of(examples, list(asked))
+        if not shares:
+            raise ConfigError(f"none of the sites {', '.join(sorted(asked))} has training examples.")
+        random = np.random.default_rng(derived_seed(seed, "selection", number))
+        self._draw = self.selector.choose(number, shares, self.known, random, min(least, len(shares)))
+        return self._draw.sites
+
+    def plan_hints(self) -> dict[str, Any]:
+        """`weights`: site -> w_i; `largest` of them, by which sites divide before a masked sum."""
+        weights = dict(self._draw.weights) if self._draw else {}
+        return {HINT: {"weights": weights, "largest": max(weights.values(), default=1.0)}}
+
+    # ---- the round ---------------------------------------------------------------------------------------
+
+    def begin(self, global_state: State) -> None:
+        super().begin(global_state)
+        self._whole = None
+
+    def weight(self, site: str, update: Update) -> float:
+        """w_i as the server knows it; a sum of all drawn sites counts as it is."""
+        if self._draw is None:
+            return float(update.examples)
+        return self._draw.weights.get(site, 1.0)
+
+    def add(self, site: str, update: Update) -> None:
+        super().add(site, update)
+        if self._draw is not None and site not in self._draw.weights:
+            self._whole = float(update.sums[WEIGHT])
+        if self.needs == "individual":
+            self.known.norms[site] = math.sqrt(sum(map(squares, update.delta.values())))
+
+    def finish(self) -> State:
+        change = self.mean()
+        if self._draw is None:
+            return settled(self._global, change)
+        whole = sum(self._weights.values()) if self._whole is None else self._whole
+        for value in change.values():
+            value.mul_(whole)
+        self._grow_older(self._draw.counts if self._whole is not None else self._weights)
+        return settled(self._global, change)
+
+    def _grow_older(self, trained: Iterable[str]) -> None:
+        there = set(trained)
+        assert self._draw is not None
+        for site in self._draw.odds:
+            self.known.ages[site] = 0 if site in there else self.known.ages.get(site, 0) + 1
+
+    def take_sums(self, totals: State, sites: int) -> State:
+        return {name: value for name, value in totals.items() if name != WEIGHT}
+
+    # ---- records -----------------------------------------------------------------------------------------
+
+    def report(self) -> dict[str, Any]:
+        """`weights`: shares in the step; `importance`: the w_i; `drawn`: c_i; `odds`; `ages`; `latencies`."""
+        found = super().report()
+        if self._draw is None:
+            return found
+        trained = set(self._weights) if self._whole is None else set(self._draw.counts)
+        return found | {
+            "importance": dict(self._draw.weights),
+            "drawn": dict(self._draw.counts),
+            "vanished": sorted(set(self._draw.counts) - trained),
+            "odds": dict(self._draw.odds),
+            "ages": dict(self.known.ages),
+            "latencies": self.known.latencies.report(),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "latencies": self.known.latencies.state_dict(),
+            "sketches": {site: sketch.to_bytes().hex() for site, sketch in self.known.sketches.items()},
+            "ages": dict(self.known.ages),
+            "norms": dict(self.known.norms),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.known.latencies.load_state_dict(state["latencies"])
+        kept = state["sketches"].items()
+        self.known.sketches = {site: Sketch.from_bytes(bytes.fromhex(data), site) for site, data in kept}
+        self.known.ages, self.known.norms = dict(state["ages"]), dict(state["norms"])

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules that choose who trains: what they add up, with and without masks, and what they remember."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from medflare.aggregation import make_rule
+from medflare.aggregation.ddcs import Ddcs
+from medflare.aggregation.selecting import WEIGHT, Selecting
+from medflare.errors import ConfigError
+from medflare.federation.protections.weights import Weighing
+from medflare.federation.run_state import RunState, load_state, save_state
+from medflare.learners.base import RoundPlan, State, Update
+from medflare.learners.terms import ClientTerms
+from medflare.selection.latency import Timing
+from medflare.selection.minhash import Sketcher
+from medflare.selection.sketch_key import SketchKey
+from medflare.selection.triples import Triple
+
+EXAMPLES = {"a": 40, "b": 30, "c": 15, "d": 10, "e": 5}
+SITES = list(EXAMPLES)
+STATE: State = {"w": torch.zeros(2, dtype=torch.float64), "n": torch.tensor(4)}
+DELTAS = dict(zip(SITES, ((1.0, 0.0), (0.0, 2.0), (-3.0, 1.0), (4.0, 4.0), (9.0, -9.0)), strict=True))
+FULL = sum(n / 100 * np.array(DELTAS[site]) for site, n in EXAMPLES.items())
+
+
+def update(site: str) -> Update:
+    delta = {"w": torch.tensor(DELTAS[site], dtype=torch.float64), "n": torch.tensor(0)}
+    return Update(delta=delta, examples=EXAMPLES[site])
+
+
+def made(name: str = "ddcs", **given: Any) -> Selecting:
+    rule = make_rule(name, given)
+    assert isinstance(rule, Selecting)
+    for seconds, site in enumerate(SITES, 1):
+        rule.observe(site, Timing(float(seconds), 0.5))
+    return rule
+
+
+def one_round(rule: Selecting, number: int, gone: tuple[str, ...] = (), least: int = 1) -> np.ndarray:
+    sites = rule.draw(number, 7, EXAMPLES, SITES, least)
+    rule.begin(STATE)
+    for site in sites:
+        if site not in gone:
+            rule.add(site, update(site))
+    return rule.finish()["w"].numpy()
+
+
+@pytest.mark.parametrize("name", ["ddcs", "uniform_selection", "importance_sampling"])
+def test_the_mean_step_over_many_rounds_is_that_of_all_sites(name: str) -> None:
+    rule = made(name, draws=4)
+    steps = np.stack([one_round(rule, number, least=3) for number in range(700)])
+    assert np.all(np.abs(steps.mean(axis=0) - FULL) <= 4 * steps.std(axis=0) / np.sqrt(len(steps)))
+
+
+def test_a_step_is_the_sum_of_importance_weights_times_differences() -> None:
+    rule = made(draws=3)
+    found = one_round(rule, 0)
+    report = json.loads(json.dumps(rule.report(), allow_nan=False))
+    weights = report["importance"]
+    assert found == pytest.approx(sum(w * np.array(DELTAS[s]) for s, w in weights.items()))
+    assert sum(report["weights"].values()) == pytest.approx(1.0)
+    assert set(report["drawn"]) == set(weights)
+    assert report["solution"]["feasible"]
+
+
+def test_a_draw_depends_on_seed_and_round_alone() -> None:
+    rule, again = made(draws=3), made(draws=3)
+    again.draw(0, 7, EXAMPLES, SITES)
+    assert rule.draw(4, 7, EXAMPLES, SITES) == again.draw(4, 7, EXAMPLES, SITES[::-1])
+    assert len({tuple(rule.draw(number, 7, EXAMPLES, SITES)) for number in range(20)}) > 1
+
+
+def test_a_site_that_vanishes_adds_nothing_and_is_named() -> None:
+    rule = made(draws=6)
+    number = next(n for n in range(50) if {"a", "b"} <= set(rule.draw(n, 7, EXAMPLES, SITES)))
+    found = one_round(rule, number, gone=("b",))
+    report = rule.report()
+    left = {s: w for s, w in report["importance"].items() if s != "b"}
+    assert found == pytest.approx(sum(w * np.array(DELTAS[s]) for s, w in left.items()))
+    assert report["vanished"] == ["b"]
+    assert report["ages"]["b"] == 1
+    assert report["ages"]["a"] == 0
+    rule.lapsed("b", 90.0)
+    assert rule.report()["latencies"]["b"]["compute"] > 20
+
+
+def test_all_vanished_is_an_error_and_the_state_stays() -> None:
+    rule = made()
+    with pytest.raises(ValueError, match="no update"):
+        one_round(rule, 0, gone=tuple(SITES))
+
+
+def test_under_masks_the_mean_of_the_sum_becomes_the_same_step() -> None:
+    """Each site divides by the largest weight; the server sees Σ f Δ / Σ f and Σ w."""
+    rule, masked = made(draws=5), made(draws=5)
+    straight = one_round(rule, 3, least=3)
+    sites = masked.draw(3, 7, EXAMPLES, SITES, 3)
+    masked.begin(STATE)
+    hints = json.loads(json.dumps(masked.plan_hints()))
+    net, factors, whole = nn.Linear(2, 1), {}, 0.0
+    for site in sites:
+        terms = ClientTerms(site, lambda: dict(net.named_parameters()))
+        terms.begin(RoundPlan(round=3, rounds=9, hints=hints))
+        told = terms.finish()
+        factors[site] = told.factor
+        whole += float(told.sums[WEIGHT])
+    weighing = Weighing.of(masked, EXAMPLES)
+    assert (
+        max(weighing.weight({"examples": 3, "factor": f}) for f in factors.values()) == weighing.most == 1.0
+    )
+    mean = sum(f * np.array(DELTAS[s]) for s, f in factors.items()) / sum(factors.values())
+    opened = Update(
+        delta={"w": torch.from_numpy(mean), "n": torch.tensor(0)},
+        examples=1,
+        sums={WEIGHT: torch.tensor(whole)},
+    )
+    masked.add("all sites", opened)
+    assert masked.finish()["w"].numpy() == pytest.approx(straight, rel=1e-5)
+    assert masked.take_sums({WEIGHT: torch.tensor(1.0), "bank": torch.ones(1)}, 5).keys() == {"bank"}
+
+
+def test_three_different_sites_are_drawn_under_masks_or_it_is_refused() -> None:
+    rule = made(draws=4)
+    assert all(len(rule.draw(number, 1, EXAMPLES, SITES, 3)) >= 3 for number in range(40))
+    with pytest.raises(ConfigError, match="2 draws from 5 sites give 3 different ones never"):
+        made(draws=2).draw(0, 1, EXAMPLES, SITES, 3)
+    assert made(draws=4).draw(0, 1, EXAMPLES, ["a"], 3) == ["a"]
+    with pytest.raises(ConfigError, match="none of the sites a, b has training examples"):
+        rule.draw(0, 1, {"a": 0, "b": 0}, ["b", "a"])
+
+
+def test_sketches_hold_the_odds_within_epsilon() -> None:
+    rule = make_rule("ddcs", {"draws": 3, "age_bonus": 0.0})
+    assert isinstance(rule, Ddcs)
+    for seconds, site in enumerate(SITES, 1):
+        rule.observe(site, Timing(20.0 if site in "bc" else float(seconds), 0.5))
+    sketcher = Sketcher(SketchKey(bytes(32), "p"), 128)
+    for at, site in enumerate(SITES):
+        rule.draw(0, 1, EXAMPLES, SITES)
+        rule.take_sketch(site, sketcher.sketch({Triple("x", "y", str(i + 40 * at)): 1.0 for i in range(100)}))
+    rule.draw(0, 1, EXAMPLES, SITES)
+    solution = rule.chosen.solution
+    assert solution is not None
+    assert 0 < solution.divergence <= solution.epsilon + 1e-8
+
+
+def test_the_memory_of_a_rule_survives_a_restart(tmp_path: Path) -> None:
+    straight, first = made(draws=3), made(draws=3)
+    sketch = Sketcher(SketchKey(bytes(32), "p"), 64).sketch({Triple("x", "y", "z"): 1.0})
+    for rule in (straight, first):
+        rule.take_sketch("a", sketch)
+        one_round(rule, 0)
+    save_state(tmp_path, RunState(rounds_done=1, shared=STATE, rule=first.state_dict()))
+    again = make_rule("ddcs", {"draws": 3})
+    assert isinstance(again, Selecting)
+    again.load_state_dict(load_state(tmp_path).rule)
+    for number in (1, 2, 5, 6):
+        assert np.array_equal(one_round(straight, number), one_round(again, number))
+
+
+def test_fedcs_leaves_out_who_is_too_slow() -> None:
+    rule = made("fedcs", deadline=3.6)
+    assert rule.draw(0, 1, EXAMPLES, SITES) == ["a", "b", "c"]
+    assert sum(rule.plan_hints()["importance"]["weights"].values()) == pytest.approx(1.0)
