@@ -10,13 +10,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import NamedTuple
 
 from medflare.cohort import label_rules as rules
 from medflare.cohort.chexbert import chexbert_labels
 from medflare.cohort.negation import Status, negation_status, status_in
 from medflare.cohort.records import CONDITIONS, Code
 
-__all__ = ["chexbert_labels", "label_report", "label_reports", "negation_status"]
+__all__ = [
+    "Mention",
+    "chexbert_labels",
+    "label_report",
+    "label_reports",
+    "mentions_in",
+    "negation_status",
+    "sentences_of",
+]
 
 _INDEX = {condition: index for index, condition in enumerate(CONDITIONS)}
 _NO_FINDING = _INDEX["no finding"]
@@ -55,11 +64,10 @@ def label_report(text: str) -> tuple[int, ...]:
     other condition than support devices is positive or uncertain, also for a text that says nothing.
     """
     codes = [Code.BLANK] * len(CONDITIONS)
-    for part in _SENTENCE_END.split(text.lower()):
-        if part and not part.isspace():
-            for index, code in _sentence_codes(_SPACE.sub(" ", part).strip()):
-                if _RANK[code] > _RANK[codes[index]]:
-                    codes[index] = code
+    for sentence in sentences_of(text):
+        for index, code, _ in mentions_in(sentence):
+            if _RANK[code] > _RANK[codes[index]]:
+                codes[index] = code
     found = any(
         code in (Code.POSITIVE, Code.UNCERTAIN) for index, code in enumerate(codes) if index < _DEVICES
     )
@@ -72,20 +80,34 @@ def label_reports(texts: Iterable[str]) -> list[tuple[int, ...]]:
     return [label_report(text) for text in texts]
 
 
+def sentences_of(text: str) -> list[str]:
+    """The sentences of a report in lower case, with single blanks."""
+    parts = _SENTENCE_END.split(text.lower())
+    return [_SPACE.sub(" ", part).strip() for part in parts if part and not part.isspace()]
+
+
+class Mention(NamedTuple):
+    """Where a sentence speaks of CONDITIONS[condition] (start, end), and what it says of it."""
+
+    condition: int
+    code: Code
+    span: tuple[int, int]
+
+
 @lru_cache(maxsize=65536)
-def _sentence_codes(sentence: str) -> tuple[tuple[int, Code], ...]:
-    """(index of condition, code) of every mention in a lower-case sentence."""
-    found: list[tuple[int, Code]] = []
+def mentions_in(sentence: str) -> tuple[Mention, ...]:
+    """Every mention in a lower-case sentence; those of body parts come last."""
+    found: list[Mention] = []
     for match in _MENTION.finditer(sentence):
         conditions, _ = rules.MENTIONS[_group(match)]
         if conditions:
             code = _CODE[status_in(sentence, match.span())]
             for condition in conditions:
-                found.extend(_expand(condition, code))
+                found.extend(Mention(index, said, match.span()) for index, said in _expand(condition, code))
     for match in _STRUCTURE.finditer(sentence):
         code = _structure_code(sentence, match.start(), match.end())
         if code != Code.BLANK:
-            found.append((_INDEX[rules.STRUCTURES[_group(match)][0]], code))
+            found.append(Mention(_INDEX[rules.STRUCTURES[_group(match)][0]], code, match.span()))
     return tuple(found)
 
 

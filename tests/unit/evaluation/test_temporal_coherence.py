@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Temporal coherence by hand, at its limits, and on the synthetic hospitals, where the truth is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from medflare.cohort.records import CONDITIONS, Code
+from medflare.cohort.synthetic import DEMO_HOSPITALS, UNSEEN_HOSPITAL
+from medflare.cohort.synthetic.follow_up import FollowUp, follow_up_reports
+from medflare.cohort.synthetic.profiles import HospitalProfile
+from medflare.evaluation.change_extraction import CHANGES, Changes
+from medflare.evaluation.statistics import permutation_test
+from medflare.evaluation.temporal_coherence import (
+    changes_that_happened,
+    coherence_statistics,
+    evaluate_coherence,
+)
+
+ALL = (*DEMO_HOSPITALS, UNSEEN_HOSPITAL)
+EFFUSION, EDEMA = CONDITIONS.index("pleural effusion"), CONDITIONS.index("edema")
+WORD = {"increased": "worse", "decreased": "better"}
+
+WORSE = "The pleural effusion has increased since the prior study."
+BETTER = "The pleural effusion has decreased since the prior study."
+STABLE = "The pleural effusion is unchanged."
+NEW_EDEMA = "New pulmonary edema."
+
+
+def scores(references: list[str], generated: list[str]) -> dict[str, float]:
+    found = coherence_statistics(changes_that_happened(references), generated)
+    return {name: item.value for name, item in found.items()}
+
+
+def truth(visit: FollowUp) -> Changes:
+    pairs = {(CONDITIONS.index(condition), WORD.get(change, change)) for condition, change in visit.changes}
+    return frozenset(pairs)  # type: ignore[arg-type]
+
+
+def later(profile: HospitalProfile, patients: int = 40) -> list[FollowUp]:
+    return [visit for visit in follow_up_reports(profile, patients, 4) if visit.number > 1]
+
+
+def test_by_hand() -> None:
+    found = scores([f"{WORSE} {NEW_EDEMA}", STABLE, BETTER], [WORSE, f"{STABLE} {NEW_EDEMA}", WORSE])
+    # happened: worse, new; unchanged; better. Said: worse; unchanged, new; worse. Right: 2.
+    assert found["change_precision"] == pytest.approx(2 / 4)
+    assert found["change_recall"] == pytest.approx(2 / 4)
+    assert found["change_f1"] == pytest.approx(1 / 2)
+    assert found["change_moved_precision"] == pytest.approx(1 / 3)
+    assert found["change_moved_recall"] == pytest.approx(1 / 3)
+    assert found["change_f1/worse"] == pytest.approx(2 / 3)
+    assert found["change_f1/unchanged"] == 1
+    assert found["change_f1/new"] == found["change_f1/better"] == found["change_f1/resolved"] == 0
+    assert found["change_macro_f1"] == pytest.approx((2 / 3 + 1) / 5)
+    assert found["change_opposite"] == pytest.approx(1 / 3)
+
+
+def test_the_reference_itself_is_coherent_and_a_report_without_changes_is_not() -> None:
+    references = [WORSE, NEW_EDEMA, f"{STABLE} {NEW_EDEMA}"]
+    assert scores(references, references)["change_f1"] == 1
+    silent = scores(references, ["Pleural effusion.", "Pulmonary edema.", ""])
+    assert silent["change_f1"] == silent["change_opposite"] == 0
+
+
+def test_the_right_finding_with_the_wrong_change_is_wrong() -> None:
+    assert scores([WORSE], [STABLE])["change_f1"] == 0
+    assert scores([WORSE], [STABLE])["change_opposite"] == 0
+    assert scores([WORSE], [BETTER])["change_opposite"] == 1
+    assert scores([BETTER], ["New pleural effusion."])["change_opposite"] == 1
+
+
+def test_labels_speak_where_the_reference_is_silent_and_only_there() -> None:
+    before, now = np.zeros((1, 14), int), np.zeros((1, 14), int)
+    before[0, EDEMA] = Code.POSITIVE
+    now[0, EFFUSION] = Code.POSITIVE
+    assert changes_that_happened([WORSE], before, now) == [{(EFFUSION, "worse"), (EDEMA, "resolved")}]
+    assert changes_that_happened(["Small effusion."], before, now) == [
+        {(EFFUSION, "new"), (EDEMA, "resolved")}
+    ]
+    assert changes_that_happened(["Small effusion."]) == [frozenset()]
+    with pytest.raises(ValueError, match=r"Codes must be \(1, 14\) for both visits; found \(1, 14\) before"):
+        changes_that_happened([WORSE], before, now[:, :13])
+
+
+def test_as_many_reports_as_visits() -> None:
+    with pytest.raises(ValueError, match="Found 1 visits and 2 generated reports"):
+        coherence_statistics([frozenset()], ["", ""])
+
+
+def test_intervals_hold_the_value_and_need_a_visit() -> None:
+    references = [WORSE, BETTER, STABLE, NEW_EDEMA] * 5
+    generated = [WORSE, STABLE, STABLE, WORSE] * 5
+    patients = [f"p{i // 3}" for i in range(20)]
+    found = evaluate_coherence(references, generated, groups=patients, replicates=200)
+    assert len(found) == 8 + len(CHANGES)
+    assert all(item.low <= item.value <= item.high for item in found.values())
+    assert found["change_f1"].low < found["change_f1"].high
+    assert evaluate_coherence([], []) == {}
+
+
+def test_no_change_at_all_is_zero_and_not_undefined() -> None:
+    assert set(scores(["Clear lungs."], ["Clear lungs."]).values()) == {0.0}
+
+
+@pytest.mark.parametrize("profile", ALL, ids=[profile.name for profile in ALL])
+def test_the_extractor_reads_what_the_generator_changed(profile: HospitalProfile) -> None:
+    """Development numbers: the rules were written while looking at these styles."""
+    visits = later(profile)
+    found = coherence_statistics([truth(visit) for visit in visits], [visit.study.report for visit in visits])
+    assert found["change_f1"].value > 0.97
+    assert found["change_opposite"].value < 0.01
+
+
+def test_other_words_for_the_same_change_count_and_shuffled_reports_do_not() -> None:
+    """Reports of one hospital against the same visits in another house style, then against a wrong order."""
+    from medflare.cohort.synthetic.patients import stream
+    from medflare.cohort.synthetic.progression import PROGRESSIONS, follow
+    from medflare.cohort.synthetic.styles.reports import write_report
+
+    one, other = DEMO_HOSPITALS[0], DEMO_HOSPITALS[1]
+    pairs = [
+        [write_report(visit.findings, house.style, stream(1, k, "wording", n))[0] for house in (one, other)]
+        for k, course in enumerate(follow(one, PROGRESSIONS[one.name], 40, 3))
+        for n, visit in enumerate(course.patient.visits[1:])
+    ]
+    references, restyled = ([pair[i] for pair in pairs] for i in (0, 1))
+    happened = changes_that_happened(references)
+    right = coherence_statistics(happened, restyled)
+    wrong = coherence_statistics(happened, restyled[1:] + restyled[:1])
+    assert right["change_f1"].value > 0.95
+    assert wrong["change_f1"].value < 0.5
+    assert permutation_test(right["change_f1"], wrong["change_f1"], replicates=200) < 0.01
