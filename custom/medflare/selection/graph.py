@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a site's texts to its knowledge graph by rules, without a language model (algorithms.md 6.1).
+
+Texts, sentences and graph stay at the site; a sketch is what leaves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from medflare.cohort.negation import Status, negation_status
+from medflare.cohort.sentences import sentences
+from medflare.errors import DataError
+from medflare.selection.triples import Graph, Triple, graph_of
+from medflare.selection.vocabulary import Mention, Vocabulary
+
+
+class Rule(NamedTuple):
+    """Words between two concepts, and what they say; `turned`: the second concept is the head."""
+
+    relation: str
+    pattern: re.Pattern[str]
+    turned: bool = False
+
+
+def _rule(relation: str, words: str, turned: bool = False) -> Rule:
+    return Rule(relation, re.compile(rf"\b(?:{words})\b", re.IGNORECASE), turned)
+
+
+_SUPPLY = r"(?:is |are |was |were |be |been )?"
+RULES: tuple[Rule, ...] = (
+    _rule("causes", rf"{_SUPPLY}(?:due to|caused by|secondary to|because of|resulting from)", turned=True),
+    _rule(
+        "causes",
+        r"caus(?:es?|ed|ing)|leads? to|led to|results? in|resulted in|resulting in|induces?|produces?",
+    ),
+    _rule(
+        "treats", rf"{_SUPPLY}(?:treated with|treated by|managed with|relieved by|responds? to)", turned=True
+    ),
+    _rule("treats", r"treats?|relieves?|cures?|(?:is )?(?:used|indicated|given|prescribed) for"),
+    _rule("has symptom", r"presents? with|presented with|presenting with|manifests? as|characteri[sz]ed by"),
+    _rule("has symptom", rf"{_SUPPLY}(?:symptoms?|signs?|features?|manifestations?) of", turned=True),
+    _rule("complicates", r"complicates?|(?:is )?(?:a )?complications? of"),
+    _rule("complicates", r"complicated by", turned=True),
+    _rule("is a", r"is an? (?:kind|type|form) of|is an?"),
+    _rule("associated with", rf"{_SUPPLY}(?:associated with|accompanied by|linked to|related to)"),
+)
+"""In order of trust: the first rule whose words stand between two concepts speaks."""
+RELATIONS: tuple[str, ...] = tuple(dict.fromkeys(rule.relation for rule in RULES))
+SYMMETRIC = frozenset({"associated with", "occurs with"})
+PATIENT = "patient"
+STATED = {Status.AFFIRMED: "has", Status.NEGATED: "is without", Status.POSSIBLE: "may have"}
+_APART = re.compile(r"[,;:()\[\]]")
+"""Marks after which words belong to something else: lists, asides."""
+REACH = 60
+"""Characters that the words of a rule and what surrounds them may take between two concepts."""
+DOUBTED = 0.5
+"""Confidence of what a text only supposes."""
+
+
+def chunks(text: str) -> list[str]:
+    """Paragraphs: what blank lines part. A question with its options is one chunk as it is."""
+    return [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
+
+
+class RuleExtractor:
+    """Triples of concepts that the vocabulary knows.
+
+    Args:
+        together: confidence of "occurs with" for two concepts of one sentence that no rule links; 0 leaves
+            these out.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, together: float = 0.3) -> None:
+        if not 0 <= together <= 1:
+            raise ValueError(f"together is {together}; expected 0 to 1.")
+        self.vocabulary, self.together = vocabulary, together
+
+    def graph(self, texts: Iterable[str], least: float = 0.0) -> dict[Triple, float]:
+        """The graph of many texts. least: triples with a smaller confidence are left out."""
+        return graph_of(
+            (found for text in texts for part in chunks(text) for found in self.triples(part)), least
+        )
+
+    def triples(self, chunk: str) -> Iterator[tuple[Triple, float]]:
+        """(triple, confidence) of every sentence of a chunk."""
+        for start, end in sentences(chunk):
+            sentence = chunk[start:end]
+            mentions = self.vocabulary.mentions(sentence)
+            statuses = [negation_status(sentence, (found.start, found.end)) for found in mentions]
+            for found, status in zip(mentions, statuses, strict=True):
+                yield Triple(PATIENT, STATED[status], found.concept), 1.0
+            yield from self._links(sentence, mentions, statuses)
+
+    def _links(
+        self, sentence: str, mentions: list[Mention], statuses: list[Status]
+    ) -> Iterator[tuple[Triple, float]]:
+        """What is said of neighbours; a denied concept takes part in nothing."""
+        said = [(m, s) for m, s in zip(mentions, statuses, strict=True) if s is not Status.NEGATED]
+        for (one, first), (other, second) in pairwise(said):
+            if one.concept == other.concept:
+                continue
+            sure = DOUBTED if Status.POSSIBLE in (first, second) else 1.0
+            rule = _speaking(sentence[one.end : other.start])
+            if rule is not None:
+                yield _ordered(rule, one.concept, other.concept), sure
+            elif self.together:
+                yield _ordered(None, one.concept, other.concept), sure * self.together
+
+
+def _speaking(between: str) -> Rule | None:
+    """The rule whose words stand in what is between two concepts of a sentence."""
+    if len(between) > REACH:
+        return None
+    if _APART.search(between):
+        return None
+    return next((rule for rule in RULES if rule.pattern.search(between)), None)
+
+
+def _ordered(rule: Rule | None, one: str, other: str) -> Triple:
+    relation = "occurs with" if rule is None else rule.relation
+    if relation in SYMMETRIC:
+        one, other = sorted((one, other))
+    elif rule is not None and rule.turned:
+        one, other = other, one
+    return Triple(one, relation, other)
+
+
+def read_triples(file: Path, vocabulary: Vocabulary | None = None, least: float = 0.0) -> Graph:
+    """A graph that another program made: lines of head, relation, tail and, if it scores them, a confidence.
+
+    For outputs of EDC, GreenKGC or AutoAlign brought into tab-separated columns. Names are put into one
+    spelling, and into concepts of the vocabulary where it knows them.
+
+    Raises DataError that names file and line.
+    """
+    found: list[tuple[Triple, float]] = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        parts = line.split("\t")
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            head, relation, tail, *scores = parts
+            (score,) = map(float, scores or ["1"])
+            if not 0 < score <= 1:
+                raise ValueError
+        except ValueError:
+            raise DataError(
+                f"{file}, line {number}: '{line[:60]}'; expected head, relation, tail and at most one "
+                "confidence in (0, 1], with tabs between them."
+            ) from None
+        if vocabulary is not None:
+            head, tail = (vocabulary.lookup(name) or name for name in (head, tail))
+        found.append((Triple(head, relation, tail), score))
+    return graph_of(found, least)
