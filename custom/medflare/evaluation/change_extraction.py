@@ -118,11 +118,17 @@ def _clauses(sentence: str) -> list[tuple[int, int]]:
 
 
 def _fits(mention: Mention, cue: Cue, sentence: str) -> bool:
-    """An absent finding can only be resolved, and not where it is denied before that is said of another."""
+    """An absent finding can only be resolved, and not where it is denied before that is said of another.
+
+    The labeller takes "resolution of A" for absence, which "marked resolution of A" is not.
+    """
     if mention.code != Code.NEGATIVE:
         return True
-    denied = cue.start > mention.span[0] and _DENIED.search(sentence[: mention.span[0]])
-    return cue.change == "resolved" and not denied
+    if cue.start > mention.span[0] and _DENIED.search(sentence[: mention.span[0]]):
+        return False
+    return cue.change == "resolved" or (
+        cue.change == "better" and "resolution" in sentence[cue.start : cue.end]
+    )
 
 
 def find_cues(sentence: str) -> list[Cue]:

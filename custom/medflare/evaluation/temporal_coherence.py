@@ -2,9 +2,9 @@
 """Temporal coherence: does a generated report state the change that happened between two visits?
 
 For every finding of a follow-up visit the change is better, worse, new, resolved or unchanged. What happened
-is read from the reference report and, for findings of which it states no change, from both visits' labels; what
-is said is read from the generated text (change_extraction). Each (finding, change) is one decision. Only visits
-with a visit before belong here.
+is read from the reference report and, for findings of which it states no change, from the labels of both
+visits; what is said is read from the generated text (change_extraction). Each (finding, change) is one
+decision. Only visits with a visit before belong here.
 """
 
 from __future__ import annotations
