@@ -50,7 +50,7 @@ METHODS = {
     "centralised": Method("Centralised", mode="pooled"),
     "single": Method("Single site, each on its own tests", mode="single"),
 }
-DEFAULT = "fedavg,l_fedavg_raw,l_fedavg,krum,centralised,single"
+DEFAULT = "fedavg,l_fedavg_raw,l_fedavg,krum,krum_directions,centralised,single"
 
 
 def write_hospitals(folder: Path) -> None:
