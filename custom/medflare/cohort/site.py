@@ -154,6 +154,8 @@ def _read_one(config: CohortConfig, number: int | None) -> Cohort:
         studies = settle_visits(studies, config.visits, part.skipped, part.visits)
         part.skipped += without_visits(source.studies, studies)
         studies = number_visits(studies, config.visits, part.visits)
+    else:  # a table may number visits that nobody asked for
+        studies = [replace(study, visit=None) if study.visit is not None else study for study in studies]
     placed = studies
     studies, part.moved = _split(studies, source.has_split, config, part.skipped)
     part.notes, moved = _split_notes(source, config)

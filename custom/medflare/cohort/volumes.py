@@ -83,7 +83,8 @@ def _axial(path: Path) -> np.ndarray:
 def _bounds(volume: np.ndarray, window: tuple[float, float] | None) -> tuple[float, float]:
     if window is not None:
         return window[0] - window[1] / 2, window[0] + window[1] / 2
-    low, high = np.percentile(volume[::4, ::4], WINDOW)
+    across, down = (max(1, side // 128) for side in volume.shape[:2])
+    low, high = np.percentile(volume[::across, ::down], WINDOW)
     if high <= low:
         low, high = volume.min(), volume.max()
     return float(low), float(high)
