@@ -7,6 +7,7 @@ what a site has of visit t and may be 0 (`visits_per_number`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -92,5 +93,5 @@ def _between(first: Study, later: Study) -> float | None:
 def visits_per_number(patients: Sequence[Patient], split: str | None = None) -> list[int]:
     """n_{k,t} for t = 1..T, T being the largest number any patient has; of one split, or of all."""
     everything = [visit.number for patient in patients for visit in patient.visits]
-    numbers = [v.number for p in patients if split in (None, p.split) for v in p.visits]
-    return [numbers.count(number) for number in range(1, max(everything, default=0) + 1)]
+    numbers = Counter(v.number for p in patients if split in (None, p.split) for v in p.visits)
+    return [numbers[number] for number in range(1, max(everything, default=0) + 1)]

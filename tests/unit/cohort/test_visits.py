@@ -269,6 +269,48 @@ def test_a_number_used_twice_is_named(tmp_path: Path) -> None:
     assert [(item.reason, item.record) for item in cohort.skipped] == [("two visits of one number", "s2")]
 
 
+@pytest.mark.parametrize("order", ["visit", "file"])
+def test_days_against_the_order_are_named(order: str, tmp_path: Path) -> None:
+    rows = [{**row, "visit": place} for row, place in zip(visit_rows(), (1, 2, 3, 1, 2, 1), strict=True)]
+    rows[2]["day"] = 10
+    cohort, patients = read(tmp_path, rows, order=order)
+    assert [item.reason for item in cohort.skipped] == ["dates out of order"]
+    line = "manifest.jsonl:3: patient 'A': visit 3 on day 10 is out of order with visit 2 on day 30"
+    assert cohort.skipped[0].detail.startswith(line)
+    assert [visit.since for visit in patients["A"].visits] == [0, 30]
+
+
+def test_an_unreadable_day_costs_the_gap_where_the_source_numbers_visits(tmp_path: Path) -> None:
+    rows = [{**row, "visit": place} for row, place in zip(visit_rows(), (1, 2, 3, 1, 2, 1), strict=True)]
+    rows[1]["day"] = "??"
+    cohort, patients = read(tmp_path, rows, order="visit")
+    assert [visit.gap for visit in patients["A"].visits] == [None, None, None]
+    assert [visit.since for visit in patients["A"].visits] == [0, None, 90]
+    assert cohort.skipped[0].detail.startswith("manifest.jsonl:2: patient 'A': the day or date '??'")
+    samples = open_visits(site(tmp_path, rows, order="visit"), 16)
+    assert samples.gaps([0, 1, 2]).isnan().tolist() == [False, True, True]
+    assert samples.days("train") == [[0, 365]]
+
+
+def test_the_lines_of_a_csv_are_named_too(tmp_path: Path) -> None:
+    rows = visit_rows()
+    rows[1]["age"] = 340
+    folders.manifest(tmp_path)
+    (tmp_path / "manifest.jsonl").unlink()
+    folders.write_csv(tmp_path / "manifest.csv", [{**row, "image": row["image"][0]} for row in rows])
+    config = CohortConfig(format="manifest", root=tmp_path, visits=VisitConfig(), max_skipped=1)
+    cohort = load_cohort(SiteConfig(cohort=config))
+    assert cohort.skipped[0].detail.startswith("manifest.csv:3: patient 'A': age 340 is no age")
+
+
+def test_visit_numbers_that_nobody_asked_for_are_ignored(tmp_path: Path) -> None:
+    folders.manifest(tmp_path, [{**row, "visit": "V-17"} for row in visit_rows()])
+    cohort = load_cohort(SiteConfig(cohort=CohortConfig(format="manifest", root=tmp_path)))
+    assert {study.visit for study in cohort.studies} == {None}
+    assert cohort.summary()["visits"] == {}
+    assert cohort.skipped == []
+
+
 def test_nothing_left_says_that_patients_have_too_few_visits(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"3 patient\(s\) have fewer visits than 'visits: fewest' asks for"):
         read(tmp_path, fewest=4)
