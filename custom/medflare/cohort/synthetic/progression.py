@@ -30,8 +30,11 @@ from .profiles import HospitalProfile
 
 MONTH = 30.0
 RARE = 500  # people looked at for each patient wanted, at most
-STEP = (0.14, 0.34)  # how much extent changes when a finding gets worse or better
-SMALLEST, NOTICED = 0.06, 0.08  # extent that stays at least; change of extent that is noticed
+STEP = (0.3, 0.6)  # share of what is left up to 1, or down to 0, by which a finding gets worse or better
+SMALLEST, NOTICED = (
+    0.06,
+    0.02,
+)  # extent below which an acute finding is gone; change of extent that is noticed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +51,13 @@ class Progression:
         stops: planned visits at the end that this hospital does not have.
     """
 
-    worse: float = 0.50
-    better: float = 0.50
-    resolved: float = 0.20
+    worse: float = 0.8
+    better: float = 0.8
+    resolved: float = 0.25
     new: float = 0.35
-    age: float = 0.8
-    men: float = 0.35
-    drift: float = -0.3
+    age: float = 1.2
+    men: float = 0.6
+    drift: float = -0.4
     gap: tuple[float, float] = (30.0, 0.6)
     attends: float = 0.9
     stops: int = 0
@@ -66,9 +69,9 @@ class Progression:
 
 
 PROGRESSIONS: Mapping[str, Progression] = {
-    "site-1": Progression(drift=-0.35, gap=(21.0, 0.7)),
-    "site-2": Progression(age=1.0, men=0.5, drift=-0.2, gap=(42.0, 0.0), attends=1.0),
-    "site-3": Progression(age=0.6, men=0.3, drift=-0.5, gap=(60.0, 0.5), attends=0.8, stops=1),
+    "site-1": Progression(gap=(28.0, 0.7)),
+    "site-2": Progression(age=1.4, men=0.8, drift=-0.3, gap=(42.0, 0.0), attends=1.0),
+    "site-3": Progression(age=1.0, men=0.5, drift=-0.6, gap=(60.0, 0.5), attends=0.8, stops=1),
     "hospital-4": Progression(),
 }
 """Demo hospital -> its follow-up; a fixed schedule, gaps of all sizes, missed visits, one visit fewer."""
@@ -155,14 +158,17 @@ def _change(
 
 def _fated(f: Finding, fate: int, step: float) -> Finding:
     """The finding after it got worse (0), got better (1), resolved (2) or stayed (3)."""
+    chronic = not EPIDEMIOLOGY[f.condition][3]
     if fate == 2:
         return replace(f, change="resolved")
-    extent = f.extent + (step if fate == 0 else -step if fate == 1 else 0.0)
-    extent = float(np.clip(extent, SMALLEST, 1.0))
-    moved = extent - f.extent
-    if abs(moved) < NOTICED:
+    extent = f.extent + (step * (1 - f.extent) if fate == 0 else -step * f.extent if fate == 1 else 0.0)
+    if extent < SMALLEST and fate == 1:
+        if not chronic:
+            return replace(f, change="resolved")
+        extent = min(f.extent, SMALLEST)
+    if abs(extent - f.extent) < NOTICED:
         return replace(f, change="unchanged")
-    return replace(f, extent=extent, change="increased" if moved > 0 else "decreased")
+    return replace(f, extent=extent, change="increased" if fate == 0 else "decreased")
 
 
 def _chances(
