@@ -27,7 +27,7 @@ from medflare.selection.objective import (
 from medflare.selection.problem import SLACK, Problem, Solution
 from medflare.selection.smooth import descend, least_divergent
 
-STARTS = 8
+STARTS = 4
 OnInfeasible = Literal["relax", "error"]
 
 
