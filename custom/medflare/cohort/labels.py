@@ -65,7 +65,7 @@ def label_report(text: str) -> tuple[int, ...]:
     """
     codes = [Code.BLANK] * len(CONDITIONS)
     for sentence in sentences_of(text):
-        for index, code, _ in mentions_in(sentence):
+        for index, code, *_ in mentions_in(sentence):
             if _RANK[code] > _RANK[codes[index]]:
                 codes[index] = code
     found = any(
@@ -87,16 +87,20 @@ def sentences_of(text: str) -> list[str]:
 
 
 class Mention(NamedTuple):
-    """Where a sentence speaks of CONDITIONS[condition] (start, end), and what it says of it."""
+    """Where a sentence speaks of CONDITIONS[condition] (start, end), and what it says of it.
+
+    `body_part` is true where it names no finding but a part, as in "the heart is enlarged".
+    """
 
     condition: int
     code: Code
     span: tuple[int, int]
+    body_part: bool = False
 
 
 @lru_cache(maxsize=65536)
 def mentions_in(sentence: str) -> tuple[Mention, ...]:
-    """Every mention in a lower-case sentence; those of body parts come last."""
+    """Every mention in a lower-case sentence."""
     found: list[Mention] = []
     for match in _MENTION.finditer(sentence):
         conditions, _ = rules.MENTIONS[_group(match)]
@@ -107,7 +111,8 @@ def mentions_in(sentence: str) -> tuple[Mention, ...]:
     for match in _STRUCTURE.finditer(sentence):
         code = _structure_code(sentence, match.start(), match.end())
         if code != Code.BLANK:
-            found.append(Mention(_INDEX[rules.STRUCTURES[_group(match)][0]], code, match.span()))
+            index = _INDEX[rules.STRUCTURES[_group(match)][0]]
+            found.append(Mention(index, code, match.span(), body_part=True))
     return tuple(found)
 
 

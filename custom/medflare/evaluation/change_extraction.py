@@ -89,16 +89,21 @@ def changes_of_codes(before: Sequence[int], now: Sequence[int]) -> Changes:
 def _sentence_changes(sentence: str) -> tuple[Changes, frozenset[int], frozenset[Change]]:
     """Changes of findings, findings that are there, and changes of everything, of a lower-case sentence."""
     mentions = [m for m in mentions_in(sentence) if m.condition < FINDINGS]
-    there = frozenset(m.condition for m in mentions if m.code in (Code.POSITIVE, Code.UNCERTAIN))
+    silhouettes = [m for m in mentions if m.body_part and m.code == Code.UNCERTAIN]
+    known = [m for m in mentions if m not in silhouettes and m.code != Code.NEGATIVE]
+    there = frozenset(m.condition for m in known)
     found: set[tuple[int, Change]] = set()
     cues = find_cues(sentence)
     if not mentions:
         general = {cue.change for cue in cues} & {"unchanged", "better", "worse"}
-        return frozenset(), there, frozenset(general if _OVERALL.search(sentence) else ())
+        of_all = len(sentence.split()) <= words.LONGEST and _OVERALL.search(sentence)
+        return frozenset(), there, frozenset(general if of_all else ())
     for start, end in _clauses(sentence):
         own = [m for m in mentions if start <= m.span[0] < end]
         clause_cues = _outside([cue for cue in cues if start <= cue.start < end], own)
         for mention in own:
+            if mention in silhouettes:  # "stable heart size" names no finding
+                continue
             cue = _cue_of(mention, own, clause_cues, sentence)
             if cue is not None and _fits(mention, cue, sentence):
                 found.add((mention.condition, cue.change))

@@ -15,7 +15,8 @@ NOT_A_CHANGE = phrases(r"""
     (?:more|less) (?:\w+ )?\w+ (?:on|in|at|within|over|towards) (?:the|both|its|right|left)\b
     improved (?:inspirat\w+|visuali[sz]ation|technique|positioning)
     (?:further|clinical) (?:improvement|progress)
-    increased (?:density of the bones|lung markings|interstitial markings)
+    increased (?:density of the bones|(?:\w+ ){0,3}markings)
+    (?:to|until|ensure|confirm|document\w*) (?:\w+ )?(?:resolution|clearing|improvement)
     (?:decreased|reduced|increased|smaller|larger) (?:lung volumes?|inspirat\w+|bone \w+)
     (?:h[ae]modynamically|clinically) stable
     in progress
@@ -115,11 +116,17 @@ SIZED = (
 
 COMPARED = r"\b(?:since|compared|interval|prior|previous\w*|than|interim|former)\b"
 HAS = r"(?:has|have|had|is|are)(?: \w+)? $"
+_EVERYTHING = r"(?:overall|otherwise|radiological\w*|appearances?|findings|chest|study|examination|exam|picture|film|image)"
+_MOVES = r"(?:unchanged|stable|similar|wors\w+|improv\w+|progress\w+|deteriorat\w+)"
 OVERALL = (
-    r"\b(?:overall|appearances?|findings?|picture|chest|study|studies|examination|radiograph\w*|radiological"
-    r"|film|image|exam|interval|comparison|compared)\b"
+    r"^(?:(?:overall|otherwise|essentially),? )?(?:there (?:is|has been) )?"
+    r"(?:no|without)(?: \w+){0,4} changes?\b"
+    rf"|\b{_EVERYTHING}\b(?: \w+){{0,3}} {_MOVES}"
+    rf"|\b(?:unchanged|stable|wors\w+|improv\w+) (?:\w+ ){{0,3}}{_EVERYTHING}\b"
+    r"|^(?:interval )?(?:worsening|progression|improvement|deterioration)\b"
 )
-"""A sentence that names no finding, yet one of these, speaks of all findings of the report."""
+LONGEST = 12
+"""A sentence that names no finding, has no more words and fits OVERALL, speaks of all the findings."""
 NOT = (
     r"\b(?:no|not|without|never|neither|nor|lack of|absence of)\b"
     r"(?: (?!and\b|but\b|with\b|which\b|the\b)[\w-]+){0,3} $"
