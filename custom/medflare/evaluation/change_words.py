@@ -116,7 +116,10 @@ SIZED = (
 
 COMPARED = r"\b(?:since|compared|interval|prior|previous\w*|than|interim|former)\b"
 HAS = r"(?:has|have|had|is|are)(?: \w+)? $"
-_EVERYTHING = r"(?:overall|otherwise|radiological\w*|appearances?|findings|chest|study|examination|exam|picture|film|image)"
+_EVERYTHING = (
+    r"(?:overall|otherwise|radiological\w*|appearances?|findings|chest|study|exam|examination|picture"
+    r"|film|image)"
+)
 _MOVES = r"(?:unchanged|stable|similar|wors\w+|improv\w+|progress\w+|deteriorat\w+)"
 OVERALL = (
     r"^(?:(?:overall|otherwise|essentially),? )?(?:there (?:is|has been) )?"
