@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from medflare.aggregation.selecting import MOST_DRAWS, Selecting
+from medflare.selection.baselines import FedCS as FedCSSelector
+from medflare.selection.baselines import Importance, Uniform
 from medflare.selection.latency import Latencies
 from medflare.selection.selectors import Ddcs as DdcsSelector
-from medflare.selection.selectors import FedCS as FedCSSelector
-from medflare.selection.selectors import Importance, Uniform
 
 Draws = Annotated[int, Field(ge=1, le=MOST_DRAWS)]
 

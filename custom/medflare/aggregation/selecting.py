@@ -138,6 +138,7 @@ class Selecting(WeightedMean):
             "sketches": {site: sketch.to_bytes().hex() for site, sketch in self.known.sketches.items()},
             "ages": dict(self.known.ages),
             "norms": dict(self.known.norms),
+            "selector": self.selector.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -145,3 +146,4 @@ class Selecting(WeightedMean):
         kept = state["sketches"].items()
         self.known.sketches = {site: Sketch.from_bytes(bytes.fromhex(data), site) for site, data in kept}
         self.known.ages, self.known.norms = dict(state["ages"]), dict(state["norms"])
+        self.selector.load_state_dict(state["selector"])

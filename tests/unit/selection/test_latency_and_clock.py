@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from medflare.errors import ConfigError
+from medflare.selection.baselines import Uniform
 from medflare.selection.clock import (
     RealClock,
     SimulatedClock,
@@ -21,7 +22,7 @@ from medflare.selection.clock import (
 )
 from medflare.selection.latency import Latencies, Timing
 from medflare.selection.sampling import shares_of
-from medflare.selection.selectors import Ddcs, Known, Selector, Uniform
+from medflare.selection.selectors import Ddcs, Known, Selector
 
 # ---- latencies ---------------------------------------------------------------------------------------------
 

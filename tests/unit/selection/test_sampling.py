@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medflare.errors import ConfigError
+from medflare.selection.baselines import FedCS, Importance, Uniform
 from medflare.selection.distinct import expected_counts
 from medflare.selection.latency import Latencies, Timing
 from medflare.selection.sampling import Draw, draw_sites, shares_of, with_age
-from medflare.selection.selectors import Ddcs, FedCS, Importance, Known, Selector, Uniform
+from medflare.selection.selectors import Ddcs, Known, Selector
 
 SHARES = {"a": 0.4, "b": 0.3, "c": 0.15, "d": 0.1, "e": 0.05}
 ODDS = {"a": 0.15, "b": 0.1, "c": 0.45, "d": 0.2, "e": 0.1}
