@@ -117,6 +117,7 @@ class Federation:
     timeout: float = 30.0
     method: str = "toy"
     rule: dict[str, Any] = field(default_factory=dict)
+    flow_class: type[RoundsController] | None = None
 
     def __post_init__(self) -> None:
         defaults = {
@@ -131,7 +132,7 @@ class Federation:
         flow, executor = (
             (ToyRounds, ToyExecutor) if self.method == "toy" else (RoundsController, LearnerExecutor)
         )
-        self.flow = flow(**{**defaults, **self.controller})
+        self.flow = (self.flow_class or flow)(**{**defaults, **self.controller})
         self.aggregator = ValidatingAggregator(**self.rule)
         components = {
             "aggregator": self.aggregator,

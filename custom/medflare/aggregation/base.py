@@ -37,6 +37,7 @@ class AggregationRule(ABC):
         asks: whether `plan_hints` asks something of every optimiser step of a site (`learners.terms`).
         sums: prefixes of the sums that sites send because `plan_hints` asks for them.
         draws: whether the rule itself draws who trains in a round, with `draw`.
+        idle: whether a site may answer with an update of no examples, which weighs nothing and tells sums.
         factor_clip: c, when sites may scale their own weight by a factor within [e^-c, e^c]; 0 when not.
         scored_by: who scores candidates for the rule by the function that its `bind` takes: nobody (""), the
             server on its own validation set, or every site on its own.
@@ -55,6 +56,7 @@ class AggregationRule(ABC):
     asks: bool = False
     sums: tuple[str, ...] = ()
     draws: bool = False
+    idle: bool = False
     factor_clip: float = 0.0
     scored_by: Literal["", "server", "sites"] = ""
 
@@ -74,6 +76,10 @@ class AggregationRule(ABC):
         """Names of the updates' metrics by which the rule, as it is set, weighs them."""
         return ()
 
+    def metrics_of_sum(self) -> dict[str, float]:
+        """The same metrics of the sum of all updates, where no single one can be read."""
+        return dict.fromkeys(self.metrics_read(), 1.0)
+
     def plan_hints(self) -> dict[str, Any]:
         """JSON values that the controller puts into every site's `RoundPlan.hints`."""
         return {}
@@ -89,6 +95,9 @@ class AggregationRule(ABC):
             least: so many different sites, where there are, because a sum over fewer hides too little.
         """
         return sorted(asked)
+
+    def lose(self) -> None:  # noqa: B027 - most rules count no rounds
+        """In place of `finish`: the round's updates could not be read, and the state stays as it is."""
 
     def take_sums(self, totals: State, sites: int) -> State:
         """After `finish`: takes what is the rule's out of the totals of the accepted updates' sums.

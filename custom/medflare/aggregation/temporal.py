@@ -56,6 +56,7 @@ class TemporalResidual(WeightedMean):
     source = "FedTAR (paper 001); algorithms.md 3.2 to 3.4, 10; TAR-1, TAR-2, TAR-3, TAR-6"
     reads_sum = True
     sums = (VISITS,)
+    idle = True
 
     def __init__(
         self,
@@ -84,6 +85,9 @@ class TemporalResidual(WeightedMean):
     def metrics_read(self) -> tuple[str, ...]:
         """Sites say of which visit an update is, where there is more than one."""
         return ("visit", *super().metrics_read()) if self.visits > 1 else super().metrics_read()
+
+    def metrics_of_sum(self) -> dict[str, float]:
+        return {**super().metrics_of_sum(), "visit": self.visit + 1.0}
 
     def plan_hints(self) -> dict[str, Any]:
         """`temporal`: `visit` to train on, from 1 to `visits`, of `round`; what is asked: `slopes`,
@@ -119,17 +123,27 @@ class TemporalResidual(WeightedMean):
         change = self.mean() if found or not self._idle else {}
         if self.visit == 0:
             self._open_round()
-        self.seen[self.visit] = found
         step = float(self.alpha[self.visit])
         for name, value in change.items():
             change[name] = value.mul_(step)
-        self._meta["visit"] = self.visit + 1
-        self.visit = (self.visit + 1) % self.visits
-        self.round += self.visit == 0
+        self._go_on(found)
         if not found:
             self._shares, self._sum = {}, {}
             return {name: value.clone() for name, value in self._global.items()}
         return settled(self._global, change)
+
+    def lose(self) -> None:
+        self._told = {}
+        if self.visit == 0:
+            self._open_round()
+        self._go_on(False)
+
+    def _go_on(self, found: bool) -> None:
+        """The visit is over, with an update of somebody or without."""
+        self.seen[self.visit] = found
+        self._meta["visit"] = self.visit + 1
+        self.visit = (self.visit + 1) % self.visits
+        self.round += self.visit == 0
 
     def take_sums(self, totals: State, sites: int) -> State:
         return {name: value for name, value in totals.items() if not name.startswith(VISITS)}

@@ -41,6 +41,9 @@ class RoundRecord(Part):
     checks: dict[str, float] = Field(default_factory=dict, description="norms of the global update")
     rule: dict[str, Any] = Field(default_factory=dict, description="what the aggregation rule reports")
     protection: dict[str, Any] = Field(default_factory=dict, description="what a secure sum reports")
+    exchanges: list[RoundRecord] = Field(
+        default_factory=list, description="of a temporal round: each visit's own, counted through the run"
+    )
 
 
 class SiteRecord(Part):

@@ -110,8 +110,8 @@ class ValidatingAggregator(FLComponent):
         """What all sealed updates of the round came to: to the rule it is the update of one large site."""
         check_state(update.delta, self.spec, "opened sum")
         check_state(update.sums, self.sums_spec, "opened sum")
-        weighed = dict.fromkeys(self.rule.metrics_read(), 1.0)
-        self.rule.add(ALL_SITES, replace(update, examples=1, metrics=weighed))
+        weighed = self.rule.metrics_of_sum()
+        self.rule.add(ALL_SITES, replace(update, examples=min(1, update.examples), metrics=weighed))
         self._totals = dict(update.sums)
 
     def _misplaced(self, site: str, round_number: int) -> str | None:
@@ -148,9 +148,9 @@ class ValidatingAggregator(FLComponent):
     def _overweight(self, site: str, facts: Mapping[str, Any]) -> str | None:
         """Why a site cannot weigh what it says, or None."""
         examples = facts.get("examples")
-        most = self.declared.get(site, 0)
-        if isinstance(examples, bool) or not isinstance(examples, int) or not 1 <= examples <= most:
-            return f"weight {examples!r}, expected 1 to the {most} training examples the site declared"
+        least, most = 0 if self.rule.idle else 1, self.declared.get(site, 0)
+        if isinstance(examples, bool) or not isinstance(examples, int) or not least <= examples <= most:
+            return f"weight {examples!r}, expected {least} to the {most} training examples the site declared"
         clip, factor = self.rule.factor_clip, facts.get("factor", 1.0)
         if not _within(factor, clip):
             expected = (

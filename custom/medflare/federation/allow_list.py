@@ -14,6 +14,7 @@ from typing import Any
 from medflare.federation import wire
 from medflare.federation.aggregator import ValidatingAggregator
 from medflare.federation.controllers.rounds import RoundsController
+from medflare.federation.controllers.temporal import TemporalRoundsController
 from medflare.federation.engine import DEFAULT_CLASS_ALLOW_LIST
 from medflare.federation.executor import LearnerExecutor
 from medflare.federation.persistor import AdapterPersistor
@@ -22,6 +23,7 @@ from medflare.federation.progress import ProgressReporter
 COMPONENTS: tuple[type, ...] = (
     LearnerExecutor,
     RoundsController,
+    TemporalRoundsController,
     ValidatingAggregator,
     AdapterPersistor,
     ProgressReporter,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import torch
 from torch import Tensor
 
 from medflare.federation import compression, wire
@@ -23,6 +24,7 @@ from medflare.federation.declared import (
     METRIC,
     SECURE_SUM,
     fact_problems,
+    shown,
     tensor_problems,
 )
 from medflare.federation.failures import EgressError, Failure
@@ -37,6 +39,7 @@ Compress = Callable[[Mapping[str, Tensor], str], State]
 """(tensors, kind) -> what travels: `compression.compress`, or a site's `ErrorFeedback.compress`."""
 WORKED = frozenset({"fit", "evaluate", "finish"})
 """Tasks that bring a state to the site."""
+NOTHING = torch.zeros(())
 MAX_SEALED = 3
 """Vectors of a sealed message."""
 
@@ -151,9 +154,17 @@ class Egress:
         """What this task may hold; EgressError names all that was not declared."""
         allowed = self._allowed(task)
         problems = fact_problems(task, result.facts, self.site) + tensor_problems(result.tensors, allowed)
+        problems += self._moved_by_nobody(result)
         if problems:
             raise EgressError(f"{task}: not declared, so it stays here: {'; '.join(problems[:8])}.")
         return allowed
+
+    def _moved_by_nobody(self, result: Result) -> list[str]:
+        """Changes that say they are of no examples: so few are never counted."""
+        if result.facts.get("examples") != 0:
+            return []
+        moved = [name for name in sorted(self.shared or {}) if torch.any(result.tensors.get(name, NOTHING))]
+        return [f"change of {shown(name)} by an update of no examples" for name in moved]
 
     def _allowed(self, task: str) -> SharedSpec:
         if task not in ("initialise", "fit"):
@@ -166,7 +177,7 @@ class Egress:
     def _facts(self, facts: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         """(facts without the metrics that stay here, how many those are); PolicyError for small numbers."""
         out, withheld = dict(facts), 0
-        if "examples" in facts:
+        if facts.get("examples"):
             self.policy.counted("an update", facts["examples"])
         for split, count in facts.get("describe", {}).get("examples", {}).items():
             if count:

@@ -115,7 +115,7 @@ class LearnerExecutor(Executor):
             protection.declare(shared, sums, result.facts["describe"])
             result.facts["describe"]["protection"] = protection.facts()
             result.facts.update(method=self.args.method, settings=self.args.settings)
-        compress, seal = self._compress(request, fl_ctx), None
+        compress, seal = self._compress(request, result, fl_ctx), None
         if request.task == messages.FIT:
             seal = protection.seal(request, result)
         elif request.task == messages.FINISH:
@@ -164,10 +164,12 @@ class LearnerExecutor(Executor):
             return ThreadWorker(opening)
         return ProcessWorker(opening, run_folder / "worker")
 
-    def _compress(self, request: messages.Request, fl_ctx: FLContext) -> Compress:
-        """How this reply is made smaller; updates with feedback, except a canary's, which leaves no trace."""
+    def _compress(self, request: messages.Request, result: Result, fl_ctx: FLContext) -> Compress:
+        """How this reply is made smaller; updates with feedback, except those that count nowhere: a canary's
+        and one of no examples."""
         exact = CODECS[request.uplink].bits is None
-        if exact or request.task != messages.FIT or request.options.get("canary"):
+        uncounted = request.options.get("canary") or not result.facts.get("examples")
+        if exact or request.task != messages.FIT or uncounted:
             return compress
         opening = self._opening(request, fl_ctx)
         return ErrorFeedback(residual_file(opening), request.run_id).compress

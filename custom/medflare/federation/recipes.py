@@ -12,7 +12,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from medflare.federation import combinations, wire
 from medflare.federation.aggregator import ValidatingAggregator
 from medflare.federation.allow_list import allowed_classes, class_path
 from medflare.federation.controllers.rounds import RoundsController
-from medflare.federation.controllers.settings import RoundsSettings
+from medflare.federation.controllers.settings import RoundsSettings, TemporalSettings
+from medflare.federation.controllers.temporal import TemporalRoundsController, check_visits
 from medflare.federation.executor import ExecutorSettings, LearnerExecutor
 from medflare.federation.messages import TASKS
 from medflare.federation.nested import MARK, RESERVED, marked, unmarked
@@ -32,6 +33,11 @@ from medflare.federation.progress import ProgressReporter
 from medflare.learners import builder
 
 SERVER, CLIENT = "app/config/config_fed_server.json", "app/config/config_fed_client.json"
+WORKFLOWS: dict[str, type[RoundsController]] = {
+    "rounds": RoundsController,
+    "temporal": TemporalRoundsController,
+}
+"""What a Job can name as its workflow."""
 AGGREGATION = ("rule", "rule_settings")
 POLL_SECONDS = 0.1
 
@@ -42,9 +48,11 @@ class Job:
 
     Attributes:
         settings: the method's own settings.
-        controller: `RoundsSettings` fields that differ from their defaults.
+        controller: `RoundsSettings` fields, or those of the workflow's own settings, that differ from their
+            defaults.
         executor: `ExecutorSettings` fields that differ from their defaults.
         aggregation: `rule` and `rule_settings`.
+        workflow: a key of WORKFLOWS.
     """
 
     title: str
@@ -54,6 +62,14 @@ class Job:
     controller: dict[str, Any] = field(default_factory=dict)
     executor: dict[str, Any] = field(default_factory=dict)
     aggregation: dict[str, Any] = field(default_factory=lambda: {"rule": "weighted_mean"})
+    workflow: str = "rounds"
+
+    @property
+    def flow(self) -> type[RoundsController]:
+        """The controller; ConfigError where `workflow` names none."""
+        if self.workflow not in WORKFLOWS:
+            raise ConfigError(f"{self.title}: workflow '{self.workflow}' is none of {', '.join(WORKFLOWS)}.")
+        return WORKFLOWS[self.workflow]
 
     def files(self) -> dict[str, Any]:
         """Path inside the folder -> JSON."""
@@ -72,7 +88,7 @@ class Job:
                     _component("persistor", AdapterPersistor, {}),
                     _component("progress", ProgressReporter, {}),
                 ],
-                "workflows": [_component("rounds", RoundsController, {"job": self.title, **self.controller})],
+                "workflows": [_component("rounds", self.flow, {"job": self.title, **self.controller})],
             },
             CLIENT: {
                 "format_version": 2,
@@ -140,7 +156,9 @@ def read_job(folder: Path) -> Job:
 def _job_in(found: Mapping[str, Any]) -> Job:
     meta, server, client = found["meta.json"], found[SERVER], found[CLIENT]
     parts = {part["path"]: part["args"] for part in [*server["components"], *server["workflows"]]}
-    controller = unmarked(parts[class_path(RoundsController)])
+    paths = {class_path(kind): name for name, kind in WORKFLOWS.items()}
+    path = server["workflows"][0]["path"]
+    controller = unmarked(parts[path])
     controller.pop("job", None)
     executor = dict(client["executors"][0]["executor"]["args"])
     executor.pop("protection", None)
@@ -152,6 +170,7 @@ def _job_in(found: Mapping[str, Any]) -> Job:
         controller=controller,
         executor=executor,
         aggregation=unmarked(parts[class_path(ValidatingAggregator)]),
+        workflow=paths[path],
     )
 
 
@@ -161,7 +180,7 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
     Keys: `settings.<...>` for the method's settings, `rule`, `rule_settings.<...>`, and the fields of
     RoundsSettings and ExecutorSettings by their names. Dots go into nested settings.
     """
-    blocks = {
+    blocks: dict[str, Any] = {
         "settings": copy.deepcopy(job.settings),
         "controller": copy.deepcopy(job.controller),
         "executor": copy.deepcopy(job.executor),
@@ -174,7 +193,7 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
             _set(blocks["settings"], rest, value)
         elif first in AGGREGATION:
             _set(blocks["aggregation"], key, value)
-        elif key in RoundsSettings.model_fields and key != "job":
+        elif key in job.flow.settings.model_fields and key != "job":
             blocks["controller"][key] = value
         elif key in ExecutorSettings.model_fields and key not in ("method", "settings", "protection"):
             blocks["executor"][key] = value
@@ -183,13 +202,13 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
     if unknown:
         raise ConfigError(
             f"no such setting: {', '.join(unknown)}. Valid: settings.<key of the method>, rule, "
-            f"rule_settings.<key>, {', '.join(_known())}."
+            f"rule_settings.<key>, {', '.join(_known(job.flow.settings))}."
         )
-    return Job(title=job.title, method=job.method, n_clients=job.n_clients, **blocks)
+    return replace(job, **blocks)
 
 
-def _known() -> list[str]:
-    fields = {*RoundsSettings.model_fields, *ExecutorSettings.model_fields}
+def _known(controller: type[RoundsSettings]) -> list[str]:
+    fields = {*controller.model_fields, *ExecutorSettings.model_fields}
     return sorted(fields - {"job", "method", "settings"})
 
 
@@ -206,7 +225,7 @@ def check(job: Job) -> None:
     controller = {"job": job.title, **job.controller}
     executor = {"method": job.method, "settings": job.settings, **job.executor}
     checks: tuple[tuple[type[Settings], dict[str, Any], str], ...] = (
-        (RoundsSettings, controller, f"{job.title}/{SERVER}"),
+        (job.flow.settings, controller, f"{job.title}/{SERVER}"),
         (ExecutorSettings, executor, f"{job.title}/{CLIENT}"),
     )
     for kind, data, where in checks:
@@ -227,14 +246,18 @@ def check(job: Job) -> None:
 
 def _combination(job: Job) -> list[str]:
     """Why rule, method and codec of a job, each sound by itself, cannot work together."""
-    rounds = RoundsSettings.model_validate({"job": job.title, **job.controller})
-    return combinations.problems(
-        job.aggregation.get("rule", ""),
+    rounds = job.flow.settings.model_validate({"job": job.title, **job.controller})
+    name, settings = job.aggregation.get("rule", ""), job.aggregation.get("rule_settings", {})
+    found: list[str] = []
+    if isinstance(rounds, TemporalSettings):
+        _collect(found, lambda: check_visits(make_rule(name, settings), rounds.visits))
+    return found + combinations.problems(
+        name,
         job.method,
         job.settings,
         rounds.uplink,
         rounds.protection,
-        rule_settings=job.aggregation.get("rule_settings", {}),
+        rule_settings=settings,
         sites=job.n_clients,
     )
 

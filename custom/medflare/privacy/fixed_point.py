@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real numbers as elements of a ring Z_2^16, Z_2^32 or Z_2^64, in which masks hide them and sums stay exact.
 
-Overflow cannot happen. Let L = ceil(bound · 2^f). A value x with |x| <= bound and a weight u in (0, 1] become
+Overflow cannot happen. Let L = ceil(bound · 2^f). A value x with |x| <= bound and a weight u in [0, 1] become
 q = round(x · u · 2^f), and |q| <= L: the product in float64 is at most bound · 2^f because rounding keeps
 order and scaling by 2^f is exact, and the integer nearest to a number within [-L, L] lies there too. f is the
 largest with sites · L <= 2^(bits - 2), so the sum of at most `sites` encoded values lies within a quarter of
@@ -80,11 +80,11 @@ class Ring:
         return self.sites * math.ldexp(0.5, -self.fraction)
 
     def encode_into(self, out: Tensor, values: Tensor, weight: float = 1.0) -> None:
-        """out[i] = round(values[i] · weight · 2^f), both (N,) on the CPU; `weight` in (0, 1].
+        """out[i] = round(values[i] · weight · 2^f), both (N,) on the CPU; `weight` in [0, 1].
 
         Raises OutOfBound for the first piece's largest value beyond the bound, or one that is not finite.
         """
-        assert 0 < weight <= 1, weight
+        assert 0 <= weight <= 1, weight
         assert out.dtype == self.dtype, out.dtype
         source, target = values.numpy(), out.numpy()
         factor = math.ldexp(weight, self.fraction)

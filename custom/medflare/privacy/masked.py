@@ -45,7 +45,7 @@ def encode(terms: Terms, layout: Layout, narrow: Tensor, wide: Tensor, weight: f
     Raises UpdateError for a weight or vectors the terms do not allow, and for a value beyond the bound: it
     names the tensor. Nothing is clipped.
     """
-    if not 0 < weight <= terms.most_weight:
+    if not 0 <= weight <= terms.most_weight or (weight == 0 and not terms.idle):
         raise UpdateError(f"weight is {weight:g}; expected above 0, at most {terms.most_weight:g}.")
     lengths = (tuple(narrow.shape), tuple(wide.shape))
     if lengths != ((terms.narrow,), (terms.wide,)):

@@ -78,7 +78,8 @@ class Member:
         """The update, weighted, in fixed point, under this site's own mask and one with every peer.
 
         shares: what other sites sealed for this one, `{site: {"sealed": ..., "held": [..., ...]}}`.
-        narrow, wide: as `Layout.pack` made them. weight: above 0, at most `terms.most_weight`.
+        narrow, wide: as `Layout.pack` made them. weight: above 0, or 0 where the terms allow it, at most
+            `terms.most_weight`.
 
         Raises UpdateError that names the tensor for a value beyond the declared bound, and for the weight;
         BrokenProtocol for shares that cannot be opened; TooFewSites.

@@ -39,6 +39,7 @@ class Terms:
             its largest value: for 3 sites steps are bound / 5461 at best.
         most_weight: the largest weight a site may have; it sends weight / most_weight times its update.
         weighing: how sites weigh their updates: by examples, tokens, or uniformly.
+        idle: whether a site without examples may take part with weight 0.
         work: digest of the state and the plan that every site is sent to train on.
         canary: whether the round is thrown away.
         layout: digest of the layout; narrow, wide: lengths P and S of its vectors; weighted: how many of
@@ -61,6 +62,7 @@ class Terms:
     wide_bound: float = WIDE_BOUND
     bits: int = NARROW
     weighing: str = "examples"
+    idle: bool = False
     work: str = ""
     canary: bool = False
 

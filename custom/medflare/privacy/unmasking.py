@@ -72,15 +72,16 @@ def decode(terms: Terms, layout: Layout, total: Masked, sites: Sequence[str]) ->
     """
     means, count, ring = terms.weighted, len(sites), terms.wide_ring
     weight = float(ring.decode(total.wide[-1]))
-    if not 0 < weight <= count * terms.most_weight + ring.error:
+    if not 0 <= weight <= count * terms.most_weight + ring.error or (weight == 0 and not terms.idle):
         raise _outside("the sum of the weights", sites)
     share = weight / terms.most_weight
+    whole = 1 / share if share else 0.0
     _check(total.narrow, _room(terms.narrow_ring, share, count), layout.narrow, 0, sites)
     _check(total.wide[:means], _room(ring, share, count), layout.wide, 0, sites)
     _check(total.wide[means:-1], count * ring.most, layout.wide, means, sites)
     return SecureSum(
-        terms.narrow_ring.decode_to_float32(total.narrow, 1 / share),
-        torch.cat([ring.decode(total.wide[:means], 1 / share), ring.decode(total.wide[means:-1])]),
+        terms.narrow_ring.decode_to_float32(total.narrow, whole),
+        torch.cat([ring.decode(total.wide[:means], whole), ring.decode(total.wide[means:-1])]),
         weight,
         tuple(sites),
     )

@@ -42,17 +42,15 @@ def weighted_means(
 ) -> dict[str, float]:
     """Means over sites weighted by examples, of metrics that every site with any metric has.
 
-    A site without studies in a split has no metrics there and no say in their means.
+    A site without studies in a split, or without examples of a visit, has no say in their means.
     """
-    metrics = {site: values for site, values in metrics.items() if values}
+    metrics = {site: values for site, values in metrics.items() if values and weights.get(site, 0) > 0}
     if not metrics:
         return {}
     common = set.intersection(*(set(values) for values in metrics.values()))
-    total = sum(weights.get(site, 0) for site in metrics)
-    if total <= 0:
-        return {}
+    total = sum(weights[site] for site in metrics)
     return {
-        name: sum(values[name] * weights.get(site, 0) for site, values in metrics.items()) / total
+        name: sum(values[name] * weights[site] for site, values in metrics.items()) / total
         for name in sorted(common)
     }
 

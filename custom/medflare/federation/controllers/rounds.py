@@ -62,7 +62,7 @@ class RoundsController(RunController):
                 shared=shared,
                 sums=sums,
                 weighing=Weighing.of(self.aggregator.rule, train),
-                rounds=self.args.num_rounds,
+                rounds=self.exchanges,
                 described={s: facts["describe"].get("protection", {}) for s, facts in outcome.facts.items()},
             )
         )
@@ -115,8 +115,8 @@ class RoundsController(RunController):
 
     def _canary(self) -> None:
         """One step at every site; its updates are checked like any other and thrown away."""
-        hints = self.aggregator.rule.plan_hints()
-        plan = RoundPlan(round=0, rounds=self.args.num_rounds, steps=1, seed=self.args.seed, hints=hints)
+        hints = self.hints(0)
+        plan = RoundPlan(round=0, rounds=self.exchanges, steps=1, seed=self.args.seed, hints=hints)
         sites = self.roster.asked(0)
         outcome = self._train(sites, plan, {"canary": True})
         for site in sites:
@@ -138,30 +138,11 @@ class RoundsController(RunController):
         entry = self.book.open_round(number)
         if number == 0:
             add_traffic(entry, self.initial_traffic)
-        args, asked = self.args, self.roster.asked(number)
-        rule, declared, sealed = self.aggregator.rule, self.aggregator.declared, self.protection.sealed
-        sites, resting = who_trains(rule, number, args.seed, declared, asked, sealed)
-        entry.absent = self.roster.resting(number) | resting
-        self.most = len(sites) if self.aggregator.rule.draws else None
-        plan = RoundPlan(
-            round=number,
-            rounds=args.num_rounds,
-            steps=args.steps,
-            fraction=args.fraction,
-            seed=args.seed,
-            hints={
-                **self.aggregator.rule.plan_hints(),
-                "summed": [self.roster.sites.index(site) for site in self.summed],
-            },
-        )
-        self.progress.event("round", round=number, rounds=args.num_rounds, sites=sites)
-        outcome = self._train(sites, plan, {})
-        self._note(entry, outcome)
-        self.require(outcome, f"round {number}")
-        self._aggregate(plan, entry)
-        self.summed = sorted(entry.accepted)
-        if entry.accepted and args.evaluate_every and (number + 1) % args.evaluate_every == 0:
-            self._evaluate(number, entry)
+        for exchange in range(number * self.per_round, (number + 1) * self.per_round):
+            self.at = exchange
+            self._exchange(exchange, entry)
+        if entry.accepted and self.args.evaluate_every and (number + 1) % self.args.evaluate_every == 0:
+            self._evaluate(entry)
         entry.seconds = round(time.monotonic() - started, 3)
         state, _ = self.protection.down(self.state, {})
         self.keeper.sealed = self.protection.values()
@@ -169,6 +150,39 @@ class RoundsController(RunController):
         self.progress.curves(number, "mean", entry.mean)
         self.progress.curves(number, "server", entry.checks)
         self.progress.event("round done", round=number, seconds=entry.seconds, mean=entry.mean)
+
+    def _exchange(self, number: int, entry: RoundRecord) -> None:
+        """One exchange of updates, from who takes part to the new state."""
+        args, asked = self.args, self.roster.asked(number)
+        rule, declared, sealed = self.aggregator.rule, self.aggregator.declared, self.protection.sealed
+        sites, resting = who_trains(rule, number, args.seed, declared, asked, sealed)
+        entry.absent = self.roster.resting(number) | resting
+        self.most = len(sites) if self.aggregator.rule.draws else None
+        plan = RoundPlan(
+            round=number,
+            rounds=self.exchanges,
+            steps=args.steps,
+            fraction=args.fraction,
+            seed=args.seed,
+            hints={
+                **self.hints(number),
+                "summed": [self.roster.sites.index(site) for site in self.summed],
+            },
+        )
+        self.progress.event("round", round=number, rounds=self.exchanges, sites=sites)
+        outcome = self._train(sites, plan, {})
+        self._note(entry, outcome)
+        self.require(outcome, self.named(number))
+        self._aggregate(plan, entry)
+        self.summed = sorted(entry.accepted)
+
+    def hints(self, exchange: int) -> dict[str, Any]:
+        """What sites are told of an exchange beside the roster."""
+        return self.aggregator.rule.plan_hints()
+
+    def named(self, exchange: int) -> str:
+        """An exchange as messages name it."""
+        return f"round {exchange}"
 
     def _train(self, sites: list[str], plan: RoundPlan, options: dict[str, Any]) -> Outcome:
         """One exchange of updates, judged by the checks and the rule; before it, the protection's steps."""
@@ -182,7 +196,7 @@ class RoundsController(RunController):
         )
         opened = self.protection.open(coming, self.talk(plan))
         lost = Outcome(facts={site: {} for site in opened.sites}, absent=opened.absent, silent=opened.silent)
-        self.require(lost, f"round {plan.round}, before training")
+        self.require(lost, f"{self.named(plan.round)}, before training")
         self.aggregator.begin(plan.round, self.state, opened.sites)
         options = {**options, **opened.options, **brought}
         outcome = self.ask(FIT, self._accept, opened.sites, plan, tensors, options=options)
@@ -224,6 +238,7 @@ class RoundsController(RunController):
         entry.protection = {**self.protection.report(), "failed": str(error)}
         entry.absent |= dict.fromkeys(entry.accepted, reason)
         entry.accepted, self.lost = {}, self.lost + 1
+        self.aggregator.rule.lose()
         self.progress.event("round lost", round=entry.round, reason=reason)
         if self.lost > self.args.protection_settings.lost_rounds:
             raise error
@@ -257,13 +272,11 @@ class RoundsController(RunController):
             self.roster.bench(site, entry.round, outcome.absent[site])
         self.book.write()
 
-    def _evaluate(self, number: int, entry: RoundRecord) -> None:
+    def _evaluate(self, entry: RoundRecord) -> None:
         """Validation at the sites that took part; a site that fails is named, the round cannot be best."""
-        plan = RoundPlan(
-            round=number, rounds=self.args.num_rounds, seed=self.args.seed, limit=self.args.limit
-        )
+        plan = RoundPlan(round=self.at, rounds=self.exchanges, seed=self.args.seed, limit=self.args.limit)
         drawn = self.aggregator.rule.draws
-        sites = self.roster.asked(number) if drawn else sorted(entry.accepted)
+        sites = self.roster.asked(self.at) if drawn else sorted(entry.accepted)
         tensors, brought = self.protection.down(self.state, {})
         outcome = self.ask(EVALUATE, any_reply, sites, plan, tensors, {"split": "val", **brought}, quorum=1)
         self._add_metrics(entry, outcome, "val")
@@ -283,7 +296,7 @@ class RoundsController(RunController):
 
     def _finish(self) -> None:
         """The sites' final test quality, with the final state."""
-        last = self.args.num_rounds
+        last = self.exchanges
         plan = RoundPlan(round=last, rounds=last, seed=self.args.seed, limit=self.args.final_limit)
         tensors, brought = self.protection.down(self.state, {})
         if not self.protection.readable:

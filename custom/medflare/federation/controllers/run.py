@@ -40,9 +40,22 @@ class StoppedError(Exception):
 class RunController(Controller):
     """One run over the sites of a job; `run_rounds` is what a subclass adds."""
 
+    settings: type[RoundsSettings] = RoundsSettings
+
     def __init__(self, **args: Any) -> None:
         super().__init__(task_check_period=0.05)
-        self.args = parse(RoundsSettings, args, "config_fed_server.json, controller args")
+        self.args = parse(self.settings, args, "config_fed_server.json, controller args")
+        self.at = -1
+
+    @property
+    def per_round(self) -> int:
+        """Exchanges of updates in a round; sites, benches and secure sums count exchanges."""
+        return 1
+
+    @property
+    def exchanges(self) -> int:
+        """Exchanges of updates in the run."""
+        return self.args.num_rounds * self.per_round
 
     # ---- FLARE's side ------------------------------------------------------------------------------------
 
@@ -58,7 +71,8 @@ class RunController(Controller):
         self.book = RunBook(self.folder / "run.json", args.job, self.run_id, args.seed, configuration)
         self.keeper = Keeper(self.folder, engine.get_component(args.persistor_id), self.book, args)
         self.roster = Roster(
-            args.sites or [client.name for client in engine.get_clients()], args.bench_rounds
+            args.sites or [client.name for client in engine.get_clients()],
+            args.bench_rounds * self.per_round,
         )
         self.book.write()
 
@@ -196,7 +210,7 @@ class RunController(Controller):
         if got < need and self.abort.triggered:
             raise StoppedError  # sites that were told first have already answered
         if got < need:
-            resting = self.roster.resting(len(self.book.record.rounds) - 1)
+            resting = self.roster.resting(self.at)
             reasons = words({**resting, **outcome.absent}, self.roster.sites)
             raise RunError(f"{what}: {got} accepted, {need} needed. {reasons}")
 

@@ -59,3 +59,10 @@ class RoundsSettings(Settings):
     aggregator_id: str = "aggregator"
     persistor_id: str = "persistor"
     progress_id: str = "progress"
+
+
+class TemporalSettings(RoundsSettings):
+    """How a run of temporal rounds goes; the rounds above are rounds of `visits` exchanges each."""
+
+    visits: int = Field(1, ge=1)
+    """T, exchanges of updates in a round; the same as the rule's `visits`, where it has any."""

@@ -81,6 +81,7 @@ class MaskedServer(ServerProtection):
             work=coming.work,
             weighing=self.weighing.by,
             most_weight=self.weighing.most,
+            idle=self.weighing.idle,
             bits=self.settings.bits,
             bound=self.settings.bound,
         )
@@ -114,7 +115,8 @@ class MaskedServer(ServerProtection):
         self._report |= {**found.report(), "lost": self._lost}
         self._report["open_seconds"] = round(time.monotonic() - started, 3)
         delta, sums = wire.without_prefix(self.layout.unpack(found.narrow, found.wide), wire.SUM)
-        return Update(delta=delta, examples=max(1, round(found.weight)), sums=sums)
+        examples = max(1, round(found.weight)) if found.weight else 0
+        return Update(delta=delta, examples=examples, sums=sums)
 
     def report(self) -> dict[str, Any]:
         return self._report

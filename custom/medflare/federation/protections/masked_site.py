@@ -107,7 +107,8 @@ class MaskedSite(SiteProtection):
                 "sends different ones to different sites could read an update from the sum."
             )
         terms = member.terms
-        weight = Weighing(by=terms.weighing, most=terms.most_weight).weight(result.facts)
+        weighing = Weighing(by=terms.weighing, most=terms.most_weight, idle=terms.idle)
+        weight = weighing.weight(result.facts)
         shares = request.options[SECURE]["shares"].get(self.site, {})
         return Masks(member, shares, self._layout(), weight)
 

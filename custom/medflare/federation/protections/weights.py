@@ -19,10 +19,12 @@ class Weighing:
     Attributes:
         by: as `WeightedMean` has it.
         most: what no site's weight can exceed: the scale that makes weights at most 1.
+        idle: whether a site may have no examples and weigh nothing.
     """
 
     by: str
     most: float
+    idle: bool = False
 
     @classmethod
     def of(cls, rule: AggregationRule, examples: Mapping[str, int]) -> Weighing:
@@ -31,7 +33,8 @@ class Weighing:
         largest = float(max(examples.values(), default=1)) if by != "uniform" else 1.0
         if by == "tokens":
             largest *= float(getattr(rule, "most_tokens", 1))
-        return cls(by=by, most=largest * getattr(rule, "most_factor", math.exp(rule.factor_clip)))
+        most = largest * getattr(rule, "most_factor", math.exp(rule.factor_clip))
+        return cls(by=by, most=most, idle=rule.idle)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -42,6 +45,8 @@ class Weighing:
         Args:
             facts: `examples`, `factor` and `metrics`, as a site's own worker tells them.
         """
+        if self.idle and _number(facts.get("examples")) == 0:
+            return 0.0
         count = {
             "examples": facts.get("examples"),
             "uniform": 1.0,

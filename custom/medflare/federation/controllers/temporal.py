@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Temporal rounds: T exchanges each, one for each visit of the patients (algorithms.md 3.2; TAR-2, TAR-15).
+
+An exchange is an ordinary one, with checks, quorum and protection. What sites, benches and secure sums know
+as a round is an exchange, counted through the run; the record has a round for every T of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from medflare.aggregation.base import AggregationRule
+from medflare.errors import ConfigError
+from medflare.evaluation.run_record import RoundRecord
+from medflare.federation.controllers.bookkeeping import add_traffic, weighted_means
+from medflare.federation.controllers.rounds import RoundsController
+from medflare.federation.controllers.settings import TemporalSettings
+
+VISIT = "train_visit"
+
+
+class TemporalRoundsController(RoundsController):
+    """Runs `num_rounds` rounds of `visits` exchanges over the sites of the job.
+
+    Rule `temporal` says itself in its hint which visit is trained on; for any other rule this controller
+    does, and it is then a baseline over the same exchanges.
+    """
+
+    settings = TemporalSettings
+    args: TemporalSettings
+
+    @property
+    def per_round(self) -> int:
+        return self.args.visits
+
+    def run_rounds(self) -> None:
+        check_visits(self.aggregator.rule, self.args.visits)
+        super().run_rounds()
+
+    def hints(self, exchange: int) -> dict[str, Any]:
+        return {"temporal": turn(exchange, self.per_round), **super().hints(exchange)}
+
+    def named(self, exchange: int) -> str:
+        return f"round {exchange // self.per_round}, visit {exchange % self.per_round + 1}"
+
+    def _exchange(self, number: int, entry: RoundRecord) -> None:
+        started, visit = time.monotonic(), RoundRecord(round=number, seconds=0.0)
+        entry.exchanges.append(visit)
+        try:
+            super()._exchange(number, visit)
+        finally:
+            visit.seconds = round(time.monotonic() - started, 3)
+            add_traffic(entry, visit.traffic)
+            fold(entry, self.aggregator.declared)
+
+
+def turn(exchange: int, visits: int) -> dict[str, Any]:
+    """The hint `temporal` of an exchange with a rule that has none of its own."""
+    at = {"round": exchange // visits, "visit": exchange % visits + 1, "visits": visits}
+    return {**at, "slopes": False, "days": False}
+
+
+def check_visits(rule: AggregationRule, visits: int) -> None:
+    """ConfigError where the rule counts other visits than the controller."""
+    own = rule.plan_hints().get("temporal", {}).get("visits", visits)
+    if own != visits:
+        raise ConfigError(
+            f"rule_settings.visits is {own}, and the controller's `visits` is {visits}. Set both to the "
+            "number of visits a round goes through."
+        )
+
+
+def fold(entry: RoundRecord, declared: Mapping[str, int]) -> None:
+    """Writes into a round what its exchanges so far came to.
+
+    Accepted is who was in every exchange, with the examples of all visits together; absent, who missed one,
+    with the first reason. Metrics are means over the visits a site has. Norms and what rule and protection
+    report are the last exchange's, if it came to any.
+    """
+    visits = entry.exchanges
+    always = set.intersection(*(set(visit.accepted) for visit in visits))
+    examples = {site: sum(visit.accepted[site] for visit in visits) for site in sorted(always)}
+    entry.accepted = {site: min(count, declared[site]) for site, count in examples.items()}
+    entry.absent = {
+        site: f"visit {number}: {reason}"
+        for number, visit in reversed(list(enumerate(visits, 1)))
+        for site, reason in sorted(visit.absent.items())
+    }
+    for site in sorted({site for visit in visits for site in visit.metrics}):
+        found = {str(v.round): v.metrics.get(site, {}) for v in visits}
+        weights = {str(v.round): v.accepted.get(site, 0) for v in visits}
+        entry.metrics[site] = {n: x for n, x in weighted_means(found, weights).items() if n != VISIT}
+    entry.mean = weighted_means(entry.metrics, entry.accepted)
+    for part in ("checks", "rule", "protection"):
+        told = (getattr(visit, part) for visit in reversed(visits))
+        setattr(entry, part, next((value for value in told if value), {}))

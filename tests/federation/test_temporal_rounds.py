@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rounds of T exchanges through controller and executors: what `federate_visits` does, also under masks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import fed_harness
+import pytest
+import torch
+from fed_harness import Federation
+from fed_visits import COUNTS, NAME, REGULAR, VisitLearner, build_visits
+from torch import Tensor
+
+from medflare.aggregation import make_rule
+from medflare.aggregation.temporal import TemporalResidual
+from medflare.evaluation.run_record import RunRecord
+from medflare.federation.controllers.temporal import TemporalRoundsController
+from medflare.federation.run_state import load_state
+from medflare.learners.base import RoundPlan, Update
+from medflare.learners.loop import federate
+from medflare.learners.temporal_loop import federate_visits, in_turn
+
+SITES = tuple(sorted(COUNTS))
+Make = Callable[..., Federation]
+
+
+def plan(number: int) -> RoundPlan:
+    return RoundPlan(round=number, rounds=1, seed=7)
+
+
+def learners(counts: dict[str, list[int]] = COUNTS) -> dict[str, VisitLearner]:
+    return {site: VisitLearner({"counts": counts}, site, 0) for site in counts}
+
+
+@pytest.fixture
+def visits(federation: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """A federation of temporal rounds with rule `temporal`, or another one, and its settings."""
+    monkeypatch.setattr(fed_harness, "build_toy", build_visits)
+
+    def make(
+        rounds: int = 3,
+        counts: dict[str, list[int]] = COUNTS,
+        rule: str = "temporal",
+        toy: dict[str, Any] | None = None,
+        controller: dict[str, Any] | None = None,
+        **settings: Any,
+    ) -> Federation:
+        count = len(counts["site-1"])
+        own = {"visits": count, **settings} if rule == "temporal" else settings
+        return federation(
+            controller={"num_rounds": rounds, "seed": 7, "visits": count, **(controller or {})},
+            rule={"rule": rule, "rule_settings": own},
+            toy={"counts": counts, **(toy or {})},
+            flow_class=TemporalRoundsController,
+        )
+
+    return make
+
+
+def completed(run: Federation) -> RunRecord:
+    record = run.run()
+    assert record.status == "completed", record.reason
+    return record
+
+
+def final(run: Federation) -> Tensor:
+    return load_state(run.folder / "state").shared[NAME]
+
+
+# ---- what it computes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"lr": 0.05},
+        {"lr": 0.05, "alpha_mode": "sigmoid"},
+        {"lr": 0.05, "alpha_mode": "beta_softmax", "embedding": "days"},
+        {"alpha_mode": "constant", "alpha": 0.4, "weighting": "uniform"},
+    ],
+    ids=["softmax", "sigmoid", "days", "constant"],
+)
+@pytest.mark.parametrize("counts", [COUNTS, REGULAR], ids=["visits missing", "every visit"])
+def test_a_run_in_flare_is_the_run_in_one_process(visits: Make, counts: Any, settings: Any) -> None:
+    run, rule = visits(counts=counts, **settings), TemporalResidual(3, **settings)
+    record = completed(run)
+    alone = federate_visits(learners(counts), rule, 3, plan)[NAME]
+    assert torch.equal(final(run), alone)
+    assert record.rounds[-1].rule == rule.report()
+    assert float(alone.abs().max()) > 0.3
+
+
+def test_coefficients_move_by_what_sites_tell(visits: Make) -> None:
+    """Else equality could be that of two runs that learn nothing."""
+    rounds = completed(visits(alpha_mode="sigmoid", lr=0.05)).rounds
+    assert rounds[0].rule["alpha"] == [0.5, 0.5, 0.5]
+    assert rounds[1].rule["alpha"] != rounds[0].rule["alpha"]
+    assert all(abs(slope) > 0 for slope in rounds[1].rule["slopes"])
+
+
+def test_with_one_visit_it_is_fedavg_to_the_last_bit(visits: Make) -> None:
+    one = {site: [sum(counts)] for site, counts in COUNTS.items()}
+    run = visits(counts=one)
+    completed(run)
+    assert torch.equal(final(run), federate(learners(one), make_rule("fedavg", {}), 3, plan)[NAME])
+
+
+def test_other_rules_take_one_visit_after_the_other_over_the_same_exchanges(visits: Make) -> None:
+    run = visits(counts=REGULAR, rule="fedadam", lr=0.1)
+    record = completed(run)
+    alone = federate(learners(REGULAR), make_rule("fedadam", {"lr": 0.1}), 9, in_turn(plan, 3))
+    assert torch.equal(final(run), alone[NAME])
+    assert [len(entry.exchanges) for entry in record.rounds] == [3, 3, 3]
+
+
+def test_a_canary_leaves_no_trace(visits: Make) -> None:
+    run = visits(lr=0.05, controller={"canary": True})
+    completed(run)
+    alone = federate_visits(learners(), TemporalResidual(3, lr=0.05), 3, plan)[NAME]
+    assert torch.equal(final(run), alone)
+
+
+# ---- sites without a visit, lost sites ---------------------------------------------------------------------
+
+
+def test_a_site_without_a_visit_takes_part_and_weighs_nothing(visits: Make) -> None:
+    first, second, third = completed(visits(rounds=1)).rounds[0].exchanges
+    assert first.accepted == {"site-1": 9, "site-2": 6, "site-3": 4}
+    assert second.accepted == {"site-1": 7, "site-2": 0, "site-3": 8}
+    assert second.rule["weights"] == {"site-1": 7 / 15, "site-3": 8 / 15}
+    assert third.accepted["site-3"] == 0
+    assert not first.absent | second.absent | third.absent
+
+
+def test_a_visit_that_nobody_has_leaves_the_state_as_it_is(visits: Make) -> None:
+    counts = {"site-1": [9, 0, 5], "site-2": [6, 0, 8], "site-3": [4, 0, 0]}
+    run = visits(counts=counts, lr=0.05)
+    record = completed(run)
+    assert [entry.exchanges[1].checks["update_norm"] for entry in record.rounds] == [0.0, 0.0, 0.0]
+    assert all(entry.rule["beta"][2] == 0 for entry in record.rounds)
+    alone = federate_visits(learners(counts), TemporalResidual(3, lr=0.05), 3, plan)[NAME]
+    assert torch.equal(final(run), alone)
+
+
+def test_an_update_of_no_examples_that_changes_something_stays_at_its_site(
+    visits: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = VisitLearner.fit
+
+    def fit(self: VisitLearner, plan: RoundPlan) -> Update:
+        update = original(self, plan)
+        return Update(delta={NAME: update.delta[NAME] + 1}, examples=0, sums=update.sums)
+
+    monkeypatch.setattr(VisitLearner, "fit", fit)
+    record = visits().run()
+    assert record.status == "failed"
+    assert "by an update of no examples" in record.reason
+
+
+def test_any_other_rule_refuses_an_update_of_no_examples(visits: Make) -> None:
+    record = visits(rule="fedavg").run()
+    assert record.status == "failed"
+    assert "round 0, visit 2: 2 accepted, 3 needed" in record.reason
+    assert "weight 0, expected 1 to the 14 training examples" in record.reason
+
+
+def test_a_site_lost_in_visit_2_is_missed_there_and_tells_no_slopes_of_that_round(visits: Make) -> None:
+    lost = {"raises": "site-1", "exchange": 4}
+    record = completed(visits(toy=lost, controller={"min_accepted": 2}, lr=0.05))
+    second = record.rounds[1]
+    assert sorted(second.exchanges[1].accepted) == ["site-2", "site-3"]
+    assert list(second.absent) == ["site-1"]
+    assert second.absent["site-1"].startswith("visit 2: E")
+    assert sorted(second.accepted) == ["site-2", "site-3"]
+    assert sorted(record.rounds[2].accepted) == list(SITES)
+    assert "slopes" in record.rounds[2].rule
+
+
+# ---- under masks -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("counts", [COUNTS, REGULAR], ids=["visits missing", "every visit"])
+def test_a_masked_run_equals_the_plain_one(visits: Make, counts: Any) -> None:
+    settings = {"lr": 0.05, "alpha_mode": "beta_softmax", "embedding": "days"}
+    plain = visits(counts=counts, **settings)
+    masked = visits(counts=counts, controller={"protection": "masking"}, **settings)
+    open_record, record = completed(plain), completed(masked)
+    assert torch.allclose(final(masked), final(plain), rtol=0, atol=1e-5)
+    told, expected = record.rounds[-1].rule, open_record.rounds[-1].rule
+    assert told["alpha"] == pytest.approx(expected["alpha"], abs=1e-5)
+    assert told["slopes"] == pytest.approx(expected["slopes"], abs=1e-4)
+    assert told["weights"] == {"all sites": 1.0}
+    weights = [visit.protection["weight"] for visit in record.rounds[0].exchanges]
+    assert weights == [sum(column) for column in zip(*counts.values(), strict=True)]
+
+
+def test_under_masks_nobody_learns_who_has_a_visit(visits: Make) -> None:
+    record = completed(visits(controller={"protection": "masking"}))
+    for visit in record.rounds[0].exchanges:
+        assert visit.accepted == {site: sum(counts) for site, counts in COUNTS.items()}
+
+
+def test_under_masks_a_visit_that_nobody_has_leaves_the_state_as_it_is(visits: Make) -> None:
+    counts = {"site-1": [9, 0], "site-2": [6, 0], "site-3": [4, 0]}
+    run = visits(counts=counts, controller={"protection": "masking"})
+    record = completed(run)
+    assert [entry.exchanges[1].checks["update_norm"] for entry in record.rounds] == [0.0, 0.0, 0.0]
+    alone = federate_visits(learners(counts), TemporalResidual(2), 3, plan)[NAME]
+    assert torch.allclose(final(run), alone, rtol=0, atol=1e-5)
+
+
+# ---- the record --------------------------------------------------------------------------------------------
+
+
+def test_the_record_says_what_happened_in_every_visit(visits: Make) -> None:
+    record = completed(visits(rounds=2, lr=0.05))
+    assert [entry.round for entry in record.rounds] == [0, 1]
+    assert [visit.round for entry in record.rounds for visit in entry.exchanges] == [0, 1, 2, 3, 4, 5]
+    for entry in record.rounds:
+        assert entry.accepted == {site: sum(counts) for site, counts in COUNTS.items()}
+        assert [visit.rule["visit"] for visit in entry.exchanges] == [1, 2, 3]
+        alphas = [visit.checks["alpha"] for visit in entry.exchanges]
+        assert alphas == entry.rule["alpha"] == entry.exchanges[0].rule["alpha"]
+        assert sum(entry.rule["beta"]) == pytest.approx(1)
+        assert {"train_loss", "val_loss"} == set(entry.mean)
+        parts = [visit.traffic["site-2"] for visit in entry.exchanges]
+        assert entry.traffic["site-2"].sent == sum(part.sent for part in parts)
+        assert len({part.sent for part in parts}) == 1
+    told = record.rounds[0]
+    own = [visit.metrics["site-2"].get("train_loss") for visit in told.exchanges]
+    assert own[1] is None
+    assert told.metrics["site-2"]["train_loss"] == pytest.approx((6 * own[0] + 8 * own[2]) / 14)
+
+
+def test_rule_and_controller_that_count_other_visits_stop_the_run_before_round_one(visits: Make) -> None:
+    record = visits(controller={"visits": 2}).run()
+    assert record.status == "failed"
+    assert not record.rounds
+    assert "rule_settings.visits is 3, and the controller's `visits` is 2" in record.reason
