@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
 
 from medflare.cohort.labels import Mention, mentions_in, sentences_of
+from medflare.cohort.negation import Status, status_in
 from medflare.cohort.records import CONDITIONS, Code
 from medflare.evaluation import change_words as words
 
@@ -89,7 +90,7 @@ def changes_of_codes(before: Sequence[int], now: Sequence[int]) -> Changes:
 def _sentence_changes(sentence: str) -> tuple[Changes, frozenset[int], frozenset[Change]]:
     """Changes of findings, findings that are there, and changes of everything, of a lower-case sentence."""
     mentions = [m for m in mentions_in(sentence) if m.condition < FINDINGS]
-    silhouettes = [m for m in mentions if m.body_part and m.code == Code.UNCERTAIN]
+    silhouettes = [m for m in mentions if _is_silhouette(m, sentence)]
     known = [m for m in mentions if m not in silhouettes and m.code != Code.NEGATIVE]
     there = frozenset(m.condition for m in known)
     found: set[tuple[int, Change]] = set()
@@ -108,6 +109,12 @@ def _sentence_changes(sentence: str) -> tuple[Changes, frozenset[int], frozenset
             if cue is not None and _fits(mention, cue, sentence):
                 found.add((mention.condition, cue.change))
     return frozenset(found), there, frozenset()
+
+
+def _is_silhouette(mention: Mention, sentence: str) -> bool:
+    """Whether a body part is named and nothing abnormal of it, not even as a doubt."""
+    vague = mention.body_part and mention.code == Code.UNCERTAIN
+    return vague and status_in(sentence, mention.span) != Status.POSSIBLE
 
 
 def _outside(cues: list[Cue], mentions: Sequence[Mention]) -> list[Cue]:

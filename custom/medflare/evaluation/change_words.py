@@ -12,7 +12,7 @@ from medflare.cohort.label_rules import phrases
 NOT_A_CHANGE = phrases(r"""
     (?:better|newly|less well|more clearly) (?:seen|visuali[sz]ed|appreciated|demonstrated|evaluated|assessed
     +|depicted|delineated)
-    (?:more|less) (?:\w+ )?\w+ (?:on|in|at|within|over|towards) (?:the|both|its|right|left)\b
+    (?:(?:more|less) (?:\w+ )?\w+|worse) (?:on|in|at|within|over|towards) (?:the|both|its|right|left)\b
     improved (?:inspirat\w+|visuali[sz]ation|technique|positioning)
     (?:further|clinical) (?:improvement|progress)
     increased (?:density of the bones|(?:\w+ ){0,3}markings)
@@ -28,7 +28,7 @@ KINDS: tuple[tuple[str, str], ...] = (
     (
         "better",
         phrases(r"""
-        (?:partial\w*|incomplete\w*|near(?:ly)? complete) (?:interval )?
+        (?:partial\w*|incomplete\w*|near(?:ly)?[ -]complete) (?:interval )?
         +(?:resol|clear|regress|remov)\w+(?: of)?
         (?:marked|significant|substantial|some) (?:interval )?resolution(?: of)?
         resolving

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from medflare.cohort.records import CONDITIONS, Code
-from medflare.cohort.synthetic import DEMO_HOSPITALS, UNSEEN_HOSPITAL
+from medflare.cohort.synthetic import DEMO_HOSPITALS, UNSEEN_HOSPITAL, pretraining_hospitals
 from medflare.cohort.synthetic.follow_up import FollowUp, follow_up_reports
 from medflare.cohort.synthetic.profiles import HospitalProfile
 from medflare.evaluation.change_extraction import CHANGES, Changes
@@ -18,7 +18,7 @@ from medflare.evaluation.temporal_coherence import (
     evaluate_coherence,
 )
 
-ALL = (*DEMO_HOSPITALS, UNSEEN_HOSPITAL)
+ALL = (*DEMO_HOSPITALS, UNSEEN_HOSPITAL, *pretraining_hospitals(6))
 EFFUSION, EDEMA = CONDITIONS.index("pleural effusion"), CONDITIONS.index("edema")
 WORD = {"increased": "worse", "decreased": "better"}
 
