@@ -188,7 +188,8 @@ def _usable(source: Source, config: CohortConfig, skipped: list[Skipped]) -> lis
         report = clean_report(study.report, rules=config.text_rules)
         fault = _fault(study, present, missing, report)
         if fault is not None:
-            skipped.append(Skipped(record=study.study_id, reason=fault[0], detail=fault[1]))
+            row = f"{study.place}: " if config.visits is not None and study.place else ""
+            skipped.append(Skipped(record=study.study_id, reason=fault[0], detail=f"{row}{fault[1]}"))
             continue
         for path in missing:  # the study stays with its other images
             detail = f"{path}: no such file; the study keeps its other images"

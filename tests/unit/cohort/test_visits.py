@@ -236,6 +236,14 @@ def test_fault_over_the_limit_is_one_error_before_anything_is_trained(
     assert line in str(caught.value)
 
 
+def test_faults_of_any_cohort_name_the_row_too(tmp_path: Path) -> None:
+    rows = visit_rows()
+    rows[1]["image"] = ["images/absent.png"]
+    cohort, patients = read(tmp_path, rows)
+    assert cohort.skipped[0].detail.startswith("manifest.jsonl:2: ")
+    assert [visit.gap for visit in patients["A"].visits] == [None, 90]
+
+
 def test_a_patient_without_any_day_keeps_the_first_row(tmp_path: Path) -> None:
     rows = visit_rows()
     for row in rows[:3]:
