@@ -12,6 +12,8 @@ from medflare.cohort.records import Code, Skipped, Study
 from medflare.cohort.visit_counts import VisitCounts
 from medflare.cohort.visit_settings import VisitConfig
 
+LIFE = 120 * 366.0
+"""Days; a day beyond is a date that was taken for a number, as 20240531."""
 _RANK = {Code.BLANK: 0, Code.NEGATIVE: 1, Code.UNCERTAIN: 2, Code.POSITIVE: 3}
 
 
@@ -39,7 +41,7 @@ def in_order(
     Of rows that contradict each other the first one is kept.
     """
     kept: list[Study] = []
-    for own in by_patient(studies).values():
+    for own in by_patient(_with_possible_day(study) for study in studies).values():
         placed = _placed_by_day(own, skipped) if config.order == "day" else _placed(own, config, skipped)
         if config.order == "day":
             days = [study.day or 0.0 for study in placed]
@@ -52,13 +54,21 @@ def in_order(
     return kept
 
 
+def _with_possible_day(study: Study) -> Study:
+    if study.day is None or abs(study.day) <= LIFE:
+        return study
+    unread = {**study.extra.get("unread", {}), "day": f"{study.day:.0f}"}
+    return replace(study, day=None, extra={**study.extra, "unread": unread})
+
+
 def _placed_by_day(own: Sequence[Study], skipped: list[Skipped]) -> list[Study]:
     """The rows whose day is known; the first row of a patient without any day is their only visit."""
     found: list[Study] = []
     undated = all(study.day is None for study in own)
     for study in own:
         if (text := _unread_day(study)) is not None:
-            detail = f"the day or date {text!r} cannot be read; expected days as 12 or a date as 2024-05-31"
+            detail = f"the day or date {text!r} cannot be read; expected days as 12, or a column of dates as "
+            detail += "2024-05-31 that 'columns: {date: ...}' names"
             skipped.append(fault(study, "unreadable date", detail))
         elif study.day is None and (not undated or found):
             which = "the first row is kept as the only visit" if undated else "other rows have one"

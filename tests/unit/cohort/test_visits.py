@@ -11,6 +11,8 @@ from typing import Any
 import cohort_folders as folders
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from medflare.cohort.longitudinal import patients_of, visits_per_number
 from medflare.cohort.records import Patient
@@ -154,6 +156,10 @@ def unreadable_day(rows: Rows) -> None:
     rows[1]["day"] = "next May"
 
 
+def date_as_day(rows: Rows) -> None:
+    rows[1]["day"] = 20240531
+
+
 def no_day(rows: Rows) -> None:
     rows[1]["day"] = None
 
@@ -193,6 +199,7 @@ def no_report(rows: Rows) -> None:
 # what is broken, the reason it is counted under, the line that is named, the visits that patient A keeps
 FAULTS: list[tuple[Callable[[Rows], None], str, str, int]] = [
     (unreadable_day, "unreadable date", "manifest.jsonl:2: patient 'A': the day or date 'next May'", 2),
+    (date_as_day, "unreadable date", "manifest.jsonl:2: patient 'A': the day or date '20240531'", 2),
     (no_day, "no date", "manifest.jsonl:2: patient 'A': no day or date", 2),
     (two_on_one_day, "two visits on one day", "manifest.jsonl:3: patient 'A': day 30 has a visit already", 2),
     (against_its_number, "dates out of order", "manifest.jsonl:3: patient 'A': visit 2 on day 90", 2),
@@ -322,6 +329,69 @@ def test_visit_numbers_that_nobody_asked_for_are_ignored(tmp_path: Path) -> None
 def test_nothing_left_says_that_patients_have_too_few_visits(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"3 patient\(s\) have fewer visits than 'visits: fewest' asks for"):
         read(tmp_path, fewest=4)
+
+
+JUNK = st.sampled_from(
+    [
+        "",
+        None,
+        "x",
+        -5,
+        0,
+        1,
+        2,
+        2.5,
+        1e9,
+        float("nan"),
+        float("inf"),
+        True,
+        [],
+        {},
+        "F",
+        "2020-13-01",
+        "A",
+        "71Y",
+    ]
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    junk=st.lists(
+        st.tuples(
+            st.integers(0, 5), st.sampled_from(["day", "age", "sex", "visit", "patient_id", "when"]), JUNK
+        ),
+        max_size=12,
+    ),
+    order=st.sampled_from(["day", "visit", "file"]),
+    same_day=st.sampled_from(["skip", "merge", "keep"]),
+    dated=st.booleans(),
+)
+def test_no_table_makes_it_crash(
+    tmp_path_factory: pytest.TempPathFactory, junk: Any, order: str, same_day: str, dated: bool
+) -> None:
+    rows = [{**row, "visit": index + 1, "when": "2020-01-02"} for index, row in enumerate(visit_rows())]
+    for index, column, value in junk:
+        rows[index][column] = value
+    root = tmp_path_factory.getbasetemp() / "junk"
+    folders.manifest(root, rows)
+    config = CohortConfig(
+        format="manifest",
+        root=root,
+        max_skipped=1.0,
+        columns={"date": "when"} if dated else {},
+        visits=VisitConfig.model_validate({"order": order, "same_day": same_day}),
+    )
+    try:
+        cohort = load_cohort(SiteConfig(cohort=config))
+    except DataError:  # nothing usable is left
+        return
+    for patient in patients_of(cohort.studies):
+        numbers = [visit.number for visit in patient.visits]
+        assert numbers == sorted(set(numbers))
+        assert all(visit.gap is None or visit.gap >= 0 for visit in patient.visits)
+        assert patient.age is None or 0 <= patient.age <= 120
+        assert len({visit.study.sex for visit in patient.visits}) == 1
 
 
 # ---- settings ----------------------------------------------------------------------------------------------
