@@ -18,6 +18,7 @@ from medflare.evaluation.run_record import RunRecord
 from medflare.federation.run_state import load_state
 from medflare.learners.base import RoundPlan, Update
 from medflare.learners.extraction import ExtractionLearner
+from medflare.privacy.encryption_parameters import Parameters, make_contexts
 
 SITES = ("site-1", "site-2")
 SETTINGS = {
@@ -48,16 +49,18 @@ def extraction(notes: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(ExtractionLearner, "fit", one_at_a_time)
 
     def make(rule: dict[str, Any], controller: dict[str, Any], **settings: Any) -> Federation:
+        root = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         for name in (*SITES, "server"):
-            local = tmp_path / name / "local"
+            local = root / name / "local"
             local.mkdir(parents=True)
             config = {
                 "cohort": {"format": "notes_jsonl", "root": str(notes / name)},
                 "backbone": {"folder": str(tiny_backbone), "precision": "fp32"},
+                "policy": {"min_sites": 2},
             }
             (local / "site.yaml").write_text(json.dumps(config))
         return Federation(
-            root=tmp_path,
+            root=root,
             method="fed_medlora",
             toy=SETTINGS | settings,
             sites=SITES,
@@ -118,3 +121,24 @@ def test_an_adapter_is_whole_even_if_one_factor_never_travels(extraction, sharin
     folder = run.folder / "result/adapter"
     written, _ = product(folder, stem_of(folder))
     assert written.any() == (sharing == "freeze_a"), "a hospital without a B of its own starts from zero"
+
+
+@pytest.mark.parametrize(("protection", "declared"), [("masking", 1e-6), ("he", 1e-6)])
+def test_one_round_of_a_protected_run_is_the_plain_one_within_the_declared_error(
+    extraction, protection: str, declared: float
+) -> None:
+    """One round, because AdamW makes steps of the second from the sign of gradients that are almost zero."""
+    one = {"num_rounds": 1, "uplink": "float32", "downlink": "float32"}
+    plain = extraction({}, one)
+    assert plain.run().status == "completed"
+    run = extraction({}, {**one, "protection": protection})
+    make_contexts(run.root / "startup", Parameters())
+    record = run.run()
+    assert record.status == "completed", record.reason
+    holder = run.folder if protection == "masking" else run.site_folder(SITES[0])
+    ours, theirs = (
+        load_file(folder / "result" / "adapter" / "adapter_model.safetensors")
+        for folder in (holder, plain.folder)
+    )
+    assert max(float((ours[name] - theirs[name]).abs().max()) for name in theirs) < declared
+    assert max(float(value.abs().max()) for value in theirs.values()) > 1e-3
