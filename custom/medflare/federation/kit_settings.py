@@ -22,6 +22,8 @@ MAX_JOBS = 4
 STREAMERS = ("site_log_streamer", "job_log_streamer", "log_receiver")
 """Components that send a site's logs to the server, or receive them there."""
 _NEVER = {"shell_commands": "none", "byoc": "none", "server-predeployed-flwr": "none"}
+PROGRESS = "app_command"
+"""The right to ask a running job for its progress, FLARE's word for a job's own commands; ours only tell."""
 _EVERYTHING = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
 
 
@@ -42,6 +44,7 @@ def authorization(given: Mapping[str, Any]) -> dict[str, Any]:
     roles = {}
     for role, rights in given["permissions"].items():
         each = dict(rights) if isinstance(rights, Mapping) else dict.fromkeys(_EVERYTHING, rights)
+        each.setdefault(PROGRESS, each.get("view", "none"))
         roles[role] = each | _NEVER
     return {**given, "permissions": roles}
 
