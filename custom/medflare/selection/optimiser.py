@@ -27,7 +27,8 @@ from medflare.selection.objective import (
 from medflare.selection.problem import SLACK, Problem, Solution
 from medflare.selection.smooth import descend, least_divergent
 
-STARTS = 4
+STARTS = 6
+"""Of SLSQP, of each kind."""
 OnInfeasible = Literal["relax", "error"]
 
 
@@ -105,8 +106,13 @@ def _calmest(problem: Problem) -> Vector:
 def _searched(
     problem: Problem, found: list[tuple[str, Vector]], kept: list[tuple[str, Vector]]
 ) -> Iterator[Vector]:
-    """Ends of SLSQP from the best corners, drawn towards q = d until the cap holds; and from what is kept."""
-    starts = [_pulled(problem, q) for _, q in _best(problem, found, STARTS)]
+    """Ends of SLSQP from corners drawn towards q = d until the cap holds, and from what is kept.
+
+    Each corner gives a start, whether it keeps ε or not, up to `STARTS` of each kind: between cap and ε there
+    can be several valleys.
+    """
+    corners = [("extreme point", q) for q in extreme_points(problem)]
+    starts = [_pulled(problem, q) for group in (corners, found) for _, q in _best(problem, group, STARTS)]
     starts += [q for _, q in _best(problem, kept, STARTS)]
     for start in starts:
         yield start

@@ -184,6 +184,23 @@ def test_with_a_variance_cap_no_point_of_a_grid_is_better_either(seed: int, cap:
     assert problem.objective(found.q) <= brute(problem, 30) * (1 + 1e-6)
 
 
+@pytest.mark.parametrize(
+    ("n", "seed", "cap", "rho", "epsilon"),
+    [
+        (4, 170181580, 2.0, 0.0, 0.3376),
+        (3, 224910096, 1.2, 0.0, 0.26667),
+        (4, 365727382, 2.0, 0.0, 0.2773),
+        (4, 269158783, 5.0, 1.0, 0.3974),
+    ],
+)
+def test_several_valleys_between_cap_and_epsilon(
+    n: int, seed: int, cap: float, rho: float, epsilon: float
+) -> None:
+    """Found by comparing many random problems with grids; starts from feasible corners alone missed these."""
+    problem = random_problem(seed, n, most_variance=cap, variance_rounds=rho, epsilon=epsilon)
+    assert problem.objective(solve(problem).q) <= brute(problem, {3: 36, 4: 14}[n]) * (1 + 1e-6)
+
+
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 20), draws=st.integers(1, 8), floor=st.floats(0.01, 1))
 @settings(max_examples=60, deadline=None)
 def test_it_is_never_worse_than_the_data_shares(seed: int, n: int, draws: int, floor: float) -> None:
