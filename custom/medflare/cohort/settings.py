@@ -229,6 +229,11 @@ class SiteConfig(Settings):
         description="folder for what must survive a restart and never leaves",
     )
 
+    encoder_weights: Path | None = Field(
+        default=None,
+        description="file of the image encoder's weights, for jobs whose encoder.weights is 'site'",
+    )
+
     @field_validator("cohort", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
@@ -236,7 +241,7 @@ class SiteConfig(Settings):
             raise ValueError("an empty list; name at least one cohort")
         return [value] if isinstance(value, Mapping | CohortConfig) else value
 
-    @field_validator("state", mode="before")
+    @field_validator("state", "encoder_weights", mode="before")
     @classmethod
     def _expand(cls, value: Any) -> Any:
         return expand(value) if isinstance(value, str) else value
@@ -300,6 +305,5 @@ def _resolve(site: SiteConfig, base: Path) -> SiteConfig:
     if shared is not None:
         shared = shared.model_copy(update=absolute(shared, *folders))
     backbone = site.backbone.model_copy(update=absolute(site.backbone, "folder"))
-    return site.model_copy(
-        update={"cohort": cohorts, "validation": shared, "backbone": backbone, **absolute(site, "state")}
-    )
+    own = absolute(site, "state", "encoder_weights")
+    return site.model_copy(update={"cohort": cohorts, "validation": shared, "backbone": backbone, **own})

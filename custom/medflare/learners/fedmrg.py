@@ -70,7 +70,7 @@ def build(
     samples = open_samples(site, chosen.model.encoder.stored_size, cache)
     backbone = load_backbone(site.backbone.folder, site.backbone.precision, device)
     names = (GENERIC, ANCHOR, SPECIALISED) if chosen.dual else (GENERIC,)
-    model = ReportGenerator(backbone, chosen.model, names, seed).to(device)
+    model = ReportGenerator(backbone, chosen.model, names, seed, site.encoder_weights).to(device)
     return FedMRGLearner(site.name, samples, model, chosen, seed)
 
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from medflare.config import Settings
-from medflare.errors import ConfigError
+from medflare.errors import ConfigError, DataError
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 TORCHVISION_RESNETS = ("resnet18", "resnet50", "resnet101")
@@ -22,14 +22,15 @@ TORCHVISION_RESNETS = ("resnet18", "resnet50", "resnet101")
 class EncoderSettings(Settings):
     """Which network looks at the image.
 
-    weights: `embedded` (ours, only for `small`), `none`, or a local file of torchvision weights
-    (.pth or .safetensors). token_grid: pool the patch grid to this many rows and columns; None keeps it.
+    weights: `embedded` (ours, only for `small`), `none`, or `site`: the file of torchvision weights that the
+    site's own site.yaml names as `encoder_weights`; a job names no files at a hospital. token_grid: pool the
+    patch grid to this many rows and columns; None keeps it.
     crop_margin: images are stored this much larger than they are seen, so that a crop can move.
     batch_norm: `average` shares running statistics like weights, `local` keeps them (algorithms.md 1.5).
     """
 
     name: Literal["small", "resnet18", "resnet50", "resnet101", "vit_b_16"] = "small"
-    weights: str = "embedded"
+    weights: Literal["embedded", "none", "site"] = "embedded"
     image_size: int = 96
     token_grid: int | None = None
     crop_margin: float = Field(default=256 / 224, ge=1)
@@ -85,10 +86,10 @@ class VisualEncoder(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, settings: EncoderSettings) -> None:
+    def __init__(self, settings: EncoderSettings, weights_file: Path | None = None) -> None:
         super().__init__()
         self.settings = settings
-        self.trunk, self.width = _trunk(settings)
+        self.trunk, self.width = _trunk(settings, weights_file)
         channels = 1 if settings.name == "small" else 3
         mean = torch.tensor(IMAGENET_MEAN if channels == 3 else (0.5,)).view(1, channels, 1, 1)
         std = torch.tensor(IMAGENET_STD if channels == 3 else (0.25,)).view(1, channels, 1, 1)
@@ -142,7 +143,7 @@ class _ViTGrid(nn.Module):
         return encoded.transpose(1, 2).unflatten(2, (self.side, self.side))
 
 
-def _trunk(settings: EncoderSettings) -> tuple[nn.Module, int]:
+def _trunk(settings: EncoderSettings, file: Path | None) -> tuple[nn.Module, int]:
     """The network without its classifier, with weights loaded, and its feature width."""
     if settings.name == "small":
         small = SmallResNet()
@@ -151,45 +152,47 @@ def _trunk(settings: EncoderSettings) -> tuple[nn.Module, int]:
 
             small.load_state_dict(encoder_state())
         elif settings.weights != "none":
-            small.load_state_dict(_read_weights(settings.weights, small))
+            small.load_state_dict(_read_weights(file, small))
         return small, small.width
     if settings.weights == "embedded":
         raise ConfigError(
             f"encoder.weights is 'embedded', but only the encoder 'small' ships with weights. For "
-            f"'{settings.name}' give a local file of ImageNet weights, or 'none' to start from random values."
+            f"'{settings.name}' set 'site', with a file of ImageNet weights as encoder_weights in site.yaml; "
+            "or 'none' to start from random values."
         )
     if settings.name == "vit_b_16":
         vit = _ViTGrid(settings.image_size)
         if settings.weights != "none":
-            vit.vit.load_state_dict(_read_weights(settings.weights, vit.vit))
+            vit.vit.load_state_dict(_read_weights(file, vit.vit))
         return vit, 768
     import torchvision.models
 
     resnet = getattr(torchvision.models, settings.name)(weights=None)
     width = resnet.fc.in_features
     if settings.weights != "none":
-        resnet.load_state_dict(_read_weights(settings.weights, resnet), strict=False)
+        resnet.load_state_dict(_read_weights(file, resnet), strict=False)
     return nn.Sequential(*list(resnet.children())[:-2]), width
 
 
-def _read_weights(file: str, network: nn.Module) -> dict[str, Tensor]:
-    """A local weight file, checked to fit `network` but for its classifier."""
-    path = Path(file)
-    if not path.is_file():
-        raise ConfigError(
-            f"encoder.weights: there is no file '{file}'. Give a local .pth or .safetensors file."
+def _read_weights(file: Path | None, network: nn.Module) -> dict[str, Tensor]:
+    """A site's weight file, checked to fit `network` but for its classifier.
+
+    Raises DataError, whose text stays at the site.
+    """
+    if file is None or not file.is_file():
+        raise DataError(
+            f"site.yaml: the job takes the encoder's weights from 'encoder_weights', which is {file}. Name a "
+            "local .pth or .safetensors file of torchvision weights there."
         )
-    if path.suffix == ".safetensors":
+    if file.suffix == ".safetensors":
         from safetensors.torch import load_file
 
-        state = load_file(path)
+        state = load_file(file)
     else:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(file, map_location="cpu", weights_only=True)
     state = {name: value for name, value in state.items() if not name.startswith(("fc.", "heads."))}
     wanted = {name for name in network.state_dict() if not name.startswith(("fc.", "heads."))}
     missing = sorted(wanted - set(state) - {n for n in wanted if n.endswith("num_batches_tracked")})
     if missing:
-        raise ConfigError(
-            f"encoder.weights: '{file}' lacks {len(missing)} tensors, for instance '{missing[0]}'."
-        )
+        raise DataError(f"{file}: lacks {len(missing)} tensors of the encoder, for instance '{missing[0]}'.")
     return state

@@ -11,6 +11,7 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -86,13 +87,18 @@ class ReportGenerator(nn.Module):
     marks: Tensor | None
 
     def __init__(
-        self, backbone: Backbone, settings: ModelSettings, adapters: tuple[str, ...], seed: int
+        self,
+        backbone: Backbone,
+        settings: ModelSettings,
+        adapters: tuple[str, ...],
+        seed: int,
+        encoder_file: Path | None = None,
     ) -> None:
         super().__init__()
         self.settings, self.backbone = settings, backbone
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            self.encoder = VisualEncoder(settings.encoder)
+            self.encoder = VisualEncoder(settings.encoder, encoder_file)
             self.projection = nn.Sequential(nn.Linear(self.encoder.width, backbone.hidden))
             if settings.projection_norm:
                 self.projection.append(nn.LayerNorm(backbone.hidden))
