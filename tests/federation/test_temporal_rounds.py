@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import fed_harness
@@ -15,12 +18,17 @@ from torch import Tensor
 
 from medflare.aggregation import make_rule
 from medflare.aggregation.temporal import TemporalResidual
+from medflare.errors import ConfigError
 from medflare.evaluation.run_record import RunRecord
+from medflare.federation import ledger, recipes
+from medflare.federation.controllers.profiles import Gathered
 from medflare.federation.controllers.temporal import TemporalRoundsController
 from medflare.federation.run_state import load_state
 from medflare.learners.base import RoundPlan, Update
+from medflare.learners.fedtar.expectation import FederatedMixture
+from medflare.learners.fedtar.mixture import Mixture, MixtureSettings
 from medflare.learners.loop import federate
-from medflare.learners.temporal_loop import federate_visits, in_turn
+from medflare.learners.temporal_loop import agree_on_mixture, federate_visits, in_turn
 
 SITES = tuple(sorted(COUNTS))
 Make = Callable[..., Federation]
@@ -196,7 +204,7 @@ def test_a_masked_run_equals_the_plain_one(visits: Make, counts: Any) -> None:
     assert weights == [sum(column) for column in zip(*counts.values(), strict=True)]
 
 
-def test_under_masks_nobody_learns_who_has_a_visit(visits: Make) -> None:
+def test_under_masks_no_sites_examples_of_a_visit_are_seen(visits: Make) -> None:
     record = completed(visits(controller={"protection": "masking"}))
     for visit in record.rounds[0].exchanges:
         assert visit.accepted == {site: sum(counts) for site, counts in COUNTS.items()}
@@ -209,6 +217,124 @@ def test_under_masks_a_visit_that_nobody_has_leaves_the_state_as_it_is(visits: M
     assert [entry.exchanges[1].checks["update_norm"] for entry in record.rounds] == [0.0, 0.0, 0.0]
     alone = federate_visits(learners(counts), TemporalResidual(2), 3, plan)[NAME]
     assert torch.allclose(final(run), alone, rtol=0, atol=1e-5)
+
+
+# ---- the mixture of profiles -------------------------------------------------------------------------------
+
+FOUR = MixtureSettings(components=4, iterations=6, least_patients=2, tolerance=1e-9)
+
+
+def with_mixture(visits: Make, monkeypatch: pytest.MonkeyPatch, **controller: Any) -> Any:
+    """(run, record, site -> the mixture it has at the end)."""
+    taken: dict[str, Mixture] = {}
+    monkeypatch.setattr(
+        VisitLearner, "take_mixture", lambda self, mixture: taken.update({self.site: mixture})
+    )
+    run = visits(rounds=1, controller={"mixture": FOUR.model_dump(), "canary": True, **controller})
+    return run, completed(run), taken
+
+
+def alone_with_mixture() -> FederatedMixture:
+    return agree_on_mixture(learners(), FOUR, 2, 7)
+
+
+def test_sites_agree_on_the_mixture_of_one_process_before_round_one(visits: Make, monkeypatch: Any) -> None:
+    run, record, taken = with_mixture(visits, monkeypatch)
+    alone = alone_with_mixture()
+    assert sorted(taken) == list(SITES)
+    for mixture in taken.values():
+        assert torch.equal(mixture.means, alone.mixture.means)
+        assert torch.equal(mixture.variances, alone.mixture.variances)
+    assert record.preparation == {"mixture": alone.report()}
+    assert alone.report()["iterations"] > 2
+    assert torch.equal(final(run), federate_visits(learners(), TemporalResidual(3), 1, plan)[NAME])
+
+
+def test_under_masks_the_mixture_is_the_same_and_the_server_reads_no_sites_sums(
+    visits: Make, monkeypatch: Any
+) -> None:
+    seen: list[bool] = []
+    totals = Gathered.totals
+    monkeypatch.setattr(Gathered, "totals", lambda self: seen.append(True) or totals(self))
+    _, record, taken = with_mixture(visits, monkeypatch, protection="masking")
+    alone = alone_with_mixture()
+    assert not seen
+    for mixture in taken.values():
+        assert torch.allclose(mixture.means, alone.mixture.means, atol=1e-5)
+        assert torch.allclose(mixture.weights, alone.mixture.weights, atol=1e-5)
+    assert record.preparation["mixture"]["components"] == alone.mixture.alive
+
+
+def test_only_sums_leave_a_site_before_round_one(visits: Make, monkeypatch: Any) -> None:
+    run, _, _ = with_mixture(visits, monkeypatch)
+    lines = [
+        json.loads(line) for line in (run.site_folder("site-1") / ledger.FILE).read_text("utf-8").splitlines()
+    ]
+    early = [line for line in lines if line["task"] == "fit" and line["round"] < 0]
+    assert [line["round"] for line in early] == list(range(-8, -8 + len(early)))
+    numbers = [3 * 2 + 1, *[4 * (1 + 2 * 2) + 1] * (len(early) - 1)]
+    assert [line["bytes"] for line in early] == [8 * count for count in numbers]
+    assert not any("missing" in line for line in early)
+
+
+def test_profile_sums_stay_when_they_come_with_an_update(visits: Make, monkeypatch: Any) -> None:
+    original = VisitLearner.fit
+
+    def fit(self: VisitLearner, plan: RoundPlan) -> Update:
+        update = original(self, plan)
+        update.sums |= self.profile_sums()
+        return update
+
+    monkeypatch.setattr(VisitLearner, "fit", fit)
+    record = visits(controller={"mixture": FOUR.model_dump()}).run()
+    assert record.status == "failed"
+    assert "not declared, so it stays here: tensor 'sum:profiles.first'" in record.reason
+
+
+def test_too_few_patients_stop_the_run(visits: Make) -> None:
+    many = MixtureSettings(components=4, least_patients=1000).model_dump()
+    record = visits(controller={"mixture": many}).run()
+    assert record.status == "failed"
+    assert "a component of the mixture needs 1000" in record.reason
+
+
+def test_a_method_without_profiles_is_told_to_leave_the_setting_out(federation: Make) -> None:
+    asked = {"mixture": FOUR.model_dump()}
+    record = federation(controller=asked, flow_class=TemporalRoundsController).run()
+    assert record.status == "failed"
+    assert "makes no profiles" in record.reason
+
+
+# ---- the job folder ----------------------------------------------------------------------------------------
+
+
+def temporal_job(**controller: Any) -> recipes.Job:
+    return recipes.Job(
+        title="trial",
+        method="fed_medlora",
+        workflow="temporal",
+        controller={"visits": 3, **controller},
+        aggregation={"rule": "fedavg"},
+    )
+
+
+def test_a_job_folder_names_the_controller_and_is_read_back(tmp_path: Path) -> None:
+    job = temporal_job(num_rounds=2, mixture={"components": 4})
+    recipes.check(job)
+    assert recipes.read_job(job.write(tmp_path / "trial")) == job
+    (flow,) = job.files()[recipes.SERVER]["workflows"]
+    assert flow["path"].endswith("controllers.temporal.TemporalRoundsController")
+    assert recipes.override(job, {"visits": 5}).controller["visits"] == 5
+
+
+def test_a_job_that_counts_visits_twice_or_names_no_workflow_is_refused() -> None:
+    other = {"rule": "temporal", "rule_settings": {"visits": 4}}
+    with pytest.raises(ConfigError, match=r"rule_settings.visits is 4"):
+        recipes.check(replace(temporal_job(), aggregation=other))
+    with pytest.raises(ConfigError, match="workflow 'swarm' is none of rounds, temporal"):
+        recipes.check(replace(temporal_job(), workflow="swarm"))
+    with pytest.raises(ConfigError, match="stay encrypted"):
+        recipes.check(temporal_job(mixture={}, protection="he"))
 
 
 # ---- the record --------------------------------------------------------------------------------------------

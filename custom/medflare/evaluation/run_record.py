@@ -117,6 +117,9 @@ class RunRecord(Part):
     )
     protections: list[str] = Field(default_factory=list)
     epsilon: float | None = None
+    preparation: dict[str, Any] = Field(
+        default_factory=dict, description="what the sites agreed on before round 1, and how"
+    )
     rounds: list[RoundRecord] = Field(default_factory=list)
     best_round: int | None = Field(None, description="0-based")
     best_metric: str = ""

@@ -18,7 +18,7 @@ from medflare.learners.base import SharedSpec
 SECURE_SUM = "secure_sum"
 """The fact under which the steps of a secure sum speak: keys, encrypted shares, digests, signatures."""
 FACTS: dict[str, frozenset[str]] = {
-    "prepare": frozenset({"describe", "shared", "sums", "method", "settings", "seconds"}),
+    "prepare": frozenset({"describe", "shared", "sums", "profiles", "method", "settings", "seconds"}),
     "initialise": frozenset({"seconds"}),
     "fit": frozenset({"examples", "factor", "metrics", "seconds", SECURE_SUM}),
     "evaluate": frozenset({"metrics", "seconds"}),

@@ -8,7 +8,7 @@ allow-list of declared names and shapes -> the hospital's policy -> compression 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -73,16 +73,21 @@ class Egress:
     job_name: str = ""
     shared: SharedSpec | None = None
     sums: SharedSpec | None = None
+    alone: tuple[SharedSpec, ...] = ()
     book: Ledger = field(init=False)
 
     def __post_init__(self) -> None:
         self.book = Ledger(self.ledger, self.site, self.job, self.job_name)
 
-    def declare(self, shared: SharedSpec, sums: SharedSpec) -> None:
-        """Fixes what may leave; EgressError if it differs from an earlier declaration."""
-        if self.shared is not None and (self.shared, self.sums) != (shared, sums):
+    def declare(self, shared: SharedSpec, sums: SharedSpec, alone: Sequence[SharedSpec] = ()) -> None:
+        """Fixes what may leave; EgressError if it differs from an earlier declaration.
+
+        alone: sums that leave in messages of their own, never beside an update.
+        """
+        declared = (shared, sums, tuple(alone))
+        if self.shared is not None and (self.shared, self.sums, self.alone) != declared:
             raise EgressError("the learner declares other tensors than before; a declaration cannot change.")
-        self.shared, self.sums = shared, sums
+        self.shared, self.sums, self.alone = declared
 
     def admit(self, task: str, round_number: int, **asked: Any) -> None:
         """Whether the job may ask this of the site at all; `asked` as in `Policy.admit`.
@@ -152,7 +157,7 @@ class Egress:
 
     def _check(self, task: str, result: Result) -> SharedSpec:
         """What this task may hold; EgressError names all that was not declared."""
-        allowed = self._allowed(task)
+        allowed = self._allowed(task, result.tensors)
         problems = fact_problems(task, result.facts, self.site) + tensor_problems(result.tensors, allowed)
         problems += self._moved_by_nobody(result)
         if problems:
@@ -166,12 +171,16 @@ class Egress:
         moved = [name for name in sorted(self.shared or {}) if torch.any(result.tensors.get(name, NOTHING))]
         return [f"change of {shown(name)} by an update of no examples" for name in moved]
 
-    def _allowed(self, task: str) -> SharedSpec:
+    def _allowed(self, task: str, tensors: State) -> SharedSpec:
         if task not in ("initialise", "fit"):
             return {}
         if self.shared is None or self.sums is None:
             raise EgressError(f"{task}: nothing was declared yet; a run starts with 'prepare'.")
-        sums = {wire.SUM + name: spec for name, spec in self.sums.items()} if task == "fit" else {}
+        if task == "fit":
+            for spec in (_as_sums(part) for part in self.alone):
+                if set(spec) == set(tensors):
+                    return spec
+        sums = _as_sums(self.sums) if task == "fit" else {}
         return {**self.shared, **sums}
 
     def _facts(self, facts: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
@@ -201,7 +210,8 @@ class Egress:
         """Which declaration and which rules were in force."""
         stated = self.book.state("policy", self.policy.digest(), self.policy.rules.model_dump(mode="json"))
         if self.shared is not None and self.sums is not None:
-            declaration = declaration_of(self.shared, self.sums)
+            sums = {name: spec for part in (self.sums, *self.alone) for name, spec in part.items()}
+            declaration = declaration_of(self.shared, sums)
             stated |= self.book.state("declaration", declaration_digest(declaration), declaration)
         return stated
 
@@ -211,6 +221,11 @@ class Egress:
             self.book.blocked(task, round_number, rules, str(error), error.file)
         else:
             self.book.blocked(task, round_number, ["declaration"], str(error), None)
+
+
+def _as_sums(spec: SharedSpec) -> SharedSpec:
+    """A declaration of sums under the names they travel by."""
+    return {wire.SUM + name: found for name, found in spec.items()}
 
 
 def _sealed(seal: Seal, tensors: State) -> State:

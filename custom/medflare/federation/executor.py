@@ -111,8 +111,10 @@ class LearnerExecutor(Executor):
         result: Result = self.worker.do(work, limit, lambda: bool(abort.triggered))
         if request.task == messages.PREPARE:
             shared, sums = (wire.spec_from_json(result.facts[key]) for key in ("shared", "sums"))
-            egress.declare(shared, sums)
+            profiles = [wire.spec_from_json(spec) for spec in result.facts.get("profiles", {}).values()]
+            egress.declare(shared, sums, profiles)
             protection.declare(shared, sums, result.facts["describe"])
+            protection.declare_sums(profiles)
             result.facts["describe"]["protection"] = protection.facts()
             result.facts.update(method=self.args.method, settings=self.args.settings)
         compress, seal = self._compress(request, result, fl_ctx), None

@@ -24,7 +24,7 @@ from medflare.federation.aggregator import ValidatingAggregator
 from medflare.federation.allow_list import allowed_classes, class_path
 from medflare.federation.controllers.rounds import RoundsController
 from medflare.federation.controllers.settings import RoundsSettings, TemporalSettings
-from medflare.federation.controllers.temporal import TemporalRoundsController, check_visits
+from medflare.federation.controllers.temporal import TemporalRoundsController, check_mixture, check_visits
 from medflare.federation.executor import ExecutorSettings, LearnerExecutor
 from medflare.federation.messages import TASKS
 from medflare.federation.nested import MARK, RESERVED, marked, unmarked
@@ -251,6 +251,7 @@ def _combination(job: Job) -> list[str]:
     found: list[str] = []
     if isinstance(rounds, TemporalSettings):
         _collect(found, lambda: check_visits(make_rule(name, settings), rounds.visits))
+        _collect(found, lambda: check_mixture(rounds.mixture, rounds.protection))
     return found + combinations.problems(
         name,
         job.method,

@@ -14,8 +14,9 @@ import torch
 from medflare.errors import MedflareError
 from medflare.federation import wire
 from medflare.federation.failures import SiteSettingsError
+from medflare.federation.profile_sums import ASKED, profile_specs, profile_sums, take_mixture
 from medflare.learners import build
-from medflare.learners.base import Learner, State
+from medflare.learners.base import Learner, RoundPlan, State
 from medflare.learners.terms import asked_sums
 
 Builder = Callable[[str, dict[str, Any], Any, int, Path | None], Learner]
@@ -144,7 +145,7 @@ class Session:
 
     def prepare(self, work: Work) -> Result:
         """Facts before round 1. With `options.sites`, the sums this method will send among so many sites, and
-        those that the rule asks for by `options.hints`."""
+        those that the rule asks for by `options.hints`; with `options.mixture`, the sums of profiles."""
         sums = self.learner.sums_spec(int(work.options["sites"]))
         sums = sums | asked_sums(self.learner, work.options.get("hints", {}))
         facts = {
@@ -152,6 +153,9 @@ class Session:
             "shared": wire.spec_to_json(self.learner.shared_spec()),
             "sums": wire.spec_to_json(sums),
         }
+        if "mixture" in work.options:
+            specs = profile_specs(self.learner, int(work.options["mixture"]["components"]))
+            facts["profiles"] = {stage: wire.spec_to_json(spec) for stage, spec in specs.items()}
         return Result(facts, {})
 
     def initialise(self, work: Work) -> Result:
@@ -159,7 +163,13 @@ class Session:
         return Result({}, self.learner.initial_shared())
 
     def fit(self, work: Work) -> Result:
-        """One round of training. With `options.canary`, the local state is put back afterwards."""
+        """One round of training, or the sums of profiles that its hints ask for in place of it.
+
+        With `options.canary`, the local state is put back afterwards.
+        """
+        if ASKED in work.plan.get("hints", {}):
+            sums, patients = profile_sums(self.learner, work.plan["hints"])
+            return Result({"examples": patients, "metrics": {}}, wire.with_prefix(sums, wire.SUM))
         canary = bool(work.options.get("canary"))
         state, totals = wire.without_prefix(work.tensors, wire.TOTAL)
         if canary:
@@ -167,7 +177,7 @@ class Session:
             before = {name: value.detach().clone() for name, value in tensors.items()}
         self.learner.load_shared(state)
         try:
-            update = self.learner.fit(wire.plan_from_json(work.plan, totals))
+            update = self.learner.fit(self._plan(work, totals))
         except Exception:
             self._learner = None  # half a round must not stay in what never leaves
             raise
@@ -180,10 +190,16 @@ class Session:
             facts["factor"] = update.factor
         return Result(facts, {**update.delta, **wire.with_prefix(update.sums, wire.SUM)})
 
+    def _plan(self, work: Work, totals: State) -> RoundPlan:
+        """The plan; a mixture of profiles that came along is the learner's from here on."""
+        plan = wire.plan_from_json(work.plan, totals)
+        take_mixture(self.learner, plan.hints)
+        return plan
+
     def evaluate(self, work: Work) -> Result:
         """Numbers on one split with the state that came along."""
         self.learner.load_shared(work.tensors)
-        plan = wire.plan_from_json(work.plan, {})
+        plan = self._plan(work, {})
         return Result({"metrics": self.learner.evaluate(str(work.options["split"]), plan)}, {})
 
     def finish(self, work: Work) -> Result:
@@ -191,7 +207,7 @@ class Session:
         self.learner.load_shared(work.tensors)
         folder = Path(str(work.options["folder"]))
         folder.mkdir(parents=True, exist_ok=True)
-        found = self.learner.finish(wire.plan_from_json(work.plan, {}), folder)
+        found = self.learner.finish(self._plan(work, {}), folder)
         return Result({"evaluations": [item.model_dump(mode="json") for item in found]}, {})
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from medflare.learners.base import Learner, RoundPlan, State
 from medflare.learners.fedtar.expectation import FederatedMixture, added
@@ -17,6 +17,7 @@ from medflare.learners.fedtar.mixture import Mixture, MixtureSettings
 from medflare.learners.loop import MakePlan, OnRound, Rule, federate
 
 
+@runtime_checkable
 class Profiled(Protocol):
     """A site's side of the federated mixture; a controller asks for the same three things."""
 

@@ -36,19 +36,30 @@ class RoundsController(RunController):
 
     def run_rounds(self) -> None:
         self.scorer: Scorer | CrossScorer | None = None
+        self.agreed: dict[str, Any] = {}
         self._prepare()
         self.state, self.totals, self.summed = self._initialise(), dict[str, Any](), list[str]()
+        self.agree()
         if self.args.canary:
             self._canary()
         for number in range(self.args.num_rounds):
             self._round(number)
         self._finish()
 
+    def agree(self) -> None:
+        """What a subclass has the sites agree on before they train; into `agreed`, for every plan."""
+
+    def prepare_options(self) -> dict[str, Any]:
+        """What a subclass tells sites to declare."""
+        return {}
+
     def _prepare(self) -> None:
         """What the sites are and have; backbones and shared tensors must agree before round 1."""
         hints = self.aggregator.rule.plan_hints()
-        outcome = self.ask(PREPARE, any_reply, options={"job": self.args.job, "hints": hints})
+        options = {"job": self.args.job, "hints": hints, **self.prepare_options()}
+        outcome = self.ask(PREPARE, any_reply, options=options)
         self.require(outcome, "prepare")
+        self.declared = outcome.facts
         for site, reason in outcome.absent.items():
             self.roster.exclude(site, f"prepare failed: {reason}")
         shared, sums, self.examples = agree(outcome.facts, self.roster.sites)
@@ -178,7 +189,7 @@ class RoundsController(RunController):
 
     def hints(self, exchange: int) -> dict[str, Any]:
         """What sites are told of an exchange beside the roster."""
-        return self.aggregator.rule.plan_hints()
+        return {**self.agreed, **self.aggregator.rule.plan_hints()}
 
     def named(self, exchange: int) -> str:
         """An exchange as messages name it."""
@@ -199,7 +210,8 @@ class RoundsController(RunController):
         self.require(lost, f"{self.named(plan.round)}, before training")
         self.aggregator.begin(plan.round, self.state, opened.sites)
         options = {**options, **opened.options, **brought}
-        outcome = self.ask(FIT, self._accept, opened.sites, plan, tensors, options=options)
+        settle = self.aggregator.settle
+        outcome = self.ask(FIT, self._accept, opened.sites, plan, tensors, options=options, settled=settle)
         if self.scorer is not None:
             self.scorer.plan = plan
         outcome.refuse(self.aggregator.judge())
@@ -274,7 +286,13 @@ class RoundsController(RunController):
 
     def _evaluate(self, entry: RoundRecord) -> None:
         """Validation at the sites that took part; a site that fails is named, the round cannot be best."""
-        plan = RoundPlan(round=self.at, rounds=self.exchanges, seed=self.args.seed, limit=self.args.limit)
+        plan = RoundPlan(
+            round=self.at,
+            rounds=self.exchanges,
+            seed=self.args.seed,
+            limit=self.args.limit,
+            hints=self.agreed,
+        )
         drawn = self.aggregator.rule.draws
         sites = self.roster.asked(self.at) if drawn else sorted(entry.accepted)
         tensors, brought = self.protection.down(self.state, {})
@@ -297,7 +315,8 @@ class RoundsController(RunController):
     def _finish(self) -> None:
         """The sites' final test quality, with the final state."""
         last = self.exchanges
-        plan = RoundPlan(round=last, rounds=last, seed=self.args.seed, limit=self.args.final_limit)
+        args, hints = self.args, self.agreed
+        plan = RoundPlan(round=last, rounds=last, seed=args.seed, limit=args.final_limit, hints=hints)
         tensors, brought = self.protection.down(self.state, {})
         if not self.protection.readable:
             brought["card"] = asdict(self.keeper.card(self.book.record.rounds[-1], len(self.roster.sites)))

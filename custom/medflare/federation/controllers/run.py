@@ -25,7 +25,7 @@ from medflare.federation.controllers.exchange import Exchange, Limits, OnReply, 
 from medflare.federation.controllers.keeping import Keeper
 from medflare.federation.controllers.settings import RoundsSettings
 from medflare.federation.engine import Client, Controller, FLContext, Shareable, Signal
-from medflare.federation.messages import FINISH, FIT, Reply, Request, work_digest
+from medflare.federation.messages import FINISH, Reply, Request, work_digest
 from medflare.federation.protections import SEAL
 from medflare.federation.protections.base import Talk
 from medflare.federation.protections.sides import server_side
@@ -168,6 +168,7 @@ class RunController(Controller):
         tensors: State | None = None,
         options: dict[str, Any] | None = None,
         quorum: int | None = None,
+        settled: OnSettled | None = None,
     ) -> Outcome:
         """One exchange with the sites; StoppedError if the job was aborted meanwhile."""
         args = self.args
@@ -191,8 +192,7 @@ class RunController(Controller):
             margin=args.margin,
             grace=args.grace,
         )
-        settled: OnSettled = self.aggregator.settle if task == FIT else _nothing
-        exchange = Exchange(request, on_reply, settled)
+        exchange = Exchange(request, on_reply, settled or _nothing)
         sites = self.roster.sites if sites is None else sites
         outcome = exchange.run(self, sites, limits, self.fl_ctx, self.abort)
         if outcome.aborted:

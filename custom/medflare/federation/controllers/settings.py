@@ -11,6 +11,7 @@ from medflare.config import Settings
 from medflare.federation.compression import Downlink, Uplink
 from medflare.federation.protections import Protection
 from medflare.federation.protections.settings import ProtectionSettings
+from medflare.learners.fedtar.mixture import MixtureSettings
 
 
 class RoundsSettings(Settings):
@@ -66,3 +67,5 @@ class TemporalSettings(RoundsSettings):
 
     visits: int = Field(1, ge=1)
     """T, exchanges of updates in a round; the same as the rule's `visits`, where it has any."""
+    mixture: MixtureSettings | None = None
+    """Of patients' profiles, as the method's settings have it; `federated` is fitted before round 1."""

@@ -15,8 +15,14 @@ from medflare.aggregation.base import AggregationRule
 from medflare.errors import ConfigError
 from medflare.evaluation.run_record import RoundRecord
 from medflare.federation.controllers.bookkeeping import add_traffic, weighted_means
+from medflare.federation.controllers.profiles import Gathered, agree_on_mixture, agreed_specs
 from medflare.federation.controllers.rounds import RoundsController
 from medflare.federation.controllers.settings import TemporalSettings
+from medflare.federation.messages import FIT
+from medflare.federation.profile_sums import mixture_hint
+from medflare.federation.protections.base import Round
+from medflare.learners.base import RoundPlan, SharedSpec, State
+from medflare.learners.fedtar.mixture import MixtureSettings
 
 VISIT = "train_visit"
 
@@ -37,7 +43,48 @@ class TemporalRoundsController(RoundsController):
 
     def run_rounds(self) -> None:
         check_visits(self.aggregator.rule, self.args.visits)
+        check_mixture(self.args.mixture, self.args.protection)
         super().run_rounds()
+
+    def prepare_options(self) -> dict[str, Any]:
+        return {"mixture": {"components": self.fitted.components}} if self.fitted else {}
+
+    @property
+    def fitted(self) -> MixtureSettings | None:
+        """The mixture that is to be fitted over the sites, if one is."""
+        mixture = self.args.mixture
+        return mixture if mixture is not None and mixture.source == "federated" else None
+
+    def agree(self) -> None:
+        if self.fitted is None:
+            return
+        specs = agreed_specs(self.declared, self.roster.sites)
+        server = agree_on_mixture(self.fitted, specs, self.args.seed, self._gather)
+        assert server.mixture is not None
+        self.agreed, told = mixture_hint(server.mixture), server.report()
+        self.book.record.preparation = {"mixture": told}
+        self.book.write()
+        self.progress.event("mixture", components=told["components"], iterations=told["iterations"])
+
+    def _gather(self, number: int, spec: SharedSpec, hints: Mapping[str, Any]) -> State:
+        """One exchange of sums alone."""
+        what = f"the mixture of profiles, {hints['profiles']}"
+        plan = RoundPlan(round=number, rounds=self.exchanges, seed=self.args.seed, hints=hints)
+        work, sites = self.work(plan, {}), self.roster.asked(0)
+        coming = Round(number=number, sites=sites, quorum=self.quorum(), work=work, sums=spec)
+        opened = self.protection.open(coming, self.talk(plan))
+        gathered = Gathered(spec, self.protection)
+        outcome = self.ask(FIT, gathered.accept, opened.sites, plan, options=opened.options)
+        outcome.absent |= opened.absent
+        self.require(outcome, what)
+        early = RoundRecord(round=0, seconds=0.0, traffic=self.initial_traffic)
+        add_traffic(early, outcome.traffic)
+        self.initial_traffic = early.traffic
+        if not self.protection.sealed:
+            return gathered.totals()
+        whole = self.protection.close(self.talk(plan))
+        assert whole is not None, "a masked sum can be read"
+        return whole.sums
 
     def hints(self, exchange: int) -> dict[str, Any]:
         return {"temporal": turn(exchange, self.per_round), **super().hints(exchange)}
@@ -69,6 +116,15 @@ def check_visits(rule: AggregationRule, visits: int) -> None:
         raise ConfigError(
             f"rule_settings.visits is {own}, and the controller's `visits` is {visits}. Set both to the "
             "number of visits a round goes through."
+        )
+
+
+def check_mixture(mixture: MixtureSettings | None, protection: str) -> None:
+    """ConfigError where a mixture is to be fitted from sums that nobody at the server can read."""
+    if mixture is not None and mixture.source == "federated" and protection == "he":
+        raise ConfigError(
+            "the server computes the mixture of profiles from sums that stay encrypted under homomorphic "
+            "encryption. Use masking, or mixture.source 'global_fixed' or 'per_client'."
         )
 
 

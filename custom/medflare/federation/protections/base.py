@@ -46,6 +46,7 @@ class Round:
         sites: who is asked; quorum: how many of them are enough.
         work: digest of the plan and the tensors that all of them will be sent.
         canary: whether it will be thrown away.
+        sums: of an exchange of sums alone, which are they.
     """
 
     number: int
@@ -53,6 +54,7 @@ class Round:
     quorum: int
     work: str
     canary: bool = False
+    sums: SharedSpec | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,6 +152,9 @@ class SiteProtection:
 
     def declare(self, shared: SharedSpec, sums: SharedSpec, describe: Mapping[str, Any]) -> None:
         """Takes what this site's worker said in `prepare`."""
+
+    def declare_sums(self, specs: Sequence[SharedSpec]) -> None:
+        """Takes the sums of exchanges that hold nothing else, as the worker said in `prepare`."""
 
     def facts(self) -> dict[str, Any]:
         """What the server must know of this site before round 1; nothing secret."""

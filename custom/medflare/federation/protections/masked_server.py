@@ -11,8 +11,17 @@ from medflare.errors import RunError, UpdateError
 from medflare.federation import wire
 from medflare.federation.controllers.exchange import OnReply
 from medflare.federation.messages import CONFIRM, KEYS, REVEAL, SHARES, Reply
-from medflare.federation.protections.base import SECURE, Declared, Opened, Round, ServerProtection, Talk
+from medflare.federation.protections.base import (
+    SECURE,
+    Declared,
+    Opened,
+    Round,
+    ServerProtection,
+    Talk,
+    layout_of,
+)
 from medflare.federation.protections.settings import ProtectionSettings
+from medflare.federation.protections.weights import Weighing
 from medflare.learners.base import SharedSpec, State, Update
 from medflare.privacy.coordinator import Coordinator
 from medflare.privacy.errors import MaskingError
@@ -22,6 +31,8 @@ from medflare.privacy.terms import Terms
 
 NARROW, WIDE = "masked:narrow", "masked:wide"
 """An update's two vectors on the wire: int32 [P] and int64 [S + 1]."""
+UNWEIGHED = Weighing(by="uniform", most=1.0)
+"""Sums alone are added as they are."""
 ADD = {KEYS: "add_advert", SHARES: "add_shares", CONFIRM: "add_confirmation", REVEAL: "add_reveal"}
 """Step -> what takes a site's answer to it."""
 
@@ -43,7 +54,8 @@ class MaskedServer(ServerProtection):
 
     def open(self, coming: Round, talk: Talk) -> Opened:
         started, quorum = time.monotonic(), coming.quorum
-        self.coordinator = Coordinator(self._terms(coming), self.layout, self.identity)
+        self.current = self.layout if coming.sums is None else layout_of({}, coming.sums)
+        self.coordinator = Coordinator(self._terms(coming), self.current, self.identity)
         self._lost, self._silent = dict[str, str](), list[str]()
         terms = self.coordinator.terms.to_json()
         gave = self._step(KEYS, coming.sites, {"terms": terms}, quorum, talk)
@@ -71,17 +83,18 @@ class MaskedServer(ServerProtection):
 
     def _terms(self, coming: Round) -> Terms:
         """What this round's sites agree on; ConfigError for a threshold that is no majority of them."""
+        weighing = self.weighing if coming.sums is None else UNWEIGHED
         return Terms.of(
-            self.layout,
+            self.current,
             sites=coming.sites,
             threshold=self.settings.threshold,
             run_id=self.run_id,
             round=coming.number,
             canary=coming.canary,
             work=coming.work,
-            weighing=self.weighing.by,
-            most_weight=self.weighing.most,
-            idle=self.weighing.idle,
+            weighing=weighing.by,
+            most_weight=weighing.most,
+            idle=weighing.idle,
             bits=self.settings.bits,
             bound=self.settings.bound,
         )
@@ -114,7 +127,7 @@ class MaskedServer(ServerProtection):
         found = self.coordinator.result()
         self._report |= {**found.report(), "lost": self._lost}
         self._report["open_seconds"] = round(time.monotonic() - started, 3)
-        delta, sums = wire.without_prefix(self.layout.unpack(found.narrow, found.wide), wire.SUM)
+        delta, sums = wire.without_prefix(self.current.unpack(found.narrow, found.wide), wire.SUM)
         examples = max(1, round(found.weight)) if found.weight else 0
         return Update(delta=delta, examples=examples, sums=sums)
 

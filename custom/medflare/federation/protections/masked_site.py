@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +38,7 @@ class MaskedSite(SiteProtection):
         self.site, self.identity, self.memory = site, identity, memory / MEMORY
         self.limits = limits_of(policy)
         self.layout: Layout | None = None
+        self.alone: dict[str, Layout] = {}
         self.member: Member | None = None
 
     def obey(self, policy: Policy) -> None:
@@ -46,10 +47,15 @@ class MaskedSite(SiteProtection):
     def declare(self, shared: SharedSpec, sums: SharedSpec, describe: Mapping[str, Any]) -> None:
         self.layout = layout_of(shared, sums)
 
-    def _layout(self) -> Layout:
+    def declare_sums(self, specs: Sequence[SharedSpec]) -> None:
+        layouts = [layout_of({}, spec) for spec in specs]
+        self.alone = {layout.digest: layout for layout in layouts}
+
+    def _layout(self, digest: str) -> Layout:
+        """The declared layout that terms are about; an update's where they name none that was declared."""
         if self.layout is None:
             raise UpdateError("nothing was declared yet; a run starts with 'prepare'.")
-        return self.layout
+        return self.alone.get(digest, self.layout)
 
     def answer(self, request: Request) -> dict[str, Any]:
         said = request.options[SECURE]
@@ -78,7 +84,7 @@ class MaskedSite(SiteProtection):
                 "two sums over different sites would differ by one site's update."
             )
         wire.write_json(self.memory, {"run_id": terms.run_id, "place": place})
-        member = Member(self.identity, self._layout(), self.limits)
+        member = Member(self.identity, self._layout(terms.layout), self.limits)
         advert = member.advertise(terms)
         self.member = member
         return advert
@@ -110,7 +116,7 @@ class MaskedSite(SiteProtection):
         weighing = Weighing(by=terms.weighing, most=terms.most_weight, idle=terms.idle)
         weight = weighing.weight(result.facts)
         shares = request.options[SECURE]["shares"].get(self.site, {})
-        return Masks(member, shares, self._layout(), weight)
+        return Masks(member, shares, member.layout, weight)
 
 
 class Masks:
