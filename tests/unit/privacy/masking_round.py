@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -138,3 +139,16 @@ def assert_is_plain(found: SecureSum, sites: list[str], terms: Terms) -> None:
     means = LAYOUT.weighted
     torch.testing.assert_close(found.wide[:means], wide[:means], atol=counter_error, rtol=2**-50)
     torch.testing.assert_close(found.wide[means:], wide[means:], atol=sum_error, rtol=2**-50)
+
+
+def named(value: object) -> str:
+    """The id of a parameter, the same in every process: sets in order."""
+    if isinstance(value, set | frozenset):
+        return "+".join(sorted(map(str, value)))
+    if isinstance(value, dict):
+        return ",".join(f"{key}:{named(item)}" for key, item in value.items()) or "nobody"
+    if dataclasses.is_dataclass(value):
+        return ",".join(
+            f"{field.name}:{named(getattr(value, field.name))}" for field in dataclasses.fields(value)
+        )
+    return str(value)

@@ -14,7 +14,7 @@ import torch
 from authority import DAY, NOW, Authority, clock, make_key, site_kit, write_kit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from masking_round import Round, assert_is_plain, names, through_json
+from masking_round import Round, assert_is_plain, named, names, through_json
 
 from medflare.errors import UpdateError
 from medflare.privacy.errors import BrokenProtocol, MaskingError, UntrustedSite
@@ -86,7 +86,7 @@ def test_a_site_with_a_bad_certificate_is_left_out_and_the_others_go_on(
 @pytest.mark.parametrize(
     "change",
     [{"round": 4}, {"run_id": "run-2"}, {"threshold": 4}, {"sites": [*names(4), "site-06"]}],
-    ids=str,
+    ids=named,
 )
 def test_an_advert_of_another_round_run_or_roster_is_refused(
     people: dict[str, Identity], change: dict[str, Any]

@@ -8,7 +8,7 @@ import json
 
 import pytest
 import torch
-from masking_round import LAYOUT, PHASES, Round, assert_is_plain, make_update, names
+from masking_round import LAYOUT, PHASES, Round, assert_is_plain, make_update, named, names
 
 from medflare.privacy.errors import MaskingError, TooFewSites
 from medflare.privacy.terms import Limits
@@ -22,7 +22,7 @@ def test_nobody_drops_out(count: int) -> None:
     assert_is_plain(round_.run(), names(count), round_.terms)
 
 
-@pytest.mark.parametrize("drops", [{}, {"mask": {"site-02"}}, {"share": {"site-01", "site-05"}}], ids=str)
+@pytest.mark.parametrize("drops", [{}, {"mask": {"site-02"}}, {"share": {"site-01", "site-05"}}], ids=named)
 def test_a_narrow_ring_of_sixteen_bits_sums_within_its_coarser_error(drops: dict[str, set[str]]) -> None:
     round_ = Round(5, bits=16, bound=4.0)
     found = round_.run(drops)
@@ -34,7 +34,7 @@ def test_a_narrow_ring_of_sixteen_bits_sums_within_its_coarser_error(drops: dict
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize(
-    "gone", [{"site-01"}, {"site-05"}, {"site-02", "site-03"}, {"site-01", "site-05"}], ids=str
+    "gone", [{"site-01"}, {"site-05"}, {"site-02", "site-03"}, {"site-01", "site-05"}], ids=named
 )
 def test_one_or_two_of_five_dropping_out_is_recovered(phase: str, gone: set[str]) -> None:
     round_ = Round(5)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from masking_round import LAYOUT, make_terms, names
+from masking_round import LAYOUT, make_terms, named, names
 
 from medflare.errors import ConfigError
 from medflare.privacy.errors import BrokenProtocol
@@ -44,7 +44,7 @@ def test_a_threshold_that_is_no_majority_is_refused(sites: int, threshold: int) 
         {"bits": 16, "bound": 1.0},
         {"most_weight": 999},
     ],
-    ids=str,
+    ids=named,
 )
 def test_everything_agreed_is_in_the_digest(changes: dict[str, Any]) -> None:
     assert make_terms(5, **changes).digest != make_terms(5).digest
@@ -75,7 +75,7 @@ def test_terms_travel_as_json() -> None:
         ({"bound": 1e7}, "Declare a smaller bound"),
         ({"wide_bound": 1e18}, "Declare a smaller bound"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_terms_that_cannot_be_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
@@ -89,7 +89,7 @@ def test_terms_that_cannot_be_are_refused(changes: dict[str, Any], words: str) -
         (Limits(partners=frozenset({"site-02", "site-03"})), "site-04, site-05 may not take part"),
         (Limits(min_threshold=4), "the threshold is 3, this site's policy asks for 4"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_a_site_does_not_agree_to_terms_against_its_own_policy(limits: Limits, words: str) -> None:
     member = Member(Identity.unsigned("site-01"), LAYOUT, limits)

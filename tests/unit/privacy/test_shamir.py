@@ -9,7 +9,7 @@ import os
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from masking_round import make_terms
+from masking_round import make_terms, named
 
 from medflare.privacy import dealing, shamir
 from medflare.privacy.errors import BrokenProtocol
@@ -62,7 +62,7 @@ def test_honest_shares_blame_nobody() -> None:
     assert recovered({site: one.self_ for site, one in shares.items()}, shares) == Recovered(SEED)
 
 
-@pytest.mark.parametrize("liars", [{"site-02"}, {"site-02", "site-05"}], ids=str)
+@pytest.mark.parametrize("liars", [{"site-02"}, {"site-02", "site-05"}], ids=named)
 def test_holders_that_show_other_shares_are_named_and_the_rest_is_enough(liars: set[str]) -> None:
     shares = dealt()
     shown = {site: os.urandom(32) if site in liars else one.self_ for site, one in shares.items()}
@@ -80,7 +80,7 @@ def test_too_many_holders_that_lie_end_the_round_with_their_names() -> None:
     assert found.value.sites == liars
 
 
-@pytest.mark.parametrize("wrong", [{"site-01"}, {"site-01", "site-03"}], ids=str)
+@pytest.mark.parametrize("wrong", [{"site-01"}, {"site-01", "site-03"}], ids=named)
 def test_a_dealer_that_deals_some_wrong_shares_is_named_and_the_rest_is_enough(wrong: set[str]) -> None:
     shares = {
         site: dealing.Dealt(one.mask, os.urandom(32)) if site in wrong else one
