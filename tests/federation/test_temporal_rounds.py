@@ -14,6 +14,8 @@ import pytest
 import torch
 from fed_harness import Federation
 from fed_visits import COUNTS, NAME, REGULAR, VisitLearner, build_visits
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.shareable import Shareable, make_reply
 from torch import Tensor
 
 from medflare.aggregation import make_rule
@@ -217,6 +219,25 @@ def test_under_masks_a_visit_that_nobody_has_leaves_the_state_as_it_is(visits: M
     assert [entry.exchanges[1].checks["update_norm"] for entry in record.rounds] == [0.0, 0.0, 0.0]
     alone = federate_visits(learners(counts), TemporalResidual(2), 3, plan)[NAME]
     assert torch.allclose(final(run), alone, rtol=0, atol=1e-5)
+
+
+def test_a_visit_whose_masked_sum_is_lost_counts_as_one_that_nobody_had(visits: Make) -> None:
+    run = visits(rounds=2, controller={"protection": "masking"}, lr=0.05)
+    asked: dict[str, int] = {}
+
+    def tamper(site: str, name: str, reply: Shareable) -> Shareable | None:
+        asked[site] = asked.get(site, 0) + (name == "reveal")
+        lost = name == "reveal" and asked[site] == 2 and site != "site-1"
+        return make_reply(ReturnCode.EXECUTION_EXCEPTION) if lost else None
+
+    run.tamper = tamper
+    first, second = completed(run).rounds
+    assert first.exchanges[1].accepted == {}
+    assert "could not be opened" in first.absent["site-1"]
+    assert first.exchanges[2].rule["visit"] == 3
+    assert first.rule["beta"][2] == 0
+    assert second.exchanges[0].rule["visit"] == 1
+    assert sorted(second.accepted) == list(SITES)
 
 
 # ---- the mixture of profiles -------------------------------------------------------------------------------
