@@ -16,6 +16,7 @@ from nvflare.apis.dxo import from_shareable
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 
+from medflare.evaluation.page import write_page
 from medflare.evaluation.run_record import RunRecord
 from medflare.federation.run_state import load_state
 from medflare.learners.base import State
@@ -72,6 +73,8 @@ def test_a_masked_run_equals_the_plain_one(federation: Make, rule: dict[str, Any
     assert record.protections == ["mask"]
     assert record.rounds[-1].protection["sites"] == list(masked.sites)
     assert record.rounds[-1].accepted == completed_examples(plain)
+    assert "all sites" not in json.dumps(record.rounds[-1].rule)
+    assert "mask" in write_page(masked.folder / "run.json", gallery=0).read_text(encoding="utf-8")
 
 
 def completed_examples(run: Federation) -> dict[str, int]:

@@ -225,7 +225,7 @@ class RoundsController(RunController):
             return
         self.state, self.totals, entry.checks = self.aggregator.finish()
         self._probe(plan, entry)
-        entry.rule = self.aggregator.rule.report()
+        entry.rule = self.aggregator.report()
         if not self.protection.sealed:
             self.progress.weights(plan.round, entry.rule)
 
