@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -16,7 +17,7 @@ def print_report(facts: Mapping[str, Any], names: bool) -> None:
     console = Console()
     for (site, job), rows in _by_job(facts["messages"]).items():
         title = f"what left {site} in {rows[0].get('job_name') or 'job'} ({job})"
-        console.print(_messages(title, rows))
+        console.print(_messages(title, rows, names))
         _print_rules(console, [facts["policies"][row["policy"]] for row in rows if row.get("policy")])
         if names:
             for digest in dict.fromkeys(row.get("declaration", "") for row in rows if row.get("tensors")):
@@ -44,22 +45,37 @@ def shown_round(number: int) -> str:
     return str(number + 1) if number >= 0 else "before"
 
 
-def _messages(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    columns = ("time", "round", "task", "tensors", "as", "bytes", "facts", "protected by", "sha256")
-    table = Table(*columns, title=escape(title), title_justify="left")
+def _messages(title: str, rows: Sequence[Mapping[str, Any]], names: bool) -> Table:
+    """A line for each message; `names` says in full what facts it held and how its tensors travelled."""
+    day = rows[0]["time"].partition("T")[0]
+    table = Table(title=f"{escape(title)}, from {day}", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("time", "round", "task", "tensors", "as", "bytes", "facts", "by", "sha256"):
+        table.add_column(column, no_wrap=not names and column not in ("as", "tensors"), overflow="fold")
     for row in rows:
         table.add_row(
-            row["time"],
+            row["time"] if names else row["time"].partition("T")[2].removesuffix("Z"),
             shown_round(row["round"]),
             row["task"],
             str(row.get("tensors", 0)),
-            _form(row),
+            _form(row) if names else _short_form(row),
             f"{row.get('bytes', 0):,}",
-            f"{', '.join(row.get('facts', []))} ({row.get('facts_bytes', 0):,} B)" + _withheld(row),
+            _facts(row, names) + _withheld(row),
             ", ".join(row.get("protections", [])) or "-",
-            row["sha256"][:12] if row.get("tensors") else "-",
+            row["sha256"][: 12 if names else 6] if row.get("tensors") else "-",
         )
+    table.caption = "by: what protected the update. All names and digests: --names, or --json."
     return table
+
+
+def _facts(row: Mapping[str, Any], names: bool) -> str:
+    size = f"{row.get('facts_bytes', 0):,} B"
+    return f"{', '.join(row.get('facts', []))} ({size})" if names else size
+
+
+def _short_form(row: Mapping[str, Any]) -> str:
+    return (
+        ", ".join(sorted({kind for _, kind in row["sealed"].values()})) if row.get("sealed") else _form(row)
+    )
 
 
 def _form(row: Mapping[str, Any]) -> str:
