@@ -48,11 +48,13 @@ def shown_round(number: int) -> str:
 def _messages(title: str, rows: Sequence[Mapping[str, Any]], names: bool) -> Table:
     """A line for each message; `names` says in full what facts it held and how its tensors travelled."""
     day = rows[0]["time"].partition("T")[0]
-    table = Table(title=f"{escape(title)}, from {day}", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("time", "round", "task", "tensors", "as", "bytes", "facts", "by", "sha256"):
-        table.add_column(column, no_wrap=not names and column not in ("as", "tensors"), overflow="fold")
+    table = Table(title=f"{escape(title)}, from {day}", title_justify="left", box=SIMPLE_HEAD)
+    table.padding = (0, 1, 0, 0)
+    columns = ["time", "round", "task", "tensors", "as", "bytes", "facts", "protected"]
+    for column in [*columns, "sha256"] if names else columns:
+        table.add_column(column, no_wrap=not names and column != "as", overflow="fold")
     for row in rows:
-        table.add_row(
+        cells = [
             row["time"] if names else row["time"].partition("T")[2].removesuffix("Z"),
             shown_round(row["round"]),
             row["task"],
@@ -61,9 +63,11 @@ def _messages(title: str, rows: Sequence[Mapping[str, Any]], names: bool) -> Tab
             f"{row.get('bytes', 0):,}",
             _facts(row, names) + _withheld(row),
             ", ".join(row.get("protections", [])) or "-",
-            row["sha256"][: 12 if names else 6] if row.get("tensors") else "-",
-        )
-    table.caption = "by: what protected the update. All names and digests: --names, or --json."
+            row["sha256"][:12] if row.get("tensors") else "-",
+        ]
+        table.add_row(*cells[: len(table.columns)])
+    if not names:
+        table.caption = "--names: with names, shapes and digests; --json: all of it"
     return table
 
 
