@@ -39,7 +39,8 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
-	$(BIN)/python -m pytest tests/federation tests/jobs
+	$(BIN)/python -m pytest tests/federation -n 2 --dist loadfile -m "not simulator"
+	$(BIN)/python -m pytest tests/federation/test_simulator.py tests/jobs
 
 test-deployment: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/deployment

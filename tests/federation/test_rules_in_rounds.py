@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -150,7 +151,7 @@ def test_refused_updates_do_not_count_towards_the_quorum(federation) -> None:
     run.aggregator.rule = Picky("site-1", "site-2")
     record = run.run()
     assert record.status == "failed"
-    assert "1 accepted, 2 needed" in record.reason
+    assert re.search("[01] accepted, 2 needed", record.reason)  # site-3 may be given up before it answers
     assert "site-2 looks odd" in record.reason
 
 

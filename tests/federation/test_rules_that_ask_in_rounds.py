@@ -138,7 +138,7 @@ def test_under_masks_the_run_is_the_same_and_no_site_is_seen(quadratics, name: s
     assert record.status == "completed", record.reason
     found = load_state(run.folder / "state").shared[NAME][0]
     assert torch.allclose(found, in_one_process(name, 4), atol=1e-5)
-    assert record.rounds[-1].rule["weights"] == {"all sites": 1.0}
+    assert "weights" not in record.rounds[-1].rule  # nobody can tell what each site's update counted
 
 
 def test_under_masks_drfa_draws_enough_sites_to_hide_among(quadratics) -> None:

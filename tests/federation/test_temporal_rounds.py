@@ -201,7 +201,7 @@ def test_a_masked_run_equals_the_plain_one(visits: Make, counts: Any) -> None:
     told, expected = record.rounds[-1].rule, open_record.rounds[-1].rule
     assert told["alpha"] == pytest.approx(expected["alpha"], abs=1e-5)
     assert told["slopes"] == pytest.approx(expected["slopes"], abs=1e-4)
-    assert told["weights"] == {"all sites": 1.0}
+    assert "weights" not in told  # nobody can tell what each site's update counted
     weights = [visit.protection["weight"] for visit in record.rounds[0].exchanges]
     assert weights == [sum(column) for column in zip(*counts.values(), strict=True)]
 
