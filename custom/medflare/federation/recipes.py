@@ -195,7 +195,7 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
             _set(blocks["aggregation"], key, value)
         elif key in job.flow.settings.model_fields and key != "job":
             blocks["controller"][key] = value
-        elif key in ExecutorSettings.model_fields and key not in ("method", "settings", "protection"):
+        elif key in ExecutorSettings.model_fields and key not in ("method", "settings"):
             blocks["executor"][key] = value
         else:
             unknown.append(key)
