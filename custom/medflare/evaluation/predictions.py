@@ -36,6 +36,12 @@ class Prediction(Part):
     gold_codes: tuple[int, ...] = Field(min_length=WIDTH, max_length=WIDTH)
     predicted_codes: tuple[int, ...] = Field(min_length=WIDTH, max_length=WIDTH)
     image: str | None = Field(None, description="path relative to this file, or none")
+    visit: int | None = Field(None, ge=1, description="number of the patient's visit; of cohorts with visits")
+    days: float | None = Field(None, description="since the patient's visit before; none for the first one")
+    before_codes: tuple[int, ...] | None = Field(
+        None, min_length=WIDTH, max_length=WIDTH, description="of the visit before; none for the first one"
+    )
+    prior: str | None = Field(None, description="report of the visit before")
 
 
 def write_predictions(path: Path, predictions: Iterable[Prediction]) -> Path:

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafting and scoring the reports of visits: the numbers of a round, and the final test at a site.
+
+algorithms.md 3.6: of each visit, then averaged over visits; over sites where tables are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from medflare.cohort.labels import label_report
+from medflare.cohort.visit_samples import VisitSamples
+from medflare.evaluation.predictions import Prediction, relative_image, write_predictions
+from medflare.evaluation.report_metrics import evaluate_reports, quick_metrics
+from medflare.evaluation.run_record import EvaluationRecord
+from medflare.evaluation.visits import change_statistics, evaluate_visits
+from medflare.models.report_generator import DecodingSettings
+
+FILE = "predictions_generic.jsonl"
+
+
+class VisitSettings(Protocol):
+    """What this module reads of a method's settings."""
+
+    @property
+    def decoding(self) -> DecodingSettings: ...
+
+    @property
+    def visits(self) -> int:
+        """T; later visits of a site are not used."""
+        ...
+
+
+class VisitLearner(Protocol):
+    """What this module needs of a learner that drafts reports of visits."""
+
+    site: str
+    seed: int
+    samples: VisitSamples
+
+    @property
+    def settings(self) -> VisitSettings: ...
+
+    def draft(self, rows: list[int], decoding: DecodingSettings | None = None) -> list[str]:
+        """Reports of `rows` with the state in use; the settings' decoding where none is given."""
+        ...
+
+    def rows_loss(self, rows: list[int]) -> float:
+        """Mean negative log-likelihood per report token."""
+        ...
+
+
+def rows_of(learner: VisitLearner, split: str, limit: int | None) -> list[int]:
+    """Rows of a split's visits 1..T; of the first patients, where there are more than `limit`."""
+    visits = learner.samples.visits
+    used = [row for row in learner.samples.rows(split) if visits[row].number <= learner.settings.visits]
+    return used[:limit]
+
+
+def curve_metrics(learner: VisitLearner, split: str, limit: int | None) -> dict[str, float]:
+    """Loss, quick report scores over all visits, and how far changes are told; {} without rows.
+
+    Greedy decoding whatever the job's settings: a curve needs the same decoder each round, not the best one.
+    """
+    rows = rows_of(learner, split, limit)
+    if not rows:
+        return {}
+    greedy = DecodingSettings(
+        beams=1,
+        max_new_tokens=learner.settings.decoding.max_new_tokens,
+        min_new_tokens=0,
+        repetition_penalty=1.0,
+    )
+    items = predictions(learner, rows, learner.draft(rows, greedy), None)
+    gold, said = [item.gold_codes for item in items], [item.predicted_codes for item in items]
+    texts = [item.reference for item in items], [item.generated for item in items]
+    found = {"loss": learner.rows_loss(rows), **quick_metrics(*texts, gold, said)}
+    changes = change_statistics(items)
+    return found | {name: changes[name].value for name in ("change_f1", "change_moved_f1") if name in changes}
+
+
+def finish_site(learner: VisitLearner, folder: Path, limit: int | None) -> list[EvaluationRecord]:
+    """Test quality over all visits, of each and of the changes between them; predictions into `folder`."""
+    rows = rows_of(learner, "test", limit)
+    if not rows:
+        return []
+    path = folder / FILE
+    items = predictions(learner, rows, learner.draft(rows), path)
+    write_predictions(path, items)
+    scored = evaluate_reports(
+        [item.reference for item in items],
+        [item.generated for item in items],
+        [item.gold_codes for item in items],
+        [item.predicted_codes for item in items],
+        groups=[item.patient_id for item in items],
+        seed=learner.seed,
+    )
+    return [
+        EvaluationRecord(
+            site=learner.site,
+            role="participant",
+            adapter="generic",
+            split="test",
+            studies=len(rows),
+            metrics=scored.estimates | evaluate_visits(items, seed=learner.seed),
+            skipped_metrics=scored.skipped,
+            predictions=path.name,
+        )
+    ]
+
+
+def predictions(
+    learner: VisitLearner, rows: Sequence[int], texts: Sequence[str], path: Path | None
+) -> list[Prediction]:
+    """One for each row. path: of the file they will stand in, for the images' relative paths."""
+    samples, before = learner.samples, codes_before(learner.samples)
+    found = []
+    for row, text in zip(rows, texts, strict=True):
+        visit = samples.visits[row]
+        image = visit.study.images[0] if visit.study.images else None
+        found.append(
+            Prediction(
+                study_id=visit.study.study_id,
+                patient_id=visit.study.patient_id,
+                site=learner.site,
+                adapter="generic",
+                reference=visit.study.report,
+                generated=text,
+                gold_codes=tuple(samples.codes[row].tolist()),
+                predicted_codes=label_report(text),
+                image=relative_image(image, path) if image is not None and path is not None else None,
+                visit=visit.number,
+                days=visit.gap,
+                before_codes=before[row],
+                prior=visit.prior or None,
+            )
+        )
+    return found
+
+
+def codes_before(samples: VisitSamples) -> list[tuple[int, ...] | None]:
+    """For each row the 14 codes of the patient's visit before; None for their first one."""
+    codes: list[list[int]] = torch.as_tensor(samples.codes).tolist()
+    last: dict[int, tuple[int, ...]] = {}
+    found = []
+    for owner, own in zip(samples.owners, codes, strict=True):
+        found.append(last.get(owner))
+        last[owner] = tuple(own)
+    return found
