@@ -106,6 +106,12 @@ class Selecting(WeightedMean):
         self._grow_older(self._draw.counts if self._whole is not None else self._weights)
         return settled(self._global, change)
 
+    def lose(self) -> None:
+        """Nobody who was drawn is in the step: all grow older."""
+        self._shares = {}
+        if self._draw is not None:
+            self._grow_older(())
+
     def _grow_older(self, trained: Iterable[str]) -> None:
         there = set(trained)
         assert self._draw is not None

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -17,6 +18,8 @@ from medflare.learners.base import Learner, RoundPlan, State, Update
 LOGGER = logging.getLogger(__name__)
 MakePlan = Callable[[int], RoundPlan]
 OnRound = Callable[[int, State, Mapping[str, Update]], None]
+Attend = Callable[[RoundPlan, Sequence[str]], Sequence[str]]
+"""(the round's plan, the sites that shall train) -> those of them that do."""
 
 
 @runtime_checkable
@@ -37,6 +40,8 @@ class Rule(Protocol):
     def add(self, site: str, update: Update) -> None: ...
 
     def finish(self) -> State: ...
+
+    def lose(self) -> None: ...
 
     def plan_hints(self) -> dict[str, Any]: ...
 
@@ -73,43 +78,89 @@ def federate(
         state: where to start; default the first site's initial state.
         judge: scores candidates on its split `val`, for a rule that has a `bind`.
     """
-    score = _Score(judge) if judge is not None else None
-    if score is not None:
-        if not isinstance(rule, ScoringRule):
-            raise ValueError(f"a judge is of no use to {type(rule).__name__}, which scores no candidates.")
-        rule.bind(score)
-    elif rule.scored_by == "sites" and isinstance(rule, ScoringRule):
-        rule.bind(_CrossScore(learners))
-    sites = sorted(learners)
-    train = {s: int(learners[s].describe()["examples"]["train"]) for s in sites} if rule.draws else {}
-    state = learners[sites[0]].initial_shared() if state is None else state
-    totals: State = {}
-    summed: list[int] = []
+    loop = Loop(learners, rule, make_plan, state, judge)
     for number in range(rounds):
-        asked = rule.draw(number, make_plan(number).seed, train, sites) if rule.draws else sites
-        rule.begin(state)
+        updates = loop.round(number)
+        if on_round is not None:
+            on_round(number, loop.state, updates)
+    return loop.state
+
+
+class Loop:
+    """Rounds one by one, with what is carried from each to the next; arguments as `federate` has them.
+
+    Attributes:
+        state: after the last round; sites: all of them, in order of name.
+    """
+
+    def __init__(
+        self,
+        learners: Mapping[str, Learner],
+        rule: Rule,
+        make_plan: MakePlan,
+        state: State | None = None,
+        judge: Learner | None = None,
+    ) -> None:
+        self.learners, self.rule, self.make_plan = learners, rule, make_plan
+        self.sites = sorted(learners)
+        self._score = _Score(judge) if judge is not None else None
+        self._bind()
+        self.state = learners[self.sites[0]].initial_shared() if state is None else state
+        self.totals: State = {}
+        self.summed: list[int] = []
+
+    @cached_property
+    def train(self) -> dict[str, int]:
+        """Training examples of each site."""
+        described = {site: self.learners[site].describe()["examples"] for site in self.sites}
+        return {site: int(counts["train"]) for site, counts in described.items()}
+
+    def _bind(self) -> None:
+        """Gives a rule that scores candidates the function that does it."""
+        if self._score is not None:
+            if not isinstance(self.rule, ScoringRule):
+                name = type(self.rule).__name__
+                raise ValueError(f"a judge is of no use to {name}, which scores no candidates.")
+            self.rule.bind(self._score)
+        elif self.rule.scored_by == "sites" and isinstance(self.rule, ScoringRule):
+            self.rule.bind(_CrossScore(self.learners))
+
+    def round(self, number: int, attend: Attend | None = None) -> dict[str, Update]:
+        """One round; the updates that the rule took.
+
+        attend: which of the sites that were drawn give an update. Where none does, the state stays.
+        """
+        rule, plan = self.rule, self.make_plan(number)
+        asked = rule.draw(number, plan.seed, self.train, self.sites) if rule.draws else self.sites
+        there = asked if attend is None else attend(plan, asked)
+        rule.begin(self.state)
         updates: dict[str, Update] = {}
-        for site in asked:
-            plan = make_plan(number)
-            if score is not None:
-                score.plan = plan
-            own = {"site_index": sites.index(site), "sites": len(sites), "summed": summed}
-            hints = {**plan.hints, **rule.plan_hints(), **own}
-            learners[site].load_shared({name: value.clone() for name, value in state.items()})
-            update = learners[site].fit(replace(plan, hints=hints, totals=totals))
+        for site in there:
+            update = self._fit(site, number)
             try:
                 rule.add(site, update)
             except UpdateError as error:
                 LOGGER.warning("round %d: the update of %s is left out: %s", number, site, error)
                 continue
             updates[site] = update
-        state = rule.finish()
-        totals = rule.take_sums(_totals(updates), len(sites))
-        _probe(rule, learners, make_plan(number))
-        summed = [index for index, site in enumerate(sites) if site in updates]
-        if on_round is not None:
-            on_round(number, state, updates)
-    return state
+        if not there:
+            rule.lose()
+            return updates
+        self.state = rule.finish()
+        self.totals = rule.take_sums(_totals(updates), len(self.sites))
+        _probe(rule, self.learners, self.make_plan(number))
+        self.summed = [index for index, site in enumerate(self.sites) if site in updates]
+        return updates
+
+    def _fit(self, site: str, number: int) -> Update:
+        """A site's update, with the plan as a controller would send it."""
+        plan = self.make_plan(number)
+        if self._score is not None:
+            self._score.plan = plan
+        own = {"site_index": self.sites.index(site), "sites": len(self.sites), "summed": self.summed}
+        hints = {**plan.hints, **self.rule.plan_hints(), **own}
+        self.learners[site].load_shared({name: value.clone() for name, value in self.state.items()})
+        return self.learners[site].fit(replace(plan, hints=hints, totals=self.totals))
 
 
 def _probe(rule: Rule, learners: Mapping[str, Learner], plan: RoundPlan) -> None:
