@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -12,25 +10,14 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from medflare.cohort.inventory import TYPES
+from medflare.cohort.knowledge_settings import KnowledgeConfig
 from medflare.cohort.label_maps import LABEL_MAPS, mapping_of
 from medflare.cohort.policy_settings import PolicyConfig
 from medflare.cohort.readers import FORMATS, OPTIONAL, settings_of
+from medflare.cohort.variables import expand
 from medflare.cohort.visit_settings import VisitConfig
 from medflare.config import Settings, parse, read_yaml
 from medflare.errors import ConfigError
-
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-
-
-def expand(value: str) -> str:
-    """`value` with every ${NAME} from the environment; ValueError names a variable that is not set."""
-    missing = sorted({name for name in _VARIABLE.findall(value) if not os.environ.get(name)})
-    if missing:
-        raise ValueError(
-            f"environment variable {' and '.join(missing)} is not set; export it before the run "
-            "or write the folder itself"
-        )
-    return _VARIABLE.sub(lambda found: os.environ[found.group(1)], value)
 
 
 def _only_types(names: Iterable[str | None]) -> None:
@@ -218,6 +205,10 @@ class SiteConfig(Settings):
     )
     backbone: BackboneConfig = BackboneConfig()
     policy: PolicyConfig = PolicyConfig()
+    knowledge: KnowledgeConfig | None = Field(
+        default=None,
+        description="the site's knowledge graph for rule ddcs; without it the site sends no sketch",
+    )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = Field(
         default=1,
@@ -305,5 +296,6 @@ def _resolve(site: SiteConfig, base: Path) -> SiteConfig:
     if shared is not None:
         shared = shared.model_copy(update=absolute(shared, *folders))
     backbone = site.backbone.model_copy(update=absolute(site.backbone, "folder"))
-    own = absolute(site, "state", "encoder_weights")
+    own: dict[str, Any] = absolute(site, "state", "encoder_weights")
+    own["knowledge"] = site.knowledge and site.knowledge.resolved(base)
     return site.model_copy(update={"cohort": cohorts, "validation": shared, "backbone": backbone, **own})

@@ -34,7 +34,8 @@ from medflare.privacy.encryption_parameters import Parameters, make_contexts
 
 SERVER_FOLDER = Path("server/simulate_job")
 """Where the simulator keeps the server's run below its workspace; a site's is `<site>/simulate_job`."""
-_PATHS = {"root", "reports", "chexbert_folder", "state", "encoder_weights"}
+_COHORT_PATHS = {"root", "reports", "demographics", "chexbert_folder"}
+_PATHS = _COHORT_PATHS | {"state", "encoder_weights", "vocabulary", "key", "triples"}
 
 
 def new_workspace(title: str, base: Path = Path("runs")) -> Path:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 from medflare.cohort.negation import Status, negation_status
 from medflare.cohort.sentences import sentences
-from medflare.errors import DataError
-from medflare.selection.triples import Graph, Triple, graph_of
+from medflare.selection.triples import Triple, graph_of
 from medflare.selection.vocabulary import Mention, Vocabulary
 
 
@@ -128,32 +126,3 @@ def _ordered(rule: Rule | None, one: str, other: str) -> Triple:
     elif rule is not None and rule.turned:
         one, other = other, one
     return Triple(one, relation, other)
-
-
-def read_triples(file: Path, vocabulary: Vocabulary | None = None, least: float = 0.0) -> Graph:
-    """A graph that another program made: lines of head, relation, tail and, if it scores them, a confidence.
-
-    For outputs of EDC, GreenKGC or AutoAlign brought into tab-separated columns. Names are put into one
-    spelling, and into concepts of the vocabulary where it knows them.
-
-    Raises DataError that names file and line.
-    """
-    found: list[tuple[Triple, float]] = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        parts = line.split("\t")
-        if not line.strip() or line.startswith("#"):
-            continue
-        try:
-            head, relation, tail, *scores = parts
-            (score,) = map(float, scores or ["1"])
-            if not 0 < score <= 1:
-                raise ValueError
-        except ValueError:
-            raise DataError(
-                f"{file}, line {number}: '{line[:60]}'; expected head, relation, tail and at most one "
-                "confidence in (0, 1], with tabs between them."
-            ) from None
-        if vocabulary is not None:
-            head, tail = (vocabulary.lookup(name) or name for name in (head, tail))
-        found.append((Triple(head, relation, tail), score))
-    return graph_of(found, least)

@@ -6,13 +6,12 @@ It replaces pairwise alignment of graphs: each site maps its own words to concep
 
 from __future__ import annotations
 
+import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 from medflare.errors import DataError
 from medflare.selection.triples import canonical
@@ -86,6 +85,37 @@ def _concept(lines: list[tuple[int, str, str]], file: Path) -> Concept | None:
     return Concept(concept_id=values["id"][0], names=names, parents=tuple(values.get("is_a", ())))
 
 
+def read_table(file: Path) -> list[Concept]:
+    """The rows of a table with the columns id and label, tabs between them; rows of one id are synonyms.
+
+    Raises DataError that names file and line.
+    """
+    try:
+        with file.open(encoding="utf-8", newline="") as opened:
+            rows = list(csv.DictReader(opened, delimiter="\t"))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{file}: cannot be read as a table of concepts ({type(error).__name__}).") from None
+    if not rows or not {"id", "label"} <= set(rows[0]):
+        raise DataError(
+            f"{file}: expected a first line with the columns id and label, and tabs between them."
+        )
+    names: dict[str, list[str]] = {}
+    for number, row in enumerate(rows, 2):
+        if not row["id"] or not row["label"]:
+            raise DataError(f"{file}, line {number}: id or label is empty.")
+        names.setdefault(row["id"], []).append(row["label"])
+    return [Concept(concept_id=key, names=tuple(dict.fromkeys(found))) for key, found in names.items()]
+
+
+def read_concepts(files: Iterable[Path]) -> list[Concept]:
+    """The concepts of several files, each an OBO file or a table (`.tsv`)."""
+    return [
+        concept
+        for file in files
+        for concept in (read_table(file) if file.suffix == ".tsv" else read_obo(file))
+    ]
+
+
 def words_of(text: str) -> list[tuple[str, int, int]]:
     """(folded word, start, end): canonical, and without the s of a plural."""
     return [(_singular(canonical(match[0])), *match.span()) for match in _WORD.finditer(text)]
@@ -139,33 +169,12 @@ class Vocabulary:
         return found
 
 
-Embed = Callable[[Sequence[str]], np.ndarray]
-"""Texts -> (N, width): any local model; rows need not be of unit norm."""
+class Spelled(Vocabulary):
+    """Finds the same names, and leaves each as it is spelled: the ablation without alignment (6.1)."""
 
+    def lookup(self, name: str) -> str | None:
+        return None
 
-class NearestConcept:
-    """Maps a name that no concept has to the concept with the nearest name, by cosine.
-
-    Args:
-        least: cosine below which a name stays without a concept.
-    """
-
-    def __init__(self, vocabulary: Vocabulary, embed: Embed, least: float = 0.8) -> None:
-        self.vocabulary, self.embed, self.least = vocabulary, embed, least
-        self._ids = list(vocabulary.concepts)
-        self._rows = _unit(embed([vocabulary.concepts[key].names[0] for key in self._ids]))
-
-    def lookup(self, name: str) -> tuple[str, float] | None:
-        """(concept, confidence): 1 for an exact name, else the cosine; None where none is near enough."""
-        exact = self.vocabulary.lookup(name)
-        if exact is not None:
-            return exact, 1.0
-        near = self._rows @ _unit(self.embed([name]))[0]
-        best = int(near.argmax())
-        return (self._ids[best], float(min(near[best], 1.0))) if near[best] >= self.least else None
-
-
-def _unit(rows: np.ndarray) -> np.ndarray:
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    found: np.ndarray = rows / np.maximum(norms, 1e-12)
-    return found
+    def mentions(self, text: str) -> list[Mention]:
+        found = super().mentions(text)
+        return [mention._replace(concept=canonical(text[mention.start : mention.end])) for mention in found]

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from medflare.errors import DataError
-from medflare.selection.graph import RELATIONS, RuleExtractor, chunks, read_triples
+from medflare.selection.graph import RELATIONS, RuleExtractor, chunks
+from medflare.selection.imports import read_triples
 from medflare.selection.minhash import Sketcher
+from medflare.selection.nearest import NearestConcept
 from medflare.selection.sketch_key import SketchKey
 from medflare.selection.sketches import error_bound, estimated_jaccard
 from medflare.selection.triples import Triple, jaccard
-from medflare.selection.vocabulary import Concept, NearestConcept, Vocabulary, read_obo
+from medflare.selection.vocabulary import Concept, Vocabulary, read_obo
 
 OBO = """format-version: 1.2
 

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`knowledge` of site.yaml: from texts to a graph and its sketch, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from medflare.cohort.knowledge_settings import KnowledgeConfig
+from medflare.cohort.settings import load_site_file
+from medflare.config import parse
+from medflare.errors import ConfigError, DataError
+from medflare.federation.simulate import prepare_workspace
+from medflare.selection.knowledge import site_graph, site_sketch
+from medflare.selection.sketches import estimated_jaccard
+from medflare.selection.triples import Triple, jaccard
+
+OBO = """[Term]
+id: D:1
+name: influenza
+synonym: "flu" EXACT []
+
+[Term]
+id: S:1
+name: fever
+synonym: "pyrexia" EXACT []
+
+[Term]
+id: S:2
+name: cough
+"""
+ONE = "Influenza causes fever."
+OTHER = "Pyrexia was due to flu."
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "terms.obo").write_text(OBO)
+    (tmp_path / "sketch.key").write_text("ab" * 32)
+    return tmp_path
+
+
+def settings(folder: Path, **changes: object) -> KnowledgeConfig:
+    given = {"vocabulary": "terms.obo", "key": "sketch.key", **changes}
+    return parse(KnowledgeConfig, given, "site.yaml").resolved(folder)
+
+
+def test_other_words_for_the_same_facts_give_the_same_sketch(folder: Path) -> None:
+    one, other = (site_sketch(settings(folder), [text]) for text in (ONE, OTHER))
+    assert estimated_jaccard(one, other) == 1.0
+    assert len(one.values) == 1024
+
+
+def test_without_alignment_the_same_facts_in_other_words_have_nothing_in_common(folder: Path) -> None:
+    one, other = (site_graph(settings(folder, align=False), [text]) for text in (ONE, OTHER))
+    assert Triple("influenza", "causes", "fever") in one
+    assert Triple("flu", "causes", "pyrexia") in other
+    assert jaccard(one, other) == 0.0
+
+
+def test_a_table_is_a_vocabulary_and_rows_of_one_id_are_synonyms(folder: Path) -> None:
+    (folder / "own.tsv").write_text("id\tlabel\nO:1\tsniffles\nO:1\trunny nose\n")
+    config = settings(folder, vocabulary=["terms.obo", "own.tsv"])
+    found = site_graph(config, ["Flu causes a runny nose."])
+    assert Triple("d:1", "causes", "o:1") in found
+
+
+def test_graphs_made_elsewhere_are_added_and_unsure_triples_left_out(folder: Path) -> None:
+    (folder / "more.tsv").write_text("Flu\thas symptom\tcough\t0.9\nFlu\tcauses\todd thing\t0.2\n")
+    config = settings(folder, triples="more.tsv", extractor="none", least=0.5)
+    assert site_graph(config, [ONE]) == {Triple("d:1", "has symptom", "s:2"): 0.9}
+
+
+def test_a_weighted_sketch_knows_confidences_and_a_set_does_not(folder: Path) -> None:
+    texts = ["Influenza causes fever.", "Possible influenza causes fever."]
+    for kind, alike in (("set", True), ("weighted", False)):
+        config = settings(folder, kind=kind, triples="more.tsv", extractor="none")
+        sketches = []
+        for sure in (1.0, 0.5):
+            (folder / "more.tsv").write_text(f"flu\tcauses\tfever\t{sure}\nflu\tcauses\tcough\t1\n")
+            sketches.append(site_sketch(config, texts))
+        assert (estimated_jaccard(*sketches) == 1.0) is alike
+
+
+def test_an_empty_graph_is_an_empty_sketch_and_a_warning(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        sketch = site_sketch(settings(folder), ["nothing that is known"])
+    assert sketch.empty
+    assert "graph of this site is empty: 1 texts, 5 names" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"key": "absent.key"}, ConfigError, r"absent\.key: cannot be read as a sketch key"),
+        ({"key": "terms.obo"}, ConfigError, r"terms\.obo: cannot be read as a sketch key"),
+        ({"vocabulary": "absent.obo"}, DataError, r"absent\.obo: cannot be read as an OBO"),
+        ({"vocabulary": "sketch.key"}, DataError, r"sketch\.key: holds no \[Term\]"),
+        ({"vocabulary": "absent.tsv"}, DataError, r"absent\.tsv: cannot be read as a table"),
+        ({"triples": "absent.tsv"}, DataError, r"absent\.tsv: cannot be read as a list of triples"),
+        ({"vocabulary": []}, ConfigError, "name one or more files"),
+        ({"extractor": "none"}, ConfigError, "needs `triples`"),
+        ({"hashes": 11}, ConfigError, "hashes is 11; expected an even number"),
+        ({"key": "${MEDFLARE_NO_SUCH}/k"}, ConfigError, "MEDFLARE_NO_SUCH is not set"),
+        ({"vocabularies": "x"}, ConfigError, "Did you mean 'vocabulary'"),
+    ],
+)
+def test_what_cannot_be_used_is_named(
+    folder: Path, changes: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        site_sketch(settings(folder, **changes), [ONE])
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [("id\tname\nx\ty\n", "columns id and label"), ("id\tlabel\nx\t\n", "line 2: id or label is empty")],
+)
+def test_a_table_with_other_columns_is_refused(folder: Path, table: str, message: str) -> None:
+    (folder / "own.tsv").write_text(table)
+    with pytest.raises(DataError, match=message):
+        site_graph(settings(folder, vocabulary="own.tsv"), [ONE])
+
+
+SITE = """
+cohort: {format: manifest, root: data}
+knowledge: {vocabulary: [terms.obo, /elsewhere/own.tsv], key: sketch.key, triples: [edc.tsv]}
+"""
+
+
+def test_relative_paths_count_from_the_folder_of_site_yaml(tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text(SITE)
+    found = load_site_file(tmp_path / "site.yaml")[""].knowledge
+    assert found is not None
+    assert found.vocabulary == (tmp_path / "terms.obo", Path("/elsewhere/own.tsv"))
+    assert (found.key, found.triples) == (tmp_path / "sketch.key", (tmp_path / "edc.tsv",))
+
+
+def test_the_simulator_finds_them_after_it_has_copied_the_file(tmp_path: Path) -> None:
+    indented = "\n".join(f"    {line}" for line in SITE.splitlines())
+    (tmp_path / "sites.yaml").write_text(f"sites:\n  a:{indented}\n")
+    prepare_workspace(tmp_path / "work", tmp_path / "sites.yaml")
+    found = load_site_file(tmp_path / "work" / "local" / "site.yaml")["a"].knowledge
+    assert found is not None
+    assert found.vocabulary == (tmp_path / "terms.obo", Path("/elsewhere/own.tsv"))
+    assert (found.key, found.triples) == (tmp_path / "sketch.key", (tmp_path / "edc.tsv",))
+
+
+def test_a_site_without_the_block_has_no_knowledge(tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text("cohort: {format: manifest, root: data}\n")
+    assert load_site_file(tmp_path / "site.yaml")[""].knowledge is None
