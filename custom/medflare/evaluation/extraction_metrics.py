@@ -118,7 +118,7 @@ def compare(
     a, b = ours.statistics[metric], theirs.statistics[metric]
     found = paired_difference(a, b, groups=ours.units, replicates=replicates, seed=seed)
     p = permutation_test(a, b, groups=ours.units, replicates=replicates, seed=seed)
-    return Difference(found.value, found.low, found.high, p)
+    return Difference(found.value, found.low, found.high, p, found.wins)
 
 
 def _aligned(

@@ -50,12 +50,19 @@ class Statistic:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much better one system is than another on the same studies; `p` is two-sided."""
+    """How much better one system is than another on the same studies.
+
+    Attributes:
+        p: two-sided.
+        wins: share of the resamples in which the first system scores higher, ties counting half: the
+            "win-rate" of algorithms.md 3.6.
+    """
 
     value: float
     low: float
     high: float
     p: float
+    wins: float
 
     @property
     def significant(self) -> bool:
@@ -148,7 +155,8 @@ def paired_difference(
 
 def _difference(observed: float, drawn: Array) -> Difference:
     low, high = _interval(drawn)
-    return Difference(observed, low, high, _p_value(np.abs(drawn - observed), abs(observed)))
+    wins = float((drawn > 0).mean() + 0.5 * (drawn == 0).mean())
+    return Difference(observed, low, high, _p_value(np.abs(drawn - observed), abs(observed)), wins)
 
 
 def _p_value(distances: Array, observed: float) -> float:
@@ -163,13 +171,32 @@ def permutation_test(
 
     In each replicate every study (or group) swaps its two outputs with probability one half.
     """
-    first, second = _by_group(ours.sums, groups), _by_group(theirs.sums, groups)
-    if first.shape != second.shape:
-        raise ValueError(f"A paired test needs the same studies; found {len(ours)} and {len(theirs)}.")
-    swapped = np.random.default_rng(seed).integers(2, size=(replicates, len(first))).astype(np.float64)
-    moved = swapped @ (first - second)
-    drawn = ours.score(first.sum(axis=0) - moved) - ours.score(second.sum(axis=0) + moved)
-    return _p_value(np.abs(drawn), abs(ours.value - theirs.value))
+    return permutation_over_seeds([ours], [theirs], groups=groups, replicates=replicates, seed=seed)
+
+
+def permutation_over_seeds(
+    ours: Sequence[Statistic],
+    theirs: Sequence[Statistic],
+    *,
+    groups: Groups = None,
+    replicates: int = 1000,
+    seed: int = 0,
+) -> float:
+    """`permutation_test` of the mean over training seeds of `ours[i]` minus `theirs[i]`.
+
+    A study that swaps does so in all seeds; that the seeds are few, this test does not see.
+    """
+    pairs = list(zip(ours, theirs, strict=True))
+    observed, drawn = 0.0, np.zeros(replicates)
+    for one, other in pairs:
+        first, second = _by_group(one.sums, groups), _by_group(other.sums, groups)
+        if first.shape != second.shape:
+            raise ValueError(f"A paired test needs the same studies; found {len(one)} and {len(other)}.")
+        draw = np.random.default_rng(seed)
+        moved = draw.integers(2, size=(replicates, len(first))).astype(np.float64) @ (first - second)
+        observed += (one.value - other.value) / len(pairs)
+        drawn += (one.score(first.sum(axis=0) - moved) - other.score(second.sum(axis=0) + moved)) / len(pairs)
+    return _p_value(np.abs(drawn), abs(observed))
 
 
 def over_seeds(

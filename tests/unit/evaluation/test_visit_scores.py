@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Means over visits as statistics, and tests that draw patients with all their visits."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from medflare.cohort.labels import label_report
+from medflare.cohort.synthetic import DEMO_HOSPITALS
+from medflare.cohort.synthetic.follow_up import follow_up_reports
+from medflare.evaluation.predictions import Prediction, prediction_statistics
+from medflare.evaluation.statistics import (
+    Statistic,
+    bootstrap,
+    difference_over_seeds,
+    mean_statistic,
+    paired_difference,
+    permutation_over_seeds,
+    permutation_test,
+)
+from medflare.evaluation.visits import (
+    SCORES,
+    averaged,
+    by_visit,
+    change_statistics,
+    evaluate_visits,
+    follow_ups,
+    groups_of,
+    in_visit_order,
+    mean_over_visits,
+)
+
+
+def course(site: int, patients: int = 12, visits: int = 3) -> list[Prediction]:
+    """Reports whose first sentence is lost."""
+    found: list[Prediction] = []
+    last: Prediction | None = None
+    for visit in follow_up_reports(DEMO_HOSPITALS[site], patients, visits):
+        study = visit.study
+        text = study.report.partition(". ")[2]
+        same = last is not None and last.patient_id == study.patient_id
+        last = Prediction(
+            study_id=study.study_id,
+            patient_id=study.patient_id,
+            site=f"site-{site + 1}",
+            adapter="generic",
+            reference=study.report,
+            generated=text,
+            gold_codes=study.codes,
+            predicted_codes=label_report(text),
+            visit=visit.number,
+            days=30.0 if same else None,
+            before_codes=last.gold_codes if same and last else None,
+        )
+        found.append(last)
+    return found
+
+
+@pytest.fixture(scope="module")
+def items() -> list[Prediction]:
+    return course(0)
+
+
+def test_the_mean_of_parts_is_the_mean_of_their_values() -> None:
+    parts = [mean_statistic([1.0, 0.0]), mean_statistic([0.25])]
+    assert averaged(parts).value == pytest.approx((0.5 + 0.25) / 2)
+    assert len(averaged(parts)) == 3
+    assert averaged([averaged(parts), mean_statistic([1.0])]).value == pytest.approx((0.375 + 1) / 2)
+
+
+def test_a_part_that_a_resample_misses_is_left_out_of_its_mean() -> None:
+    both = averaged([mean_statistic([1.0, 0.0]), mean_statistic([0.25])])
+    only_first = np.array([2.0, 0.0, 0.0])
+    assert float(both.score(only_first @ both.sums)) == pytest.approx(1.0)
+
+
+def test_the_mean_over_visits_is_that_of_each_visits_own_score(items: list[Prediction]) -> None:
+    own = [prediction_statistics(part) for part in by_visit(items).values()]
+    found = mean_over_visits(items)
+    for name in SCORES:
+        assert found[name].value == pytest.approx(np.mean([one[name].value for one in own])), name
+
+
+def test_intervals_draw_patients_with_all_their_visits(items: list[Prediction]) -> None:
+    """The fast way equals drawing patients by hand."""
+    statistic = mean_over_visits(items, ["label_f1"])["label_f1"]
+    rows, groups = in_visit_order(items), groups_of(in_visit_order(items))
+    people = list(dict.fromkeys(groups))
+    picks = np.random.default_rng(3).integers(len(people), size=(50, len(people)))
+    slow = []
+    for drawn in picks:
+        taken = [i for who in drawn for i in range(len(rows)) if groups[i] == people[who]]
+        slow.append(Statistic(statistic.sums[taken], statistic.score).value)
+    found = bootstrap({"x": statistic}, groups=groups, replicates=50, seed=3)["x"]
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(slow, [0.025, 0.975])))
+
+
+def test_names_and_values_of_a_site(items: list[Prediction]) -> None:
+    found = evaluate_visits(items, replicates=50)
+    numbers = sorted(by_visit(items))
+    assert {f"visit_{t}/{name}" for t in numbers for name in SCORES} <= found.keys()
+    assert {f"visits/{name}" for name in SCORES} <= found.keys()
+    assert {"change_f1", "change_moved_f1", "change_opposite", "visit_2/change_f1"} <= found.keys()
+    assert found["change_f1"].value == pytest.approx(change_statistics(items)["change_f1"].value)
+
+
+def test_first_visits_alone_have_no_changes(items: list[Prediction]) -> None:
+    first = by_visit(items)[1]
+    assert follow_ups(first) == []
+    assert not any(name.startswith("change") for name in evaluate_visits(first, replicates=20))
+
+
+def test_a_report_of_no_visit_is_refused(items: list[Prediction]) -> None:
+    lone = items[0].model_copy(update={"visit": None})
+    with pytest.raises(ValueError, match=rf"study '{lone.study_id}' has no visit number"):
+        by_visit([lone])
+
+
+def test_patients_of_two_sites_are_not_one_group(items: list[Prediction]) -> None:
+    twin = items[0].model_copy(update={"site": "site-2"})
+    assert len(set(groups_of([items[0], twin]))) == 2
+
+
+# ---- paired tests ------------------------------------------------------------------------------------------
+
+
+def test_the_win_rate_is_the_share_of_resamples_in_which_ours_is_better() -> None:
+    rng = np.random.default_rng(0)
+    base = rng.normal(0, 1, 80)
+    gain = rng.normal(0.1, 1, 80)
+    found = paired_difference(mean_statistic(base + gain), mean_statistic(base), replicates=5000)
+    # of a mean of normal values: Φ(mean / standard error)
+    z = gain.mean() / (gain.std() / np.sqrt(80))
+    assert found.wins == pytest.approx(NormalDist().cdf(z), abs=0.02)
+
+
+def test_equal_systems_win_half_of_the_time_and_are_not_told_apart() -> None:
+    same = mean_statistic(np.arange(20.0))
+    assert paired_difference(same, same).wins == 0.5
+    assert permutation_over_seeds([same, same], [same, same]) == 1
+
+
+def test_one_seed_over_seeds_is_the_plain_permutation_test() -> None:
+    rng = np.random.default_rng(4)
+    ours, theirs = mean_statistic(rng.normal(0.4, 1, 30)), mean_statistic(rng.normal(0, 1, 30))
+    assert permutation_over_seeds([ours], [theirs], replicates=500) == permutation_test(
+        ours, theirs, replicates=500
+    )
+
+
+def test_seeds_that_disagree_cancel_in_the_permutation_test() -> None:
+    base = np.zeros(40)
+    up, down, flat = (mean_statistic(base + shift) for shift in (0.5, -0.5, 0.0))
+    assert permutation_over_seeds([up, up], [flat, flat]) < 0.01
+    assert permutation_over_seeds([up, down], [flat, flat]) == 1
+
+
+def test_a_patient_with_many_visits_counts_as_one_in_the_tests() -> None:
+    """Nine visits of one patient that are all better are no evidence of nine patients."""
+    better = mean_statistic([1.0] * 9)
+    worse = mean_statistic([0.0] * 9)
+    assert permutation_test(better, worse, groups=["P"] * 9) == 1
+    assert permutation_test(better, worse) < 0.02
+
+
+def test_the_tests_of_means_over_visits_and_sites(items: list[Prediction]) -> None:
+    """A system that writes the reference wins everywhere, over sites, visits and seeds."""
+    sites = [items, course(1)]
+    perfect = [[i.model_copy(update={"generated": i.reference}) for i in own] for own in sites]
+    groups = [name for own in sites for name in groups_of(in_visit_order(own))]
+    ours, theirs = (
+        averaged([mean_over_visits(own, ["rouge_l"])["rouge_l"] for own in system])
+        for system in (perfect, sites)
+    )
+    found = difference_over_seeds([ours], [theirs], groups=groups, replicates=500)
+    assert ours.value == pytest.approx(1)
+    assert found.wins == 1
+    assert found.p < 0.01
+    assert permutation_over_seeds([ours], [theirs], groups=groups, replicates=500) < 0.01
