@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from medflare.errors import UpdateError
-from medflare.learners.extraction_settings import OptimiserSettings
 from medflare.learners.terms import Watch, unwatched
+from medflare.learners.text_task_settings import OptimiserSettings
 from medflare.models.text_model import Sequenced, TextModel
 
 _TURN = threading.Lock()
