@@ -14,7 +14,8 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     """Counts, labels and skips of one cohort."""
     console = Console()
     facts = Table(title=str(summary["name"]) or None, show_header=False, title_justify="left")
-    present = [key for key in ("patients", "studies", "images", "notes") if summary[key]]
+    kinds = ("patients", "studies", "images", "notes", "questions", "summaries")
+    present = [key for key in kinds if summary[key]]
     for key in present:
         facts.add_row(key, str(summary[key]))
     for split, counts in summary["splits"].items():
@@ -25,6 +26,8 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     console.print(facts)
     if summary["annotation"]:
         _print_annotation(console, summary)
+    if summary["asked"] or summary["summarised"]:
+        _print_texts(console, summary)
     if summary["visits"]:
         _print_visits(console, summary["visits"])
     if summary["labels"]:
@@ -63,6 +66,19 @@ def _print_annotation(console: Console, summary: Mapping[str, Any]) -> None:
         f"{lost['relations_lost']} of {lost['relations_total']} relations lost",
     )
     console.print(table)
+
+
+def _print_texts(console: Console, summary: Mapping[str, Any]) -> None:
+    """What the questions and summaries are about, how long they are, and which repeat others."""
+    for title, key in (("questions", "asked"), ("summaries", "summarised")):
+        if not summary[key]:
+            continue
+        table = Table(title=title, show_header=False, title_justify="left")
+        for name, value in summary[key].items():
+            if value or name == "repeated":
+                shown = _listed(value) if isinstance(value, Mapping) else str(value)
+                table.add_row(name.replace("_", " "), shown)
+        console.print(table)
 
 
 def _print_visits(console: Console, found: Mapping[str, Any]) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from medflare.cohort.records import CONDITIONS, Code, Study
-from medflare.cohort.summary import words_per_report
 from medflare.cohort.text import tokens
+from medflare.cohort.text_facts import words_per_report
 
 MANY = 20
 COLUMNS = ("site", "patients", "studies", "words", "divergence", "vocabulary", "overlap")

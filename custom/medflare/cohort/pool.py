@@ -16,25 +16,26 @@ def whole_patients(studies: Sequence[Study], limit: int, seed: int) -> list[Stud
 
     The order of patients is independent of the one that splits them, so all splits are represented.
     """
-    chosen = _chosen((study.patient_id for study in studies), limit, seed)
-    return [study for study in studies if study.patient_id in chosen]
+    kept = chosen((study.patient_id for study in studies), limit, seed)
+    return [study for study in studies if study.patient_id in kept]
 
 
 def whole_patients_of_notes(notes: Sequence[Note], limit: int, seed: int) -> list[Note]:
     """At most `limit` notes, as whole_patients; a note without a patient is its own."""
-    chosen = _chosen(map(owner, notes), limit, seed)
-    return [note for note in notes if owner(note) in chosen]
+    kept = chosen(map(owner, notes), limit, seed)
+    return [note for note in notes if owner(note) in kept]
 
 
-def _chosen(patients: Iterable[str], limit: int, seed: int) -> set[str]:
+def chosen(patients: Iterable[str], limit: int, seed: int) -> set[str]:
+    """Patients (one entry for each record of theirs) who have at most `limit` records together."""
     counts = Counter(patients)
-    chosen: set[str] = set()
+    kept: set[str] = set()
     total = 0
     for patient in sorted(counts, key=lambda name: stable_hash(f"limit {name}", seed)):
-        if total + counts[patient] <= limit or not chosen:
-            chosen.add(patient)
+        if total + counts[patient] <= limit or not kept:
+            kept.add(patient)
             total += counts[patient]
-    return chosen
+    return kept
 
 
 def owner(note: Note) -> str:

@@ -143,6 +143,49 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A multiple-choice question with one right option.
+
+    Attributes:
+        options: (letter, text) in the source's order, at least two, no two with the same text.
+        answer: letter of the right option.
+        group: subject or specialty; "" where the source names none.
+    """
+
+    question_id: str
+    text: str
+    options: tuple[tuple[str, str], ...]
+    answer: str
+    split: str = "train"
+    group: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def answer_text(self) -> str:
+        """What the right option says."""
+        return dict(self.options)[self.answer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A text and what a physician made of it in few words: findings and impression, note and summary.
+
+    Attributes:
+        source: what is given; target: what is to be written. Neither is empty; masks (`XXXX`) stay.
+        patient_id: whose it is; the summary's own id where the source names nobody.
+        group: what a site may have more of than others, such as the detector's family; "" where unknown.
+    """
+
+    summary_id: str
+    source: str
+    target: str
+    patient_id: str = ""
+    split: str = "train"
+    group: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
     """A record that was left out, and why: `reason` is a short kind to count by, `detail` a sentence."""
 

@@ -111,6 +111,14 @@ class CohortConfig(Settings):
         description="notes: the types that the annotators looked for, only these are scored; the default is "
         "what the named label map leads to, else all",
     )
+    first_index: Literal[0, 1] | None = Field(
+        default=None, description="questions: the number of the first option, where answers are numbers"
+    )
+    most_masks: int | None = Field(
+        default=None,
+        ge=0,
+        description="summaries: texts with more de-identification marks (XXXX, ___) are left out; no faults",
+    )
     split: SplitConfig = SplitConfig()
     labels: Literal["auto", "source", "rules", "chexbert"] = Field(
         default="auto",
@@ -131,7 +139,7 @@ class CohortConfig(Settings):
     limit: int | None = Field(
         default=None,
         ge=1,
-        description="at most this many studies or notes, whole patients, for a try",
+        description="at most this many studies, notes, questions or summaries, whole patients, for a try",
     )
     scanner: ScannerConfig | None = None
 

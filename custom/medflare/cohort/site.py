@@ -18,7 +18,7 @@ from medflare.cohort.notes import AnnotationCounts, inventory_notes
 from medflare.cohort.pool import owner, settle, settle_notes, whole_patients, whole_patients_of_notes
 from medflare.cohort.readers import read_source
 from medflare.cohort.readers.common import Source
-from medflare.cohort.records import SPLITS, Note, Skipped, Study
+from medflare.cohort.records import SPLITS, Note, Question, Skipped, Study, Summary
 from medflare.cohort.settings import (
     BackboneConfig,
     CohortConfig,
@@ -30,6 +30,8 @@ from medflare.cohort.settings import (
 )
 from medflare.cohort.splits import assign, one_per_patient, split_name
 from medflare.cohort.text import clean_report
+from medflare.cohort.text_facts import TextCounts
+from medflare.cohort.tied import limited, settle_tied, split_tied
 from medflare.cohort.visit_counts import VisitCounts
 from medflare.errors import DataError
 
@@ -58,11 +60,14 @@ class Cohort:
         allowed: how many records may be unusable before the site stops.
         annotation: what the notes' sources held and what of it was not taken over.
         visits: what reading studies as visits changed or left out on purpose.
+        texts: what was changed or left out on purpose of questions and summaries.
     """
 
     name: str
     studies: list[Study] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
+    summaries: list[Summary] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     records: int = 0
     moved: int = 0
@@ -70,6 +75,7 @@ class Cohort:
     scanners: dict[str, ScannerConfig | None] = field(default_factory=dict)
     annotation: AnnotationCounts = field(default_factory=AnnotationCounts)
     visits: VisitCounts = field(default_factory=VisitCounts)
+    texts: TextCounts = field(default_factory=TextCounts)
 
     def split(self, name: str) -> list[Study]:
         """The studies of one of SPLITS; ValueError lists the splits."""
@@ -93,15 +99,23 @@ def load_cohort(site: SiteConfig, name: str = "") -> Cohort:
     """
     cohort = Cohort(name=name or site.name)
     written: list[tuple[str, list[Note]]] = []
+    asked: list[tuple[str, list[Question]]] = []
+    summed: list[tuple[str, list[Summary]]] = []
     for index, config in enumerate(site.cohort):
         part = _read_one(config, index if len(site.cohort) > 1 else None)
         check_skipped(part, str(config.root))
         if config.limit is not None:
             part.studies = whole_patients(part.studies, config.limit, config.split.seed)
             part.notes = whole_patients_of_notes(part.notes, config.limit, config.split.seed)
+            part.questions = limited(part.questions, config.limit, config.split.seed)
+            part.summaries = limited(part.summaries, config.limit, config.split.seed)
         cohort.studies += part.studies
         cohort.notes += part.notes
+        cohort.questions += part.questions
+        cohort.summaries += part.summaries
         written.append((str(config.root), part.notes))
+        asked.append((str(config.root), part.questions))
+        summed.append((str(config.root), part.summaries))
         cohort.skipped += part.skipped
         cohort.records += part.records
         cohort.moved += part.moved
@@ -109,11 +123,15 @@ def load_cohort(site: SiteConfig, name: str = "") -> Cohort:
         cohort.scanners |= part.scanners
         cohort.annotation.add(part.annotation)
         cohort.visits.add(part.visits)
+        cohort.texts.add(part.texts)
     if len(site.cohort) > 1:
         cohort.studies, moved = settle(cohort.studies)
         cohort.notes, moved_too = settle_notes(written)
         cohort.moved += moved + moved_too
-    if not cohort.studies and not cohort.notes:
+        cohort.questions, moved = settle_tied(asked)
+        cohort.summaries, moved_too = settle_tied(summed)
+        cohort.texts.groups_moved += moved + moved_too
+    if not (cohort.studies or cohort.notes or cohort.questions or cohort.summaries):
         where = ", ".join(str(config.root) for config in site.cohort)
         few = cohort.visits.patients_with_too_few
         why = f" {few} patient(s) have fewer visits than 'visits: fewest' asks for." if few else ""
@@ -146,7 +164,8 @@ def _read_one(config: CohortConfig, number: int | None) -> Cohort:
     source = read_source(config)
     part = Cohort(name=config.format, skipped=source.skipped)
     unread = len({item.record for item in source.skipped})
-    part.records = len(source.studies) + len(source.notes) + unread
+    texts = len(source.notes) + len(source.questions) + len(source.summaries)
+    part.records = len(source.studies) + texts + source.too_masked + unread
     part.annotation = inventory_notes(source, config)
     part.allowed = config.max_skipped * part.records
     studies = _usable(source, config, part.skipped)
@@ -160,6 +179,7 @@ def _read_one(config: CohortConfig, number: int | None) -> Cohort:
     studies, part.moved = _split(studies, source.has_split, config, part.skipped)
     part.notes, moved = _split_notes(source, config)
     part.moved += moved
+    _split_texts(part, source, config)
     studies = _label(studies, source.has_labels, config, part.skipped)
     if config.visits is not None and len(studies) < len(placed):
         part.skipped += without_visits(placed, studies)
@@ -245,6 +265,13 @@ def _split_notes(source: Source, config: CohortConfig) -> tuple[list[Note], int]
     if source.has_split:
         given, moved = one_per_patient(zip(owners, (note.split for note in source.notes), strict=True))
     return [replace(note, split=given[o]) for note, o in zip(source.notes, owners, strict=True)], moved
+
+
+def _split_texts(part: Cohort, source: Source, config: CohortConfig) -> None:
+    """The source's questions and summaries with their splits."""
+    part.questions, moved = split_tied(source.questions, source.has_split, config.split)
+    part.summaries, moved_too = split_tied(source.summaries, source.has_split, config.split)
+    part.texts = TextCounts(too_masked=source.too_masked, groups_moved=moved + moved_too)
 
 
 def _label(

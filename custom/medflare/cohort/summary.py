@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from medflare.cohort.inventory import TYPES
 from medflare.cohort.records import CONDITIONS, SPLITS, Code, Note, Skipped, Study
+from medflare.cohort.text_facts import question_facts, summary_facts, words_per_report
 from medflare.cohort.visit_summary import visit_facts
 from medflare.cohort.windows import split_note
 
@@ -29,9 +29,13 @@ def summarise(cohort: Cohort) -> dict[str, Any]:
         "studies": len(studies),
         "images": sum(len(study.images) for study in studies),
         "notes": len(notes),
+        "questions": len(cohort.questions),
+        "summaries": len(cohort.summaries),
         "entities": dict(Counter(e.label for note in notes for e in note.entities).most_common()),
         "relations": dict(Counter(r.label for note in notes for r in note.relations).most_common()),
         "annotation": annotation_facts(cohort),
+        "asked": question_facts(cohort.questions, cohort.texts),
+        "summarised": summary_facts(cohort.summaries, cohort.texts),
         "splits": {split: _split_counts(cohort, split) for split in SPLITS},
         "patients_in_two_splits": cohort.moved,
         "labels": label_counts(studies),
@@ -92,19 +96,6 @@ def label_counts(studies: Sequence[Study]) -> dict[str, dict[str, int]]:
     }
 
 
-def words_per_report(reports: Sequence[str]) -> dict[str, float]:
-    """Mean, median, shortest and longest report in words."""
-    lengths = [len(report.split()) for report in reports]
-    if not lengths:
-        return {}
-    return {
-        "mean": round(fmean(lengths), 1),
-        "median": float(median(lengths)),
-        "min": float(min(lengths)),
-        "max": float(max(lengths)),
-    }
-
-
 def skipped_by_reason(skipped: Sequence[Skipped]) -> dict[str, dict[str, Any]]:
     """Reason -> count and the first few examples, most frequent reason first."""
     groups: dict[str, list[Skipped]] = defaultdict(list)
@@ -127,6 +118,8 @@ def _split_counts(cohort: Cohort, split: str) -> dict[str, int]:
         "studies": len(studies),
         "images": sum(len(study.images) for study in studies),
         "notes": sum(note.split == split for note in cohort.notes),
+        "questions": sum(question.split == split for question in cohort.questions),
+        "summaries": sum(summary.split == split for summary in cohort.summaries),
     }
 
 

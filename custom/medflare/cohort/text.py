@@ -81,6 +81,11 @@ _SPACE_BEFORE_POINT = re.compile(r"\s+([.,;:!?)])")
 _POINTS = re.compile(r"([.,;:])(?:\s*[.,;:])+")
 
 
+def count_masks(text: str) -> int:
+    """How many de-identification marks (`XXXX`, `___`, `[** **]`) a text has."""
+    return len(_MASK.findall(text))
+
+
 def _clean(text: str) -> str:
     """Layout away, words and punctuation kept."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")

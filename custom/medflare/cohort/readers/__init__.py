@@ -25,12 +25,14 @@ FORMATS: dict[str, str] = {
     "brat": "medflare.cohort.readers.brat",
     "i2b2_2010": "medflare.cohort.readers.i2b2_2010",
     "conll": "medflare.cohort.readers.conll",
+    "questions_jsonl": "medflare.cohort.readers.questions_jsonl",
+    "summaries_jsonl": "medflare.cohort.readers.summaries_jsonl",
 }
 
 OPTIONAL = frozenset(
     {
         *("file", "columns", "select", "sections", "reports", "label_map", "tasks", "annotated"),
-        *("visits", "demographics"),
+        *("visits", "demographics", "first_index", "most_masks"),
     }
 )
 """Settings of a cohort that only some formats can obey."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from medflare.cohort.records import CONDITIONS, Code, Note, Skipped, Study
+from medflare.cohort.records import CONDITIONS, Code, Note, Question, Skipped, Study, Summary
 from medflare.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -33,17 +33,21 @@ class Source:
     Attributes:
         studies: `report` as in the source (may be empty), `split` "" where the source has none.
         has_split, has_labels: whether the source brings a split and 14 codes of its own.
-        places: note id -> the file (and line) where its annotation stands, for messages.
+        places: record id -> the file (and line) where it stands, for messages.
         left_out: kind of annotation line -> how many; lines that a format has and nobody here uses.
+        too_masked: summaries left out for `most_masks`.
     """
 
     studies: list[Study] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
+    summaries: list[Summary] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     has_split: bool = False
     has_labels: bool = False
     places: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
+    too_masked: int = 0
 
     def skip(self, record: str, reason: str, detail: str) -> None:
         """Lists one record that cannot be used."""
@@ -200,6 +204,10 @@ class Columns:
             if value is not None and value != "" and value != []:
                 return value
         return None
+
+    def names(self, name: str) -> list[str]:
+        """The table's columns for our field `name`, in the order in which they are tried."""
+        return self._names.get(name, [])
 
     def text(self, row: Row, name: str) -> str:
         """The value for `name` as stripped text, "" where there is none."""
