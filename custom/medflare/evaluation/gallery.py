@@ -45,15 +45,15 @@ def gallery_section(predictions: Found, studies: int) -> Html:
         )
     ]
     for site, found in sorted(by_site.items()):
-        chosen = pick([_main(adapters)[1] for adapters in found.values()], studies)
-        cards = "".join(_card(found[item.study_id]) for item in chosen)
+        chosen = pick([main_adapter(adapters)[1] for adapters in found.values()], studies)
+        cards = "".join(card(found[item.study_id]) for item in chosen)
         parts.append(
             details(f"{site}: {len(chosen)} of {len(found)} studies", cards, kind="site", opened=True)
         )
     return Html("".join(parts))
 
 
-def _main(adapters: dict[str, tuple[Path, Prediction]]) -> tuple[Path, Prediction]:
+def main_adapter(adapters: dict[str, tuple[Path, Prediction]]) -> tuple[Path, Prediction]:
     """The adapter a site would use: its own where it has one."""
     return next(adapters[kind] for kind in ("personalised", "generic", "none") if kind in adapters)
 
@@ -101,10 +101,11 @@ def _chip(kind: str, name: str) -> str:
     return NORMAL[kind] if name == "no finding" else f"{SIGNS[kind]} {safe(name)}"
 
 
-def _card(adapters: dict[str, tuple[Path, Prediction]]) -> Html:
-    path, item = _main(adapters)
+def card(adapters: dict[str, tuple[Path, Prediction]], caption: str = "", remarks: str = "") -> Html:
+    """One study with its reports. caption: below the picture; remarks: markup after the findings."""
+    path, item = main_adapter(adapters)
     others = [other for kind, (_, other) in adapters.items() if kind != item.adapter]
-    caption = f"Study {item.study_id}, patient {item.patient_id}"
+    caption = caption or f"Study {item.study_id}, patient {item.patient_id}"
     more = "".join(
         details(
             f"What the {other.adapter} adapter wrote",
@@ -118,7 +119,7 @@ def _card(adapters: dict[str, tuple[Path, Prediction]]) -> Html:
         f"<figcaption>{safe(caption)}</figcaption></figure>"
         f"<div><h4>Reference</h4><blockquote>{_report(item.reference)}</blockquote></div>"
         f"<div><h4>{safe(name)}</h4><blockquote>{_report(item.generated)}</blockquote></div>"
-        f'<div class="under">{chips(item)}{more}</div></article>'
+        f'<div class="under">{chips(item)}{remarks}{more}</div></article>'
     )
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from medflare.cohort.inventory import ENTITY_TYPES, MODIFIER_TYPES
 from medflare.cohort.records import CONDITIONS
+from medflare.evaluation.change_extraction import CHANGES
 from medflare.evaluation.extraction_tables import CAPTION as CAPTION_NOTES
 from medflare.evaluation.extraction_tables import GLANCE
-from medflare.evaluation.gallery import gallery_section
 from medflare.evaluation.gallery_notes import notes_section, readable
+from medflare.evaluation.gallery_visits import reports_section
 from medflare.evaluation.markup import Html
 from medflare.evaluation.predictions import read_predictions
 from medflare.evaluation.run_record import RunRecord
@@ -65,7 +66,7 @@ REPORTS = Kind(
     lead="Generated reports against the radiologists' own, on test studies that no training saw. "
     "The generic adapter is what all sites share; a personalised one stays at its site.",
     caption=CAPTION,
-    charted=("label_f1", "bleu_4", "rouge_l"),
+    charted=("change_f1", "label_f1", "bleu_4", "rouge_l"),
     charts=2,
     columns=HEADLINE,
     heats=(
@@ -77,11 +78,19 @@ REPORTS = Kind(
             types=CONDITIONS,
             opened=False,
         ),
+        Heat(
+            title="Which changes are told",
+            caption="F1 × 100 of what reports of later visits say became of the findings.",
+            column="change",
+            prefix="change_f1/",
+            types=CHANGES,
+            opened=False,
+        ),
     ),
     privacy="This page holds images and report text of the sites' test studies. Handle it like the "
     "studies themselves; write it with an empty gallery to share the numbers alone.",
     read=read_predictions,
-    gallery=gallery_section,
+    gallery=reports_section,
 )
 NOTES = Kind(
     unit="notes",

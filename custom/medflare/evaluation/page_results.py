@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from medflare.evaluation.markup import Html, colours_of, details, figure, heat_table, paragraph, safe, table
 from medflare.evaluation.page_kinds import Heat, Kind
+from medflare.evaluation.page_visits import by_visit
 from medflare.evaluation.plots import Whisker, interval_chart
 from medflare.evaluation.run_record import RunRecord
 from medflare.evaluation.tables import (
@@ -41,6 +42,7 @@ def results(record: RunRecord, kind: Kind) -> Html:
         + f'<div class="charts">{charts}</div>'
         + _table(record, rows, kind)
         + _comparisons(record, kind)
+        + by_visit(rows, _system)
         + "".join(_by_type(rows, heat) for heat in kind.heats)
         + _everything(rows, kind)
     )

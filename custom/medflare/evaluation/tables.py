@@ -42,6 +42,12 @@ NAMES: dict[str, str] = {
         for kind in [k for m in ("strict", "lenient") for k in (m, f"{m}_untyped", f"macro_{m}")]
         for ratio, short in (("precision", "P"), ("recall", "R"), ("f1", "F1"))
     },
+    "change_f1": "change F1",
+    "change_precision": "change P",
+    "change_recall": "change R",
+    "change_moved_f1": "change F1, moved",
+    "change_macro_f1": "change macro F1",
+    "change_opposite": "opposite change",
     "parse_failure_rate": "unreadable outputs",
     "duplicate_rate": "repeated items",
     "bertscore_f1": "BERTScore F1",
@@ -61,13 +67,14 @@ LOSSES = {
 PHASES = {"train_": "training", "val_": "validation", "test_": "test"}
 HEADLINE = (
     *("bleu_1", "bleu_4", "meteor", "rouge_l", "cider", "label_f1", "label_micro_f1", "label_macro_f1"),
+    *("change_f1", "change_opposite"),
     *("ner_strict_f1", "ner_lenient_f1", "re_gold_strict_f1", "re_e2e_strict_f1"),
 )
 SCALE = 100.0
 LEADING = ("site", "system")
 CAPTION = "Times 100, with 95 % bootstrap intervals over studies."
 EXTRACTION = ("ner_", "re_gold_", "re_e2e_")
-LESS_IS_BETTER = ("parse_failure_rate", "duplicate_rate")
+LESS_IS_BETTER = ("parse_failure_rate", "duplicate_rate", "change_opposite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
