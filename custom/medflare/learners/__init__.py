@@ -19,6 +19,7 @@ from medflare.learners.base import Learner
 LEARNERS: dict[str, str] = {
     "fedmrg": "medflare.learners.fedmrg:build",
     "fed_medlora": "medflare.learners.extraction:build",
+    "fedtar": "medflare.learners.fedtar.learner:build",
     "fedvit_gpt2": "medflare.learners.vit_gpt2:build",
     "token_classification": "medflare.learners.token_classification:build",
 }

@@ -32,9 +32,9 @@ class PatientAdapterSettings(Settings):
     targets: last parts of the names of layers, as many as tell them apart, for instance `attn.c_proj`.
     """
 
-    width: int = Field(64, ge=1)
-    rank: int = Field(4, ge=1)
-    lora_alpha: float = Field(128, gt=0)
+    width: int = Field(default=64, ge=1)
+    rank: int = Field(default=4, ge=1)
+    lora_alpha: float = Field(default=128, gt=0)
     targets: tuple[str, ...] = ("q_proj", "v_proj")
 
     @property

@@ -8,6 +8,7 @@ Paper: FedMRG, sections III-A and III-B; algorithms.md 2.1. Decoder input:
 from __future__ import annotations
 
 import contextlib
+import inspect
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -169,19 +170,29 @@ class ReportGenerator(nn.Module):
             parts.append((self.prompts[codes] + marks).to(dtype))
         return torch.cat([*parts, fixed["instruction"]], 1)
 
-    def decode(self, prefix: Tensor, reports: Tensor) -> Decoded:
+    def decode(self, prefix: Tensor, reports: Tensor, there: Tensor | None = None) -> Decoded:
         """Teacher forcing. reports: (batch, T) token ids ending in EOS, right-padded with anything.
 
-        Logits are computed at the T report positions only, not over the prefix.
+        Logits are computed at the T report positions only, not over the prefix. there: (batch, P) bool, false
+        where a shorter prefix is padded at its left; None where none is.
         """
         embedded = self._table()(reports).to(prefix.dtype)
         inputs = torch.cat([prefix, embedded[:, :-1]], 1)
+        placed = {} if there is None else self._placed(there, inputs.shape[1])
         with autocast(self.backbone.precision, str(self.device)):
             model = self.backbone.model
-            hidden = model.get_decoder()(inputs_embeds=inputs, use_cache=False).last_hidden_state
+            hidden = model.get_decoder()(inputs_embeds=inputs, use_cache=False, **placed).last_hidden_state
             hidden = hidden[:, prefix.shape[1] - 1 :]
             logits = model.get_output_embeddings()(hidden).float()
         return Decoded(scaled_logits(logits, model.config), hidden.float())
+
+    def _placed(self, there: Tensor, length: int) -> dict[str, Tensor]:
+        """Mask, and positions that count from each row's own first token, for decoders that take any."""
+        mask = F.pad(there.long(), (0, length - there.shape[1]), value=1)
+        found = {"attention_mask": mask}
+        if "position_ids" in inspect.signature(self.backbone.model.get_decoder().forward).parameters:
+            found["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+        return found
 
     def report_loss(self, images: Tensor, reports: Tensor, targets: Tensor) -> Tensor:
         """Mean negative log-likelihood per report token with predicted prompts, as at test time.
@@ -203,17 +214,23 @@ class ReportGenerator(nn.Module):
         """
         seen = self.see(images)
         codes = seen.logits.argmax(-1) if codes is None else codes
-        prefix = self.prefix(seen, codes).to(self._table().weight.dtype)
+        return self.write(self.prefix(seen, codes), decoding), codes
+
+    @torch.no_grad()
+    def write(self, prefix: Tensor, decoding: DecodingSettings, there: Tensor | None = None) -> list[str]:
+        """Drafts what comes after each prefix; `there` as in `decode`."""
+        prefix = prefix.to(self._table().weight.dtype)
         tokenizer = self.backbone.tokenizer
+        whole = torch.ones(prefix.shape[:2], dtype=torch.long, device=self.device)
         with autocast(self.backbone.precision, str(self.device)), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Passing `repetition_penalty`")  # as it should be
             ids = self.backbone.model.generate(
                 inputs_embeds=prefix,
-                attention_mask=torch.ones(prefix.shape[:2], dtype=torch.long, device=self.device),
+                attention_mask=whole if there is None else there.long(),
                 **search_arguments(decoding, tokenizer),
             )
         texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
-        return [" ".join(text.split()) for text in texts], codes
+        return [" ".join(text.split()) for text in texts]
 
     def tokenise(self, reports: list[str], max_tokens: int) -> list[list[int]]:
         """Token ids of each report, cut to `max_tokens`, with one EOS."""

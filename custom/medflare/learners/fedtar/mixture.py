@@ -33,12 +33,16 @@ class MixtureSettings(Settings):
     """
 
     source: Literal["federated", "global_fixed", "per_client"] = "federated"
-    components: int = Field(16, ge=1, le=256)
-    regularisation: float = Field(1e-6, gt=0, description="added to every variance")
-    tolerance: float = Field(1e-5, gt=0, description="least change of the mean log-likelihood to go on")
-    iterations: int = Field(50, ge=1)
+    components: int = Field(default=16, ge=1, le=256)
+    regularisation: float = Field(default=1e-6, gt=0, description="added to every variance")
+    tolerance: float = Field(
+        default=1e-5, gt=0, description="least change of the mean log-likelihood to go on"
+    )
+    iterations: int = Field(default=50, ge=1)
     least_patients: float = Field(
-        10.0, ge=0, description="a component of fewer is merged into the nearest: it would point at a patient"
+        default=10.0,
+        ge=0,
+        description="a component of fewer is merged into the nearest: it would point at a patient",
     )
 
 

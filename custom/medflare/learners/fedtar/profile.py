@@ -41,7 +41,7 @@ class ProfileSettings(Settings):
     age: bool = True
     sex: bool = True
     covariates: dict[str, tuple[float, float]] = Field(default_factory=dict)
-    hash_feature: bool = Field(False, description="TAR-12: the paper's hash, keyed at the site")
+    hash_feature: bool = Field(default=False, description="TAR-12: the paper's hash, keyed at the site")
 
     @property
     def names(self) -> tuple[str, ...]:

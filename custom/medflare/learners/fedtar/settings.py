@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FedTAR's settings; ids are resolutions of algorithms.md section 3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from medflare.config import Settings
+from medflare.learners.facts import MethodFacts
+from medflare.learners.fedtar.mixture import MixtureSettings
+from medflare.learners.fedtar.profile import ProfileSettings
+from medflare.learners.presets import resolve_settings
+from medflare.models.longitudinal_generator import LongitudinalSettings
+from medflare.models.patient_adapter import PatientAdapterSettings
+from medflare.models.peft_methods import LoraSettings
+from medflare.models.report_generator import DecodingSettings, ModelSettings
+
+
+class FedTARSettings(Settings):
+    """Everything of FedTAR at a site that a job can choose; α and its rate are the rule's."""
+
+    preset: Literal["recommended", "paper"] = "recommended"
+    variant: str = "fedtar"
+    visits: int = Field(default=5, ge=1, description="T; later visits of a site are not used")
+    model: ModelSettings = ModelSettings(prompts=False, lora=LoraSettings(rank=4, lora_alpha=128))
+    decoding: DecodingSettings = DecodingSettings()
+
+    # -- who the patient is (3.1, 3.7) --
+    personal: bool = Field(
+        default=True, description="factors made for each patient; false: Table 2's 'w/o GMM'"
+    )
+    patient: PatientAdapterSettings = PatientAdapterSettings()
+    profile: ProfileSettings = ProfileSettings()
+    mixture: MixtureSettings = MixtureSettings()
+
+    # -- what is seen and what learns --
+    prior_context: bool = Field(default=False, description="the report before stands in the prefix (TAR-14)")
+    max_prior_tokens: int = Field(default=100, ge=1)
+    train_backbone: bool = Field(
+        default=False, description="encoder and decoder learn and travel too (TAR-7)"
+    )
+
+    # -- training of one exchange (3.2); AdamW starts anew in each (1.6) --
+    lr: float = Field(default=1e-5, gt=0)
+    patient_lr_scale: float = Field(
+        default=1.0, gt=0, description="the patient adapter's rate is lr times this"
+    )
+    schedule: Literal["cosine", "constant"] = Field(
+        default="cosine", description="over all exchanges of the run"
+    )
+    warmup: float = Field(default=0.0, ge=0, lt=1, description="share of all exchanges with a rising rate")
+    weight_decay: float = Field(default=0.01, ge=0)
+    clip: float | None = Field(default=1.0, gt=0, description="largest gradient norm; null for any")
+    batch: int = Field(default=4, ge=1)
+    local_epochs: int = Field(default=1, ge=1, description="E, unless the job says steps or fraction")
+    max_report_tokens: int = Field(default=128, ge=1)
+    rotation: float = Field(default=5.0, ge=0, description="degrees, of pictures of an encoder that learns")
+    eval_batch: int = Field(default=16, ge=1)
+    eval_limit: int | None = Field(
+        default=32, description="validation visits drafted after a round; null for all"
+    )
+
+    @property
+    def classification(self) -> bool:
+        """No diagnosis is named before the report is written."""
+        return False
+
+    @property
+    def peft_method(self) -> str:
+        """Which adapter travels."""
+        return self.model.peft.method
+
+    @property
+    def generator(self) -> LongitudinalSettings:
+        """The model these settings stand for."""
+        return LongitudinalSettings(
+            model=self.model,
+            patient=self.patient if self.personal else None,
+            components=self.mixture.components,
+            prior_context=self.prior_context,
+            max_prior_tokens=self.max_prior_tokens,
+            train_backbone=self.train_backbone,
+        )
+
+    @field_validator("model")
+    @classmethod
+    def _no_prompts(cls, value: ModelSettings) -> ModelSettings:
+        if value.prompts:
+            raise ValueError("prompts: diagnosis tokens belong to FedMRG; set it to false")
+        return value
+
+    @model_validator(mode="after")
+    def _something_to_keep_running(self) -> FedTARSettings:
+        if self.train_backbone and self.model.encoder.batch_norm == "local":
+            raise ValueError(
+                "train_backbone sends everything, so model.encoder.batch_norm cannot be 'local'; "
+                "set it to 'average'"
+            )
+        return self
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "recommended": {"model": {"prompts": False}},
+    "paper": {
+        "model": {"prompts": False},
+        "schedule": "constant",
+        "clip": None,
+        "lr": 1e-5,
+        "patient": {"rank": 4, "lora_alpha": 128},
+    },
+}
+"""What `preset` changes before a job's own settings apply (algorithms.md 1.8). `paper` is what is printed:
+AdamW at 1e-5 for model and adapters, rank 4, a = 128, 16 components; the rest is not."""
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "fedtar": {},
+    "without_personalisation": {"personal": False},
+    "pooled_baseline": {"personal": False},
+}
+"""Table 2's "w/o GMM", and what the baselines train: client LoRA and bridge. Table 2's "w/o temporal" is a
+setting of the rule: `alpha_mode: constant, alpha: 1`."""
+
+FACTS = MethodFacts(
+    summary="FedTAR: visits of a patient to reports; a client adapter, and factors made for each patient.",
+    source="FedTAR (paper 001); algorithms.md 3; TAR-1 to TAR-18",
+    metrics=("loss", "steps", "val_loss", "visit", "seconds"),
+    lora=True,
+    judged=True,
+)
+
+
+def resolve(given: Mapping[str, Any]) -> FedTARSettings:
+    """Preset, then what the job says, then its variant; all errors together."""
+    return resolve_settings(FedTARSettings, given, PRESETS, VARIANTS)

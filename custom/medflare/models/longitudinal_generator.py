@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The FedTAR model: a frozen image encoder and a frozen LLM with a client LoRA and factors made for each
+patient.
+
+Paper: FedTAR (paper 001), Eq. 3 and 4; algorithms.md 3.1, TAR-7, TAR-14. The paper's decoder reads the
+image by cross-attention; here any causal LLM reads it in its prefix,
+`BOS · prefix · tokens of all pictures of the visit · suffix · report before · instruction · report · EOS`.
+No pretrained bridge between the two exists, so the linear one learns, and travels, beside the adapters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from medflare.config import Settings
+from medflare.errors import ConfigError
+from medflare.models.adapters import GENERIC
+from medflare.models.backbone import Backbone, autocast
+from medflare.models.patient_adapter import PROJECTION, PatientAdapter, PatientAdapterSettings
+from medflare.models.report_generator import DecodingSettings, ModelSettings, ReportGenerator
+
+FILE = "longitudinal_generator"
+PATIENT, DECODER = "patient.", "decoder."
+PATIENT_PROJECTION = PATIENT + PROJECTION
+"""Before the names of W_proj and b_proj among the shared tensors."""
+WORDING = {"prior": " Previous report: ", "first": " First visit."}
+"""What stands before the report of the visit before, and in its place; a backbone's template may say
+otherwise."""
+
+
+class LongitudinalSettings(Settings):
+    """What a reader must know to build the model again.
+
+    patient: the generated factors, None without personalisation; components: K of the mixture.
+    prior_context: the prefix holds the report before (TAR-14), of at most `max_prior_tokens`.
+    train_backbone: encoder and decoder learn and travel too (TAR-7).
+    """
+
+    model: ModelSettings
+    patient: PatientAdapterSettings | None
+    components: int
+    prior_context: bool = False
+    max_prior_tokens: int = 100
+    train_backbone: bool = False
+
+
+@dataclass(slots=True)
+class VisitBatch:
+    """What the model sees of B visits, on any device.
+
+    patches: (B, m, S, C) encoder's tokens of up to m pictures; pictures: (B, m) bool, true where there is
+    one; priors: report before of each, "" for a first visit; assigned: (B, K) rows q_p, None for nobody in
+    particular.
+    """
+
+    patches: Tensor
+    pictures: Tensor
+    priors: Sequence[str]
+    assigned: Tensor | None
+
+
+class LongitudinalGenerator(ReportGenerator):
+    """Everything between the pictures of a visit and its report; knows no data set and no federation.
+
+    ConfigError for diagnosis prompts, which belong to FedMRG, and for a backbone that cannot learn as asked.
+    """
+
+    def __init__(
+        self, backbone: Backbone, settings: LongitudinalSettings, seed: int, encoder_file: Path | None = None
+    ) -> None:
+        _check(backbone, settings)
+        super().__init__(backbone, settings.model, (GENERIC,), seed, encoder_file)
+        self.parts = settings
+        self.requires_grad_(False)
+        self.projection.requires_grad_(True)
+        self.adapters.use((GENERIC,), train=(GENERIC,))
+        self.patient = (
+            PatientAdapter(backbone.model, settings.patient, settings.components, seed)
+            if settings.patient is not None
+            else None
+        )
+        if settings.train_backbone:
+            self.encoder.requires_grad_(True)
+            for parameter in self._decoder().values():
+                parameter.requires_grad_(True)
+
+    # ---- what learns and travels -------------------------------------------------------------------------
+
+    def shared_tensors(self) -> dict[str, Tensor]:
+        """Live tensors that may leave beside the client LoRA: bridge, patient adapter, with `train_backbone`
+        the rest."""
+        shared: dict[str, Tensor] = {f"projection.{n}": p for n, p in self.projection.named_parameters()}
+        if self.patient is not None:
+            shared |= {PATIENT + n: p for n, p in self.patient.live().items()}
+        if self.parts.train_backbone:
+            encoder = self.encoder.state_dict(keep_vars=True)
+            shared |= {f"encoder.{n}": encoder[n] for n in self.encoder.shared_names()}
+            shared |= self._decoder()
+        return shared
+
+    def _decoder(self) -> dict[str, nn.Parameter]:
+        """The decoder's own weights by their names without any adapter's."""
+        added = {id(p) for p in self.adapters.parameters(GENERIC)}
+        own = [(n, p) for n, p in self.adapters.peft.named_parameters() if id(p) not in added]
+        plain = ((n.removeprefix("base_model.model.").replace(".base_layer.", "."), p) for n, p in own)
+        return {DECODER + n: p for n, p in plain}
+
+    # ---- from pictures to words --------------------------------------------------------------------------
+
+    def before(self, batch: VisitBatch) -> tuple[Tensor, Tensor | None]:
+        """(B, P, hidden): everything before the report, shorter rows padded at the left; and (B, P) bool,
+        false at the padding, None where there is none."""
+        rows, _, per_picture, _ = batch.patches.shape
+        with autocast(self.backbone.precision, str(self.device)):
+            visual = self.projection(batch.patches.to(self.device).flatten(1, 2))
+        dtype = visual.dtype
+        table = self._table()
+        fixed = {n: ids.to(self.device).expand(rows, -1) for n, ids in self._segments.items()}
+        seen = batch.pictures.to(self.device).repeat_interleave(per_picture, 1)
+        parts = [(table(fixed["prefix"]), None), (visual, seen), (table(fixed["suffix"]), None)]
+        if self.parts.prior_context:
+            ids, known = self._priors(batch.priors)
+            parts.append((table(ids), known))
+        parts.append((table(fixed["instruction"]), None))
+        embedded = torch.cat([part.to(dtype) for part, _ in parts], 1)
+        there = torch.cat([_all(part) if kept is None else kept for part, kept in parts], 1)
+        return left_padded(embedded, there)
+
+    def _priors(self, priors: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Token ids (B, R) of the reports before in their wording, and which of them are there."""
+        words = WORDING | {n: self.backbone.template[n] for n in WORDING if n in self.backbone.template}
+        rows = []
+        for prior in priors:
+            ids = self._ids(words["prior"] if prior else words["first"], bos=False)[0]
+            said = self._ids(prior, bos=False)[0][: self.parts.max_prior_tokens]
+            rows.append(torch.cat([ids, said]))
+        found = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        lengths = torch.tensor([len(row) for row in rows])
+        known = torch.arange(found.shape[1]) < lengths[:, None]
+        return found.to(self.device), known.to(self.device)
+
+    def positions(self, pictures: int, report: int) -> int:
+        """Positions a visit of so many pictures and a report of so many tokens takes at most."""
+        fixed = sum(ids.shape[1] for ids in self._segments.values())
+        prior = max(self._priors(["", "."])[0].shape[1], 1) + self.parts.max_prior_tokens
+        return fixed + pictures * self.encoder.tokens + report + (prior if self.parts.prior_context else 0)
+
+    @contextlib.contextmanager
+    def _for(self, batch: VisitBatch) -> Iterator[None]:
+        """The factors of the batch's patients are in use inside."""
+        if self.patient is None or batch.assigned is None:
+            yield
+            return
+        with self.patient.patients(batch.assigned):
+            yield
+
+    def token_losses(self, batch: VisitBatch, reports: Tensor, targets: Tensor) -> Tensor:
+        """(B, T) negative log-likelihood of each report token, 0 where `targets` is -100."""
+        prefix, there = self.before(batch)
+        with self._for(batch):
+            decoded = self.decode(prefix, reports.to(self.device), there)
+            return F.cross_entropy(decoded.logits.transpose(1, 2), targets.to(self.device), reduction="none")
+
+    @torch.no_grad()
+    def draft(self, batch: VisitBatch, decoding: DecodingSettings) -> list[str]:
+        """A report for each visit of the batch."""
+        prefix, there = self.before(batch)
+        with self._for(batch):
+            return self.write(prefix, decoding, there)
+
+
+def _all(part: Tensor) -> Tensor:
+    return torch.ones(part.shape[:2], dtype=torch.bool, device=part.device)
+
+
+def left_padded(embedded: Tensor, there: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Rows with what is not there taken out and the rest, in order, moved to the right.
+
+    embedded: (B, P, h); there: (B, P) bool. Returns (B, P', h) and (B, P'), P' the longest row; None for the
+    latter where all are as long.
+    """
+    longest = int(there.sum(1).max())
+    order = there.int().argsort(dim=1, stable=True)[:, -longest:]
+    moved = embedded.gather(1, order[..., None].expand(-1, -1, embedded.shape[2]))
+    kept = there.gather(1, order)
+    return moved, None if bool(kept.all()) else kept
+
+
+def _check(backbone: Backbone, settings: LongitudinalSettings) -> None:
+    if settings.model.prompts:
+        raise ConfigError("model.prompts: diagnosis tokens belong to FedMRG; set it to false.")
+    if settings.train_backbone and backbone.precision != "fp32":
+        raise ConfigError(
+            f"train_backbone: the decoder was loaded in {backbone.precision}, whose steps are too coarse to "
+            "learn by. Set backbone.precision to fp32 in site.yaml."
+        )
+
+
+def parameter_counts(model: LongitudinalGenerator, held_back: Sequence[str] = ()) -> dict[str, int]:
+    """Travelling parameters by part. held_back: starts of names that stay at the site."""
+    kinds = {
+        "projection.": "projection",
+        PATIENT_PROJECTION: "patient_projection",
+        PATIENT: "hypernetwork",
+        "encoder.": "encoder",
+        DECODER: "decoder",
+    }
+    found = {"adapter": sum(p.numel() for p in model.adapters.parameters(GENERIC))}
+    for name, tensor in model.shared_tensors().items():
+        if isinstance(tensor, nn.Parameter) and not name.startswith(tuple(held_back)):
+            kind = next(kind for start, kind in kinds.items() if name.startswith(start))
+            found[kind] = found.get(kind, 0) + tensor.numel()
+    return found
+
+
+def export_settings(model: LongitudinalGenerator, decoding: DecodingSettings) -> dict[str, Any]:
+    """What a reader needs besides tensors to rebuild the model, and the name of the file it stands in."""
+    made = model.adapters.untravelled()
+    return {
+        "file": FILE,
+        "format": 1,
+        "generator": model.parts.model_dump(mode="json"),
+        "decoding": decoding.model_dump(mode="json"),
+        "backbone": {"name": model.backbone.name, "fingerprint": model.backbone.fingerprint},
+    } | ({"untravelled": made} if made else {})
