@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from medflare.evaluation.run_record import Estimate, EvaluationRecord
 from medflare.learners.base import RoundPlan, SharedSpec, State, Update, check_state
 from medflare.learners.fedtar.expectation import moments_of, statistics_of
 from medflare.learners.fedtar.mixture import Mixture
 from medflare.learners.fedtar.visit_sums import VisitTrail, visit_sums_spec, visit_times
+from medflare.learners.terms import ClientTerms
 
 NAME, WIDTH, VAL = "adapter.base_model.model.layer.lora_A.weight", 4, 6
+LR = 0.05
 COUNTS = {"site-1": [9, 7, 5], "site-2": [6, 0, 8], "site-3": [4, 8, 0]}
 """n_{k,t}: two sites lack a visit."""
 REGULAR = {"site-1": [9, 7, 5], "site-2": [6, 5, 8], "site-3": [4, 8, 3]}
@@ -36,7 +38,8 @@ class VisitLearner:
         self.values = torch.rand(max(self.counts), 2, generator=draw, dtype=torch.float64)
         times = [(t + 1, 200.0 * (t > 0), 200.0 * t) for t, count in enumerate(self.counts) if count]
         self.trail = VisitTrail(len(self.counts), visit_times(times, len(self.counts)))
-        self.w = torch.zeros(1, WIDTH)
+        self.w = nn.Parameter(torch.zeros(1, WIDTH))
+        self.terms = ClientTerms(site, lambda: {NAME: self.w})
         self.taken: Mixture | None = None
 
     @staticmethod
@@ -69,19 +72,16 @@ class VisitLearner:
 
     def load_shared(self, state: State) -> None:
         check_state(state, self.shared_spec(), self.site)
-        self.w = state[NAME].clone()
+        with torch.no_grad():
+            self.w.copy_(state[NAME])
 
-    def loss(self, w: Tensor, data: tuple[Tensor, Tensor]) -> Tensor:
+    def loss(self, data: tuple[Tensor, Tensor]) -> Tensor:
         x, y = data
-        return (x @ w[0] - y).square().mean()
-
-    def _gradient(self, data: tuple[Tensor, Tensor]) -> Tensor:
-        w = self.w.clone().requires_grad_()
-        (g,) = torch.autograd.grad(self.loss(w, data), w)
-        return g
+        return (x @ self.w[0] - y).square().mean()
 
     def _validation(self) -> tuple[State, int]:
-        return {NAME: self._gradient(self.val)}, VAL
+        (gradient,) = torch.autograd.grad(self.loss(self.val), self.w)
+        return {NAME: gradient}, VAL
 
     def rows(self, plan: RoundPlan) -> tuple[Tensor, Tensor]:
         if hint := plan.hints.get("temporal"):
@@ -92,18 +92,29 @@ class VisitLearner:
     def fit(self, plan: RoundPlan) -> Update:
         if (self.site, plan.round) == (self.settings.get("raises"), self.settings.get("exchange")):
             raise RuntimeError("no disk")
-        before = self.w.clone()
+        before = self.w.detach().clone()
         sums = self.trail.receive(plan, {NAME: before}, self._validation)
         data, hint = self.rows(plan), plan.hints.get("temporal")
         metrics = {"visit": float(hint["visit"])} if hint else {}
+        self.terms.begin(plan)
         if len(data[0]):
-            metrics["loss"] = self.loss(self.w, data).item()
-            for _ in range(plan.steps or 3):
-                self.w = self.w - 0.05 * self._gradient(data)
-        return Update(delta={NAME: self.w - before}, examples=len(data[0]), metrics=metrics, sums=sums)
+            metrics["loss"] = self.loss(data).item()
+            self._train(data, plan.steps or 3)
+        told, delta = self.terms.finish(), {NAME: self.w.detach() - before}
+        sums |= told.sums
+        return Update(delta=delta, examples=len(data[0]), metrics=metrics, sums=sums, factor=told.factor)
+
+    def _train(self, data: tuple[Tensor, Tensor], steps: int) -> None:
+        optimiser = torch.optim.SGD([self.w], lr=LR)
+        self.terms.watch(optimiser, steps)
+        for _ in range(steps):
+            optimiser.zero_grad()
+            self.loss(data).backward()
+            optimiser.step()
 
     def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
-        return {"loss": self.loss(self.w, self.val).item()}
+        data = self.rows(plan) if split == "train" else self.val
+        return {"loss": self.loss(data).item()}
 
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
         loss = self.evaluate("test", plan)["loss"]
@@ -120,10 +131,11 @@ class VisitLearner:
         ]
 
     def local_state(self) -> tuple[State, dict[str, Any]]:
-        return self.trail.state()
+        tensors, values = self.trail.state()
+        return {**tensors, **self.terms.state()}, values
 
     def load_local_state(self, tensors: State, values: Any) -> None:
-        self.trail.restore(tensors, values)
+        self.trail.restore(self.terms.restore(tensors), values)
 
     # ---- the mixture of profiles -------------------------------------------------------------------------
 

@@ -169,13 +169,6 @@ def test_an_update_of_no_examples_that_changes_something_stays_at_its_site(
     assert "by an update of no examples" in record.reason
 
 
-def test_any_other_rule_refuses_an_update_of_no_examples(visits: Make) -> None:
-    record = visits(rule="fedavg").run()
-    assert record.status == "failed"
-    assert "round 0, visit 2: 2 accepted, 3 needed" in record.reason
-    assert "weight 0, expected 1 to the 14 training examples" in record.reason
-
-
 def test_a_site_lost_in_visit_2_is_missed_there_and_tells_no_slopes_of_that_round(visits: Make) -> None:
     lost = {"raises": "site-1", "exchange": 4}
     record = completed(visits(toy=lost, controller={"min_accepted": 2}, lr=0.05))

@@ -35,6 +35,10 @@ class ValidatingAggregator(FLComponent):
     The fixed order makes a run repeatable to the last bit. An update waits only until every site before it
     has answered or was given up, so that memory does not grow with the number of sites where they answer
     in order. Where the rule scores updates itself, all wait until the exchange is over: scoring takes time.
+
+    Attributes:
+        idle: whether a site may answer with an update of no examples. A rule that knows no such updates never
+            sees one, and an exchange of nothing else leaves its state and the run's as they are (TAR-15).
     """
 
     def __init__(self, rule: str = "weighted_mean", rule_settings: dict[str, Any] | None = None) -> None:
@@ -44,6 +48,7 @@ class ValidatingAggregator(FLComponent):
         self.sums_spec: SharedSpec = {}
         self.declared: dict[str, int] = {}
         self.deferred = False
+        self.idle = self.rule.idle
         self.protection = ServerProtection()
 
     def bind(self, score: Callable[[str, State], float]) -> None:
@@ -63,7 +68,7 @@ class ValidatingAggregator(FLComponent):
         self.refused: dict[str, str] = {}
         self.settled: set[str] = set()
         self._waiting: dict[str, Update] = {}
-        self._next = 0
+        self._next, self._idle, self._taken = 0, 0, 0
         self._totals: State = {}
         self.rule.begin(state)
 
@@ -111,8 +116,23 @@ class ValidatingAggregator(FLComponent):
         check_state(update.delta, self.spec, "opened sum")
         check_state(update.sums, self.sums_spec, "opened sum")
         weighed = self.rule.metrics_of_sum()
-        self.rule.add(ALL_SITES, replace(update, examples=min(1, update.examples), metrics=weighed))
+        whole = replace(update, examples=min(1, update.examples), metrics=weighed)
+        if self._holds_nothing(whole):
+            return
+        self.rule.add(ALL_SITES, whole)
+        self._taken += 1
         self._totals = dict(update.sums)
+
+    def _holds_nothing(self, update: Update) -> bool:
+        """Whether the rule need not see an update: it is of no examples, and the rule knows no such."""
+        nothing = not update.examples and not self.rule.idle
+        self._idle += nothing
+        return nothing
+
+    @property
+    def nobody(self) -> bool:
+        """Whether sites answered in this exchange, and none of them had anything for the rule."""
+        return bool(self._idle) and not self._taken
 
     def _misplaced(self, site: str, round_number: int) -> str | None:
         """Why nothing is expected of this site in this round, or None."""
@@ -148,7 +168,7 @@ class ValidatingAggregator(FLComponent):
     def _overweight(self, site: str, facts: Mapping[str, Any]) -> str | None:
         """Why a site cannot weigh what it says, or None."""
         examples = facts.get("examples")
-        least, most = 0 if self.rule.idle else 1, self.declared.get(site, 0)
+        least, most = 0 if self.idle else 1, self.declared.get(site, 0)
         if isinstance(examples, bool) or not isinstance(examples, int) or not least <= examples <= most:
             return f"weight {examples!r}, expected {least} to the {most} training examples the site declared"
         clip, factor = self.rule.factor_clip, facts.get("factor", 1.0)
@@ -191,12 +211,15 @@ class ValidatingAggregator(FLComponent):
             self._next += 1
 
     def _add(self, site: str, update: Update) -> None:
+        if self._holds_nothing(update):
+            return
         try:
             self.rule.add(site, update)
         except UpdateError as error:
             del self.accepted[site]
             self.refused[site] = f"refused by the aggregation rule: {error}"
             return
+        self._taken += 1
         for name, value in update.sums.items():
             self._totals[name] = self._totals[name] + value if name in self._totals else value.clone()
 
@@ -207,19 +230,26 @@ class ValidatingAggregator(FLComponent):
         declared nor is among what the rule may add; the old state stays good then.
         """
         self.judge()
-        new = self.rule.finish()
+        if self.nobody:
+            self.rule.lose()
+            new = dict(self.state)
+        else:
+            new = self.rule.finish()
         own = {name: value for name, value in new.items() if name.startswith(self.rule.outside_spec)}
         check_state(new, {**self.spec, **_spec_of(own)}, "aggregation")
         totals = self.rule.take_sums(self._totals, len(self.declared))
         change = sum(squares(new[name], self.state[name]) for name in self.spec)
         whole = sum(squares(value) for value in new.values() if value.is_floating_point())
         norms = {"update_norm": math.sqrt(change), "state_norm": math.sqrt(whole)}
-        return new, totals, norms | self.rule.report().get("checks", {})
+        return new, totals, norms | self._told().get("checks", {})
 
     def report(self) -> dict[str, Any]:
         """What the rule reports, without what it says of the one large site that a sealed sum is to it."""
-        told = self.rule.report()
-        return {key: value for key, value in told.items() if not _of_all_sites(value)}
+        return {key: value for key, value in self._told().items() if not _of_all_sites(value)}
+
+    def _told(self) -> dict[str, Any]:
+        """The rule's report of this exchange; it has none of one that it did not see."""
+        return {} if self.nobody else self.rule.report()
 
 
 def _of_all_sites(value: Any) -> bool:

@@ -20,6 +20,8 @@ MakePlan = Callable[[int], RoundPlan]
 OnRound = Callable[[int, State, Mapping[str, Update]], None]
 Attend = Callable[[RoundPlan, Sequence[str]], Sequence[str]]
 """(the round's plan, the sites that shall train) -> those of them that do."""
+TEMPORAL = "temporal"
+"""Hint that names the visit of an exchange."""
 
 
 @runtime_checkable
@@ -34,6 +36,9 @@ class Rule(Protocol):
 
     @property
     def scored_by(self) -> str: ...
+
+    @property
+    def idle(self) -> bool: ...
 
     def begin(self, global_state: State) -> None: ...
 
@@ -69,6 +74,9 @@ def federate(
     judge: Learner | None = None,
 ) -> State:
     """The shared state after `rounds` rounds over all sites, in order of their names.
+
+    Where plans name a visit (hint `temporal`), a rule that knows no updates of no examples never sees one,
+    and a round of nothing else changes nothing (TAR-15).
 
     Args:
         learners: site -> learner.
@@ -126,7 +134,7 @@ class Loop:
             self.rule.bind(_CrossScore(self.learners))
 
     def round(self, number: int, attend: Attend | None = None) -> dict[str, Update]:
-        """One round; the updates that the rule took.
+        """One round; the sites' updates, without those that the rule refused.
 
         attend: which of the sites that were drawn give an update. Where none does, the state stays.
         """
@@ -138,7 +146,8 @@ class Loop:
         for site in there:
             update = self._fit(site, number)
             try:
-                rule.add(site, update)
+                if not self._holds_nothing(update, plan):
+                    rule.add(site, update)
             except UpdateError as error:
                 LOGGER.warning("round %d: the update of %s is left out: %s", number, site, error)
                 continue
@@ -146,11 +155,19 @@ class Loop:
         if not there:
             rule.lose()
             return updates
-        self.state = rule.finish()
-        self.totals = rule.take_sums(_totals(updates), len(self.sites))
+        seen = {site: update for site, update in updates.items() if not self._holds_nothing(update, plan)}
+        if seen or not updates:
+            self.state = rule.finish()
+        else:
+            rule.lose()
+        self.totals = rule.take_sums(_totals(seen), len(self.sites))
         _probe(rule, self.learners, self.make_plan(number))
         self.summed = [index for index, site in enumerate(self.sites) if site in updates]
         return updates
+
+    def _holds_nothing(self, update: Update, plan: RoundPlan) -> bool:
+        """Whether the rule need not see an update: its site lacks the visit, and the rule knows no such."""
+        return not update.examples and TEMPORAL in plan.hints and not self.rule.idle
 
     def _fit(self, site: str, number: int) -> Update:
         """A site's update, with the plan as a controller would send it."""
@@ -164,12 +181,13 @@ class Loop:
 
 
 def _probe(rule: Rule, learners: Mapping[str, Learner], plan: RoundPlan) -> None:
-    """The second exchange of a round, for a rule that wants one."""
+    """The second exchange of a round, for a rule that wants one; of examples of all visits."""
     wanted = rule.probe()
     if wanted is None:
         return
     state, sites, examples = wanted
-    plan, losses = replace(plan, hints={**plan.hints, "probe": examples}), dict[str, float]()
+    hints = {name: value for name, value in plan.hints.items() if name != TEMPORAL}
+    plan, losses = replace(plan, hints={**hints, "probe": examples}), dict[str, float]()
     for site in sites:
         learners[site].load_shared({name: value.clone() for name, value in state.items()})
         losses[site] = learners[site].evaluate("train", plan).get("loss", math.nan)

@@ -15,12 +15,13 @@ from typing import Any
 from medflare.errors import RunError
 from medflare.evaluation.run_record import RoundRecord
 from medflare.federation import wire
-from medflare.federation.compression import decompress
+from medflare.federation.compression import decompress, message_bytes
 from medflare.federation.controllers.bookkeeping import add_traffic, finite, weighted_means
 from medflare.federation.controllers.drawing import losses, present, who_trains
-from medflare.federation.controllers.exchange import Outcome
+from medflare.federation.controllers.exchange import Outcome, TooFewError
 from medflare.federation.controllers.preparation import agree, require_shared_notes
 from medflare.federation.controllers.run import RunController, any_reply
+from medflare.federation.controllers.timing import workload
 from medflare.federation.messages import EVALUATE, FINISH, FIT, INITIALISE, PREPARE, Reply
 from medflare.federation.protections.base import Declared, Round
 from medflare.federation.protections.weights import Weighing
@@ -29,6 +30,7 @@ from medflare.federation.scorer import CrossScorer, Scorer, scores_candidates, s
 from medflare.federation.worker import ProcessWorker, ThreadWorker, Worker
 from medflare.federation.worker_session import Opening
 from medflare.learners.base import RoundPlan, State, check_state
+from medflare.selection.clocked import Timed
 
 
 class RoundsController(RunController):
@@ -72,12 +74,15 @@ class RoundsController(RunController):
                 run_id=self.run_id,
                 shared=shared,
                 sums=sums,
-                weighing=Weighing.of(self.aggregator.rule, train),
+                weighing=Weighing.of(self.aggregator.rule, train, self.aggregator.idle),
                 rounds=self.exchanges,
                 described={s: facts["describe"].get("protection", {}) for s, facts in outcome.facts.items()},
             )
         )
         self.keeper.expect(outcome.facts, shared, self.protection.bytes_up(shared, self.args.uplink))
+        record, said = self.book.record, outcome.facts[min(outcome.facts)]
+        up = record.expected_bytes_per_direction or message_bytes(shared, self.args.uplink)
+        self.times.expect(self.roster.sites, train, workload(said, record.expected_bytes_down, up))
         self.shared_spec = shared
         if scores_candidates(self.aggregator.rule):
             self._open_scorer(outcome.facts)
@@ -152,9 +157,11 @@ class RoundsController(RunController):
         for exchange in range(number * self.per_round, (number + 1) * self.per_round):
             self.at = exchange
             self._exchange(exchange, entry)
-        if entry.accepted and self.args.evaluate_every and (number + 1) % self.args.evaluate_every == 0:
+        took_part = entry.accepted or any(exchange.accepted for exchange in entry.exchanges)
+        if took_part and self.args.evaluate_every and (number + 1) % self.args.evaluate_every == 0:
             self._evaluate(entry)
         entry.seconds = round(time.monotonic() - started, 3)
+        entry.simulated_seconds = self.times.now
         state, _ = self.protection.down(self.state, {})
         self.keeper.sealed = self.protection.values()
         self.keeper.close_round(number, entry, state, self.totals, self.aggregator.rule, self.roster)
@@ -168,7 +175,6 @@ class RoundsController(RunController):
         rule, declared, sealed = self.aggregator.rule, self.aggregator.declared, self.protection.sealed
         sites, resting = who_trains(rule, number, args.seed, declared, asked, sealed)
         entry.absent = self.roster.resting(number) | resting
-        self.most = len(sites) if self.aggregator.rule.draws else None
         plan = RoundPlan(
             round=number,
             rounds=self.exchanges,
@@ -181,11 +187,35 @@ class RoundsController(RunController):
             },
         )
         self.progress.event("round", round=number, rounds=self.exchanges, sites=sites)
-        outcome = self._train(sites, plan, {})
-        self._note(entry, outcome)
-        self.require(outcome, self.named(number))
+        try:
+            self._fit(sites, plan, entry)
+        except TooFewError as error:
+            if self.most is None:
+                raise
+            self._drop(entry, sites, f"the round was lost: {error}")
+            if self.lost > args.lost_rounds:
+                raise
+            return
         self._aggregate(plan, entry)
         self.summed = sorted(entry.accepted)
+
+    def _fit(self, sites: list[str], plan: RoundPlan, entry: RoundRecord) -> None:
+        """The updates of those who were chosen; TooFewError where not enough of them came."""
+        there, gone = self.times.attend(plan, sites)
+        rule, outcome = self.aggregator.rule, Outcome(absent=dict(gone))
+        self.most = len(sites) if rule.draws or gone else None
+        entry.absent |= gone
+        try:
+            if len(there) >= self.quorum():
+                outcome = self._train(there, plan, {})
+                self._note(entry, outcome)
+        except TooFewError as error:
+            outcome = error.outcome
+            self._miss(entry, outcome)
+            raise
+        finally:
+            entry.timings = {site: t._asdict() for site, t in self.times.tell(rule, outcome).items()}
+        self.require(outcome, self.named(plan.round))
 
     def hints(self, exchange: int) -> dict[str, Any]:
         """What sites are told of an exchange beside the roster."""
@@ -205,8 +235,13 @@ class RoundsController(RunController):
             work=self.work(plan, tensors),
             canary=bool(options.get("canary")),
         )
-        opened = self.protection.open(coming, self.talk(plan))
-        lost = Outcome(facts={site: {} for site in opened.sites}, absent=opened.absent, silent=opened.silent)
+        opened = self.protection.open(coming, self.talk(plan, self.enough()))
+        lost = Outcome(
+            facts={site: {} for site in opened.sites},
+            absent=opened.absent,
+            silent=opened.silent,
+            waited=opened.waited,
+        )
         self.require(lost, f"{self.named(plan.round)}, before training")
         self.aggregator.begin(plan.round, self.state, opened.sites)
         options = {**options, **opened.options, **brought}
@@ -217,12 +252,17 @@ class RoundsController(RunController):
         outcome.refuse(self.aggregator.judge())
         outcome.absent |= opened.absent
         outcome.silent += opened.silent
+        outcome.waited |= opened.waited
         return outcome
 
     def _aggregate(self, plan: RoundPlan, entry: RoundRecord) -> None:
         """The accepted updates, sealed or not, become the new state."""
+        rule = self.aggregator.rule
         if self.protection.sealed and not self._open_sum(plan, entry):
             return
+        if self.protection.sealed and isinstance(rule, Timed):
+            rule.in_sum(entry.accepted)
+        self.lost = 0
         self.state, self.totals, entry.checks = self.aggregator.finish()
         self._probe(plan, entry)
         entry.rule = self.aggregator.report()
@@ -246,14 +286,20 @@ class RoundsController(RunController):
 
     def _lose(self, entry: RoundRecord, error: RunError) -> None:
         """A round whose sum cannot be opened changes nothing; too many of them end the run."""
-        reason = f"the round's sum could not be opened: {error}"
         entry.protection = {**self.protection.report(), "failed": str(error)}
-        entry.absent |= dict.fromkeys(entry.accepted, reason)
-        entry.accepted, self.lost = {}, self.lost + 1
-        self.aggregator.rule.lose()
-        self.progress.event("round lost", round=entry.round, reason=reason)
+        self._drop(entry, list(entry.accepted), f"the round's sum could not be opened: {error}")
         if self.lost > self.args.protection_settings.lost_rounds:
             raise error
+
+    def _drop(self, entry: RoundRecord, sites: list[str], reason: str) -> None:
+        """Takes back what a lost round's record says of `sites`; the state stays as it is."""
+        for site in sites:
+            entry.absent.setdefault(site, reason)
+        entry.accepted, self.lost = {}, self.lost + 1
+        self.aggregator.rule.lose()
+        if self.aggregator.rule.draws:
+            entry.rule = self.aggregator.report()
+        self.progress.event("round lost", round=entry.round, reason=reason)
 
     def _probe(self, plan: RoundPlan, entry: RoundRecord) -> None:
         """The second exchange of a rule that wants losses before the round ends."""
@@ -261,7 +307,7 @@ class RoundsController(RunController):
         wanted = rule.probe()
         if wanted is None:
             return
-        asked = replace(plan, hints={"probe": wanted.examples})
+        asked = replace(plan, hints={**self.agreed, "probe": wanted.examples})
         sites = present(wanted, self.roster.asked(plan.round))
         outcome = self.ask(EVALUATE, any_reply, sites, asked, wanted.state, {"split": "train"}, quorum=1)
         add_traffic(entry, outcome.traffic)
@@ -271,7 +317,6 @@ class RoundsController(RunController):
 
     def _note(self, entry: RoundRecord, outcome: Outcome) -> None:
         """Writes a fit exchange into the round's record and benches who was silent."""
-        entry.absent |= outcome.absent
         entry.accepted = dict(sorted(self.aggregator.accepted.items()))
         add_traffic(entry, outcome.traffic)
         for site, facts in sorted(outcome.facts.items()):
@@ -280,9 +325,14 @@ class RoundsController(RunController):
         entry.mean = weighted_means(entry.metrics, entry.accepted)
         for site, reason in self.aggregator.refused.items():
             self.progress.event("update refused", round=entry.round, site=site, reason=reason)
+        self._miss(entry, outcome)
+        self.book.write()
+
+    def _miss(self, entry: RoundRecord, outcome: Outcome) -> None:
+        """Names who is missing from an exchange of updates, and benches who was silent."""
+        entry.absent |= outcome.absent
         for site in outcome.silent:
             self.roster.bench(site, entry.round, outcome.absent[site])
-        self.book.write()
 
     def _evaluate(self, entry: RoundRecord) -> None:
         """Validation at the sites that took part; a site that fails is named, the round cannot be best."""

@@ -31,7 +31,8 @@ class TemporalRoundsController(RoundsController):
     """Runs `num_rounds` rounds of `visits` exchanges over the sites of the job.
 
     Rule `temporal` says itself in its hint which visit is trained on; for any other rule this controller
-    does, and it is then a baseline over the same exchanges.
+    does, and it is then a baseline over the same exchanges. A site without examples of a visit answers with
+    an update of none, whatever the rule.
     """
 
     settings = TemporalSettings
@@ -44,6 +45,7 @@ class TemporalRoundsController(RoundsController):
     def run_rounds(self) -> None:
         check_visits(self.aggregator.rule, self.args.visits)
         check_mixture(self.args.mixture, self.args.protection)
+        self.aggregator.idle = True
         super().run_rounds()
 
     def prepare_options(self) -> dict[str, Any]:
@@ -132,13 +134,13 @@ def fold(entry: RoundRecord, declared: Mapping[str, int]) -> None:
     """Writes into a round what its exchanges so far came to.
 
     Accepted is who was in every exchange, with the examples of all visits together; absent, who missed one,
-    with the first reason. Metrics are means over the visits a site has. Norms and what rule and protection
+    with the first reason. Metrics are means over the visits a site was in. Norms and what rule and protection
     report are the last exchange's, if it came to any.
     """
     visits = entry.exchanges
     always = set.intersection(*(set(visit.accepted) for visit in visits))
-    examples = {site: sum(visit.accepted[site] for visit in visits) for site in sorted(always)}
-    entry.accepted = {site: min(count, declared[site]) for site, count in examples.items()}
+    examples = {site: sum(visit.accepted.get(site, 0) for visit in visits) for site in sorted(declared)}
+    entry.accepted = {site: min(examples[site], declared[site]) for site in sorted(always)}
     entry.absent = {
         site: f"visit {number}: {reason}"
         for number, visit in reversed(list(enumerate(visits, 1)))
@@ -148,7 +150,7 @@ def fold(entry: RoundRecord, declared: Mapping[str, int]) -> None:
         found = {str(v.round): v.metrics.get(site, {}) for v in visits}
         weights = {str(v.round): v.accepted.get(site, 0) for v in visits}
         entry.metrics[site] = {n: x for n, x in weighted_means(found, weights).items() if n != VISIT}
-    entry.mean = weighted_means(entry.metrics, entry.accepted)
+    entry.mean = weighted_means(entry.metrics, examples)
     for part in ("checks", "rule", "protection"):
         told = (getattr(visit, part) for visit in reversed(visits))
         setattr(entry, part, next((value for value in told if value), {}))

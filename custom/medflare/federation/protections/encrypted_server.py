@@ -88,10 +88,11 @@ class EncryptedServer(ServerProtection):
         return None
 
     def keep(self) -> None:
-        group = self.groups.setdefault(round(self.weight, 12), self._adders())
-        for part in self.parts:
-            if part != SUMS:
-                group[part].add(self.adders[part].total())
+        if self.weight:  # of a round in which nobody had examples there is nothing to add
+            group = self.groups.setdefault(round(self.weight, 12), self._adders())
+            for part in self.parts:
+                if part != SUMS:
+                    group[part].add(self.adders[part].total())
         self._brought = {
             on_wire(part, place): adder.total()
             for place, adders in enumerate(self.groups.values())

@@ -27,14 +27,17 @@ class Weighing:
     idle: bool = False
 
     @classmethod
-    def of(cls, rule: AggregationRule, examples: Mapping[str, int]) -> Weighing:
-        """From the rule's settings and the training examples that the sites declared."""
+    def of(cls, rule: AggregationRule, examples: Mapping[str, int], idle: bool = False) -> Weighing:
+        """From the rule's settings and the training examples that the sites declared.
+
+        idle: whether the run takes updates of no examples with any rule.
+        """
         by = str(getattr(rule, "weighting", "examples"))
         largest = float(max(examples.values(), default=1)) if by != "uniform" else 1.0
         if by == "tokens":
             largest *= float(getattr(rule, "most_tokens", 1))
         most = largest * getattr(rule, "most_factor", math.exp(rule.factor_clip))
-        return cls(by=by, most=most, idle=rule.idle)
+        return cls(by=by, most=most, idle=rule.idle or idle)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

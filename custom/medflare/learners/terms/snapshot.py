@@ -18,7 +18,8 @@ class Snapshot(Term):
     """Sums: d_k (θ_k after step t' − θ_r) for every shared tensor, and d_k, how often the site was drawn.
 
     The step is told as a share u of the round, t' = ⌈u τ_k⌉: where sites take equally many steps it is the
-    same step, and where they pass over data of unequal size it is the same share of them.
+    same step, and where they pass over data of unequal size it is the same share of them. A site that took
+    no step, because it has nothing to train on in this exchange, was drawn for nothing: its d_k is 0.
     """
 
     def sums_spec(self, shared: Shared) -> SharedSpec:
@@ -31,8 +32,10 @@ class Snapshot(Term):
         self._shared = shared
         self._start = _copies(shared)
         self._taken: State | None = None
+        self._steps = 0
 
     def after_step(self, done: int, steps: int) -> None:
+        self._steps = done
         if done == max(math.ceil(self._share * steps), 1):
             self._taken = self._change()
 
@@ -41,9 +44,10 @@ class Snapshot(Term):
 
     def finish(self) -> Told:
         change = self._change() if self._taken is None else self._taken
-        sums = {SNAPSHOT + name: value * self._drawn for name, value in change.items()}
+        drawn = self._drawn if self._steps else 0.0
+        sums = {SNAPSHOT + name: value * drawn for name, value in change.items()}
         self._start, self._taken = {}, None
-        return Told(sums=sums | {DRAWN: torch.tensor(self._drawn)}, factor=self._drawn)
+        return Told(sums=sums | {DRAWN: torch.tensor(drawn)}, factor=self._drawn)
 
 
 def _copies(shared: Shared) -> dict[str, Tensor]:
