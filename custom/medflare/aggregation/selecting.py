@@ -45,6 +45,7 @@ class Selecting(WeightedMean):
         self.most_factor = 1.0
         self._draw: Draw | None = None
         self._whole: float | None = None
+        self._there: frozenset[str] | None = None
 
     # ---- what the server learns beside updates -----------------------------------------------------------
 
@@ -55,6 +56,10 @@ class Selecting(WeightedMean):
     def lapsed(self, site: str, waited: float) -> None:
         """A site that was drawn gave no answer in so many seconds."""
         self.known.latencies.lapsed(site, waited)
+
+    def in_sum(self, sites: Iterable[str]) -> None:
+        """Before `finish`: whose updates are in a sum that nobody could look into."""
+        self._there = frozenset(sites)
 
     def take_sketch(self, site: str, sketch: Sketch) -> None:
         """A first sketch, or a newer one; the odds are worked out again before the next draw."""
@@ -81,7 +86,7 @@ class Selecting(WeightedMean):
 
     def begin(self, global_state: State) -> None:
         super().begin(global_state)
-        self._whole = None
+        self._whole = self._there = None
 
     def weight(self, site: str, update: Update) -> float:
         """w_i as the server knows it; a sum of all drawn sites counts as it is."""
@@ -103,14 +108,21 @@ class Selecting(WeightedMean):
         whole = sum(self._weights.values()) if self._whole is None else self._whole
         for value in change.values():
             value.mul_(whole)
-        self._grow_older(self._draw.counts if self._whole is not None else self._weights)
+        self._grow_older(self._trained())
         return settled(self._global, change)
 
     def lose(self) -> None:
         """Nobody who was drawn is in the step: all grow older."""
-        self._shares = {}
+        self._shares, self._weights, self._whole, self._there = {}, {}, None, None
         if self._draw is not None:
             self._grow_older(())
+
+    def _trained(self) -> frozenset[str]:
+        """Whose updates are in the step; all that were drawn, where a sum does not tell."""
+        if self._whole is None:
+            return frozenset(self._weights)
+        drawn = frozenset(self._draw.counts) if self._draw else frozenset[str]()
+        return drawn if self._there is None else drawn & self._there
 
     def _grow_older(self, trained: Iterable[str]) -> None:
         there = set(trained)
@@ -128,11 +140,10 @@ class Selecting(WeightedMean):
         found = super().report()
         if self._draw is None:
             return found
-        trained = set(self._weights) if self._whole is None else set(self._draw.counts)
         return found | {
             "importance": dict(self._draw.weights),
             "drawn": dict(self._draw.counts),
-            "vanished": sorted(set(self._draw.counts) - trained),
+            "vanished": sorted(set(self._draw.counts) - self._trained()),
             "odds": dict(self._draw.odds),
             "ages": dict(self.known.ages),
             "latencies": self.known.latencies.report(),

@@ -33,6 +33,12 @@ class RoundRecord(Part):
 
     round: int = Field(description="0-based, as in RoundPlan; pages show it counted from 1")
     seconds: float
+    simulated_seconds: float | None = Field(
+        default=None, description="of the simulated clock at the round's end, if there is one"
+    )
+    timings: dict[str, dict[str, float]] = Field(
+        default_factory=dict, description="site -> compute, transfer: seconds, by the clock that counts"
+    )
     accepted: dict[str, int] = Field(default_factory=dict, description="site -> training examples")
     absent: dict[str, str] = Field(default_factory=dict, description="site -> reason, for all others")
     metrics: dict[str, dict[str, float]] = Field(default_factory=dict, description="site -> name -> value")

@@ -8,7 +8,7 @@ and on nothing that this machine is busy with: seconds to a target can be repeat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -22,11 +22,13 @@ from medflare.selection.latency import Timing
 
 @runtime_checkable
 class Timed(Protocol):
-    """A rule that is told how long sites take."""
+    """A rule that is told how long sites take, and who is in a sum that it cannot look into."""
 
     def observe(self, site: str, timing: Timing) -> None: ...
 
     def lapsed(self, site: str, waited: float) -> None: ...
+
+    def in_sum(self, sites: Iterable[str]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

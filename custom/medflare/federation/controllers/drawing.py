@@ -27,7 +27,7 @@ def who_trains(
     examples: training examples of every site of the run; sealed: whether updates are summed unseen, which
     sites agree to among `HIDING` or more.
     """
-    if not rule.draws:
+    if not rule.draws or not asked:
         return asked, {}
     drawn = rule.draw(number, seed, examples, asked, HIDING if sealed else 1)
     return drawn, {site: NOT_DRAWN for site in asked if site not in drawn}

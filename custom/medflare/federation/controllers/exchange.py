@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from medflare.errors import RunError
 from medflare.evaluation.run_record import Traffic
 from medflare.federation import wire
 from medflare.federation.engine import ClientTask, Controller, FLContext, Signal, Task
@@ -19,6 +20,8 @@ from medflare.federation.failures import Code
 from medflare.federation.messages import Reply, Request, read_reply
 
 _TICK = 0.02
+TOO_SLOW = "no reply within"
+"""Begins the reason of a site that was given up because it took too long."""
 
 OnReply = Callable[[str, Reply], str | None]
 """(site, reply) -> reason if it cannot be accepted."""
@@ -31,25 +34,33 @@ class Limits:
     """When to stop waiting.
 
     Attributes:
-        quorum: accepted replies that are enough; fewer than that is a failure of the exchange.
+        quorum: accepted replies without which the exchange has failed.
         deadline: seconds a site may take; `margin` is added for the way back of its error reply.
-        grace: seconds to wait for the others once the quorum is there.
+        grace: seconds to wait for the others once there are `enough`, the quorum where that is not named.
     """
 
     quorum: int
     deadline: float
     margin: float
     grace: float
+    enough: int | None = None
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of an exchange: every asked site is in `facts` or in `absent`, or the job was stopped."""
+    """What came of an exchange: every asked site is in `facts` or in `absent`, or the job was stopped.
+
+    Attributes:
+        trips: site -> seconds from its task's leaving to its accepted reply.
+        waited: site -> seconds after which it was given up, of those that were too slow or are disconnected.
+    """
 
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     silent: list[str] = field(default_factory=list)
     traffic: dict[str, Traffic] = field(default_factory=dict)
+    trips: dict[str, float] = field(default_factory=dict)
+    waited: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     aborted: bool = False
 
@@ -58,6 +69,18 @@ class Outcome:
         for site, reason in reasons.items():
             self.facts.pop(site, None)
             self.absent[site] = reason
+
+
+class TooFewError(RunError):
+    """Fewer sites answered than are needed.
+
+    Attributes:
+        outcome: who did not, and why.
+    """
+
+    def __init__(self, text: str, outcome: Outcome) -> None:
+        super().__init__(text)
+        self.outcome = outcome
 
 
 class Exchange:
@@ -75,12 +98,13 @@ class Exchange:
         self._lock = threading.Lock()
         self._closed = False
         self._down = 0
+        self._left: dict[str, float] = {}
 
     def run(
         self, controller: Controller, sites: list[str], limits: Limits, fl_ctx: FLContext, abort: Signal
     ) -> Outcome:
         """Asks `sites` and waits; returns when all have settled, or waiting has no point any more."""
-        started = time.monotonic()
+        self._started = started = time.monotonic()
         tensors = self.request.packed()
         message = self.request.to_shareable(tensors)
         self._down = wire.byte_count(tensors)
@@ -104,7 +128,7 @@ class Exchange:
         enough: float | None = None
         while True:
             now = time.monotonic()
-            self._notice_dead(controller, sites)
+            self._notice_dead(controller, sites, limits.deadline)
             with self._lock:
                 accepted = len(self.outcome.facts)
                 waiting = len(sites) - accepted - len(self.outcome.absent)
@@ -115,20 +139,21 @@ class Exchange:
                 return "the job was stopped"
             if accepted + waiting < limits.quorum:
                 return "given up: the quorum was out of reach"
-            if accepted >= limits.quorum:
+            if accepted >= (limits.quorum if limits.enough is None else limits.enough):
                 enough = now if enough is None else enough
                 if now - enough >= limits.grace:
-                    return f"no reply within {limits.grace:g} s of the quorum"
+                    return f"{TOO_SLOW} {limits.grace:g} s of the quorum"
             if now - started >= limits.deadline + limits.margin:
-                return f"no reply within the deadline of {limits.deadline:g} s"
+                return f"{TOO_SLOW} the deadline of {limits.deadline:g} s"
             time.sleep(_TICK)
 
     def _sent(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         with self._lock:
+            self._left[client_task.client.name] = time.monotonic()
             self._traffic(client_task.client.name).received += self._down
 
     def _received(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
-        site, message = client_task.client.name, client_task.result
+        site, message, came = client_task.client.name, client_task.result, time.monotonic()
         client_task.result = None
         with self._lock:
             if self._closed or site in self.outcome.facts or site in self.outcome.absent:
@@ -138,6 +163,7 @@ class Exchange:
             reason = self._judge(site, reply)
             if reason is None:
                 self.outcome.facts[site] = reply.facts
+                self.outcome.trips[site] = came - self._left.get(site, self._started)
             else:
                 self.outcome.absent[site] = reason
             self._settle(site)
@@ -156,23 +182,26 @@ class Exchange:
     def _traffic(self, site: str) -> Traffic:
         return self.outcome.traffic.setdefault(site, Traffic())
 
-    def _notice_dead(self, controller: Controller, sites: list[str]) -> None:
-        """A site that FLARE knows to be disconnected is not waited for."""
+    def _notice_dead(self, controller: Controller, sites: list[str], deadline: float) -> None:
+        """A site that FLARE knows to be disconnected is not waited for: it would miss the deadline."""
         for site in sites:
             if controller.get_client_disconnect_time(site):
                 with self._lock:
-                    self._give_up(site, "disconnected")
+                    self._give_up(site, "disconnected", deadline)
 
     def _close(self, sites: list[str], reason: str) -> None:
         """Gives up everyone who has not answered; nothing is accepted from here on."""
         with self._lock:
             self._closed = True
+            waited = time.monotonic() - self._started if reason.startswith(TOO_SLOW) else None
             for site in sites:
-                self._give_up(site, reason)
+                self._give_up(site, reason, waited)
 
-    def _give_up(self, site: str, reason: str) -> None:
+    def _give_up(self, site: str, reason: str, waited: float | None) -> None:
         if site not in self.outcome.facts and site not in self.outcome.absent:
             self.outcome.absent[site] = reason
+            if waited is not None:
+                self.outcome.waited[site] = waited
             self.outcome.silent.append(site)
             self._settle(site)
 

@@ -62,6 +62,7 @@ class Keeper:
             "best": self.best,
             "best_round": self.book.record.best_round,
             "protection": self.sealed,
+            "simulated_seconds": entry.simulated_seconds,
         }
         run_state = RunState(
             rounds_done=number + 1, shared=state, totals=totals, rule=rule.state_dict(), values=values

@@ -15,15 +15,24 @@ from pathlib import Path
 from typing import Any
 
 from medflare.config import parse
-from medflare.errors import ConfigError, MedflareError, RunError
+from medflare.errors import ConfigError, MedflareError
 from medflare.federation import wire
 from medflare.federation.aggregator import ValidatingAggregator
 from medflare.federation.combinations import unprotected
 from medflare.federation.compression import compress
 from medflare.federation.controllers.bookkeeping import RunBook
-from medflare.federation.controllers.exchange import Exchange, Limits, OnReply, OnSettled, Outcome
+from medflare.federation.controllers.drawing import HIDING
+from medflare.federation.controllers.exchange import (
+    Exchange,
+    Limits,
+    OnReply,
+    OnSettled,
+    Outcome,
+    TooFewError,
+)
 from medflare.federation.controllers.keeping import Keeper
 from medflare.federation.controllers.settings import RoundsSettings
+from medflare.federation.controllers.timing import SeenTimes, SimulatedTimes
 from medflare.federation.engine import Client, Controller, FLContext, Shareable, Signal
 from medflare.federation.messages import FINISH, Reply, Request, work_digest
 from medflare.federation.protections import SEAL
@@ -31,6 +40,7 @@ from medflare.federation.protections.base import Talk
 from medflare.federation.protections.sides import server_side
 from medflare.federation.roster import Roster, words
 from medflare.learners.base import RoundPlan, State
+from medflare.selection.clock import SimulatedClock, read_profiles
 
 
 class StoppedError(Exception):
@@ -92,6 +102,7 @@ class RunController(Controller):
         self.untested = ""
         try:
             self._protect()
+            self.times = self._times()
             self.run_rounds()
             self.keeper.export_final(self.roster)
             self.book.close("completed", f"no final test at {self.untested}" if self.untested else "")
@@ -138,15 +149,24 @@ class RunController(Controller):
         self.keeper.readable = self.protection.readable
         self.book.record.protections = [SEAL[kind]] if self.protection.sealed else []
 
+    def _times(self) -> SeenTimes:
+        """Seconds as they pass, or of the job's latency profiles."""
+        args = self.args
+        if not args.latency_profiles:
+            return SeenTimes()
+        clock = SimulatedClock(read_profiles(args.latency_profiles), args.seed)
+        return SimulatedTimes(clock, args.simulated_deadline or args.deadline)
+
     # ---- talking to sites --------------------------------------------------------------------------------
 
-    def talk(self, plan: RoundPlan) -> Talk:
-        """How the protection speaks to sites in this round."""
+    def talk(self, plan: RoundPlan, enough: int | None = None) -> Talk:
+        """How the protection speaks to sites in this round. enough: as in `ask`."""
 
         def talk(
             task: str, sites: Sequence[str], options: Mapping[str, Any], take: OnReply, quorum: int
         ) -> Outcome:
-            outcome = self.ask(task, take, list(sites), plan, options=dict(options), quorum=quorum)
+            told = dict(options)
+            outcome = self.ask(task, take, list(sites), plan, options=told, quorum=quorum, enough=enough)
             for site, reason in outcome.absent.items():
                 self.progress.event("lost in the secure sum", round=plan.round, site=site, reason=reason)
             return outcome
@@ -169,8 +189,12 @@ class RunController(Controller):
         options: dict[str, Any] | None = None,
         quorum: int | None = None,
         settled: OnSettled | None = None,
+        enough: int | None = None,
     ) -> Outcome:
-        """One exchange with the sites; StoppedError if the job was aborted meanwhile."""
+        """One exchange with the sites; StoppedError if the job was aborted meanwhile.
+
+        quorum, enough: as in `Limits`; `quorum()` and `enough()` without.
+        """
         args = self.args
         request = Request(
             task=task,
@@ -188,6 +212,7 @@ class RunController(Controller):
         )
         limits = Limits(
             quorum=self.quorum() if quorum is None else quorum,
+            enough=self.enough() if quorum is None else enough,
             deadline=args.deadline,
             margin=args.margin,
             grace=args.grace,
@@ -200,19 +225,30 @@ class RunController(Controller):
         return outcome
 
     def quorum(self) -> int:
-        """Accepted replies that are enough; all of them where the rule drew fewer."""
-        enough = len(self.roster.sites) if self.args.min_accepted is None else self.args.min_accepted
-        return enough if self.most is None else min(enough, self.most)
+        """Accepted replies without which an exchange has failed.
+
+        Of sites that the rule drew one is enough, or so many as hide each other in a sum, unless the job asks
+        for more of them: nobody takes the part of who is missing.
+        """
+        if self.most is None:
+            return self.enough()
+        least = HIDING if self.protection.sealed else 1
+        return max(1, min(self.most, max(least, self.args.min_accepted or 0)))
+
+    def enough(self) -> int:
+        """Accepted replies after which the others have `grace`: `min_accepted`, or all that were asked."""
+        wanted = len(self.roster.sites) if self.args.min_accepted is None else self.args.min_accepted
+        return wanted if self.most is None else min(wanted, self.most)
 
     def require(self, outcome: Outcome, what: str) -> None:
-        """RunError that names every missing site unless the quorum was met."""
+        """TooFewError that names every missing site unless the quorum was met."""
         need, got = self.quorum(), len(outcome.facts)
         if got < need and self.abort.triggered:
             raise StoppedError  # sites that were told first have already answered
         if got < need:
             resting = self.roster.resting(self.at)
             reasons = words({**resting, **outcome.absent}, self.roster.sites)
-            raise RunError(f"{what}: {got} accepted, {need} needed. {reasons}")
+            raise TooFewError(f"{what}: {got} accepted, {need} needed. {reasons}", outcome)
 
 
 def any_reply(site: str, reply: Reply) -> str | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from medflare.config import Settings
 from medflare.federation.compression import Downlink, Uplink
 from medflare.federation.protections import Protection
 from medflare.federation.protections.settings import ProtectionSettings
 from medflare.learners.fedtar.mixture import MixtureSettings
+from medflare.selection.clock import read_profiles
 
 
 class RoundsSettings(Settings):
@@ -46,6 +47,12 @@ class RoundsSettings(Settings):
     best_metric: str = "val_loss"
     """Mean over sites that decides which round is the best."""
     best_mode: Literal["min", "max"] = "min"
+    lost_rounds: int = Field(3, ge=0)
+    """Rounds in a row in which too few of the sites that the rule drew may answer, before the run ends."""
+    latency_profiles: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """Site -> seconds_per_example, down, up, overhead, jitter, reliability: a simulated clock counts then."""
+    simulated_deadline: float | None = Field(None, gt=0)
+    """Simulated seconds a site may take in an exchange; default: `deadline`."""
     canary: bool = False
     """One step at every site before round 1, checked, measured and thrown away."""
     uplink: Uplink = "bfloat16"
@@ -60,6 +67,12 @@ class RoundsSettings(Settings):
     aggregator_id: str = "aggregator"
     persistor_id: str = "persistor"
     progress_id: str = "progress"
+
+    @field_validator("latency_profiles")
+    @classmethod
+    def _readable(cls, value: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+        read_profiles(value)
+        return value
 
 
 class TemporalSettings(RoundsSettings):

@@ -62,13 +62,15 @@ class Opened:
     """Who takes part in a round and what its training request says beyond the plan.
 
     Attributes:
-        absent: site -> reason, for those who were lost in the protocol's first steps.
+        absent: site -> reason, for those who were lost in the protocol's first steps; `silent` and `waited`
+            of them as in `Outcome`.
     """
 
     sites: list[str]
     options: dict[str, Any] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     silent: list[str] = field(default_factory=list)
+    waited: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

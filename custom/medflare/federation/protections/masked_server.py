@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from medflare.errors import RunError, UpdateError
+from medflare.errors import UpdateError
 from medflare.federation import wire
-from medflare.federation.controllers.exchange import OnReply
+from medflare.federation.controllers.exchange import OnReply, Outcome, TooFewError
 from medflare.federation.messages import CONFIRM, KEYS, REVEAL, SHARES, Reply
 from medflare.federation.protections.base import (
     SECURE,
@@ -56,28 +56,31 @@ class MaskedServer(ServerProtection):
         started, quorum = time.monotonic(), coming.quorum
         self.current = self.layout if coming.sums is None else layout_of({}, coming.sums)
         self.coordinator = Coordinator(self._terms(coming), self.current, self.identity)
-        self._lost, self._silent = dict[str, str](), list[str]()
+        self._lost, self._silent, self._waited = dict[str, str](), list[str](), dict[str, float]()
         terms = self.coordinator.terms.to_json()
         gave = self._step(KEYS, coming.sites, {"terms": terms}, quorum, talk)
         shared = self._step(SHARES, gave, {"adverts": self.coordinator.adverts()}, quorum, talk)
         shares = {site: self.coordinator.shares_for(site) for site in shared}
         self._report = {"terms": terms, "keys_seconds": round(time.monotonic() - started, 3)}
         options = {SECURE: {"shares": shares}}
-        return Opened(sites=shared, options=options, absent=dict(self._lost), silent=self._silent)
+        lost, waited = dict(self._lost), dict(self._waited)
+        return Opened(sites=shared, options=options, absent=lost, silent=self._silent, waited=waited)
 
     def _step(
         self, task: str, sites: list[str], said: Mapping[str, Any], quorum: int, talk: Talk
     ) -> list[str]:
-        """Who answered one step; RunError that names all others if they are fewer than the threshold."""
+        """Who answered one step; TooFewError that names all others if they are fewer than the threshold."""
         outcome = talk(task, sites, {SECURE: dict(said)}, self._taking(ADD[task]), quorum)
         self._lost |= {site: f"'{task}' of the secure sum: {why}" for site, why in outcome.absent.items()}
         self._silent += outcome.silent
+        self._waited |= outcome.waited
         needed = self.coordinator.terms.threshold
         if len(outcome.facts) < needed:
             lost = "; ".join(f"{site}: {why}" for site, why in sorted(self._lost.items()))
-            raise RunError(
+            raise TooFewError(
                 f"the sum of the masked updates cannot be opened: {len(outcome.facts)} sites answered "
-                f"'{task}', {needed} are needed. {lost}. Nothing of this round was read."
+                f"'{task}', {needed} are needed. {lost}. Nothing of this round was read.",
+                Outcome(absent=dict(self._lost), silent=self._silent, waited=self._waited),
             )
         return sorted(outcome.facts)
 
