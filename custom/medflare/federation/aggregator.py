@@ -243,6 +243,11 @@ class ValidatingAggregator(FLComponent):
         norms = {"update_norm": math.sqrt(change), "state_norm": math.sqrt(whole)}
         return new, totals, norms | self._told().get("checks", {})
 
+    def lose(self) -> None:
+        """In place of `finish`, and of `begin` where a round was lost before it: the state stays as it is."""
+        self._idle = self._taken = 0
+        self.rule.lose()
+
     def report(self) -> dict[str, Any]:
         """What the rule reports, without what it says of the one large site that a sealed sum is to it."""
         return {key: value for key, value in self._told().items() if not _of_all_sites(value)}

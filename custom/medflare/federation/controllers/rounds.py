@@ -296,8 +296,8 @@ class RoundsController(RunController):
         for site in sites:
             entry.absent.setdefault(site, reason)
         entry.accepted, self.lost = {}, self.lost + 1
-        self.aggregator.rule.lose()
-        if self.aggregator.rule.draws:
+        self.aggregator.lose()
+        if self.aggregator.rule.draws and sites:
             entry.rule = self.aggregator.report()
         self.progress.event("round lost", round=entry.round, reason=reason)
 

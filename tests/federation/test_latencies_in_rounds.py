@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sites that are slow, late or gone in rounds of a rule that draws, by the real clock and a simulated one."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import fed_harness
+import fed_quadratic
+import pytest
+import torch
+from fed_quadratic import CURVES, NAME, QuadraticLearner
+from torch import Tensor
+
+from medflare.aggregation import make_rule
+from medflare.federation.compression import message_bytes
+from medflare.federation.run_state import load_state
+from medflare.learners.base import RoundPlan, Update
+from medflare.learners.loop import Loop
+from medflare.selection.clock import SimulatedClock, read_profiles
+from medflare.selection.clocked import Workload, federate_clocked
+
+FIVE = {"site-4": ((1.0, 1.0), (2.0, 2.0), 25), "site-5": ((0.3, 0.7), (-2.0, 1.0), 15)}
+ALL_DRAWN = {"draws": 60}
+QUICK = {"deadline": 0.5, "margin": 0.1, "seed": 7, "evaluate_every": 0}
+
+
+class SleepyLearner(QuadraticLearner):
+    """Setting `sleep`: site -> seconds that its training takes."""
+
+    def __init__(self, settings: dict[str, Any], site: str, seed: int) -> None:
+        super().__init__(settings, site, seed)
+        self.sleep = float(settings.get("sleep", {}).get(site, 0))
+
+    def fit(self, plan: RoundPlan) -> Update:
+        time.sleep(self.sleep)
+        return super().fit(plan)
+
+
+@pytest.fixture
+def runs(federation, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Federations over three or five sites with quadratic losses, warm: torch's first step takes seconds."""
+    QuadraticLearner({}, "site-1", 0).fit(RoundPlan(round=0, rounds=1))
+
+    def build(method: str, settings: dict[str, Any], site: Any, seed: int, cache: Path | None) -> Any:
+        return SleepyLearner(settings, str(site), seed)
+
+    monkeypatch.setattr(fed_harness, "build_toy", build)
+    for site, (curve, goal, examples) in FIVE.items():
+        monkeypatch.setitem(fed_quadratic.CURVES, site, curve)
+        monkeypatch.setitem(fed_quadratic.GOALS, site, goal)
+        monkeypatch.setitem(fed_quadratic.EXAMPLES, site, examples)
+
+    def make(rule: str, settings: dict[str, Any], sites: int = 3, **more: Any) -> Any:
+        names = tuple(sorted(CURVES))[:sites]
+        options = {key: more.pop(key) for key in ("tamper", "toy") if key in more}
+        controller = {"num_rounds": 3, **QUICK, **more}
+        given = {"rule": rule, "rule_settings": settings}
+        return federation(controller=controller, rule=given, sites=names, **options)
+
+    return make
+
+
+def final(run: Any) -> Tensor:
+    return load_state(run.folder / "state").shared[NAME]
+
+
+def late(*when: tuple[str, str, int], seconds: float = 1.0) -> Callable[[str, str, Any], None]:
+    """Holds back a site's answers: (site, task, which of them, counted from 0; -1 for all)."""
+    count: dict[tuple[str, str], int] = {}
+
+    def tamper(site: str, task: str, reply: Any) -> None:
+        number = count[site, task] = count.get((site, task), -1) + 1
+        if {(site, task, number), (site, task, -1)} & set(when):
+            time.sleep(seconds)
+
+    return tamper
+
+
+def in_one_process(
+    sites: int, rounds: int, gone: dict[int, Sequence[str]], least: int = 1, **settings: Any
+) -> Tensor:
+    """The same rounds without FLARE; sites that are gone in a round are not asked in the two after it."""
+    learners = {site: QuadraticLearner({}, site, 0) for site in sorted(CURVES)[:sites]}
+    rule, benched = make_rule("ddcs", settings), dict[str, int]()
+
+    def draw(number: int, seed: int, examples: Any, asked: Sequence[str], least: int) -> list[str]:
+        there = [site for site in asked if number > benched.get(site, -1)]
+        return type(rule).draw(rule, number, seed, examples, there, least)
+
+    rule.draw = partial(draw, least=least)  # type: ignore[method-assign]
+    loop = Loop(learners, rule, lambda r: RoundPlan(round=r, rounds=rounds, seed=7))
+    for number in range(rounds):
+        missing = gone.get(number, ())
+        loop.round(number, lambda plan, asked, missing=missing: [s for s in asked if s not in missing])
+        benched |= dict.fromkeys(missing, number + 2)
+    return loop.state[NAME]
+
+
+# ---- the real clock ----------------------------------------------------------------------------------------
+
+
+def test_computing_is_what_the_site_says_and_transfer_is_the_rest(runs) -> None:
+    slow_line = late(("site-3", "fit", -1), seconds=0.2)
+    more = {"tamper": slow_line, "toy": {"sleep": {"site-2": 0.25}}, "deadline": 5.0, "num_rounds": 2}
+    record = runs("ddcs", ALL_DRAWN, **more).run()
+    assert record.status == "completed", record.reason
+    for entry in record.rounds:
+        assert entry.timings["site-2"]["compute"] >= 0.25
+        assert entry.timings["site-2"]["transfer"] < 0.15
+        assert entry.timings["site-3"]["compute"] < 0.15
+        assert entry.timings["site-3"]["transfer"] >= 0.2
+        assert entry.simulated_seconds is None
+    first, told = record.rounds[0].timings, record.rounds[0].rule["latencies"]
+    assert {s: told[s]["compute"] for s in told} == {s: first[s]["compute"] for s in first}
+
+
+def test_the_steps_of_a_secure_sum_are_no_transfer(runs) -> None:
+    steps = late(*[("site-1", step, -1) for step in ("keys", "shares", "confirm", "reveal")], seconds=0.2)
+    more = {"tamper": steps, "protection": "masking", "deadline": 5.0, "num_rounds": 2, "grace": 5.0}
+    record = runs("ddcs", ALL_DRAWN, **more).run()
+    assert record.status == "completed", record.reason
+    for entry in record.rounds:
+        assert entry.timings["site-1"]["compute"] + entry.timings["site-1"]["transfer"] < 0.2
+        assert entry.seconds > 0.8
+
+
+def test_one_of_the_drawn_vanishes_and_the_round_goes_on_without_it(runs) -> None:
+    run = runs("ddcs", ALL_DRAWN, tamper=late(("site-2", "fit", 0)))
+    record = run.run()
+    assert record.status == "completed", record.reason
+    first = record.rounds[0]
+    assert first.rule["vanished"] == ["site-2"]
+    assert sorted(first.accepted) == ["site-1", "site-3"]
+    assert "no reply within the deadline" in first.absent["site-2"]
+    assert first.rule["latencies"]["site-2"]["compute"] >= QUICK["deadline"]
+    assert first.rule["ages"] == {"site-1": 0, "site-2": 1, "site-3": 0}
+    assert torch.equal(final(run), in_one_process(3, 3, {0: ["site-2"]}, **ALL_DRAWN))
+
+
+def test_where_all_vanish_nothing_changes_and_they_are_asked_again_later(runs) -> None:
+    settings: dict[str, Any] = {**ALL_DRAWN, "age_bonus": 0.0}
+    everybody = [(f"site-{i}", "fit", 0) for i in (1, 2, 3)]
+    run = runs("ddcs", settings, tamper=late(*everybody), num_rounds=4)
+    record = run.run()
+    assert record.status == "completed", record.reason
+    assert [sorted(entry.accepted) for entry in record.rounds] == [[], [], [], ["site-1", "site-2", "site-3"]]
+    assert record.rounds[0].rule["vanished"] == ["site-1", "site-2", "site-3"]
+    assert "benched" in record.rounds[1].absent["site-1"]
+    plan = RoundPlan(round=3, rounds=4, seed=7)
+    loop = Loop(
+        {s: QuadraticLearner({}, s, 0) for s in sorted(CURVES)[:3]},
+        make_rule("ddcs", settings),
+        lambda r: plan,
+    )
+    loop.round(3)
+    assert torch.equal(final(run), loop.state[NAME])
+
+
+def test_too_many_lost_rounds_in_a_row_end_the_run_with_the_last_good_state(runs) -> None:
+    gone = late(*[(f"site-{i}", "fit", n) for i in (1, 2, 3) for n in (1, 2, 3)])
+    run = runs("ddcs", ALL_DRAWN, tamper=gone, lost_rounds=0)
+    record = run.run()
+    assert record.status == "failed"
+    assert "round 1: 0 accepted, 1 needed. site-1, site-2, site-3: no reply within" in record.reason
+    assert load_state(run.folder / "state").rounds_done == 1
+    assert "final" in record.artefacts
+
+
+def test_a_job_may_ask_for_more_of_the_drawn_sites(runs) -> None:
+    record = runs("ddcs", ALL_DRAWN, tamper=late(("site-2", "fit", 0)), min_accepted=3).run()
+    lost = record.rounds[0]
+    assert lost.accepted == {}
+    assert "the round was lost" in lost.absent["site-1"]
+    assert "no reply within" in lost.absent["site-2"]
+
+
+def test_a_masked_sum_of_those_who_are_left_is_the_step_of_those_who_are_left(runs) -> None:
+    run = runs("ddcs", ALL_DRAWN, 5, tamper=late(("site-4", "fit", 0)), protection="masking")
+    record = run.run()
+    assert record.status == "completed", record.reason
+    first = record.rounds[0].rule
+    assert first["vanished"] == ["site-4"]
+    assert first["ages"]["site-4"] == 1
+    assert first["latencies"]["site-4"]["compute"] >= QUICK["deadline"]
+    expected = in_one_process(5, 3, {0: ["site-4"]}, 3, **ALL_DRAWN)
+    assert torch.allclose(final(run), expected, atol=1e-4)
+
+
+def test_a_site_that_is_gone_before_masks_are_agreed_on_lapses_too(runs) -> None:
+    run = runs("ddcs", ALL_DRAWN, 5, tamper=late(("site-4", "keys", 0)), protection="masking", grace=5.0)
+    record = run.run()
+    assert record.status == "completed", record.reason
+    first = record.rounds[0]
+    assert sorted(first.accepted) == ["site-1", "site-2", "site-3", "site-5"]
+    assert first.absent["site-4"].startswith("'keys' of the secure sum: no reply within")
+    assert first.rule["vanished"] == ["site-4"]
+    assert first.rule["latencies"]["site-4"]["compute"] >= QUICK["deadline"]
+
+
+@pytest.mark.parametrize("step", ["keys", "fit"])
+def test_a_masked_sum_over_two_is_never_made_and_the_round_is_lost(runs, step: str) -> None:
+    run = runs("ddcs", ALL_DRAWN, 3, tamper=late(("site-2", step, 0)), protection="masking", num_rounds=1)
+    record = run.run()
+    assert record.rounds[0].accepted == {}
+    assert record.rounds[0].rule["vanished"] == ["site-1", "site-2", "site-3"]
+    assert torch.equal(final(run), torch.zeros(1, 2))
+
+
+# ---- a simulated clock -------------------------------------------------------------------------------------
+
+PROFILES = {
+    "site-1": {"seconds_per_example": 1.0, "down": 1e-3, "up": 1e-3, "jitter": 0.1},
+    "site-2": {"seconds_per_example": 4.0, "down": 1e-3, "up": 1e-3, "jitter": 0.1, "reliability": 0.6},
+    "site-3": {"seconds_per_example": 2.0, "down": 1e-3, "up": 1e-3, "jitter": 0.1},
+}
+CLOCK = {"latency_profiles": PROFILES, "simulated_deadline": 500.0, "num_rounds": 8, "deadline": 20.0}
+
+
+def clocked(rule: str, settings: dict[str, Any], least: int = 1) -> Any:
+    """What a run with these profiles must equal."""
+    size = message_bytes(QuadraticLearner({}, "site-1", 0).shared_spec(), "float32")
+    made = make_rule(rule, settings)
+    if made.draws:
+        made.draw = partial(made.draw, least=least)  # type: ignore[method-assign]
+    return federate_clocked(
+        {site: QuadraticLearner({}, site, 0) for site in PROFILES},
+        made,
+        8,
+        lambda r: RoundPlan(round=r, rounds=8, seed=7),
+        SimulatedClock(read_profiles(PROFILES), 7),
+        Workload(down=size, up=size),
+        500.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "settings"), [("ddcs", {"draws": 3}), ("uniform_selection", {"draws": 2}), ("weighted_mean", {})]
+)
+def test_simulated_seconds_in_flare_are_those_of_one_process(runs, rule: str, settings: Any) -> None:
+    run, expected = runs(rule, settings, **CLOCK), clocked(rule, settings)
+    record = run.run()
+    assert record.status == "completed", record.reason
+    assert torch.equal(final(run), expected.state[NAME])
+    assert [entry.simulated_seconds for entry in record.rounds] == [one.ended for one in expected.rounds]
+    for entry, one in zip(record.rounds, expected.rounds, strict=True):
+        assert entry.timings == {site: timing._asdict() for site, timing in one.timings.items()}
+        assert entry.seconds < 20
+
+
+def test_a_site_that_vanishes_by_its_profile_is_not_asked_and_lapses(runs) -> None:
+    run, expected = runs("ddcs", {"draws": 3}, **CLOCK), clocked("ddcs", {"draws": 3})
+    record = run.run()
+    missed = [one.number for one in expected.rounds if "site-2" in one.vanished]
+    assert missed
+    for number in missed:
+        assert record.rounds[number].absent["site-2"] == "vanished (simulated)"
+        assert "site-2" in record.rounds[number].rule["vanished"]
+    text = (run.site_folder("site-2") / "egress.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert not {line["round"] for line in lines if line["task"] == "fit"} & set(missed)
+
+
+def test_a_site_too_slow_for_the_simulated_deadline_is_named_with_its_seconds(runs) -> None:
+    record = runs("weighted_mean", {}, **CLOCK | {"simulated_deadline": 60.0, "num_rounds": 1}).run()
+    assert "site-1" in record.rounds[0].accepted
+    assert record.rounds[0].absent["site-2"].startswith(("too late (simulated): ", "vanished (simulated)"))
+    assert record.rounds[0].simulated_seconds == 60.0
+
+
+def test_profiles_that_cannot_be_used_are_refused_before_anybody_trains(runs) -> None:
+    with pytest.raises(ValueError, match="site 'site-1': unknown keys speed"):
+        runs("ddcs", {}, latency_profiles={"site-1": {"speed": 1.0}})
+    two = {site: PROFILES[site] for site in ("site-1", "site-2")}
+    record = runs("ddcs", {}, **CLOCK | {"latency_profiles": two}).run()
+    assert record.status == "failed"
+    assert "no latency profile for site-3" in record.reason
+    assert record.rounds == []
+
+
+def test_under_masks_a_round_with_fewer_than_three_by_the_profiles_is_lost(runs) -> None:
+    run = runs("ddcs", ALL_DRAWN, protection="masking", **CLOCK)
+    record = run.run()
+    assert record.status == "completed", record.reason
+    expected = clocked("ddcs", ALL_DRAWN, least=3)
+    lost = [one.number for one in expected.rounds if one.vanished]
+    assert lost
+    assert [entry.round for entry in record.rounds if not entry.accepted] == lost
+
+
+def test_the_state_of_a_lost_round_is_the_one_before(runs) -> None:
+    shaky: dict[str, Any] = {s: {**p, "reliability": 0.3} for s, p in PROFILES.items()}
+    run = runs("uniform_selection", {"draws": 1}, **CLOCK | {"latency_profiles": shaky, "lost_rounds": 8})
+    record = run.run()
+    assert record.status == "completed", record.reason
+    lost = [entry for entry in record.rounds if not entry.accepted]
+    assert 0 < len(lost) < 8
+    assert all(entry.rule["vanished"] for entry in lost)
+    assert all("update_norm" not in entry.checks for entry in lost)
