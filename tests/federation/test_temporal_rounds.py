@@ -205,6 +205,17 @@ def test_under_masks_no_sites_examples_of_a_visit_are_seen(visits: Make) -> None
         assert visit.accepted == {site: sum(counts) for site, counts in COUNTS.items()}
 
 
+def test_under_masks_too_a_site_measures_nothing_of_a_visit_it_lacks(visits: Make) -> None:
+    (entry,) = completed(visits(rounds=1, controller={"protection": "masking"})).rounds
+    assert [sorted(visit.metrics) for visit in entry.exchanges] == [list(SITES)] * 3
+    assert [site for visit in entry.exchanges for site in SITES if not visit.metrics[site]] == [
+        "site-2",
+        "site-3",
+    ]
+    assert all("train_loss" in visit.mean for visit in entry.exchanges)
+    assert {"train_loss", "val_loss"} == set(entry.mean) == set(entry.metrics["site-2"])
+
+
 def test_under_masks_a_visit_that_nobody_has_leaves_the_state_as_it_is(visits: Make) -> None:
     counts = {"site-1": [9, 0], "site-2": [6, 0], "site-3": [4, 0]}
     run = visits(counts=counts, controller={"protection": "masking"})

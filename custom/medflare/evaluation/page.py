@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from medflare.evaluation import page_process, page_results, page_summary
+from medflare.evaluation import page_process, page_protocol, page_results, page_summary, page_temporal
 from medflare.evaluation.markup import Html, safe
 from medflare.evaluation.page_kinds import Found, kind_of
 from medflare.evaluation.page_weights import weights
@@ -57,8 +57,11 @@ def render(
         ("results", "Results", page_results.results(record, kind)),
         ("gallery", kind.unit.capitalize(), kind.gallery(predictions, gallery)),
         ("curves", "Training", page_process.curves(record) + weights(record)),
+        ("visits", "Visits", page_temporal.exchanges(record)),
+        ("preparation", "Before round 1", page_protocol.preparation(record)),
         ("sites", "Sites", page_process.sites(record, kind.unit)),
         ("participation", "Participation", page_process.participation(record)),
+        ("protocol", "Secure sums", page_protocol.protocol(record)),
         ("traffic", "Traffic", page_process.traffic(record)),
         ("setup", "Set-up", page_summary.setup(record)),
         ("files", "Files", page_summary.artefacts(record)),

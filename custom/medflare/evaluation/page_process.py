@@ -210,7 +210,8 @@ def traffic(record: RunRecord) -> Html:
     picture = traffic_chart(
         [e.round + 1 for e in record.rounds], table_of["sent"], table_of["received"], colours
     )
-    expected = record.expected_bytes_per_direction
+    exchanges = max((len(entry.exchanges) for entry in record.rounds), default=0) or 1
+    expected = record.expected_bytes_per_direction * exchanges
     rows = []
     for site in names:
         sent, received = table_of["sent"][site], table_of["received"][site]

@@ -18,7 +18,8 @@ Told = dict[str, list[tuple[float, float]]]
 def weights(record: RunRecord) -> Html:
     """What each site's update counted in the mean, and the loss behind it where the rule tells one."""
     told = {name: _told_by_rule(record, name) for name in ("weights", "losses")}
-    if not any(told["weights"].values()):
+    by_visit = any(entry.exchanges for entry in record.rounds)  # which have a section of their own
+    if by_visit or not any(told["weights"].values()):
         return Html("")
     colours = {site: kind for site, kind in site_colours(record).items() if site in told["weights"]}
     shares = line_chart(told["weights"], colours, "weight")

@@ -32,22 +32,32 @@ MANY_POINTS = 40  # beyond this, lines carry no markers
 MANY_BARS = 120  # beyond this, neighbouring rounds share a bar
 
 
-def stretches(points: Points) -> list[Points]:
-    """Runs of consecutive rounds: a line must not bridge a round in which a site was absent."""
+def stretches(points: Points, step: float = 1) -> list[Points]:
+    """Runs of consecutive rounds: a line must not bridge a round in which a site was absent.
+
+    step: from one round to the next.
+    """
     found: list[list[tuple[float, float]]] = []
     for point in points:
-        if not found or point[0] > found[-1][-1][0] + 1:
+        if not found or point[0] > found[-1][-1][0] + step:
             found.append([])
         found[-1].append(point)
     return [*found]
 
 
-def line_chart(series: Mapping[str, Points], colours: Mapping[str, str], y_label: str) -> str:
+def line_chart(
+    series: Mapping[str, Points],
+    colours: Mapping[str, str],
+    y_label: str,
+    x_label: str = "round",
+    step: float = 1,
+) -> str:
     """Curves over rounds; the series named "mean" is drawn last and heavier.
 
     Args:
         series: name -> (round counted from 1, value); values may be negative.
         colours: name -> CSS class.
+        x_label: what is counted; step: how many of that are from one point to the next.
     """
     frame = Frame()
     values = [y for points in series.values() for _, y in points if math.isfinite(y)]
@@ -60,19 +70,19 @@ def line_chart(series: Mapping[str, Points], colours: Mapping[str, str], y_label
     parts = y_axis(frame, marks, y_label)
     base = frame.height - frame.bottom
     parts += [text(across(r), base + 16, str(r), "tick") for r in round_marks(min(rounds), max(rounds))]
-    parts.append(text(frame.left + frame.inner_width / 2, frame.height - 5, "round", "axis"))
+    parts.append(text(frame.left + frame.inner_width / 2, frame.height - 5, x_label, "axis"))
     for name, points in sorted(series.items(), key=lambda item: item[0] == "mean"):
         finite = [(x, y) for x, y in points if math.isfinite(y)]
-        for stretch in stretches(finite):
+        for stretch in stretches(finite, step):
             path = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in stretch)
             parts.append(f'<polyline points="{path}" class="curve {colours[name]}"/>')
         if len(finite) <= MANY_POINTS:
             parts += [
-                dot(across(x), up(y), 3, f"dot {colours[name]}", f"{name}, round {x:.0f}: {number(y)}")
+                dot(across(x), up(y), 3, f"dot {colours[name]}", f"{name}, {x_label} {x:.0f}: {number(y)}")
                 for x, y in finite
             ]
     low, high = number(min(values)), number(max(values))
-    return svg(frame, f"{y_label} over rounds by {', '.join(series)}; from {low} to {high}.", parts)
+    return svg(frame, f"{y_label} over {x_label}s by {', '.join(series)}; from {low} to {high}.", parts)
 
 
 def traffic_chart(

@@ -15,6 +15,7 @@ from medflare.aggregation.base import AggregationRule
 from medflare.errors import ConfigError
 from medflare.evaluation.run_record import RoundRecord
 from medflare.federation.controllers.bookkeeping import add_traffic, weighted_means
+from medflare.federation.controllers.exchange import Outcome
 from medflare.federation.controllers.profiles import Gathered, agree_on_mixture, agreed_specs
 from medflare.federation.controllers.rounds import RoundsController
 from medflare.federation.controllers.settings import TemporalSettings
@@ -24,7 +25,8 @@ from medflare.federation.protections.base import Round
 from medflare.learners.base import RoundPlan, SharedSpec, State
 from medflare.learners.fedtar.mixture import MixtureSettings
 
-VISIT = "train_visit"
+VISIT, LOSS = "visit", "loss"
+"""Metrics of an update: what the plan already says, and what only a site that trained has."""
 
 
 class TemporalRoundsController(RoundsController):
@@ -94,6 +96,13 @@ class TemporalRoundsController(RoundsController):
     def named(self, exchange: int) -> str:
         return f"round {exchange // self.per_round}, visit {exchange % self.per_round + 1}"
 
+    def _note(self, entry: RoundRecord, outcome: Outcome) -> None:
+        """A site without examples of the visit has measured nothing, even where masks hide their number."""
+        for facts in outcome.facts.values():
+            told = facts["metrics"]
+            facts["metrics"] = {n: x for n, x in told.items() if n != VISIT} if LOSS in told else {}
+        super()._note(entry, outcome)
+
     def _exchange(self, number: int, entry: RoundRecord) -> None:
         started, visit = time.monotonic(), RoundRecord(round=number, seconds=0.0)
         entry.exchanges.append(visit)
@@ -149,7 +158,7 @@ def fold(entry: RoundRecord, declared: Mapping[str, int]) -> None:
     for site in sorted({site for visit in visits for site in visit.metrics}):
         found = {str(v.round): v.metrics.get(site, {}) for v in visits}
         weights = {str(v.round): v.accepted.get(site, 0) for v in visits}
-        entry.metrics[site] = {n: x for n, x in weighted_means(found, weights).items() if n != VISIT}
+        entry.metrics[site] = weighted_means(found, weights)
     entry.mean = weighted_means(entry.metrics, examples)
     for part in ("checks", "rule", "protection"):
         told = (getattr(visit, part) for visit in reversed(visits))
