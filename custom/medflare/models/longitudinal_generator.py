@@ -31,7 +31,7 @@ FILE = "longitudinal_generator"
 PATIENT, DECODER = "patient.", "decoder."
 PATIENT_PROJECTION = PATIENT + PROJECTION
 """Before the names of W_proj and b_proj among the shared tensors."""
-WORDING = {"prior": " Previous report: ", "first": " First visit."}
+WORDING = {"prior": " Previous report:", "first": " First visit."}
 """What stands before the report of the visit before, and in its place; a backbone's template may say
 otherwise."""
 
@@ -136,22 +136,28 @@ class LongitudinalGenerator(ReportGenerator):
 
     def _priors(self, priors: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Token ids (B, R) of the reports before in their wording, and which of them are there."""
-        words = WORDING | {n: self.backbone.template[n] for n in WORDING if n in self.backbone.template}
-        rows = []
-        for prior in priors:
-            ids = self._ids(words["prior"] if prior else words["first"], bos=False)[0]
-            said = self._ids(prior, bos=False)[0][: self.parts.max_prior_tokens]
-            rows.append(torch.cat([ids, said]))
+        most = self.parts.max_prior_tokens
+        rows = [
+            torch.cat([self._wording("prior"), self._ids(f" {prior}", bos=False)[0][:most]])
+            if prior
+            else self._wording("first")
+            for prior in priors
+        ]
         found = nn.utils.rnn.pad_sequence(rows, batch_first=True)
         lengths = torch.tensor([len(row) for row in rows])
         known = torch.arange(found.shape[1]) < lengths[:, None]
         return found.to(self.device), known.to(self.device)
 
+    def _wording(self, name: str) -> Tensor:
+        return self._ids(self.backbone.template.get(name, WORDING[name]), bos=False)[0]
+
     def positions(self, pictures: int, report: int) -> int:
         """Positions a visit of so many pictures and a report of so many tokens takes at most."""
-        fixed = sum(ids.shape[1] for ids in self._segments.values())
-        prior = max(self._priors(["", "."])[0].shape[1], 1) + self.parts.max_prior_tokens
-        return fixed + pictures * self.encoder.tokens + report + (prior if self.parts.prior_context else 0)
+        total = sum(ids.shape[1] for ids in self._segments.values()) + pictures * self.encoder.tokens + report
+        if not self.parts.prior_context:
+            return total
+        prior = len(self._wording("prior")) + self.parts.max_prior_tokens
+        return total + max(prior, len(self._wording("first")))
 
     @contextlib.contextmanager
     def _for(self, batch: VisitBatch) -> Iterator[None]:
