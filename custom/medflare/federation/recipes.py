@@ -23,14 +23,16 @@ from medflare.federation import combinations, wire
 from medflare.federation.aggregator import ValidatingAggregator
 from medflare.federation.allow_list import allowed_classes, class_path
 from medflare.federation.controllers.rounds import RoundsController
-from medflare.federation.controllers.settings import RoundsSettings, TemporalSettings
-from medflare.federation.controllers.temporal import TemporalRoundsController, check_mixture, check_visits
+from medflare.federation.controllers.settings import RoundsSettings
+from medflare.federation.controllers.temporal import TemporalRoundsController
 from medflare.federation.executor import ExecutorSettings, LearnerExecutor
 from medflare.federation.messages import TASKS
 from medflare.federation.nested import MARK, RESERVED, marked, unmarked
 from medflare.federation.persistor import AdapterPersistor
 from medflare.federation.progress import ProgressReporter
+from medflare.federation.visit_settings import visit_problems
 from medflare.learners import builder
+from medflare.learners.facts import resolved
 
 SERVER, CLIENT = "app/config/config_fed_server.json", "app/config/config_fed_client.json"
 WORKFLOWS: dict[str, type[RoundsController]] = {
@@ -177,9 +179,15 @@ def _job_in(found: Mapping[str, Any]) -> Job:
 def override(job: Job, changes: Mapping[str, Any]) -> Job:
     """A job with some values changed.
 
-    Keys: `settings.<...>` for the method's settings, `rule`, `rule_settings.<...>`, and the fields of
-    RoundsSettings and ExecutorSettings by their names. Dots go into nested settings.
+    Keys: `workflow`, `settings.<...>` for the method's settings, `rule`, `rule_settings.<...>`, and the
+    fields of the workflow's settings and ExecutorSettings by their names. Dots go into nested settings.
+    Another workflow leaves behind what it has no setting for, another rule the settings of the one before.
     """
+    changes = dict(changes)
+    if "workflow" in changes:
+        job = _in_workflow(job, str(changes.pop("workflow")))
+    if changes.get("rule", job.aggregation.get("rule")) != job.aggregation.get("rule"):
+        job = replace(job, aggregation={})
     blocks: dict[str, Any] = {
         "settings": copy.deepcopy(job.settings),
         "controller": copy.deepcopy(job.controller),
@@ -202,9 +210,16 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
     if unknown:
         raise ConfigError(
             f"no such setting: {', '.join(unknown)}. Valid: settings.<key of the method>, rule, "
-            f"rule_settings.<key>, {', '.join(_known(job.flow.settings))}."
+            f"rule_settings.<key>, workflow, {', '.join(_known(job.flow.settings))}."
         )
     return replace(job, **blocks)
+
+
+def _in_workflow(job: Job, name: str) -> Job:
+    """A job with another workflow, and of its controller's settings those that this one has too."""
+    other = replace(job, workflow=name)
+    fields = other.flow.settings.model_fields
+    return replace(other, controller={k: v for k, v in job.controller.items() if k in fields})
 
 
 def _known(controller: type[RoundsSettings]) -> list[str]:
@@ -248,10 +263,7 @@ def _combination(job: Job) -> list[str]:
     """Why rule, method and codec of a job, each sound by itself, cannot work together."""
     rounds = job.flow.settings.model_validate({"job": job.title, **job.controller})
     name, settings = job.aggregation.get("rule", ""), job.aggregation.get("rule_settings", {})
-    found: list[str] = []
-    if isinstance(rounds, TemporalSettings):
-        _collect(found, lambda: check_visits(make_rule(name, settings), rounds.visits))
-        _collect(found, lambda: check_mixture(rounds.mixture, rounds.protection))
+    found = list(visit_problems(rounds, make_rule(name, settings), resolved(job.method, job.settings)))
     return found + combinations.problems(
         name,
         job.method,
