@@ -50,6 +50,7 @@ def run(
 
     from rich.console import Console
 
+    from medflare.cli.demo_hospitals import demo_hospitals
     from medflare.cohort.site import load_site_file
     from medflare.federation.after_run import compare_adapters, locate, score_unseen
     from medflare.federation.progress_view import live
@@ -57,7 +58,7 @@ def run(
     from medflare.federation.simulate import new_workspace, run_simulator
 
     if site_file is None:
-        site_file, fourth = _synthetic(job)
+        site_file, fourth = demo_hospitals(job, changes(set_))
         unseen = unseen or fourth
     away = names(unseen) or []
     others = {*away, SERVER}
@@ -77,22 +78,6 @@ def run(
         print_json(facts)
     else:
         show(console, record_path, facts)
-
-
-def _synthetic(job: Path) -> tuple[Path, str]:
-    """Site file and unseen hospital of the synthetic hospitals a job can read, written where missing."""
-    from medflare.cohort.synthetic.demo import write_demo
-    from medflare.cohort.synthetic.notes import UNSEEN_NOTES, write_notes_demo
-    from medflare.cohort.synthetic.profiles import UNSEEN_HOSPITAL
-    from medflare.federation.recipes import read_job
-    from medflare.learners import reads
-
-    notes = reads(read_job(job).method) == "notes"
-    folder = Path("runs/note-cohorts" if notes else "runs/cohorts")
-    if not (folder / "site.yaml").is_file():
-        typer.echo(f"writing three synthetic hospitals and an unseen fourth to {folder}", err=True)
-        (write_notes_demo if notes else write_demo)(folder)
-    return folder / "site.yaml", UNSEEN_NOTES.name if notes else UNSEEN_HOSPITAL.name
 
 
 def outcome(record_path: Path, page: bool = True) -> dict[str, Any]:

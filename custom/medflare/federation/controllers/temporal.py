@@ -66,6 +66,7 @@ class TemporalRoundsController(RoundsController):
         server = agree_on_mixture(self.fitted, specs, self.args.seed, self._gather)
         assert server.mixture is not None
         self.agreed, told = mixture_hint(server.mixture), server.report()
+        self.keeper.persistor.export |= self.agreed  # who tests the result elsewhere needs it too
         self.book.record.preparation = {"mixture": told}
         self.book.write()
         self.progress.event("mixture", components=told["components"], iterations=told["iterations"])

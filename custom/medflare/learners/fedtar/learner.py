@@ -50,6 +50,7 @@ from medflare.models.longitudinal_generator import (
 )
 from medflare.models.report_generator import ADAPTER_PREFIX, DecodingSettings
 
+READS = "visits"
 POOLED = 0
 """In place of a visit's number where all visits are trained on together."""
 

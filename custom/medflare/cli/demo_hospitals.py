@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The synthetic hospitals that `medflare run` takes where it is given no site file, by what a job reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from medflare.federation.recipes import Job
+
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """Three hospitals and an unseen fourth.
+
+    Attributes:
+        folder: below RUNS; unseen: name of the fourth.
+        write: makes them, with their site.yaml, in a folder.
+    """
+
+    folder: str
+    unseen: str
+    write: Callable[[Path], Any]
+
+
+def demo_hospitals(job_folder: Path, changes: Mapping[str, Any]) -> tuple[Path, str]:
+    """(site file, unseen hospital) of the synthetic hospitals a job can read, written where missing.
+
+    changes: to the job, as `recipes.override` takes them.
+    """
+    from medflare.federation.recipes import override, read_job
+    from medflare.learners import reads
+
+    job = override(read_job(job_folder), changes)
+    demo = DEMOS[reads(job.method)](job)
+    folder = RUNS / demo.folder
+    if not (folder / "site.yaml").is_file():
+        typer.echo(f"writing three synthetic hospitals and an unseen fourth to {folder}", err=True)
+        demo.write(folder)
+    return folder / "site.yaml", demo.unseen
+
+
+def _studies(job: Job) -> Demo:
+    from medflare.cohort.synthetic.demo import write_demo
+    from medflare.cohort.synthetic.profiles import UNSEEN_HOSPITAL
+
+    return Demo(folder="cohorts", unseen=UNSEEN_HOSPITAL.name, write=write_demo)
+
+
+def _visits(job: Job) -> Demo:
+    from medflare.cohort.synthetic.follow_up import write_follow_up_demo
+    from medflare.cohort.synthetic.profiles import UNSEEN_HOSPITAL
+    from medflare.learners.facts import resolved
+
+    count = int(getattr(resolved(job.method, job.settings), "visits", 4))
+    return Demo(
+        folder=f"visit-cohorts-{count}",
+        unseen=UNSEEN_HOSPITAL.name,
+        write=lambda folder: write_follow_up_demo(folder, count),
+    )
+
+
+def _notes(job: Job) -> Demo:
+    from medflare.cohort.synthetic.notes import UNSEEN_NOTES, write_notes_demo
+
+    return Demo(folder="note-cohorts", unseen=UNSEEN_NOTES.name, write=write_notes_demo)
+
+
+DEMOS: dict[str, Callable[[Job], Demo]] = {"studies": _studies, "visits": _visits, "notes": _notes}
+"""What a method reads (`learners.reads`) -> the hospitals that have it."""
