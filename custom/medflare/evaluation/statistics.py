@@ -76,6 +76,11 @@ def mean_statistic(values: Sequence[float] | Array) -> Statistic:
     return Statistic(np.stack([column, np.ones_like(column)], axis=1), _ratio)
 
 
+def restricted(statistic: Statistic, wanted: Sequence[bool]) -> Statistic:
+    """The same metric over some of the studies; the others add nothing, so that resamples stay the same."""
+    return Statistic(statistic.sums * np.asarray(wanted, dtype=np.float64)[:, None], statistic.score)
+
+
 def _ratio(sums: Array) -> Array:
     return sums[..., 0] / np.maximum(sums[..., 1], 1)
 

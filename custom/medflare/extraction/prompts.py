@@ -22,6 +22,7 @@ from medflare.extraction.markup import (
     write_json,
     write_spans,
 )
+from medflare.models.templates import filled
 
 Format = Literal["html", "json"]
 
@@ -88,7 +89,7 @@ class Wording:
             "text": write_spans(example.source, marks),
             "head": example.head.label if example.head is not None else "",
         }
-        return _fill(self.ner if example.task == NER else self.re, fields)
+        return filled(self.ner if example.task == NER else self.re, fields)
 
     def answer(self, example: Example) -> str:
         """The text a model should write, without the end mark."""
@@ -112,20 +113,6 @@ class Wording:
                 reading.faults[MISPLACED] += len(reading.marks) - len(fitting)
             reading.marks = fitting
         return reading
-
-
-def _fill(template: str, fields: Mapping[str, str]) -> str:
-    """Puts fields in one pass, so that braces inside a note mean nothing."""
-    pieces: list[str] = []
-    rest = template
-    while True:
-        places = [(rest.find("{" + name + "}"), name) for name in fields]
-        places = [place for place in places if place[0] >= 0]
-        if not places:
-            return "".join([*pieces, rest])
-        start, name = min(places)
-        pieces += [rest[:start], fields[name]]
-        rest = rest[start + len(name) + 2 :]
 
 
 def wording(prompt_settings: Mapping[str, str] | None, format: Format = "html") -> Wording:

@@ -11,7 +11,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from medflare.errors import ConfigError
 from medflare.learners.base import Learner
@@ -21,6 +21,7 @@ LEARNERS: dict[str, str] = {
     "fed_medlora": "medflare.learners.extraction:build",
     "fedtar": "medflare.learners.fedtar.learner:build",
     "fedvit_gpt2": "medflare.learners.vit_gpt2:build",
+    "question_answering": "medflare.learners.question_answering:build",
     "token_classification": "medflare.learners.token_classification:build",
 }
 """Method name -> `module:function`; the function is `build(settings, site, seed, cache) -> Learner`."""
@@ -36,8 +37,16 @@ def builder(method: str) -> Callable[..., Learner]:
 
 
 def reads(method: str) -> str:
-    """What a method learns from: "studies", or "notes" where its module says so (`READS`)."""
+    """What a method learns from: "studies", or the `READS` of its module: notes, questions, summaries."""
     return str(getattr(sys.modules[builder(method).__module__], "READS", "studies"))
+
+
+def embedded(method: str) -> Literal["decoder", "notes_decoder"]:
+    """The embedded backbone of a method: that of reports, or what its module says (`EMBEDDED`)."""
+    found: Literal["decoder", "notes_decoder"] = getattr(
+        sys.modules[builder(method).__module__], "EMBEDDED", "decoder"
+    )
+    return found
 
 
 def build(method: str, settings: dict[str, Any], site: Any, seed: int, cache: Path | None = None) -> Learner:

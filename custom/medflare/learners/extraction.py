@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from medflare.cohort.records import Note
 from medflare.cohort.site import Cohort, SiteConfig, load_cohort
@@ -24,9 +24,10 @@ from medflare.learners.shared_notes import digest, load_shared_notes
 from medflare.learners.text_task import TextTask, text_model
 from medflare.models.text_model import Sequenced, TextModel
 
-__all__ = ["ADAPTER_PREFIX", "PAPER", "READS", "ExtractionLearner", "build"]
+__all__ = ["ADAPTER_PREFIX", "EMBEDDED", "PAPER", "READS", "ExtractionLearner", "build"]
 
 READS = "notes"
+EMBEDDED: Literal["notes_decoder"] = "notes_decoder"
 
 PAPER = {
     "configuration": "Llama-3.1-8B in NF4, LoRA of rank 16 on all seven projections",
@@ -42,7 +43,7 @@ def build(
 ) -> ExtractionLearner:
     """The learner of a site, from the job's settings and the site's own file."""
     chosen = resolve(settings)
-    model = text_model(chosen, site, seed, "notes_decoder")
+    model = text_model(chosen, site, seed, EMBEDDED)
     cohort = load_cohort(site)
     return ExtractionLearner(site.name, cohort, model, chosen, seed, load_shared_notes(site, cohort))
 

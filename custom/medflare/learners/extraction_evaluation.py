@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Protocol
-
-from safetensors.torch import save_file
 
 from medflare.cohort.records import Note
 from medflare.cohort.site import Cohort, SiteConfig, load_cohort
@@ -19,7 +16,6 @@ from medflare.evaluation.run_record import EvaluationRecord
 from medflare.extraction.extractor import Asker, Extractor
 from medflare.extraction.tagging_result import open_result
 from medflare.learners.extraction_settings import ExtractionSettings
-from medflare.models.adapters import GENERIC
 from medflare.models.backbone import device_of
 from medflare.models.text_model import TextModel
 
@@ -38,6 +34,8 @@ class ExtractionSite(Protocol):
 
     def notes(self, split: str) -> list[Note]: ...
 
+    def tested_adapter(self, folder: Path) -> Literal["generic", "personalised"]: ...
+
 
 def curve_metrics(learner: ExtractionSite, notes: Sequence[Note]) -> dict[str, float]:
     """Point scores on a few notes."""
@@ -52,13 +50,10 @@ def finish_site(learner: ExtractionSite, folder: Path, limit: int | None) -> lis
     With `sharing: fedsa` the adapter holds the site's own B: it is evaluated as what it is, personalised
     (4.4, pitfall 9).
     """
-    own = learner.settings.sharing == "fedsa"
-    if own:
-        write_personalised(learner, folder / "personalised")
+    kind = learner.tested_adapter(folder)
     notes = learner.notes("test")[:limit]
     if not notes:
         return []
-    kind: AdapterKind = "personalised" if own else "generic"
     return [score_notes(learner.extractor, notes, learner.site, "participant", kind, folder, learner.seed)]
 
 
@@ -114,12 +109,3 @@ def score_result(
         raise DataError(f"site '{site.name}': no note in the split '{split}'.")
     kind: AdapterKind = "generic" if adapter is None else "personalised"
     return score_notes(extractor, notes, site.name, role, kind, folder, seed)
-
-
-def write_personalised(learner: ExtractionSite, folder: Path) -> None:
-    """The shared A with the site's own B as a PEFT folder."""
-    adapters = learner.model.adapters
-    config = adapters.config_dict() | {"base_model_name_or_path": learner.model.backbone.name}
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(adapters.exported(GENERIC), folder / "adapter_model.safetensors")
-    (folder / "adapter_config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")

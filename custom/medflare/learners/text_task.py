@@ -7,6 +7,7 @@ algorithms.md 4.1; weights by influence: 4.2, ML-4, ML-15.
 
 from __future__ import annotations
 
+import json
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
+from safetensors.torch import save_file
 
 from medflare.cohort.site import Cohort, SiteConfig
 from medflare.errors import ConfigError, UpdateError
@@ -227,6 +229,13 @@ class TextTask(ABC, Generic[Settings]):
             return self.test_rows()
         return self.train_rows if split == "train" else self.val_rows
 
+    def tested_adapter(self, folder: Path) -> Literal["generic", "personalised"]:
+        """What the site's adapter is: with its own B (`fedsa`) it is personalised and stays, in `folder`."""
+        if self.settings.sharing != "fedsa":
+            return "generic"
+        write_personalised(self.model, folder / "personalised")
+        return "personalised"
+
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
         self.use()
         return self.test(folder, plan.limit)
@@ -239,3 +248,12 @@ class TextTask(ABC, Generic[Settings]):
     def load_local_state(self, tensors: State, values: Mapping[str, Any]) -> None:
         self.order.position = int(values["position"])
         self.adapter.restore(self.terms.restore(dict(tensors)))
+
+
+def write_personalised(model: TextModel, folder: Path) -> None:
+    """The shared factors with the site's own as a PEFT folder."""
+    adapters = model.adapters
+    config = adapters.config_dict() | {"base_model_name_or_path": model.backbone.name}
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(adapters.exported(GENERIC), folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ LOADING = threading.Lock()
 """transformers' `from_pretrained` replaces functions of the process while it loads; two threads at once leave
 them replaced, and every later model of the process comes without its tied weights. Its lazy imports are no
 safer."""
+WORDED = ("question_answering", "summarisation")
 EMBEDDED_NAMES = {"decoder": "medflare-embedded", "notes_decoder": "medflare-embedded-notes"}
 DEFAULT_TEMPLATE = {
     "prefix": "Human: <Img>",
@@ -44,6 +45,7 @@ class Backbone:
     condition_words: fourteen words whose embeddings mark the diagnosis tokens (frozen), or None: then only
         its place says which condition a diagnosis token is about, as in the paper.
     extraction: its own wording of extraction prompts (`ner`, `re`), or None for ours.
+    wordings: its own wording of the prompts of WORDED tasks, where it has any.
     """
 
     model: Any
@@ -55,6 +57,7 @@ class Backbone:
     code_words: tuple[str, ...] | None
     condition_words: tuple[str, ...] | None
     extraction: dict[str, str] | None = None
+    wordings: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
     def hidden(self) -> int:
@@ -114,6 +117,7 @@ def _load(
         code_words=tuple(settings["code_words"]) if "code_words" in settings else None,
         condition_words=tuple(settings["condition_words"]) if "condition_words" in settings else None,
         extraction=settings.get("extraction"),
+        wordings={task: dict(settings[task]) for task in WORDED if task in settings},
     )
 
 

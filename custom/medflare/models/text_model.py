@@ -75,6 +75,10 @@ class TextModel:
         """Token ids of each prompt, after the begin mark where the tokenizer has one."""
         return [[*self.begin, *ids] for ids in self._ids(prompts)]
 
+    def answer_ids(self, answers: Sequence[str]) -> list[list[int]]:
+        """Token ids of each answer and one end mark."""
+        return [[*ids, self.end] for ids in self._ids(answers)]
+
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
         if not texts:  # transformers' tokenizers raise IndexError
             return []
@@ -85,11 +89,9 @@ class TextModel:
         """Prompt and answer are tokenised apart, as in generation, and one end mark is added."""
         if not prompts:
             return []
-        tails = self._ids(answers)
+        tails = self.answer_ids(answers)
         heads = self.prompt_ids(prompts)
-        return [
-            Sequenced((*head, *tail, self.end), len(head)) for head, tail in zip(heads, tails, strict=True)
-        ]
+        return [Sequenced((*head, *tail), len(head)) for head, tail in zip(heads, tails, strict=True)]
 
     def loss(self, batch: Sequence[Sequenced]) -> tuple[Tensor, int]:
         """Summed negative log-likelihood of the answers' tokens, and how many there are.

@@ -15,7 +15,7 @@ from medflare.cohort.site import Cohort, load_cohort
 from medflare.errors import MedflareError
 from medflare.federation.preflight.base import Check, ok, problem, warning
 from medflare.federation.recipes import Job
-from medflare.learners import reads
+from medflare.learners import embedded, reads
 from medflare.learners.footprint import footprint
 from medflare.models.backbone import check_folder, device_of, fingerprint
 from medflare.models.embedded import decoder_folder
@@ -88,8 +88,8 @@ def backbone(site: SiteConfig, method: str | None) -> Check:
     folder = site.backbone.folder
     try:
         if folder is None:
-            embedded: Any = "notes_decoder" if method and reads(method) == "notes" else "decoder"
-            return ok("backbone", f"embedded {embedded}, fingerprint {fingerprint(decoder_folder(embedded))}")
+            name = embedded(method) if method else "decoder"
+            return ok("backbone", f"embedded {name}, fingerprint {fingerprint(decoder_folder(name))}")
         if (folder / "encoder").is_dir() and (folder / "decoder").is_dir():
             check_parts(folder)
             return ok("backbone", f"{folder}, fingerprint {fingerprint_of_parts(folder)}")

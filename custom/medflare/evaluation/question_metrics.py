@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model chose for every test question of a site, and how often it was right (algorithms.md 6.4).
+
+`accuracy`, and `accuracy/<group>` of the questions of a group; `chance`: what guessing would reach; `margin`:
+score of the right option minus that of the best wrong one, in nats, mean over questions; `cut_rate`: share of
+questions that had to be cut to fit. The file of answers holds questions, so it stays where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pydantic import Field, model_validator
+
+from medflare.evaluation.lines import read_lines
+from medflare.evaluation.run_record import Estimate, Part
+from medflare.evaluation.statistics import Statistic, bootstrap, mean_statistic, restricted
+
+NO_GROUP = "no group"
+
+
+class AnsweredQuestion(Part):
+    """One question with the score of each option."""
+
+    question_id: str
+    site: str
+    adapter: Literal["generic", "personalised", "none"]
+    question: str
+    options: dict[str, str] = Field(min_length=2, description="letter -> text, in the source's order")
+    scores: dict[str, float] = Field(description="letter -> log-likelihood, as the job's settings count it")
+    chosen: str
+    answer: str
+    group: str = ""
+    cuts: tuple[str, ...] = Field((), description="what of the question did not fit and was cut")
+
+    @model_validator(mode="after")
+    def _letters(self) -> AnsweredQuestion:
+        if set(self.scores) != set(self.options) or not {self.chosen, self.answer} <= set(self.options):
+            raise ValueError("scores, chosen and answer must speak of the options' letters")
+        return self
+
+    @property
+    def right(self) -> bool:
+        """Whether the model chose the right option."""
+        return self.chosen == self.answer
+
+    @property
+    def margin(self) -> float:
+        """How much likelier the right option was than the best wrong one; negative where it was wrong."""
+        return self.scores[self.answer] - max(v for k, v in self.scores.items() if k != self.answer)
+
+
+class Answers(NamedTuple):
+    """What `evaluate_questions` found; `statistics` holds what every question adds to each metric."""
+
+    estimates: dict[str, Estimate]
+    skipped: dict[str, str]
+    statistics: dict[str, Statistic]
+
+
+def read_answers(path: Path) -> list[AnsweredQuestion]:
+    """The questions of a predictions file; DataError names the file and the first line that is wrong."""
+    return read_lines(path, AnsweredQuestion, "an answered question")
+
+
+def question_statistics(answered: Sequence[AnsweredQuestion]) -> dict[str, Statistic]:
+    """What every question adds to each metric."""
+    right = mean_statistic([float(item.right) for item in answered])
+    names = [item.group or NO_GROUP for item in answered]
+    groups = sorted(set(names)) if any(item.group for item in answered) else []
+    return {
+        "accuracy": right,
+        "chance": mean_statistic([1 / len(item.options) for item in answered]),
+        "margin": mean_statistic([item.margin for item in answered]),
+        "cut_rate": mean_statistic([float(bool(item.cuts)) for item in answered]),
+        **{f"accuracy/{group}": restricted(right, [name == group for name in names]) for group in groups},
+    }
+
+
+def quick_question_metrics(answered: Sequence[AnsweredQuestion]) -> dict[str, float]:
+    """Plain numbers for the curves of a running training."""
+    found = question_statistics(answered)
+    return {name: found[name].value for name in ("accuracy", "margin")}
+
+
+def evaluate_questions(
+    answered: Sequence[AnsweredQuestion], *, replicates: int = 1000, seed: int = 0
+) -> Answers:
+    """Every metric with its 95 % bootstrap interval over questions."""
+    found = question_statistics(answered)
+    skipped = {} if any(item.group for item in answered) else {"accuracy/": "the questions name no group"}
+    return Answers(bootstrap(found, replicates=replicates, seed=seed), skipped, found)

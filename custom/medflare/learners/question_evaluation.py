@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a site scores its own answers to questions, during a run and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from medflare.answering.questions import Answerer
+from medflare.answering.result import load_answerer
+from medflare.cohort.records import Question
+from medflare.cohort.site import SiteConfig, load_cohort
+from medflare.errors import DataError
+from medflare.evaluation.lines import write_lines
+from medflare.evaluation.question_metrics import AnsweredQuestion, evaluate_questions
+from medflare.evaluation.run_record import EvaluationRecord
+from medflare.models.backbone import device_of
+
+AdapterKind = Literal["generic", "personalised", "none"]
+
+
+def answered(
+    answerer: Answerer, questions: Sequence[Question], site: str, adapter: AdapterKind
+) -> list[AnsweredQuestion]:
+    """Every question with its options' scores and what the model chose."""
+    out = []
+    for question, found in zip(questions, answerer.score(questions), strict=True):
+        letters = [letter for letter, _ in question.options]
+        out.append(
+            AnsweredQuestion(
+                question_id=question.question_id,
+                site=site,
+                adapter=adapter,
+                question=question.text,
+                options=dict(question.options),
+                scores=dict(zip(letters, found.options, strict=True)),
+                chosen=letters[found.chosen],
+                answer=question.answer,
+                group=question.group,
+                cuts=found.cuts,
+            )
+        )
+    return out
+
+
+def score_questions(
+    answerer: Answerer,
+    questions: Sequence[Question],
+    site: str,
+    role: Literal["participant", "unseen"],
+    adapter: AdapterKind,
+    folder: Path,
+    seed: int = 0,
+) -> EvaluationRecord:
+    """Answers questions, keeps the answers in a file and scores them."""
+    found = answered(answerer, questions, site, adapter)
+    path = write_lines(folder / f"predictions_{adapter}.jsonl", found)
+    scored = evaluate_questions(found, seed=seed)
+    return EvaluationRecord(
+        site=site,
+        role=role,
+        adapter=adapter,
+        split="test",
+        studies=len(found),
+        metrics=scored.estimates,
+        skipped_metrics=scored.skipped,
+        predictions=path.name,
+    )
+
+
+def score_result(
+    result: Path,
+    site: SiteConfig,
+    *,
+    role: Literal["participant", "unseen"],
+    adapter: Path | None,
+    split: str,
+    folder: Path,
+    seed: int,
+) -> EvaluationRecord:
+    """Tests a result folder on a site's split.
+
+    Args:
+        adapter: the site's own `personalised` folder instead of the result's adapter, or None.
+    """
+    answerer = load_answerer(
+        result,
+        personalised=adapter,
+        backbone=site.backbone.folder,
+        precision=site.backbone.precision,
+        device=device_of(site.device),
+    )
+    questions = [question for question in load_cohort(site).questions if question.split == split]
+    if not questions:
+        raise DataError(f"site '{site.name}': no question in the split '{split}'.")
+    kind: AdapterKind = "generic" if adapter is None else "personalised"
+    return score_questions(answerer, questions, site.name, role, kind, folder, seed)

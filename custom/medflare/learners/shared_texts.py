@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""D_v of questions or summaries at a site: the records by which it weighs its own update (ML-15).
+
+As with notes (`shared_notes`): disjoint from what is trained and tested on, and which they are is told by a
+digest, so that the server can compare sites without seeing a text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from medflare.cohort.site import Cohort, SiteConfig, load_cohort
+from medflare.errors import ConfigError
+
+SHOWN = 8
+"""Records that an error lists."""
+
+
+class Known(NamedTuple):
+    """A record's name and split, and the text by which it is recognised."""
+
+    name: str
+    split: str
+    text: str
+
+
+def load_shared_texts(
+    site: SiteConfig, own: Cohort, known: Callable[[Cohort], Iterable[Known]]
+) -> Cohort | None:
+    """The records under `validation` in site.yaml, all of them whatever their split; None without that entry.
+
+    Raises ConfigError where one of them is also in the site's training or test split.
+    """
+    if site.validation is None:
+        return None
+    shared = load_cohort(site.model_copy(update={"cohort": (site.validation,)}), f"{site.name}, validation")
+    check_disjoint(site.name, known(own), known(shared))
+    return shared
+
+
+def check_disjoint(site: str, own: Iterable[Known], shared: Iterable[Known]) -> None:
+    """ConfigError that names the records of `shared` that the site trains or tests on; spacing and case do
+    not count."""
+    there = {_plain(item.text): item for item in own if item.split != "val"}
+    both = [(item, there[_plain(item.text)]) for item in shared if _plain(item.text) in there]
+    if not both:
+        return
+    listed = [f"'{one.name}' is '{other.name}' of the split {other.split}" for one, other in both[:SHOWN]]
+    more = f"; and {len(both) - SHOWN} more" if len(both) > SHOWN else ""
+    raise ConfigError(
+        f"site '{site}': {len(both)} of the shared validation records are among the site's own: "
+        f"{'; '.join(listed)}{more}. A record that weighs updates must not be trained or tested on. Take "
+        "them out of 'cohort', or name others under 'validation' in site.yaml, at every site."
+    )
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).casefold()
+
+
+def digest_of(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """Count (`notes`, as `preparation` compares it) and SHA-256 of records, whatever their order; {} of none.
+
+    rows: of each record what the loss on it depends on, JSON types.
+    """
+    if not rows:
+        return {}
+    each = sorted(hashlib.sha256(json.dumps(row).encode()).hexdigest() for row in rows)
+    return {"notes": len(rows), "sha256": hashlib.sha256("\n".join(each).encode()).hexdigest()}

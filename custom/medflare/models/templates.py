@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prompts from templates: fields in braces, filled in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from medflare.errors import ConfigError
+
+
+def filled(template: str, fields: Mapping[str, str]) -> str:
+    """Puts fields in one pass, so that braces inside a note mean nothing."""
+    pieces: list[str] = []
+    rest = template
+    while True:
+        places = [(rest.find("{" + name + "}"), name) for name in fields]
+        places = [place for place in places if place[0] >= 0]
+        if not places:
+            return "".join([*pieces, rest])
+        start, name = min(places)
+        pieces += [rest[:start], fields[name]]
+        rest = rest[start + len(name) + 2 :]
+
+
+def worded(
+    task: str, own: Mapping[str, str] | None, ours: Mapping[str, str], needed: Mapping[str, tuple[str, ...]]
+) -> dict[str, str]:
+    """A backbone's own wording of a task where it has one, else ours.
+
+    Args:
+        task: name of the block in medflare_prompt.json; ours: text of each kind of prompt.
+        needed: kind -> the fields without which the model would not see what it is asked about.
+    Raises: ConfigError for a kind that nothing reads, or a text that lacks a field.
+    """
+    own = dict(own or {})
+    if odd := sorted(set(own) - set(ours)):
+        raise ConfigError(
+            f"medflare_prompt.json: {task} has '{odd[0]}', which nothing reads; expected "
+            f"{' and '.join(map(repr, ours))}."
+        )
+    for kind, words in own.items():
+        for name in needed[kind]:
+            if "{" + name + "}" not in words:
+                raise ConfigError(
+                    f"medflare_prompt.json: {task}.{kind} has no {{{name}}}, so the model would never see "
+                    f"it. Put {{{name}}} where it belongs."
+                )
+    return {**ours, **own}
