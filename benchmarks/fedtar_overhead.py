@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What FedTAR costs beside FedAvg on the same T exchanges: `python benchmarks/fedtar_overhead.py`.
+
+One synthetic hospital, one thread. Every variant trains the same visits in the same batches; rounds of all
+variants alternate in one process, so that a busy machine hits all alike, and ratios are to FedAvg's round
+before. `FLOPs` are what torch.utils.flop_counter finds in a round after the first (matrix products,
+convolutions, attention, forward and backward, validation and slopes included), `bytes` those of messages as
+the wire counts them. A round holds the site's training, its validation loss, slopes and the server's rule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from medflare.aggregation import make_rule
+from medflare.cohort.settings import SiteConfig
+from medflare.cohort.synthetic import DEMO_HOSPITALS
+from medflare.cohort.synthetic.follow_up import write_follow_up
+from medflare.federation.compression import message_bytes
+from medflare.federation.profile_sums import mixture_hint
+from medflare.learners.base import RoundPlan
+from medflare.learners.fedtar.learner import FedTARLearner, build
+from medflare.learners.loop import Loop
+from medflare.learners.temporal_loop import agree_on_mixture, in_turn
+from study_fedtar import SETTINGS, VISITS
+
+WIDTHS = (8, 16, 64)
+WIRE = "float32"
+
+
+@dataclass(slots=True)
+class Variant:
+    """One column of what is compared, and what was measured of it."""
+
+    title: str
+    learner: FedTARLearner
+    loop: Loop
+    seconds: list[float]
+    number: int = 0
+
+    def round(self) -> float:
+        """Processor seconds of the next T exchanges."""
+        started = time.process_time()
+        for _ in range(VISITS):
+            self.loop.round(self.number)
+            self.number += 1
+        return time.process_time() - started
+
+
+def variants(site: SiteConfig, steps: int) -> Iterator[Variant]:
+    """FedAvg over one visit after the other, then FedTAR without and with factors for patients."""
+    plain: dict[str, Any] = {"variant": "without_personalisation"}
+    yield variant("FedAvg, sequential", site, steps, plain, "fedavg")
+    yield variant("FedTAR w/o GMM", site, steps, plain, "temporal")
+    for width in WIDTHS:
+        own = {"patient": SETTINGS["patient"] | {"width": width}}
+        yield variant(f"FedTAR, d = {width}", site, steps, own, "temporal")
+
+
+def variant(title: str, site: SiteConfig, steps: int, own: Mapping[str, Any], rule: str) -> Variant:
+    learner = build(SETTINGS | dict(own), site, 0)
+    if learner.people is not None:
+        agree_on_mixture({site.name: learner}, learner.settings.mixture, 2, 0)
+
+    def plan(number: int) -> RoundPlan:
+        return RoundPlan(round=number, rounds=100 * VISITS, steps=steps)
+
+    temporal = rule == "temporal"
+    made = make_rule(rule, {"visits": VISITS, "lr": 1e-3} if temporal else {})
+    plans = plan if temporal else in_turn(plan, VISITS)
+    return Variant(title, learner, Loop({site.name: learner}, made, plans), [])
+
+
+def flops(found: Variant) -> int:
+    """Of a round."""
+    with FlopCounterMode(display=False) as counter:
+        found.round()
+    return int(counter.get_total_flops())
+
+
+def bytes_of_round(found: Variant) -> tuple[int, int, int]:
+    """(up, down, of it beside the shared state) of a site in T exchanges, without FLARE's envelopes.
+
+    The mixture goes down in the hints of every plan, as JSON.
+    """
+    learner = found.learner
+    state = message_bytes(learner.shared_spec(), WIRE)
+    sums = message_bytes(learner.sums_spec(1), WIRE) if found.title != "FedAvg, sequential" else 0
+    mixture = learner.people.mixture if learner.people is not None else None
+    hint = len(json.dumps(mixture_hint(mixture))) if mixture else 0
+    return VISITS * (state + sums), VISITS * (state + hint), VISITS * (sums + hint)
+
+
+def report(found: list[Variant]) -> None:
+    """The table."""
+    base, most = found[0], flops(found[0])
+    first = bytes_of_round(base)
+    print(
+        "| | shared parameters | GFLOP a round | bytes up a round | bytes down | beside the state | "
+        "processor seconds a round | ratio [min, max] |"
+    )
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    for one in found:
+        count = most if one is base else flops(one)
+        up, down, beside = bytes_of_round(one)
+        ratios = [a / b for a, b in zip(one.seconds, base.seconds, strict=True)]
+        shared = sum(t.numel() for t in one.learner.initial_shared().values())
+        cells = [
+            f"{shared:,}",
+            f"{count / 1e9:.1f} ({count / most:.2f})",
+            f"{up:,} ({up / first[0]:.2f})",
+            f"{down:,} ({down / first[1]:.2f})",
+            f"{beside:,}",
+            f"{statistics.median(one.seconds):.2f}",
+            f"{statistics.median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}]",
+        ]
+        print(f"| {one.title} | " + " | ".join(cells) + " |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--patients", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=4, help="of each exchange")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        write_follow_up(DEMO_HOSPITALS[0], Path(folder), given.patients, VISITS)
+        cohort = {"format": "manifest", "root": folder, "visits": {"order": "visit", "most": VISITS}}
+        site = SiteConfig.model_validate({"name": "site-1", "cohort": cohort, "device": "cpu"})
+        found = list(variants(site, given.steps))
+    counts = {split: len(found[0].learner.rows(split)) for split in ("train", "val")}
+    for one in found:
+        one.round()
+    for _ in range(given.rounds):
+        for one in found:
+            one.seconds.append(one.round())
+    print(
+        f"T = {VISITS}, {given.steps} steps of {SETTINGS['batch']} in an exchange, "
+        f"{counts['val']} validation visits, {given.rounds} rounds\n"
+    )
+    report(found)
+
+
+if __name__ == "__main__":
+    main()
