@@ -83,6 +83,7 @@ class Ddcs(Selecting):
             on_infeasible=on_infeasible,
         )
         super().__init__(self.chosen, Latencies(smoothing, quantile))
+        self.sketch_period = period
 
     def report(self) -> dict[str, Any]:
         """As `Selecting`, and `solution`: the odds before the age bonus and what they bring."""

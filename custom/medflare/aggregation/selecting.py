@@ -37,6 +37,7 @@ class Selecting(WeightedMean):
     reads_sum = True
     draws = True
     sums = (WEIGHT,)
+    sketch_period = 0
 
     def __init__(self, selector: Selector, latencies: Latencies) -> None:
         super().__init__("uniform")
@@ -61,9 +62,12 @@ class Selecting(WeightedMean):
         """Before `finish`: whose updates are in a sum that nobody could look into."""
         self._there = frozenset(sites)
 
-    def take_sketch(self, site: str, sketch: Sketch) -> None:
-        """A first sketch, or a newer one; the odds are worked out again before the next draw."""
-        self.known.sketches[site] = sketch
+    def take_sketch(self, site: str, sketch: Sketch | None) -> None:
+        """A first sketch, a newer one, or None where there is none any more; the odds change with it."""
+        if sketch is None:
+            self.known.sketches.pop(site, None)
+        else:
+            self.known.sketches[site] = sketch
 
     # ---- before a round ----------------------------------------------------------------------------------
 

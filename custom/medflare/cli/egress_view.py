@@ -86,6 +86,8 @@ def _form(row: Mapping[str, Any]) -> str:
     """How the tensors travelled: packed vectors with their shapes, or compressed to which dtypes."""
     if row.get("sealed"):
         return "; ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in row["sealed"].items())
+    if row.get("sketch"):
+        return f"sketch, {row['sketch']['bytes']:,} B"
     return ", ".join(row.get("dtypes", [])) or "-"
 
 

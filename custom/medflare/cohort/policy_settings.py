@@ -55,6 +55,9 @@ class PolicyConfig(Settings):
         default=None, ge=1, description="most that may leave in one round: bytes, or a text like '64 MB'"
     )
     tensors: Patterns = Field(default=ANY, description="of the declared tensors, those that may leave")
+    knowledge_sketch: Literal["allow", "deny"] = Field(
+        default="allow", description="whether a sketch of the knowledge graph may leave (rule ddcs)"
+    )
     metrics: Literal["all", "none"] | Patterns = Field(
         default="all", description="of the metrics, those that may leave; the others are taken out"
     )

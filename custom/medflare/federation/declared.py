@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Mapping
@@ -12,13 +13,19 @@ from typing import Any
 from pydantic import ValidationError
 from torch import Tensor
 
+from medflare.errors import UpdateError
 from medflare.evaluation.run_record import EvaluationRecord
 from medflare.learners.base import SharedSpec
+from medflare.selection.minhash import MOST_HASHES
+from medflare.selection.sketches import Sketch
 
+NEW_SKETCH, SAME_SKETCH, NO_SKETCH = SKETCH_STATES = ("new", "same", "none")
+"""What a site says when its sketch is asked for: here it is; as before; there is none."""
 SECURE_SUM = "secure_sum"
 """The fact under which the steps of a secure sum speak: keys, encrypted shares, digests, signatures."""
 FACTS: dict[str, frozenset[str]] = {
     "prepare": frozenset({"describe", "shared", "sums", "profiles", "method", "settings", "seconds"}),
+    "sketch": frozenset({"state", "sketch", "examples", "seconds"}),
     "initialise": frozenset({"seconds"}),
     "fit": frozenset({"examples", "factor", "metrics", "seconds", SECURE_SUM}),
     "evaluate": frozenset({"metrics", "seconds"}),
@@ -66,6 +73,8 @@ def fact_problems(task: str, facts: Mapping[str, Any], site: str) -> list[str]:
         problems += _evaluation_problems(item, site)
     if SECURE_SUM in facts:
         problems += _secure_sum_problems(facts[SECURE_SUM])
+    if task == "sketch":
+        problems += _sketch_problems(facts, site)
     return problems
 
 
@@ -94,6 +103,27 @@ def _secure_sum_problems(said: Any) -> list[str]:
         return [f"fact '{SECURE_SUM}' of another kind"]
     if size > SECURE_SUM_BYTES:
         return [f"fact '{SECURE_SUM}' of {size} bytes, more than {SECURE_SUM_BYTES}"]
+    return []
+
+
+def sketch_bytes(facts: Mapping[str, Any]) -> bytes:
+    """The sketch among a reply's facts, of no bytes where there is none; ValueError for other text."""
+    return base64.b64decode(facts.get("sketch", ""), validate=True)
+
+
+def _sketch_problems(facts: Mapping[str, Any], site: str) -> list[str]:
+    """A sketch is as long as its header says and nothing else; other states bring none."""
+    state = facts.get("state")
+    if state not in SKETCH_STATES:
+        return ["fact 'state' of another kind"]
+    if state != NEW_SKETCH:
+        return ["fact 'sketch' beside a state that has none"] if "sketch" in facts else []
+    try:
+        sketch = Sketch.from_bytes(sketch_bytes(facts), site)
+    except (UpdateError, TypeError, ValueError):
+        return ["fact 'sketch' that is no sketch"]
+    if len(sketch.values) > MOST_HASHES:
+        return [f"fact 'sketch' of {len(sketch.values)} hashes, more than {MOST_HASHES}"]
     return []
 
 

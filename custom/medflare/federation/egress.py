@@ -7,6 +7,7 @@ allow-list of declared names and shapes -> the hospital's policy -> compression 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from medflare.federation.declared import (
     SECURE_SUM,
     fact_problems,
     shown,
+    sketch_bytes,
     tensor_problems,
 )
 from medflare.federation.failures import EgressError, Failure
@@ -102,6 +104,8 @@ class Egress:
         self.book.asked(task)
         try:
             self.policy.admit(job=self.book.job_name or self.job, **asked)
+            if task == "sketch":
+                self.policy.sketch()
         except PolicyError as error:
             self._block(task, round_number, error)
             raise
@@ -152,6 +156,8 @@ class Egress:
             line["sealed"] = wire.spec_to_json({n: (tuple(v.shape), v.dtype) for n, v in tensors.items()})
         if withheld:
             line["withheld"] = withheld
+        if sketch := sketch_bytes(facts):
+            line["sketch"] = {"bytes": len(sketch), "sha256": hashlib.sha256(sketch).hexdigest()}
         self.book.sent(task, round_number, line | self._stated())
         return Result(facts, tensors)
 
@@ -187,7 +193,7 @@ class Egress:
         """(facts without the metrics that stay here, how many those are); PolicyError for small numbers."""
         out, withheld = dict(facts), 0
         if facts.get("examples"):
-            self.policy.counted("an update", facts["examples"])
+            self.policy.counted("a sketch" if "sketch" in facts else "an update", facts["examples"])
         for split, count in facts.get("describe", {}).get("examples", {}).items():
             if count:
                 self.policy.counted(f"the split '{split}'", count)

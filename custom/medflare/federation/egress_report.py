@@ -41,6 +41,7 @@ class Line(BaseModel):
     facts_bytes: int = 0
     round_bytes: int = 0
     sealed: dict[str, Any] = {}
+    sketch: dict[str, Any] = {}
     missing: list[str] = []
     withheld: int = 0
     declaration: str = ""

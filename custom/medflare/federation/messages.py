@@ -27,7 +27,14 @@ from medflare.federation.failures import Code, Failure
 from medflare.federation.protections import Protection
 from medflare.learners.base import State
 
-WORK = PREPARE, INITIALISE, FIT, EVALUATE, FINISH = ("prepare", "initialise", "fit", "evaluate", "finish")
+WORK = PREPARE, SKETCH, INITIALISE, FIT, EVALUATE, FINISH = (
+    "prepare",
+    "sketch",
+    "initialise",
+    "fit",
+    "evaluate",
+    "finish",
+)
 """What a worker does."""
 STEPS = KEYS, SHARES, CONFIRM, REVEAL = ("keys", "shares", "confirm", "reveal")
 """Steps of a secure sum, which a site's executor answers itself."""

@@ -15,6 +15,7 @@ from medflare.errors import MedflareError
 from medflare.federation import wire
 from medflare.federation.failures import SiteSettingsError
 from medflare.federation.profile_sums import ASKED, profile_specs, profile_sums, take_mixture
+from medflare.federation.site_sketch import sketch_facts
 from medflare.learners import build
 from medflare.learners.base import Learner, RoundPlan, State
 from medflare.learners.terms import asked_sums
@@ -99,7 +100,7 @@ class Session:
     """The learner of one run at one site, with the local state of earlier tasks put back."""
 
     def __init__(self, opening: Opening, builder: Builder = build) -> None:
-        self.run_id = opening.run_id
+        self.run_id, self.opening = opening.run_id, opening
         site = load_site_settings(opening)
         torch.set_num_threads(getattr(site, "threads", None) or 1)
         self.state_file = state_folder(opening, site) / LOCAL_STATE
@@ -158,6 +159,16 @@ class Session:
             facts["profiles"] = {stage: wire.spec_to_json(spec) for stage, spec in specs.items()}
         return Result(facts, {})
 
+    def sketch(self, work: Work) -> Result:
+        """The sketch of the site's knowledge graph, from its files as they are now.
+
+        `options.held`: the sites whose sketch the server has; `options.growth` as in `due_for_sketch`.
+        """
+        opening, site = self.opening, load_site_settings(self.opening)
+        place, cache = state_folder(opening, site), Path(opening.cache_folder)
+        held, growth = opening.site in work.options["held"], float(work.options["growth"])
+        return Result(sketch_facts(site, place, cache, self.run_id, held, growth), {})
+
     def initialise(self, work: Work) -> Result:
         """The shared tensors before round 1."""
         return Result({}, self.learner.initial_shared())
@@ -213,6 +224,7 @@ class Session:
 
 _TASKS: dict[str, Callable[[Session, Work], Result]] = {
     "prepare": Session.prepare,
+    "sketch": Session.sketch,
     "initialise": Session.initialise,
     "fit": Session.fit,
     "evaluate": Session.evaluate,

@@ -107,6 +107,11 @@ class Policy:
         """Whether the values before round 1 may leave: public weights and a seed, which need no cover."""
         self._raise(self._held(names))
 
+    def sketch(self) -> None:
+        """Whether a sketch of the site's knowledge graph may leave."""
+        if self.rules.knowledge_sketch == "deny":
+            self._raise([_refusal("knowledge_sketch", "no sketch of the knowledge graph may leave")])
+
     def counted(self, what: str, examples: int) -> None:
         """Whether something that says it is about `examples` examples may leave."""
         self._raise(self._too_few(what, examples))
@@ -205,6 +210,8 @@ def in_words(policy: Policy) -> list[str]:
         words.append(f"A run may have at most {rules.most_rounds} rounds.")
     if rules.max_bytes_per_round is not None:
         words.append(f"At most {rules.max_bytes_per_round:,} bytes may leave in a round.")
+    if rules.knowledge_sketch == "deny":
+        words.append("No sketch of its knowledge graph may leave.")
     if rules.metrics != "all":
         told = "none" if rules.metrics == "none" else ", ".join(rules.metrics)
         words.append(f"Metrics that may leave: {told}.")

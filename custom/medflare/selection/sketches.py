@@ -55,25 +55,47 @@ class Sketch:
         return cls(values, data[10:_HEADER], KINDS[data[4]], bool(data[5]))
 
 
-def check_comparable(sketches: Mapping[str, Sketch]) -> None:
-    """Raises UpdateError that names the sites whose key, k or kind is not that of the majority."""
-    groups: dict[tuple[bytes, int, str], list[str]] = {}
+Group = tuple[bytes, int, str]
+"""Fingerprint of the key, k and kind: what must be equal for sketches to be compared."""
+
+
+def _groups(sketches: Mapping[str, Sketch]) -> tuple[dict[Group, list[str]], Group]:
+    """(group -> sites, the largest of them; of two as large the one whose first site's name comes first)."""
+    groups: dict[Group, list[str]] = {}
     for site, sketch in sorted(sketches.items()):
         groups.setdefault((sketch.fingerprint, len(sketch.values), sketch.kind), []).append(site)
-    if len(groups) <= 1:
-        return
-    largest = max(groups, key=lambda group: len(groups[group]))
-    others = [
-        f"'{site}' (k = {k}, {kind}, key {mark.hex()[:8]})"
-        for (mark, k, kind), sites in groups.items()
+    return groups, max(groups, key=lambda group: len(groups[group]))
+
+
+def _of(group: Group) -> str:
+    return f"k = {group[1]}, {group[2]}, key {group[0].hex()[:8]}"
+
+
+def comparable(sketches: Mapping[str, Sketch]) -> tuple[dict[str, Sketch], dict[str, str]]:
+    """(the sketches with the key, k and kind that most sites have, reason for each of the others)."""
+    if not sketches:
+        return {}, {}
+    groups, largest = _groups(sketches)
+    kept = {site: sketches[site] for site in groups.pop(largest)}
+    first = min(kept)
+    return kept, {
+        site: f"its sketch ({_of(group)}) cannot be compared with that of '{first}' ({_of(largest)})"
+        for group, sites in groups.items()
         for site in sites
-        if (mark, k, kind) != largest
-    ]
-    raise UpdateError(
-        f"sketches of {', '.join(others)} cannot be compared with the others' (k = {largest[1]}, "
-        f"{largest[2]}, key {largest[0].hex()[:8]}). Give every site the same sketch key, context and k, "
-        "and sketch again."
-    )
+    }
+
+
+def check_comparable(sketches: Mapping[str, Sketch]) -> None:
+    """Raises UpdateError that names the sites whose key, k or kind is not that of the majority."""
+    if not sketches:
+        return
+    groups, largest = _groups(sketches)
+    others = [f"'{s}' ({_of(group)})" for group, sites in groups.items() if group != largest for s in sites]
+    if others:
+        raise UpdateError(
+            f"sketches of {', '.join(others)} cannot be compared with the others' ({_of(largest)}). Give "
+            "every site the same sketch key, context and k, and sketch again."
+        )
 
 
 def estimated_jaccard(one: Sketch, other: Sketch) -> float:

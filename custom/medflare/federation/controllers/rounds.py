@@ -21,8 +21,9 @@ from medflare.federation.controllers.drawing import losses, present, who_trains
 from medflare.federation.controllers.exchange import Outcome, TooFewError
 from medflare.federation.controllers.preparation import agree, require_shared_notes
 from medflare.federation.controllers.run import RunController, any_reply
+from medflare.federation.controllers.sketching import Sketched, Sketches, wants_sketches
 from medflare.federation.controllers.timing import workload
-from medflare.federation.messages import EVALUATE, FINISH, FIT, INITIALISE, PREPARE, Reply
+from medflare.federation.messages import EVALUATE, FINISH, FIT, INITIALISE, PREPARE, SKETCH, Reply
 from medflare.federation.protections.base import Declared, Round
 from medflare.federation.protections.weights import Weighing
 from medflare.federation.roster import words
@@ -42,6 +43,8 @@ class RoundsController(RunController):
         self._prepare()
         self.state, self.totals, self.summed = self._initialise(), dict[str, Any](), list[str]()
         self.agree()
+        self.sketches = Sketches()
+        self._sketch(-1)
         if self.args.canary:
             self._canary()
         for number in range(self.args.num_rounds):
@@ -91,6 +94,20 @@ class RoundsController(RunController):
             self.scorer = CrossScorer(self._measure, val, self.progress.event)
             self.aggregator.bind(self.scorer)
         self.progress.event("prepared", sites=self.roster.sites, seconds=round(outcome.seconds, 2))
+
+    def _sketch(self, exchange: int) -> None:
+        """Asks every site for a sketch of its knowledge graph, for a rule that wants them."""
+        rule, sites = self.aggregator.rule, self.roster.asked(max(exchange, 0))
+        if not isinstance(rule, Sketched) or not wants_sketches(rule, exchange if exchange >= 0 else None):
+            return
+        plan = RoundPlan(round=exchange, rounds=self.exchanges) if exchange >= 0 else None
+        options = {"held": sorted(self.sketches.held), "growth": self.args.sketch_growth}
+        take, everybody = self.sketches.accept, len(sites)
+        outcome = self.ask(SKETCH, take, sites, plan, options=options, quorum=0, enough=everybody)
+        new = self.sketches.settle(rule, exchange, outcome.absent)
+        self.book.record.preparation["sketches"] = self.sketches.report(self.roster.sites)
+        self.book.write()
+        self.progress.event("sketches", new=new, without=self.sketches.without)
 
     def _open_scorer(self, facts: dict[str, dict[str, Any]]) -> None:
         """Starts the server's own scoring; its base model and tensors must be the sites'."""
@@ -156,6 +173,7 @@ class RoundsController(RunController):
             add_traffic(entry, self.initial_traffic)
         for exchange in range(number * self.per_round, (number + 1) * self.per_round):
             self.at = exchange
+            self._sketch(exchange)
             self._exchange(exchange, entry)
         took_part = entry.accepted or any(exchange.accepted for exchange in entry.exchanges)
         if took_part and self.args.evaluate_every and (number + 1) % self.args.evaluate_every == 0:

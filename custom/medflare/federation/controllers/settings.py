@@ -47,6 +47,8 @@ class RoundsSettings(Settings):
     best_metric: str = "val_loss"
     """Mean over sites that decides which round is the best."""
     best_mode: Literal["min", "max"] = "min"
+    sketch_growth: float = Field(0.1, ge=0)
+    """Share of its texts by which a site's data must have grown or shrunk before it sketches them again."""
     lost_rounds: int = Field(3, ge=0)
     """Rounds in a row in which too few of the sites that the rule drew may answer, before the run ends."""
     latency_profiles: dict[str, dict[str, float]] = Field(default_factory=dict)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's side of sketches: who sent one, who did not and why, and how far the sites lie apart (6.1)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from medflare.errors import RunError, UpdateError
+from medflare.federation.declared import NO_SKETCH, SAME_SKETCH
+from medflare.federation.messages import Reply
+from medflare.selection.divergence import distance_matrix, drift
+from medflare.selection.sketches import Sketch, comparable
+
+NO_KNOWLEDGE = "site.yaml has no block `knowledge`"
+
+
+@runtime_checkable
+class Sketched(Protocol):
+    """A rule that knows sites by sketches of their knowledge graphs.
+
+    Attributes:
+        sketch_period: exchanges after which sites are asked whether theirs has changed; 0 for a rule that
+            has no use for sketches.
+    """
+
+    sketch_period: int
+
+    def take_sketch(self, site: str, sketch: Sketch | None) -> None: ...
+
+
+def wants_sketches(rule: object, exchange: int | None = None) -> bool:
+    """Whether a rule wants sketches at all, or asks again before this exchange."""
+    period = rule.sketch_period if isinstance(rule, Sketched) else 0
+    return bool(period) and (exchange is None or (exchange > 0 and exchange % period == 0))
+
+
+@dataclass(slots=True)
+class Sketches:
+    """What the server holds of the sites' graphs.
+
+    Attributes:
+        held: the sketches that can be compared; without: reason for every site of which there is none.
+        texts: of how many texts each is; renewed: what came later in the run.
+    """
+
+    held: dict[str, Sketch] = field(default_factory=dict)
+    without: dict[str, str] = field(default_factory=dict)
+    texts: dict[str, int] = field(default_factory=dict)
+    renewed: list[dict[str, Any]] = field(default_factory=list)
+    _fresh: dict[str, Sketch] = field(default_factory=dict)
+
+    def accept(self, site: str, reply: Reply) -> str | None:
+        """Takes a reply; the reason where it holds no sketch that can be read."""
+        state = reply.facts.get("state")
+        if state == SAME_SKETCH:
+            return None if site in self.held else "says its sketch is the same, and none came before"
+        if state == NO_SKETCH:
+            self.without[site] = NO_KNOWLEDGE
+            return None
+        try:
+            data = base64.b64decode(reply.facts["sketch"], validate=True)
+            self._fresh[site] = Sketch.from_bytes(data, site)
+            self.texts[site] = int(reply.facts["examples"])
+        except (UpdateError, binascii.Error, KeyError, TypeError, ValueError) as error:
+            return f"sketch: {error}"
+        return None
+
+    def settle(self, rule: Sketched, exchange: int, absent: dict[str, str]) -> list[str]:
+        """After an exchange: hands new sketches to the rule; the sites whose sketch is new.
+
+        A site whose key, context, kind or k is not that of most sites is left out, with the reason.
+
+        Raises RunError where no two sketches can be compared.
+        """
+        fresh, self._fresh = self._fresh, {}
+        self.without |= {site: why for site, why in absent.items() if site not in self.held}
+        kept, strange = comparable({**self.held, **fresh})
+        if len(kept) == 1 < len(kept) + len(strange):
+            raise RunError(
+                f"no two sketches of knowledge graphs can be compared: {'; '.join(strange.values())}. Give "
+                "all sites the same key file, and the same context, kind and hashes under `knowledge`."
+            )
+        before, self.held = self.held, kept
+        self.without |= strange
+        for site in strange:
+            rule.take_sketch(site, None)
+        new = sorted(set(fresh) & set(kept))
+        for site in new:
+            self.without.pop(site, None)
+            if exchange >= 0:
+                self.renewed.append(self._renewal(site, exchange, before.get(site)))
+            rule.take_sketch(site, kept[site])
+        return new
+
+    def _renewal(self, site: str, exchange: int, before: Sketch | None) -> dict[str, Any]:
+        """What the record says of a later sketch; `moved`: its distance from the one before."""
+        now, told = self.held[site], {"exchange": exchange, "site": site, "texts": self.texts[site]}
+        if before is None or before.fingerprint != now.fingerprint:
+            return told
+        return told | {"moved": round(drift(before, now), 4)}
+
+    def report(self, sites: Sequence[str]) -> dict[str, Any]:
+        """For run.json, JSON types; `distances` as the rule sees them, in the order of `sites`."""
+        first = next(iter(self.held.values()), None)
+        found: dict[str, Any] = {
+            "sites": {
+                site: {"texts": self.texts[site], "empty": sketch.empty, "bytes": len(sketch.to_bytes())}
+                for site, sketch in sorted(self.held.items())
+            },
+            "without": dict(sorted(self.without.items())),
+            "renewed": list(self.renewed),
+        }
+        if first is not None:
+            matrix = distance_matrix(self.held, sites).round(4).tolist()
+            found |= {"key": first.fingerprint.hex()[:8], "hashes": len(first.values), "kind": first.kind}
+            found["distances"] = {"order": list(sites), "matrix": matrix}
+        return found

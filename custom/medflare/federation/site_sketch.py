@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A site's sketch of its knowledge graph: made when it is asked for, kept while its data stay (6.1; DD-9).
+
+Texts, graph and key stay in this process; what is kept on disk is what may leave anyway. No FLARE here.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from medflare.cohort.knowledge_settings import KnowledgeConfig
+from medflare.cohort.knowledge_texts import knowledge_texts
+from medflare.cohort.settings import BackboneConfig
+from medflare.cohort.site import load_cohort
+from medflare.errors import ConfigError, UpdateError
+from medflare.federation import wire
+from medflare.federation.declared import NEW_SKETCH, NO_SKETCH, SAME_SKETCH
+from medflare.federation.failures import SiteSettingsError
+from medflare.selection.divergence import due_for_sketch
+from medflare.selection.knowledge import site_sketch
+from medflare.selection.sketch_key import SketchKey
+from medflare.selection.sketches import Sketch
+from medflare.version import __version__
+
+SENT = "sketch_sent.json"
+"""In the folder of local state: of how many texts the sketch was that this run has from this site."""
+FOLDER = "sketches"
+"""In the site's cache: one sketch, named by the digest of what it was made of."""
+CHUNK = 1 << 20
+
+
+def sketch_facts(
+    site: Any, state: Path, cache: Path, run_id: str, held: bool, growth: float
+) -> dict[str, Any]:
+    """The site's answer: `state`, and with a new sketch its bytes in base64 and the number of texts.
+
+    Args:
+        site: its settings; without `knowledge` there is no sketch.
+        held: whether the server has a sketch of this site; then another one is sent only if the texts are
+            more or fewer by a share above `growth` (DD-9).
+
+    Raises SiteSettingsError where the knowledge settings cannot be used; its text stays at the site.
+    """
+    config: KnowledgeConfig | None = getattr(site, "knowledge", None)
+    if config is None:
+        return {"state": NO_SKETCH}
+    texts = knowledge_texts(load_cohort(site))
+    before = wire.read_json(state / SENT) if (state / SENT).exists() else {}
+    known = held and before.get("run_id") == run_id
+    if known and not due_for_sketch(int(before["texts"]), len(texts), growth):
+        return {"state": SAME_SKETCH}
+    try:
+        sketch = kept_sketch(config, texts, site.backbone, cache)
+    except ConfigError as error:
+        raise SiteSettingsError(str(error)) from error
+    wire.write_json(state / SENT, {"run_id": run_id, "texts": len(texts)})
+    data = base64.b64encode(sketch.to_bytes()).decode("ascii")
+    return {"state": NEW_SKETCH, "sketch": data, "examples": len(texts)}
+
+
+def kept_sketch(
+    config: KnowledgeConfig, texts: Sequence[str], backbone: BackboneConfig, cache: Path
+) -> Sketch:
+    """The sketch of these texts, from the cache where nothing that it depends on has changed."""
+    folder = cache / FOLDER
+    file = folder / f"{sketch_digest(config, texts, backbone)}.sketch"
+    if file.exists():
+        try:
+            return Sketch.from_bytes(file.read_bytes(), "of this cache")
+        except UpdateError:
+            file.unlink()
+    sketch = site_sketch(config, texts, backbone)
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.sketch"):
+        old.unlink()
+    scratch = file.with_suffix(".tmp")
+    scratch.write_bytes(sketch.to_bytes())
+    scratch.replace(file)
+    return sketch
+
+
+def sketch_digest(config: KnowledgeConfig, texts: Sequence[str], backbone: BackboneConfig) -> str:
+    """sha256 of all that a sketch depends on: settings, files, the key's fingerprint, texts, this version."""
+    key = SketchKey.read(config.key, config.context).fingerprint(config.kind, config.hashes)
+    model = backbone.model_dump_json() if config.extractor == "model" else ""
+    total = hashlib.sha256(f"{__version__}|{config.model_dump_json()}|{key.hex()}|{model}".encode())
+    for file in sorted(set(_files(config.model_dump())) - {config.key}):
+        total.update(f"|{file}|".encode())
+        if file.is_file():
+            with file.open("rb") as stream:
+                while part := stream.read(CHUNK):
+                    total.update(part)
+    for text in texts:
+        data = text.encode()
+        total.update(len(data).to_bytes(8, "big") + data)
+    return total.hexdigest()
+
+
+def _files(value: Any) -> Iterator[Path]:
+    """Every path among settings."""
+    if isinstance(value, Path):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _files(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _files(item)

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sketches of knowledge graphs through controller and executors: what leaves, what stays, who is left out."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fed_harness
+import pytest
+import yaml
+from fed_quadratic import CURVES, QuadraticLearner
+
+from medflare.cohort.knowledge_texts import knowledge_texts
+from medflare.cohort.site import load_cohort, load_site
+from medflare.federation import site_sketch, worker_session
+from medflare.federation.declared import fact_problems
+from medflare.federation.egress_report import read_ledger
+from medflare.federation.site_sketch import kept_sketch
+from medflare.selection.divergence import distance_matrix
+from medflare.selection.knowledge import site_graph
+from medflare.selection.sketch_key import SketchKey
+from medflare.selection.triples import jaccard
+
+SITES = tuple(sorted(CURVES))
+TERMS = ("asthma", "pneumonia", "angina", "migraine", "anaemia", "fever", "cough", "headache", "aspirin")
+SETTINGS = {"draws": 4, "period": 2}
+
+
+def vocabulary(file: Path) -> None:
+    entries = [f"[Term]\nid: T:{i}\nname: {name}\n" for i, name in enumerate(TERMS)]
+    file.write_text("format-version: 1.2\n\n" + "\n".join(entries), encoding="utf-8")
+
+
+def question(number: int, head: str, tail: str) -> str:
+    asked = f"Which disease is it that in patient {number} causes {tail}, if {head} causes {tail}"
+    options = {"A": head, "B": "nothing known", "C": f"none of these {number}"}
+    return json.dumps(
+        {"id": str(number), "question": asked, "options": options, "answer": "A", "split": "train"}
+    )
+
+
+FACTS = {
+    "site-1": [("asthma", "cough"), ("pneumonia", "cough"), ("pneumonia", "fever"), ("angina", "headache")],
+    "site-2": [("asthma", "cough"), ("pneumonia", "cough"), ("pneumonia", "fever"), ("migraine", "headache")],
+    "site-3": [("migraine", "headache"), ("anaemia", "headache"), ("angina", "fever"), ("aspirin", "cough")],
+}
+
+
+class Hospitals:
+    """Folders of three sites with questions, a vocabulary and a key, as FLARE's workspaces have them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.secret = root, SketchKey.new_secret().hex()
+        for site in SITES:
+            self.folder(site).mkdir(parents=True, exist_ok=True)
+            self.write(site)
+            self.ask(site, FACTS[site])
+
+    def folder(self, site: str) -> Path:
+        return self.root / site / "local"
+
+    def ask(self, site: str, facts: list[tuple[str, str]]) -> None:
+        lines = [question(i, head, tail) for i, (head, tail) in enumerate(facts)]
+        (self.folder(site) / "questions.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    def write(self, site: str, secret: str = "", knowledge: bool = True, **policy: Any) -> None:
+        folder = self.folder(site)
+        vocabulary(folder / "terms.obo")
+        (folder / "key").write_text(secret or self.secret, encoding="ascii")
+        settings: dict[str, Any] = {
+            "name": site,
+            "cohort": {"format": "questions_jsonl", "root": ".", "split": {"train": 1, "val": 0, "test": 0}},
+        }
+        if knowledge:
+            settings["knowledge"] = {"vocabulary": "terms.obo", "key": "key", "together": 0}
+        if policy:
+            settings["policy"] = policy
+        (folder / "site.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+
+    def graph(self, site: str) -> Any:
+        settings = load_site(self.folder(site) / "site.yaml", site)
+        assert settings.knowledge is not None
+        return site_graph(settings.knowledge, knowledge_texts(load_cohort(settings)))
+
+
+@pytest.fixture
+def hospitals(
+    federation: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Hospitals, Callable[..., Any]]:
+    """The hospitals, and runs of quadratic learners over them."""
+    monkeypatch.setattr(
+        worker_session, "load_site_settings", lambda opening: load_site(Path(opening.site_file), opening.site)
+    )
+
+    def build(method: str, settings: dict[str, Any], site: Any, seed: int, cache: Path | None) -> Any:
+        return QuadraticLearner({}, site.name, seed)
+
+    monkeypatch.setattr(fed_harness, "build_toy", build)
+    made = Hospitals(tmp_path / "run1")
+
+    def run(rule: str = "ddcs", **more: Any) -> Any:
+        tamper = more.pop("tamper", None)
+        settings = {**SETTINGS, **more.pop("settings", {})} if rule == "ddcs" else {}
+        controller = {"num_rounds": 2, "seed": 7, "grace": 5.0, **more}
+        run = federation(controller=controller, rule={"rule": rule, "rule_settings": settings}, tamper=tamper)
+        run.root = made.root
+        return run
+
+    return made, run
+
+
+def sketches(record: Any) -> dict[str, Any]:
+    assert record.status == "completed", record.reason
+    found: dict[str, Any] = record.preparation["sketches"]
+    return found
+
+
+def sent(run: Any, site: str) -> list[Any]:
+    return [
+        line for line in read_ledger(run.site_folder(site) / "egress.jsonl").lines if line.task == "sketch"
+    ]
+
+
+def test_the_distances_are_those_of_the_graphs_and_the_odds_heed_them(hospitals) -> None:
+    made, run = hospitals
+    record = run(settings={"draws": 2, "epsilon": 0.2}).run()
+    told = sketches(record)
+    assert told["distances"]["order"] == list(SITES)
+    graphs = {site: made.graph(site) for site in SITES}
+    for i, one in enumerate(SITES):
+        for j, other in enumerate(SITES):
+            exact = 0.0 if i == j else 1 - jaccard(graphs[one], graphs[other])
+            assert told["distances"]["matrix"][i][j] == pytest.approx(exact, abs=0.06)
+    assert told["distances"]["matrix"][0][1] < told["distances"]["matrix"][0][2]
+    assert record.rounds[0].rule["solution"]["divergence"] > 0
+    assert told["sites"]["site-1"] == {"texts": 4, "empty": False, "bytes": 4122}
+    assert told["without"] == {}
+
+
+def test_a_sketch_is_in_the_ledger_with_its_bytes_and_nothing_textual_leaves(hospitals) -> None:
+    _, run = hospitals
+    made = run()
+    assert made.run().status == "completed"
+    first = sent(made, "site-1")[0]
+    assert (first.event, first.sketch["bytes"], first.round) == ("sent", 4122, -1)
+    assert sorted(first.facts) == ["examples", "seconds", "sketch", "state"]
+    text = (made.site_folder("site-1") / "egress.jsonl").read_text(encoding="utf-8")
+    assert not [term for term in TERMS if term in text]
+    assert read_ledger(made.site_folder("site-1") / "egress.jsonl").problems == []
+
+
+def test_the_key_and_the_texts_are_in_no_message_and_no_record(hospitals) -> None:
+    made, run = hospitals
+    seen: list[str] = []
+    federation = run(tamper=lambda site, task, reply: seen.append(str(reply)) if task == "sketch" else None)
+    record = federation.run()
+    assert record.status == "completed", record.reason
+    whole = "".join(seen) + record.model_dump_json() + (federation.folder / "run.json").read_text()
+    state = "".join(p.read_bytes().hex() for p in (federation.folder / "state").rglob("*") if p.is_file())
+    assert made.secret not in whole
+    assert made.secret.encode().hex() not in state
+    assert "asthma" not in whole
+
+
+def test_a_site_whose_policy_says_no_is_at_the_typical_distance_and_named(hospitals) -> None:
+    made, run = hospitals
+    made.write("site-3", knowledge_sketch="deny")
+    federation = run()
+    told = sketches(federation.run())
+    assert "policy.knowledge_sketch: no sketch of the knowledge graph may leave" in told["without"]["site-3"]
+    assert set(told["sites"]) == {"site-1", "site-2"}
+    matrix = told["distances"]["matrix"]
+    assert matrix[0][2] == matrix[1][2] == matrix[0][1]
+    assert {line.event for line in sent(federation, "site-3")} == {"blocked", "failure"}
+    assert not list((made.root / "site-3").rglob("*.sketch")), "a refused sketch is not even made"
+
+
+def test_few_texts_stay_where_the_policy_asks_for_more(hospitals) -> None:
+    made, run = hospitals
+    made.write("site-1", min_examples=5)
+    told = sketches(run().run())
+    assert "policy.min_examples: a sketch is about fewer than 5 examples" in told["without"]["site-1"]
+
+
+def test_a_site_without_the_block_sends_none_and_without_any_time_alone_counts(hospitals) -> None:
+    made, run = hospitals
+    for site in SITES:
+        made.write(site, knowledge=False)
+    record = run().run()
+    told = sketches(record)
+    assert told["without"] == dict.fromkeys(SITES, "site.yaml has no block `knowledge`")
+    assert "distances" not in told
+    assert record.rounds[0].rule["solution"]["divergence"] == 0
+
+
+def test_a_site_with_another_key_is_left_out_and_named(hospitals) -> None:
+    made, run = hospitals
+    made.write("site-2", secret=SketchKey.new_secret().hex())
+    told = sketches(run().run())
+    assert set(told["sites"]) == {"site-1", "site-3"}
+    assert "cannot be compared with that of 'site-1' (k = 1024, set, key " in told["without"]["site-2"]
+
+
+def test_where_every_site_has_a_key_of_its_own_the_run_says_so_before_anybody_trains(hospitals) -> None:
+    made, run = hospitals
+    for site in SITES:
+        made.write(site, secret=SketchKey.new_secret().hex())
+    record = run().run()
+    assert record.status == "failed"
+    assert "no two sketches of knowledge graphs can be compared" in record.reason
+    assert "Give all sites the same key file" in record.reason
+    assert record.rounds == []
+
+
+def test_a_key_that_cannot_be_read_is_the_sites_secret_and_not_told(hospitals) -> None:
+    made, run = hospitals
+    made.write("site-1", secret="not a key")
+    federation = run()
+    told = sketches(federation.run())
+    assert told["without"]["site-1"].startswith("E20 SiteSettingsError: Details are in worker.log")
+    assert str(made.root) not in told["without"]["site-1"]
+
+
+def test_sites_sketch_again_when_their_data_grew_and_not_before(hospitals) -> None:
+    made, run = hospitals
+
+    def grow(site: str, task: str, reply: Any) -> None:
+        if (site, task) == ("site-2", "fit"):
+            made.ask("site-2", [*FACTS["site-2"], *FACTS["site-3"]])
+
+    federation = run(num_rounds=5, settings={"draws": 60}, tamper=grow)
+    record = federation.run()
+    told = sketches(record)
+    assert [(item["exchange"], item["site"], item["texts"]) for item in told["renewed"]] == [(2, "site-2", 8)]
+    assert 0.3 < told["renewed"][0]["moved"] < 0.7
+    assert [len(line.sketch) > 0 for line in sent(federation, "site-2")] == [True, True, False]
+    assert [line.round for line in sent(federation, "site-1")] == [-1, 2, 4]
+    assert [len(line.sketch) > 0 for line in sent(federation, "site-1")] == [True, False, False]
+
+
+def test_a_sketch_is_made_once_for_the_same_data_and_again_for_others(
+    hospitals, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made, _ = hospitals
+    settings = load_site(made.folder("site-1") / "site.yaml", "site-1")
+    config, texts = settings.knowledge, knowledge_texts(load_cohort(settings))
+    assert config is not None
+    first = kept_sketch(config, texts, settings.backbone, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.delattr(site_sketch, "site_sketch")
+        again = kept_sketch(config, texts, settings.backbone, tmp_path)
+        assert again.to_bytes() == first.to_bytes()
+        with pytest.raises(NameError):
+            kept_sketch(config, texts[:-1], settings.backbone, tmp_path)
+        config.vocabulary[0].write_text("[Term]\nid: T:0\nname: gout\n", encoding="utf-8")
+        with pytest.raises(NameError):
+            kept_sketch(config, texts, settings.backbone, tmp_path)
+    assert kept_sketch(config, texts, settings.backbone, tmp_path).empty
+    broken = next(tmp_path.glob("sketches/*.sketch"))
+    broken.write_bytes(b"half")
+    assert kept_sketch(config, texts, settings.backbone, tmp_path).empty
+
+
+def test_an_empty_graph_is_at_distance_one_and_the_run_goes_on(hospitals) -> None:
+    made, run = hospitals
+    (made.folder("site-3") / "questions.jsonl").write_text(
+        json.dumps(
+            {"id": "x", "question": "Which day is it", "options": ["Monday", "Tuesday"], "answer": "Monday"}
+        )
+        + "\n",
+        encoding="utf-8",
+    )
+    told = sketches(run().run())
+    assert told["sites"]["site-3"]["empty"]
+    assert told["distances"]["matrix"][2] == [1.0, 1.0, 0.0]
+
+
+def test_rules_that_need_no_sketch_ask_for_none(hospitals) -> None:
+    _, run = hospitals
+    federation = run("uniform_selection", min_accepted=1)
+    record = federation.run()
+    assert record.status == "completed", record.reason
+    assert "sketches" not in record.preparation
+    assert sent(federation, "site-1") == []
+
+
+def test_under_masks_sketches_are_seen_and_updates_are_not(hospitals) -> None:
+    _, run = hospitals
+    federation = run(protection="masking", settings={"draws": 6})
+    record = federation.run()
+    assert set(sketches(record)["sites"]) == set(SITES)
+    assert all(len(entry.rule["drawn"]) == 3 for entry in record.rounds)
+    fits = [
+        line
+        for line in read_ledger(federation.site_folder("site-1") / "egress.jsonl").lines
+        if line.task == "fit"
+    ]
+    assert {tuple(line.protections) for line in fits} == {("mask",)}
+
+
+def test_under_encryption_the_rule_is_refused_before_anything_is_asked(hospitals) -> None:
+    _, run = hospitals
+    federation = run(protection="he")
+    record = federation.run()
+    assert record.status == "failed"
+    assert "ddcs" in record.reason
+    assert not (federation.site_folder("site-1") / "egress.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"state": "perhaps"}, "fact 'state' of another kind"),
+        ({"state": "none", "sketch": "AAAA"}, "fact 'sketch' beside a state that has none"),
+        ({"state": "new", "sketch": "patients!"}, "fact 'sketch' that is no sketch"),
+        (
+            {"state": "new", "sketch": base64.b64encode(b"John Doe" * 40).decode()},
+            "fact 'sketch' that is no sketch",
+        ),
+        ({"state": "new", "sketch": 5}, "fact 'sketch' that is no sketch"),
+        ({"state": "none", "triples": 5}, "fact 'triples'"),
+    ],
+)
+def test_what_is_no_sketch_does_not_leave(facts: dict[str, Any], said: str) -> None:
+    assert fact_problems("sketch", facts, "site-1") == [said]
+
+
+def test_distances_of_the_record_are_the_rules(hospitals) -> None:
+    _, run = hospitals
+    federation = run()
+    told = sketches(federation.run())
+    held = federation.aggregator.rule.known.sketches
+    assert told["distances"]["matrix"] == distance_matrix(held, SITES).round(4).tolist()
