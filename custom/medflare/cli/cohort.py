@@ -8,9 +8,12 @@ from typing import Any
 
 import typer
 
+from medflare.cli import cohort_make
 from medflare.cli.output import JSON_OPTION, plain_errors, print_json
 
 app = typer.Typer(help="Look at a hospital's files, or make the synthetic hospitals.", no_args_is_help=True)
+app.command()(cohort_make.partition)
+app.command()(cohort_make.make)
 
 
 @app.command()
@@ -29,7 +32,7 @@ def inspect(
     images: bool = typer.Option(False, "--images", help="Decode every image too, as a training would."),
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Counts patients, studies, labels, entities, relations, and what was skipped and why.
+    """Counts patients, studies, labels, entities, questions, and what was skipped and why.
 
     [bold]Example[/bold]: medflare cohort inspect /data/iu --format iu_xray --json
     [bold]Example[/bold]: medflare cohort inspect /data/notes --format brat --label-map mtsamples
@@ -37,6 +40,7 @@ def inspect(
     from medflare.cli.cohort_view import print_heterogeneity, print_summary
     from medflare.cohort.heterogeneity import heterogeneity
     from medflare.cohort.site import SiteConfig, load_site_file
+    from medflare.cohort.text_heterogeneity import text_heterogeneity
     from medflare.config import parse
     from medflare.errors import ConfigError
 
@@ -67,6 +71,9 @@ def inspect(
     studies = {name: cohort.studies for name, (cohort, _) in cohorts.items() if cohort.studies}
     if len(studies) > 1:
         print_heterogeneity(heterogeneity(studies))
+    texts = {name: cohort.questions or cohort.summaries for name, (cohort, _) in cohorts.items()}
+    if len(texts := {name: records for name, records in texts.items() if records}) > 1:
+        print_heterogeneity(text_heterogeneity(texts))
 
 
 def _guessed(folder: Path) -> Any:
@@ -97,95 +104,3 @@ def _open(config: Any, images: bool) -> tuple[Any, dict[str, Any]]:
         return cohort, cohort.summary()
     samples = open_samples(config, 64)
     return samples.cohort, samples.cohort.summary() | {"usable_images": len(samples)}
-
-
-@app.command()
-@plain_errors
-def partition(
-    source: Path = typer.Argument(..., help="site.yaml of one site: the pooled cohort."),
-    out: Path = typer.Argument(..., help="Folder for a manifest of each site and a site.yaml."),
-    sites: int = typer.Option(3, "--sites", min=2, help="How many sites."),
-    method: str = typer.Option(
-        "random_stratified", "--method", help="random_stratified, report_clusters or dirichlet."
-    ),
-    alpha: float = typer.Option(0.5, "--alpha", help="Dirichlet concentration; small is uneven."),
-    seed: int = typer.Option(0, "--seed"),
-    scanners: bool = typer.Option(True, help="Give every site its own blur, contrast and brightness."),
-    as_json: bool = JSON_OPTION,
-) -> None:
-    """Deals one pooled cohort to several sites, by patient, and reports how much they differ.
-
-    [bold]Example[/bold]: medflare cohort partition iu.yaml parts --sites 10 --method dirichlet --alpha 0.3
-    """
-    from medflare.cli.cohort_view import print_heterogeneity
-    from medflare.cohort.heterogeneity import heterogeneity
-    from medflare.cohort.partition import PartitionPlan, write_partition
-    from medflare.cohort.site import load_cohort, load_site_file
-    from medflare.errors import ConfigError
-
-    found = load_site_file(source)
-    if len(found) != 1:
-        raise ConfigError(f"{source}: describes {len(found)} sites; expected one, the pooled cohort.")
-    plan = PartitionPlan(
-        sites=tuple(f"site-{i + 1}" for i in range(sites)),
-        method=method,
-        alpha=alpha,
-        seed=seed,
-        scanners=scanners,
-    )
-    path = write_partition(load_cohort(next(iter(found.values()))).studies, plan, out)
-    dealt = {name: load_cohort(config).studies for name, config in load_site_file(path).items()}
-    facts = heterogeneity({name: studies for name, studies in dealt.items() if studies})
-    if as_json:
-        print_json({"site_file": str(path), **facts})
-        return
-    print_heterogeneity(facts)
-    typer.echo(f"site file: {path}")
-
-
-@app.command()
-@plain_errors
-def make(
-    out: Path = typer.Argument(..., help="Folder to write the hospitals into."),
-    patients: int = typer.Option(
-        0, "--patients", help="Patients of each hospital; 0 for each one's own number."
-    ),
-    visits: int = typer.Option(
-        1,
-        "--visits",
-        min=1,
-        help="T planned visits of each patient; above 1 findings change and reports say how.",
-    ),
-    size: int = typer.Option(128, "--size", help="Pixels of a side."),
-    seed: int = typer.Option(0, "--seed", help="Other patients, same hospitals."),
-    sheet: bool = typer.Option(True, help="Write contact_sheet.png too."),
-    notes: bool = typer.Option(
-        False, "--notes", help="Clinical notes with entities and modifiers, a patient each, no radiographs."
-    ),
-    as_json: bool = JSON_OPTION,
-) -> None:
-    """Writes three synthetic hospitals, an unseen fourth, and a site.yaml for the simulator.
-
-    [bold]Examples[/bold]: medflare cohort make cohorts --patients 300
-    medflare cohort make visit-cohorts --visits 5
-    medflare cohort make note-cohorts --notes
-    """
-    if notes:
-        from medflare.cohort.synthetic.notes import write_notes_demo
-
-        counts = write_notes_demo(out, patients, seed)
-    elif visits > 1:
-        from medflare.cohort.synthetic.follow_up import write_follow_up_demo
-
-        counts = write_follow_up_demo(out, visits, patients, size, seed, sheet)
-    else:
-        from medflare.cohort.synthetic.demo import write_demo
-
-        counts = write_demo(out, patients, size, seed, sheet)
-    if as_json:
-        facts = {name: {"patients": n, "folder": str(out / name)} for name, n in counts.items()}
-        print_json({"site_file": str(out / "site.yaml"), "hospitals": facts})
-        return
-    for name, count in counts.items():
-        typer.echo(f"{name}: {count} patients in {out / name}")
-    typer.echo(f"site file: {out / 'site.yaml'}")

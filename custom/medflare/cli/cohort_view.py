@@ -119,17 +119,19 @@ def _print_skipped(console: Console, summary: Mapping[str, Any]) -> None:
 
 
 def print_heterogeneity(facts: Mapping[str, Any]) -> None:
-    """How much sites differ: one row a site, then the share of positive studies per condition and site."""
+    """How much sites differ: one row a site, then the share of each condition or group per site."""
     console = Console()
+    about_texts = "groups" in facts["columns"]
+    what, share = ("groups", "share, %") if about_texts else ("four codes", "positive, %")
     sites = Table(*facts["columns"], title="how the sites differ", title_justify="left")
     for row in facts["rows"]:
         sites.add_row(*(str(row[column]) for column in facts["columns"]))
     sites.caption = (
-        "divergence: Jensen-Shannon, in bits, of the four codes from the pool "
+        f"divergence: Jensen-Shannon, in bits, of the {what} from the pool "
         f"(mean {facts['mean_divergence']}); overlap: share of a site's words that another site uses too"
     )
     console.print(sites)
-    labels = Table("positive, %", *facts["labels"], title_justify="left")
+    labels = Table(share, *facts["labels"], title_justify="left")
     for condition in next(iter(facts["labels"].values())):
         labels.add_row(condition, *(f"{100 * own[condition]:.1f}" for own in facts["labels"].values()))
     console.print(labels)

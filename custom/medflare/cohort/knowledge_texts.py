@@ -28,10 +28,15 @@ def knowledge_texts(cohort: Cohort, split: str = "train") -> list[str]:
 
 
 def question_chunk(question: Question) -> str:
-    """Question and answer as one sentence, so that they are found together; wrong options a line each."""
-    asked = " ".join(question.text.split()).rstrip(" ?.:")
+    """Question and answer as one sentence, so that they are found together; wrong options a line each.
+
+    A text that the answer completes ("Asthma is treated with") stays a sentence that says something.
+    """
+    text = " ".join(question.text.split())
+    asked = text.rstrip(" ?.:")
+    between = ": " if text.endswith("?") else " "
     others = [text for letter, text in question.options if letter != question.answer]
-    return "\n".join([f"{asked}: {question.answer_text}.", "Other options:", *others])
+    return "\n".join([f"{asked}{between}{question.answer_text}.", "Other options:", *others])
 
 
 def summary_chunk(summary: Summary) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from medflare.cohort.dealing import deal, dirichlet_shares
 from medflare.cohort.records import CONDITIONS, Code, Study
 from medflare.cohort.settings import ScannerConfig
 from medflare.errors import ConfigError
@@ -124,21 +125,9 @@ def dirichlet(profiles: Mapping[str, np.ndarray], plan: PartitionPlan) -> dict[s
     The class is whether `label` is positive in any study, or the patient's rarest positive condition.
     """
     rng = np.random.default_rng(plan.seed)
+    even = np.ones(len(plan.sites))
     classes = main_classes(profiles, plan.label)
-    sites = len(plan.sites)
-    given: dict[str, int] = {}
-    for kind in sorted(set(classes.values())):
-        members = [patient for patient, own in classes.items() if own == kind]
-        rng.shuffle(members)
-        edges = np.cumsum(rng.dirichlet([plan.alpha] * sites)) * len(members)
-        for index, patient in enumerate(members):
-            given[patient] = min(int(np.searchsorted(edges, index + 0.5)), sites - 1)
-    for site in range(sites):
-        if site not in given.values():
-            counts = np.bincount(list(given.values()), minlength=sites)
-            donors = [patient for patient, own in given.items() if own == int(counts.argmax())]
-            given[donors[0]] = site
-    return given
+    return deal(classes, dirichlet_shares(even, plan.alpha, rng), len(even), rng)
 
 
 def main_classes(profiles: Mapping[str, np.ndarray], label: str | None) -> dict[str, int]:

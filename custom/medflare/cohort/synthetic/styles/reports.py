@@ -29,6 +29,14 @@ def write_report(
 
     `findings` may hold resolved ones (change "resolved"), which are written as such and coded negative.
     """
+    draft, codes = draft_report(findings, style, rng)
+    return LAYOUTS[style.layout](draft), codes
+
+
+def draft_report(
+    findings: Sequence[Finding], style: HouseStyle, rng: np.random.Generator
+) -> tuple[Draft, tuple[int, ...]]:
+    """The sentences of a report before they are put on the page, and the 14 codes of the text."""
     ordered = sorted(findings, key=lambda f: (RANK[f.condition], f.side, f.zone))
     codes = dict.fromkeys(CONDITIONS, Code.BLANK)
     for f in ordered:
@@ -47,7 +55,7 @@ def write_report(
         negative=_choose(frames.negative, style, rng),
         normal=_choose(frames.normal, style, rng) if healthy else "",
     )
-    return LAYOUTS[style.layout](draft), tuple(int(codes[c]) for c in CONDITIONS)
+    return draft, tuple(int(codes[c]) for c in CONDITIONS)
 
 
 def _mentioned(style: HouseStyle, codes: Mapping[str, Code], findings: int) -> Iterable[str]:

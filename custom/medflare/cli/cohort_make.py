@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`medflare cohort partition` and `make`: hospitals from one pooled cohort, and synthetic ones."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from medflare.cli.output import JSON_OPTION, plain_errors, print_json
+
+
+@plain_errors
+def partition(
+    source: Path = typer.Argument(..., help="site.yaml of one site: the pooled cohort."),
+    out: Path = typer.Argument(..., help="Folder for the records of each site and a site.yaml."),
+    sites: int = typer.Option(3, "--sites", min=2, help="How many sites."),
+    method: str | None = typer.Option(
+        None,
+        "--method",
+        help="Studies: random_stratified (the default), report_clusters, dirichlet. Questions and summaries: "
+        "iid (the default), class, dirichlet.",
+    ),
+    alpha: float = typer.Option(0.5, "--alpha", help="Dirichlet concentration; small is uneven."),
+    seed: int = typer.Option(0, "--seed"),
+    scanners: bool = typer.Option(
+        True, help="Studies: give every site its own blur, contrast and brightness."
+    ),
+    by_findings: bool = typer.Option(
+        False, "--by-findings", help="Summaries: group them by their rarest finding instead of their column."
+    ),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Deals one pooled cohort to several sites, by patient, and reports how much they differ.
+
+    [bold]Examples[/bold]: medflare cohort partition iu.yaml parts --sites 10 --method dirichlet --alpha 0.3
+    medflare cohort partition medmcqa.yaml parts --sites 20 --method class
+    """
+    from medflare.cli.cohort_view import print_heterogeneity
+    from medflare.cohort.site import load_cohort, load_site_file
+    from medflare.errors import ConfigError
+
+    found = load_site_file(source)
+    if len(found) != 1:
+        raise ConfigError(f"{source}: describes {len(found)} sites; expected one, the pooled cohort.")
+    (config,) = found.values()
+    cohort = load_cohort(config)
+    names = tuple(f"site-{i + 1}" for i in range(sites))
+    if cohort.questions or cohort.summaries:
+        path, facts = _deal_texts(cohort, config, out, names, method or "iid", alpha, seed, by_findings)
+    else:
+        if by_findings:
+            raise ConfigError("--by-findings goes with summaries; studies are dealt by their labels anyway.")
+        method = method or "random_stratified"
+        path, facts = _deal_studies(cohort, out, names, method, alpha, seed, scanners)
+    if as_json:
+        print_json({"site_file": str(path), **facts})
+        return
+    print_heterogeneity(facts)
+    typer.echo(f"site file: {path}")
+
+
+def _deal_studies(
+    cohort: Any, out: Path, sites: tuple[str, ...], method: str, alpha: float, seed: int, scanners: bool
+) -> tuple[Path, dict[str, Any]]:
+    from medflare.cohort.heterogeneity import heterogeneity
+    from medflare.cohort.partition import PartitionPlan, write_partition
+    from medflare.cohort.site import load_cohort, load_site_file
+
+    plan = PartitionPlan(sites=sites, method=method, alpha=alpha, seed=seed, scanners=scanners)
+    path = write_partition(cohort.studies, plan, out)
+    dealt = {name: load_cohort(config).studies for name, config in load_site_file(path).items()}
+    return path, heterogeneity({name: studies for name, studies in dealt.items() if studies})
+
+
+def _deal_texts(
+    cohort: Any,
+    config: Any,
+    out: Path,
+    sites: tuple[str, ...],
+    method: str,
+    alpha: float,
+    seed: int,
+    by_findings: bool,
+) -> tuple[Path, dict[str, Any]]:
+    """Questions or summaries; every site gets the pooled cohort's `knowledge` too."""
+    from medflare.cohort.text_heterogeneity import text_heterogeneity
+    from medflare.cohort.text_partition import (
+        TextPlan,
+        grouped_by_findings,
+        partition_texts,
+        write_text_partition,
+    )
+    from medflare.errors import ConfigError
+
+    if cohort.questions and cohort.summaries:
+        raise ConfigError("the pooled cohort has questions and summaries; deal them one after the other.")
+    if by_findings and cohort.questions:
+        raise ConfigError("--by-findings goes with summaries; questions are grouped by their column.")
+    records = cohort.questions or cohort.summaries
+    if by_findings:
+        records = grouped_by_findings(records)
+    plan = TextPlan(sites=sites, method=method, alpha=alpha, seed=seed)
+    knowledge = _knowledge(config, out)
+    path = write_text_partition(records, plan, out, knowledge)
+    return path, text_heterogeneity(partition_texts(records, plan))
+
+
+def _knowledge(config: Any, out: Path) -> dict[str, Any]:
+    """The `knowledge` of a site as one in `out` has to write it: files count from there."""
+    knowledge = config.knowledge
+    if knowledge is None:
+        return {}
+    given = {
+        name: getattr(knowledge, name)
+        for name, field in type(knowledge).model_fields.items()
+        if getattr(knowledge, name) != field.default
+    }
+    return {"knowledge": {name: _seen_from(out, value) for name, value in given.items()}}
+
+
+def _seen_from(folder: Path, value: Any) -> Any:
+    """A setting as YAML in `folder`: paths relative to it, nested settings as mappings."""
+    if isinstance(value, Path):
+        return os.path.relpath(value, folder)
+    if isinstance(value, tuple):
+        return [_seen_from(folder, item) for item in value]
+    return value.model_dump(mode="json", exclude_defaults=True) if hasattr(value, "model_dump") else value
+
+
+@plain_errors
+def make(
+    out: Path = typer.Argument(..., help="Folder to write the hospitals into."),
+    patients: int = typer.Option(
+        0, "--patients", help="Patients of each hospital; 0 for each one's own number."
+    ),
+    visits: int = typer.Option(
+        1,
+        "--visits",
+        min=1,
+        help="T planned visits of each patient; above 1 findings change and reports say how.",
+    ),
+    size: int = typer.Option(128, "--size", help="Pixels of a side."),
+    seed: int = typer.Option(0, "--seed", help="Other patients, same hospitals."),
+    sheet: bool = typer.Option(True, help="Write contact_sheet.png too."),
+    notes: bool = typer.Option(
+        False, "--notes", help="Clinical notes with entities and modifiers, a patient each, no radiographs."
+    ),
+    questions: bool = typer.Option(False, "--questions", help="Multiple-choice questions about diseases."),
+    summaries: bool = typer.Option(False, "--summaries", help="Findings and impressions, no radiographs."),
+    hospitals: int = typer.Option(3, "--hospitals", help="Questions and summaries: how many hospitals."),
+    dealt: str = typer.Option(
+        "class",
+        "--partition",
+        help="Questions and summaries: class (each specialty or finding at one or two hospitals), iid or "
+        "dirichlet.",
+    ),
+    alpha: float = typer.Option(0.3, "--alpha", help="Concentration of dirichlet; small is uneven."),
+    records: int = typer.Option(
+        0,
+        "--records",
+        help="Questions or summaries a hospital trains on, on average; 0 for the usual number.",
+    ),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Writes three synthetic hospitals, an unseen fourth, and a site.yaml for the simulator.
+
+    With --questions or --summaries as many hospitals as you like, a vocabulary of their terms and the key
+    of their knowledge graphs.
+
+    [bold]Examples[/bold]: medflare cohort make cohorts --patients 300
+    medflare cohort make visit-cohorts --visits 5
+    medflare cohort make note-cohorts --notes
+    medflare cohort make asked --questions --hospitals 20 --partition dirichlet --alpha 0.3
+    """
+    from medflare.errors import ConfigError
+
+    if sum((notes, questions, summaries, visits > 1)) > 1:
+        raise ConfigError(
+            "--visits, --notes, --questions and --summaries make different hospitals; give one."
+        )
+    if notes:
+        from medflare.cohort.synthetic.notes import write_notes_demo
+
+        counts, unit = write_notes_demo(out, patients, seed), "patients"
+    elif questions or summaries:
+        if patients:
+            raise ConfigError("--patients is of hospitals with patients; here it is --records.")
+        counts, unit = _make_texts(out, questions, hospitals, dealt, alpha, seed, records)
+    elif visits > 1:
+        from medflare.cohort.synthetic.follow_up import write_follow_up_demo
+
+        counts, unit = write_follow_up_demo(out, visits, patients, size, seed, sheet), "patients"
+    else:
+        from medflare.cohort.synthetic.demo import write_demo
+
+        counts, unit = write_demo(out, patients, size, seed, sheet), "patients"
+    if as_json:
+        facts = {name: {unit: n, "folder": str(out / name)} for name, n in counts.items()}
+        print_json({"site_file": str(out / "site.yaml"), "hospitals": facts})
+        return
+    for name, count in counts.items():
+        typer.echo(f"{name}: {count} {unit.replace('_', ' ')} in {out / name}")
+    typer.echo(f"site file: {out / 'site.yaml'}")
+
+
+def _make_texts(
+    out: Path, questions: bool, hospitals: int, dealt: str, alpha: float, seed: int, records: int
+) -> tuple[dict[str, int], str]:
+    from medflare.cohort.synthetic.knowledge import write_questions_demo, write_summaries_demo
+
+    settings: dict[str, Any] = {"alpha": alpha}
+    if questions:
+        settings |= {"questions": records} if records else {}
+        return write_questions_demo(out, hospitals, dealt, seed, **settings), "training_questions"
+    settings |= {"reports": records} if records else {}
+    return write_summaries_demo(out, hospitals, dealt, seed, **settings), "training_summaries"

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hospitals with findings and impressions of synthetic chests, each in the words of its house."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from medflare.cohort.partition import main_classes
+from medflare.cohort.records import CONDITIONS, Code, Summary
+from medflare.cohort.settings import SplitConfig
+from medflare.cohort.synthetic.findings import MILD, MODERATE, SUBTLE, Finding
+from medflare.cohort.synthetic.patients import courses
+from medflare.cohort.synthetic.styles.house import STYLES, HouseStyle
+from medflare.cohort.synthetic.styles.layouts import LAYOUTS
+from medflare.cohort.synthetic.styles.lexicon import ABNORMAL
+from medflare.cohort.synthetic.styles.reports import draft_report
+from medflare.cohort.text_partition import TextPlan, site_of
+from medflare.cohort.tied import split_tied
+from medflare.errors import ConfigError
+
+from .hospitals import site_names, sizes_of
+
+POPULATION = 7_000_000  # seeds far from those of hospitals with pictures
+SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}
+STEPS = (SUBTLE, MILD, MODERATE)
+"""Extents at which words change."""
+WITHOUT_IMPRESSION = {"sections": "organs", "letter": "paragraph"}
+"""Layouts that end in an impression, and what stands for them: the source must not hold the target."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummariesDemo:
+    """Synthetic hospitals with findings and impressions, a patient each.
+
+    Attributes:
+        reports: that a hospital trains on, on average; 1 and 2 for each 7 are for validation and test, and
+            reports that repeat each other are in one split.
+        partition: how patients are dealt by their rarest finding; alpha: of dirichlet.
+    """
+
+    hospitals: int = 3
+    partition: str = "class"
+    alpha: float = 0.3
+    seed: int = 0
+    reports: int = 160
+
+    def __post_init__(self) -> None:
+        if self.hospitals < 2:
+            raise ConfigError(f"{self.hospitals} hospital(s): expected 2 or more.")
+        if self.reports < 1:
+            raise ConfigError(f"{self.reports} reports of a hospital: expected 1 or more.")
+
+
+def summary_hospitals(demo: SummariesDemo) -> dict[str, list[Summary]]:
+    """Hospital -> its summaries of all splits; the same for the same settings on every machine.
+
+    Raises:
+        ConfigError: as `text_partition.site_of`.
+    """
+    names = site_names(demo.hospitals)
+    plan = TextPlan(
+        sites=names,
+        method=demo.partition,
+        alpha=demo.alpha,
+        seed=demo.seed,
+        sizes=sizes_of(demo.hospitals, demo.seed),
+    )
+    found = _population(demo)
+    groups = _groups(found)
+    given = site_of(groups, plan)
+    houses = [house(number, demo.seed) for number in range(demo.hospitals)]
+    written = []
+    for patient, findings in found.items():
+        rng = np.random.default_rng([demo.seed, 75, int(patient)])
+        source, target = write_pair(findings, houses[given[patient]], rng)
+        name = f"{names[given[patient]]}-{patient}"
+        written.append(
+            Summary(summary_id=name, source=source, target=target, patient_id=name, group=groups[patient])
+        )
+    placed, _ = split_tied(written, False, SplitConfig(**SHARES, seed=demo.seed))
+    dealt: dict[str, list[Summary]] = {name: [] for name in names}
+    for patient, summary in zip(found, placed, strict=True):
+        dealt[names[given[patient]]].append(summary)
+    return dealt
+
+
+def write_pair(findings: Sequence[Finding], style: HouseStyle, rng: np.random.Generator) -> tuple[str, str]:
+    """Findings as the house dictates them, and its impression: all of them, the gravest first.
+
+    What is equally grave by its words, or only possible, comes in the order in which it is told.
+    """
+    draft, _ = draft_report(findings, style, rng)
+    told = [replace(s, weight=float(np.searchsorted(STEPS, s.weight, "right"))) for s in draft.sentences]
+    draft = replace(draft, sentences=told)
+    layout = WITHOUT_IMPRESSION.get(style.layout, style.layout)
+    return LAYOUTS[layout](replace(draft, normal="")), draft.impression(len(findings))
+
+
+def house(number: int, seed: int) -> HouseStyle:
+    """The style of a hospital: a named one, and after the last one with a third of its words borrowed."""
+    style = list(STYLES.values())[number % len(STYLES)]
+    if number < len(STYLES):
+        return style
+    rng = np.random.default_rng([seed, 76, number])
+    vocabularies = sorted({other.vocabulary for other in STYLES.values()})
+    borrowed = {name: str(rng.choice(vocabularies)) for name in ABNORMAL if rng.random() < 1 / 3}
+    return replace(style, name=f"{style.name}-{number}", borrowed={**style.borrowed, **borrowed})
+
+
+def _population(demo: SummariesDemo) -> dict[str, tuple[Finding, ...]]:
+    """Patient -> findings, of as many patients as all hospitals have together."""
+    count = round(demo.hospitals * demo.reports / SHARES["train"])
+    people = courses(POPULATION + demo.seed, count, (1, 1), (60.0, 16.0), 0.5, {})
+    return {f"{person.index:06d}": person.visits[0].findings for person in people}
+
+
+def _groups(found: dict[str, tuple[Finding, ...]]) -> dict[str, str]:
+    """Patient -> the rarest condition that is sure, "no finding" without one."""
+    profiles = {}
+    for patient, findings in found.items():
+        codes = [Code.BLANK] * len(CONDITIONS)
+        for finding in findings:
+            codes[CONDITIONS.index(finding.condition)] = (
+                Code.UNCERTAIN if finding.uncertain else Code.POSITIVE
+            )
+        profiles[patient] = np.eye(len(Code))[codes].ravel()
+    names = [*CONDITIONS, CONDITIONS[-1]]
+    return {patient: names[number] for patient, number in main_classes(profiles, None).items()}
