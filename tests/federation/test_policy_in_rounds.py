@@ -6,11 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import fed_harness
 import pytest
 from fed_harness import SITES, Federation
+from fed_visits import build_visits
 
 from medflare.cohort.policy_settings import PolicyConfig
 from medflare.federation import executor
+from medflare.federation.controllers.temporal import TemporalRoundsController
 from medflare.federation.egress_report import LedgerFile, read_ledger
 from medflare.privacy.encryption_parameters import Parameters, make_contexts
 from medflare.privacy.policy import Policy
@@ -127,3 +130,19 @@ def test_a_round_that_would_send_more_than_allowed_goes_on_without_the_site(unde
     assert [sorted(entry.accepted) for entry in record.rounds] == [["site-1", "site-2"]] * 2
     assert "policy.max_bytes_per_round: 8,0" in record.rounds[0].absent["site-3"]
     assert events(run, "site-3", "fit") == ["blocked", "failure"] * 2
+
+
+@pytest.mark.parametrize(("most", "status"), [(5, "failed"), (6, "completed")])
+def test_a_temporal_round_counts_as_many_as_it_has_visits(
+    under: Make, monkeypatch: pytest.MonkeyPatch, most: int, status: str
+) -> None:
+    monkeypatch.setattr(fed_harness, "build_toy", build_visits)
+    run = under(
+        everywhere(most_rounds=most),
+        controller={"num_rounds": 2, "visits": 3},
+        rule={"rule": "temporal", "rule_settings": {"visits": 3}},
+        flow_class=TemporalRoundsController,
+    )
+    record = run.run()
+    assert record.status == status, record.reason
+    assert ("the run has 6 rounds, at most 5" in record.reason) == (status == "failed")

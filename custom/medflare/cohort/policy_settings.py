@@ -50,7 +50,9 @@ class PolicyConfig(Settings):
     min_examples: int = Field(
         default=1, ge=1, description="an update or an evaluation over fewer examples stays here"
     )
-    most_rounds: int | None = Field(default=None, ge=1, description="longest run, in rounds")
+    most_rounds: int | None = Field(
+        default=None, ge=1, description="longest run, in rounds; one of T visits counts as T exchanges"
+    )
     max_bytes_per_round: int | None = Field(
         default=None, ge=1, description="most that may leave in one round: bytes, or a text like '64 MB'"
     )
