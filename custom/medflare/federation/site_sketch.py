@@ -86,9 +86,9 @@ def kept_sketch(
 def sketch_digest(config: KnowledgeConfig, texts: Sequence[str], backbone: BackboneConfig) -> str:
     """sha256 of all that a sketch depends on: settings, files, the key's fingerprint, texts, this version."""
     key = SketchKey.read(config.key, config.context).fingerprint(config.kind, config.hashes)
-    model = backbone.model_dump_json() if config.extractor == "model" else ""
-    total = hashlib.sha256(f"{__version__}|{config.model_dump_json()}|{key.hex()}|{model}".encode())
-    for file in sorted(set(_files(config.model_dump())) - {config.key}):
+    settings = f"{config.model_dump_json()}|{backbone.model_dump_json()}"
+    total = hashlib.sha256(f"{__version__}|{settings}|{key.hex()}".encode())
+    for file in files_of(config):
         total.update(f"|{file}|".encode())
         if file.is_file():
             with file.open("rb") as stream:
@@ -100,13 +100,20 @@ def sketch_digest(config: KnowledgeConfig, texts: Sequence[str], backbone: Backb
     return total.hexdigest()
 
 
-def _files(value: Any) -> Iterator[Path]:
+def files_of(config: KnowledgeConfig) -> list[Path]:
+    """Every file that a graph is made of beside the texts, the dictionaries of numbered triples too."""
+    named = set(_paths(config.model_dump())) - {config.key}
+    beside = {found for graph in config.triples for found in graph.path.parent.glob("*.dict")}
+    return sorted(named | beside)
+
+
+def _paths(value: Any) -> Iterator[Path]:
     """Every path among settings."""
     if isinstance(value, Path):
         yield value
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from _files(item)
+            yield from _paths(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _files(item)
+            yield from _paths(item)

@@ -11,6 +11,7 @@ from medflare.errors import ConfigError, MedflareError
 from medflare.federation.kits import Kit, as_kit
 from medflare.federation.preflight import kit_files, network, site_checks
 from medflare.federation.preflight.base import Check, ok, problem
+from medflare.federation.preflight.knowledge import knowledge
 from medflare.federation.recipes import Job, read_job
 from medflare.privacy.policy import Policy
 
@@ -59,6 +60,7 @@ def _site_checks(site: SiteConfig, file: Path, job: Job | None, kit: Kit | None)
         site_checks.backbone(site, method),
         site_checks.device(site),
         site_checks.memory(site, job),
+        *knowledge(site, job),
         *site_checks.disk(folders),
         *site_checks.rules(Policy(rules=site.policy, file=file), job),
     ]

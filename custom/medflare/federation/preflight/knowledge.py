@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of what a site's knowledge graph is made of: the shared key, vocabularies, graphs made elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from medflare.aggregation import make_rule
+from medflare.cohort.knowledge_settings import KnowledgeConfig
+from medflare.cohort.settings import SiteConfig
+from medflare.errors import MedflareError
+from medflare.federation.controllers.sketching import wants_sketches
+from medflare.federation.preflight.base import Check, ok, problem, warning
+from medflare.federation.recipes import Job
+from medflare.federation.site_sketch import files_of
+from medflare.selection.sketch_key import SketchKey
+from medflare.selection.vocabulary import read_concepts
+
+NAME = "knowledge"
+
+
+def knowledge(site: SiteConfig, job: Job | None) -> list[Check]:
+    """Nothing where site.yaml has no `knowledge` and the job no use for it."""
+    wanted = job is not None and wants_sketches(make_rule(*_rule(job)))
+    if site.knowledge is None:
+        return [_without()] if wanted else []
+    if wanted and site.policy.knowledge_sketch == "deny":
+        found, expected = "policy.knowledge_sketch is deny", "a policy that lets the sketch go"
+        return [
+            warning(NAME, found, expected, "The job goes on without this site's sketch; allow it, or not")
+        ]
+    return [_key(site.knowledge), _vocabulary(site.knowledge), *_graphs(site.knowledge)]
+
+
+def _rule(job: Job) -> tuple[str, dict[str, Any]]:
+    return str(job.aggregation["rule"]), dict(job.aggregation.get("rule_settings", {}))
+
+
+def _without() -> Check:
+    found = "site.yaml has no block `knowledge`, and the job's rule compares knowledge graphs"
+    remedy = "Add vocabulary and key; without a sketch the site counts as far from the others as is typical"
+    return warning(NAME, found, "a vocabulary and the hospitals' shared key", remedy)
+
+
+def _key(config: KnowledgeConfig) -> Check:
+    """Whether the key is one, and nobody but its owner reads it; its fingerprint is no secret."""
+    try:
+        mark = SketchKey.read(config.key, config.context).fingerprint(config.kind, config.hashes).hex()[:8]
+    except MedflareError as error:
+        remedy = "Get the file from the hospital that made it (`medflare knowledge key`), never by the server"
+        return problem(NAME, str(error), "the key file that all hospitals share", remedy)
+    if config.key.stat().st_mode & 0o077:
+        found = f"{config.key}: others can read or write it (fingerprint {mark})"
+        return warning(NAME, found, "mode 600", f"chmod 600 {config.key}")
+    return ok(NAME, f"key {config.key}, fingerprint {mark}: must be the same at every hospital")
+
+
+def _vocabulary(config: KnowledgeConfig) -> Check:
+    try:
+        concepts = read_concepts(config.vocabulary)
+    except MedflareError as error:
+        return problem(NAME, str(error), "vocabularies that can be read", "Mend knowledge.vocabulary")
+    names = ", ".join(str(file) for file in config.vocabulary) or "none"
+    return ok(NAME, f"vocabulary {names}: {len(concepts):,} concepts")
+
+
+def _graphs(config: KnowledgeConfig) -> list[Check]:
+    """Whether all other files are there; what is in them is read when a sketch is made."""
+    missing = [str(file) for file in files_of(config) if not file.exists()]
+    if not missing:
+        return []
+    remedy = "Mend the paths under `knowledge`"
+    return [problem(NAME, f"{', '.join(missing)}: not there", "the files that site.yaml names", remedy)]
