@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from medflare.answering.fitting import last_of
 from medflare.cohort.records import Question
 from medflare.models.continuations import log_likelihoods
 from medflare.models.templates import filled, worded
@@ -100,10 +101,8 @@ class Answerer:
         room = self.longest - max(map(len, options))
         if len(prompt) > room:
             cuts.append(CUT_QUESTION)
-            begin = self.model.begin
-            prompt = [*begin, *prompt[len(prompt) - room + len(begin) :]]
         right = [letter for letter, _ in question.options].index(question.answer)
-        return Asked(tuple(prompt), tuple(map(tuple, options)), right, tuple(cuts))
+        return Asked(last_of(prompt, room, self.model.begin), tuple(map(tuple, options)), right, tuple(cuts))
 
     def rows(self, questions: Sequence[Question]) -> tuple[list[Sequenced], Counter[str]]:
         """Each question with its right option, to train on; kind -> how many were cut."""

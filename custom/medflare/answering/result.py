@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from medflare.answering.questions import Answerer, Scoring
+from medflare.answering.summaries import Summariser, WritingSettings
 from medflare.config import Settings, parse
 from medflare.models.adapters import GENERIC
 from medflare.models.backbone import load_backbone
@@ -14,7 +15,7 @@ from medflare.models.peft_methods import LoraChoice, LoraSettings, PeftChoice, a
 from medflare.models.result import check_fingerprint, read_json, read_tensors
 from medflare.models.text_model import TextModel
 
-QUESTIONS = "question_answering"
+QUESTIONS, SUMMARIES = "question_answering", "summarisation"
 
 
 class Exported(Settings):
@@ -30,6 +31,12 @@ class ExportedQuestions(Exported):
 
     scoring: Scoring
     per_token: bool
+
+
+class ExportedSummaries(Exported):
+    """The block of summarisation.json."""
+
+    writing: WritingSettings
 
 
 Kind = TypeVar("Kind", bound=Exported)
@@ -54,6 +61,20 @@ def load_answerer(
     """
     model, how = _opened(folder, QUESTIONS, ExportedQuestions, personalised, backbone, precision, device)
     return Answerer(model, how.scoring, how.per_token, how.max_tokens, batch)
+
+
+def load_summariser(
+    folder: Path,
+    *,
+    personalised: Path | None = None,
+    backbone: Path | None = None,
+    precision: str = "auto",
+    device: str = "cpu",
+    batch: int = 32,
+) -> Summariser:
+    """What summarises, of a result folder; arguments and errors as of `load_answerer`."""
+    model, how = _opened(folder, SUMMARIES, ExportedSummaries, personalised, backbone, precision, device)
+    return Summariser(model, how.writing, how.max_tokens, batch)
 
 
 def _opened(

@@ -233,6 +233,18 @@ class SiteConfig(Settings):
         description="file of the image encoder's weights, for jobs whose encoder.weights is 'site'",
     )
 
+    scorers: dict[str, Path] = Field(
+        default_factory=dict,
+        description="summaries: optional scorer (bertscore) -> local folder of its weights; final test",
+    )
+
+    @field_validator("scorers", mode="before")
+    @classmethod
+    def _expand_each(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        return {name: expand(path) if isinstance(path, str) else path for name, path in value.items()}
+
     @field_validator("cohort", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
@@ -305,5 +317,6 @@ def _resolve(site: SiteConfig, base: Path) -> SiteConfig:
         shared = shared.model_copy(update=absolute(shared, *folders))
     backbone = site.backbone.model_copy(update=absolute(site.backbone, "folder"))
     own: dict[str, Any] = absolute(site, "state", "encoder_weights")
+    own["scorers"] = {name: base / path.expanduser() for name, path in site.scorers.items()}
     own["knowledge"] = site.knowledge and site.knowledge.resolved(base)
     return site.model_copy(update={"cohort": cohorts, "validation": shared, "backbone": backbone, **own})

@@ -35,7 +35,16 @@ from medflare.privacy.encryption_parameters import Parameters, make_contexts
 SERVER_FOLDER = Path("server/simulate_job")
 """Where the simulator keeps the server's run below its workspace; a site's is `<site>/simulate_job`."""
 _COHORT_PATHS = {"root", "reports", "demographics", "chexbert_folder"}
-_PATHS = _COHORT_PATHS | {"state", "encoder_weights", "vocabulary", "key", "triples"}
+_PATHS = _COHORT_PATHS | {
+    "state",
+    "encoder_weights",
+    "vocabulary",
+    "key",
+    "triples",
+    "path",
+    "same",
+    "bertscore",
+}
 
 
 def new_workspace(title: str, base: Path = Path("runs")) -> Path:

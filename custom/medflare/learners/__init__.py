@@ -22,6 +22,7 @@ LEARNERS: dict[str, str] = {
     "fedtar": "medflare.learners.fedtar.learner:build",
     "fedvit_gpt2": "medflare.learners.vit_gpt2:build",
     "question_answering": "medflare.learners.question_answering:build",
+    "summarisation": "medflare.learners.summarisation:build",
     "token_classification": "medflare.learners.token_classification:build",
 }
 """Method name -> `module:function`; the function is `build(settings, site, seed, cache) -> Learner`."""

@@ -119,24 +119,29 @@ class TextModel:
                 total, count = total + loss.item(), count + tokens
         return total / count if count else float("nan")
 
-    @torch.no_grad()
     def answer(self, prompts: Sequence[str], budgets: Sequence[int], batch: int) -> list[Written]:
-        """Greedy answers, each at most its budget of tokens long; prompts of similar length share a batch.
+        """Greedy answers, each at most its budget of tokens long."""
+        return self.write_on(self.prompt_ids(prompts), budgets, batch)
 
-        Of a backbone with a fixed number of positions an answer ends with them.
+    @torch.no_grad()
+    def write_on(
+        self, ids: Sequence[list[int]], budgets: Sequence[int], batch: int, beams: int = 1
+    ) -> list[Written]:
+        """What follows each prompt, at most its budget of tokens; prompts of similar length share a batch.
+
+        Of a backbone with a fixed number of positions an answer ends with them. With one beam: greedy.
         """
-        ids = self.prompt_ids(prompts)
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         found: list[Written] = [Written("", False)] * len(ids)
         with self.evaluating():
             for start in range(0, len(order), batch):
                 rows = order[start : start + batch]
                 most = max(budgets[i] for i in rows)
-                for i, tail in zip(rows, self._generate([ids[i] for i in rows], most), strict=True):
+                for i, tail in zip(rows, self._generate([ids[i] for i in rows], most, beams), strict=True):
                     found[i] = self._written(tail, budgets[i])
         return found
 
-    def _generate(self, rows: list[list[int]], most: int) -> list[list[int]]:
+    def _generate(self, rows: list[list[int]], most: int, beams: int) -> list[list[int]]:
         """New tokens of each row; prompts are padded on the left."""
         longest = max(len(row) for row in rows)
         most = min(most, self.context - longest)
@@ -149,6 +154,7 @@ class TextModel:
                 input_ids=ids.to(self.device),
                 attention_mask=mask.to(self.device),
                 do_sample=False,
+                num_beams=beams,
                 max_new_tokens=most,
                 pad_token_id=self.padding,
                 eos_token_id=self.end,

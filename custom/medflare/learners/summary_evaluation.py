@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a site scores its own summaries, during a run and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from medflare.answering.result import load_summariser
+from medflare.answering.summaries import Summariser
+from medflare.cohort.records import Summary
+from medflare.cohort.site import SiteConfig, load_cohort
+from medflare.errors import DataError
+from medflare.evaluation.lines import write_lines
+from medflare.evaluation.run_record import EvaluationRecord
+from medflare.evaluation.summary_metrics import WrittenSummary, evaluate_summaries
+from medflare.models.backbone import device_of
+
+AdapterKind = Literal["generic", "personalised", "none"]
+Scorers = Mapping[str, str | Path] | None
+
+
+def written(
+    summariser: Summariser, summaries: Sequence[Summary], site: str, adapter: AdapterKind
+) -> list[WrittenSummary]:
+    """Every text with what the model made of it."""
+    return [
+        WrittenSummary(
+            summary_id=summary.summary_id,
+            patient_id=summary.patient_id,
+            site=site,
+            adapter=adapter,
+            source=summary.source,
+            reference=summary.target,
+            generated=found.text,
+            group=summary.group,
+            ended=found.ended,
+            cut=found.cut,
+        )
+        for summary, found in zip(summaries, summariser.write(summaries), strict=True)
+    ]
+
+
+def score_summaries(
+    summariser: Summariser,
+    summaries: Sequence[Summary],
+    site: str,
+    role: Literal["participant", "unseen"],
+    adapter: AdapterKind,
+    folder: Path,
+    seed: int = 0,
+    scorers: Scorers = None,
+) -> EvaluationRecord:
+    """Summarises texts, keeps the summaries in a file and scores them."""
+    found = written(summariser, summaries, site, adapter)
+    path = write_lines(folder / f"predictions_{adapter}.jsonl", found)
+    scored = evaluate_summaries(found, scorers=scorers, seed=seed)
+    return EvaluationRecord(
+        site=site,
+        role=role,
+        adapter=adapter,
+        split="test",
+        studies=len(found),
+        metrics=scored.estimates,
+        skipped_metrics=scored.skipped,
+        predictions=path.name,
+    )
+
+
+def score_result(
+    result: Path,
+    site: SiteConfig,
+    *,
+    role: Literal["participant", "unseen"],
+    adapter: Path | None,
+    split: str,
+    folder: Path,
+    seed: int,
+    scorers: Scorers = None,
+) -> EvaluationRecord:
+    """Tests a result folder on a site's split.
+
+    Args:
+        adapter: the site's own `personalised` folder instead of the result's adapter, or None.
+        scorers: optional scorer -> folder of its weights, instead of those in site.yaml.
+    """
+    summariser = load_summariser(
+        result,
+        personalised=adapter,
+        backbone=site.backbone.folder,
+        precision=site.backbone.precision,
+        device=device_of(site.device),
+    )
+    summaries = [summary for summary in load_cohort(site).summaries if summary.split == split]
+    if not summaries:
+        raise DataError(f"site '{site.name}': no summary in the split '{split}'.")
+    kind: AdapterKind = "generic" if adapter is None else "personalised"
+    own = dict(site.scorers) if scorers is None else scorers
+    return score_summaries(summariser, summaries, site.name, role, kind, folder, seed, own)
