@@ -12,7 +12,14 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from medflare.evaluation import page_process, page_protocol, page_results, page_summary, page_temporal
+from medflare.evaluation import (
+    page_process,
+    page_protocol,
+    page_results,
+    page_selection,
+    page_summary,
+    page_temporal,
+)
 from medflare.evaluation.markup import Html, safe
 from medflare.evaluation.page_kinds import Found, kind_of
 from medflare.evaluation.page_weights import weights
@@ -59,6 +66,7 @@ def render(
         ("curves", "Training", page_process.curves(record) + weights(record)),
         ("visits", "Visits", page_temporal.exchanges(record)),
         ("preparation", "Before round 1", page_protocol.preparation(record)),
+        ("selection", "Selection", page_selection.selection(record)),
         ("sites", "Sites", page_process.sites(record, kind.unit)),
         ("participation", "Participation", page_process.participation(record)),
         ("protocol", "Secure sums", page_protocol.protocol(record)),

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the page says of a run whose rule drew who trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from page_reader import Reader, read
+
+from medflare.evaluation.page import write_page
+from medflare.evaluation.page_selection import LISTED, selection
+from medflare.evaluation.run_record import RoundRecord, RunRecord, SiteRecord
+
+SITES = ("site-1", "site-2", "site-3")
+SEEN = {"compute": 30.0, "transfer": 4.0, "compute_q50": 30.0, "compute_q90": 40.0, "transfer_q90": 5.0}
+SKETCHES = {
+    "sites": {
+        "site-1": {"texts": 1200, "empty": False, "bytes": 4122},
+        "site-2": {"texts": 9, "empty": True, "bytes": 4122},
+    },
+    "without": {"site-3": "E22 PolicyError: policy.knowledge_sketch: no sketch may leave"},
+    "renewed": [{"exchange": 4, "site": "site-1", "texts": 1500, "moved": 0.25}],
+    "distances": {"order": list(SITES), "matrix": [[0, 0.4, 0.7], [0.4, 0, 0.55], [0.7, 0.55, 0]]},
+}
+
+
+def drawn(number: int, simulated: bool = True) -> RoundRecord:
+    gone = ["site-2"] if number == 1 else []
+    rule = {
+        "drawn": {"site-1": 3, "site-2": 1},
+        "importance": {"site-1": 0.4, "site-2": 1.7},
+        "vanished": gone,
+        "odds": {"site-1": 0.7, "site-2": 0.2, "site-3": 0.1},
+        "ages": {"site-1": 0, "site-2": len(gone), "site-3": number + 1},
+        "latencies": {"site-1": SEEN, "site-2": SEEN},
+        "solution": {"expected_slowest": 34.0, "divergence": 0.31, "variance": 1.6},
+    }
+    clock = 100.0 * (number + 1) if simulated else None
+    return RoundRecord(round=number, seconds=2.0, simulated_seconds=clock, rule=rule, accepted={"site-1": 10})
+
+
+def record(rounds: int = 3, simulated: bool = True, **other: Any) -> RunRecord:
+    sites = {site: SiteRecord(backbone="toy", fingerprint="f0") for site in SITES}
+    entries = [drawn(number, simulated) for number in range(rounds)]
+    return RunRecord(
+        job="ddcs",
+        method="toy",
+        run_id="r",
+        started="2026-01-01T00:00:00Z",
+        sites=sites,
+        rounds=entries,
+        best_round=None,
+        **other,
+    )
+
+
+def text(markup: str) -> Reader:
+    reader = Reader()
+    reader.feed(markup)
+    assert reader.open == []
+    return reader
+
+
+def pictures(reader: Reader) -> int:
+    return sum(tag == "svg" for tag, _ in reader.found)
+
+
+def test_a_run_without_draws_has_no_such_section(tmp_path: Path) -> None:
+    plain = record(1)
+    plain.rounds[0].rule = {"weights": {"site-1": 1.0}}
+    plain.write(tmp_path / "run.json")
+    assert "Selection" not in read(write_page(tmp_path / "run.json")).text
+    assert selection(plain) == ""
+
+
+def test_draws_odds_waits_and_seconds_are_told_by_site(tmp_path: Path) -> None:
+    record().write(tmp_path / "run.json")
+    page = read(write_page(tmp_path / "run.json"))
+    assert "Selection" in page.text
+    shown = text(selection(record()))
+    for said in ("site-1 ×3, site-2", "70.0 %", "Rounds since a site trained", "9 of 10 rounds within"):
+        assert said in shown.text
+    assert pictures(shown) == 4
+
+
+def test_who_vanished_is_named_and_explained() -> None:
+    assert "gave no answer" in selection(record(2))
+    assert "gave no answer" not in selection(record(1))
+
+
+def test_the_simulated_clock_stands_beside_the_real_one() -> None:
+    assert "5 min 0 s" in text(selection(record(3))).text
+    assert "minutes, simulated and real" in selection(record(3))
+    real = text(selection(record(3, simulated=False)))
+    assert pictures(real) == 3
+
+
+def test_sketches_say_who_sent_one_who_did_not_and_the_distances() -> None:
+    shown = text(selection(record(preparation={"sketches": SKETCHES})))
+    for said in ("1,200", "4,122 B", "empty", "policy.knowledge_sketch", "Sent again", "55"):
+        assert said in shown.text
+    nothing = {"sites": {}, "without": dict.fromkeys(SITES, "no block"), "renewed": []}
+    assert "Distances" not in selection(record(preparation={"sketches": nothing}))
+
+
+def test_a_long_run_stays_small() -> None:
+    whole = selection(record(500))
+    assert f"The last {LISTED} of 500 rounds." in whole
+    assert len(whole) < 400_000
+
+
+def test_names_are_escaped() -> None:
+    bad = {**SKETCHES, "without": {"<b>site</b>": "<script>"}}
+    assert "<script>" not in selection(record(preparation={"sketches": bad}))
