@@ -234,6 +234,16 @@ def test_a_method_that_reads_notes_finds_none_in_a_cohort_of_studies(small_hospi
     says(said, "problem", "0 notes")
 
 
+def test_questions_are_counted_without_a_method_too(tmp_path: Path) -> None:
+    rows = [{"question": f"{i}?", "options": ["x", "y"], "answer": "AB"[i % 2]} for i in range(40)]
+    (tmp_path / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    document = {"format": "questions_jsonl", "root": str(tmp_path)}
+    said, cohort = site_checks.open_cohort(SiteConfig.model_validate({"cohort": document}), None)
+    says(said, "ok", "40 questions (train ")
+    assert cohort is not None
+    says(site_checks.labels(cohort), "ok", "answers A 20, B 20")
+
+
 def test_empty_splits_are_a_warning(small_hospital: Path) -> None:
     split = {"train": 1, "val": 0, "test": 0}
     document = {"format": "manifest", "root": str(small_hospital), "split": split}
@@ -251,6 +261,13 @@ def test_empty_splits_are_a_warning(small_hospital: Path) -> None:
         ({"labels": {"edema": 3, "pneumonia": 0}}, "warning", "1 of 2 conditions occur: edema 3"),
         ({"entities": {}, "relations": {}}, "problem", "no note has an entity"),
         ({"entities": {"problem": 4}, "relations": {"severity": 2}}, "ok", "problem 4; 2 relations"),
+        ({"asked": {"answers": {"A": 9}, "groups": {}}}, "problem", "every answer is A 9"),
+        ({"asked": {"answers": {"A": 4, "B": 5}, "groups": {"none": 9}}}, "ok", "answers A 4, B 5; 1 groups"),
+        (
+            {"summarised": {"target_words": {"median": 8.0}, "masked": 3}, "summaries": 7},
+            "ok",
+            "8 words in the median target, 3 of 7 with de-identification marks",
+        ),
     ],
 )
 def test_labels_that_teach_nothing_are_told(summary: Any, outcome: str, found: str) -> None:

@@ -76,21 +76,30 @@ def inspect(
         print_heterogeneity(text_heterogeneity(texts))
 
 
+OURS = {
+    "manifest.jsonl": "manifest",
+    "manifest.csv": "manifest",
+    "notes.jsonl": "notes_jsonl",
+    "questions.jsonl": "questions_jsonl",
+    "summaries.jsonl": "summaries_jsonl",
+}
+"""File of a folder -> the format that it says."""
+
+
 def _guessed(folder: Path) -> Any:
-    """A folder with a manifest of ours needs no --format."""
+    """A folder with a file of ours needs no --format."""
     from medflare.cohort.readers import FORMATS
     from medflare.cohort.site import SiteConfig
     from medflare.config import parse
     from medflare.errors import ConfigError
 
-    if any((folder / name).is_file() for name in ("manifest.jsonl", "manifest.csv")):
-        return parse(
-            SiteConfig,
-            {"name": folder.name, "cohort": {"format": "manifest", "root": str(folder.resolve())}},
-            str(folder),
-        )
+    for file, format in OURS.items():
+        if (folder / file).is_file():
+            cohort = {"format": format, "root": str(folder.resolve())}
+            return parse(SiteConfig, {"name": folder.name, "cohort": cohort}, str(folder))
     raise ConfigError(
-        f"{folder}: has no manifest; say what it is with --format. Formats: {', '.join(sorted(FORMATS))}."
+        f"{folder}: has none of {', '.join(OURS)}; say what it is with --format. "
+        f"Formats: {', '.join(sorted(FORMATS))}."
     )
 
 

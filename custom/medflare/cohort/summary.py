@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from medflare.cohort.inventory import TYPES
-from medflare.cohort.records import CONDITIONS, SPLITS, Code, Note, Skipped, Study
+from medflare.cohort.records import CONDITIONS, SPLITS, Code, Note, Skipped, Study, Summary
 from medflare.cohort.text_facts import question_facts, summary_facts, words_per_report
 from medflare.cohort.visit_summary import visit_facts
 from medflare.cohort.windows import split_note
@@ -23,9 +23,10 @@ def summarise(cohort: Cohort) -> dict[str, Any]:
     """JSON-ready counts of patients, studies, images, notes, labels, words and skipped records."""
     studies, notes = cohort.studies, cohort.notes
     patients = {study.patient_id for study in studies}
+    texts: list[Note | Summary] = [*notes, *cohort.summaries]
     return {
         "name": cohort.name,
-        "patients": len(patients | {note.patient_id for note in notes if note.patient_id}),
+        "patients": len(patients | {text.patient_id for text in texts if text.patient_id}),
         "studies": len(studies),
         "images": sum(len(study.images) for study in studies),
         "notes": len(notes),
@@ -112,7 +113,8 @@ def skipped_by_reason(skipped: Sequence[Skipped]) -> dict[str, dict[str, Any]]:
 
 def _split_counts(cohort: Cohort, split: str) -> dict[str, int]:
     studies = cohort.split(split)
-    written = {note.patient_id for note in cohort.notes if note.split == split and note.patient_id}
+    texts: list[Note | Summary] = [*cohort.notes, *cohort.summaries]
+    written = {text.patient_id for text in texts if text.split == split and text.patient_id}
     return {
         "patients": len({study.patient_id for study in studies} | written),
         "studies": len(studies),

@@ -57,7 +57,6 @@ def summary_facts(summaries: Sequence[Summary], counts: TextCounts) -> dict[str,
         return {}
     return {
         "groups": _counted(summary.group for summary in summaries),
-        "patients": len({summary.patient_id for summary in summaries}),
         "source_words": words_per_report([summary.source for summary in summaries]),
         "target_words": words_per_report([summary.target for summary in summaries]),
         "masked": sum(masks(summary) > 0 for summary in summaries),

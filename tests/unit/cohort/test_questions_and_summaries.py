@@ -247,13 +247,21 @@ def test_inspect_counts_groups_letters_and_repeats(tmp_path: Path) -> None:
     folder = written(
         tmp_path, asked(1), asked(2), asked(3, question="What eases asthma of grade 2?", site="")
     )
-    given = ["cohort", "inspect", str(folder), "--format", "questions_jsonl"]
+    given = ["cohort", "inspect", str(folder)]
+    assert CliRunner().invoke(app, given).exit_code == 2
+    given += ["--format", "questions_jsonl"]
     facts = json.loads(CliRunner().invoke(app, [*given, "--json"]).stdout)
     assert (facts["questions"], facts["asked"]["groups"]) == (3, {"pulmonology": 2, "none": 1})
     assert (facts["asked"]["answers"], facts["asked"]["repeated"]) == ({"B": 3}, 1)
     shown = CliRunner().invoke(app, given, env={"COLUMNS": "120"}).stdout
     assert "pulmonology 2, none 1" in shown
     assert "repeated" in shown
+
+
+def test_inspect_knows_a_folder_by_the_names_of_its_files(tmp_path: Path) -> None:
+    written(tmp_path, READ, name="summaries.jsonl")
+    facts = json.loads(CliRunner().invoke(app, ["cohort", "inspect", str(tmp_path), "--json"]).stdout)
+    assert (facts["patients"], facts["summaries"], facts["splits"]["train"]["summaries"]) == (1, 1, 1)
 
 
 def test_an_empty_folder_says_what_is_expected(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ def open_cohort(site: SiteConfig, method: str | None) -> tuple[Check, Cohort | N
         remedy = "Mend the files or the key 'cohort'; `medflare cohort inspect` says more"
         return problem(name, str(error), "a cohort that can be read", remedy), None
     facts = cohort.summary()
-    kind = reads(method) if method else ("studies" if cohort.studies else "notes")
+    present = [name for name in ("studies", "notes", "questions", "summaries") if facts[name]]
+    kind = reads(method) if method else present[0]
     splits = ", ".join(f"{split} {counts[kind]}" for split, counts in facts["splits"].items())
     found = f"{facts['patients']} patients, {facts[kind]} {kind} ({splits})"
     if skipped := sum(reason["count"] for reason in facts["skipped"].values()):
@@ -58,6 +59,8 @@ def labels(cohort: Cohort) -> Check:
     facts = cohort.summary()
     if cohort.notes:
         return _marks(facts)
+    if facts.get("asked") or facts.get("summarised"):
+        return _texts(facts)
     positive = {name: counts["positive"] for name, counts in facts["labels"].items()}
     seen = {name: count for name, count in positive.items() if count}
     found = f"{len(seen)} of {len(positive)} conditions occur: " + ", ".join(
@@ -81,6 +84,20 @@ def _marks(facts: dict[str, Any]) -> Check:
         )
         return problem("labels", "no note has an entity", "annotated notes", remedy)
     return ok("labels", f"{counts}; {sum(facts['relations'].values())} relations")
+
+
+def _texts(facts: dict[str, Any]) -> Check:
+    """Whether answers are spread over the letters, and impressions readable."""
+    if found := facts.get("asked"):
+        answers, total = found["answers"], sum(found["answers"].values())
+        counts = ", ".join(f"{letter} {count}" for letter, count in answers.items())
+        if len(answers) == 1 and total > 1:
+            remedy = "Look at 'columns' and 'first_index' in site.yaml"
+            return problem("labels", f"every answer is {counts}", "right answers at every letter", remedy)
+        return ok("labels", f"answers {counts}; {len(found['groups'])} groups")
+    found, total = facts["summarised"], facts["summaries"]
+    masked = f"{found['masked']} of {total} with de-identification marks"
+    return ok("labels", f"{found['target_words']['median']:.0f} words in the median target, {masked}")
 
 
 def backbone(site: SiteConfig, method: str | None) -> Check:
