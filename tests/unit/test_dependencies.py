@@ -15,7 +15,7 @@ ALLOWED = {
     "evaluation": {"cohort"},
     "learners": {"cohort", "models", "evaluation", "extraction", "answering"},
     "aggregation": {"learners", "selection"},
-    "selection": {"cohort", "learners"},
+    "selection": {"cohort", "models", "learners"},
     "privacy": {"cohort", "learners"},
     "federation": {
         "cohort",

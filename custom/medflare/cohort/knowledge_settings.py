@@ -15,6 +15,39 @@ from medflare.cohort.variables import expanded
 from medflare.config import Settings
 
 
+class ImportConfig(Settings):
+    """A graph that another program made."""
+
+    path: Path
+    form: Literal["columns", "edc", "numbered"] = Field(
+        default="columns",
+        description="head, relation, tail, confidence with tabs; EDC's lists; numbers with entities.dict and "
+        "relations.dict beside the file, as GreenKGC has them",
+    )
+
+    @field_validator("path", mode="before")
+    @classmethod
+    def _expand(cls, value: Any) -> Any:
+        return expanded(value)
+
+
+class CompletionConfig(Settings):
+    """Triples that the graph itself suggests, by an embedding of it (PyKEEN, extra `knowledge`)."""
+
+    model: Literal["RotatE", "TransE", "ComplEx"] = "RotatE"
+    width: int = Field(default=64, ge=2, description="numbers of an entity's embedding")
+    epochs: int = Field(default=100, ge=1)
+    top: int = Field(default=3, ge=1, description="tails proposed for each head and relation")
+    least_score: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="proposals are added whose score had this share of facts, measured on hidden triples",
+    )
+    support: int = Field(default=10, ge=2, description="relations with fewer triples are left alone")
+    seed: int = 0
+
+
 class KnowledgeConfig(Settings):
     """From texts to a sketch. `vocabulary`, `key`, `context`, `hashes`, `kind` must be alike at all sites."""
 
@@ -40,19 +73,41 @@ class KnowledgeConfig(Settings):
         le=1,
         description="rules: confidence of two concepts that only share a sentence; 0 leaves them out",
     )
-    triples: tuple[Path, ...] = Field(
-        default=(), description="graphs made elsewhere, which are added: head, relation, tail, confidence"
+    answer_tokens: int = Field(default=256, ge=16, description="model: the longest answer about a chunk")
+    triples: tuple[ImportConfig, ...] = Field(
+        default=(), description="graphs made elsewhere, which are added: paths, or path and form"
+    )
+    same: tuple[Path, ...] = Field(
+        default=(), description="pairs of names for one thing: two columns, or N-Triples of owl:sameAs"
+    )
+    nearest: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="model and triples: a name without a concept gets the nearest one from this cosine on",
+    )
+    nearest_by: Literal["characters", "backbone"] = Field(
+        default="characters", description="near by spelling, or by the hidden states of the site's own model"
     )
     align: bool = Field(
         default=True,
-        description="false: names stay as they are spelled and become no concepts (ablation)",
+        description="false: names stay as they are spelled, without vocabulary, same and nearest (ablation)",
+    )
+    completion: CompletionConfig | None = Field(
+        default=None, description="add triples that the graph suggests; null is the ablation without"
     )
     least: float = Field(default=0.0, ge=0, le=1, description="triples of less confidence are left out")
 
-    @field_validator("vocabulary", "triples", mode="before")
+    @field_validator("vocabulary", "same", mode="before")
     @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
+    def _paths(cls, value: Any) -> Any:
         return expanded([value] if isinstance(value, str | Path) else value)
+
+    @field_validator("triples", mode="before")
+    @classmethod
+    def _imports(cls, value: Any) -> Any:
+        given = value if isinstance(value, list | tuple) else [value]
+        return [{"path": item} if isinstance(item, str | Path) else item for item in given]
 
     @field_validator("key", mode="before")
     @classmethod
@@ -67,16 +122,27 @@ class KnowledgeConfig(Settings):
             )
         if self.extractor == "none" and not self.triples:
             raise ValueError("extractor: none needs `triples`, files of a graph that was made elsewhere")
+        if self.nearest is not None and not self.vocabulary:
+            raise ValueError("nearest finds the nearest concept of a vocabulary; name one or more files")
+        if self.nearest is not None and self.extractor == "rules" and not self.triples:
+            raise ValueError(
+                "nearest is for names of `triples` or of extractor: model; rules find known names"
+            )
         if self.hashes % 2:
             raise ValueError(f"hashes is {self.hashes}; expected an even number")
         return self
 
     def resolved(self, base: Path) -> KnowledgeConfig:
         """The same with every relative path counted from `base`."""
+
+        def absolute(path: Path) -> Path:
+            return base / path.expanduser()
+
         return self.model_copy(
             update={
-                "vocabulary": tuple(base / file.expanduser() for file in self.vocabulary),
-                "triples": tuple(base / file.expanduser() for file in self.triples),
-                "key": base / self.key.expanduser(),
+                "vocabulary": tuple(map(absolute, self.vocabulary)),
+                "same": tuple(map(absolute, self.same)),
+                "triples": tuple(g.model_copy(update={"path": absolute(g.path)}) for g in self.triples),
+                "key": absolute(self.key),
             }
         )

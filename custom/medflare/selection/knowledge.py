@@ -12,21 +12,21 @@ from collections.abc import Iterator, Sequence
 from medflare.cohort.knowledge_settings import KnowledgeConfig
 from medflare.cohort.settings import BackboneConfig
 from medflare.errors import ConfigError
+from medflare.models.backbone import load_backbone
+from medflare.models.plain_text import PlainText
+from medflare.selection.completion import completed
 from medflare.selection.graph import RuleExtractor
-from medflare.selection.imports import read_triples
+from medflare.selection.imports import READERS, read_same
 from medflare.selection.minhash import Sketcher
+from medflare.selection.model_extraction import ModelExtractor
+from medflare.selection.naming import Naming, representatives
+from medflare.selection.nearest import Embed, NearestConcept, characters
 from medflare.selection.sketch_key import SketchKey
 from medflare.selection.sketches import Sketch
-from medflare.selection.triples import Graph, Triple, graph_of
+from medflare.selection.triples import Triple, graph_of
 from medflare.selection.vocabulary import Spelled, Vocabulary, read_concepts
 
 _log = logging.getLogger(__name__)
-
-
-def site_vocabulary(config: KnowledgeConfig) -> Vocabulary:
-    """The shared vocabulary; one that only finds names where `align` is false. DataError names the file."""
-    concepts = read_concepts(config.vocabulary)
-    return Vocabulary(concepts) if config.align else Spelled(concepts)
 
 
 def site_graph(
@@ -36,23 +36,22 @@ def site_graph(
 
     Args:
         texts: of `cohort.knowledge_texts`; blank lines part chunks.
-        backbone: the site's own language model, for `extractor: model`.
+        backbone: the site's own language model, for `extractor: model` and `nearest_by: backbone`.
 
     Raises DataError for a vocabulary or triples that cannot be read, ConfigError where settings do not fit.
     A graph without any triple is returned as it is, with a warning.
     """
-    vocabulary = site_vocabulary(config)
-    found = graph_of(_triples(config, vocabulary, texts), config.least)
+    concepts = read_concepts(config.vocabulary)
+    vocabulary = Vocabulary(concepts) if config.align else Spelled(concepts)
+    model = _model(config, backbone)
+    said = list[tuple[Triple, float]]()
+    if config.extractor == "rules":
+        said += RuleExtractor(vocabulary, config.together).graph(texts).items()
+    named = _naming(config, vocabulary, model).named(_unnamed(config, texts, model))
+    found = graph_of([*said, *named], config.least)
     if not found:
-        _log.warning(
-            "The knowledge graph of this site is empty: %d texts, %d names in the vocabulary, %d files of "
-            "triples, least confidence %g. Its sketch says so, and the site counts as unlike all others.",
-            len(texts),
-            len(vocabulary.named),
-            len(config.triples),
-            config.least,
-        )
-    return found
+        _warn_of_empty(config, texts, vocabulary)
+    return found if config.completion is None else found | completed(found, config.completion, config.least)
 
 
 def site_sketch(
@@ -63,15 +62,48 @@ def site_sketch(
     return sketcher.sketch(site_graph(config, texts, backbone))
 
 
-def _triples(
-    config: KnowledgeConfig, vocabulary: Vocabulary, texts: Sequence[str]
-) -> Iterator[tuple[Triple, float]]:
-    if config.extractor == "model":
+def _model(config: KnowledgeConfig, backbone: BackboneConfig | None) -> PlainText | None:
+    """The site's language model, where a setting asks for one."""
+    extracts = config.extractor == "model"
+    if not extracts and not (config.align and config.nearest is not None and config.nearest_by == "backbone"):
+        return None
+    own = backbone or BackboneConfig()
+    if extracts and own.folder is None:
         raise ConfigError(
-            "knowledge.extractor is 'model', which is not there yet; expected 'rules' or 'none'."
+            "knowledge.extractor is 'model', and the site's backbone is the embedded one, which cannot read "
+            "triples out of a text. Name a model in backbone.folder of site.yaml, or set extractor: rules."
         )
-    if config.extractor == "rules":
-        yield from RuleExtractor(vocabulary, config.together).graph(texts).items()
-    for file in config.triples:
-        graph: Graph = read_triples(file, vocabulary)
-        yield from graph.items()
+    return PlainText(load_backbone(own.folder, own.precision, embedded="notes_decoder"))
+
+
+def _unnamed(
+    config: KnowledgeConfig, texts: Sequence[str], model: PlainText | None
+) -> Iterator[tuple[Triple, float]]:
+    """Triples in words, which have yet to become concepts."""
+    if config.extractor == "model" and model is not None:
+        yield from ModelExtractor(model, config.answer_tokens).triples(texts)
+    for graph in config.triples:
+        yield from READERS[graph.form](graph.path)
+
+
+def _naming(config: KnowledgeConfig, vocabulary: Vocabulary, model: PlainText | None) -> Naming:
+    if not config.align:
+        return Naming(vocabulary)
+    near = None
+    if config.nearest is not None:
+        names = [name for concept in vocabulary.concepts.values() for name in concept.names]
+        embed: Embed = model.embed if config.nearest_by == "backbone" and model else characters(names)
+        near = NearestConcept(vocabulary, embed, config.nearest)
+    same = representatives(pair for file in config.same for pair in read_same(file))
+    return Naming(vocabulary, same, near)
+
+
+def _warn_of_empty(config: KnowledgeConfig, texts: Sequence[str], vocabulary: Vocabulary) -> None:
+    _log.warning(
+        "The knowledge graph of this site is empty: %d texts, %d names in the vocabulary, %d files of "
+        "triples, least confidence %g. Its sketch says so, and the site counts as unlike all others.",
+        len(texts),
+        len(vocabulary.named),
+        len(config.triples),
+        config.least,
+    )

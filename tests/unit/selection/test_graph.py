@@ -12,7 +12,6 @@ import pytest
 
 from medflare.errors import DataError
 from medflare.selection.graph import RELATIONS, RuleExtractor, chunks
-from medflare.selection.imports import read_triples
 from medflare.selection.minhash import Sketcher
 from medflare.selection.nearest import NearestConcept
 from medflare.selection.sketch_key import SketchKey
@@ -187,26 +186,6 @@ def test_two_hospitals_with_other_words_have_the_same_graph() -> None:
     one = extractor.graph(["Influenza causes pyrexia."])
     other = extractor.graph(["The FEVER was caused by flu."])
     assert jaccard(one, other) == 1.0
-
-
-# ---- other programs' graphs --------------------------------------------------------------------------------
-
-
-def test_triples_of_other_programs_are_read_with_their_scores(tmp_path: Path) -> None:
-    file = tmp_path / "triples.tsv"
-    file.write_text(
-        "# made elsewhere\nFlu\thas symptom\tPyrexia\t0.9\nFlu\tcauses\tOdd Thing\n\nflu\tis\tcough\t0.2\n"
-    )
-    assert read_triples(file, vocabulary(), least=0.5) == {
-        Triple("c:flu", "has symptom", "c:fever"): 0.9,
-        Triple("c:flu", "causes", "odd thing"): 1.0,
-    }
-    file.write_text("a\tb\tc\t2\n")
-    with pytest.raises(DataError, match=r"triples\.tsv, line 1"):
-        read_triples(file)
-    file.write_text("a\tb\n")
-    with pytest.raises(DataError, match="expected head, relation, tail"):
-        read_triples(file)
 
 
 # ---- public data -------------------------------------------------------------------------------------------

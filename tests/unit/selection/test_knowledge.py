@@ -73,6 +73,33 @@ def test_graphs_made_elsewhere_are_added_and_unsure_triples_left_out(folder: Pat
     assert site_graph(config, [ONE]) == {Triple("d:1", "has symptom", "s:2"): 0.9}
 
 
+def test_names_of_graphs_made_elsewhere_become_concepts_by_pairs_and_by_spelling(folder: Path) -> None:
+    (folder / "kg.txt").write_text("[['la grippe', 'causes', 'pyrexya'], ['flu', 'causes', 'odd_thing']]")
+    (folder / "same.tsv").write_text("la grippe\tInfluenza\n")
+    config = settings(
+        folder,
+        extractor="none",
+        triples={"path": "kg.txt", "form": "edc"},
+        same="same.tsv",
+        nearest=0.5,
+    )
+    found = site_graph(config, [])
+    assert set(found) == {Triple("d:1", "causes", "s:1"), Triple("d:1", "causes", "odd thing")}
+    assert 0.5 <= found[Triple("d:1", "causes", "s:1")] < 1.0
+    assert set(site_graph(config.model_copy(update={"align": False}), [])) == {
+        Triple("la grippe", "causes", "pyrexya"),
+        Triple("flu", "causes", "odd thing"),
+    }
+
+
+def test_hidden_states_of_the_sites_model_may_say_what_is_near(folder: Path) -> None:
+    (folder / "more.tsv").write_text("flu\tcauses\tcoughing\n")
+    config = settings(folder, extractor="none", triples="more.tsv", nearest=0.01, nearest_by="backbone")
+    ((triple, confidence),) = site_graph(config, []).items()
+    assert triple.tail in ("s:1", "s:2")
+    assert 0.01 <= confidence < 1.0
+
+
 def test_a_weighted_sketch_knows_confidences_and_a_set_does_not(folder: Path) -> None:
     texts = ["Influenza causes fever.", "Possible influenza causes fever."]
     for kind, alike in (("set", True), ("weighted", False)):
@@ -104,6 +131,10 @@ def test_an_empty_graph_is_an_empty_sketch_and_a_warning(
         ({"triples": "absent.tsv"}, DataError, r"absent\.tsv: cannot be read as a list of triples"),
         ({"vocabulary": []}, ConfigError, "name one or more files"),
         ({"extractor": "none"}, ConfigError, "needs `triples`"),
+        ({"nearest": 0.8}, ConfigError, "rules find known names"),
+        ({"triples": {"path": "x", "form": "rdf"}}, ConfigError, "form"),
+        ({"extractor": "model", "same": "absent.nt"}, ConfigError, "embedded one"),
+        ({"same": "absent.nt"}, DataError, r"absent\.nt: cannot be read as pairs"),
         ({"hashes": 11}, ConfigError, "hashes is 11; expected an even number"),
         ({"key": "${MEDFLARE_NO_SUCH}/k"}, ConfigError, "MEDFLARE_NO_SUCH is not set"),
         ({"vocabularies": "x"}, ConfigError, "Did you mean 'vocabulary'"),
@@ -128,7 +159,11 @@ def test_a_table_with_other_columns_is_refused(folder: Path, table: str, message
 
 SITE = """
 cohort: {format: manifest, root: data}
-knowledge: {vocabulary: [terms.obo, /elsewhere/own.tsv], key: sketch.key, triples: [edc.tsv]}
+knowledge:
+  vocabulary: [terms.obo, /elsewhere/own.tsv]
+  key: sketch.key
+  triples: [edc.tsv, {path: kg.txt, form: edc}]
+  same: s.nt
 """
 
 
@@ -137,7 +172,9 @@ def test_relative_paths_count_from_the_folder_of_site_yaml(tmp_path: Path) -> No
     found = load_site_file(tmp_path / "site.yaml")[""].knowledge
     assert found is not None
     assert found.vocabulary == (tmp_path / "terms.obo", Path("/elsewhere/own.tsv"))
-    assert (found.key, found.triples) == (tmp_path / "sketch.key", (tmp_path / "edc.tsv",))
+    assert (found.key, found.same) == (tmp_path / "sketch.key", (tmp_path / "s.nt",))
+    paths = [(graph.path, graph.form) for graph in found.triples]
+    assert paths == [(tmp_path / "edc.tsv", "columns"), (tmp_path / "kg.txt", "edc")]
 
 
 def test_the_simulator_finds_them_after_it_has_copied_the_file(tmp_path: Path) -> None:
@@ -147,7 +184,9 @@ def test_the_simulator_finds_them_after_it_has_copied_the_file(tmp_path: Path) -
     found = load_site_file(tmp_path / "work" / "local" / "site.yaml")["a"].knowledge
     assert found is not None
     assert found.vocabulary == (tmp_path / "terms.obo", Path("/elsewhere/own.tsv"))
-    assert (found.key, found.triples) == (tmp_path / "sketch.key", (tmp_path / "edc.tsv",))
+    assert (found.key, found.same) == (tmp_path / "sketch.key", (tmp_path / "s.nt",))
+    paths = [(graph.path, graph.form) for graph in found.triples]
+    assert paths == [(tmp_path / "edc.tsv", "columns"), (tmp_path / "kg.txt", "edc")]
 
 
 def test_a_site_without_the_block_has_no_knowledge(tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One name for one thing at all sites: what becomes of heads and tails of a graph (algorithms.md 6.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from medflare.selection.nearest import NearestConcept
+from medflare.selection.triples import Triple, canonical
+from medflare.selection.vocabulary import Vocabulary
+
+
+def representatives(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Canonical name -> the first in alphabet of all names that pairs say are the same.
+
+    It depends on the pairs alone, not on their order: sites with the same pairs choose the same names.
+    """
+    above: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while above.setdefault(name, name) != name:
+            above[name] = above[above[name]]
+            name = above[name]
+        return name
+
+    for pair in pairs:
+        one, other = (root(canonical(name)) for name in pair)
+        above[max(one, other)] = min(one, other)
+    return {name: root(name) for name in list(above)}
+
+
+class Naming:
+    """Concepts for the names of triples.
+
+    A name goes first to its representative, then to the concept that has it, then to the nearest one. Where
+    there is none it stays, in one spelling.
+
+    Args:
+        same: as `representatives` makes it; an alias counts as what its representative counts.
+        near: None where only exact names count.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        same: Mapping[str, str] | None = None,
+        near: NearestConcept | None = None,
+    ) -> None:
+        self.vocabulary, self.same, self.near = vocabulary, dict(same or {}), near
+        self._sources: dict[str, list[str]] = {}
+        for name, first in self.same.items():
+            self._sources.setdefault(first, []).append(name)
+
+    def named(self, triples: Iterable[tuple[Triple, float]]) -> Iterator[tuple[Triple, float]]:
+        """Triples of concepts; the confidence is times the cosine of every name that was only near."""
+        given = [(triple, confidence) for triple, confidence in triples]
+        found = self._resolved({name for triple, _ in given for name in (triple.head, triple.tail)})
+        for triple, confidence in given:
+            (head, first), (tail, second) = found[triple.head], found[triple.tail]
+            yield Triple(head, triple.relation, tail), confidence * first * second
+
+    def _resolved(self, names: set[str]) -> dict[str, tuple[str, float]]:
+        found, unknown = dict[str, tuple[str, float]](), list[str]()
+        for name in sorted(names):
+            first = self.same.get(canonical(name), canonical(name))
+            aliases = [name, first, *sorted(self._sources.get(first, ()))]
+            concept = next((key for alias in aliases if (key := self.vocabulary.lookup(alias))), None)
+            found[name] = (concept or first, 1.0)
+            if concept is None and self.near is not None:
+                unknown.append(name)
+        near = self.near.resolve(found[name][0] for name in unknown) if self.near else {}
+        return found | {name: answer for name in unknown if (answer := near[found[name][0]]) is not None}
