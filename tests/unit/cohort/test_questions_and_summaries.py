@@ -295,3 +295,15 @@ def test_indiana_reports_repeat_each_other_within_one_split(public_data: Path) -
     assert all(len(names) == 1 for names in splits.values())
     facts = cohort.summary()["summarised"]
     assert (facts["repeated"], facts["masked"]) == (483, 1218)
+
+
+def test_a_text_has_the_same_split_at_every_hospital(public_data: Path) -> None:
+    settings: dict[str, Any] = {"columns": {"split": None}, "max_skipped": 0.2}
+    splits: dict[str, set[str]] = {}
+    for family in ("fuji_cr", "unknown", "pixium_dr"):
+        cohort = load(
+            "summaries_jsonl", public_data / "iu_reports", select={"device_family": family}, **settings
+        )
+        for found in cohort.summaries:
+            splits.setdefault(words_key(found), set()).add(found.split)
+    assert all(len(names) == 1 for names in splits.values())
