@@ -18,8 +18,11 @@ from medflare.federation.simulate import SERVER_FOLDER
 
 TESTERS = {
     "report_generator.json": "medflare.learners.report_evaluation:score_result",
+    "longitudinal_generator.json": "medflare.learners.fedtar.result:score_result",
     "vit_gpt2.json": "medflare.learners.report_evaluation:score_result",
     "extraction.json": "medflare.learners.extraction_evaluation:score_result",
+    "question_answering.json": "medflare.learners.question_evaluation:score_result",
+    "summarisation.json": "medflare.learners.summary_evaluation:score_result",
     "token_classification.json": "medflare.learners.extraction_evaluation:score_result",
 }
 """File of a result folder -> `module:function` that tests it on a site's split."""

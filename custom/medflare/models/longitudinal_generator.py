@@ -11,6 +11,7 @@ No pretrained bridge between the two exists, so the linear one learns, and trave
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from medflare.cohort.records import CONDITIONS
 from medflare.config import Settings
 from medflare.errors import ConfigError
 from medflare.models.adapters import GENERIC
@@ -70,6 +72,8 @@ class VisitBatch:
 class LongitudinalGenerator(ReportGenerator):
     """Everything between the pictures of a visit and its report; knows no data set and no federation.
 
+    `anybody`, (1, K), stands for q_p of a patient of whom nothing is known; without it they have no factors.
+
     ConfigError for diagnosis prompts, which belong to FedMRG, and for a backbone that cannot learn as asked.
     """
 
@@ -79,6 +83,7 @@ class LongitudinalGenerator(ReportGenerator):
         _check(backbone, settings)
         super().__init__(backbone, settings.model, (GENERIC,), seed, encoder_file)
         self.parts = settings
+        self.anybody: Tensor | None = None
         self.requires_grad_(False)
         self.projection.requires_grad_(True)
         self.adapters.use((GENERIC,), train=(GENERIC,))
@@ -112,6 +117,12 @@ class LongitudinalGenerator(ReportGenerator):
         own = [(n, p) for n, p in self.adapters.peft.named_parameters() if id(p) not in added]
         plain = ((n.removeprefix("base_model.model.").replace(".base_layer.", "."), p) for n, p in own)
         return {DECODER + n: p for n, p in plain}
+
+    def forget_patients(self) -> None:
+        """Takes the patient adapter off: W_proj is not there to make anything of q_p."""
+        if self.patient is not None:
+            self.patient.remove()
+        self.patient = None
 
     # ---- from pictures to words --------------------------------------------------------------------------
 
@@ -162,10 +173,13 @@ class LongitudinalGenerator(ReportGenerator):
     @contextlib.contextmanager
     def _for(self, batch: VisitBatch) -> Iterator[None]:
         """The factors of the batch's patients are in use inside."""
-        if self.patient is None or batch.assigned is None:
+        assigned = batch.assigned
+        if assigned is None and self.anybody is not None:
+            assigned = self.anybody.expand(len(batch.priors), -1)
+        if self.patient is None or assigned is None:
             yield
             return
-        with self.patient.patients(batch.assigned):
+        with self.patient.patients(assigned):
             yield
 
     def token_losses(self, batch: VisitBatch, reports: Tensor, targets: Tensor) -> Tensor:
@@ -181,6 +195,19 @@ class LongitudinalGenerator(ReportGenerator):
         prefix, there = self.before(batch)
         with self._for(batch):
             return self.write(prefix, decoding, there)
+
+    @torch.no_grad()
+    def generate(
+        self, images: Tensor, decoding: DecodingSettings, codes: Tensor | None = None
+    ) -> tuple[list[str], Tensor]:
+        """Drafts a report for each single picture, as of a first visit of a patient nothing is known of.
+
+        Returns: the reports, and (batch, 14) zeros in place of diagnosis codes.
+        """
+        tokens, _ = self.encode(images)
+        there = torch.ones(len(images), 1, dtype=torch.bool)
+        texts = self.draft(VisitBatch(tokens[:, None], there, [""] * len(images), None), decoding)
+        return texts, torch.zeros(len(images), len(CONDITIONS), dtype=torch.long)
 
 
 def _all(part: Tensor) -> Tensor:
@@ -228,12 +255,30 @@ def parameter_counts(model: LongitudinalGenerator, held_back: Sequence[str] = ()
 
 
 def export_settings(model: LongitudinalGenerator, decoding: DecodingSettings) -> dict[str, Any]:
-    """What a reader needs besides tensors to rebuild the model, and the name of the file it stands in."""
-    made = model.adapters.untravelled()
-    return {
+    """What a reader needs besides tensors to rebuild the model, and the name of the file it stands in.
+
+    `untravelled` holds a checksum of what must be the same at all sites and is not sent: the frozen encoder,
+    and what an adapter makes from the seed.
+    """
+    found = {
         "file": FILE,
         "format": 1,
         "generator": model.parts.model_dump(mode="json"),
         "decoding": decoding.model_dump(mode="json"),
         "backbone": {"name": model.backbone.name, "fingerprint": model.backbone.fingerprint},
-    } | ({"untravelled": made} if made else {})
+    }
+    made = model.adapters.untravelled()
+    if not model.parts.train_backbone:
+        found["encoder"] = {"sha256": encoder_checksum(model)}
+        both = "+".join(filter(None, (found["encoder"]["sha256"], made.get("sha256"))))
+        made = made | {"sha256": both}
+    return found | ({"untravelled": made} if made else {})
+
+
+def encoder_checksum(model: LongitudinalGenerator) -> str:
+    """SHA-256 of the image encoder's weights: where it is frozen all sites must have the same one."""
+    total = hashlib.sha256()
+    for name, value in sorted(model.encoder.state_dict().items()):
+        total.update(name.encode())
+        total.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()

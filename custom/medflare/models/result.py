@@ -3,7 +3,8 @@
 
 A result folder holds PEFT's `adapter_config.json` and `adapter_model.safetensors`, and beside them
 `report_generator.json` and `report_generator.safetensors` (encoder, projection, head, prompt rows); that of a
-model without an adapter holds all weights in `vit_gpt2.json` and `vit_gpt2.safetensors`.
+model without an adapter holds all weights in `vit_gpt2.json` and `vit_gpt2.safetensors`, that of FedTAR its
+bridge and patient adapter in `longitudinal_generator.json` and `longitudinal_generator.safetensors`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from medflare.errors import ConfigError, DataError
 from medflare.models.adapters import GENERIC
 from medflare.models.backbone import Backbone, load_backbone
 from medflare.models.encoder_folder import TextEncoder
+from medflare.models.longitudinal_folder import open_longitudinal
+from medflare.models.longitudinal_generator import FILE as VISITS_FILE
+from medflare.models.longitudinal_generator import LongitudinalGenerator
 from medflare.models.peft_methods import as_written
 from medflare.models.report_generator import DecodingSettings, ModelSettings, ReportGenerator
 from medflare.models.vit_gpt2 import FILE, ViTGPT2
@@ -46,6 +50,10 @@ def load_generator(
         backbone: folder of the model that the run began with; None for the embedded one.
     Raises: DataError for a missing file; ConfigError where the backbone is not the one of the run.
     """
+    if (folder / f"{VISITS_FILE}.json").is_file():
+        if personalised is not None:
+            raise ConfigError(f"{personalised}: a result of FedTAR has no site's own adapter; name none.")
+        return load_longitudinal(folder, backbone=backbone, precision=precision, device=device)[:2]
     if (folder / f"{FILE}.json").is_file():
         return _whole_model(folder, personalised, backbone, precision, device)
     facts = read_json(folder / "report_generator.json")
@@ -76,6 +84,28 @@ def load_generator(
     model.adapters.use((GENERIC,))
     model.eval()
     return model, decoding
+
+
+def load_longitudinal(
+    folder: Path,
+    *,
+    backbone: Path | None = None,
+    precision: str = "auto",
+    device: str = "cpu",
+    encoder_file: Path | None = None,
+) -> tuple[LongitudinalGenerator, DecodingSettings, dict[str, Any]]:
+    """FedTAR's model, its decoding, and all facts of `longitudinal_generator.json`; errors as in
+    `load_generator`."""
+    facts = read_json(folder / f"{VISITS_FILE}.json")
+    base = load_backbone(backbone, "fp32" if facts["generator"]["train_backbone"] else precision, device)
+    check_fingerprint(folder, facts["backbone"], base)
+    tensors = read_tensors(folder / f"{VISITS_FILE}.safetensors")
+    adapter, config = (
+        read_tensors(folder / "adapter_model.safetensors"),
+        read_json(folder / "adapter_config.json"),
+    )
+    model, decoding = open_longitudinal(folder, facts, tensors, adapter, config, base, encoder_file)
+    return model, decoding, facts
 
 
 def _whole_model(

@@ -6,7 +6,7 @@ algorithms.md 3.6: of each visit, then averaged over visits; over sites where ta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -83,9 +83,16 @@ def curve_metrics(learner: VisitLearner, split: str, limit: int | None) -> dict[
     return found | {name: changes[name].value for name in ("change_f1", "change_moved_f1") if name in changes}
 
 
-def finish_site(learner: VisitLearner, folder: Path, limit: int | None) -> list[EvaluationRecord]:
-    """Test quality over all visits, of each and of the changes between them; predictions into `folder`."""
-    rows = rows_of(learner, "test", limit)
+def finish_site(
+    learner: VisitLearner,
+    folder: Path,
+    limit: int | None,
+    split: str = "test",
+    scorers: Mapping[str, str | Path] | None = None,
+) -> list[EvaluationRecord]:
+    """Quality over all visits of a split, of each and of the changes between them; predictions into
+    `folder`."""
+    rows = rows_of(learner, split, limit)
     if not rows:
         return []
     path = folder / FILE
@@ -96,6 +103,7 @@ def finish_site(learner: VisitLearner, folder: Path, limit: int | None) -> list[
         [item.generated for item in items],
         [item.gold_codes for item in items],
         [item.predicted_codes for item in items],
+        scorers=scorers,
         groups=[item.patient_id for item in items],
         seed=learner.seed,
     )
@@ -104,7 +112,7 @@ def finish_site(learner: VisitLearner, folder: Path, limit: int | None) -> list[
             site=learner.site,
             role="participant",
             adapter="generic",
-            split="test",
+            split=split,
             studies=len(rows),
             metrics=scored.estimates | evaluate_visits(items, seed=learner.seed),
             skipped_metrics=scored.skipped,

@@ -116,7 +116,7 @@ class FedTARLearner:
             },
             "parameters": parameter_counts(model, self._held_back),
             "adapter_config": model.adapters.config_dict() | {"base_model_name_or_path": model.backbone.name},
-            "export": export | {"settings": self.settings.model_dump(mode="json")},
+            "export": export | {"settings": self.settings.model_dump(mode="json"), "seed": self.seed},
             "examples": {split: len(self.rows(split)) for split in ("train", "val", "test")},
             "skipped": left_out(self.samples, visits),
             "heterogeneity": site_facts(self.samples.studies()) | self._visit_facts(),

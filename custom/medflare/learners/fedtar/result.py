@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A result folder of FedTAR at any hospital: the model of a run, and q_p of that hospital's patients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from medflare.cohort.settings import SiteConfig
+from medflare.cohort.visit_samples import VisitSamples, open_visits
+from medflare.config import parse
+from medflare.errors import ConfigError, DataError
+from medflare.evaluation.run_record import EvaluationRecord
+from medflare.learners.fedtar.evaluation import finish_site
+from medflare.learners.fedtar.learner import FedTARLearner
+from medflare.learners.fedtar.mixture import MIXTURE, Mixture
+from medflare.learners.fedtar.opening import check_room, open_people
+from medflare.learners.fedtar.people import People
+from medflare.learners.fedtar.settings import FedTARSettings
+from medflare.models.backbone import device_of
+from medflare.models.longitudinal_generator import FILE
+from medflare.models.result import load_longitudinal
+
+
+def open_result(folder: Path, site: SiteConfig, seed: int = 0, cache: Path | None = None) -> FedTARLearner:
+    """The learner of a site with a run's model loaded; it may be a site that took no part.
+
+    Args:
+        folder: `result/adapter` of a run.
+        cache: folder for decoded images; None keeps them in RAM.
+    Raises: DataError, ConfigError as `models.result.load_longitudinal`.
+    """
+    torch.set_num_threads(site.threads)
+    model, decoding, facts = load_longitudinal(
+        folder,
+        backbone=site.backbone.folder,
+        precision=site.backbone.precision,
+        device=device_of(site.device),
+        encoder_file=site.encoder_weights,
+    )
+    settings = parse(FedTARSettings, facts["settings"], str(folder / f"{FILE}.json"))
+    settings = settings.model_copy(update={"decoding": decoding})
+    samples = open_visits(site, settings.model.encoder.stored_size, cache)
+    check_room(samples, model, settings)
+    people = None
+    if model.patient is not None:
+        people = _people(folder, site, samples, settings, facts)
+    found = FedTARLearner(site.name, samples, people, model, settings, seed)
+    found.load_shared(found.initial_shared())
+    return found
+
+
+def _people(
+    folder: Path, site: SiteConfig, samples: VisitSamples, settings: FedTARSettings, facts: Mapping[str, Any]
+) -> People | None:
+    """The site's patients with the mixture that the run agreed on."""
+    people = open_people(site, samples, settings, int(facts["seed"]))
+    if people is None or people.mixture is not None:
+        return people
+    if "mixture" not in facts:
+        raise DataError(
+            f"{folder / f'{FILE}.json'}: holds no mixture of patients' profiles, so nobody here can be told "
+            "apart. Use the folder of a run whose sites agreed on one (controller setting `mixture`)."
+        )
+    tensors = {n: torch.tensor(value, dtype=torch.float64) for n, value in facts["mixture"].items()}
+    people.take_mixture(Mixture.of({MIXTURE + n: value for n, value in tensors.items()}))
+    return people
+
+
+def score_result(
+    result: Path,
+    site: SiteConfig,
+    *,
+    role: Literal["participant", "unseen"],
+    adapter: Path | None,
+    split: str,
+    folder: Path,
+    seed: int,
+    scorers: Mapping[str, str | Path] | None = None,
+) -> EvaluationRecord:
+    """Tests a result folder on a site's split; as `learners.report_evaluation.score_result`."""
+    if adapter is not None:
+        raise ConfigError(f"{adapter}: a result of FedTAR has no site's own adapter; name none.")
+    learner = open_result(result, site, seed, folder / "cache")
+    folder.mkdir(parents=True, exist_ok=True)
+    found = finish_site(learner, folder, None, split=split, scorers=scorers)
+    if not found:
+        raise DataError(f"site '{site.name}': no visit in the split '{split}': {learner.samples.examples()}.")
+    return found[0].model_copy(update={"role": role})

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens what a run of FedTAR made: the report generator of visits, with its adapters in use.
+
+A result folder holds PEFT's two files of the client LoRA, `longitudinal_generator.safetensors` (bridge,
+patient adapter, with `train_backbone` all weights) and `longitudinal_generator.json`, which also has the
+mixture of patients' profiles that the sites agreed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from medflare.config import parse
+from medflare.errors import ConfigError, DataError
+from medflare.models.adapters import GENERIC
+from medflare.models.backbone import Backbone
+from medflare.models.longitudinal_generator import (
+    FILE,
+    PATIENT_PROJECTION,
+    LongitudinalGenerator,
+    LongitudinalSettings,
+    encoder_checksum,
+)
+from medflare.models.peft_methods import as_written
+from medflare.models.report_generator import DecodingSettings
+
+
+def open_longitudinal(
+    folder: Path,
+    facts: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    adapter: Mapping[str, Tensor],
+    config: Mapping[str, Any],
+    base: Backbone,
+    encoder_file: Path | None = None,
+) -> tuple[LongitudinalGenerator, DecodingSettings]:
+    """The model of a result folder in eval mode on the backbone's device, and its decoding.
+
+    Where W_proj stayed at the sites (TAR-11, `per_client`) no patient gets factors.
+
+    Args:
+        facts, tensors, adapter, config: what `longitudinal_generator.json`,
+            `longitudinal_generator.safetensors`, `adapter_model.safetensors` and `adapter_config.json` of
+            `folder` hold.
+        encoder_file: weights of the frozen image encoder, where the run took them from the sites.
+    Raises: DataError for a tensor that is missing; ConfigError where the encoder is another one than the
+        run's.
+    """
+    settings = parse(LongitudinalSettings, facts["generator"], str(folder / f"{FILE}.json"))
+    decoding = parse(DecodingSettings, facts["decoding"], str(folder / f"{FILE}.json"))
+    model = LongitudinalGenerator(
+        base, _as_written(settings, config), int(facts.get("seed", 0)), encoder_file
+    )
+    model.to(next(base.model.parameters()).device)
+    if not any(name.startswith(PATIENT_PROJECTION) for name in tensors):
+        model.forget_patients()
+    with torch.no_grad():
+        for name, tensor in model.shared_tensors().items():
+            if name not in tensors:
+                raise DataError(f"{folder / f'{FILE}.safetensors'}: lacks the tensor '{name}'.")
+            tensor.copy_(tensors[name])
+    model.adapters.restore(GENERIC, dict(adapter))
+    model.adapters.use((GENERIC,))
+    if not settings.train_backbone:
+        _check_encoder(folder, model, facts)
+    if mixture := facts.get("mixture"):
+        model.anybody = torch.tensor([mixture["weights"]])
+    return model.eval(), decoding
+
+
+def _as_written(settings: LongitudinalSettings, config: Mapping[str, Any]) -> LongitudinalSettings:
+    """With the adapter's sizes as they became, and no weights of an encoder that is among the tensors."""
+    model = settings.model
+    peft, lora = as_written(model.peft, model.lora, config)
+    weights = "none" if settings.train_backbone else model.encoder.weights
+    encoder = model.encoder.model_copy(update={"weights": weights})
+    changed = model.model_copy(update={"peft": peft, "lora": lora, "encoder": encoder})
+    return settings.model_copy(update={"model": changed})
+
+
+def _check_encoder(folder: Path, model: LongitudinalGenerator, facts: Mapping[str, Any]) -> None:
+    here, recorded = encoder_checksum(model), str(facts.get("encoder", {}).get("sha256", ""))
+    if here != recorded:
+        raise ConfigError(
+            f"{folder}: was trained on the tokens of an image encoder of checksum {recorded[:16]}, and the "
+            f"one here has {here[:16]}. Name the same weights as 'encoder_weights' in site.yaml."
+        )

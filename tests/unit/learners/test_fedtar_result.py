@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A result folder of FedTAR opened again, at a participant and at a hospital that took no part."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fedtar_sites import learner, plan, site, write_visits
+from safetensors.torch import load_file, save_file
+
+from medflare.aggregation.temporal import TemporalResidual
+from medflare.errors import ConfigError, DataError
+from medflare.federation import after_run
+from medflare.federation.persistor import AdapterPersistor, Card
+from medflare.federation.profile_sums import mixture_hint
+from medflare.learners.fedtar.learner import FedTARLearner
+from medflare.learners.fedtar.result import open_result, score_result
+from medflare.learners.temporal_loop import agree_on_mixture, federate_visits
+from medflare.models.result import load_generator
+
+CARD = Card(
+    job="t", method="fedtar", run_id="r", base_model="b", fingerprint="f", sites=1, rounds=1, metrics={}
+)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("result")
+    return {f"site-{n + 1}": write_visits(folder / f"site-{n + 1}", n, patients=14) for n in range(2)}
+
+
+@pytest.fixture
+def finished(folders: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> Any:
+    """A run over site-1 alone: its learner and the folder the server writes."""
+
+    def ran(**settings: Any) -> tuple[FedTARLearner, Path]:
+        mixture = {"source": "federated"} | settings.pop("mixture", {})
+        made = learner(site(folders["site-1"], tiny_backbone), mixture=mixture, **settings)
+        persistor = AdapterPersistor()
+        persistor.expect(made.describe())
+        if made.people is not None and mixture["source"] == "federated":
+            agreed = agree_on_mixture({"site-1": made}, made.settings.mixture, 2, 0).mixture
+            assert agreed is not None
+            persistor.export |= mixture_hint(agreed)
+        state = federate_visits({"site-1": made}, TemporalResidual(3), 1, lambda n: plan(n, steps=2))
+        made.load_shared(state)
+        return made, persistor.write(tmp_path / "adapter", state, CARD)
+
+    return ran
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"mixture": {"source": "global_fixed"}},
+        {"personal": False},
+        {"prior_context": True},
+        {"train_backbone": True},
+    ],
+    ids=["federated", "fixed grid", "not personal", "prior", "whole"],
+)
+def test_a_site_that_opens_the_result_has_the_model_of_the_run(
+    finished: Any, folders: dict[str, Path], tiny_backbone: Path, settings: dict[str, Any]
+) -> None:
+    made, folder = finished(**settings)
+    again = open_result(folder, site(folders["site-1"], tiny_backbone))
+    rows = made.rows("test")
+    assert again.rows_loss(rows) == pytest.approx(made.rows_loss(rows), abs=1e-6)
+    assert again.draft(rows) == made.draft(rows)
+    assert again.settings == made.settings
+
+
+def test_patients_of_an_unseen_hospital_are_placed_in_the_agreed_mixture(
+    finished: Any, folders: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    made, folder = finished()
+    new = site(folders["site-2"], tiny_backbone, "hospital-9")
+    opened = open_result(folder, new)
+    assert opened.people is not None
+    assert made.people is not None
+    assert opened.people.mixture is not None
+    expected = made.people.mixture.assign(opened.people.profiles.values).float()  # type: ignore[union-attr]
+    assert torch.equal(opened.people.assigned(opened.people.profiles.patients), expected)
+
+    assert after_run.tester(folder) is score_result
+    found = score_result(
+        folder, new, role="unseen", adapter=None, split="val", folder=tmp_path / "out", seed=0
+    )
+    assert (found.site, found.role, found.split) == ("hospital-9", "unseen", "val")
+    assert found.studies == len(opened.rows("val"))
+    assert (tmp_path / "out" / found.predictions).is_file()
+
+
+def test_a_projection_that_stayed_at_its_site_leaves_nobody_personal(
+    finished: Any, folders: dict[str, Path], tiny_backbone: Path
+) -> None:
+    _, folder = finished(mixture={"source": "per_client"})
+    opened = open_result(folder, site(folders["site-2"], tiny_backbone, "site-2"))
+    assert opened.people is None
+    assert opened.model.patient is None
+    assert opened.draft(opened.rows("test")[:2])
+
+
+def test_single_pictures_are_drafted_without_a_patient(finished: Any, tiny_backbone: Path) -> None:
+    _, folder = finished()
+    model, decoding = load_generator(folder, backbone=tiny_backbone, precision="fp32")
+    images = torch.rand(2, 1, 32, 32, generator=torch.Generator().manual_seed(0))
+    texts, codes = model.generate(images, decoding)
+    assert len(texts) == 2
+    assert not codes.any()
+    assert model.anybody is not None
+    with pytest.raises(ConfigError, match="no site's own adapter"):
+        load_generator(folder, personalised=folder, backbone=tiny_backbone)
+
+
+def test_what_a_folder_lacks_is_named(finished: Any, folders: dict[str, Path], tiny_backbone: Path) -> None:
+    _, folder = finished()
+    new = site(folders["site-2"], tiny_backbone, "site-2")
+    file, tensors = folder / "longitudinal_generator.json", folder / "longitudinal_generator.safetensors"
+    whole = json.loads(file.read_text(encoding="utf-8"))
+    without = {name: value for name, value in whole.items() if name != "mixture"}
+    file.write_text(json.dumps(without), encoding="utf-8")
+    with pytest.raises(DataError, match="holds no mixture of patients' profiles"):
+        open_result(folder, new)
+    file.write_text(json.dumps(whole | {"encoder": {"sha256": "0" * 64}}), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"image encoder of checksum 0000.*encoder_weights"):
+        open_result(folder, new)
+    state = load_file(tensors)
+    del state["projection.0.bias"]
+    save_file(state, tensors)
+    with pytest.raises(DataError, match=r"lacks the tensor 'projection\.0\.bias'"):
+        open_result(folder, new)
