@@ -18,9 +18,10 @@ RUNS = Path("runs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
-    """Three hospitals and an unseen fourth.
+    """Hospitals that take part, and an unseen one.
 
     Attributes:
+        taking_part: how many; the words for it in a message.
         folder: below RUNS; unseen: name of the fourth.
         write: makes them, with their site.yaml, in a folder.
     """
@@ -28,6 +29,7 @@ class Demo:
     folder: str
     unseen: str
     write: Callable[[Path], Any]
+    taking_part: str = "three"
 
 
 def demo_hospitals(job_folder: Path, changes: Mapping[str, Any]) -> tuple[Path, str]:
@@ -42,7 +44,7 @@ def demo_hospitals(job_folder: Path, changes: Mapping[str, Any]) -> tuple[Path, 
     demo = DEMOS[reads(job.method)](job)
     folder = RUNS / demo.folder
     if not (folder / "site.yaml").is_file():
-        typer.echo(f"writing three synthetic hospitals and an unseen fourth to {folder}", err=True)
+        typer.echo(f"writing {demo.taking_part} synthetic hospitals and an unseen one to {folder}", err=True)
         demo.write(folder)
     return folder / "site.yaml", demo.unseen
 
@@ -73,5 +75,37 @@ def _notes(job: Job) -> Demo:
     return Demo(folder="note-cohorts", unseen=UNSEEN_NOTES.name, write=write_notes_demo)
 
 
-DEMOS: dict[str, Callable[[Job], Demo]] = {"studies": _studies, "visits": _visits, "notes": _notes}
+KNOWING = 7
+"""Hospitals with knowledge graphs, the unseen one among them."""
+
+
+def _questions(job: Job) -> Demo:
+    from medflare.cohort.synthetic.knowledge import write_questions_demo
+
+    return Demo(
+        folder="question-cohorts",
+        unseen=f"site-{KNOWING}",
+        write=lambda folder: write_questions_demo(folder, KNOWING, questions=160, diseases=2),
+        taking_part="six",
+    )
+
+
+def _summaries(job: Job) -> Demo:
+    from medflare.cohort.synthetic.knowledge import write_summaries_demo
+
+    return Demo(
+        folder="summary-cohorts",
+        unseen=f"site-{KNOWING}",
+        write=lambda folder: write_summaries_demo(folder, KNOWING),
+        taking_part="six",
+    )
+
+
+DEMOS: dict[str, Callable[[Job], Demo]] = {
+    "studies": _studies,
+    "visits": _visits,
+    "notes": _notes,
+    "questions": _questions,
+    "summaries": _summaries,
+}
 """What a method reads (`learners.reads`) -> the hospitals that have it."""

@@ -10,7 +10,7 @@ import typer
 
 from medflare.cli.output import JSON_OPTION, changes, names, plain_errors, print_json
 
-SHOWN = ("bleu_4", "label_f1", "change_f1", "ner_strict_f1", "re_gold_strict_f1")
+SHOWN = ("accuracy", "chance", "bleu_4", "label_f1", "change_f1", "ner_strict_f1", "re_gold_strict_f1")
 """Of these, what a run has fits a terminal of 80 columns; the page and `--json` have all."""
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a page says and shows that depends on what the run was trained for: reports or extraction."""
+"""What a page says and shows that depends on what the run was trained for."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ from medflare.evaluation.change_extraction import CHANGES
 from medflare.evaluation.extraction_tables import CAPTION as CAPTION_NOTES
 from medflare.evaluation.extraction_tables import GLANCE
 from medflare.evaluation.gallery_notes import notes_section, readable
+from medflare.evaluation.gallery_questions import questions_section
+from medflare.evaluation.gallery_summaries import summaries_section
 from medflare.evaluation.gallery_visits import reports_section
 from medflare.evaluation.markup import Html
 from medflare.evaluation.predictions import read_predictions
+from medflare.evaluation.question_metrics import read_answers
 from medflare.evaluation.run_record import RunRecord
+from medflare.evaluation.summary_metrics import read_summaries
 from medflare.evaluation.tables import CAPTION, HEADLINE, unit_of
 
 Found = Sequence[tuple[Path, list[Any]]]
@@ -25,13 +29,16 @@ Found = Sequence[tuple[Path, list[Any]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heat:
-    """A table of one score by type: the metric of a type is `prefix` and its name."""
+    """A table of one score by type: the metric of a type is `prefix` and its name.
+
+    types: in their order; none for those that a run has.
+    """
 
     title: str
     caption: str
     column: str
     prefix: str
-    types: tuple[str, ...]
+    types: tuple[str, ...] = ()
     opened: bool = True
 
 
@@ -122,7 +129,41 @@ NOTES = Kind(
     read=readable,
     gallery=notes_section,
 )
-KINDS = {kind.unit: kind for kind in (REPORTS, NOTES)}
+QUESTIONS = Kind(
+    unit="questions",
+    lead="Test questions that no training saw. The model holds each option more or less likely; the "
+    "likeliest is its answer. Chance is what guessing would reach.",
+    caption=CAPTION.replace("studies", "questions"),
+    charted=("accuracy", "chance"),
+    charts=1,
+    columns=("accuracy", "chance", "margin"),
+    heats=(
+        Heat(
+            title="Accuracy by group",
+            caption="Accuracy × 100; groups are the source's subjects or specialties.",
+            column="group",
+            prefix="accuracy/",
+        ),
+    ),
+    privacy="This page holds test questions of the sites. Handle it like the questions themselves; write it "
+    "with an empty gallery to share the numbers alone.",
+    read=read_answers,
+    gallery=questions_section,
+)
+SUMMARIES = Kind(
+    unit="summaries",
+    lead="Summaries against the physicians' own, of test texts that no training saw.",
+    caption=CAPTION.replace("studies", "patients"),
+    charted=("bleu_4", "rouge_l", "bertscore_f1"),
+    charts=2,
+    columns=("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "meteor", "label_f1", "bertscore_f1"),
+    heats=(),
+    privacy="This page holds the text of test records of the sites. Handle it like the records themselves; "
+    "write it with an empty gallery to share the numbers alone.",
+    read=read_summaries,
+    gallery=summaries_section,
+)
+KINDS = {kind.unit: kind for kind in (REPORTS, NOTES, QUESTIONS, SUMMARIES)}
 
 
 def kind_of(record: RunRecord) -> Kind:

@@ -124,7 +124,8 @@ def _by_type(rows: Sequence[Row], heat: Heat) -> Html:
     if not shown:
         return Html("")
     lines: list[tuple[str, list[float | None]]] = []
-    for name in heat.types:
+    names = {m.removeprefix(heat.prefix) for row in shown for m in row.metrics if m.startswith(heat.prefix)}
+    for name in heat.types or sorted(names):
         found = [row.metrics.get(heat.prefix + name) for row in shown]
         lines.append((name, [None if item is None else item.value for item in found]))
     head = [heat.column, *map(_system, shown)]

@@ -42,6 +42,9 @@ NAMES: dict[str, str] = {
         for kind in [k for m in ("strict", "lenient") for k in (m, f"{m}_untyped", f"macro_{m}")]
         for ratio, short in (("precision", "P"), ("recall", "R"), ("f1", "F1"))
     },
+    "cut_rate": "questions cut to fit",
+    "margin": "margin of the right option, nats",
+    "length_ratio": "words for a word of the reference",
     "change_f1": "change F1",
     "change_precision": "change P",
     "change_recall": "change R",
@@ -66,6 +69,7 @@ LOSSES = {
 }
 PHASES = {"train_": "training", "val_": "validation", "test_": "test"}
 HEADLINE = (
+    *("accuracy", "chance"),
     *("bleu_1", "bleu_4", "meteor", "rouge_l", "cider", "label_f1", "label_micro_f1", "label_macro_f1"),
     *("change_f1", "change_opposite"),
     *("ner_strict_f1", "ner_lenient_f1", "re_gold_strict_f1", "re_e2e_strict_f1"),
@@ -74,6 +78,8 @@ SCALE = 100.0
 LEADING = ("site", "system")
 CAPTION = "Times 100, with 95 % bootstrap intervals over studies."
 EXTRACTION = ("ner_", "re_gold_", "re_e2e_")
+UNITS = {"accuracy": "questions", "length_ratio": "summaries"}
+"""Score that only runs of one kind have -> what they count."""
 LESS_IS_BETTER = ("parse_failure_rate", "duplicate_rate", "change_opposite")
 
 
@@ -124,8 +130,11 @@ def curve_name(metric: str) -> str:
 
 
 def unit_of(metrics: Iterable[str]) -> str:
-    """What the scores count: `notes` of extraction, else `studies`."""
-    return "notes" if any(name.startswith(EXTRACTION) for name in metrics) else "studies"
+    """What the scores count: `notes` of extraction, `questions`, `summaries`, else `studies`."""
+    names = set(metrics)
+    if any(name.startswith(EXTRACTION) for name in names):
+        return "notes"
+    return next((unit for telling, unit in UNITS.items() if telling in names), "studies")
 
 
 def caption_of(rows: Sequence[Row]) -> str:
