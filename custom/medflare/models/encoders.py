@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,22 +14,29 @@ from torch import Tensor, nn
 
 from medflare.config import Settings
 from medflare.errors import ConfigError, DataError
+from medflare.models.backbone import LOADING
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CLASSIFIERS = ("fc.", "heads.", "classifier.", "layernorm.")
+"""Starts of the names of tensors that only a classifier has."""
+CVT_21: dict[str, Any] = {"depth": [1, 4, 16]}
+"""What tells CvT-21 from the smallest of its family."""
+IN_FOLDER = ("model.safetensors", "pytorch_model.bin")
 TORCHVISION_RESNETS = ("resnet18", "resnet50", "resnet101")
 
 
 class EncoderSettings(Settings):
     """Which network looks at the image.
 
-    weights: `embedded` (ours, only for `small`), `none`, or `site`: the file of torchvision weights that the
-    site's own site.yaml names as `encoder_weights`; a job names no files at a hospital. token_grid: pool the
+    weights: `embedded` (ours, only for `small`), `none`, or `site`: the file of torchvision weights, or for
+    `cvt_21` the Hugging Face folder, that the site's own site.yaml names as `encoder_weights`; a job names no
+    files at a hospital. token_grid: pool the
     patch grid to this many rows and columns; None keeps it.
     crop_margin: images are stored this much larger than they are seen, so that a crop can move.
     batch_norm: `average` shares running statistics like weights, `local` keeps them (algorithms.md 1.5).
     """
 
-    name: Literal["small", "resnet18", "resnet50", "resnet101", "vit_b_16"] = "small"
+    name: Literal["small", "resnet18", "resnet50", "resnet101", "vit_b_16", "cvt_21"] = "small"
     weights: Literal["embedded", "none", "site"] = "embedded"
     image_size: int = 96
     token_grid: int | None = None
@@ -110,7 +117,7 @@ class VisualEncoder(nn.Module):
         """How many patch tokens an image becomes."""
         grid = self.settings.token_grid
         if grid is None:
-            stride = 16 if self.settings.name in ("small", "vit_b_16") else 32
+            stride = 16 if self.settings.name in ("small", "vit_b_16", "cvt_21") else 32
             grid = -(-self.settings.image_size // stride)
         return grid * grid
 
@@ -143,6 +150,23 @@ class _ViTGrid(nn.Module):
         return encoded.transpose(1, 2).unflatten(2, (self.side, self.side))
 
 
+class _CvTGrid(nn.Module):
+    """transformers' CvT-21, giving its last grid without the class token; FedTAR's encoder (algorithms.md
+    3.1)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with LOADING:
+            from transformers import CvtConfig, CvtModel
+
+            self.cvt: Any = CvtModel(CvtConfig(**CVT_21), add_pooling_layer=False)
+        self.width = int(self.cvt.config.embed_dim[-1])
+
+    def forward(self, images: Tensor) -> Tensor:
+        grid: Tensor = self.cvt(images).last_hidden_state
+        return grid
+
+
 def _trunk(settings: EncoderSettings, file: Path | None) -> tuple[nn.Module, int]:
     """The network without its classifier, with weights loaded, and its feature width."""
     if settings.name == "small":
@@ -165,6 +189,11 @@ def _trunk(settings: EncoderSettings, file: Path | None) -> tuple[nn.Module, int
         if settings.weights != "none":
             vit.vit.load_state_dict(_read_weights(file, vit.vit))
         return vit, 768
+    if settings.name == "cvt_21":
+        cvt = _CvTGrid()
+        if settings.weights != "none":
+            cvt.cvt.load_state_dict(_read_weights(file, cvt.cvt))
+        return cvt, cvt.width
     import torchvision.models
 
     resnet = getattr(torchvision.models, settings.name)(weights=None)
@@ -179,10 +208,13 @@ def _read_weights(file: Path | None, network: nn.Module) -> dict[str, Tensor]:
 
     Raises DataError, whose text stays at the site.
     """
+    if file is not None and file.is_dir():
+        file = next((file / name for name in IN_FOLDER if (file / name).is_file()), file)
     if file is None or not file.is_file():
         raise DataError(
             f"site.yaml: the job takes the encoder's weights from 'encoder_weights', which is {file}. Name a "
-            "local .pth or .safetensors file of torchvision weights there."
+            "local .pth or .safetensors file of torchvision weights there, or of 'cvt_21' the folder that "
+            "transformers wrote."
         )
     if file.suffix == ".safetensors":
         from safetensors.torch import load_file
@@ -190,8 +222,8 @@ def _read_weights(file: Path | None, network: nn.Module) -> dict[str, Tensor]:
         state = load_file(file)
     else:
         state = torch.load(file, map_location="cpu", weights_only=True)
-    state = {name: value for name, value in state.items() if not name.startswith(("fc.", "heads."))}
-    wanted = {name for name in network.state_dict() if not name.startswith(("fc.", "heads."))}
+    state = {n.removeprefix("cvt."): value for n, value in state.items() if not n.startswith(CLASSIFIERS)}
+    wanted = {name for name in network.state_dict() if not name.startswith(CLASSIFIERS)}
     missing = sorted(wanted - set(state) - {n for n in wanted if n.endswith("num_batches_tracked")})
     if missing:
         raise DataError(f"{file}: lacks {len(missing)} tensors of the encoder, for instance '{missing[0]}'.")
