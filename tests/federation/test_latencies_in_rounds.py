@@ -240,7 +240,13 @@ def clocked(rule: str, settings: dict[str, Any], least: int = 1) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("rule", "settings"), [("ddcs", {"draws": 3}), ("uniform_selection", {"draws": 2}), ("weighted_mean", {})]
+    ("rule", "settings"),
+    [
+        ("ddcs", {"draws": 3}),
+        ("uniform_selection", {"draws": 2}),
+        ("fedcs", {"deadline": 75.0}),
+        ("weighted_mean", {}),
+    ],
 )
 def test_simulated_seconds_in_flare_are_those_of_one_process(runs, rule: str, settings: Any) -> None:
     run, expected = runs(rule, settings, **CLOCK), clocked(rule, settings)

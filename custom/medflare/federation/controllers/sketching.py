@@ -74,12 +74,12 @@ class Sketches:
 
         A site whose key, context, kind or k is not that of most sites is left out, with the reason.
 
-        Raises RunError where no two sketches can be compared.
+        Raises RunError where no two sketches can be compared and nobody has trained yet.
         """
         fresh, self._fresh = self._fresh, {}
         self.without |= {site: why for site, why in absent.items() if site not in self.held}
         kept, strange = comparable({**self.held, **fresh})
-        if len(kept) == 1 < len(kept) + len(strange):
+        if exchange < 0 and len(kept) == 1 < len(kept) + len(strange):
             raise RunError(
                 f"no two sketches of knowledge graphs can be compared: {'; '.join(strange.values())}. Give "
                 "all sites the same key file, and the same context, kind and hashes under `knowledge`."

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the server makes of sites' seconds and sketches, whatever they say."""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import Any
+
+import pytest
+
+from medflare.aggregation import make_rule
+from medflare.errors import RunError
+from medflare.federation.controllers.exchange import Outcome
+from medflare.federation.controllers.sketching import Sketched, Sketches, wants_sketches
+from medflare.federation.controllers.timing import SeenTimes, timing_of, workload
+from medflare.federation.messages import Reply
+from medflare.learners.base import RoundPlan
+from medflare.selection.latency import Timing
+from medflare.selection.minhash import Sketcher
+from medflare.selection.sketch_key import SECRET, SketchKey
+from medflare.selection.sketches import Sketch, comparable
+from medflare.selection.triples import Triple
+
+OLD, NEW = (SketchKey(bytes([i]) * SECRET, "test") for i in (1, 2))
+
+# ---- seconds -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (3.0, Timing(3.0, 1.0)),
+        (9.0, Timing(4.0, 0.0)),
+        (-2.0, Timing(0.0, 4.0)),
+        (math.nan, Timing(4.0, 0.0)),
+        (math.inf, Timing(4.0, 0.0)),
+        ("3", Timing(4.0, 0.0)),
+        (True, Timing(4.0, 0.0)),
+        (None, Timing(4.0, 0.0)),
+    ],
+)
+def test_no_site_makes_itself_faster_or_slower_than_its_answer_was(said: Any, expected: Timing) -> None:
+    assert timing_of({"seconds": said}, 4.0) == expected
+
+
+def test_an_answer_without_seconds_is_all_computing_and_never_takes_none() -> None:
+    assert timing_of({}, 4.0) == Timing(4.0, 0.0)
+    assert timing_of({"seconds": 0.0}, 0.0).total > 0
+
+
+def test_a_rule_hears_of_accepted_sites_and_of_those_that_were_waited_for() -> None:
+    rule = make_rule("ddcs", {"smoothing": 1.0})
+    outcome = Outcome(
+        facts={"a": {"seconds": 2.0}},
+        trips={"a": 3.0, "refused": 9.0},
+        absent={"b": "no reply", "refused": "not finite", "failed": "E40"},
+        waited={"b": 60.0},
+    )
+    found = SeenTimes().tell(rule, outcome)
+    assert found == {"a": Timing(2.0, 1.0)}
+    told = rule.known.latencies.report()
+    assert set(told) == {"a", "b"}
+    assert (told["a"]["compute"], told["a"]["transfer"], told["b"]["compute"]) == (2.0, 1.0, 60.0)
+    assert SeenTimes().tell(make_rule("weighted_mean", {}), outcome) == found
+
+
+def test_the_work_of_a_round_is_counted_by_what_the_sites_set() -> None:
+    whole, steps = RoundPlan(round=0, rounds=1), RoundPlan(round=0, rounds=1, steps=5)
+    told = workload({"describe": {"settings": {"batch": 4, "local_epochs": 3}}}, 10, 20)
+    assert (told.down, told.up, told.examples(whole, 50), told.examples(steps, 50)) == (10, 20, 150, 20)
+    assert workload({"describe": {}, "settings": {"batch": 4}}, 1, 1).examples(steps, 50) == 20
+    assert workload({"describe": {}}, 1, 1).examples(steps, 50) == 5
+
+
+# ---- sketches ----------------------------------------------------------------------------------------------
+
+
+def sketch(key: SketchKey, *numbers: int, k: int = 256) -> Sketch:
+    return Sketcher(key, k).sketch({Triple("x", "y", str(i)): 1.0 for i in numbers})
+
+
+def reply(found: Sketch | None, state: str = "new", texts: int = 7) -> Reply:
+    facts: dict[str, Any] = {"state": state}
+    if found is not None:
+        data = base64.b64encode(found.to_bytes()).decode()
+        facts |= {"sketch": data, "examples": texts}
+    return Reply(-1, facts, {})
+
+
+def rule() -> Any:
+    return make_rule("ddcs", {"period": 4})
+
+
+def test_only_a_rule_that_compares_graphs_asks_and_every_period_again() -> None:
+    assert wants_sketches(rule())
+    assert not wants_sketches(make_rule("uniform_selection", {}))
+    assert not wants_sketches(make_rule("weighted_mean", {}))
+    assert [wants_sketches(rule(), exchange) for exchange in range(9)] == [e in (4, 8) for e in range(9)]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Reply(-1, {"state": "new"}, {}),
+        Reply(-1, {"state": "new", "sketch": "!!", "examples": 1}, {}),
+        Reply(-1, {"state": "new", "sketch": "AAAA", "examples": 1}, {}),
+        Reply(-1, {"state": "new", "sketch": None, "examples": 1}, {}),
+        Reply(-1, {"state": "same"}, {}),
+        Reply(-1, {}, {}),
+    ],
+)
+def test_a_reply_without_a_sketch_is_refused_with_a_reason(bad: Reply) -> None:
+    told = Sketches()
+    assert told.accept("a", bad)
+    assert told.settle(rule(), -1, {"a": "refused"}) == []
+    assert told.without == {"a": "refused"}
+
+
+def test_when_most_sites_change_their_key_the_others_are_left_out_of_the_rule_too() -> None:
+    made, told = rule(), Sketches()
+    assert isinstance(made, Sketched)
+    for site in "abc":
+        assert told.accept(site, reply(sketch(OLD, 1, 2, 3))) is None
+    assert told.settle(made, -1, {}) == ["a", "b", "c"]
+    for site in "bc":
+        told.accept(site, reply(sketch(NEW, 1, 2, 4)))
+    assert told.settle(made, 4, {}) == ["b", "c"]
+    assert set(made.known.sketches) == set(told.held) == {"b", "c"}
+    assert "cannot be compared with that of 'b'" in told.without["a"]
+    assert [set(item) for item in told.renewed] == [{"exchange", "site", "texts"}] * 2
+    assert told.report("abc")["distances"]["matrix"] == [[0, 0, 0], [0, 0, 0], [0, 0, 0]]
+
+
+def test_a_site_that_mends_its_key_is_no_longer_named() -> None:
+    made, told = rule(), Sketches()
+    for site, key in (("a", OLD), ("b", OLD), ("c", NEW)):
+        told.accept(site, reply(sketch(key, 1, 2)))
+    told.settle(made, -1, {})
+    assert set(told.without) == {"c"}
+    told.accept("c", reply(sketch(OLD, 1, 2)))
+    assert told.settle(made, 4, {}) == ["c"]
+    assert told.without == {}
+
+
+def test_a_site_that_is_absent_later_keeps_the_sketch_it_sent() -> None:
+    made, told = rule(), Sketches()
+    for site in "ab":
+        told.accept(site, reply(sketch(OLD, 1, 2)))
+    told.settle(made, -1, {})
+    told.accept("a", reply(None, "same"))
+    told.settle(made, 4, {"b": "disconnected"})
+    assert (set(told.held), told.without, told.renewed) == ({"a", "b"}, {}, [])
+
+
+def test_one_sketch_alone_is_no_quarrel_and_two_without_a_common_key_are() -> None:
+    told = Sketches()
+    told.accept("a", reply(sketch(OLD, 1)))
+    assert told.settle(rule(), -1, {"b": "none"}) == ["a"]
+    told.accept("b", reply(sketch(NEW, 1)))
+    with pytest.raises(RunError, match="no two sketches of knowledge graphs can be compared"):
+        told.settle(rule(), -1, {})
+
+
+def test_a_run_under_way_leaves_out_the_newcomer_with_another_key() -> None:
+    told = Sketches()
+    told.accept("a", reply(sketch(OLD, 1)))
+    told.settle(rule(), -1, {"b": "none"})
+    told.accept("b", reply(sketch(NEW, 1)))
+    assert told.settle(rule(), 4, {}) == []
+    assert set(told.held) == {"a"}
+    assert "cannot be compared" in told.without["b"]
+
+
+def test_sketches_of_another_length_or_kind_are_not_compared() -> None:
+    kept, strange = comparable({"a": sketch(OLD, 1), "b": sketch(OLD, 1), "c": sketch(OLD, 1, k=128)})
+    assert set(kept) == {"a", "b"}
+    assert "k = 128" in strange["c"]
+    assert comparable({}) == ({}, {})
