@@ -41,7 +41,7 @@ SETTINGS: dict[str, Any] = {
     "batch": 8,
     "lr": 3e-3,
     "decoding": {"beams": 1, "max_new_tokens": 110, "min_new_tokens": 0, "repetition_penalty": 1.0},
-    "eval_batch": 32,
+    "eval_batch": 64,
 }
 """As in jobs/fedtar; equal for all methods. Rounds and passes are options of this program."""
 TEACHING: dict[str, Any] = {"patients": 100, "steps": 500, "batch": 16, "lr": 3e-3}
@@ -88,8 +88,9 @@ METHODS = {
         "w/o temporal, report before", {"alpha_mode": "constant", "alpha": 1.0}, {"prior_context": True}
     ),
     "fedtar_paper_rate": _temporal("FedTAR (softmax), meta rate 1e-4", {"lr": 1e-4}),
+    "fedadam_fast": Method("FedAdam, pooled, rate 1e-2", "fedadam", {"lr": 1e-2}, "pooled", PLAIN),
 }
-EXTRA = ("fedtar_paper_rate",)
+EXTRA = ("fedtar_paper_rate", "fedadam_fast")
 """Not asked for without being named."""
 
 
@@ -160,7 +161,7 @@ def train_unit(name: str, seed: int, given: argparse.Namespace) -> None:
     from medflare.learners.temporal_loop import agree_on_mixture, federate_visits, in_turn
 
     method, folder = METHODS[name], unit_folder(given.out, name, seed)
-    settings = SETTINGS | {"local_epochs": given.epochs} | dict(method.settings)
+    settings = SETTINGS | dict(method.settings)
     learners = {
         site: build(settings, config, seed, given.out / "cache" / site)
         for site, config in sites_of(given).items()
@@ -172,7 +173,7 @@ def train_unit(name: str, seed: int, given: argparse.Namespace) -> None:
     rule, said = make_rule(method.rule, own), list[dict[str, Any]]()
 
     def plan(number: int) -> RoundPlan:
-        share = given.epochs / VISITS if method.order == "pooled" else None
+        share = given.passes / (VISITS if method.order == "pooled" else 1)
         return RoundPlan(round=number, rounds=given.rounds * VISITS, seed=seed, fraction=share)
 
     def note(number: int, state: Any, updates: Any) -> None:
@@ -216,8 +217,8 @@ def arguments() -> argparse.Namespace:
     default = ",".join(name for name in METHODS if name not in EXTRA)
     parser.add_argument("--methods", default=default, help=f"of {', '.join(METHODS)}")
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--rounds", type=int, default=6, help=f"of {VISITS} exchanges each")
-    parser.add_argument("--epochs", type=int, default=1, help="passes over a site's visits in a round")
+    parser.add_argument("--rounds", type=int, default=4, help=f"of {VISITS} exchanges each")
+    parser.add_argument("--passes", type=float, default=0.5, help="over a site's visits in a round")
     parser.add_argument("--real", action="store_true", help="cxr_multisite below MEDFLARE_DATA")
     parser.add_argument("--tables", action="store_true", help="make the tables of what is there")
     given = parser.parse_args()
@@ -234,7 +235,7 @@ def run(name: str, seed: str, given: argparse.Namespace) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     started = time.process_time()
     try:
-        timed(folder, lambda: train_unit(name, int(seed), given), rounds=given.rounds, epochs=given.epochs)
+        timed(folder, lambda: train_unit(name, int(seed), given), rounds=given.rounds, passes=given.passes)
         told = f"done, {time.process_time() - started:.0f} s of processor time"
     except Exception as error:  # the study goes on without this unit
         told = f"failed: {type(error).__name__}: {error}"
