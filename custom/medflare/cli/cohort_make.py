@@ -149,7 +149,9 @@ def make(
         False, "--notes", help="Clinical notes with entities and modifiers, a patient each, no radiographs."
     ),
     questions: bool = typer.Option(False, "--questions", help="Multiple-choice questions about diseases."),
-    summaries: bool = typer.Option(False, "--summaries", help="Findings and impressions, no radiographs."),
+    summaries: bool = typer.Option(
+        False, "--summaries", help="Findings and impressions; with --notes, notes and summaries."
+    ),
     hospitals: int = typer.Option(3, "--hospitals", help="Questions and summaries: how many hospitals."),
     dealt: str = typer.Option(
         "class",
@@ -177,18 +179,20 @@ def make(
     """
     from medflare.errors import ConfigError
 
-    if sum((notes, questions, summaries, visits > 1)) > 1:
+    if sum((notes and not summaries, questions, summaries, visits > 1)) > 1:
         raise ConfigError(
-            "--visits, --notes, --questions and --summaries make different hospitals; give one."
+            "--visits, --notes, --questions and --summaries make different hospitals; give one, or "
+            "--summaries with --notes."
         )
-    if notes:
+    if notes and not summaries:
         from medflare.cohort.synthetic.notes import write_notes_demo
 
         counts, unit = write_notes_demo(out, patients, seed), "patients"
     elif questions or summaries:
         if patients:
             raise ConfigError("--patients is of hospitals with patients; here it is --records.")
-        counts, unit = _make_texts(out, questions, hospitals, dealt, alpha, seed, records)
+        kind = "questions" if questions else "notes" if notes else "chests"
+        counts, unit = _make_texts(out, kind, hospitals, dealt, alpha, seed, records)
     elif visits > 1:
         from medflare.cohort.synthetic.follow_up import write_follow_up_demo
 
@@ -207,13 +211,13 @@ def make(
 
 
 def _make_texts(
-    out: Path, questions: bool, hospitals: int, dealt: str, alpha: float, seed: int, records: int
+    out: Path, kind: str, hospitals: int, dealt: str, alpha: float, seed: int, records: int
 ) -> tuple[dict[str, int], str]:
     from medflare.cohort.synthetic.knowledge import write_questions_demo, write_summaries_demo
 
     settings: dict[str, Any] = {"alpha": alpha}
-    if questions:
+    if kind == "questions":
         settings |= {"questions": records} if records else {}
         return write_questions_demo(out, hospitals, dealt, seed, **settings), "training_questions"
-    settings |= {"reports": records} if records else {}
+    settings |= {"kind": kind} | ({"reports": records} if records else {})
     return write_summaries_demo(out, hospitals, dealt, seed, **settings), "training_summaries"

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from medflare.cli.main import app
 from medflare.cohort.knowledge_texts import knowledge_texts
 from medflare.cohort.labels import label_report
-from medflare.cohort.records import CONDITIONS, SPLITS, Code, Question
+from medflare.cohort.records import CONDITIONS, SPLITS, Code, Entity, Note, Question, Relation
 from medflare.cohort.site import load_cohort, load_site_file
 from medflare.cohort.synthetic.knowledge import (
     QuestionsDemo,
@@ -26,9 +26,11 @@ from medflare.cohort.synthetic.knowledge import (
     write_questions_demo,
     write_summaries_demo,
 )
+from medflare.cohort.synthetic.knowledge.note_summaries import FRAMES, note_terms, summarised
 from medflare.cohort.synthetic.knowledge.obo import CHEST, terms_of
 from medflare.cohort.synthetic.knowledge.wordings import WORDINGS
 from medflare.cohort.synthetic.knowledge.world import RELATIONS, world
+from medflare.cohort.synthetic.notes.lexicon_problems import DISEASES
 from medflare.cohort.text_partition import METHODS
 from medflare.cohort.tied import words_key
 from medflare.errors import ConfigError
@@ -152,6 +154,52 @@ def test_a_healthy_chest_has_the_houses_closing_words() -> None:
         assert all(s.group in UNNAMED and s.target not in s.source for s in closing)
 
 
+def marked(text: str, *rows: tuple[str, str], links: tuple[tuple[int, int], ...] = ()) -> Note:
+    """A note in which the words of `rows` are marked with their types, and some are linked by number."""
+    entities = tuple(
+        Entity(entity_id=f"T{k}", label=label, spans=((text.index(words), text.index(words) + len(words)),))
+        for k, (words, label) in enumerate(rows)
+    )
+    relations = tuple(Relation(label="is", head=f"T{a}", tail=f"T{b}") for a, b in links)
+    return Note(note_id="n", text=text, entities=entities, relations=relations)
+
+
+def test_a_note_is_summed_up_by_what_the_patient_has_may_have_and_takes() -> None:
+    note = marked(
+        "His Asthma, no fever, perhaps gout. Mother had COPD. Takes Plavix, stopped heparin.",
+        ("His Asthma", "problem"),
+        ("fever", "problem"),
+        ("no", "negation"),
+        ("gout", "problem"),
+        ("perhaps", "uncertain"),
+        ("COPD", "problem"),
+        ("Mother", "subject"),
+        ("Plavix", "drug"),
+        ("heparin", "drug"),
+        ("stopped", "negation"),
+        links=((1, 2), (3, 4), (5, 6), (8, 9)),
+    )
+    frames = FRAMES["structured"]
+    assert summarised(note, frames) == "PROBLEMS: asthma. RULE OUT: gout. DRUGS: Plavix."
+    assert summarised(marked("Well today."), frames) == "PROBLEMS: none."
+
+
+def test_summaries_of_notes_say_what_the_notes_say_in_the_houses_frames() -> None:
+    dealt = summary_hospitals(SummariesDemo(kind="notes", hospitals=5, reports=20))
+    assert len({own[0].target.split()[0] for own in dealt.values()}) == 5
+    for own in dealt.values():
+        assert len({summary.group for summary in own}) <= 4
+        for summary in own:
+            names = re.split(r", |\. ", re.sub(r"\bno\w*\b", "", summary.target.strip(".")))
+            assert names[-1].split()[-1].lower() in summary.source.lower()
+
+
+def test_the_vocabulary_of_notes_names_every_term_once() -> None:
+    names = Counter(name.lower() for _, own in note_terms() for name in own)
+    assert len(names) > 400
+    assert max(names.values()) == 1
+
+
 def test_splits_of_summaries_are_of_patients_and_all_there() -> None:
     own = [s for found in summary_hospitals(SummariesDemo(reports=100)).values() for s in found]
     shares = Counter(summary.split for summary in own)
@@ -227,6 +275,8 @@ def test_the_command_makes_as_many_hospitals_as_asked(tmp_path: Path) -> None:
     assert sum(found["training_questions"] for found in facts.values()) == 7 * 30
     assert make(tmp_path / "s", "--summaries", "--partition", "iid", "--records", 20)[0] == 0
     assert len(load_site_file(tmp_path / "s")) == 3
+    assert make(tmp_path / "n", "--summaries", "--notes", "--records", 20)[0] == 0
+    assert {s.group for s in load_cohort(load_site_file(tmp_path / "n")["site-1"]).summaries} <= set(DISEASES)
 
 
 REFUSED = {
@@ -234,6 +284,7 @@ REFUSED = {
     "patients": (["--questions", "--patients", 5], "here it is --records"),
     "one hospital": (["--summaries", "--hospitals", 1], "expected 2 or more"),
     "another partition": (["--questions", "--partition", "fair"], "there are iid, class, dirichlet"),
+    "notes and questions": (["--questions", "--notes"], "give one, or --summaries with --notes"),
     "no alpha": (["--questions", "--partition", "dirichlet", "--alpha", 0], "must be above 0"),
 }
 

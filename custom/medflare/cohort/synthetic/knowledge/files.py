@@ -12,6 +12,7 @@ from medflare.cohort.text_partition import write_sites
 from medflare.cohort.tied import Record
 
 from .hospitals import QuestionsDemo, question_hospitals
+from .note_summaries import note_terms
 from .obo import CHEST, Terms, terms_of, write_vocabulary
 from .summaries import SummariesDemo, summary_hospitals
 
@@ -45,13 +46,13 @@ def write_summaries_demo(
     """Writes `<hospital>/summaries.jsonl` each, and the other files as `write_questions_demo`.
 
     Args:
-        further: of `SummariesDemo`: reports, alpha.
+        further: of `SummariesDemo`: kind, reports, alpha.
 
     Returns:
         Hospital -> summaries it trains on.
     """
     demo = SummariesDemo(hospitals=hospitals, partition=partition, seed=seed, **further)
-    return _write(Path(folder), summary_hospitals(demo), CHEST)
+    return _write(Path(folder), summary_hospitals(demo), CHEST if demo.kind == "chests" else note_terms())
 
 
 def _write(folder: Path, dealt: dict[str, list[Record]], terms: Terms) -> dict[str, int]:

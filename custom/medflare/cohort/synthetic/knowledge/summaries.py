@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hospitals with findings and impressions of synthetic chests, each in the words of its house."""
+"""Hospitals with texts and their summaries, each in the words of its house: of chests, or of notes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,6 +22,7 @@ from medflare.cohort.tied import split_tied
 from medflare.errors import ConfigError
 
 from .hospitals import site_names, sizes_of
+from .note_summaries import SPECIALTIES, write_note_pair
 
 POPULATION = 7_000_000  # seeds far from those of hospitals with pictures
 SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}
@@ -33,12 +34,13 @@ WITHOUT_IMPRESSION = {"sections": "organs", "letter": "paragraph"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummariesDemo:
-    """Synthetic hospitals with findings and impressions, a patient each.
+    """Synthetic hospitals with texts and summaries, a patient each.
 
     Attributes:
         reports: that a hospital trains on, on average; 1 and 2 for each 7 are for validation and test, and
             reports that repeat each other are in one split.
-        partition: how patients are dealt by their rarest finding; alpha: of dirichlet.
+        kind: chests (findings and impressions) or notes (a clinical note and what to know of it).
+        partition: how patients are dealt, by their rarest finding or their specialty; alpha: of dirichlet.
     """
 
     hospitals: int = 3
@@ -46,12 +48,20 @@ class SummariesDemo:
     alpha: float = 0.3
     seed: int = 0
     reports: int = 160
+    kind: str = "chests"
 
     def __post_init__(self) -> None:
+        if self.kind not in POPULATIONS:
+            raise ConfigError(f"summaries of {self.kind!r}; choose {' or '.join(POPULATIONS)}.")
         if self.hospitals < 2:
             raise ConfigError(f"{self.hospitals} hospital(s): expected 2 or more.")
         if self.reports < 1:
             raise ConfigError(f"{self.reports} reports of a hospital: expected 1 or more.")
+
+    @property
+    def patients(self) -> int:
+        """Of all hospitals together."""
+        return round(self.hospitals * self.reports / SHARES["train"])
 
 
 def summary_hospitals(demo: SummariesDemo) -> dict[str, list[Summary]]:
@@ -68,23 +78,51 @@ def summary_hospitals(demo: SummariesDemo) -> dict[str, list[Summary]]:
         seed=demo.seed,
         sizes=sizes_of(demo.hospitals, demo.seed),
     )
-    found = _population(demo)
-    groups = _groups(found)
-    given = site_of(groups, plan)
-    houses = [house(number, demo.seed) for number in range(demo.hospitals)]
+    population = POPULATIONS[demo.kind](demo)
+    given = site_of(population.groups, plan)
     written = []
-    for patient, findings in found.items():
-        rng = np.random.default_rng([demo.seed, 75, int(patient)])
-        source, target = write_pair(findings, houses[given[patient]], rng)
+    for patient, group in population.groups.items():
+        source, target = population.write(patient, given[patient])
         name = f"{names[given[patient]]}-{patient}"
-        written.append(
-            Summary(summary_id=name, source=source, target=target, patient_id=name, group=groups[patient])
-        )
+        written.append(Summary(summary_id=name, source=source, target=target, patient_id=name, group=group))
     placed, _ = split_tied(written, False, SplitConfig(**SHARES, seed=demo.seed))
     dealt: dict[str, list[Summary]] = {name: [] for name in names}
-    for patient, summary in zip(found, placed, strict=True):
+    for patient, summary in zip(population.groups, placed, strict=True):
         dealt[names[given[patient]]].append(summary)
     return dealt
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """Patients of all hospitals with their groups, and (patient, hospital) -> source and target."""
+
+    groups: dict[str, str]
+    write: Callable[[str, int], tuple[str, str]]
+
+
+def chests(demo: SummariesDemo) -> Population:
+    """Findings of radiographs, by the rarest of them; the impression is the target."""
+    people = courses(POPULATION + demo.seed, demo.patients, (1, 1), (60.0, 16.0), 0.5, {})
+    found = {f"{person.index:06d}": person.visits[0].findings for person in people}
+    houses = [house(number, demo.seed) for number in range(demo.hospitals)]
+
+    def write(patient: str, site: int) -> tuple[str, str]:
+        return write_pair(found[patient], houses[site], np.random.default_rng([demo.seed, 75, int(patient)]))
+
+    return Population(_rarest(found), write)
+
+
+def notes(demo: SummariesDemo) -> Population:
+    """Clinical notes, by specialty; problems and drugs are the target."""
+    rng = np.random.default_rng([demo.seed, 77])
+    drawn = rng.integers(len(SPECIALTIES), size=demo.patients)
+    groups = {f"{number:06d}": SPECIALTIES[int(which)] for number, which in enumerate(drawn)}
+    return Population(
+        groups, lambda patient, site: write_note_pair(int(patient), groups[patient], site, demo.seed)
+    )
+
+
+POPULATIONS: dict[str, Callable[[SummariesDemo], Population]] = {"chests": chests, "notes": notes}
 
 
 def write_pair(findings: Sequence[Finding], style: HouseStyle, rng: np.random.Generator) -> tuple[str, str]:
@@ -110,14 +148,7 @@ def house(number: int, seed: int) -> HouseStyle:
     return replace(style, name=f"{style.name}-{number}", borrowed={**style.borrowed, **borrowed})
 
 
-def _population(demo: SummariesDemo) -> dict[str, tuple[Finding, ...]]:
-    """Patient -> findings, of as many patients as all hospitals have together."""
-    count = round(demo.hospitals * demo.reports / SHARES["train"])
-    people = courses(POPULATION + demo.seed, count, (1, 1), (60.0, 16.0), 0.5, {})
-    return {f"{person.index:06d}": person.visits[0].findings for person in people}
-
-
-def _groups(found: dict[str, tuple[Finding, ...]]) -> dict[str, str]:
+def _rarest(found: dict[str, tuple[Finding, ...]]) -> dict[str, str]:
     """Patient -> the rarest condition that is sure, "no finding" without one."""
     profiles = {}
     for patient, findings in found.items():
