@@ -13,6 +13,7 @@ import typer
 from medflare.cli.output import JSON_OPTION, plain_errors, print_json
 
 if TYPE_CHECKING:
+    from medflare.cohort.knowledge_settings import KnowledgeConfig
     from medflare.cohort.settings import SiteConfig
     from medflare.selection.sketches import Sketch
     from medflare.selection.triples import Triple
@@ -51,7 +52,8 @@ def inspect(
     sketch = Sketcher(key, config.hashes, config.kind).sketch(graph)
     if out is not None:
         out.write_bytes(sketch.to_bytes())
-    facts = _facts(graph, sketch, texts) | {"site": settings.name, "examples": _examples(graph, examples)}
+    facts = _facts(graph, sketch, texts) | {"site": settings.name}
+    facts["examples"] = _examples(graph, _names(config), examples)
     if as_json:
         print_json(facts)
     else:
@@ -161,10 +163,26 @@ def _facts(graph: Mapping[Triple, float], sketch: Sketch, texts: int) -> dict[st
     }
 
 
-def _examples(graph: Mapping[Triple, float], count: int) -> list[dict[str, Any]]:
+def _names(config: KnowledgeConfig) -> dict[str, str]:
+    """Concept, as triples name it -> what its vocabulary prefers to call it."""
+    from medflare.selection.triples import canonical
+    from medflare.selection.vocabulary import read_concepts
+
+    return {canonical(found.concept_id): found.names[0] for found in read_concepts(config.vocabulary)}
+
+
+def _examples(graph: Mapping[Triple, float], names: Mapping[str, str], count: int) -> list[dict[str, Any]]:
     """The most confident triples, in order of name among equals."""
     ordered = sorted(graph.items(), key=lambda item: (-item[1], item[0]))[:count]
-    return [{**triple._asdict(), "confidence": round(confidence, 3)} for triple, confidence in ordered]
+    return [
+        {
+            "head": names.get(triple.head, triple.head),
+            "relation": triple.relation,
+            "tail": names.get(triple.tail, triple.tail),
+            "confidence": round(confidence, 3),
+        }
+        for triple, confidence in ordered
+    ]
 
 
 def _show(facts: Mapping[str, Any]) -> None:

@@ -62,14 +62,16 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_a_graph_is_shown_by_relation_with_its_key_and_size(two) -> None:
-    found = ask("inspect", str(two[0]), "--examples", "1", "--json")
+    found = ask("inspect", str(two[0]), "--examples", "5", "--json")
     assert found.exit_code == 0, found.output
     facts = json.loads(found.output)
     assert facts["relations"] == {"has": 4, "causes": 2}
     assert (facts["texts"], facts["triples"], facts["concepts"]) == (2, 6, 5)
     assert facts["sketch"]["bytes"] == 4122
     assert facts["sketch"]["key"] == key_of(two[0]).fingerprint("set", 1024).hex()[:8]
-    assert len(facts["examples"]) == 1
+    asthma = {"head": "asthma", "relation": "causes", "tail": "cough", "confidence": 1.0}
+    assert asthma in facts["examples"]
+    assert len(facts["examples"]) == 5
     shown = ask("inspect", str(two[0]))
     assert "6 triples of 5 concepts from 2 texts" in shown.output
     assert "what would leave: 4,122 bytes" in shown.output
