@@ -40,7 +40,7 @@ class QuestionsDemo:
     seed: int = 0
     questions: int = 240
     tested: Literal["all", "own"] = "all"
-    diseases: int = 4
+    diseases: int = 3
     groups: int = 8
 
     def __post_init__(self) -> None:

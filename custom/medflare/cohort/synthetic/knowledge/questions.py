@@ -34,6 +34,9 @@ class QuestionHabits:
     vignettes: float
 
 
+PLAIN = QuestionHabits(wordings={}, synonyms=0.0, vignettes=0.0)
+
+
 def draw_habits(rng: np.random.Generator, used: int = 4) -> QuestionHabits:
     """Habits of a hospital: `used` of the wordings of each relation, and how it names diseases."""
     chosen = {
@@ -58,7 +61,8 @@ def ask(
     """One question a fact, in order; a fact that comes again is asked in the hospital's next wording.
 
     Args:
-        split: train in the hospital's wordings, val and test in wordings that nobody trains on.
+        split: train in the hospital's wordings and names, val and test in wordings that nobody trains on,
+            with the preferred name and without a patient, alike at every hospital.
         name: prefix of the questions' ids.
     """
     seen: Counter[Fact] = Counter()
@@ -72,7 +76,7 @@ def ask(
         order = [texts[int(i)] for i in rng.permutation(len(texts))]
         yield Question(
             question_id=f"{name}-{split}-{number:05d}",
-            text=_worded(wording, fact, habits, rng),
+            text=_worded(wording, fact, habits if split == "train" else PLAIN, rng),
             options=tuple(zip(letters, order, strict=True)),
             answer=letters[order.index(fact.value.name)],
             split=split,
