@@ -77,6 +77,8 @@ def _facts(row: Mapping[str, Any], names: bool) -> str:
 
 
 def _short_form(row: Mapping[str, Any]) -> str:
+    if row.get("sketch"):
+        return "sketch"
     return (
         ", ".join(sorted({kind for _, kind in row["sealed"].values()})) if row.get("sealed") else _form(row)
     )
