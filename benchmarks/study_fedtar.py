@@ -26,7 +26,8 @@ from medflare.cohort.site import SiteConfig, load_site_file
 from study_units import DONE, timed, unit_folder
 
 REAL = Path(__file__).parents[1] / "jobs" / "fedtar" / "sites" / "cxr_multisite.yaml"
-VISITS = 4
+VISITS, REAL_VISITS = 4, 2
+"""T of the synthetic hospitals, and of the real ones, of whose patients few came more than twice."""
 PATIENTS = {"site-1": 72, "site-2": 60, "site-3": 54}
 """Of each hospital; half of them for training, two in five for the test."""
 SPLIT = "{train: 0.5, val: 0.1, test: 0.4}"
@@ -61,7 +62,7 @@ class Method:
 
 
 def _temporal(title: str, rule: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> Method:
-    return Method(title, "temporal", {"visits": VISITS, "lr": META, **rule}, settings=settings or {})
+    return Method(title, "temporal", {"lr": META, **rule}, settings=settings or {})
 
 
 BASELINES: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -160,8 +161,8 @@ def train_unit(name: str, seed: int, given: argparse.Namespace) -> None:
     from medflare.learners.loop import federate
     from medflare.learners.temporal_loop import agree_on_mixture, federate_visits, in_turn
 
-    method, folder = METHODS[name], unit_folder(given.out, name, seed)
-    settings = SETTINGS | dict(method.settings)
+    method, folder, visits = METHODS[name], unit_folder(given.out, name, seed), given.visits
+    settings = SETTINGS | {"visits": visits} | dict(method.settings)
     learners = {
         site: build(settings, config, seed, given.out / "cache" / site)
         for site, config in sites_of(given).items()
@@ -169,26 +170,26 @@ def train_unit(name: str, seed: int, given: argparse.Namespace) -> None:
     first = next(iter(learners.values()))
     if first.people is not None:
         agree_on_mixture(learners, first.settings.mixture, 2, seed)
-    own = dict(method.rule_settings) | ({"seed": seed} if method.rule == "temporal" else {})
-    rule, said = make_rule(method.rule, own), list[dict[str, Any]]()
+    own = {"seed": seed, "visits": visits} if method.rule == "temporal" else {}
+    rule, said = make_rule(method.rule, {**method.rule_settings, **own}), list[dict[str, Any]]()
 
     def plan(number: int) -> RoundPlan:
-        share = given.passes / (VISITS if method.order == "pooled" else 1)
-        return RoundPlan(round=number, rounds=given.rounds * VISITS, seed=seed, fraction=share)
+        share = given.passes / (visits if method.order == "pooled" else 1)
+        return RoundPlan(round=number, rounds=given.rounds * visits, seed=seed, fraction=share)
 
     def note(number: int, state: Any, updates: Any) -> None:
         entry = {"exchange": number, "rule": plain(rule.report())}
         entry["sites"] = {site: update.metrics for site, update in updates.items()}
-        if (number + 1) % VISITS == 0:
-            entry["val"] = {site: validation(learner, state) for site, learner in learners.items()}
+        if (number + 1) % visits == 0:
+            entry["val"] = {site: validation(learner, state, visits) for site, learner in learners.items()}
         said.append(entry)
 
     start = first.initial_shared() | load_file(given.out / "start.safetensors")
     if isinstance(rule, TemporalResidual):
         state = federate_visits(learners, rule, given.rounds, plan, note, start)
     else:
-        plans = in_turn(plan, VISITS) if method.order == "in_turn" else plan
-        state = federate(learners, rule, given.rounds * VISITS, plans, note, start)
+        plans = in_turn(plan, visits) if method.order == "in_turn" else plan
+        state = federate(learners, rule, given.rounds * visits, plans, note, start)
     for site, learner in learners.items():
         learner.load_shared(state)
         path, rows = folder / site / FILE, learner.rows("test")
@@ -202,10 +203,10 @@ def plain(report: Mapping[str, Any]) -> dict[str, Any]:
     return {name: report[name] for name in kept if name in report}
 
 
-def validation(learner: Any, state: Any) -> list[float | None]:
+def validation(learner: Any, state: Any, visits: int) -> list[float | None]:
     """Loss per token of each visit's validation rows at a state."""
     learner.load_shared(state)
-    rows = [learner.rows("val", visit) for visit in range(1, VISITS + 1)]
+    rows = [learner.rows("val", visit) for visit in range(1, visits + 1)]
     return [learner.rows_loss(own) if own else None for own in rows]
 
 
@@ -217,11 +218,12 @@ def arguments() -> argparse.Namespace:
     default = ",".join(name for name in METHODS if name not in EXTRA)
     parser.add_argument("--methods", default=default, help=f"of {', '.join(METHODS)}")
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--rounds", type=int, default=4, help=f"of {VISITS} exchanges each")
+    parser.add_argument("--rounds", type=int, default=4, help="of T exchanges each")
     parser.add_argument("--passes", type=float, default=0.5, help="over a site's visits in a round")
     parser.add_argument("--real", action="store_true", help="cxr_multisite below MEDFLARE_DATA")
     parser.add_argument("--tables", action="store_true", help="make the tables of what is there")
     given = parser.parse_args()
+    given.visits = REAL_VISITS if given.real else VISITS
     if given.real and not os.environ.get("MEDFLARE_DATA"):
         parser.exit(2, "MEDFLARE_DATA is not set: export the folder that holds cxr_multisite/.\n")
     return given

@@ -41,12 +41,13 @@ def _read(out: Path, name: str, seed: str) -> list[dict[str, Any]]:
 
 
 def _losses(unit: Sequence[Mapping[str, Any]]) -> list[float]:
-    """After each round, the mean over sites of the mean over visits."""
-    return [
-        mean(mean(x for x in visits if x is not None) for visits in entry["val"].values())
-        for entry in unit
-        if "val" in entry
-    ]
+    """After each round, the mean over sites of the mean over visits, as far as they have any."""
+    found = []
+    for entry in unit:
+        sites = [[x for x in visits if x is not None] for visits in entry.get("val", {}).values()]
+        if any(sites):
+            found.append(mean(mean(own) for own in sites if own))
+    return found
 
 
 def _alphas(unit: Sequence[Mapping[str, Any]]) -> list[list[float]]:

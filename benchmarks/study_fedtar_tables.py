@@ -51,12 +51,12 @@ class Unit:
 
 
 def read_unit(folder: Path, sites: Sequence[str]) -> Unit:
-    """ValueError where a site has no follow-up visit to judge changes by."""
+    """A site without later visits has no say in the scores of changes."""
     items = [read_predictions(folder / site / FILE) for site in sites]
     each = [mean_over_visits(own, REPORTS) for own in items]
     told = [change_statistics(own) for own in items]
     scores = {name: averaged([found[name] for found in each]) for name in REPORTS}
-    scores |= {name: averaged([found[name] for found in told]) for name in CHANGES}
+    scores |= {name: averaged([found[name] for found in told if found]) for name in CHANGES}
     rows = _groups(items, in_visit_order)
     later = _groups(items, follow_ups)
     return Unit(scores, {name: later if name in CHANGES else rows for name in COLUMNS})
