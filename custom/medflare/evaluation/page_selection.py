@@ -92,7 +92,9 @@ def _clocks(record: RunRecord) -> str:
         if entry.simulated_seconds is not None:
             series["simulated"].append((entry.round + 1, entry.simulated_seconds / 60))
             series["real"].append((entry.round + 1, passed / 60))
-    return line_chart(series, CLOCKS, "minutes, simulated and real") if series["simulated"] else ""
+    if not series["simulated"]:
+        return ""
+    return legend(CLOCKS) + line_chart(series, CLOCKS, "minutes, simulated and real")
 
 
 def _by_site(chosen: Sequence[RoundRecord], colours: Mapping[str, str]) -> Html:
