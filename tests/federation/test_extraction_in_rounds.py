@@ -113,6 +113,23 @@ def test_lora_stack_merges_everywhere_and_writes_the_merged_adapter(extraction) 
     assert not state[f"adapter.{stem}.lora_B.weight"].any()
 
 
+def test_ddcs_on_products_merges_what_was_drawn_and_keeps_to_its_rank(extraction) -> None:
+    settings = {"mode": "product_restart", "most_rank": 3, "draws": 4}
+    run = extraction({"rule": "ddcs", "rule_settings": settings}, {}, sharing="stack")
+    record = run.run()
+    assert record.status == "completed", record.reason
+    last = record.rounds[-1].rule
+    assert set(last["importance"]) == set(last["drawn"])
+    assert last["checks"]["merged_rank"] == 3
+    assert last["checks"]["update_norm"] > 0
+    folder, state = run.folder / "result/adapter", load_state(run.folder / "state").shared
+    stem = stem_of(folder)
+    written, config = product(folder, stem)
+    assert (config["r"], config["lora_alpha"]) == (3, 12)
+    a, b = (state[f"merged.{stem}.lora_{x}.weight"] for x in "AB")
+    torch.testing.assert_close(written, 8 / 2 * b @ a)
+
+
 @pytest.mark.parametrize(("sharing", "rule"), [("freeze_a", "freeze_a"), ("fedsa", "weighted_mean")])
 def test_an_adapter_is_whole_even_if_one_factor_never_travels(extraction, sharing: str, rule: str) -> None:
     run = extraction({"rule": rule}, {}, sharing=sharing)

@@ -31,6 +31,7 @@ class AggregationRule(ABC):
         reads_sum: whether the server must read the sum to go on, where encryption leaves it unread.
         compares: whether updates of different sites are held against each other.
         sharing: the modes of sharing LoRA factors the rule can work with; empty for all but `stack`.
+        stack_with: settings with which a rule works on LoRA pairs that are stacked, where others do not.
         summary: what the rule does, in one sentence for listings.
         source: paper, section of algorithms.md, resolution ids.
         outside_spec: prefixes of tensors that the rule may add to the state beside the shared ones.
@@ -50,6 +51,7 @@ class AggregationRule(ABC):
     reads_sum: bool = False
     compares: bool = False
     sharing: tuple[str, ...] = ()
+    stack_with: Mapping[str, Any] = MappingProxyType({})
     summary: str = ""
     source: str = ""
     outside_spec: tuple[str, ...] = ()

@@ -8,12 +8,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from medflare.aggregation.selecting import MOST_DRAWS, Selecting
+from medflare.aggregation.selecting import MOST_DRAWS, PRODUCTS, Mode, Selecting
 from medflare.selection.baselines import FedCS as FedCSSelector
 from medflare.selection.baselines import Importance, Uniform
 from medflare.selection.latency import Latencies
 from medflare.selection.selectors import Ddcs as DdcsSelector
 
+Rank = Annotated[int, Field(ge=1)]
 Draws = Annotated[int, Field(ge=1, le=MOST_DRAWS)]
 
 
@@ -42,10 +43,13 @@ class Ddcs(Selecting):
         on_infeasible: where no odds keep ε, go on with the least divergent ones, or end the run.
         quantile: plan with this quantile of a site's latencies; null for exponential means.
         smoothing: weight of the newest round in those means.
+        mode: of LoRA pairs, the step of both factors' differences, or of their products, which is exact.
+        most_rank: of mode product_restart, rank above which merged factors are approximated; null for none.
     """
 
     summary = "DDCS: draws sites by latency, within a limit on how far their knowledge graphs lie apart."
     source = "Zhang et al. 2025 (paper 004); algorithms.md 6, 10; DD-1 to DD-10"
+    stack_with = PRODUCTS
 
     def __init__(
         self,
@@ -59,6 +63,8 @@ class Ddcs(Selecting):
         on_infeasible: Literal["relax", "error"] = "relax",
         quantile: Annotated[float, Field(ge=0, le=1)] | None = None,
         smoothing: Annotated[float, Field(gt=0, le=1)] = 0.3,
+        mode: Mode = "factor_delta",
+        most_rank: Rank | None = None,
     ) -> None:
         _check_draws(draws)
         _require(
@@ -82,7 +88,7 @@ class Ddcs(Selecting):
             period=period,
             on_infeasible=on_infeasible,
         )
-        super().__init__(self.chosen, Latencies(smoothing, quantile))
+        super().__init__(self.chosen, Latencies(smoothing, quantile), mode, most_rank)
         self.sketch_period = period
 
     def report(self) -> dict[str, Any]:
@@ -96,14 +102,17 @@ class UniformSelection(Selecting):
 
     Args:
         draws: S, draws with replacement in a round.
+        mode: of LoRA pairs, the step of both factors' differences, or of their products, which is exact.
+        most_rank: of mode product_restart, rank above which merged factors are approximated; null for none.
     """
 
     summary = "Uniform selection: S sites drawn alike in each round, weighed so that no site is favoured."
     source = "McMahan et al. 2017; algorithms.md 7.20"
+    stack_with = PRODUCTS
 
-    def __init__(self, draws: Draws = 5) -> None:
+    def __init__(self, draws: Draws = 5, mode: Mode = "factor_delta", most_rank: Rank | None = None) -> None:
         _check_draws(draws)
-        super().__init__(Uniform(draws=draws), Latencies())
+        super().__init__(Uniform(draws=draws), Latencies(), mode, most_rank)
 
 
 class ImportanceSampling(Selecting):

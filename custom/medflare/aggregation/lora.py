@@ -106,7 +106,10 @@ class _PairRule(WeightedMean):
         factors = {stem + end for stem in self._stems for end in (A, B)}
         plain = {n: v for n, v in global_state.items() if n not in factors and not n.startswith(MERGED)}
         super().begin(plain)
-        self._state, self._received = global_state, {stem: _pair(global_state, stem) for stem in self._stems}
+        self._state, self._received = (
+            global_state,
+            {stem: pair_of(global_state, stem) for stem in self._stems},
+        )
         self._pairs: dict[str, dict[str, Pair]] = {stem: {} for stem in self._stems}
 
     def add(self, site: str, update: Update) -> None:
@@ -157,7 +160,7 @@ class LoraStack(_PairRule):
         self._checks["update_norm"] = math.hypot(self._checks["update_norm"], step.norm())
         merged = MERGED + stem.removeprefix("adapter.")
         if merged + A in self._state:
-            whole = stacked([_pair(self._state, merged), whole], [1.0, 1.0])
+            whole = stacked([pair_of(self._state, merged), whole], [1.0, 1.0])
         full = min(whole.a.shape[1], whole.b.shape[0])
         if whole.a.shape[0] > full:
             whole, _ = best_of_rank(whole, full)
@@ -201,7 +204,7 @@ class LoraProductSvd(_PairRule):
         return super().report() | {"truncation": dict(self._errors), "checks": checks}
 
 
-def _pair(state: State, stem: str) -> Pair:
+def pair_of(state: State, stem: str) -> Pair:
     """A pair of a state, for arithmetic."""
     a, b = state[stem + A], state[stem + B]
     return Pair(a.to(accumulator_dtype(a)), b.to(accumulator_dtype(b)))

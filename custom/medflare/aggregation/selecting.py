@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 
+from medflare.aggregation.lora import MERGED
+from medflare.aggregation.product_restart import ProductRestart
 from medflare.aggregation.states import settled, squares
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.errors import ConfigError
@@ -20,6 +23,9 @@ from medflare.selection.selectors import Known, Selector
 from medflare.selection.sketches import Sketch
 
 HINT = "importance"
+Mode = Literal["factor_delta", "product_restart"]
+PRODUCTS = MappingProxyType({"mode": "product_restart"})
+"""Settings of a rule that works on stacked pairs."""
 WEIGHT = "importance.weight"
 """The sum Σ w_i of the sites whose updates are in a sum that nobody could look into."""
 MOST_DRAWS = 100
@@ -30,6 +36,11 @@ class Selecting(WeightedMean):
 
     A site that was drawn and gave no update adds nothing, and nobody takes its part: the step is the smaller
     one, its age goes on growing, and `vanished` of the report names it. Rounds without a draw weigh by data.
+
+    Args:
+        mode: of LoRA pairs (DD-4): "factor_delta" steps with the differences of both factors, unbiased for
+            the factors; "product_restart" with their products, unbiased for these, which needs each update.
+        most_rank: of "product_restart", the rank above which merged factors are approximated.
     """
 
     needs: Literal["sum", "individual"] = "sum"
@@ -39,8 +50,24 @@ class Selecting(WeightedMean):
     sums = (WEIGHT,)
     sketch_period = 0
 
-    def __init__(self, selector: Selector, latencies: Latencies) -> None:
+    def __init__(
+        self,
+        selector: Selector,
+        latencies: Latencies,
+        mode: Mode = "factor_delta",
+        most_rank: int | None = None,
+    ) -> None:
         super().__init__("uniform")
+        self._product = _product_of(mode, most_rank)
+        if self._product is not None:
+            self.needs, self.streams, self.sharing, self.outside_spec = (
+                "individual",
+                False,
+                ("stack",),
+                (MERGED,),
+            )
+            self.sum_with = MappingProxyType({"mode": "factor_delta"})
+            self.instead = 'rule_settings {"mode": "factor_delta"}, which needs a sum alone'
         self.selector, self.known = selector, Known(latencies=latencies)
         self.factor_clip = 20.0
         self.most_factor = 1.0
@@ -89,7 +116,7 @@ class Selecting(WeightedMean):
     # ---- the round ---------------------------------------------------------------------------------------
 
     def begin(self, global_state: State) -> None:
-        super().begin(global_state)
+        super().begin(global_state if self._product is None else self._product.begin(global_state))
         self._whole = self._there = None
 
     def weight(self, site: str, update: Update) -> float:
@@ -102,18 +129,22 @@ class Selecting(WeightedMean):
         super().add(site, update)
         if self._draw is not None and site not in self._draw.weights:
             self._whole = float(update.sums[WEIGHT])
+        if self._product is not None:
+            self._product.add(site, update.delta)
         if self.needs == "individual":
             self.known.norms[site] = math.sqrt(sum(map(squares, update.delta.values())))
 
     def finish(self) -> State:
         change = self.mean()
-        if self._draw is None:
-            return settled(self._global, change)
-        whole = sum(self._weights.values()) if self._whole is None else self._whole
-        for value in change.values():
-            value.mul_(whole)
-        self._grow_older(self._trained())
-        return settled(self._global, change)
+        weights = self._shares
+        if self._draw is not None:
+            whole = sum(self._weights.values()) if self._whole is None else self._whole
+            for value in change.values():
+                value.mul_(whole)
+            weights = self._weights
+            self._grow_older(self._trained())
+        new = settled(self._global, change)
+        return new if self._product is None else new | self._product.finish(weights)
 
     def lose(self) -> None:
         """Nobody who was drawn is in the step: all grow older."""
@@ -140,8 +171,14 @@ class Selecting(WeightedMean):
     # ---- records -----------------------------------------------------------------------------------------
 
     def report(self) -> dict[str, Any]:
-        """`weights`: shares in the step; `importance`: the w_i; `drawn`: c_i; `odds`; `ages`; `latencies`."""
+        """`weights`: shares in the step; `importance`: the w_i; `drawn`: c_i; `odds`; `ages`; `latencies`.
+
+        `checks` of mode product_restart: norm of the step of all products, largest rank of a merged pair, and
+        the largest relative error of cutting one to `most_rank`.
+        """
         found = super().report()
+        if self._product is not None:
+            found |= {"checks": dict(self._product.checks)}
         if self._draw is None:
             return found
         return found | {
@@ -168,3 +205,11 @@ class Selecting(WeightedMean):
         self.known.sketches = {site: Sketch.from_bytes(bytes.fromhex(data), site) for site, data in kept}
         self.known.ages, self.known.norms = dict(state["ages"]), dict(state["norms"])
         self.selector.load_state_dict(state["selector"])
+
+
+def _product_of(mode: str, most_rank: int | None) -> ProductRestart | None:
+    if mode not in ("factor_delta", "product_restart"):
+        raise ValueError(f"mode is '{mode}'; expected 'factor_delta' or 'product_restart'.")
+    if most_rank is not None and most_rank < 1:
+        raise ValueError(f"most_rank is {most_rank}; expected 1 or more.")
+    return ProductRestart(most_rank) if mode == "product_restart" else None

@@ -6,6 +6,7 @@ Everything follows from what rules, methods and codecs say of themselves, so a n
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -100,9 +101,10 @@ def _factors(name: str, rule: AggregationRule, method: str, mode: str) -> Iterat
             f"{_TRAVELS[mode]}. {advice} rule '{other}'."
         )
     elif mode == "stack" and "stack" not in rule.sharing:
+        instead = f"rule_settings {json.dumps(dict(rule.stack_with))}, " if rule.stack_with else ""
         yield (
             f"settings.sharing is 'stack': {_TRAVELS[mode]}, and rule '{name}' sends none. "
-            "Use rule 'lora_stack', or settings.sharing 'factors'."
+            f"Use {instead}rule 'lora_stack', or settings.sharing 'factors'."
         )
 
 

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DDCS's step on products of LoRA factors: Σ w_i B_i A_i, merged; sites restart from B = 0 (DD-4).
+
+Algorithm 1 of DDCS adds products, its text differences of parameters. Both are the same where ΔW restarts
+from 0 in every round and products are merged into the base weights (algorithms.md 1.4 `stack`). Weights do
+not sum to one here: what was broadcast, M + B A, gets Σ w_i (B_i A_i − B A).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from medflare.aggregation.lora import (
+    MERGED,
+    A,
+    B,
+    Pair,
+    best_of_rank,
+    pair_of,
+    stacked,
+    stems,
+    truncation_error,
+)
+from medflare.errors import ConfigError
+from medflare.learners.base import State
+
+
+class ProductRestart:
+    """The LoRA pairs of a round, and the step they make together.
+
+    Args:
+        most_rank: rank of the merged factors above which the nearest ones of that rank take their place; None
+            for min(d_in, d_out), which loses nothing.
+    """
+
+    def __init__(self, most_rank: int | None = None) -> None:
+        self.most_rank = most_rank
+        self._state: State = {}
+        self._received: dict[str, Pair] = {}
+        self._pairs: dict[str, dict[str, Pair]] = {}
+        self.checks: dict[str, float] = {}
+
+    def begin(self, state: State) -> State:
+        """Takes the pairs out of the state that was broadcast; the rest of it, without merged factors."""
+        own = [name for name in state if not name.startswith(MERGED)]
+        found = stems(own)
+        if not found:
+            raise ConfigError(
+                "mode 'product_restart': no LoRA factors are among the shared tensors. Set `sharing: stack` "
+                "in the job's settings, or mode 'factor_delta' in rule_settings."
+            )
+        self._state, self._received = state, {stem: pair_of(state, stem) for stem in found}
+        self._pairs = {stem: {} for stem in found}
+        self.checks = {"update_norm": 0.0, "merged_rank": 0.0, "truncation": 0.0}
+        factors = {stem + end for stem in found for end in (A, B)}
+        return {name: state[name] for name in own if name not in factors}
+
+    def add(self, site: str, delta: State) -> None:
+        """Keeps a site's pairs."""
+        for stem, base in self._received.items():
+            self._pairs[stem][site] = Pair(base.a + delta[stem + A], base.b + delta[stem + B])
+
+    def finish(self, weights: Mapping[str, float]) -> State:
+        """The new pairs, of which every B is 0, and the new merged factors. weights: site -> w_i."""
+        return {name: value for stem in self._received for name, value in self._joined(stem, weights).items()}
+
+    def _joined(self, stem: str, weights: Mapping[str, float]) -> State:
+        base, sites = self._received[stem], self._pairs[stem]
+        kept = [site for site in sites if weights[site]]
+        step = stacked([sites[site] for site in kept], [weights[site] for site in kept])
+        whole = step
+        if bool(base.b.any()):
+            rest = sum(weights[site] for site in kept)
+            step = stacked([step, base], [1.0, -rest])
+            whole = stacked([whole, base], [1.0, 1 - rest])
+        merged = MERGED + stem.removeprefix("adapter.")
+        if merged + A in self._state:
+            whole = stacked([pair_of(self._state, merged), whole], [1.0, 1.0])
+        whole = self._compressed(whole)
+        self.checks["update_norm"] = math.hypot(self.checks["update_norm"], step.norm())
+        self.checks["merged_rank"] = max(self.checks["merged_rank"], float(whole.a.shape[0]))
+        fresh = Pair(base.a, torch.zeros_like(base.b))
+        return self._named(stem, fresh, stem) | self._named(stem, whole, merged)
+
+    def _compressed(self, whole: Pair) -> Pair:
+        """The same product, or where it is of higher rank than it may be the nearest one of that rank."""
+        full = min(whole.a.shape[1], whole.b.shape[0])
+        most = min(full, self.most_rank or full)
+        if whole.a.shape[0] <= most:
+            return whole
+        best, singular = best_of_rank(whole, most)
+        self.checks["truncation"] = max(self.checks["truncation"], truncation_error(singular, most))
+        return best
+
+    def _named(self, stem: str, pair: Pair, new_stem: str) -> State:
+        """A pair under the names of `new_stem`, in the dtypes that `stem` has in the old state."""
+        values = ((A, pair.a), (B, pair.b))
+        return {new_stem + end: value.to(self._state[stem + end].dtype) for end, value in values}
