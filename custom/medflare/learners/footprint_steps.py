@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from medflare.models.adapters import ANCHOR, GENERIC, SPECIALISED
 from medflare.models.attach import attach
 from medflare.models.embedded import decoder_folder
 from medflare.models.encoders import VisualEncoder
+from medflare.models.patient_adapter import PatientAdapter
 
 TEMPLATE_TOKENS = 64
 """Instruction and frame of a prompt, rounded up."""
@@ -95,6 +97,40 @@ def _fed_medlora(settings: Any, folder: Path | None, precision: str) -> Step:
     return Step((decoder,), forward, precision)
 
 
+def _fedtar(settings: Any, folder: Path | None, precision: str) -> Step:
+    """Of visits with one picture; a frozen encoder has no part in a step."""
+    whole = settings.train_backbone
+    decoder = _decoder(folder, "decoder", "fp32" if whole else precision)
+    attach(decoder, settings.model.adapter, (GENERIC,), 0).use((GENERIC,), (GENERIC,))
+    encoder = VisualEncoder(settings.model.encoder.model_copy(update={"weights": "none"}))
+    encoder.requires_grad_(whole)
+    if whole:
+        decoder.requires_grad_(True)
+    hidden, components = int(decoder.config.hidden_size), settings.mixture.components
+    bridge = nn.Linear(encoder.width, hidden)
+    patient = PatientAdapter(decoder, settings.patient, components, 0) if settings.personal else None
+    size, batch = settings.model.encoder.image_size, settings.batch
+    prior = settings.max_prior_tokens if settings.prior_context else 0
+    rest = TEMPLATE_TOKENS + prior + settings.max_report_tokens
+
+    def forward() -> Any:
+        grid = torch.zeros(batch, encoder.tokens, encoder.width)
+        if whole:
+            grid = encoder(torch.zeros(batch, 1, size, size))[0]
+        inputs = torch.cat([bridge(grid), torch.zeros(batch, rest, hidden, requires_grad=True)], 1)
+        with patient.patients(torch.zeros(batch, components)) if patient else nullcontext():
+            out = decoder(
+                inputs_embeds=inputs.to(decoder.dtype),
+                attention_mask=_mask(batch, inputs.shape[1], decoder.dtype),
+                use_cache=False,
+                logits_to_keep=settings.max_report_tokens,
+            )
+        return out.logits.float().log_softmax(-1).sum()
+
+    networks = (decoder, encoder, bridge) + ((patient,) if patient else ())
+    return Step(networks, forward, "fp32" if whole else precision)
+
+
 def _fedvit_gpt2(settings: Any, folder: Path | None, precision: str) -> Step:
     from transformers import AutoConfig, GPT2Config, VisionEncoderDecoderConfig, ViTConfig
     from transformers import VisionEncoderDecoderModel as Model
@@ -166,6 +202,7 @@ def _token_classification(settings: Any, folder: Path | None, precision: str) ->
 STEPS: dict[str, Callable[[Any, Path | None, str], Step]] = {
     "fedmrg": _fedmrg,
     "fed_medlora": _fed_medlora,
+    "fedtar": _fedtar,
     "fedvit_gpt2": _fedvit_gpt2,
     "token_classification": _token_classification,
 }

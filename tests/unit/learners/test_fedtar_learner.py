@@ -21,7 +21,7 @@ from medflare.learners.fedtar.learner import FedTARLearner
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.learners.fedtar.visit_sums import EXAMPLES, SLOPES
 from medflare.learners.loop import federate
-from medflare.learners.temporal_loop import Profiled, agree_on_mixture, federate_visits
+from medflare.learners.temporal_loop import Profiled, agree_on_mixture, federate_visits, in_turn
 
 
 @pytest.fixture(scope="session")
@@ -351,6 +351,28 @@ def test_baselines_pool_all_visits(make: Any, rule: str) -> None:
     found = federate(learners, make_rule(rule, {}), 2, lambda n: plan(n, steps=2))
     assert not equal(found, state)
     assert all(torch.isfinite(value).all() for value in found.values())
+
+
+@pytest.mark.parametrize("rule", ["weighted_mean", "fedprox", "scaffold", "fedadam", "fedyogi", "drfa"])
+def test_baselines_go_through_visits_in_turn_where_a_site_has_but_one(
+    hospitals: list[Path], tiny_backbone: Path, rule: str
+) -> None:
+    """TAR-15: the same exchanges; who has nothing of a visit is idle."""
+    learners = {
+        "site-1": learner(site(hospitals[0], tiny_backbone), variant="pooled_baseline"),
+        "site-2": learner(site(hospitals[1], tiny_backbone, "site-2", most=1), variant="pooled_baseline"),
+    }
+    examples: list[int] = []
+    state = federate(
+        learners,
+        make_rule(rule, {}),
+        2 * VISITS,
+        in_turn(lambda n: plan(n, steps=1), VISITS),
+        lambda n, s, updates: examples.append(updates["site-2"].examples if "site-2" in updates else 0),
+    )
+    assert not any(examples[visit] for visit in (1, 2, 4, 5))
+    assert any(examples)
+    assert all(torch.isfinite(value).all() for value in state.values())
 
 
 # ---- evaluation --------------------------------------------------------------------------------------------

@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fedtar_sites import SMALL as SMALL_VISITS
+from fedtar_sites import learner as learner_of_visits
+from fedtar_sites import site as visits_site
+from fedtar_sites import write_visits
 
 from medflare.cohort.settings import SiteConfig
 from medflare.learners import build
@@ -35,7 +39,7 @@ def test_every_method_has_an_estimate_in_all_its_parts(method: str) -> None:
     found = estimate(method)
     assert found.learning == 2 * found.exchange > 0
     assert found.activations > 0
-    assert (found.frozen > 0) == (method in ("fedmrg", "fed_medlora"))
+    assert (found.frozen > 0) == (method in ("fedmrg", "fed_medlora", "fedtar"))
     parts = found.frozen + found.learning + found.exchange + found.activations + found.runtime
     assert found.total == parts
 
@@ -51,6 +55,19 @@ def test_learning_weights_of_fedmrg_are_those_that_the_learner_trains(
     private = sum(p.numel() for p in learner.model.adapters.parameters("specialised")) if dual else 0
     prompts = learner.model.prompts.numel()
     assert estimate("fedmrg", **settings).learning == 16 * (shared + private - prompts)
+
+
+@pytest.mark.parametrize("changes", [{}, {"personal": False}, {"train_backbone": True}], ids=str)
+def test_learning_weights_of_fedtar_are_those_that_travel(
+    tmp_path: Path, tiny_backbone: Path, changes: dict[str, Any]
+) -> None:
+    folder = write_visits(tmp_path / "site", patients=6)
+    config = visits_site(folder, tiny_backbone)
+    made = learner_of_visits(config, **changes)
+    shared = sum(value.numel() for value in made.initial_shared().values())
+    found = footprint("fedtar", SMALL_VISITS | changes, config)
+    assert found is not None
+    assert found.learning == 16 * shared
 
 
 def test_frozen_weights_are_those_of_the_backbone() -> None:
