@@ -33,7 +33,8 @@ class RoundsSettings(Settings):
     sites: list[str] = Field(default_factory=list)
     """The sites that must be there from the start; empty for those the job was deployed to."""
     min_accepted: int | None = Field(None, ge=1)
-    """Accepted updates without which a round fails; default: one of every site."""
+    """Accepted updates without which a round fails; default: one of every site, and where the rule draws one
+    of those it drew, or three under masks."""
     deadline: float = Field(3600.0, gt=0)
     """Seconds a site may take for one task."""
     margin: float = Field(10.0, ge=0)
