@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accuracy of answers with intervals and by group, their files, and the page that shows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from medflare.errors import DataError
+from medflare.evaluation.gallery_questions import questions_section, shares
+from medflare.evaluation.lines import write_lines
+from medflare.evaluation.page_kinds import KINDS
+from medflare.evaluation.question_metrics import (
+    AnsweredQuestion,
+    evaluate_questions,
+    quick_question_metrics,
+    read_answers,
+)
+from medflare.evaluation.tables import unit_of
+
+
+def answered(number: int, chosen: str, answer: str, group: str = "", **more: object) -> AnsweredQuestion:
+    scores = {"A": -3.0, "B": -3.0, "C": -3.0} | {chosen: -1.0}
+    return AnsweredQuestion(
+        question_id=f"q{number}",
+        site="north",
+        adapter="generic",
+        question="Which <drug>?",
+        options={"A": "aspirin", "B": "iron", "C": "zinc"},
+        scores=scores,
+        chosen=chosen,
+        answer=answer,
+        group=group,
+        **more,
+    )
+
+
+FOUR = [
+    answered(1, "A", "A", "lung"),
+    answered(2, "B", "A", "lung"),
+    answered(3, "C", "C", "heart"),
+    answered(4, "B", "B", "heart", cuts=("question cut at its front",)),
+]
+
+
+def test_by_hand() -> None:
+    found = evaluate_questions(FOUR)
+    values = {name: item.value for name, item in found.estimates.items()}
+    assert values == pytest.approx(
+        {
+            "accuracy": 3 / 4,
+            "accuracy/lung": 1 / 2,
+            "accuracy/heart": 1,
+            "chance": 1 / 3,
+            "margin": (2 - 2 + 2 + 2) / 4,
+            "cut_rate": 1 / 4,
+        }
+    )
+    assert not found.skipped
+
+
+def test_the_interval_is_the_bootstrap_over_questions() -> None:
+    many = [answered(n, "A", "A" if n % 4 else "B") for n in range(200)]
+    estimate = evaluate_questions(many).estimates["accuracy"]
+    rng = np.random.default_rng(5)
+    drawn = rng.choice([float(item.right) for item in many], size=(4000, 200)).mean(axis=1)
+    assert [estimate.low, estimate.high] == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=0.015)
+
+
+def test_questions_without_groups_have_no_scores_by_group() -> None:
+    found = evaluate_questions([answered(1, "A", "A"), answered(2, "A", "B")])
+    assert not [name for name in found.estimates if "/" in name]
+    assert found.skipped == {"accuracy/": "the questions name no group"}
+
+
+def test_curves_have_plain_numbers() -> None:
+    assert quick_question_metrics(FOUR) == {"accuracy": 0.75, "margin": 1.0}
+
+
+def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    assert read_answers(write_lines(tmp_path / "kept/answers.jsonl", FOUR)) == FOUR
+
+
+def test_a_line_that_is_no_answer_is_named(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "answers.jsonl", FOUR)
+    path.write_text(path.read_text().replace('"chosen":"C"', '"chosen":"D"'))
+    with pytest.raises(DataError, match=r"(?s)answers\.jsonl:3: is not an answered question.*letters"):
+        read_answers(path)
+
+
+def test_shares_of_options_sum_to_one_also_where_likelihoods_vanish() -> None:
+    assert shares([-1.0, -1.0]) == [0.5, 0.5]
+    assert shares([-2000.0, -2010.0])[0] == pytest.approx(1 / (1 + np.exp(-10)))
+
+
+def test_the_page_shows_right_and_wrong_answers_and_escapes_them() -> None:
+    shown = questions_section([(Path("x"), FOUR)], 4)
+    assert "north: 4 of 4 questions" in shown
+    assert shown.count("chosen, right") == 3
+    assert shown.count("chosen, wrong") == 1
+    assert "Which &lt;drug&gt;?" in shown
+    assert questions_section([], 4) == questions_section([(Path("x"), FOUR)], 0) == ""
+
+
+def test_a_run_of_questions_has_a_page_of_its_own() -> None:
+    assert unit_of(evaluate_questions(FOUR).estimates) == unit_of(quick_question_metrics(FOUR)) == "questions"
+    assert KINDS["questions"].columns[0] == "accuracy"

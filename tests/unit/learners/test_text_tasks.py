@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Question answering and summarisation at one site: what is declared, a round, a restart, the final test."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from text_task_sites import METHODS, PLAN, make, questions, site, write_site
+
+from medflare.errors import ConfigError, UpdateError
+from medflare.evaluation.question_metrics import read_answers
+from medflare.evaluation.summary_metrics import read_summaries
+from medflare.learners import LEARNERS, embedded, reads
+from medflare.learners.base import RoundPlan
+from medflare.models.adapters import GENERIC
+
+SECOND = RoundPlan(round=1, rounds=2, steps=2)
+SHORT = {"writing": {"max_new_tokens": 6}}
+
+
+@pytest.fixture(params=METHODS)
+def method(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def place(tmp_path: Path, method: str) -> Path:
+    return write_site(tmp_path, method)
+
+
+@pytest.fixture
+def learner(place: Path, method: str, tiny_backbone: Path) -> Any:
+    return make(method, site(place, method, tiny_backbone))
+
+
+def test_the_table_of_learners_says_what_they_read() -> None:
+    assert [reads(method) for method in METHODS] == ["questions", "summaries"]
+    assert set(METHODS) < set(LEARNERS)
+    assert {embedded(method) for method in METHODS} == {"notes_decoder"}
+    assert embedded("fedmrg") == "decoder"
+
+
+def test_a_round_sends_what_was_declared_as_after_minus_received(learner: Any) -> None:
+    received = {n: t + 0.01 for n, t in learner.initial_shared().items()}
+    learner.load_shared(received)
+    update, facts = learner.fit(PLAN), learner.describe()
+    assert {n: tuple(t.shape) for n, t in update.delta.items()} == {
+        n: shape for n, (shape, _) in learner.shared_spec().items()
+    }
+    for name, value in learner.initial_shared().items():
+        assert torch.allclose(received[name] + update.delta[name], value, atol=1e-7)
+        assert update.delta[name].any()
+    assert update.examples == facts["examples"]["train"] == len(learner.train_rows) > 0
+    assert (update.metrics["steps"], update.factor, update.sums) == (2, 1.0, {})
+    json.dumps(facts)
+
+
+def test_one_seed_gives_one_update(place: Path, method: str, tiny_backbone: Path) -> None:
+    config = site(place, method, tiny_backbone)
+    one, same, other = (make(method, config, seed).fit(PLAN).delta for seed in (3, 3, 4))
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("sharing", ["factors", "fedsa"])
+def test_a_restarted_site_goes_on_as_if_nothing_had_happened(
+    place: Path, method: str, tiny_backbone: Path, sharing: str
+) -> None:
+    config = site(place, method, tiny_backbone)
+    whole = make(method, config, sharing=sharing)
+    shared = whole.initial_shared()
+    whole.fit(PLAN)
+    tensors, values = whole.local_state()
+    kept = {n: t.clone() for n, t in tensors.items()}
+    whole.load_shared(shared)
+    expected = whole.fit(SECOND).delta
+    restarted = make(method, config, sharing=sharing)
+    restarted.load_local_state(kept, json.loads(json.dumps(values)))
+    restarted.load_shared(shared)
+    found = restarted.fit(SECOND).delta
+    assert all(torch.equal(expected[n], found[n]) for n in expected)
+
+
+def test_a_state_that_does_not_fit_is_refused(learner: Any) -> None:
+    with pytest.raises(UpdateError, match=r"unexpected tensor 'adapter\.head'"):
+        learner.load_shared(learner.initial_shared() | {"adapter.head": torch.zeros(1)})
+
+
+def test_loss_only_answers_nothing(learner: Any) -> None:
+    plan = RoundPlan(round=0, rounds=1, hints={"loss_only": True})
+    found = {split: learner.evaluate(split, plan) for split in ("train", "val", "test")}
+    assert {tuple(metrics) for metrics in found.values()} == {("loss",)}
+    assert found["val"]["loss"] != found["test"]["loss"] > 0
+
+
+def test_a_round_is_judged_by_scores_of_the_validation_split(learner: Any, method: str) -> None:
+    found = learner.evaluate("val", RoundPlan(round=0, rounds=1, limit=2))
+    telling = {"question_answering": {"accuracy", "margin"}, "summarisation": {"bleu_4", "rouge_l"}}
+    assert {"loss", *telling[method]} <= set(found)
+    assert set(learner.evaluate("val", RoundPlan(round=0, rounds=1, limit=0))) == {"loss"}
+
+
+def test_a_site_without_training_records_says_so(tmp_path: Path, tiny_backbone: Path) -> None:
+    rows = [row | {"split": "test"} for row in questions()]
+    root = write_site(tmp_path, "question_answering", rows=rows)
+    made = make("question_answering", site(root, "question_answering", tiny_backbone))
+    with pytest.raises(UpdateError, match=r"site 'site-1' has no training example"):
+        made.fit(PLAN)
+
+
+# ---- the final test ---------------------------------------------------------------------------------------
+
+
+def test_questions_are_kept_with_every_score_and_counted(tmp_path: Path, tiny_backbone: Path) -> None:
+    root = write_site(tmp_path, "question_answering")
+    made = make("question_answering", site(root, "question_answering", tiny_backbone))
+    (record,) = made.finish(PLAN, tmp_path / "kept")
+    found = read_answers(tmp_path / "kept" / str(record.predictions))
+    scores = made.answerer.score(made.questions("test"))
+    assert [tuple(item.scores.values()) for item in found] == [one.options for one in scores]
+    assert record.studies == len(found) == len(made.questions("test"))
+    right = sum(item.right for item in found) / len(found)
+    estimate = record.metrics["accuracy"]
+    assert estimate.value == pytest.approx(right)
+    assert estimate.low <= right <= estimate.high
+    assert record.metrics["chance"].value == pytest.approx(1 / 3)
+    assert {"accuracy/lung", "accuracy/other"} <= set(record.metrics)
+
+
+def test_summaries_are_kept_with_their_sources_and_scored(tmp_path: Path, tiny_backbone: Path) -> None:
+    root = write_site(tmp_path, "summarisation")
+    made = make("summarisation", site(root, "summarisation", tiny_backbone), **SHORT)
+    (record,) = made.finish(PLAN, tmp_path / "kept")
+    found = read_summaries(tmp_path / "kept" / str(record.predictions))
+    tested = made.summaries("test")
+    assert [(item.source, item.reference) for item in found] == [(s.source, s.target) for s in tested]
+    assert {"bleu_1", "bleu_4", "rouge_l", "length_ratio", "label_f1"} <= set(record.metrics)
+    assert "no local weights" in record.skipped_metrics["bertscore"]
+
+
+def test_with_fedsa_the_sites_own_adapter_is_tested_and_stays(
+    place: Path, method: str, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    made = make(method, site(place, method, tiny_backbone), sharing="fedsa")
+    made.fit(PLAN)
+    (record,) = made.finish(PLAN, tmp_path / "kept")
+    assert (record.adapter, record.predictions) == ("personalised", "predictions_personalised.jsonl")
+    own = load_file(tmp_path / "kept/personalised/adapter_model.safetensors")
+    assert all(torch.equal(value, own[name]) for name, value in made.model.adapters.state(GENERIC).items())
+
+
+# ---- D_v --------------------------------------------------------------------------------------------------
+
+
+def with_validation(tmp_path: Path, method: str, backbone: Path, number: int) -> Any:
+    own, shared = write_site(tmp_path, method, 1), write_site(tmp_path / "shared", method, number)
+    block = site(shared, method).cohort[0].model_dump(mode="json", include={"format", "root"})
+    return make(method, site(own, method, backbone, validation=block))
+
+
+def test_a_site_weighs_its_own_update_on_records_that_all_have(tmp_path: Path, tiny_backbone: Path) -> None:
+    made = with_validation(tmp_path, "question_answering", tiny_backbone, 2)
+    told = made.describe()["validation"]
+    assert (told["notes"], len(told["sha256"])) == (12, 64)
+    hint = {"influence": {"temperature": 1.0, "clip": 5.0, "reference": 0}}
+    plan = RoundPlan(round=0, rounds=2, steps=2, hints=hint)
+    update = made.fit(plan)
+    assert update.factor != 1.0
+    assert update.metrics["shared_loss"] > 0
+
+
+def test_records_that_weigh_updates_must_not_be_trained_on(tmp_path: Path, tiny_backbone: Path) -> None:
+    with pytest.raises(ConfigError, match=r"shared validation records are among the site's own: 'q1-"):
+        with_validation(tmp_path, "question_answering", tiny_backbone, 1)
