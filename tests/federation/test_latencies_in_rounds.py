@@ -27,7 +27,7 @@ from medflare.selection.clocked import Workload, federate_clocked
 
 FIVE = {"site-4": ((1.0, 1.0), (2.0, 2.0), 25), "site-5": ((0.3, 0.7), (-2.0, 1.0), 15)}
 ALL_DRAWN = {"draws": 60}
-QUICK = {"deadline": 0.5, "margin": 0.1, "seed": 7, "evaluate_every": 0}
+QUICK = {"deadline": 1.5, "margin": 0.1, "seed": 7, "evaluate_every": 0}
 
 
 class SleepyLearner(QuadraticLearner):
@@ -70,7 +70,7 @@ def final(run: Any) -> Tensor:
     return load_state(run.folder / "state").shared[NAME]
 
 
-def late(*when: tuple[str, str, int], seconds: float = 1.0) -> Callable[[str, str, Any], None]:
+def late(*when: tuple[str, str, int], seconds: float = 1.9) -> Callable[[str, str, Any], None]:
     """Holds back a site's answers: (site, task, which of them, counted from 0; -1 for all)."""
     count: dict[tuple[str, str], int] = {}
 
@@ -106,28 +106,28 @@ def in_one_process(
 
 
 def test_computing_is_what_the_site_says_and_transfer_is_the_rest(runs) -> None:
-    slow_line = late(("site-3", "fit", -1), seconds=0.2)
-    more = {"tamper": slow_line, "toy": {"sleep": {"site-2": 0.25}}, "deadline": 5.0, "num_rounds": 2}
+    slow_line = late(("site-3", "fit", -1), seconds=0.8)
+    more = {"tamper": slow_line, "toy": {"sleep": {"site-2": 0.8}}, "deadline": 5.0, "num_rounds": 2}
     record = runs("ddcs", ALL_DRAWN, **more).run()
     assert record.status == "completed", record.reason
     for entry in record.rounds:
-        assert entry.timings["site-2"]["compute"] >= 0.25
-        assert entry.timings["site-2"]["transfer"] < 0.15
-        assert entry.timings["site-3"]["compute"] < 0.15
-        assert entry.timings["site-3"]["transfer"] >= 0.2
+        assert entry.timings["site-2"]["compute"] >= 0.8
+        assert entry.timings["site-2"]["transfer"] < 0.7
+        assert entry.timings["site-3"]["compute"] < 0.7
+        assert entry.timings["site-3"]["transfer"] >= 0.8
         assert entry.simulated_seconds is None
     first, told = record.rounds[0].timings, record.rounds[0].rule["latencies"]
     assert {s: told[s]["compute"] for s in told} == {s: first[s]["compute"] for s in first}
 
 
 def test_the_steps_of_a_secure_sum_are_no_transfer(runs) -> None:
-    steps = late(*[("site-1", step, -1) for step in ("keys", "shares", "confirm", "reveal")], seconds=0.2)
+    steps = late(*[("site-1", step, -1) for step in ("keys", "shares", "confirm", "reveal")], seconds=0.5)
     more = {"tamper": steps, "protection": "masking", "deadline": 5.0, "num_rounds": 2, "grace": 5.0}
     record = runs("ddcs", ALL_DRAWN, **more).run()
     assert record.status == "completed", record.reason
     for entry in record.rounds:
-        assert entry.timings["site-1"]["compute"] + entry.timings["site-1"]["transfer"] < 0.2
-        assert entry.seconds > 0.8
+        assert entry.timings["site-1"]["compute"] + entry.timings["site-1"]["transfer"] < 0.5
+        assert entry.seconds > 2.0
 
 
 def test_one_of_the_drawn_vanishes_and_the_round_goes_on_without_it(runs) -> None:
