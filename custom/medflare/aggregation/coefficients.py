@@ -56,7 +56,7 @@ def alpha_gradient(alpha: Tensor, slopes: Tensor, seen: Tensor) -> Tensor:
 class Schedule(nn.Module):
     """α_1 .. α_T from u_t = MLP(e(t)) with parameters ψ, in float64; u = 0 at the start (Eq. 8; 3.2).
 
-    At the start softmax gives α_t = 1/T, sigmoid 1/2, and beta_softmax equal weights β = 1/(T+1).
+    At the start softmax gives α_t = 1/T, sigmoid `start`, and beta_softmax equal weights β = 1/(T+1).
 
     Args:
         visits: T.
@@ -64,14 +64,23 @@ class Schedule(nn.Module):
             the round began with and of every visit, which are what is wanted after all; "constant", `value`
             for all.
         embedding: e(t) is learnt for every visit, or made from the time that passed.
-        seed: of ψ; value: of "constant".
+        seed: of ψ; value: of "constant"; start: α_t of "sigmoid" before anything was learnt, within (0, 1).
     """
 
     years: Tensor
 
-    def __init__(self, visits: int, mode: AlphaMode, embedding: Embedding, seed: int, value: float) -> None:
+    def __init__(
+        self,
+        visits: int,
+        mode: AlphaMode,
+        embedding: Embedding,
+        seed: int,
+        value: float,
+        start: float = 0.5,
+    ) -> None:
         super().__init__()
         self.visits, self.mode, self.embedding, self.value = visits, mode, embedding, value
+        self.offset = math.log(start / (1 - start))
         self.register_buffer("years", torch.zeros(2, visits, dtype=torch.float64))
         if mode == "constant":
             return
@@ -94,7 +103,7 @@ class Schedule(nn.Module):
         if self.mode == "constant":
             return torch.full((self.visits,), self.value, dtype=torch.float64)
         if self.mode == "sigmoid":
-            return torch.sigmoid(self.scores())
+            return torch.sigmoid(self.scores() + self.offset)
         if self.mode == "softmax":
             return torch.softmax(self.scores(), 0)
         return coefficients(torch.softmax(torch.cat([self.begun, self.scores()]), 0))

@@ -46,6 +46,8 @@ class TemporalResidual(WeightedMean):
         alpha_mode: how α comes from ψ: "softmax" over the visits as in the paper, "sigmoid" for each visit,
             "beta_softmax" over the weights that w_0 and the visits have in w_T, or "constant".
         alpha: α_t of every visit with "constant"; 1 is FedAvg over one visit after the other.
+        start: α_t of every visit with "sigmoid" before anything was learnt. Near 1 the model learns as fast as
+            by FedAvg; the 1/T of "softmax" is a server's learning rate of 1/T.
         embedding: what α_t is a function of: "visit" its number, "days" the time that passed.
         lr: of AdamW on ψ; 0 leaves ψ as it is.
         seed: of ψ's first values.
@@ -67,11 +69,12 @@ class TemporalResidual(WeightedMean):
         lr: Annotated[float, Field(ge=0)] = 1e-4,
         seed: Annotated[int, Field(ge=0)] = 0,
         weighting: Literal["examples", "tokens", "uniform"] = "examples",
+        start: Annotated[float, Field(gt=0, lt=1)] = 0.5,
     ) -> None:
         super().__init__(weighting)
-        _check(visits, alpha_mode, alpha, embedding, lr, seed)
+        _check(visits, alpha_mode, alpha, embedding, lr, seed, start)
         self.visits, self.alpha_mode, self.embedding = visits, alpha_mode, embedding
-        self.schedule = Schedule(visits, alpha_mode, embedding, seed, alpha)
+        self.schedule = Schedule(visits, alpha_mode, embedding, seed, alpha, start)
         psi = list(self.schedule.parameters())
         learns = bool(psi and lr) and (visits > 1 or alpha_mode != "softmax")
         self._optimiser = torch.optim.AdamW(psi, lr=lr, weight_decay=0.0) if learns else None
@@ -202,7 +205,7 @@ class TemporalResidual(WeightedMean):
             restore_moments(self._optimiser, state.get(ADAM, {}), ADAM)
 
 
-def _check(visits: int, mode: str, alpha: float, embedding: str, lr: float, seed: int) -> None:
+def _check(visits: int, mode: str, alpha: float, embedding: str, lr: float, seed: int, start: float) -> None:
     """ValueError for a setting that cannot be used."""
     if not visits >= 1:
         raise ValueError(f"visits is {visits}; expected 1 or more.")
@@ -216,3 +219,5 @@ def _check(visits: int, mode: str, alpha: float, embedding: str, lr: float, seed
         raise ValueError(f"lr is {lr}; expected 0 or more.")
     if not seed >= 0:
         raise ValueError(f"seed is {seed}; expected 0 or more.")
+    if not 0 < start < 1:
+        raise ValueError(f"start is {start}; expected more than 0 and less than 1.")

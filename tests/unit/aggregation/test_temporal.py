@@ -101,6 +101,16 @@ def test_softmax_coefficients_sum_to_1_and_beta_softmax_starts_with_equal_weight
     assert Schedule(5, "sigmoid", "visit", 0, 1.0)().tolist() == pytest.approx([0.5] * 5)
 
 
+def test_sigmoid_coefficients_start_where_the_setting_says_and_learn_from_there() -> None:
+    rule = TemporalResidual(3, "sigmoid", start=0.9, lr=0.05)
+    assert rule.alpha.tolist() == pytest.approx([0.9] * 3)
+    moved = Schedule(3, "sigmoid", "visit", 0, 1.0, 0.9)
+    moved.last.data.fill_(1.0)
+    assert moved().detach().tolist() != pytest.approx([0.9] * 3)
+    with pytest.raises(ValueError, match="start is 1"):
+        TemporalResidual(3, "sigmoid", start=1.0)
+
+
 def test_visits_at_the_same_distance_in_time_have_the_same_coefficient() -> None:
     schedule = tuned("sigmoid", 4, embedding="days")
     schedule.years.copy_(double(0, 0.1, 2.0, 0.1, 0, 0.1, 2.1, 0.1).view(2, 4))
