@@ -46,8 +46,8 @@ class TemporalResidual(WeightedMean):
         alpha_mode: how α comes from ψ: "softmax" over the visits as in the paper, "sigmoid" for each visit,
             "beta_softmax" over the weights that w_0 and the visits have in w_T, or "constant".
         alpha: α_t of every visit with "constant"; 1 is FedAvg over one visit after the other.
-        start: α_t of every visit with "sigmoid" before anything was learnt. Near 1 the model learns as fast as
-            by FedAvg; the 1/T of "softmax" is a server's learning rate of 1/T.
+        start: α_t of every visit with "sigmoid" before anything was learnt. Near 1 the model learns as fast
+            as by FedAvg; the 1/T of "softmax" is a server's learning rate of 1/T.
         embedding: what α_t is a function of: "visit" its number, "days" the time that passed.
         lr: of AdamW on ψ; 0 leaves ψ as it is.
         seed: of ψ's first values.
