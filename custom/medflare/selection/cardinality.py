@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many triples two sites share, exactly, without either seeing the other's (6.1; DD-3).
+
+Private set intersection by elliptic-curve Diffie-Hellman, of which only the size is revealed (openmined.psi,
+the package behind FLARE's own PSI). It is the exact alternative to sketches: every pair of sites exchanges
+messages as long as their graphs, and learns the size of what they share and of each other's graph. The server
+passes messages on; it needs the sizes alone. Messages here are bytes, whoever carries them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from medflare.errors import ConfigError, UpdateError
+from medflare.selection.objective import Matrix
+from medflare.selection.sketch_key import SketchKey
+from medflare.selection.triples import Graph, serialised
+
+LEAST = 20
+"""Triples below which a site takes no part: of a set of one, the size of what is shared tells membership."""
+_UNUSED_RATE = 1e-9
+"""False positives of other forms of the set-up message; the raw form has none."""
+
+
+def elements(graph: Graph, key: SketchKey) -> list[str]:
+    """A keyed digest of each triple, in their own order: even one who breaks the protocol reads no triple."""
+    secret = key.derive("elements of intersections")
+    found = (hashlib.blake2b(serialised(t), key=secret, digest_size=32).hexdigest() for t in graph)
+    return sorted(found)
+
+
+class Holder:
+    """The side of a pair that answers. It answers one request with a key of its own, and no second one."""
+
+    def __init__(self, items: Sequence[str], least: int = LEAST) -> None:
+        self._psi, self._items, self._least = _package(), _enough(items, least), least
+        self._side: Any = self._psi.server.CreateWithNewKey(False)
+        self._asked = 0
+
+    def setup(self, asked: int) -> bytes:
+        """The encrypted elements; asked: how many the other side has."""
+        self._asked = asked
+        form = self._psi.DataStructure.RAW
+        message = self._side.CreateSetupMessage(_UNUSED_RATE, asked, self._items, form)
+        return bytes(message.SerializeToString())
+
+    def response(self, request: bytes) -> bytes:
+        """The other side's elements encrypted twice; UpdateError for a request that was not agreed."""
+        message = _read(self._psi.Request(), request, "request")
+        count = len(message.encrypted_elements)
+        if count != self._asked or count < self._least:
+            raise UpdateError(
+                f"a request of {count} elements where {self._asked} were agreed and {self._least} are the "
+                "least: it could ask for single triples, and is not answered."
+            )
+        if message.reveal_intersection:
+            raise UpdateError("the request would reveal which triples are shared, and is not answered.")
+        side, self._side, self._asked = self._side, None, 0
+        return bytes(side.ProcessRequest(message).SerializeToString())
+
+
+class Asker:
+    """The side of a pair that learns the size of what both share."""
+
+    def __init__(self, items: Sequence[str], least: int = LEAST) -> None:
+        self._psi, self._items = _package(), _enough(items, least)
+        self._side = self._psi.client.CreateWithNewKey(False)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def request(self) -> bytes:
+        """The encrypted elements, which say nothing without this side's key."""
+        return bytes(self._side.CreateRequest(self._items).SerializeToString())
+
+    def shared(self, setup: bytes, response: bytes) -> int:
+        """|g ∩ h|; UpdateError where a message is none."""
+        held = _read(self._psi.ServerSetup(), setup, "set-up")
+        answered = _read(self._psi.Response(), response, "response")
+        return int(self._side.GetIntersectionSize(held, answered))
+
+
+def shared_size(
+    asker: Asker, holder: Holder, carry: Callable[[bytes], bytes] = lambda message: message
+) -> int:
+    """The whole exchange of a pair. carry: brings a message to the other side."""
+    setup = carry(holder.setup(len(asker)))
+    return asker.shared(setup, carry(holder.response(carry(asker.request()))))
+
+
+def exact_distances(
+    sizes: Mapping[str, int], shared: Mapping[tuple[str, str], int], sites: Sequence[str]
+) -> Matrix:
+    """D = 1 − |g ∩ h| / (|g| + |h| − |g ∩ h|) in the order of `sites`; 1 from an empty graph (DD-3).
+
+    A pair that was not compared is as far apart as the others are on average.
+
+    Args:
+        sizes: triples of each site; shared: of pairs, in either order.
+
+    Raises UpdateError where more is shared than a site has.
+    """
+    found = np.full((len(sites), len(sites)), np.nan)
+    for i, one in enumerate(sites):
+        for j, other in enumerate(sites[:i]):
+            both = shared.get((one, other), shared.get((other, one)))
+            if sizes[one] == 0 or sizes[other] == 0:
+                both = 0
+            if both is None:
+                continue
+            if not 0 <= both <= min(sizes[one], sizes[other]):
+                raise UpdateError(
+                    f"'{one}' and '{other}' are said to share {both} triples, and have {sizes[one]} and "
+                    f"{sizes[other]}. Compare them again."
+                )
+            whole = sizes[one] + sizes[other] - both
+            found[i, j] = found[j, i] = 1 - both / whole if both else 1.0
+    typical = float(np.nanmean(found)) if not np.all(np.isnan(found)) else 1.0
+    found[np.isnan(found)] = typical
+    np.fill_diagonal(found, 0.0)
+    return found
+
+
+def _enough(items: Sequence[str], least: int) -> list[str]:
+    chosen = sorted(set(items))
+    if len(chosen) < least:
+        raise ConfigError(
+            f"the graph has {len(chosen)} triples, and a site with fewer than {least} takes no part in exact "
+            "comparison: sizes would tell single triples. Use sketches, or a larger graph."
+        )
+    return chosen
+
+
+def _read(message: Any, data: bytes, what: str) -> Any:
+    from google.protobuf.message import DecodeError
+
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        raise UpdateError(f"{len(data)} bytes are no {what} of a private intersection.") from None
+    return message
+
+
+def _package() -> Any:
+    try:
+        import private_set_intersection.python as found
+    except ImportError as error:
+        raise ConfigError(
+            f"exact comparison needs openmined.psi, which cannot be imported here ({error}). Install it by "
+            "`pip install 'medflare[psi]'`, which takes protobuf and TensorBoard back to older versions, or "
+            "by `pip install --no-deps 'openmined.psi==2.0.*'`, which computes with the newer ones. Or use "
+            "sketches."
+        ) from None
+    return found

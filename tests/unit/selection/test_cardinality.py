@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact sizes of what two sites share, by private set intersection; and the distances they give."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from graphs import graph, key
+
+from medflare.errors import ConfigError, UpdateError
+from medflare.selection.cardinality import Asker, Holder, elements, exact_distances, shared_size
+from medflare.selection.divergence import distance_matrix
+from medflare.selection.minhash import Sketcher
+from medflare.selection.triples import jaccard
+
+SITES = ["a", "b", "c"]
+GRAPHS = {"a": graph(0, 100), "b": graph(60, 200), "c": graph(500, 550)}
+
+
+@pytest.fixture
+def psi() -> None:
+    reason = "openmined.psi is not installed: it pins another protobuf than TensorBoard"
+    pytest.importorskip("private_set_intersection.python", reason=reason)
+
+
+@pytest.mark.usefixtures("psi")
+def test_pairwise_sizes_give_the_exact_jaccard_distances() -> None:
+    items = {site: elements(found, key()) for site, found in GRAPHS.items()}
+    pairs = {
+        (one, other): shared_size(Asker(items[one]), Holder(items[other]))
+        for i, one in enumerate(SITES)
+        for other in SITES[:i]
+    }
+    assert pairs == {("b", "a"): 40, ("c", "a"): 0, ("c", "b"): 0}
+    found = exact_distances({site: len(own) for site, own in GRAPHS.items()}, pairs, SITES)
+    expected = [[1 - jaccard(GRAPHS[one], GRAPHS[other]) for other in SITES] for one in SITES]
+    assert found == pytest.approx(np.array(expected), abs=1e-12)
+    sketched = distance_matrix({s: Sketcher(key()).sketch(g) for s, g in GRAPHS.items()}, SITES)
+    assert np.abs(found - sketched).max() < 0.05
+
+
+@pytest.mark.usefixtures("psi")
+def test_messages_hold_neither_triples_nor_their_digests() -> None:
+    seen: list[bytes] = []
+
+    def carry(message: bytes) -> bytes:
+        seen.append(message)
+        return message
+
+    items = {site: elements(GRAPHS[site], key()) for site in "ab"}
+    shared_size(Asker(items["a"]), Holder(items["b"]), carry)
+    assert [len(message) > 30 * n for message, n in zip(seen, (140, 100, 100), strict=True)] == [True] * 3
+    words = {word.encode() for own in items.values() for word in own}
+    words |= {bytes.fromhex(word.decode()) for word in words}
+    words |= {part.encode() for triple in GRAPHS["a"] for part in triple}
+    assert not any(word in message for word in words for message in seen)
+
+
+@pytest.mark.usefixtures("psi")
+def test_the_same_graph_gives_other_messages_in_every_exchange() -> None:
+    items = elements(GRAPHS["a"], key())
+    assert Asker(items).request() != Asker(items).request()
+    assert Holder(items).setup(50) != Holder(items).setup(50)
+
+
+@pytest.mark.usefixtures("psi")
+def test_a_holder_answers_what_was_agreed_and_once() -> None:
+    items = elements(GRAPHS["a"], key())
+    holder, asker = Holder(items), Asker(items)
+    holder.setup(99)
+    with pytest.raises(UpdateError, match="request of 100 elements where 99 were agreed"):
+        holder.response(asker.request())
+    holder.setup(100)
+    holder.response(asker.request())
+    with pytest.raises(UpdateError, match="where 0 were agreed"):
+        holder.response(asker.request())
+
+
+@pytest.mark.usefixtures("psi")
+def test_a_request_for_few_elements_is_not_answered() -> None:
+    holder = Holder(elements(GRAPHS["a"], key()))
+    holder.setup(1)
+    with pytest.raises(UpdateError, match="it could ask for single triples"):
+        holder.response(Asker(["one"], least=1).request())
+    with pytest.raises(ConfigError, match="the graph has 19 triples"):
+        Holder(elements(graph(0, 19), key()))
+
+
+@pytest.mark.usefixtures("psi")
+def test_a_message_that_is_none_is_refused() -> None:
+    holder, asker = (kind(elements(GRAPHS["a"], key())) for kind in (Holder, Asker))
+    with pytest.raises(UpdateError, match="9 bytes are no request"):
+        holder.response(b"\xffnonsense")
+    with pytest.raises(UpdateError, match="are no set-up"):
+        asker.shared(b"\xffnonsense", b"")
+
+
+def test_digests_depend_on_the_key_and_not_on_the_order() -> None:
+    own = elements(GRAPHS["a"], key())
+    assert own == elements(dict(reversed(GRAPHS["a"].items())), key())
+    assert not set(own) & set(elements(GRAPHS["a"], key(8)))
+    assert len(set(own)) == 100
+
+
+def test_distances_of_empty_and_of_uncompared_graphs() -> None:
+    found = exact_distances({"a": 10, "b": 30, "c": 0, "d": 5}, {("a", "b"): 8}, ["a", "b", "c", "d"])
+    assert found[0, 1] == found[1, 0] == pytest.approx(1 - 8 / 32)
+    assert found[2].tolist() == [1, 1, 0, 1]
+    compared = [found[0, 1], *[1.0] * 3]
+    assert found[0, 3] == pytest.approx(np.mean(compared))
+
+
+def test_more_shared_than_there_is_is_refused() -> None:
+    with pytest.raises(UpdateError, match="'b' and 'a' are said to share 11 triples, and have 30 and 10"):
+        exact_distances({"a": 10, "b": 30}, {("a", "b"): 11}, ["a", "b"])
+
+
+def test_without_the_package_the_way_to_get_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("private_set_intersection")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "private_set_intersection", None)
+    with pytest.raises(ConfigError, match=r"medflare\[psi\].*--no-deps"):
+        Asker(elements(GRAPHS["a"], key()))
