@@ -18,7 +18,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +52,14 @@ META = 1e-2
 
 @dataclass(frozen=True)
 class Method:
-    """One row of the tables. order: "visits" as FedTAR has them, "pooled" or "in_turn"."""
+    """One row of the tables. order: "visits" as FedTAR has them, "pooled" or "in_turn"; times: the rounds."""
 
     title: str
     rule: str
     rule_settings: Mapping[str, Any] = field(default_factory=dict)
     order: str = "visits"
     settings: Mapping[str, Any] = field(default_factory=dict)
+    times: int = 1
 
 
 def _temporal(title: str, rule: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> Method:
@@ -89,9 +90,11 @@ METHODS = {
         "w/o temporal, report before", {"alpha_mode": "constant", "alpha": 1.0}, {"prior_context": True}
     ),
     "fedtar_paper_rate": _temporal("FedTAR (softmax), meta rate 1e-4", {"lr": 1e-4}),
+    "fedtar_long": replace(_temporal("FedTAR (softmax), four times the rounds", {}), times=4),
+    "fedtar_fast": _temporal("FedTAR (softmax), four times the local rate", {}, {"lr": 4 * SETTINGS["lr"]}),
     "fedadam_slow": Method("FedAdam, pooled, rate 3e-3", "fedadam", {"lr": 3e-3}, "pooled", PLAIN),
 }
-EXTRA = ("fedtar_paper_rate", "fedadam_slow")
+EXTRA = ("fedtar_paper_rate", "fedtar_long", "fedtar_fast", "fedadam_slow")
 """Not asked for without being named."""
 
 
@@ -162,6 +165,7 @@ def train_unit(name: str, seed: int, given: argparse.Namespace) -> None:
     from medflare.learners.temporal_loop import agree_on_mixture, federate_visits, in_turn
 
     method, folder, visits = METHODS[name], unit_folder(given.out, name, seed), given.visits
+    rounds = given.rounds * method.times
     settings = SETTINGS | {"visits": visits} | dict(method.settings)
     learners = {
         site: build(settings, config, seed, given.out / "cache" / site)
@@ -175,7 +179,7 @@ def train_unit(name: str, seed: int, given: argparse.Namespace) -> None:
 
     def plan(number: int) -> RoundPlan:
         share = given.passes / (visits if method.order == "pooled" else 1)
-        return RoundPlan(round=number, rounds=given.rounds * visits, seed=seed, fraction=share)
+        return RoundPlan(round=number, rounds=rounds * visits, seed=seed, fraction=share)
 
     def note(number: int, state: Any, updates: Any) -> None:
         entry = {"exchange": number, "rule": plain(rule.report())}
@@ -186,10 +190,10 @@ def train_unit(name: str, seed: int, given: argparse.Namespace) -> None:
 
     start = first.initial_shared() | load_file(given.out / "start.safetensors")
     if isinstance(rule, TemporalResidual):
-        state = federate_visits(learners, rule, given.rounds, plan, note, start)
+        state = federate_visits(learners, rule, rounds, plan, note, start)
     else:
         plans = in_turn(plan, visits) if method.order == "in_turn" else plan
-        state = federate(learners, rule, given.rounds * visits, plans, note, start)
+        state = federate(learners, rule, rounds * visits, plans, note, start)
     for site, learner in learners.items():
         learner.load_shared(state)
         path, rows = folder / site / FILE, learner.rows("test")
