@@ -379,6 +379,8 @@ def test_the_record_says_what_happened_in_every_visit(visits: Make) -> None:
         parts = [visit.traffic["site-2"] for visit in entry.exchanges]
         assert entry.traffic["site-2"].sent == sum(part.sent for part in parts)
         assert len({part.sent for part in parts}) == 1
+        spent = [visit.timings["site-2"]["compute"] for visit in entry.exchanges]
+        assert entry.timings["site-2"]["compute"] == pytest.approx(sum(spent))
     told = record.rounds[0]
     own = [visit.metrics["site-2"].get("train_loss") for visit in told.exchanges]
     assert own[1] is None

@@ -8,7 +8,7 @@ as a round is an exchange, counted through the run; the record has a round for e
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from medflare.aggregation.base import AggregationRule
@@ -144,8 +144,8 @@ def fold(entry: RoundRecord, declared: Mapping[str, int]) -> None:
     """Writes into a round what its exchanges so far came to.
 
     Accepted is who was in every exchange, with the examples of all visits together; absent, who missed one,
-    with the first reason. Metrics are means over the visits a site was in. Norms and what rule and protection
-    report are the last exchange's, if it came to any.
+    with the first reason. Metrics are means over the visits a site was in, timings their sums. Norms and what
+    rule and protection report are the last exchange's, if it came to any.
     """
     visits = entry.exchanges
     always = set.intersection(*(set(visit.accepted) for visit in visits))
@@ -161,6 +161,13 @@ def fold(entry: RoundRecord, declared: Mapping[str, int]) -> None:
         weights = {str(v.round): v.accepted.get(site, 0) for v in visits}
         entry.metrics[site] = weighted_means(found, weights)
     entry.mean = weighted_means(entry.metrics, examples)
+    entry.timings = {site: _spent(visits, site) for site in sorted({s for v in visits for s in v.timings})}
     for part in ("checks", "rule", "protection"):
         told = (getattr(visit, part) for visit in reversed(visits))
         setattr(entry, part, next((value for value in told if value), {}))
+
+
+def _spent(visits: Sequence[RoundRecord], site: str) -> dict[str, float]:
+    """Seconds of a site over the exchanges it was timed in."""
+    told = [visit.timings[site] for visit in visits if site in visit.timings]
+    return {part: sum(times[part] for times in told) for part in told[0]}
