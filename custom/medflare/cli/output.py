@@ -54,5 +54,15 @@ def changes(pairs: list[str]) -> dict[str, Any]:
         key, sign, value = pair.partition("=")
         if not sign or not key:
             raise ConfigError(f"--set {pair}: expected key=value, for instance --set settings.lr=0.001")
-        found[key.strip()] = yaml.safe_load(value)
+        found[key.strip()] = _number(yaml.safe_load(value))
     return found
+
+
+def _number(value: Any) -> Any:
+    """1e-4 as the number it is everywhere but in YAML, which wants 1.0e-4."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value) if value.strip()[:1] in tuple("+-.0123456789") else value
+    except ValueError:
+        return value

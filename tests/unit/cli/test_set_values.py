@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--set key=value`: what a value becomes."""
+
+from __future__ import annotations
+
+import pytest
+
+from medflare.cli.output import changes
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("1e-4", 1e-4),
+        ("-2E3", -2000.0),
+        ("0.5", 0.5),
+        ("3", 3),
+        ("1e-4 of it", "1e-4 of it"),
+        ("2024-01-02x", "2024-01-02x"),
+        ("nan", "nan"),
+        ("[1, 2]", [1, 2]),
+        ("", None),
+        ("fedprox", "fedprox"),
+    ],
+)
+def test_a_value_is_what_a_person_means(written: str, value: object) -> None:
+    assert changes([f"key={written}"]) == {"key": value}
