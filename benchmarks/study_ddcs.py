@@ -50,16 +50,11 @@ TESTED = 140
 
 @dataclass(frozen=True)
 class Method:
-    """One row of the tables.
-
-    hints: asked of every site's training; graph: how sketches come about; strict: ε as a share of what q = d
-    attains.
-    """
+    """One row of the tables. graph: how sketches come about; strict: ε as a share of what q = d attains."""
 
     title: str
     rule: str
     rule_settings: Mapping[str, Any] = field(default_factory=dict)
-    hints: Mapping[str, Any] = field(default_factory=dict)
     graph: str = ""
     strict: float | None = None
 
@@ -79,7 +74,7 @@ METHODS = {
     "ddcs": _ddcs("DDCS"),
     "importance": Method("Importance sampling", "importance_sampling", {"draws": DRAWS}),
     "fedcs": Method("FedCS", "fedcs"),
-    "fedprox": Method("Uniform, FedProx", "uniform_selection", {"draws": DRAWS}, {"fedprox": {"mu": MU}}),
+    "fedprox": Method("Uniform, FedProx", "uniform_selection", {"draws": DRAWS, "mu": MU}),
     "ddcs_strict": _ddcs("DDCS, variance ≤ 2, ε 5 % lower", strict=STRICT, most_variance=2.0),
     "ddcs_unaligned": _ddcs("the same, without alignment", "unaligned", strict=STRICT, most_variance=2.0),
     "ddcs_completed": _ddcs("the same, with completion", "completed", strict=STRICT, most_variance=2.0),
@@ -189,7 +184,7 @@ def train_unit(partition: str, name: str, seed: int, given: argparse.Namespace) 
         learners,
         rule,
         given.rounds,
-        lambda r: RoundPlan(round=r, rounds=given.rounds, seed=seed, hints=method.hints),
+        lambda r: RoundPlan(round=r, rounds=given.rounds, seed=seed),
         clock,
         Workload(down=MESSAGE, up=MESSAGE, batch=SETTINGS["optimiser"]["batch"]),
         on_round=quality,

@@ -104,15 +104,27 @@ class UniformSelection(Selecting):
         draws: S, draws with replacement in a round.
         mode: of LoRA pairs, the step of both factors' differences, or of their products, which is exact.
         most_rank: of mode product_restart, rank above which merged factors are approximated; null for none.
+        mu: μ of FedProx, which holds drawn sites near the state they received; 0 for none (7.2).
     """
 
     summary = "Uniform selection: S sites drawn alike in each round, weighed so that no site is favoured."
     source = "McMahan et al. 2017; algorithms.md 7.20"
     stack_with = PRODUCTS
 
-    def __init__(self, draws: Draws = 5, mode: Mode = "factor_delta", most_rank: Rank | None = None) -> None:
+    def __init__(
+        self,
+        draws: Draws = 5,
+        mode: Mode = "factor_delta",
+        most_rank: Rank | None = None,
+        mu: Annotated[float, Field(ge=0)] = 0.0,
+    ) -> None:
         _check_draws(draws)
+        _require(mu=(mu, 0 <= mu < math.inf, "0 or more"))
         super().__init__(Uniform(draws=draws), Latencies(), mode, most_rank)
+        self.mu = mu
+
+    def plan_hints(self) -> dict[str, Any]:
+        return super().plan_hints() | ({"fedprox": {"mu": self.mu}} if self.mu else {})
 
 
 class ImportanceSampling(Selecting):

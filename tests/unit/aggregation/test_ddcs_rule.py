@@ -172,3 +172,10 @@ def test_fedcs_leaves_out_who_is_too_slow() -> None:
     rule = made("fedcs", deadline=3.6)
     assert rule.draw(0, 1, EXAMPLES, SITES) == ["a", "b", "c"]
     assert sum(rule.plan_hints()["importance"]["weights"].values()) == pytest.approx(1.0)
+
+
+def test_uniform_selection_can_hold_drawn_sites_near_what_they_received() -> None:
+    assert make_rule("uniform_selection", {"mu": 0.1}).plan_hints()["fedprox"] == {"mu": 0.1}
+    assert "fedprox" not in make_rule("uniform_selection", {}).plan_hints()
+    with pytest.raises(ConfigError, match="mu is -1"):
+        make_rule("uniform_selection", {"mu": -1.0})
