@@ -76,6 +76,7 @@ BASELINES: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 PLAIN = {"variant": "pooled_baseline"}
 METHODS = {
+    "start": replace(Method("the common start", "fedavg", order="pooled", settings=PLAIN), times=0),
     "fedtar": _temporal("FedTAR (softmax)", {}),
     "fedtar_beta": _temporal("FedTAR (beta_softmax)", {"alpha_mode": "beta_softmax"}),
     "fedtar_no_gmm": _temporal("w/o GMM", {}, {"variant": "without_personalisation"}),
@@ -129,21 +130,29 @@ def write_teaching(folder: Path) -> None:
     (folder / "site.yaml").write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
-def write_start(out: Path) -> None:
-    """`start.safetensors`: bridge and client adapter after a central training on the teaching hospitals."""
+def start_file(out: Path, settings: Mapping[str, Any]) -> Path:
+    """Where methods begin: those that see the report before were also taught with it."""
+    return out / ("start_prior.safetensors" if settings.get("prior_context") else "start.safetensors")
+
+
+def write_start(out: Path, own: Mapping[str, Any]) -> None:
+    """Bridge and client adapter after a central training on the teaching hospitals."""
     from safetensors.torch import save_file
 
     from medflare.learners.base import RoundPlan
     from medflare.learners.fedtar.learner import build
 
-    write_teaching(out / "teaching")
+    if not (out / "teaching" / "site.yaml").is_file():
+        write_teaching(out / "teaching")
     site = load_site_file(out / "teaching" / "site.yaml")["teaching"]
-    settings = SETTINGS | PLAIN | {"batch": TEACHING["batch"], "lr": TEACHING["lr"], "warmup": 0.05}
+    settings = (
+        SETTINGS | PLAIN | dict(own) | {"batch": TEACHING["batch"], "lr": TEACHING["lr"], "warmup": 0.05}
+    )
     learner = build(settings, site, 0, out / "cache" / "teaching")
     learner.load_shared(learner.initial_shared())
     update = learner.fit(RoundPlan(round=0, rounds=1, steps=TEACHING["steps"]))
     print(f"start: {update.metrics}", flush=True)
-    save_file(learner.initial_shared(), out / "start.safetensors")
+    save_file(learner.initial_shared(), start_file(out, own))
 
 
 def sites_of(given: argparse.Namespace) -> dict[str, SiteConfig]:
@@ -188,12 +197,17 @@ def train_unit(name: str, seed: int, given: argparse.Namespace) -> None:
             entry["val"] = {site: validation(learner, state, visits) for site, learner in learners.items()}
         said.append(entry)
 
-    start = first.initial_shared() | load_file(given.out / "start.safetensors")
+    if not start_file(given.out, method.settings).is_file():
+        write_start(given.out, {n: v for n, v in method.settings.items() if n == "prior_context"})
+    start = first.initial_shared() | load_file(start_file(given.out, method.settings))
     if isinstance(rule, TemporalResidual):
         state = federate_visits(learners, rule, rounds, plan, note, start)
     else:
         plans = in_turn(plan, visits) if method.order == "in_turn" else plan
         state = federate(learners, rule, rounds * visits, plans, note, start)
+    if not said:
+        untrained = {site: validation(learner, state, visits) for site, learner in learners.items()}
+        said.append({"exchange": -1, "rule": {}, "sites": {}, "val": untrained})
     for site, learner in learners.items():
         learner.load_shared(state)
         path, rows = folder / site / FILE, learner.rows("test")
@@ -255,8 +269,6 @@ def main() -> None:
     given = arguments()
     if not given.real and not (given.out / "cohorts" / "site.yaml").is_file():
         write_hospitals(given.out / "cohorts")
-    if not (given.out / "start.safetensors").is_file() and not given.tables:
-        write_start(given.out)
     methods, seeds = given.methods.split(","), given.seeds.split(",")
     for name, seed in [(m, s) for s in seeds for m in methods] if not given.tables else ():
         run(name, seed, given)

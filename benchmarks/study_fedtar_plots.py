@@ -27,7 +27,11 @@ def plots(out: Path, there: Mapping[str, Sequence[str]], titles: Mapping[str, st
     matplotlib.rcParams["svg.fonttype"], matplotlib.rcParams["svg.hashsalt"] = "none", "medflare"
     said = {name: [_read(out, name, seed) for seed in seeds] for name, seeds in there.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    _convergence({n: [_losses(unit) for unit in runs] for n, runs in said.items()}, titles, folder)
+    curves = {n: [_losses(unit) for unit in runs] for n, runs in said.items()}
+    begun = curves.pop("start", [])
+    _convergence(
+        {n: [begun[0] + own if begun else own for own in c] for n, c in curves.items()}, titles, folder
+    )
     learnt = {name: [_alphas(unit) for unit in said[name]] for name in LEARNT if name in said}
     if learnt:
         _alpha(learnt, titles, folder)
@@ -63,7 +67,7 @@ def _convergence(losses: Mapping[str, list[list[float]]], titles: Mapping[str, s
         curve = [mean(values) for values in zip(*runs, strict=True)]
         style = {"linewidth": 1.8} if name in MARKED else {"linewidth": 0.7, "color": "#b0b0b0"}
         label = titles[name] if name in MARKED else None
-        axis.plot(range(1, len(curve) + 1), curve, label=label, marker=".", markersize=4, **style)
+        axis.plot(range(len(curve)), curve, label=label, marker=".", markersize=4, **style)
     axis.set_xlabel("round (T exchanges each)")
     axis.set_ylabel("validation loss per token")
     axis.legend(frameon=False, fontsize=8)
