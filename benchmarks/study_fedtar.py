@@ -93,9 +93,15 @@ METHODS = {
     "fedtar_paper_rate": _temporal("FedTAR (softmax), meta rate 1e-4", {"lr": 1e-4}),
     "fedtar_long": replace(_temporal("FedTAR (softmax), four times the rounds", {}), times=4),
     "fedtar_fast": _temporal("FedTAR (softmax), four times the local rate", {}, {"lr": 4 * SETTINGS["lr"]}),
+    "fedavg_fast": Method(
+        "FedAvg, pooled, four times the local rate",
+        "fedavg",
+        order="pooled",
+        settings=PLAIN | {"lr": 4 * SETTINGS["lr"]},
+    ),
     "fedadam_slow": Method("FedAdam, pooled, rate 3e-3", "fedadam", {"lr": 3e-3}, "pooled", PLAIN),
 }
-EXTRA = ("fedtar_paper_rate", "fedtar_long", "fedtar_fast", "fedadam_slow")
+EXTRA = ("fedtar_paper_rate", "fedtar_long", "fedtar_fast", "fedavg_fast", "fedadam_slow")
 """Not asked for without being named."""
 
 
