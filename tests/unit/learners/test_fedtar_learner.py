@@ -22,6 +22,7 @@ from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.learners.fedtar.visit_sums import EXAMPLES, SLOPES
 from medflare.learners.loop import federate
 from medflare.learners.temporal_loop import Profiled, agree_on_mixture, federate_visits, in_turn
+from medflare.models.longitudinal_generator import VisitBatch
 
 
 @pytest.fixture(scope="session")
@@ -119,9 +120,15 @@ def test_an_exchange_is_of_one_visit_and_without_hint_of_all(make: Any) -> None:
 
 
 def test_only_the_visits_own_rows_are_seen(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, seen = make(), []
+    made = make()
+    seen: list[int] = []
     batch = made._batch
-    monkeypatch.setattr(made, "_batch", lambda rows, turned=None: (seen.extend(rows), batch(rows, turned))[1])
+
+    def noted(rows: list[int], turned: torch.Generator | None = None) -> VisitBatch:
+        seen.extend(rows)
+        return batch(rows, turned)
+
+    monkeypatch.setattr(made, "_batch", noted)
     made.fit(at_visit(2))
     assert set(seen) == set(made.rows("train", 2)) | set(made.rows("val", 2))
     assert {made.samples.visits[row].number for row in seen} == {2}
@@ -423,6 +430,20 @@ def test_unknown_ages_and_sexes_are_no_fault(
     assert made.people is not None
     assert made.people.values.isnan().all()
     assert made.fit(at_visit(1)).metrics["loss"] > 0
+
+
+def test_a_hashed_identifier_needs_a_key_that_stays(
+    hospitals: list[Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    config = site(hospitals[0], tiny_backbone)
+    with pytest.raises(ConfigError, match=r"hash_feature needs a key that stays here.*'state' in site\.yaml"):
+        learner(config, profile={"hash_feature": True})
+    kept = config.model_copy(update={"state": tmp_path})
+    one, again = (learner(kept, profile={"hash_feature": True}) for _ in range(2))
+    assert one.people is not None
+    assert again.people is not None
+    assert one.people.values.shape[1] == 3
+    assert torch.equal(one.people.values, again.people.values)
 
 
 def test_visits_beyond_those_of_the_job_are_left_out_and_counted(make: Any) -> None:

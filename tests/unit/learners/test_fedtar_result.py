@@ -83,8 +83,9 @@ def test_patients_of_an_unseen_hospital_are_placed_in_the_agreed_mixture(
     opened = open_result(folder, new)
     assert opened.people is not None
     assert made.people is not None
+    assert made.people.mixture is not None
     assert opened.people.mixture is not None
-    expected = made.people.mixture.assign(opened.people.profiles.values).float()  # type: ignore[union-attr]
+    expected = made.people.mixture.assign(opened.people.profiles.values).float()
     assert torch.equal(opened.people.assigned(opened.people.profiles.patients), expected)
 
     assert after_run.tester(folder) is score_result
@@ -93,6 +94,7 @@ def test_patients_of_an_unseen_hospital_are_placed_in_the_agreed_mixture(
     )
     assert (found.site, found.role, found.split) == ("hospital-9", "unseen", "val")
     assert found.studies == len(opened.rows("val"))
+    assert found.predictions is not None
     assert (tmp_path / "out" / found.predictions).is_file()
 
 

@@ -135,7 +135,8 @@ def test_gradients_of_padded_rows_are_numbers_and_those_of_the_rows_alone(
     learning = {n: t for n, t in model.shared_tensors().items() if t.requires_grad}
 
     def gradient(parts: list[list[int]]) -> dict[str, Tensor]:
-        total = sum(model.token_losses(visits(model, p), ids[p], targets[p]).sum() for p in parts)
+        found = [model.token_losses(visits(model, p), ids[p], targets[p]).sum() for p in parts]
+        total = torch.stack(found).sum()
         return dict(zip(learning, torch.autograd.grad(total, list(learning.values())), strict=True))
 
     one, other = gradient([[0, 1, 2, 3]]), gradient([[0], [1], [2], [3]])
@@ -217,9 +218,10 @@ def test_bridge_adapter_and_generators_learn_and_nothing_else_does(model: Longit
 
 
 def test_personalisation_starts_as_nothing_and_can_be_left_out(tiny_backbone: Path) -> None:
+    cases: list[dict[str, Any]] = [{}, {"patient": None}]
     personal, plain = (
         LongitudinalGenerator(load_backbone(tiny_backbone, "fp32"), settings(**changes), 0)
-        for changes in ({}, {"patient": None})
+        for changes in cases
     )
     assert not [name for name in plain.shared_tensors() if name.startswith("patient")]
     ids, targets = texts(4)
