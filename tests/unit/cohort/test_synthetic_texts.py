@@ -132,6 +132,7 @@ def test_hospitals_differ_in_size_words_and_groups_and_seeds_in_everything() -> 
         {"hospitals": 1},
         {"questions": 0},
         {"tested": "none"},
+        {"synonyms": 1.5},
         {"method": "clusters"},
         {"method": "dirichlet", "alpha": 0},
     ],

@@ -32,6 +32,7 @@ class QuestionsDemo:
         partition: how training facts are dealt, of `text_partition.METHODS`; alpha: of dirichlet.
         tested: every hospital is tested on all facts that any hospital trains on, or on its own.
         diseases, groups: size of the world; five facts a disease.
+        synonyms, vignettes: as in `draw_habits`; the milder, the sooner facts are learnt.
     """
 
     hospitals: int = 3
@@ -42,6 +43,8 @@ class QuestionsDemo:
     tested: Literal["all", "own"] = "all"
     diseases: int = 3
     groups: int = 8
+    synonyms: float = 0.8
+    vignettes: float = 0.3
 
     def __post_init__(self) -> None:
         if self.hospitals < 2:
@@ -50,6 +53,8 @@ class QuestionsDemo:
             raise ConfigError(f"{self.questions} questions of a hospital: expected 1 or more.")
         if self.tested not in ("all", "own"):
             raise ConfigError(f"tested: {self.tested!r}; choose all or own.")
+        if not (0 <= self.synonyms <= 1 and 0 <= self.vignettes <= 1):
+            raise ConfigError(f"synonyms {self.synonyms}, vignettes {self.vignettes}: expected 0 to 1.")
 
     @property
     def world(self) -> World:
@@ -88,7 +93,7 @@ def question_hospitals(demo: QuestionsDemo) -> dict[str, list[Question]]:
     found: dict[str, list[Question]] = {}
     for number, name in enumerate(names):
         own = [fact for index, fact in enumerate(facts) if given[str(index)] == number]
-        habits = draw_habits(np.random.default_rng([demo.seed, 73, number]))
+        habits = draw_habits(np.random.default_rng([demo.seed, 73, number]), demo.synonyms, demo.vignettes)
         asked = trained if demo.tested == "all" else list(dict.fromkeys(own))
         words = np.random.default_rng([demo.seed, 74, number])
         found[name] = [

@@ -37,16 +37,20 @@ class QuestionHabits:
 PLAIN = QuestionHabits(wordings={}, synonyms=0.0, vignettes=0.0)
 
 
-def draw_habits(rng: np.random.Generator, used: int = 4) -> QuestionHabits:
-    """Habits of a hospital: `used` of the wordings of each relation, and how it names diseases."""
+def draw_habits(rng: np.random.Generator, synonyms: float, vignettes: float, used: int = 4) -> QuestionHabits:
+    """Habits of a hospital: `used` of the wordings of each relation, and how it names diseases.
+
+    Args:
+        synonyms: the most it uses other names; vignettes: how often every second hospital begins so.
+    """
     chosen = {
         relation: tuple(int(i) for i in rng.permutation(len(WORDINGS[relation]["train"]))[:used])
         for relation in RELATIONS
     }
     return QuestionHabits(
         wordings=chosen,
-        synonyms=float(rng.uniform(0, 0.8)),
-        vignettes=float(rng.choice([0.0, 0.3])),
+        synonyms=float(rng.uniform(0, synonyms)),
+        vignettes=float(rng.choice([0.0, vignettes])),
     )
 
 
