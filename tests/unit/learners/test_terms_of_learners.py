@@ -12,13 +12,19 @@ import torch
 
 from medflare.aggregation import make_rule
 from medflare.cohort.settings import SiteConfig
+from medflare.cohort.synthetic.knowledge import write_questions_demo, write_summaries_demo
 from medflare.cohort.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
-from medflare.learners import LEARNERS, build
+from medflare.learners import LEARNERS, build, reads
 from medflare.learners.base import Learner, RoundPlan, State, Update
 from medflare.learners.loop import federate
 from medflare.learners.terms import TERMS, asked_sums
 
 PART = {"layers": 1, "width": 32, "attention_heads": 2}
+TEXT: dict[str, Any] = {
+    "lora": {"rank": 2, "lora_alpha": 8, "targets": ["q_proj", "v_proj"], "dropout": 0.1},
+    "optimiser": {"batch": 2, "lr": 2e-3, "accumulate": 2},
+    "max_tokens": 400,
+}
 SETTINGS: dict[str, dict[str, Any]] = {
     "fedmrg": {
         "model": {
@@ -33,6 +39,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "optimiser": {"batch": 2, "lr": 2e-3, "accumulate": 2},
         "max_tokens": 500,
     },
+    "question_answering": TEXT,
+    "summarisation": TEXT,
     "token_classification": {"optimiser": {"batch": 8, "lr": 1e-3}, "eval_batch": 32},
     "fedvit_gpt2": {
         "model": {"encoder": PART | {"image_size": 32}, "decoder": PART | {"positions": 48}},
@@ -51,18 +59,29 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`questions` and `summaries` of two hospitals."""
+    folder = tmp_path_factory.mktemp("texts")
+    write_questions_demo(folder / "questions", 2, questions=12, diseases=2, groups=2)
+    write_summaries_demo(folder / "summaries", 2, reports=14)
+    return folder
+
+
 @pytest.fixture
-def make(notes: Path, small_hospital: Path, tiny_backbone: Path, tiny_encoder: Path) -> Make:
+def make(notes: Path, texts: Path, small_hospital: Path, tiny_backbone: Path, tiny_encoder: Path) -> Make:
     """A learner of a method at site-1 or site-2 that has loaded its own initial state."""
-    models = {"fedmrg": tiny_backbone, "fed_medlora": tiny_backbone, "token_classification": tiny_encoder}
+    adapted = ("fedmrg", "fed_medlora", "question_answering", "summarisation")
+    models = {**dict.fromkeys(adapted, tiny_backbone), "token_classification": tiny_encoder}
+
+    def cohort_of(method: str, name: str) -> dict[str, str]:
+        kind = reads(method)
+        if kind == "studies":
+            return {"format": "manifest", "root": str(small_hospital)}
+        return {"format": f"{kind}_jsonl", "root": str((notes if kind == "notes" else texts / kind) / name)}
 
     def made(method: str, name: str = "site-1", **settings: Any) -> Learner:
-        of_notes = method in ("fed_medlora", "token_classification")
-        cohort = (
-            {"format": "notes_jsonl", "root": str(notes / name)}
-            if of_notes
-            else {"format": "manifest", "root": str(small_hospital)}
-        )
+        cohort = cohort_of(method, name)
         folder = {"folder": str(models[method])} if method in models else {}
         site = SiteConfig.model_validate(
             {"name": name, "cohort": cohort, "backbone": folder | {"precision": "fp32"}, "device": "cpu"}
