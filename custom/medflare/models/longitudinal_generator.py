@@ -260,7 +260,7 @@ def export_settings(model: LongitudinalGenerator, decoding: DecodingSettings) ->
     `untravelled` holds a checksum of what must be the same at all sites and is not sent: the frozen encoder,
     and what an adapter makes from the seed.
     """
-    found = {
+    found: dict[str, Any] = {
         "file": FILE,
         "format": 1,
         "generator": model.parts.model_dump(mode="json"),
