@@ -28,7 +28,7 @@ from medflare.aggregation.states import settled
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.errors import UpdateError
 from medflare.learners.base import State, Update
-from medflare.learners.fedtar.visit_sums import EXAMPLES, PATIENTS, SLOPES, VISITS, YEARS
+from medflare.learners.fedtar.visit_sums import EXAMPLES, LARGEST, PATIENTS, SLOPES, VISITS, YEARS
 from medflare.learners.optim import moments, restore_moments
 
 ADAM = "adam"
@@ -116,10 +116,11 @@ class TemporalResidual(WeightedMean):
             super().add(site, update)
         else:
             self._idle += 1
-        for name, value in update.sums.items():
-            if name.startswith(VISITS):
-                value = value.double()
-                self._told[name] = self._told[name] + value if name in self._told else value
+        told = {name: value.double() for name, value in update.sums.items() if name.startswith(VISITS)}
+        if not bounded(told):
+            told = {name: value for name, value in told.items() if name not in (SLOPES, EXAMPLES)}
+        for name, value in told.items():
+            self._told[name] = self._told[name] + value if name in self._told else value
 
     def finish(self) -> State:
         found = bool(self._weights)
@@ -203,6 +204,14 @@ class TemporalResidual(WeightedMean):
         self.schedule.load_state_dict(state["psi"])
         if self._optimiser is not None:
             restore_moments(self._optimiser, state.get(ADAM, {}), ADAM)
+
+
+def bounded(told: State) -> bool:
+    """Whether slopes are of 0 examples or more and no larger than sites may tell: others are not used."""
+    if SLOPES not in told or EXAMPLES not in told:
+        return True
+    examples = float(told[EXAMPLES])
+    return examples >= 0 and float(told[SLOPES].abs().max()) <= LARGEST * examples * (1 + 1e-9) + 1e-9
 
 
 def _check(visits: int, mode: str, alpha: float, embedding: str, lr: float, seed: int, start: float) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -16,6 +17,7 @@ from medflare.errors import MedflareError
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 JSON_OPTION = typer.Option(False, "--json", help="Print facts as JSON, for scripts.")
 
 
@@ -54,15 +56,11 @@ def changes(pairs: list[str]) -> dict[str, Any]:
         key, sign, value = pair.partition("=")
         if not sign or not key:
             raise ConfigError(f"--set {pair}: expected key=value, for instance --set settings.lr=0.001")
-        found[key.strip()] = _number(yaml.safe_load(value))
+        read = yaml.safe_load(value)
+        found[key.strip()] = _number(read) if read == value.strip() else read
     return found
 
 
 def _number(value: Any) -> Any:
     """1e-4 as the number it is everywhere but in YAML, which wants 1.0e-4."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return float(value) if value.strip()[:1] in tuple("+-.0123456789") else value
-    except ValueError:
-        return value
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value

@@ -66,7 +66,7 @@ def label_statistics(gold: ArrayLike, predicted: ArrayLike, prefix: str = "label
     everything = list(range(len(CONDITIONS)))
     for position, ratio in enumerate(RATIOS):
         found[f"{prefix}_micro_{ratio}"] = Statistic(sums, _micro(everything, position))
-        found[f"{prefix}_macro_{ratio}"] = Statistic(sums, _macro(position))
+        found[f"{prefix}_macro_{ratio}"] = Statistic(sums, _macro(position, sums.sum(0)))
         found[f"{prefix}_micro5_{ratio}"] = Statistic(sums, _micro(five, position))
     return found
 
@@ -106,9 +106,16 @@ def _micro(columns: Sequence[int], position: int) -> Callable[[Array], Array]:
     return score
 
 
-def _macro(position: int) -> Callable[[Array], Array]:
+def _macro(position: int, whole: Array) -> Callable[[Array], Array]:
+    """The mean over conditions. One that the whole sample has and a resample lacks counts as the mean of the
+    others there: as 0, nearly all resamples of few studies would lie below the sample itself."""
+    there = sum(_split(whole)) > 0
+
     def score(sums: Array) -> Array:
         tp, fp, fn = _split(sums)
-        return precision_recall_f1(tp, fp, fn)[position].mean(axis=-1)
+        found = precision_recall_f1(tp, fp, fn)[position]
+        seen = tp + fp + fn > 0
+        others = found.sum(axis=-1, keepdims=True) / np.maximum(seen.sum(axis=-1, keepdims=True), 1)
+        return np.where(there & ~seen, others, found).mean(axis=-1)
 
     return score

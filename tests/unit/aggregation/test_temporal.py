@@ -23,7 +23,7 @@ from medflare.aggregation.coefficients import (
     convex_weights,
     elapsed,
 )
-from medflare.aggregation.temporal import TemporalResidual
+from medflare.aggregation.temporal import TemporalResidual, bounded
 from medflare.errors import ConfigError, UpdateError
 from medflare.federation.aggregator import ValidatingAggregator
 from medflare.federation.combinations import problems
@@ -411,3 +411,17 @@ def test_methods_that_know_no_visits_are_refused_from_two_visits_on(method: str)
     (text,) = problems("temporal", method, {}, "bfloat16", rule_settings={"visits": 2})
     assert "metric 'visit'" in text
     assert problems("temporal", method, {}, "bfloat16", rule_settings={"visits": 1}) == []
+
+
+def test_slopes_beyond_what_a_site_may_tell_are_not_used() -> None:
+    told = {SLOPES: double(10.0, -20.0), EXAMPLES: torch.tensor(10.0, dtype=torch.float64)}
+    assert bounded(told)
+    assert not bounded(told | {SLOPES: double(1e12, 0.0)})
+    assert not bounded(told | {EXAMPLES: torch.tensor(-1.0, dtype=torch.float64)})
+    rule = TemporalResidual(2, "sigmoid", lr=0.1)
+    rule.begin({"w": torch.zeros(2)})
+    liar = {SLOPES: double(-1e12, 1e12), EXAMPLES: torch.tensor(1.0, dtype=torch.float64)}
+    rule.add("honest", Update(delta={"w": torch.ones(2)}, examples=5, metrics={"visit": 1.0}, sums=told))
+    rule.add("liar", Update(delta={"w": torch.zeros(2)}, examples=0, metrics={"visit": 1.0}, sums=liar))
+    rule.finish()
+    assert rule.report()["slopes"] == pytest.approx([1.0, -2.0])

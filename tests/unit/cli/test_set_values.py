@@ -18,6 +18,8 @@ from medflare.cli.output import changes
         ("1e-4 of it", "1e-4 of it"),
         ("2024-01-02x", "2024-01-02x"),
         ("nan", "nan"),
+        ("'1e5'", "1e5"),
+        ("1_0x", "1_0x"),
         ("[1, 2]", [1, 2]),
         ("", None),
         ("fedprox", "fedprox"),

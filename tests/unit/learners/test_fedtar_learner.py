@@ -488,3 +488,48 @@ def test_prior_reports_can_be_read(make: Any) -> None:
     rows = made.rows("val")
     assert made.rows_loss(rows) != plain.rows_loss(rows)
     assert made.fit(at_visit(2, steps=2)).metrics["loss"] > 0
+
+
+# ---- what a hostile reading found --------------------------------------------------------------------------
+
+
+def test_a_canary_leaves_the_order_of_patients_as_it_was(make: Any) -> None:
+    made, other = make(), make()
+    tensors, values = made.local_state()
+    kept = {name: value.clone() for name, value in tensors.items()}
+    made.load_shared(made.initial_shared())
+    made.fit(at_visit(1, steps=2))
+    made.load_local_state(kept, values)
+    assert made.local_state()[1] == values
+    rows = made.trained(1)
+    assert made._cut(plan(0, steps=2), 1, rows) == other._cut(plan(0, steps=2), 1, rows)
+
+
+def test_the_same_number_of_patients_comes_in_another_order_at_another_visit(make: Any) -> None:
+    made = make()
+    assert made._order(2, 12).take(12) != made._order(3, 12).take(12)
+    assert made._order(1, 12).take(12) == made._order(0, 12).take(12)
+
+
+def test_a_visit_of_fewer_than_the_sites_policy_lets_out_is_not_there(make: Any) -> None:
+    made = make()
+    count = len(made.rows("train", 2))
+    made.fewest = count + 1
+    made.load_shared(made.initial_shared())
+    update = made.fit(at_visit(2))
+    assert update.examples == 0
+    assert all(not delta.any() for delta in update.delta.values())
+    made.fewest = count
+    assert made.fit(at_visit(2, steps=1)).examples == count
+
+
+def test_numbers_of_a_few_people_are_not_told(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from medflare.learners.fedtar import learner as module
+
+    made = make()
+    most = max(len(made.rows(split, visit)) for split in ("train", "val", "test") for visit in (1, 2, 3))
+    monkeypatch.setattr(module, "FEWEST", most + 1)
+    assert all(set(counts) == {0} for counts in made.describe()["heterogeneity"]["visits"].values())
+    assert "val_loss" not in made.fit(at_visit(1, steps=1)).metrics
+    monkeypatch.setattr(module, "FEWEST", 1)
+    assert "val_loss" in made.fit(at_visit(1, steps=1)).metrics

@@ -12,7 +12,7 @@ import torch
 from medflare.errors import RunError, UpdateError
 from medflare.learners.fedtar.expectation import PATIENTS, N
 from medflare.learners.fedtar.mixture import MixtureSettings, fixed_grid
-from medflare.learners.fedtar.people import People, neutral
+from medflare.learners.fedtar.people import People
 from medflare.learners.fedtar.profile import Profiles
 from medflare.learners.temporal_loop import agree_on_mixture
 
@@ -87,4 +87,4 @@ def test_a_restarted_site_has_its_mixture_back() -> None:
 def test_of_a_patient_of_whom_nothing_is_known_the_assignment_is_the_weights() -> None:
     everybody = Profiles(("p",), torch.full((1, 2), math.nan, dtype=torch.float64))
     site = People(everybody, (), MixtureSettings(source="global_fixed"), seed=0)
-    assert torch.allclose(site.assigned(["p"]), neutral(1, 16))
+    assert torch.allclose(site.assigned(["p"]), torch.full((1, 16), 1 / 16))

@@ -51,6 +51,8 @@ from medflare.models.longitudinal_generator import (
 from medflare.models.report_generator import ADAPTER_PREFIX, DecodingSettings
 
 READS = "visits"
+FEWEST = 5
+"""A loss of fewer validation visits, and a count of fewer visits, is not told: it could be one person's."""
 POOLED = 0
 """In place of a visit's number where all visits are trained on together."""
 
@@ -65,12 +67,17 @@ def build(
     people = open_people(site, samples, chosen, seed)
     model = open_model(site, chosen, seed)
     check_room(samples, model, chosen)
-    return FedTARLearner(site.name, samples, people, model, chosen, seed)
+    return FedTARLearner(site.name, samples, people, model, chosen, seed, site.policy.min_examples)
 
 
 class FedTARLearner:
     """Implements `learners.base.Learner` and `temporal_loop.Profiled`. One object lives for all rounds of a
-    run."""
+    run.
+
+    Args:
+        fewest: training examples without which nothing may leave the site (its policy's `min_examples`); a
+            visit of fewer is one that the site does not have.
+    """
 
     def __init__(
         self,
@@ -80,9 +87,10 @@ class FedTARLearner:
         model: LongitudinalGenerator,
         settings: FedTARSettings,
         seed: int,
+        fewest: int = 1,
     ) -> None:
         self.site, self.samples, self.people, self.model = site, samples, people, model
-        self.settings, self.seed = settings, seed
+        self.settings, self.seed, self.fewest = settings, seed, fewest
         used = [row for split in ("train", "val", "test") for row in self.rows(split)]
         self.pictures: Pictures = (
             FreshPatches(samples, model, settings.rotation)
@@ -105,6 +113,11 @@ class FedTARLearner:
         found = self.samples.rows(split, visit or None)
         return [row for row in found if self.samples.visits[row].number <= self.settings.visits]
 
+    def trained(self, visit: int) -> list[int]:
+        """Training rows of an exchange; none where the site's policy lets nothing leave about so few."""
+        found = self.rows("train", visit)
+        return [] if visit and len(found) < self.fewest else found
+
     def describe(self) -> dict[str, Any]:
         model, visits = self.model, self.settings.visits
         export = export_settings(model, self.settings.decoding)
@@ -124,9 +137,10 @@ class FedTARLearner:
         }
 
     def _visit_facts(self) -> dict[str, Any]:
-        """n_{k,t} for t = 1..T of each split."""
+        """n_{k,t} for t = 1..T of each split, 0 for fewer than FEWEST."""
         visits = range(1, self.settings.visits + 1)
-        return {"visits": {s: [len(self.rows(s, t)) for t in visits] for s in ("train", "val", "test")}}
+        counts = {s: [len(self.rows(s, t)) for t in visits] for s in ("train", "val", "test")}
+        return {"visits": {s: [n if n >= FEWEST else 0 for n in found] for s, found in counts.items()}}
 
     def shared_spec(self) -> SharedSpec:
         return self._spec
@@ -181,7 +195,7 @@ class FedTARLearner:
         sums = silence(self.settings.visits)
         if visit:
             sums = self.trail.receive(plan, self._received, self._validation_gradient)
-        rows, metrics = self.rows("train", visit), {"visit": float(visit), "steps": 0.0}
+        rows, metrics = self.trained(visit), {"visit": float(visit), "steps": 0.0}
         self.model.adapters.begin_round(plan.totals, plan.round, plan.rounds)
         self.terms.begin(plan)
         if rows:
@@ -189,7 +203,8 @@ class FedTARLearner:
         elif not visit:
             raise UpdateError(f"site '{self.site}' has no visit to train on; see `medflare cohort inspect`.")
         told = self.terms.finish()
-        if rows and (held_out := self.rows("val", visit)):
+        held_out = self.rows("val", visit)
+        if rows and len(held_out) >= FEWEST:
             metrics["val_loss"] = self.rows_loss(held_out)
         metrics |= told.metrics | {"seconds": time.monotonic() - started}
         delta = {n: t - self._received[n] for n, t in self.initial_shared().items()}
@@ -202,13 +217,14 @@ class FedTARLearner:
         count = examples_to_visit(plan, len(rows), size)
         if plan.steps is None and plan.fraction is None:
             count = len(rows) * self.settings.local_epochs
-        order = self._orders.setdefault(visit, self._order(len(rows)))
+        order = self._orders.setdefault(visit, self._order(visit, len(rows)))
         taken = [rows[place] for place in order.take(count)]
         seed = derived_seed(self.seed, self.site, plan.round)
         return batches(taken, [len(ids) for ids in self.tokens], size, seed)
 
-    def _order(self, size: int) -> DataOrder:
-        return DataOrder(size, derived_seed(self.seed, self.site, "order"))
+    def _order(self, visit: int, size: int) -> DataOrder:
+        """Other patients first at other visits; one visit alone is in the order of all pooled."""
+        return DataOrder(size, derived_seed(self.seed, self.site, "order", max(visit, 1)))
 
     def _train(self, cut: list[list[int]], plan: RoundPlan) -> dict[str, float]:
         """One step on each batch; the mean of their losses."""
@@ -344,8 +360,9 @@ class FedTARLearner:
             for name, tensor in self.model.shared_tensors().items():
                 if name.startswith(self._held_back):
                     tensor.copy_(tensors[f"local.{name}"])
+        self._orders = {}
         for visit, position in values["positions"].items():
-            order = self._order(len(self.rows("train", int(visit))))
+            order = self._order(int(visit), len(self.trained(int(visit))))
             order.position = int(position)
             self._orders[int(visit)] = order
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import torch
 from torch import Tensor
 
 from medflare.errors import UpdateError
@@ -93,8 +92,3 @@ class People:
         own = {name: value for name, value in tensors.items() if name.startswith(MIXTURE)}
         if own:
             self.take_mixture(Mixture.of(own))
-
-
-def neutral(patients: int, components: int) -> Tensor:
-    """q of patients of whom nothing is known, where personalisation is off: (patients, K), rows of 1/K."""
-    return torch.full((patients, components), 1 / components)

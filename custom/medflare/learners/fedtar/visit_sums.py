@@ -95,6 +95,8 @@ class VisitTrail:
                 f"the rule has {hint['visits']} visits a round, and the method's setting `visits` is "
                 f"{self.visits}. Set both to the same number."
             )
+        if not (hint["slopes"] or hint["days"]):
+            return told
         number, visit = int(hint["round"]), int(hint["visit"])
         if visit == 1:
             if hint["slopes"] and self._whole(number):
