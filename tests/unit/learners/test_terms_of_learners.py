@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from fedtar_sites import SMALL, site, write_visits
 
 from medflare.aggregation import make_rule
 from medflare.cohort.settings import SiteConfig
@@ -39,6 +40,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "optimiser": {"batch": 2, "lr": 2e-3, "accumulate": 2},
         "max_tokens": 500,
     },
+    "fedtar": {k: v for k, v in SMALL.items() if k not in ("patient", "mixture")}
+    | {"variant": "pooled_baseline"},
     "question_answering": TEXT,
     "summarisation": TEXT,
     "token_classification": {"optimiser": {"batch": 8, "lr": 1e-3}, "eval_batch": 32},
@@ -68,14 +71,27 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def visits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("visits")
+    for number in (1, 2):
+        write_visits(folder / f"site-{number}", number - 1)
+    return folder
+
+
 @pytest.fixture
-def make(notes: Path, texts: Path, small_hospital: Path, tiny_backbone: Path, tiny_encoder: Path) -> Make:
+def make(
+    notes: Path, texts: Path, visits: Path, small_hospital: Path, tiny_backbone: Path, tiny_encoder: Path
+) -> Make:
     """A learner of a method at site-1 or site-2 that has loaded its own initial state."""
-    adapted = ("fedmrg", "fed_medlora", "question_answering", "summarisation")
+    adapted = ("fedmrg", "fed_medlora", "fedtar", "question_answering", "summarisation")
     models = {**dict.fromkeys(adapted, tiny_backbone), "token_classification": tiny_encoder}
 
-    def cohort_of(method: str, name: str) -> dict[str, str]:
+    def cohort_of(method: str, name: str) -> dict[str, Any]:
         kind = reads(method)
+        if kind == "visits":
+            own = site(visits / name, None).cohort[0]
+            return own.model_dump(mode="json", exclude_unset=True)
         if kind == "studies":
             return {"format": "manifest", "root": str(small_hospital)}
         return {"format": f"{kind}_jsonl", "root": str((notes if kind == "notes" else texts / kind) / name)}
@@ -83,10 +99,10 @@ def make(notes: Path, texts: Path, small_hospital: Path, tiny_backbone: Path, ti
     def made(method: str, name: str = "site-1", **settings: Any) -> Learner:
         cohort = cohort_of(method, name)
         folder = {"folder": str(models[method])} if method in models else {}
-        site = SiteConfig.model_validate(
+        config = SiteConfig.model_validate(
             {"name": name, "cohort": cohort, "backbone": folder | {"precision": "fp32"}, "device": "cpu"}
         )
-        learner = build(method, SETTINGS[method] | settings, site, 0)
+        learner = build(method, SETTINGS[method] | settings, config, 0)
         learner.load_shared(learner.initial_shared())
         return learner
 
