@@ -28,10 +28,10 @@ JOB = Job(
         "uplink": "float32",
         "downlink": "float32",  # a visit's step is smaller than bf16's spacing at the weights
     },
-    # beta_softmax for new work, `softmax` is the paper's; the paper's rate of 1e-4 moves no α in a few rounds.
+    # `softmax` and 1e-4 are the paper's: a step of 1/T each visit, and no α moves in a few rounds.
     aggregation={
         "rule": "temporal",
-        "rule_settings": {"visits": VISITS, "alpha_mode": "beta_softmax", "lr": 1e-2},
+        "rule_settings": {"visits": VISITS, "alpha_mode": "sigmoid", "start": 0.9, "lr": 1e-2},
     },
     settings={
         "preset": "recommended",

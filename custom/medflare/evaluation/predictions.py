@@ -35,13 +35,13 @@ class Prediction(Part):
     generated: str
     gold_codes: tuple[int, ...] = Field(min_length=WIDTH, max_length=WIDTH)
     predicted_codes: tuple[int, ...] = Field(min_length=WIDTH, max_length=WIDTH)
-    image: str | None = Field(None, description="path relative to this file, or none")
-    visit: int | None = Field(None, ge=1, description="number of the patient's visit; of cohorts with visits")
-    days: float | None = Field(None, description="since the patient's visit before; none for the first one")
+    image: str | None = Field(default=None, description="path relative to this file, or none")
+    visit: int | None = Field(default=None, ge=1, description="number of the patient's visit; of cohorts with visits")
+    days: float | None = Field(default=None, description="since the patient's visit before; none for the first one")
     before_codes: tuple[int, ...] | None = Field(
-        None, min_length=WIDTH, max_length=WIDTH, description="of the visit before; none for the first one"
+        default=None, min_length=WIDTH, max_length=WIDTH, description="of the visit before; none for the first one"
     )
-    prior: str | None = Field(None, description="report of the visit before")
+    prior: str | None = Field(default=None, description="report of the visit before")
 
 
 def write_predictions(path: Path, predictions: Iterable[Prediction]) -> Path:
