@@ -36,10 +36,12 @@ class Prediction(Part):
     gold_codes: tuple[int, ...] = Field(min_length=WIDTH, max_length=WIDTH)
     predicted_codes: tuple[int, ...] = Field(min_length=WIDTH, max_length=WIDTH)
     image: str | None = Field(default=None, description="path relative to this file, or none")
-    visit: int | None = Field(default=None, ge=1, description="number of the patient's visit; of cohorts with visits")
-    days: float | None = Field(default=None, description="since the patient's visit before; none for the first one")
+    visit: int | None = Field(
+        default=None, ge=1, description="number of the patient's visit, where there are visits"
+    )
+    days: float | None = Field(default=None, description="since the visit before; none for the first one")
     before_codes: tuple[int, ...] | None = Field(
-        default=None, min_length=WIDTH, max_length=WIDTH, description="of the visit before; none for the first one"
+        default=None, min_length=WIDTH, max_length=WIDTH, description="of the visit before, if any"
     )
     prior: str | None = Field(default=None, description="report of the visit before")
 
