@@ -7,6 +7,7 @@ import base64
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from medflare.aggregation import make_rule
@@ -17,7 +18,7 @@ from medflare.federation.controllers.timing import SeenTimes, timing_of, workloa
 from medflare.federation.messages import Reply
 from medflare.learners.base import RoundPlan
 from medflare.selection.latency import Timing
-from medflare.selection.minhash import Sketcher
+from medflare.selection.minhash import MOST_HASHES, Sketcher
 from medflare.selection.sketch_key import SECRET, SketchKey
 from medflare.selection.sketches import Sketch, comparable
 from medflare.selection.triples import Triple
@@ -99,6 +100,12 @@ def test_only_a_rule_that_compares_graphs_asks_and_every_period_again() -> None:
     assert [wants_sketches(rule(), exchange) for exchange in range(9)] == [e in (4, 8) for e in range(9)]
 
 
+WELL = base64.b64encode(sketch(OLD, 1).to_bytes()).decode()
+LONG = base64.b64encode(
+    Sketch(np.zeros(MOST_HASHES + 1, np.uint32), OLD.fingerprint("set", 256)).to_bytes()
+).decode()
+
+
 @pytest.mark.parametrize(
     "bad",
     [
@@ -108,13 +115,21 @@ def test_only_a_rule_that_compares_graphs_asks_and_every_period_again() -> None:
         Reply(-1, {"state": "new", "sketch": None, "examples": 1}, {}),
         Reply(-1, {"state": "same"}, {}),
         Reply(-1, {}, {}),
+        Reply(-1, {"state": "new", "sketch": WELL}, {}),
+        Reply(-1, {"state": "new", "sketch": WELL, "examples": math.nan}, {}),
+        Reply(-1, {"state": "new", "sketch": WELL, "examples": math.inf}, {}),
+        Reply(-1, {"state": "new", "sketch": WELL, "examples": "7"}, {}),
+        Reply(-1, {"state": "new", "sketch": WELL, "examples": 7, "triples": ["a fever"]}, {}),
+        Reply(-1, {"state": "new", "sketch": LONG, "examples": 7}, {}),
     ],
 )
 def test_a_reply_without_a_sketch_is_refused_with_a_reason(bad: Reply) -> None:
-    told = Sketches()
+    told, made = Sketches(), rule()
     assert told.accept("a", bad)
-    assert told.settle(rule(), -1, {"a": "refused"}) == []
+    assert told.settle(made, -1, {"a": "refused"}) == []
     assert told.without == {"a": "refused"}
+    assert made.known.sketches == {}
+    assert told.report(["a"])["sites"] == {}
 
 
 def test_when_most_sites_change_their_key_the_others_are_left_out_of_the_rule_too() -> None:
@@ -151,6 +166,37 @@ def test_a_site_that_is_absent_later_keeps_the_sketch_it_sent() -> None:
     told.accept("a", reply(None, "same"))
     told.settle(made, 4, {"b": "disconnected"})
     assert (set(told.held), told.without, told.renewed) == ({"a", "b"}, {}, [])
+
+
+@pytest.mark.parametrize(("said", "absent"), [("none", {}), ("", {"a": "E22 policy.knowledge_sketch: deny"})])
+def test_a_sketch_that_a_site_takes_back_is_used_no_more(said: str, absent: dict[str, str]) -> None:
+    made, told = rule(), Sketches()
+    for site in "abc":
+        told.accept(site, reply(sketch(OLD, 1, 2)))
+    told.settle(made, -1, {})
+    if said:
+        assert told.accept("a", reply(None, said)) is None
+    assert told.settle(made, 4, absent) == []
+    assert set(made.known.sketches) == set(told.held) == {"b", "c"}
+    assert set(told.without) == {"a"}
+    assert set(told.report("abc")["sites"]) == {"b", "c"}
+    assert told.accept("a", reply(sketch(OLD, 1))) is None
+    assert told.settle(made, 8, {}) == ["a"]
+    assert told.without == {}
+
+
+def test_two_unlike_keys_do_not_end_a_run_in_which_others_have_no_sketch() -> None:
+    made, told = rule(), Sketches()
+    told.accept("a", reply(sketch(OLD, 1)))
+    told.accept("b", reply(sketch(NEW, 1)))
+    told.accept("c", reply(None, "none"))
+    assert told.settle(made, -1, {"d": "disconnected"}) == []
+    assert (made.known.sketches, told.held) == ({}, {})
+    assert set(told.without) == {"a", "b", "c", "d"}
+    assert "distances" not in told.report("abcd")
+    told.accept("a", reply(sketch(NEW, 1)))
+    told.accept("b", reply(sketch(NEW, 1)))
+    assert told.settle(made, 4, {}) == ["a", "b"]
 
 
 def test_one_sketch_alone_is_no_quarrel_and_two_without_a_common_key_are() -> None:

@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from medflare.errors import RunError, UpdateError
-from medflare.federation.declared import NO_SKETCH, SAME_SKETCH
-from medflare.federation.messages import Reply
+from medflare.federation.declared import NO_SKETCH, SAME_SKETCH, fact_problems, sketch_bytes
+from medflare.federation.failures import Code
+from medflare.federation.messages import SKETCH, Reply
 from medflare.selection.divergence import distance_matrix, drift
 from medflare.selection.sketches import Sketch, comparable
 
 NO_KNOWLEDGE = "site.yaml has no block `knowledge`"
+REFUSED = f"E{int(Code.POLICY)} "
+"""Begins the reason of a site whose own policy keeps its sketch in."""
 
 
 @runtime_checkable
@@ -52,6 +53,7 @@ class Sketches:
     texts: dict[str, int] = field(default_factory=dict)
     renewed: list[dict[str, Any]] = field(default_factory=list)
     _fresh: dict[str, Sketch] = field(default_factory=dict)
+    _gone: set[str] = field(default_factory=set)
 
     def accept(self, site: str, reply: Reply) -> str | None:
         """Takes a reply; the reason where it holds no sketch that can be read."""
@@ -59,31 +61,34 @@ class Sketches:
         if state == SAME_SKETCH:
             return None if site in self.held else "says its sketch is the same, and none came before"
         if state == NO_SKETCH:
+            self._gone.add(site)
             self.without[site] = NO_KNOWLEDGE
             return None
         try:
-            data = base64.b64decode(reply.facts["sketch"], validate=True)
-            self._fresh[site] = Sketch.from_bytes(data, site)
-            self.texts[site] = int(reply.facts["examples"])
-        except (UpdateError, binascii.Error, KeyError, TypeError, ValueError) as error:
+            problems = fact_problems(SKETCH, reply.facts, site)
+            if problems:
+                return "; ".join(problems)
+            sketch = Sketch.from_bytes(sketch_bytes(reply.facts), site)
+            texts = int(reply.facts["examples"])
+        except (UpdateError, KeyError, OverflowError, TypeError, ValueError) as error:
             return f"sketch: {error}"
+        self._fresh[site], self.texts[site] = sketch, texts
         return None
 
     def settle(self, rule: Sketched, exchange: int, absent: dict[str, str]) -> list[str]:
         """After an exchange: hands new sketches to the rule; the sites whose sketch is new.
 
-        A site whose key, context, kind or k is not that of most sites is left out, with the reason.
+        A site whose key, context, kind or k is not that of most sites is left out, with the reason. A site
+        that has none any more, or whose policy refuses to send it, is taken out of the rule.
 
-        Raises RunError where no two sketches can be compared and nobody has trained yet.
+        Raises RunError where all sites sent a sketch, no two can be compared and nobody has trained yet.
         """
         fresh, self._fresh = self._fresh, {}
+        self._withdraw(rule, absent)
         self.without |= {site: why for site, why in absent.items() if site not in self.held}
         kept, strange = comparable({**self.held, **fresh})
         if exchange < 0 and len(kept) == 1 < len(kept) + len(strange):
-            raise RunError(
-                f"no two sketches of knowledge graphs can be compared: {'; '.join(strange.values())}. Give "
-                "all sites the same key file, and the same context, kind and hashes under `knowledge`."
-            )
+            self._quarrel(kept, strange)
         before, self.held = self.held, kept
         self.without |= strange
         for site in strange:
@@ -95,6 +100,25 @@ class Sketches:
                 self.renewed.append(self._renewal(site, exchange, before.get(site)))
             rule.take_sketch(site, kept[site])
         return new
+
+    def _withdraw(self, rule: Sketched, absent: dict[str, str]) -> None:
+        """Takes out of the rule what sites have no more, or will not have used any more."""
+        refused = {site for site, why in absent.items() if why.startswith(REFUSED)}
+        gone, self._gone = (self._gone | refused) & set(self.held), set()
+        for site in gone:
+            del self.held[site], self.texts[site]
+            rule.take_sketch(site, None)
+
+    def _quarrel(self, kept: dict[str, Sketch], strange: dict[str, str]) -> None:
+        """No two sketches agree: time alone counts, unless that was all the run has to go on."""
+        if not set(self.without) - set(kept) - set(strange):
+            raise RunError(
+                f"no two sketches of knowledge graphs can be compared: {'; '.join(strange.values())}. Give "
+                "all sites the same key file, and the same context, kind and hashes under `knowledge`."
+            )
+        for site in sorted(kept):
+            strange[site] = "no other site's sketch can be compared with its own"
+        kept.clear()
 
     def _renewal(self, site: str, exchange: int, before: Sketch | None) -> dict[str, Any]:
         """What the record says of a later sketch; `moved`: its distance from the one before."""
