@@ -91,7 +91,7 @@ class KnowledgeConfig(Settings):
     )
     align: bool = Field(
         default=True,
-        description="false: names stay as they are spelled, without vocabulary, same and nearest (ablation)",
+        description="false: names and relations stay as spelled, without vocabulary, same, nearest (ablation)",
     )
     completion: CompletionConfig | None = Field(
         default=None, description="add triples that the graph suggests; null is the ablation without"

@@ -20,7 +20,7 @@ import numpy as np
 
 from medflare.cohort.knowledge_settings import CompletionConfig
 from medflare.errors import ConfigError
-from medflare.selection.graph import PATIENT, SYMMETRIC
+from medflare.selection.graph import PATIENT, SYMMETRIC, ordered
 from medflare.selection.triples import Graph, Triple
 
 _log = logging.getLogger(__name__)
@@ -154,15 +154,9 @@ def _proposals(known: list[Triple], wanted: set[str], settings: CompletionConfig
             top = row.topk(min(settings.top, len(row)))
             for score, number in zip(top.values.tolist(), top.indices.tolist(), strict=True):
                 if score > -np.inf:
-                    triple = _ordered(Triple(head, relation, names[number]))
+                    triple = ordered(Triple(head, relation, names[number]))
                     best[triple] = max(score, best.get(triple, score))
     return [Proposal(triple, score) for triple, score in best.items()]
-
-
-def _ordered(triple: Triple) -> Triple:
-    if triple.relation in SYMMETRIC and triple.tail < triple.head:
-        return Triple(triple.tail, triple.relation, triple.head)
-    return triple
 
 
 def _learnt(known: list[Triple], settings: CompletionConfig) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from medflare.cohort.negation import Status, negation_status
 from medflare.cohort.sentences import sentences
-from medflare.selection.triples import Triple, graph_of
+from medflare.selection.triples import Triple, canonical, graph_of
 from medflare.selection.vocabulary import Mention, Vocabulary
 
 
@@ -105,9 +105,9 @@ class RuleExtractor:
             sure = DOUBTED if Status.POSSIBLE in (first, second) else 1.0
             rule = _speaking(sentence[one.end : other.start])
             if rule is not None:
-                yield _ordered(rule, one.concept, other.concept), sure
+                yield _stated(rule, one.concept, other.concept), sure
             elif self.together:
-                yield _ordered(None, one.concept, other.concept), sure * self.together
+                yield ordered(Triple(one.concept, "occurs with", other.concept)), sure * self.together
 
 
 def _speaking(between: str) -> Rule | None:
@@ -119,10 +119,17 @@ def _speaking(between: str) -> Rule | None:
     return next((rule for rule in RULES if rule.pattern.search(between)), None)
 
 
-def _ordered(rule: Rule | None, one: str, other: str) -> Triple:
-    relation = "occurs with" if rule is None else rule.relation
-    if relation in SYMMETRIC:
-        one, other = sorted((one, other))
-    elif rule is not None and rule.turned:
-        one, other = other, one
-    return Triple(one, relation, other)
+def _stated(rule: Rule, one: str, other: str) -> Triple:
+    """What a rule says of two concepts in the order of the text."""
+    head, tail = (other, one) if rule.turned else (one, other)
+    return ordered(Triple(head, rule.relation, tail))
+
+
+def ordered(triple: Triple) -> Triple:
+    """Head and tail of a symmetric relation in alphabet, so that both directions are one triple.
+
+    Only names that are the same at all sites may be ordered: of two synonyms each has a place of its own.
+    """
+    if canonical(triple.relation) in SYMMETRIC and canonical(triple.tail) < canonical(triple.head):
+        return Triple(triple.tail, triple.relation, triple.head)
+    return triple

@@ -88,7 +88,7 @@ def _unnamed(
 
 def _naming(config: KnowledgeConfig, vocabulary: Vocabulary, model: PlainText | None) -> Naming:
     if not config.align:
-        return Naming(vocabulary)
+        return Naming(vocabulary, relate=lambda words: None)
     near = None
     if config.nearest is not None:
         names = [name for concept in vocabulary.concepts.values() for name in concept.names]

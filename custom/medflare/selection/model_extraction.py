@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from medflare.cohort.sentences import sentences
 from medflare.errors import ConfigError
 from medflare.models.plain_text import PlainText, Spoken
-from medflare.selection.graph import SYMMETRIC, chunks
+from medflare.selection.graph import chunks
 from medflare.selection.reading import KNOWN, read_answer
 from medflare.selection.triples import Triple
 
@@ -72,7 +72,7 @@ class ModelExtractor:
             self.counts[CUT] += 1
             text = text[: text.rfind("\n") + 1]
         for triple, start, end in read_answer(text, piece, self.counts):
-            yield _ordered(triple), self.model.chance(spoken, start, end)
+            yield triple, self.model.chance(spoken, start, end)
 
     def _fitting(self, chunk: str) -> Iterator[str]:
         """A chunk, or where it is too long as many of its sentences at a time as fit."""
@@ -102,12 +102,6 @@ class ModelExtractor:
 def prompt(text: str) -> str:
     """The question about a text; a model writes on from its end."""
     return PROMPT.replace("{relations}", ", ".join(KNOWN)).replace("{text}", text, 1)
-
-
-def _ordered(triple: Triple) -> Triple:
-    if triple.relation in SYMMETRIC and triple.tail < triple.head:
-        return Triple(triple.tail, triple.relation, triple.head)
-    return triple
 
 
 def as_lines(triples: Sequence[Triple]) -> str:

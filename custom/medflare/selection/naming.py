@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One name for one thing at all sites: what becomes of heads and tails of a graph (algorithms.md 6.1)."""
+"""One name for one thing at all sites: heads, tails and relations of a graph (algorithms.md 6.1)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from medflare.selection.graph import ordered
 from medflare.selection.nearest import NearestConcept
+from medflare.selection.reading import known_relation
 from medflare.selection.triples import Triple, canonical
 from medflare.selection.vocabulary import Vocabulary
+
+Relate = Callable[[str], tuple[str, bool] | None]
+"""Words of a relation -> (our relation, whether head and tail change places), None for none of ours."""
 
 
 def representatives(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -30,14 +35,15 @@ def representatives(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 class Naming:
-    """Concepts for the names of triples.
+    """Concepts for the names of triples, and our relations for their words.
 
     A name goes first to its representative, then to the concept that has it, then to the nearest one. Where
-    there is none it stays, in one spelling.
+    there is none it stays, in one spelling. So does a relation that is none of ours.
 
     Args:
         same: as `representatives` makes it; an alias counts as what its representative counts.
         near: None where only exact names count.
+        relate: what a relation is called here.
     """
 
     def __init__(
@@ -45,19 +51,25 @@ class Naming:
         vocabulary: Vocabulary,
         same: Mapping[str, str] | None = None,
         near: NearestConcept | None = None,
+        relate: Relate = known_relation,
     ) -> None:
-        self.vocabulary, self.same, self.near = vocabulary, dict(same or {}), near
+        self.vocabulary, self.same, self.near, self.relate = vocabulary, dict(same or {}), near, relate
         self._sources: dict[str, list[str]] = {}
         for name, first in self.same.items():
             self._sources.setdefault(first, []).append(name)
 
     def named(self, triples: Iterable[tuple[Triple, float]]) -> Iterator[tuple[Triple, float]]:
-        """Triples of concepts; the confidence is times the cosine of every name that was only near."""
+        """Triples of concepts, those of symmetric relations ordered by them.
+
+        The confidence is times the cosine of every name that was only near.
+        """
         given = [(triple, confidence) for triple, confidence in triples]
         found = self._resolved({name for triple, _ in given for name in (triple.head, triple.tail)})
         for triple, confidence in given:
             (head, first), (tail, second) = found[triple.head], found[triple.tail]
-            yield Triple(head, triple.relation, tail), confidence * first * second
+            relation, turned = self.relate(triple.relation) or (triple.relation, False)
+            said = Triple(tail, relation, head) if turned else Triple(head, relation, tail)
+            yield ordered(said), confidence * first * second
 
     def _resolved(self, names: set[str]) -> dict[str, tuple[str, float]]:
         found, unknown = dict[str, tuple[str, float]](), list[str]()

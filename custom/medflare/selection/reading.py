@@ -19,6 +19,7 @@ from medflare.selection.vocabulary import words_of
 
 KNOWN: tuple[str, ...] = (*RELATIONS, *STATED.values())
 """Relations of the rules, and what is said of a patient: those two kinds of extraction can be compared."""
+_DENYING = frozenset({"not", "no", "never", "non", "without"})
 NEAR = 0.8
 """Least similarity of letters (difflib) at which a relation counts as a known one."""
 _BULLET = re.compile(r"^\s*(?:[-*•]+|\(?\d+[.)])\s*")
@@ -29,9 +30,10 @@ MALFORMED, RELATION, ABSENT, SELF = "malformed line", "unknown relation", "not i
 
 @cache
 def known_relation(words: str) -> tuple[str, bool] | None:
-    """(our relation, whether head and tail change places) for a model's wording of it; None for none of ours.
+    """(our relation, whether head and tail change places) for a wording of it; None for none of ours.
 
-    A known name first, then the words of the rules ("is due to" is `causes`, turned), then similar letters.
+    A known name first, then the words of the rules ("is due to" is `causes`, turned), then similar letters,
+    unless one of the two denies: "not associated with" is no "associated with".
     """
     name = canonical(words.replace("_", " "))
     if name in KNOWN:
@@ -39,8 +41,13 @@ def known_relation(words: str) -> tuple[str, bool] | None:
     for rule in RULES:
         if rule.pattern.fullmatch(name):
             return rule.relation, rule.turned
-    near = difflib.get_close_matches(name, KNOWN, n=1, cutoff=NEAR)
+    alike = [known for known in KNOWN if _denial(known) == _denial(name)]
+    near = difflib.get_close_matches(name, alike, n=1, cutoff=NEAR)
     return (near[0], False) if near else None
+
+
+def _denial(words: str) -> bool:
+    return not _DENYING.isdisjoint(words.split())
 
 
 def named_in(chunk: str) -> Callable[[str], bool]:

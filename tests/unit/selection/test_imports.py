@@ -110,6 +110,24 @@ def test_a_name_goes_to_the_concept_of_its_alias_and_else_to_the_first_alias() -
     ]
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (("fever", "Caused By", "flu"), ("C:flu", "causes", "C:fever")),
+        (("flu", "has_symptom", "fever"), ("C:flu", "has symptom", "C:fever")),
+        (("flu", "not associated with", "fever"), ("C:flu", "not associated with", "C:fever")),
+        (("flu", "occurs without", "fever"), ("C:flu", "occurs without", "C:fever")),
+        (("flu", "Resembles", "fever"), ("C:flu", "Resembles", "C:fever")),
+        (("influenza", "Linked to", "pyrexia"), ("C:fever", "associated with", "C:flu")),
+        (("pyrexia", "occurs with", "flu"), ("C:fever", "occurs with", "C:flu")),
+    ],
+)
+def test_a_relation_gets_our_name_and_its_direction(
+    given: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    assert [tuple(triple) for triple, _ in Naming(FLU).named([(Triple(*given), 1.0)])] == [expected]
+
+
 def test_a_name_that_is_near_costs_confidence() -> None:
     names = [name for concept in FLU.concepts.values() for name in concept.names]
     naming = Naming(FLU, near=NearestConcept(FLU, characters(names), 0.6))

@@ -73,6 +73,24 @@ def test_graphs_made_elsewhere_are_added_and_unsure_triples_left_out(folder: Pat
     assert site_graph(config, [ONE]) == {Triple("d:1", "has symptom", "s:2"): 0.9}
 
 
+def test_an_imported_graph_says_the_same_as_a_text(folder: Path) -> None:
+    (folder / "more.tsv").write_text("fever\tCaused By\tinfluenza\nPyrexia\tAssociated_with\tCough\n")
+    imported = settings(folder, extractor="none", triples="more.tsv")
+    told = site_graph(settings(folder), [f"{ONE} Fever is associated with cough."])
+    assert site_graph(imported, []).keys() == {t for t in told if t.head != "patient"}
+    assert set(site_graph(imported.model_copy(update={"align": False}), [])) == {
+        Triple("fever", "caused by", "influenza"),
+        Triple("pyrexia", "associated_with", "cough"),
+    }
+
+
+@pytest.mark.parametrize("line", ["flu\tassociated with\tpyrexia", "fever\tassociated with\tinfluenza"])
+def test_synonyms_and_directions_of_a_symmetric_relation_are_one_triple(folder: Path, line: str) -> None:
+    (folder / "more.tsv").write_text(line + "\n")
+    found = site_graph(settings(folder, extractor="none", triples="more.tsv"), [])
+    assert set(found) == {Triple("d:1", "associated with", "s:1")}
+
+
 def test_names_of_graphs_made_elsewhere_become_concepts_by_pairs_and_by_spelling(folder: Path) -> None:
     (folder / "kg.txt").write_text("[['la grippe', 'causes', 'pyrexya'], ['flu', 'causes', 'odd_thing']]")
     (folder / "same.tsv").write_text("la grippe\tInfluenza\n")
