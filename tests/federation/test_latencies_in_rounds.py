@@ -203,6 +203,14 @@ def test_a_site_that_is_gone_before_masks_are_agreed_on_lapses_too(runs) -> None
     assert first.rule["latencies"]["site-4"]["compute"] >= QUICK["deadline"]
 
 
+def test_a_masked_round_waits_for_as_many_as_hide_each_other_whatever_the_job_is_content_with(runs) -> None:
+    slow = late(*[(f"site-{i}", "fit", 0) for i in (2, 3, 4)], seconds=1.5)
+    more = {"protection": "masking", "min_accepted": 1, "grace": 0.5, "deadline": 6.0, "num_rounds": 1}
+    record = runs("ddcs", ALL_DRAWN, 4, tamper=slow, **more).run()
+    assert record.status == "completed", record.reason
+    assert len(record.rounds[0].accepted) >= 3, record.rounds[0].absent
+
+
 @pytest.mark.parametrize("step", ["keys", "fit"])
 def test_a_masked_sum_over_two_is_never_made_and_the_round_is_lost(runs, step: str) -> None:
     run = runs("ddcs", ALL_DRAWN, 3, tamper=late(("site-2", step, 0)), protection="masking", num_rounds=1)

@@ -236,9 +236,12 @@ class RunController(Controller):
         return max(1, min(self.most, max(least, self.args.min_accepted or 0)))
 
     def enough(self) -> int:
-        """Accepted replies after which the others have `grace`: `min_accepted`, or all that were asked."""
+        """Accepted replies after which the others have `grace`: `min_accepted`, or all that were asked.
+
+        Never fewer than the quorum: under masks the first that answer are not enough to hide each other.
+        """
         wanted = len(self.roster.sites) if self.args.min_accepted is None else self.args.min_accepted
-        return wanted if self.most is None else min(wanted, self.most)
+        return wanted if self.most is None else max(self.quorum(), min(wanted, self.most))
 
     def require(self, outcome: Outcome, what: str) -> None:
         """TooFewError that names every missing site unless the quorum was met."""
