@@ -30,8 +30,6 @@ JOB = Job(
     controller={
         "num_rounds": 10,
         "latency_profiles": PROFILES,
-        # drawn sites alone train, and one of three draws may be the only different one
-        "min_accepted": 1,
     },
     aggregation={"rule": "ddcs", "rule_settings": {"draws": 3, "most_variance": 2.0}},
     settings={

@@ -29,6 +29,8 @@ PRODUCTS = MappingProxyType({"mode": "product_restart"})
 WEIGHT = "importance.weight"
 """The sum Σ w_i of the sites whose updates are in a sum that nobody could look into."""
 MOST_DRAWS = 100
+SLACK = 1e-3
+"""How far the Σ w_i of a sum may be from the known one, by the rounding of masks."""
 
 
 class Selecting(WeightedMean):
@@ -74,6 +76,7 @@ class Selecting(WeightedMean):
         self._draw: Draw | None = None
         self._whole: float | None = None
         self._there: frozenset[str] | None = None
+        self._refused: float | None = None
 
     # ---- what the server learns beside updates -----------------------------------------------------------
 
@@ -117,7 +120,7 @@ class Selecting(WeightedMean):
 
     def begin(self, global_state: State) -> None:
         super().begin(global_state if self._product is None else self._product.begin(global_state))
-        self._whole = self._there = None
+        self._whole = self._there = self._refused = None
 
     def weight(self, site: str, update: Update) -> float:
         """w_i as the server knows it; a sum of all drawn sites counts as it is."""
@@ -139,12 +142,30 @@ class Selecting(WeightedMean):
         weights = self._shares
         if self._draw is not None:
             whole = sum(self._weights.values()) if self._whole is None else self._whole
+            if self._off(whole):
+                return self._refuse_sum()
             for value in change.values():
                 value.mul_(whole)
             weights = self._weights
             self._grow_older(self._trained())
         new = settled(self._global, change)
         return new if self._product is None else new | self._product.finish(weights)
+
+    def _off(self, whole: float) -> bool:
+        """Whether the Σ w_i inside an opened sum is not that of the sites that are in it, which are known.
+
+        One site that lies about its own could scale the honest updates of all others without knowing them.
+        """
+        if self._whole is None or self._there is None or self._draw is None:
+            return False
+        right = sum(self._draw.weights[site] for site in self._trained())
+        return not abs(whole - right) <= SLACK * max(right, 1.0)
+
+    def _refuse_sum(self) -> State:
+        """The state as it was; the round counts as one that nobody trained in."""
+        self._refused = self._whole
+        self.lose()
+        return {name: value.clone() for name, value in self._global.items()}
 
     def lose(self) -> None:
         """Nobody who was drawn is in the step: all grow older."""
@@ -160,9 +181,10 @@ class Selecting(WeightedMean):
         return drawn if self._there is None else drawn & self._there
 
     def _grow_older(self, trained: Iterable[str]) -> None:
+        """All sites, those too that could not be drawn."""
         there = set(trained)
         assert self._draw is not None
-        for site in self._draw.odds:
+        for site in {**self.known.ages, **self._draw.odds}:
             self.known.ages[site] = 0 if site in there else self.known.ages.get(site, 0) + 1
 
     def take_sums(self, totals: State, sites: int) -> State:
@@ -188,6 +210,7 @@ class Selecting(WeightedMean):
             "odds": dict(self._draw.odds),
             "ages": dict(self.known.ages),
             "latencies": self.known.latencies.report(),
+            **({} if self._refused is None else {"refused_sum": self._refused}),
         }
 
     def state_dict(self) -> dict[str, Any]:

@@ -8,6 +8,8 @@ questions that had to be cut to fit. The file of answers holds questions, so it 
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -19,6 +21,8 @@ from medflare.evaluation.run_record import Estimate, Part
 from medflare.evaluation.statistics import Statistic, bootstrap, mean_statistic, restricted
 
 NO_GROUP = "no group"
+FEWEST, MOST_GROUPS = 5, 40
+"""Questions of a group whose accuracy is told, and how many groups: what is told leaves the site."""
 
 
 class AnsweredQuestion(Part):
@@ -68,8 +72,8 @@ def read_answers(path: Path) -> list[AnsweredQuestion]:
 def question_statistics(answered: Sequence[AnsweredQuestion]) -> dict[str, Statistic]:
     """What every question adds to each metric."""
     right = mean_statistic([float(item.right) for item in answered])
-    names = [item.group or NO_GROUP for item in answered]
-    groups = sorted(set(names)) if any(item.group for item in answered) else []
+    names = [plain_group(item.group) for item in answered]
+    groups = told_groups(answered)
     return {
         "accuracy": right,
         "chance": mean_statistic([1 / len(item.options) for item in answered]),
@@ -77,6 +81,19 @@ def question_statistics(answered: Sequence[AnsweredQuestion]) -> dict[str, Stati
         "cut_rate": mean_statistic([float(bool(item.cuts)) for item in answered]),
         **{f"accuracy/{group}": restricted(right, [name == group for name in names]) for group in groups},
     }
+
+
+def plain_group(group: str) -> str:
+    """A group's name as metrics carry it: small letters, digits and spaces, 40 of them."""
+    return " ".join(re.sub(r"[^a-z0-9]+", " ", group.casefold()).split())[:40].strip() or NO_GROUP
+
+
+def told_groups(answered: Sequence[AnsweredQuestion]) -> list[str]:
+    """The groups with a metric of their own: those of FEWEST questions or more, the largest MOST_GROUPS."""
+    if not any(item.group for item in answered):
+        return []
+    sizes = Counter(plain_group(item.group) for item in answered)
+    return sorted(name for name, size in sizes.most_common(MOST_GROUPS) if size >= FEWEST)
 
 
 def quick_question_metrics(answered: Sequence[AnsweredQuestion]) -> dict[str, float]:
@@ -90,5 +107,9 @@ def evaluate_questions(
 ) -> Answers:
     """Every metric with its 95 % bootstrap interval over questions."""
     found = question_statistics(answered)
-    skipped = {} if any(item.group for item in answered) else {"accuracy/": "the questions name no group"}
+    skipped = {}
+    if not any(item.group for item in answered):
+        skipped = {"accuracy/": "the questions name no group"}
+    elif left := len({plain_group(item.group) for item in answered}) - len(told_groups(answered)):
+        skipped = {"accuracy/": f"{left} groups of fewer than {FEWEST} questions, or beyond {MOST_GROUPS}"}
     return Answers(bootstrap(found, replicates=replicates, seed=seed), skipped, found)

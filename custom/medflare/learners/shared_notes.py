@@ -15,7 +15,7 @@ from typing import Any
 from medflare.cohort.records import Note
 from medflare.cohort.site import Cohort, SiteConfig, load_cohort
 from medflare.cohort.words import source_of
-from medflare.errors import ConfigError
+from medflare.errors import DataError
 
 SHOWN = 8
 """Note ids that an error lists."""
@@ -34,15 +34,15 @@ def load_shared_notes(site: SiteConfig, own: Cohort) -> Cohort | None:
 
 
 def check_disjoint(site: str, own: Iterable[Note], shared: Iterable[Note]) -> None:
-    """ConfigError that names the notes of `shared` whose text the site trains or tests on; spacing, case
-    and how words and punctuation are set apart do not count."""
+    """DataError, whose text stays at the site, that names the notes of `shared` that it trains or tests on;
+    spacing, case and how words and punctuation are set apart do not count."""
     known = {_plain(note.text): note for note in own if note.split != "val"}
     both = [(note.note_id, known[_plain(note.text)]) for note in shared if _plain(note.text) in known]
     if not both:
         return
     listed = [f"'{name}' is '{other.note_id}' of the split {other.split}" for name, other in both[:SHOWN]]
     more = f"; and {len(both) - SHOWN} more" if len(both) > SHOWN else ""
-    raise ConfigError(
+    raise DataError(
         f"site '{site}': {len(both)} of the shared validation notes are among the site's own: "
         f"{'; '.join(listed)}{more}. A note that weighs updates must not be trained or tested on. Take these "
         "notes out of 'cohort', or name others under 'validation' in site.yaml, at every site."

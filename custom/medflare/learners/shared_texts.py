@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from medflare.cohort.site import Cohort, SiteConfig, load_cohort
-from medflare.errors import ConfigError
+from medflare.errors import DataError
 
 SHOWN = 8
 """Records that an error lists."""
@@ -42,15 +42,15 @@ def load_shared_texts(
 
 
 def check_disjoint(site: str, own: Iterable[Known], shared: Iterable[Known]) -> None:
-    """ConfigError that names the records of `shared` that the site trains or tests on; spacing and case do
-    not count."""
+    """DataError, whose text stays at the site, that names the records of `shared` that it trains or tests on;
+    spacing and case do not count."""
     there = {_plain(item.text): item for item in own if item.split != "val"}
     both = [(item, there[_plain(item.text)]) for item in shared if _plain(item.text) in there]
     if not both:
         return
     listed = [f"'{one.name}' is '{other.name}' of the split {other.split}" for one, other in both[:SHOWN]]
     more = f"; and {len(both) - SHOWN} more" if len(both) > SHOWN else ""
-    raise ConfigError(
+    raise DataError(
         f"site '{site}': {len(both)} of the shared validation records are among the site's own: "
         f"{'; '.join(listed)}{more}. A record that weighs updates must not be trained or tested on. Take "
         "them out of 'cohort', or name others under 'validation' in site.yaml, at every site."

@@ -179,3 +179,16 @@ def test_uniform_selection_can_hold_drawn_sites_near_what_they_received() -> Non
     assert "fedprox" not in make_rule("uniform_selection", {}).plan_hints()
     with pytest.raises(ConfigError, match="mu is -1"):
         make_rule("uniform_selection", {"mu": -1.0})
+
+
+def test_a_sum_whose_weights_are_not_those_of_the_sites_in_it_changes_nothing() -> None:
+    rule = make_rule("uniform_selection", {"draws": 3})
+    sites = rule.draw(0, 0, dict.fromkeys("abcd", 10), list("abcd"), 3)
+    right = sum(rule.plan_hints()["importance"]["weights"][site] for site in sites)
+    for told, moved in ((right, True), (-1000.0, False), (2 * right, False)):
+        rule.begin({"w": torch.zeros(2)})
+        sums = {WEIGHT: torch.tensor(told, dtype=torch.float64)}
+        rule.add("all sites", Update(delta={"w": torch.ones(2)}, examples=1, sums=sums))
+        rule.in_sum(sites)
+        assert bool(rule.finish()["w"].any()) is moved
+        assert ("refused_sum" in rule.report()) is not moved

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from medflare.errors import DataError
+from medflare.evaluation import question_metrics
 from medflare.evaluation.gallery_questions import questions_section, shares
 from medflare.evaluation.lines import write_lines
 from medflare.evaluation.page_kinds import KINDS
@@ -19,6 +20,7 @@ from medflare.evaluation.question_metrics import (
     read_answers,
 )
 from medflare.evaluation.tables import unit_of
+from medflare.federation.declared import METRIC
 
 
 def answered(number: int, chosen: str, answer: str, group: str = "", **more: object) -> AnsweredQuestion:
@@ -45,7 +47,8 @@ FOUR = [
 ]
 
 
-def test_by_hand() -> None:
+def test_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(question_metrics, "FEWEST", 2)
     found = evaluate_questions(FOUR)
     values = {name: item.value for name, item in found.estimates.items()}
     assert values == pytest.approx(
@@ -59,6 +62,15 @@ def test_by_hand() -> None:
         }
     )
     assert not found.skipped
+
+
+def test_groups_have_plain_names_and_small_ones_are_not_told() -> None:
+    many = [answered(n, "A", "A", "Gynaecology & Obstetrics") for n in range(5)]
+    found = evaluate_questions([*many, answered(9, "A", "A", "Dental")])
+    groups = [name for name in found.estimates if "/" in name]
+    assert groups == ["accuracy/gynaecology obstetrics"]
+    assert all(METRIC.fullmatch(name) for name in found.estimates)
+    assert found.skipped == {"accuracy/": "1 groups of fewer than 5 questions, or beyond 40"}
 
 
 def test_the_interval_is_the_bootstrap_over_questions() -> None:

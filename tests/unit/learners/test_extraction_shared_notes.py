@@ -14,7 +14,7 @@ from extraction_sites import PLAN, make, site, write_hospitals
 
 from medflare.aggregation.influence import Influence
 from medflare.cohort.records import Entity, Note, Relation
-from medflare.errors import ConfigError, RunError
+from medflare.errors import ConfigError, DataError, RunError
 from medflare.federation.controllers.preparation import agree
 from medflare.federation.egress import Egress
 from medflare.federation.worker_session import Result
@@ -154,12 +154,12 @@ def test_a_site_with_other_shared_notes_is_named_before_round_1() -> None:
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_shared_notes_that_a_site_learns_or_tests_are_refused_by_name(split: str) -> None:
     own = [moved(OTHER, note_id="a-17", text="  no\nFEVER. ", split=split), moved(NOTE, text="Else.")]
-    with pytest.raises(ConfigError, match=rf"1 of the shared.*'n2' is 'a-17' of the split {split}"):
+    with pytest.raises(DataError, match=rf"1 of the shared.*'n2' is 'a-17' of the split {split}"):
         check_disjoint("site-1", own, [NOTE, OTHER])
 
 
 def test_a_sites_own_validation_split_may_hold_the_shared_notes(notes: Path) -> None:
     own = site(notes, validation=notes / "site-1", split={"train": 0, "val": 1, "test": 0})
     assert make(own).describe()["validation"]["notes"] == 4
-    with pytest.raises(ConfigError, match="4 of the shared validation notes are among the site's own"):
+    with pytest.raises(DataError, match="4 of the shared validation notes are among the site's own"):
         make(site(notes, validation=notes / "site-1", split={"train": 1, "val": 0, "test": 0}))

@@ -105,6 +105,7 @@ def timing_of(facts: Mapping[str, Any], trip: float) -> Timing:
 def workload(facts: Mapping[str, Any], down: int, up: int) -> Workload:
     """What a round costs a site, by what one said of its settings in `prepare`."""
     settings = facts["describe"].get("settings") or facts.get("settings") or {}
-    batch = settings.get("batch") or (settings.get("optimiser") or {}).get("batch") or 1
+    optimiser = settings.get("optimiser") or {}
+    batch = settings.get("batch") or (optimiser.get("batch") or 1) * (optimiser.get("accumulate") or 1)
     epochs = settings.get("local_epochs") or 1
     return Workload(down=down, up=up, batch=int(batch), epochs=int(epochs))
