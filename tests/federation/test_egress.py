@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,6 +23,7 @@ from medflare.federation.ledger import declaration_digest, declaration_of, line_
 from medflare.federation.worker_session import Result
 from medflare.learners.base import State
 from medflare.privacy.policy import Policy, PolicyError
+from medflare.selection.sketches import Sketch
 
 SHARED = {"w": ((2,), torch.float32)}
 SUMS = {"count": ((3,), torch.float32)}
@@ -291,6 +294,16 @@ def test_what_the_policy_refuses_stays_and_the_rule_and_the_file_are_named(
     (line,) = lines(door)
     assert (line["event"], line["rules"]) == ("blocked", [f"policy.{rule}"])
     assert line["file"] == "/ward-7/local/site.yaml"
+
+
+@pytest.mark.parametrize("counted", [{"examples": 0}, {}, {"examples": 4}])
+def test_a_sketch_is_counted_even_if_it_is_of_no_text(tmp_path: Path, counted: dict[str, int]) -> None:
+    made = Sketch(np.arange(8, dtype=np.uint32), bytes(16))
+    data = base64.b64encode(made.to_bytes()).decode()
+    door = guarded(tmp_path, min_examples=5)
+    with pytest.raises(PolicyError, match="a sketch is about fewer than 5 examples"):
+        door.send("sketch", -1, Result({"state": "new", "sketch": data, **counted}, {}))
+    assert door.send("sketch", -1, Result({"state": "same"}, {})).facts == {"state": "same"}
 
 
 def test_the_limit_of_a_round_counts_every_message_of_it(tmp_path: Path) -> None:

@@ -192,8 +192,10 @@ class Egress:
     def _facts(self, facts: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         """(facts without the metrics that stay here, how many those are); PolicyError for small numbers."""
         out, withheld = dict(facts), 0
-        if facts.get("examples"):
-            self.policy.counted("a sketch" if "sketch" in facts else "an update", facts["examples"])
+        if "sketch" in facts:  # of no text too, it may be of triples of this site's patients
+            self.policy.counted("a sketch", facts.get("examples", 0))
+        elif facts.get("examples"):
+            self.policy.counted("an update", facts["examples"])
         for split, count in facts.get("describe", {}).get("examples", {}).items():
             if count:
                 self.policy.counted(f"the split '{split}'", count)
