@@ -43,7 +43,7 @@ class RoundsController(RunController):
         self._prepare()
         self.state, self.totals, self.summed = self._initialise(), dict[str, Any](), list[str]()
         self.agree()
-        self.sketches = Sketches()
+        self.sketches, self.sketched = Sketches(), dict[str, int]()
         self._sketch(-1)
         if self.args.canary:
             self._canary()
@@ -101,10 +101,12 @@ class RoundsController(RunController):
         if not isinstance(rule, Sketched) or not wants_sketches(rule, exchange if exchange >= 0 else None):
             return
         plan = RoundPlan(round=exchange, rounds=self.exchanges) if exchange >= 0 else None
-        options = {"held": sorted(self.sketches.held), "growth": self.args.sketch_growth}
+        held = {site: self.sketched[site] for site in sorted(self.sketches.held)}
+        options = {"held": held, "exchange": exchange, "growth": self.args.sketch_growth}
         take, everybody = self.sketches.accept, len(sites)
         outcome = self.ask(SKETCH, take, sites, plan, options=options, quorum=0, enough=everybody)
         new = self.sketches.settle(rule, exchange, outcome.absent)
+        self.sketched |= dict.fromkeys(new, exchange)
         self.book.record.preparation["sketches"] = self.sketches.report(self.roster.sites)
         self.book.write()
         self.progress.event("sketches", new=new, without=self.sketches.without)
@@ -334,7 +336,7 @@ class RoundsController(RunController):
         rule.probed(losses(outcome))
 
     def _note(self, entry: RoundRecord, outcome: Outcome) -> None:
-        """Writes a fit exchange into the round's record and benches who was silent."""
+        """Writes a fit exchange into the round's record."""
         entry.accepted = dict(sorted(self.aggregator.accepted.items()))
         add_traffic(entry, outcome.traffic)
         for site, facts in sorted(outcome.facts.items()):
@@ -347,8 +349,13 @@ class RoundsController(RunController):
         self.book.write()
 
     def _miss(self, entry: RoundRecord, outcome: Outcome) -> None:
-        """Names who is missing from an exchange of updates, and benches who was silent."""
+        """Names who is missing from an exchange of updates, and benches who was silent.
+
+        A rule that draws heeds odds and latencies instead: benching would tilt the step to all others.
+        """
         entry.absent |= outcome.absent
+        if self.aggregator.rule.draws:
+            return
         for site in outcome.silent:
             self.roster.bench(site, entry.round, outcome.absent[site])
 
