@@ -7,7 +7,7 @@ export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test test-deployment quality provision study-fedmrg study-real study-fed-medlora study-corpora study-attacks study-fedvit study-fedtar server-cost embedded embedded-notes clean
+.PHONY: help demo test test-deployment quality provision study-fedmrg study-real study-fed-medlora study-corpora study-attacks study-fedvit study-fedtar study-ddcs server-cost embedded embedded-notes clean
 
 help:
 	@echo "make demo          three synthetic hospitals train a report generator in the FLARE simulator"
@@ -22,6 +22,7 @@ help:
 	@echo "make study-attacks      every rule against hostile sites, a small head on synthetic radiographs"
 	@echo "make study-fedvit       FedViT-GPT2 under its rules on synthetic hospitals over three seeds (an hour)"
 	@echo "make study-fedtar       FedTAR, its ablations and baselines on synthetic patients who come again, three seeds (hours)"
+	@echo "make study-ddcs         DDCS and other choices of hospitals, 20 of them on a simulated clock, three seeds (an hour or two)"
 	@echo "make server-cost        seconds and memory of every rule for 2 to 100 sites"
 	@echo "make embedded      makes the embedded weights of chest X-rays again (half an hour)"
 	@echo "make embedded-notes     makes the embedded notes decoder again (half an hour)"
@@ -75,6 +76,9 @@ study-fedvit: $(VENV)/.installed
 
 study-fedtar: $(VENV)/.installed
 	$(BIN)/python benchmarks/study_fedtar.py --out studies/fedtar
+
+study-ddcs: $(VENV)/.installed
+	$(BIN)/python benchmarks/study_ddcs.py --out studies/ddcs
 
 server-cost: $(VENV)/.installed
 	$(BIN)/python benchmarks/server_cost.py
