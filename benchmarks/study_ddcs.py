@@ -209,8 +209,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--methods", default=",".join(METHODS), help=f"of {', '.join(METHODS)}")
     parser.add_argument("--partitions", default=",".join(PARTITIONS))
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--hours", type=float, default=2.0, help="simulated, of a run")
-    parser.add_argument("--rounds", type=int, default=100, help="at most, whatever the clock says")
+    parser.add_argument("--hours", type=float, default=1.1, help="simulated, of a run")
+    parser.add_argument("--rounds", type=int, default=60, help="at most, whatever the clock says")
     parser.add_argument("--tables", action="store_true", help="tables of what is there, and nothing else")
     return parser.parse_args()
 
