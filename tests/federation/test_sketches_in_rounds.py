@@ -19,7 +19,9 @@ from medflare.cohort.site import load_cohort, load_site
 from medflare.federation import site_sketch, worker_session
 from medflare.federation.declared import fact_problems
 from medflare.federation.egress_report import read_ledger
-from medflare.federation.site_sketch import kept_sketch
+from medflare.federation.failures import Code, Failure
+from medflare.federation.messages import failure_reply
+from medflare.federation.site_sketch import Asked, kept_sketch, sketch_facts
 from medflare.selection.divergence import distance_matrix
 from medflare.selection.knowledge import site_graph
 from medflare.selection.sketch_key import SketchKey
@@ -240,6 +242,55 @@ def test_sites_sketch_again_when_their_data_grew_and_not_before(hospitals) -> No
     assert [len(line.sketch) > 0 for line in sent(federation, "site-2")] == [True, True, False]
     assert [line.round for line in sent(federation, "site-1")] == [-1, 2, 4]
     assert [len(line.sketch) > 0 for line in sent(federation, "site-1")] == [True, False, False]
+
+
+def test_the_site_decides_how_often_another_sketch_leaves_whatever_the_server_asks(
+    hospitals, tmp_path: Path
+) -> None:
+    made, _ = hospitals
+
+    def answer(exchange: int, held: int | None, growth: float, run_id: str = "run") -> dict[str, Any]:
+        site = load_site(made.folder("site-1") / "site.yaml", "site-1")
+        asked = Asked(exchange, held, growth)
+        return sketch_facts(site, tmp_path / "state", tmp_path / "cache", run_id, asked)
+
+    many = [(head, tail) for head in TERMS[:5] for tail in TERMS[5:8]]
+    made.ask("site-1", many[:10])
+    first = answer(-1, None, 0.0)
+    assert (first["state"], first["examples"]) == ("new", 10)
+    made.ask("site-1", many[:11])
+    assert answer(2, -1, 0.0) == {"state": "same"}
+    assert answer(4, None, 0.0) == first == answer(6, None, float("nan"))
+    made.ask("site-1", many[:12])
+    assert answer(8, 6, 0.5) == {"state": "same"}
+    second = answer(10, 6, 0.0)
+    assert (second["examples"], second["sketch"] == first["sketch"]) == (12, False)
+    assert answer(12, 6, 0.1) == second, "the second one was lost on its way"
+    assert answer(14, 12, 0.1) == {"state": "same"}
+    made.ask("site-1", many[:13])
+    made.write("site-1", secret=SketchKey.new_secret().hex())
+    assert answer(16, 12, 0.1)["examples"] == 13, "under another key nothing can be compared"
+    made.ask("site-1", many)
+    assert answer(-1, None, 0.1, "another run")["examples"] == 15
+
+
+def test_a_sketch_that_was_lost_on_its_way_is_sent_again(hospitals) -> None:
+    made, run = hospitals
+
+    def lose(site: str, task: str, reply: Any) -> Any:
+        if (site, task) == ("site-2", "fit"):
+            made.ask("site-2", [*FACTS["site-2"], *FACTS["site-3"]])
+        if (site, task) == ("site-2", "sketch"):
+            asked.append(task)
+        second = (site, task, len(asked)) == ("site-2", "sketch", 2)
+        return failure_reply(Failure(Code.UNEXPECTED, "lost"), 2) if second else None
+
+    asked: list[str] = []
+    federation = run(num_rounds=5, settings={"draws": 60}, tamper=lose)
+    told = sketches(federation.run())
+    assert [(item["exchange"], item["site"], item["texts"]) for item in told["renewed"]] == [(4, "site-2", 8)]
+    digests = [line.sketch.get("sha256") for line in sent(federation, "site-2")]
+    assert digests[0] != digests[1] == digests[2]
 
 
 def test_a_sketch_is_made_once_for_the_same_data_and_again_for_others(

@@ -91,12 +91,18 @@ class KnowledgeConfig(Settings):
     )
     align: bool = Field(
         default=True,
-        description="false: names and relations stay as spelled, without vocabulary, same, nearest (ablation)",
+        description="false: names and relations stay as spelled: no vocabulary, same, nearest (ablation)",
     )
     completion: CompletionConfig | None = Field(
         default=None, description="add triples that the graph suggests; null is the ablation without"
     )
     least: float = Field(default=0.0, ge=0, le=1, description="triples of less confidence are left out")
+    least_growth: float = Field(
+        default=0.1,
+        ge=0,
+        description="in a run no other sketch leaves until the texts are more or fewer by more than this "
+        "share, whatever the server asks",
+    )
 
     @field_validator("vocabulary", "same", mode="before")
     @classmethod

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A site's sketch of its knowledge graph: made when it is asked for, kept while its data stay (6.1; DD-9).
 
-Texts, graph and key stay in this process; what is kept on disk is what may leave anyway. No FLARE here.
+Texts, graph and key stay in this process; what is kept on disk is what may leave anyway. Two sketches of few
+different texts would tell them apart, so the site and not the server decides how often a new one leaves. No
+FLARE here.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +30,35 @@ from medflare.selection.sketches import Sketch
 from medflare.version import __version__
 
 SENT = "sketch_sent.json"
-"""In the folder of local state: of how many texts the sketch was that this run has from this site."""
+"""In the folder of local state: the last sketch of this run, of how many texts, and for which exchange."""
 FOLDER = "sketches"
 """In the site's cache: one sketch, named by the digest of what it was made of."""
 CHUNK = 1 << 20
 
 
-def sketch_facts(
-    site: Any, state: Path, cache: Path, run_id: str, held: bool, growth: float
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the server says as it asks.
+
+    Attributes:
+        exchange: this one; held: the exchange from which it has this site's sketch, None if it says that it
+            has none. growth: as in `due_for_sketch`.
+    """
+
+    exchange: int
+    held: int | None
+    growth: float
+
+
+def sketch_facts(site: Any, state: Path, cache: Path, run_id: str, asked: Asked) -> dict[str, Any]:
     """The site's answer: `state`, and with a new sketch its bytes in base64 and the number of texts.
+
+    After the first sketch of a run another one leaves only if the texts are more or fewer by a share above
+    `asked.growth` and the site's own `least_growth` (DD-9), or if the site has another key, kind or k. Until
+    then a server that lacks the last one is sent that again.
 
     Args:
         site: its settings; without `knowledge` there is no sketch.
-        held: whether the server has a sketch of this site; then another one is sent only if the texts are
-            more or fewer by a share above `growth` (DD-9).
 
     Raises SiteSettingsError where the knowledge settings cannot be used; its text stays at the site.
     """
@@ -49,17 +66,30 @@ def sketch_facts(
     if config is None:
         return {"state": NO_SKETCH}
     texts = knowledge_texts(load_cohort(site))
-    before = wire.read_json(state / SENT) if (state / SENT).exists() else {}
-    known = held and before.get("run_id") == run_id
-    if known and not due_for_sketch(int(before["texts"]), len(texts), growth):
-        return {"state": SAME_SKETCH}
     try:
-        sketch = kept_sketch(config, texts, site.backbone, cache)
+        last = _last(state / SENT, run_id, config)
+        growth = max(config.least_growth, asked.growth)
+        if last is None or due_for_sketch(last["texts"], len(texts), growth):
+            sketch = kept_sketch(config, texts, site.backbone, cache).to_bytes()
+            last = {"texts": len(texts), "sketch": base64.b64encode(sketch).decode("ascii")}
+        elif asked.held == last["exchange"]:
+            return {"state": SAME_SKETCH}
     except ConfigError as error:
         raise SiteSettingsError(str(error)) from error
-    wire.write_json(state / SENT, {"run_id": run_id, "texts": len(texts)})
-    data = base64.b64encode(sketch.to_bytes()).decode("ascii")
-    return {"state": NEW_SKETCH, "sketch": data, "examples": len(texts)}
+    wire.write_json(state / SENT, {**last, "run_id": run_id, "exchange": asked.exchange})
+    return {"state": NEW_SKETCH, "sketch": last["sketch"], "examples": last["texts"]}
+
+
+def _last(file: Path, run_id: str, config: KnowledgeConfig) -> dict[str, Any] | None:
+    """What SENT says of this run; None before the first sketch, and where it could not be compared now."""
+    if not file.exists():
+        return None
+    last: dict[str, Any] = wire.read_json(file)
+    if last["run_id"] != run_id:
+        return None
+    sketch = Sketch.from_bytes(base64.b64decode(last["sketch"]), "of this folder")
+    fingerprint = SketchKey.read(config.key, config.context).fingerprint(config.kind, config.hashes)
+    return last if sketch.fingerprint == fingerprint else None
 
 
 def kept_sketch(

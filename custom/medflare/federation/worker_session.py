@@ -15,7 +15,7 @@ from medflare.errors import MedflareError
 from medflare.federation import wire
 from medflare.federation.failures import SiteSettingsError
 from medflare.federation.profile_sums import ASKED, profile_specs, profile_sums, take_mixture
-from medflare.federation.site_sketch import sketch_facts
+from medflare.federation.site_sketch import Asked, sketch_facts
 from medflare.learners import build
 from medflare.learners.base import Learner, RoundPlan, State
 from medflare.learners.terms import asked_sums
@@ -162,12 +162,13 @@ class Session:
     def sketch(self, work: Work) -> Result:
         """The sketch of the site's knowledge graph, from its files as they are now.
 
-        `options.held`: the sites whose sketch the server has; `options.growth` as in `due_for_sketch`.
+        `options.held`: site -> exchange from which the server has its sketch; the others as in `Asked`.
         """
         opening, site = self.opening, load_site_settings(self.opening)
         place, cache = state_folder(opening, site), Path(opening.cache_folder)
-        held, growth = opening.site in work.options["held"], float(work.options["growth"])
-        return Result(sketch_facts(site, place, cache, self.run_id, held, growth), {})
+        said = work.options
+        asked = Asked(int(said["exchange"]), said["held"].get(opening.site), float(said["growth"]))
+        return Result(sketch_facts(site, place, cache, self.run_id, asked), {})
 
     def initialise(self, work: Work) -> Result:
         """The shared tensors before round 1."""

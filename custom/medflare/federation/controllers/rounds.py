@@ -101,7 +101,7 @@ class RoundsController(RunController):
         if not isinstance(rule, Sketched) or not wants_sketches(rule, exchange if exchange >= 0 else None):
             return
         plan = RoundPlan(round=exchange, rounds=self.exchanges) if exchange >= 0 else None
-        held = {site: self.sketched[site] for site in sorted(self.sketches.held)}
+        held = {site: when for site, when in self.sketched.items() if site in self.sketches.held}
         options = {"held": held, "exchange": exchange, "growth": self.args.sketch_growth}
         take, everybody = self.sketches.accept, len(sites)
         outcome = self.ask(SKETCH, take, sites, plan, options=options, quorum=0, enough=everybody)
