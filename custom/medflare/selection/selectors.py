@@ -53,7 +53,7 @@ class Selector(ABC):
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """What must survive a restart, JSON values."""
+        """What the choice of later rounds depends on, JSON values: saved each round, read by nothing yet."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most selectors keep nothing
@@ -108,7 +108,7 @@ class Ddcs(Selector):
         self.times = {**times, **self.times}
 
     def state_dict(self) -> dict[str, Any]:
-        """So that a run resumed within a period draws as if it had not stopped."""
+        """What a run would need to go on within a period as if it had not stopped; no controller resumes."""
         return {"planned_for": self.planned_for, "times": dict(self.times)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
