@@ -282,6 +282,14 @@ def test_a_site_too_slow_for_the_simulated_deadline_is_named_with_its_seconds(ru
     assert record.rounds[0].simulated_seconds == 60.0
 
 
+def test_where_no_site_fits_into_fedcs_deadline_the_fastest_trains_and_the_record_says_so(runs) -> None:
+    record = runs("fedcs", {"deadline": 5.0}, **CLOCK | {"num_rounds": 4}).run()
+    assert record.status == "completed", record.reason
+    assert [list(entry.accepted) for entry in record.rounds[1:]] == [["site-3"]] * 3
+    assert "over" not in record.rounds[0].rule
+    assert record.rounds[1].rule["over"].startswith("0 of 3 sites fit into the deadline of 5 s")
+
+
 def test_profiles_that_cannot_be_used_are_refused_before_anybody_trains(runs) -> None:
     with pytest.raises(ValueError, match="site 'site-1': unknown keys speed"):
         runs("ddcs", {}, latency_profiles={"site-1": {"speed": 1.0}})

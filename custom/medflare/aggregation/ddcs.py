@@ -159,4 +159,9 @@ class FedCS(Selecting):
 
     def __init__(self, deadline: Annotated[float, Field(gt=0)] = 600.0, sequential: bool = False) -> None:
         _require(deadline=(deadline, 0 < deadline < math.inf, "more than 0"))
-        super().__init__(FedCSSelector(deadline=deadline, sequential=sequential), Latencies())
+        self.chosen = FedCSSelector(deadline=deadline, sequential=sequential)
+        super().__init__(self.chosen, Latencies())
+
+    def report(self) -> dict[str, Any]:
+        """As `Selecting`, and `over`: what there is to say where too few sites fit into the deadline."""
+        return super().report() | ({"over": self.chosen.over} if self.chosen.over else {})

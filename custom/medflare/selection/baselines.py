@@ -61,15 +61,18 @@ class Importance(Selector):
 class FedCS(Selector):
     """As many sites as fit before a deadline, added by least added time (Nishio and Yonetani 2019; 7.21).
 
-    Biased to fast sites: those too slow never train. Weights are n_k over the chosen ones.
+    Biased to fast sites: those too slow never train. Weights are n_k over the chosen ones. Where fewer fit
+    than must train, the fastest train all the same: no site's time would ever be seen again otherwise.
 
     Args:
         deadline: seconds of a round.
         sequential: sites send one after the other, as in the paper's cell; otherwise all at once.
+        over: what there is to say of a round in which too few sites fitted; nothing where enough did.
     """
 
     deadline: float
     sequential: bool = False
+    over: str = ""
 
     def choose(
         self,
@@ -80,16 +83,12 @@ class FedCS(Selector):
         least: int = 1,
     ) -> Draw:
         times = {site: self._parts(site, shares, known) for site in shares}
-        chosen, elapsed = list[str](), 0.0
-        while len(chosen) < len(times):
-            ends = {s: self._end(elapsed, timing) for s, timing in times.items() if s not in chosen}
-            site = min(sorted(ends), key=lambda s: ends[s])
-            if ends[site] > self.deadline:
-                break
-            chosen.append(site)
-            elapsed = ends[site]
-        if len(chosen) < max(least, 1):
-            raise ConfigError(self._too_few(times, len(chosen), max(least, 1)))
+        if len(times) < least:
+            raise ConfigError(f"client selection: {len(times)} sites have data, and {least} must train.")
+        ends = self._ends(times)
+        fitting = [site for site, end in ends.items() if end <= self.deadline]
+        chosen = list(ends)[: max(len(fitting), least, 1)]
+        self.over = "" if len(chosen) == len(fitting) else self._too_few(ends, len(fitting), chosen)
         whole = sum(shares[site] for site in chosen)
         weights = {site: shares[site] / whole for site in chosen}
         odds = {site: float(site in chosen) for site in shares}
@@ -99,15 +98,24 @@ class FedCS(Selector):
         """What a site took so far; a site that was never seen is taken to compute as long as is typical."""
         return known.latencies.parts(site) or Timing(known.latencies.estimates(shares)[site], 0.0)
 
+    def _ends(self, times: Mapping[str, Timing]) -> dict[str, float]:
+        """When the round is over with each site and those before it, in the order in which they are added."""
+        ends, elapsed = dict[str, float](), 0.0
+        while len(ends) < len(times):
+            following = {s: self._end(elapsed, timing) for s, timing in times.items() if s not in ends}
+            site = min(sorted(following), key=lambda s: following[s])
+            ends[site] = elapsed = following[site]
+        return ends
+
     def _end(self, elapsed: float, timing: Timing) -> float:
         """When the round is over if a site joins those that are done after `elapsed` seconds."""
         if self.sequential:
             return max(elapsed, timing.compute) + timing.transfer
         return max(elapsed, timing.total)
 
-    def _too_few(self, times: Mapping[str, Timing], found: int, least: int) -> str:
-        needed = sorted(timing.total for timing in times.values())[min(least, len(times)) - 1]
+    def _too_few(self, ends: Mapping[str, float], found: int, chosen: list[str]) -> str:
         return (
-            f"client selection: {found} of {len(times)} sites fit into the deadline of {self.deadline:g} s, "
-            f"and {least} must. Set deadline to {np.ceil(needed):g} s or more."
+            f"{found} of {len(ends)} sites fit into the deadline of {self.deadline:g} s, and {len(chosen)} "
+            f"must: the fastest train all the same ({', '.join(chosen)}). Set deadline to "
+            f"{np.ceil(ends[chosen[-1]]):g} s or more."
         )

@@ -190,10 +190,46 @@ def test_fedcs_takes_who_fits_before_the_deadline_and_weighs_by_data() -> None:
     draw = FedCS(deadline=4.5).choose(0, SHARES, known, rng())
     assert draw.sites == ["b", "c", "d"]
     assert draw.weights["b"] == pytest.approx(0.3 / 0.55)
-    with pytest.raises(ConfigError, match=r"1 of 5 sites fit .* and 3 must. Set deadline to 4 s"):
-        FedCS(deadline=2).choose(0, SHARES, known, rng(), 3)
-    with pytest.raises(ConfigError, match="0 of 5 sites fit"):
-        FedCS(deadline=1).choose(0, SHARES, known, rng())
+    with pytest.raises(ConfigError, match="5 sites have data, and 6 must train"):
+        FedCS(deadline=2).choose(0, SHARES, known, rng(), 6)
+
+
+@pytest.mark.parametrize(
+    ("deadline", "least", "expected", "said"),
+    [
+        (
+            1,
+            1,
+            ["b"],
+            "0 of 5 sites fit into the deadline of 1 s, and 1 must: the fastest train all the same (b).",
+        ),
+        (
+            2,
+            3,
+            ["b", "c", "d"],
+            "1 of 5 sites fit into the deadline of 2 s, and 3 must: the fastest train all the same (b, c",
+        ),
+        (4, 3, ["b", "c", "d"], ""),
+    ],
+)
+def test_fedcs_takes_the_fastest_where_too_few_fit_and_says_so(
+    deadline: float, least: int, expected: list[str], said: str
+) -> None:
+    selector, known = FedCS(deadline=deadline), seen(a=30, b=2, c=3, d=4, e=5)
+    draw = selector.choose(0, SHARES, known, rng(), least)
+    assert draw.sites == expected
+    assert sum(draw.weights.values()) == pytest.approx(1.0)
+    assert selector.over.startswith(said)
+    assert bool(selector.over) is bool(said)
+
+
+def test_fedcs_with_one_line_names_the_seconds_that_the_queue_takes() -> None:
+    known = Known(latencies=Latencies())
+    for site, timing in {"a": (1, 2), "b": (2, 2)}.items():
+        known.latencies.observe(site, Timing(*timing))
+    selector = FedCS(deadline=4, sequential=True)
+    selector.choose(0, {"a": 0.5, "b": 0.5}, known, rng(), 2)
+    assert selector.over.endswith("Set deadline to 5 s or more.")
 
 
 def test_fedcs_with_one_line_for_all_adds_transfers_up() -> None:
