@@ -136,7 +136,7 @@ QUESTIONS = Kind(
     caption=CAPTION.replace("studies", "questions"),
     charted=("accuracy", "chance"),
     charts=1,
-    columns=("accuracy", "chance", "margin"),
+    columns=("accuracy", "chance"),
     heats=(
         Heat(
             title="Accuracy by group",
