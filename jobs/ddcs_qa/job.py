@@ -11,17 +11,7 @@ import sys
 
 from medflare.federation.job_main import main
 from medflare.federation.recipes import Job
-
-# Simulated hospitals, fast and slow ones: seconds of computing for an example, megabits per second. Without
-# this entry (--set latency_profiles={}) the seconds are those that the sites take.
-PROFILES = {
-    "site-1": {"seconds_per_example": 0.15, "down": 200.0, "up": 100.0, "jitter": 0.1},
-    "site-2": {"seconds_per_example": 0.3, "down": 100.0, "up": 40.0, "jitter": 0.1},
-    "site-3": {"seconds_per_example": 0.5, "down": 100.0, "up": 20.0, "jitter": 0.1},
-    "site-4": {"seconds_per_example": 0.5, "down": 50.0, "up": 10.0, "jitter": 0.1},
-    "site-5": {"seconds_per_example": 1.0, "down": 50.0, "up": 10.0, "jitter": 0.1},
-    "site-6": {"seconds_per_example": 2.5, "down": 20.0, "up": 4.0, "jitter": 0.1},
-}
+from medflare.selection.clock import DEMO_PROFILES
 
 JOB = Job(
     title="ddcs_qa",
@@ -29,7 +19,8 @@ JOB = Job(
     n_clients=6,
     controller={
         "num_rounds": 10,
-        "latency_profiles": PROFILES,
+        # Without it (--set latency_profiles={}) seconds are those that the sites take.
+        "latency_profiles": DEMO_PROFILES,
     },
     aggregation={"rule": "ddcs", "rule_settings": {"draws": 3, "most_variance": 2.0}},
     settings={

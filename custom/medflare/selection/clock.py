@@ -23,6 +23,17 @@ MEGABIT = 1e6 / 8
 """Bytes."""
 
 
+DEMO_PROFILES: dict[str, dict[str, float]] = {
+    "site-1": {"seconds_per_example": 0.15, "down": 200.0, "up": 100.0, "jitter": 0.1},
+    "site-2": {"seconds_per_example": 0.3, "down": 100.0, "up": 40.0, "jitter": 0.1},
+    "site-3": {"seconds_per_example": 0.5, "down": 100.0, "up": 20.0, "jitter": 0.1},
+    "site-4": {"seconds_per_example": 0.5, "down": 50.0, "up": 10.0, "jitter": 0.1},
+    "site-5": {"seconds_per_example": 1.0, "down": 50.0, "up": 10.0, "jitter": 0.1},
+    "site-6": {"seconds_per_example": 2.5, "down": 20.0, "up": 4.0, "jitter": 0.1},
+}
+"""Six simulated hospitals, fast and slow ones, as jobs write them: fields of `SiteProfile`."""
+
+
 class Clock(Protocol):
     """What a run asks the time."""
 
