@@ -5,7 +5,8 @@ One synthetic hospital, one thread. Every variant trains the same visits in the 
 variants alternate in one process, so that a busy machine hits all alike, and ratios are to FedAvg's round
 before. `FLOPs` are what torch.utils.flop_counter finds in a round after the first (matrix products,
 convolutions, attention, forward and backward, validation and slopes included), `bytes` those of messages as
-the wire counts them. A round holds the site's training, its validation loss, slopes and the server's rule.
+the wire counts them. A round holds the site's training, its validation loss, slopes, the writing of what must
+survive a restart, and the server's rule.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from medflare.cohort.synthetic import DEMO_HOSPITALS
 from medflare.cohort.synthetic.follow_up import write_follow_up
 from medflare.federation.compression import message_bytes
 from medflare.federation.profile_sums import mixture_hint
+from medflare.federation.wire import save_tensors
 from medflare.learners.base import RoundPlan
 from medflare.learners.fedtar.learner import FedTARLearner, build
 from medflare.learners.loop import Loop
@@ -46,29 +48,34 @@ class Variant:
     title: str
     learner: FedTARLearner
     loop: Loop
+    kept: Path
     seconds: list[float]
+    wall: list[float]
     number: int = 0
 
-    def round(self) -> float:
-        """Processor seconds of the next T exchanges."""
-        started = time.process_time()
+    def round(self) -> tuple[float, float]:
+        """Processor and wall-clock seconds of the next T exchanges, local state written after each."""
+        started, clock = time.process_time(), time.perf_counter()
         for _ in range(VISITS):
             self.loop.round(self.number)
+            save_tensors(self.kept, self.learner.local_state()[0])
             self.number += 1
-        return time.process_time() - started
+        return time.process_time() - started, time.perf_counter() - clock
 
 
-def variants(site: SiteConfig, steps: int) -> Iterator[Variant]:
+def variants(site: SiteConfig, steps: int, kept: Path) -> Iterator[Variant]:
     """FedAvg over one visit after the other, then FedTAR without and with factors for patients."""
     plain: dict[str, Any] = {"variant": "without_personalisation"}
-    yield variant("FedAvg, sequential", site, steps, plain, "fedavg")
-    yield variant("FedTAR w/o GMM", site, steps, plain, "temporal")
+    yield variant("FedAvg, sequential", site, steps, plain, "fedavg", kept)
+    yield variant("FedTAR w/o GMM", site, steps, plain, "temporal", kept)
     for width in WIDTHS:
         own = {"patient": SETTINGS["patient"] | {"width": width}}
-        yield variant(f"FedTAR, d = {width}", site, steps, own, "temporal")
+        yield variant(f"FedTAR, d = {width}", site, steps, own, "temporal", kept)
 
 
-def variant(title: str, site: SiteConfig, steps: int, own: Mapping[str, Any], rule: str) -> Variant:
+def variant(
+    title: str, site: SiteConfig, steps: int, own: Mapping[str, Any], rule: str, kept: Path
+) -> Variant:
     learner = build(SETTINGS | dict(own), site, 0)
     if learner.people is not None:
         agree_on_mixture({site.name: learner}, learner.settings.mixture, 2, 0)
@@ -79,7 +86,7 @@ def variant(title: str, site: SiteConfig, steps: int, own: Mapping[str, Any], ru
     temporal = rule == "temporal"
     made = make_rule(rule, {"visits": VISITS, "lr": 1e-3} if temporal else {})
     plans = plan if temporal else in_turn(plan, VISITS)
-    return Variant(title, learner, Loop({site.name: learner}, made, plans), [])
+    return Variant(title, learner, Loop({site.name: learner}, made, plans), kept, [], [])
 
 
 def flops(found: Variant) -> int:
@@ -108,13 +115,12 @@ def report(found: list[Variant]) -> None:
     first = bytes_of_round(base)
     print(
         "| | shared parameters | GFLOP a round | bytes up a round | bytes down | beside the state | "
-        "processor seconds a round | ratio [min, max] |"
+        "processor seconds a round, ratio [min, max] | wall-clock seconds a round, ratio [min, max] |"
     )
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for one in found:
         count = most if one is base else flops(one)
         up, down, beside = bytes_of_round(one)
-        ratios = [a / b for a, b in zip(one.seconds, base.seconds, strict=True)]
         shared = sum(t.numel() for t in one.learner.initial_shared().values())
         cells = [
             f"{shared:,}",
@@ -122,10 +128,17 @@ def report(found: list[Variant]) -> None:
             f"{up:,} ({up / first[0]:.2f})",
             f"{down:,} ({down / first[1]:.2f})",
             f"{beside:,}",
-            f"{statistics.median(one.seconds):.2f}",
-            f"{statistics.median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}]",
+            beside_base(one.seconds, base.seconds),
+            beside_base(one.wall, base.wall),
         ]
         print(f"| {one.title} | " + " | ".join(cells) + " |")
+
+
+def beside_base(own: list[float], base: list[float]) -> str:
+    """Median seconds, and the ratios round by round."""
+    ratios = [a / b for a, b in zip(own, base, strict=True)]
+    middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
+    return f"{statistics.median(own):.2f}, {middle:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def main() -> None:
@@ -141,13 +154,15 @@ def main() -> None:
         write_follow_up(DEMO_HOSPITALS[0], Path(folder), given.patients, VISITS)
         cohort = {"format": "manifest", "root": folder, "visits": {"order": "visit", "most": VISITS}}
         site = SiteConfig.model_validate({"name": "site-1", "cohort": cohort, "device": "cpu"})
-        found = list(variants(site, given.steps))
+        found = list(variants(site, given.steps, Path(tempfile.gettempdir()) / "fedtar_overhead.safetensors"))
     counts = {split: len(found[0].learner.rows(split)) for split in ("train", "val")}
     for one in found:
         one.round()
     for _ in range(given.rounds):
         for one in found:
-            one.seconds.append(one.round())
+            seconds, wall = one.round()
+            one.seconds.append(seconds)
+            one.wall.append(wall)
     print(
         f"T = {VISITS}, {given.steps} steps of {SETTINGS['batch']} in an exchange, "
         f"{counts['val']} validation visits, {given.rounds} rounds\n"

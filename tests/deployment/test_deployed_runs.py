@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from medflare.evaluation.run_record import RunRecord
 from medflare.federation import wire
 
-OWN_TO_A_RUN = {"run_id", "started", "seconds", "versions", "predictions"}
+OWN_TO_A_RUN = {"timings", "run_id", "started", "seconds", "versions", "predictions"}
 """`predictions` is the path of a file at a site, with the run's folder in it."""
 RUNS = ("fedmrg", "fed_medlora")
 
