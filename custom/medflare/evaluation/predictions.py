@@ -6,17 +6,16 @@ The file holds reports, so it stays where the studies are; a run record names it
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from medflare.cohort.records import CONDITIONS
-from medflare.errors import DataError
 from medflare.evaluation.label_metrics import label_statistics
+from medflare.evaluation.lines import read_lines, write_lines
 from medflare.evaluation.report_metrics import report_statistics
 from medflare.evaluation.run_record import ComparisonRecord, Part
 from medflare.evaluation.statistics import Statistic, paired_difference
@@ -48,28 +47,12 @@ class Prediction(Part):
 
 def write_predictions(path: Path, predictions: Iterable[Prediction]) -> Path:
     """Writes the file atomically, one line per study in the order given."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(path.name + ".tmp")
-    with scratch.open("w", encoding="utf-8") as out:
-        for item in predictions:
-            out.write(item.model_dump_json() + "\n")
-    os.replace(scratch, path)
-    return path
+    return write_lines(path, predictions)
 
 
 def read_predictions(path: Path) -> list[Prediction]:
     """The studies of a predictions file; DataError names the file and the first line that is wrong."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise DataError(f"{path}: there is no such predictions file.") from None
-    found = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            found.append(Prediction.model_validate(json.loads(line)))
-        except (json.JSONDecodeError, ValidationError) as error:
-            raise DataError(f"{path}:{number}: is not a prediction: {error}") from None
-    return found
+    return read_lines(path, Prediction, "a prediction")
 
 
 def relative_image(image: Path, predictions_path: Path) -> str:
