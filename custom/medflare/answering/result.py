@@ -8,38 +8,28 @@ from typing import TypeVar
 
 from medflare.answering.questions import Answerer, Scoring
 from medflare.answering.summaries import Summariser, WritingSettings
-from medflare.config import Settings, parse
-from medflare.models.adapters import GENERIC
-from medflare.models.backbone import load_backbone
-from medflare.models.peft_methods import LoraChoice, LoraSettings, PeftChoice, as_written, chosen
-from medflare.models.result import check_fingerprint, read_json, read_tensors
+from medflare.config import parse
+from medflare.models.result import read_json
 from medflare.models.text_model import TextModel
+from medflare.models.text_result import ExportedText, open_text_model
 
 QUESTIONS, SUMMARIES = "question_answering", "summarisation"
 
 
-class Exported(Settings):
-    """What every such file says."""
-
-    lora: LoraSettings
-    peft: PeftChoice = LoraChoice()
-    max_tokens: int
-
-
-class ExportedQuestions(Exported):
+class ExportedQuestions(ExportedText):
     """The block of question_answering.json."""
 
     scoring: Scoring
     per_token: bool
 
 
-class ExportedSummaries(Exported):
+class ExportedSummaries(ExportedText):
     """The block of summarisation.json."""
 
     writing: WritingSettings
 
 
-Kind = TypeVar("Kind", bound=Exported)
+Kind = TypeVar("Kind", bound=ExportedText)
 
 
 def load_answerer(
@@ -90,11 +80,4 @@ def _opened(
     file = folder / f"{task}.json"
     facts = read_json(file)
     exported = parse(kind, facts[task], str(file))
-    adapter = personalised or folder
-    written = as_written(exported.peft, exported.lora, read_json(adapter / "adapter_config.json"))
-    base = load_backbone(backbone, precision, device, "notes_decoder")
-    check_fingerprint(folder, facts["backbone"], base)
-    model = TextModel(base, chosen(*written), (GENERIC,), 0)
-    model.adapters.restore(GENERIC, read_tensors(adapter / "adapter_model.safetensors"))
-    model.adapters.use((GENERIC,))
-    return model, exported
+    return open_text_model(folder, facts, exported, personalised, backbone, precision, device), exported

@@ -5,26 +5,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from medflare.config import Settings, parse
+from medflare.config import parse
 from medflare.extraction.extractor import Extractor
 from medflare.extraction.prompts import Format, wording
 from medflare.models.adapters import GENERIC
 from medflare.models.backbone import load_backbone
-from medflare.models.peft_methods import LoraChoice, LoraSettings, PeftChoice, as_written, chosen
-from medflare.models.result import check_fingerprint, read_json, read_tensors
+from medflare.models.result import read_json
 from medflare.models.text_model import TextModel
+from medflare.models.text_result import ExportedText, open_text_model
 
 FILE = "extraction.json"
 
 
-class ExportedExtraction(Settings):
+class ExportedExtraction(ExportedText):
     """The `extraction` block of extraction.json."""
 
-    lora: LoraSettings
-    peft: PeftChoice = LoraChoice()
     format: Format
     sentences: int
-    max_tokens: int
 
 
 def load_extractor(
@@ -46,13 +43,7 @@ def load_extractor(
     """
     facts = read_json(folder / FILE)
     exported = parse(ExportedExtraction, facts["extraction"], str(folder / FILE))
-    adapter = personalised or folder
-    config = read_json(adapter / "adapter_config.json")
-    written = as_written(exported.peft, exported.lora, config)
-    base = load_backbone(backbone, precision, device, "notes_decoder")
-    check_fingerprint(folder, facts["backbone"], base)
-    model = TextModel(base, chosen(*written), (GENERIC,), 0)
-    model.adapters.restore(GENERIC, read_tensors(adapter / "adapter_model.safetensors"))
+    model = open_text_model(folder, facts, exported, personalised, backbone, precision, device)
     return _extractor(model, exported, batch)
 
 

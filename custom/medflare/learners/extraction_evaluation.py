@@ -9,17 +9,15 @@ from typing import Literal, Protocol
 
 from medflare.cohort.records import Note
 from medflare.cohort.site import Cohort, SiteConfig, load_cohort
-from medflare.errors import DataError
 from medflare.evaluation.extraction_metrics import evaluate_extraction, quick_extraction_metrics
 from medflare.evaluation.extraction_predictions import write_documents
 from medflare.evaluation.run_record import EvaluationRecord
 from medflare.extraction.extractor import Asker, Extractor
 from medflare.extraction.tagging_result import open_result
 from medflare.learners.extraction_settings import ExtractionSettings
+from medflare.learners.tested import AdapterKind, Role, kind_of, of_split, tested_record
 from medflare.models.backbone import device_of
 from medflare.models.text_model import TextModel
-
-AdapterKind = Literal["generic", "personalised", "none"]
 
 
 class ExtractionSite(Protocol):
@@ -61,7 +59,7 @@ def score_notes(
     extractor: Asker,
     notes: Sequence[Note],
     site: str,
-    role: Literal["participant", "unseen"],
+    role: Role,
     adapter: AdapterKind,
     folder: Path,
     seed: int = 0,
@@ -70,23 +68,14 @@ def score_notes(
     documents = extractor.documents(notes, site, adapter)
     path = write_documents(folder / f"predictions_{adapter}.jsonl", documents)
     scored = evaluate_extraction(documents, seed=seed)
-    return EvaluationRecord(
-        site=site,
-        role=role,
-        adapter=adapter,
-        split="test",
-        studies=len(documents),
-        metrics=scored.estimates,
-        skipped_metrics=scored.skipped,
-        predictions=path.name,
-    )
+    return tested_record(scored, path, len(documents), site, role, adapter)
 
 
 def score_result(
     result: Path,
     site: SiteConfig,
     *,
-    role: Literal["participant", "unseen"],
+    role: Role,
     adapter: Path | None,
     split: str,
     folder: Path,
@@ -104,8 +93,5 @@ def score_result(
         precision=site.backbone.precision,
         device=device_of(site.device),
     )
-    notes = [note for note in load_cohort(site).notes if note.split == split]
-    if not notes:
-        raise DataError(f"site '{site.name}': no note in the split '{split}'.")
-    kind: AdapterKind = "generic" if adapter is None else "personalised"
-    return score_notes(extractor, notes, site.name, role, kind, folder, seed)
+    notes = of_split(load_cohort(site).notes, split, site.name, "note")
+    return score_notes(extractor, notes, site.name, role, kind_of(adapter), folder, seed)

@@ -5,19 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from medflare.answering.questions import Answerer
 from medflare.answering.result import load_answerer
 from medflare.cohort.records import Question
 from medflare.cohort.site import SiteConfig, load_cohort
-from medflare.errors import DataError
 from medflare.evaluation.lines import write_lines
 from medflare.evaluation.question_metrics import AnsweredQuestion, evaluate_questions
 from medflare.evaluation.run_record import EvaluationRecord
+from medflare.learners.tested import AdapterKind, Role, kind_of, of_split, tested_record
 from medflare.models.backbone import device_of
-
-AdapterKind = Literal["generic", "personalised", "none"]
 
 
 def answered(
@@ -48,7 +45,7 @@ def score_questions(
     answerer: Answerer,
     questions: Sequence[Question],
     site: str,
-    role: Literal["participant", "unseen"],
+    role: Role,
     adapter: AdapterKind,
     folder: Path,
     seed: int = 0,
@@ -57,23 +54,14 @@ def score_questions(
     found = answered(answerer, questions, site, adapter)
     path = write_lines(folder / f"predictions_{adapter}.jsonl", found)
     scored = evaluate_questions(found, seed=seed)
-    return EvaluationRecord(
-        site=site,
-        role=role,
-        adapter=adapter,
-        split="test",
-        studies=len(found),
-        metrics=scored.estimates,
-        skipped_metrics=scored.skipped,
-        predictions=path.name,
-    )
+    return tested_record(scored, path, len(found), site, role, adapter)
 
 
 def score_result(
     result: Path,
     site: SiteConfig,
     *,
-    role: Literal["participant", "unseen"],
+    role: Role,
     adapter: Path | None,
     split: str,
     folder: Path,
@@ -91,8 +79,5 @@ def score_result(
         precision=site.backbone.precision,
         device=device_of(site.device),
     )
-    questions = [question for question in load_cohort(site).questions if question.split == split]
-    if not questions:
-        raise DataError(f"site '{site.name}': no question in the split '{split}'.")
-    kind: AdapterKind = "generic" if adapter is None else "personalised"
-    return score_questions(answerer, questions, site.name, role, kind, folder, seed)
+    questions = of_split(load_cohort(site).questions, split, site.name, "question")
+    return score_questions(answerer, questions, site.name, role, kind_of(adapter), folder, seed)

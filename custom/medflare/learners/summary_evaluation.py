@@ -5,19 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 from medflare.answering.result import load_summariser
 from medflare.answering.summaries import Summariser
 from medflare.cohort.records import Summary
 from medflare.cohort.site import SiteConfig, load_cohort
-from medflare.errors import DataError
 from medflare.evaluation.lines import write_lines
 from medflare.evaluation.run_record import EvaluationRecord
 from medflare.evaluation.summary_metrics import WrittenSummary, evaluate_summaries
+from medflare.learners.tested import AdapterKind, Role, kind_of, of_split, tested_record
 from medflare.models.backbone import device_of
 
-AdapterKind = Literal["generic", "personalised", "none"]
 Scorers = Mapping[str, str | Path] | None
 
 
@@ -46,7 +44,7 @@ def score_summaries(
     summariser: Summariser,
     summaries: Sequence[Summary],
     site: str,
-    role: Literal["participant", "unseen"],
+    role: Role,
     adapter: AdapterKind,
     folder: Path,
     seed: int = 0,
@@ -56,23 +54,14 @@ def score_summaries(
     found = written(summariser, summaries, site, adapter)
     path = write_lines(folder / f"predictions_{adapter}.jsonl", found)
     scored = evaluate_summaries(found, scorers=scorers, seed=seed)
-    return EvaluationRecord(
-        site=site,
-        role=role,
-        adapter=adapter,
-        split="test",
-        studies=len(found),
-        metrics=scored.estimates,
-        skipped_metrics=scored.skipped,
-        predictions=path.name,
-    )
+    return tested_record(scored, path, len(found), site, role, adapter)
 
 
 def score_result(
     result: Path,
     site: SiteConfig,
     *,
-    role: Literal["participant", "unseen"],
+    role: Role,
     adapter: Path | None,
     split: str,
     folder: Path,
@@ -92,9 +81,6 @@ def score_result(
         precision=site.backbone.precision,
         device=device_of(site.device),
     )
-    summaries = [summary for summary in load_cohort(site).summaries if summary.split == split]
-    if not summaries:
-        raise DataError(f"site '{site.name}': no summary in the split '{split}'.")
-    kind: AdapterKind = "generic" if adapter is None else "personalised"
+    summaries = of_split(load_cohort(site).summaries, split, site.name, "summary")
     own = dict(site.scorers) if scorers is None else scorers
-    return score_summaries(summariser, summaries, site.name, role, kind, folder, seed, own)
+    return score_summaries(summariser, summaries, site.name, role, kind_of(adapter), folder, seed, own)

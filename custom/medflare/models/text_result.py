@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens the text model of a result folder: the frozen backbone with the adapter that a run made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from medflare.config import Settings
+from medflare.models.adapters import GENERIC
+from medflare.models.backbone import load_backbone
+from medflare.models.peft_methods import LoraChoice, LoraSettings, PeftChoice, as_written, chosen
+from medflare.models.result import check_fingerprint, read_json, read_tensors
+from medflare.models.text_model import TextModel
+
+
+class ExportedText(Settings):
+    """What the file beside an adapter says of every text task."""
+
+    lora: LoraSettings
+    peft: PeftChoice = LoraChoice()
+    max_tokens: int
+
+
+def open_text_model(
+    folder: Path,
+    facts: Mapping[str, Any],
+    exported: ExportedText,
+    personalised: Path | None,
+    backbone: Path | None,
+    precision: str,
+    device: str,
+) -> TextModel:
+    """The backbone with the adapter in use.
+
+    Args:
+        folder: `result/adapter` of a run; facts: the file beside it, whose `backbone` must be this one.
+        personalised: a site's own `personalised` folder, used instead of the global adapter.
+        backbone: the frozen model's folder; None for the embedded one.
+
+    Raises: DataError for a missing file; ConfigError where the backbone is not the one of the run.
+    """
+    adapter = personalised or folder
+    written = as_written(exported.peft, exported.lora, read_json(adapter / "adapter_config.json"))
+    base = load_backbone(backbone, precision, device, "notes_decoder")
+    check_fingerprint(folder, dict(facts["backbone"]), base)
+    model = TextModel(base, chosen(*written), (GENERIC,), 0)
+    model.adapters.restore(GENERIC, read_tensors(adapter / "adapter_model.safetensors"))
+    model.adapters.use((GENERIC,))
+    return model
