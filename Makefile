@@ -42,10 +42,10 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
 	$(BIN)/python -m pytest tests/federation -n 2 --dist loadfile -m "not simulator"
-	$(BIN)/python -m pytest tests/federation/test_simulator.py tests/jobs
+	$(BIN)/python -m pytest tests/federation/test_simulator.py tests/jobs -n 2 --dist loadfile --no-loadscope-reorder
 
 test-deployment: $(VENV)/.installed
-	$(BIN)/python -m pytest tests/deployment
+	$(BIN)/python -m pytest tests/deployment -n 2
 
 quality: $(VENV)/.installed
 	$(BIN)/ruff check custom tests jobs benchmarks

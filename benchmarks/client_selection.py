@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who is chosen in a simulated federation, and what that costs: a table, and the picture of the docs.
 
-    python benchmarks/client_selection.py [--sites 20] [--draws 5] [--hours 24] [--seeds 3] [--picture FILE]
+    python benchmarks/client_selection.py [--sites 20] [--draws 5] [--hours 24] [--seeds 3]
+    python benchmarks/client_selection.py --picture FILE, or --solve
 
 Hospitals belong to four specialties, whose graphs overlap more within than between; latencies come from
 profiles and a simulated clock, and every way of selection gets the same hours. The model is a toy: a vector
@@ -13,9 +14,11 @@ a language model.
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 
@@ -25,7 +28,7 @@ from medflare.selection.clock import SimulatedClock, drawn_profiles, seconds_to_
 from medflare.selection.minhash import Sketcher
 from medflare.selection.objective import Matrix, divergence, expected_slowest
 from medflare.selection.optimiser import extreme_points, solve
-from medflare.selection.problem import Problem
+from medflare.selection.problem import PairsOf, Problem
 from medflare.selection.sampling import shares_of
 from medflare.selection.selectors import Ddcs, Known, Selector
 from medflare.selection.sketch_key import SECRET, SketchKey
@@ -64,7 +67,7 @@ class Hospitals:
         own = 1000 + 300 * group + random.choice(300, 150, replace=False)
         return sketcher.sketch({Triple("x", "y", str(i)): 1.0 for i in [*common.tolist(), *own.tolist()]})
 
-    def problem(self, **more: float) -> Problem:
+    def problem(self, **more: Any) -> Problem:
         """With the latencies of the profiles, as if long observed."""
         known = Known(sketches=self.sketches)
         for number in range(5):
@@ -72,7 +75,23 @@ class Hospitals:
                 timing = self.clock.timing(site, number, self.examples[site], BYTES, BYTES)
                 assert timing is not None
                 known.latencies.observe(site, timing)
-        return Ddcs(**more).problem(self.shares, known)  # type: ignore[arg-type]
+        return Ddcs(**more).problem(self.shares, known)
+
+
+def seconds_to_solve(size: int, **more: Any) -> float:
+    """Processor seconds of one solution for so many hospitals."""
+    problem = Hospitals(size, 0).problem(**more)
+    started = time.process_time()
+    solve(problem)
+    return time.process_time() - started
+
+
+def solving(size: int) -> None:
+    """How long the odds of one period take, with both readings of ε, without and with a cap."""
+    for pairs_of in get_args(PairsOf):
+        for cap in (None, 2.0):
+            seconds = seconds_to_solve(size, pairs_of=pairs_of, most_variance=cap)
+            print(f"{size} sites, pairs of {pairs_of}, most_variance {cap}: {seconds:.3f} s")
 
 
 def run(hospitals: Hospitals, selector: Selector, hours: float, seed: int) -> dict[str, float]:
@@ -204,9 +223,14 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=24)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--picture", type=Path)
+    parser.add_argument(
+        "--solve", action="store_true", help="processor seconds of a solution, and nothing else"
+    )
     given = parser.parse_args()
     if given.picture:
         picture(given.picture, given.draws)
+    elif given.solve:
+        solving(given.sites)
     else:
         table(given.sites, given.draws, given.hours, given.seeds)
 

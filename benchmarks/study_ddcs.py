@@ -50,34 +50,52 @@ TESTED = 140
 
 @dataclass(frozen=True)
 class Method:
-    """One row of the tables. graph: how sketches come about; strict: ε as a share of what q = d attains."""
+    """One row of the tables.
+
+    Attributes:
+        graph: how sketches come about, "" for a rule that takes none; "shuffled": dealt anew
+            by a seeded permutation.
+        strict: ε as a share of what q = d attains.
+        beside: the row it is compared with.
+    """
 
     title: str
     rule: str
     rule_settings: Mapping[str, Any] = field(default_factory=dict)
     graph: str = ""
     strict: float | None = None
+    beside: str = "uniform"
 
 
-def _ddcs(title: str, graph: str = "plain", strict: float | None = None, **settings: Any) -> Method:
-    return Method(title, "ddcs", {"draws": DRAWS, **settings}, graph=graph, strict=strict)
+def _ddcs(title: str, **settings: Any) -> Method:
+    return Method(title, "ddcs", {"draws": DRAWS, **settings}, graph="plain")
+
+
+def _strict(title: str, graph: str = "plain") -> Method:
+    """Where knowledge decides: ε on pairs of different hospitals, below what q = d attains."""
+    settings = {"draws": DRAWS, "most_variance": CAP, "pairs_of": "sites"}
+    beside = "uniform" if graph == "plain" else "ddcs_strict"
+    return Method(title, "ddcs", settings, graph=graph, strict=STRICT, beside=beside)
 
 
 FEDCS = 0.35
-"""The deadline of FedCS: so many of the hospitals are fast enough."""
+"""The deadline of FedCS: this share of the hospitals is fast enough."""
 STRICT = 0.95
+CAP = 2.0
+"""The largest Σ d²/q of the rows with a cap."""
 CHECKS = 16
 """So often is quality measured in the hours of a run."""
 METHODS = {
     "uniform": Method("Uniform", "uniform_selection", {"draws": DRAWS}),
-    "ddcs_capped": _ddcs("DDCS, variance ≤ 2", most_variance=2.0),
+    "ddcs_capped": _ddcs("DDCS, variance ≤ 2", most_variance=CAP),
     "ddcs": _ddcs("DDCS"),
     "importance": Method("Importance sampling", "importance_sampling", {"draws": DRAWS}),
     "fedcs": Method("FedCS", "fedcs"),
     "fedprox": Method("Uniform, FedProx", "uniform_selection", {"draws": DRAWS, "mu": MU}),
-    "ddcs_strict": _ddcs("DDCS, variance ≤ 2, ε 5 % lower", strict=STRICT, most_variance=2.0),
-    "ddcs_unaligned": _ddcs("the same, without alignment", "unaligned", strict=STRICT, most_variance=2.0),
-    "ddcs_completed": _ddcs("the same, with completion", "completed", strict=STRICT, most_variance=2.0),
+    "ddcs_strict": _strict("DDCS, ε of different hospitals 5 % lower"),
+    "ddcs_unaligned": _strict("the same, without alignment", "unaligned"),
+    "ddcs_completed": _strict("the same, with completion", "completed"),
+    "ddcs_shuffled": _strict("the same, each with another's graph", "shuffled"),
 }
 
 
@@ -129,11 +147,13 @@ def sketches_of(sites: Mapping[str, SiteConfig], graph: str) -> dict[str, Any]:
     return found
 
 
-def rule_of(method: Method, sites: Mapping[str, SiteConfig], clock: Any, learners: Mapping[str, Any]) -> Any:
-    """The method's rule, with sketches where it takes any; FedCS's deadline is the median hospital's time."""
+def rule_of(
+    method: Method, sites: Mapping[str, SiteConfig], clock: Any, learners: Mapping[str, Any], seed: int
+) -> Any:
+    """The method's rule, with sketches where it takes any; FedCS's deadline lets the fastest hospitals in."""
     from medflare.aggregation import make_rule
     from medflare.selection.divergence import distance_matrix
-    from medflare.selection.objective import divergence
+    from medflare.selection.objective import distance_between
     from medflare.selection.sampling import shares_of
 
     settings = dict(method.rule_settings)
@@ -144,13 +164,16 @@ def rule_of(method: Method, sites: Mapping[str, SiteConfig], clock: Any, learner
     rule = make_rule(method.rule, settings)
     if method.graph:
         sketches = {name: s for name, s in sketches_of(sites, method.graph).items() if name in learners}
+        if method.graph == "shuffled":
+            others = np.random.default_rng(seed).permutation(sorted(sketches))
+            sketches = dict(zip(sorted(sketches), map(sketches.__getitem__, others), strict=True))
         for name, sketch in sketches.items():
             rule.take_sketch(name, sketch)  # type: ignore[attr-defined]
         if method.strict is not None:
             names = sorted(learners)
             distances = distance_matrix(sketches, names)
             shares = shares_of(sizes, names)
-            even = divergence(np.array([shares[name] for name in names]), distances)
+            even = distance_between(np.array([shares[name] for name in names]), distances)
             rule.chosen.epsilon = method.strict * even  # type: ignore[attr-defined]
     return rule
 
@@ -168,7 +191,7 @@ def train_unit(partition: str, name: str, seed: int, given: argparse.Namespace) 
     gc.freeze()  # Trainer collects garbage in every round, among all that transformers ever imported
     profiles = drawn_profiles(sorted(learners), seed, seconds_per_example=SECONDS_AN_EXAMPLE)
     clock = SimulatedClock(profiles, seed)
-    rule, said, last = rule_of(method, sites, clock, learners), list[dict[str, Any]](), [0.0]
+    rule, said, last = rule_of(method, sites, clock, learners, seed), list[dict[str, Any]](), [0.0]
 
     def quality(number: int, state: Any, updates: Any) -> dict[str, float]:
         said.append({"round": number, "rule": plain(rule.report()), "trained": sorted(updates)})
@@ -239,7 +262,8 @@ def write_tables(given: argparse.Namespace, partitions: Sequence[str], seeds: Se
     from study_ddcs_tables import tables
 
     titles = {name: method.title for name, method in METHODS.items()}
-    found = tables(given.out, titles, partitions, seeds, given.hours * 3600)
+    beside = {name: method.beside for name, method in METHODS.items()}
+    found = tables(given.out, titles, beside, partitions, seeds, given.hours * 3600)
     (given.out / "tables.md").write_text(found, encoding="utf-8")
     print(found)
 

@@ -16,7 +16,6 @@ from medflare.selection.clock import seconds_to_target
 from study_units import DONE, unit_folder
 
 TARGETS = (0.4, 0.5)
-REFERENCE = "uniform"
 HEADS = (
     "rounds",
     "minutes a round",
@@ -31,11 +30,16 @@ Runs = dict[tuple[str, str, str], list[dict[str, Any]]]
 
 
 def tables(
-    out: Path, titles: Mapping[str, str], partitions: Sequence[str], seeds: Sequence[str], budget: float
+    out: Path,
+    titles: Mapping[str, str],
+    beside: Mapping[str, str],
+    partitions: Sequence[str],
+    seeds: Sequence[str],
+    budget: float,
 ) -> str:
-    """Markdown: one table a partition, and all partitions against the reference, seed by seed.
+    """Markdown: one table a partition, and each method against its reference, seed by seed.
 
-    budget: simulated seconds that every run had.
+    beside: method -> the method it is compared with. budget: simulated seconds that every run had.
     """
     runs = read(out, titles, partitions, seeds)
     parts = []
@@ -45,7 +49,9 @@ def tables(
         if there:
             head = f"| choice | {' | '.join(HEADS)} |\n|---|{'---:|' * len(HEADS)}"
             parts.append("\n".join([f"**{partition}**\n", head, *there]))
-    parts.append("\n".join(against(runs, titles, budget)))
+    for reference in dict.fromkeys(beside.values()):
+        names = [name for name in titles if beside[name] == reference and name != reference]
+        parts.append("\n".join(against(runs, titles, reference, names, budget)))
     return "\n\n".join(parts) + "\n"
 
 
@@ -128,21 +134,26 @@ def half_interval(values: np.ndarray) -> float | None:
     return float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
 
 
-def against(runs: Runs, titles: Mapping[str, str], budget: float) -> list[str]:
-    """Each method against the reference on the same partition and seed: ratio of seconds to the first target,
-    where a run that never reached it counts with its budget, and difference of accuracy."""
+def against(
+    runs: Runs, titles: Mapping[str, str], reference: str, names: Sequence[str], budget: float
+) -> list[str]:
+    """Each of `names` against the reference on the same partition and seed.
+
+    Ratio of seconds to the last target, where a run that never reached it counts with its budget, and
+    difference of accuracy.
+    """
     lines = [
-        f"**Against {titles[REFERENCE].lower()}, over all partitions and seeds**\n",
+        f"**Against “{titles[reference]}”, over all partitions and seeds**\n",
         f"| choice | pairs | seconds to {TARGETS[-1]:.0%}, ratio | p | accuracy, points | p |",
         "|---|---:|---:|---:|---:|---:|",
     ]
-    for name in titles:
+    for name in names:
         pairs = [
-            (rounds, runs[partition, REFERENCE, seed])
+            (rounds, runs[partition, reference, seed])
             for (partition, own, seed), rounds in runs.items()
-            if own == name and (partition, REFERENCE, seed) in runs
+            if own == name and (partition, reference, seed) in runs
         ]
-        if name == REFERENCE or len(pairs) < 2:
+        if len(pairs) < 2:
             continue
         ratios = np.array(
             [math.log(_reached(mine, budget) / _reached(theirs, budget)) for mine, theirs in pairs]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings to impression by DDCS as a FLARE job: generates exactly this folder, or runs it.
+"""Findings to impression by DDCS as a FLARE job: the job ddcs_qa with summaries in place of questions.
 
 python jobs/ddcs_summary/job.py --n_clients 6 --num_rounds 10 --sites site.yaml
 python jobs/ddcs_summary/job.py --export --export-dir jobs
@@ -8,36 +8,18 @@ python jobs/ddcs_summary/job.py --export --export-dir jobs
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 from medflare.federation.job_main import main
-from medflare.federation.recipes import Job
-from medflare.selection.clock import DEMO_PROFILES
+from medflare.federation.recipes import read_job
 
-JOB = Job(
+QUESTIONS = read_job(Path(__file__).parents[1] / "ddcs_qa")
+JOB = replace(
+    QUESTIONS,
     title="ddcs_summary",
     method="summarisation",
-    n_clients=6,
-    controller={
-        "num_rounds": 10,
-        # Without it (--set latency_profiles={}) seconds are those that the sites take.
-        "latency_profiles": DEMO_PROFILES,
-    },
-    aggregation={"rule": "ddcs", "rule_settings": {"draws": 3, "most_variance": 2.0}},
-    settings={
-        # The embedded notes decoder's own rate and batch. For a real backbone leave `optimiser`, `lora` and
-        # `max_tokens` out, or take preset `paper`.
-        "optimiser": {"batch": 8, "lr": 5e-3},
-        "lora": {
-            "rank": 16,
-            "lora_alpha": 64,
-            "targets": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
-            "dropout": 0.0,
-        },
-        "max_tokens": 400,
-        "eval_batch": 32,
-        "eval_limit": 8,
-        "writing": {"beams": 1, "max_new_tokens": 60},
-    },
+    settings=QUESTIONS.settings | {"eval_limit": 8, "writing": {"beams": 1, "max_new_tokens": 60}},
 )
 
 if __name__ == "__main__":

@@ -5,22 +5,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import deployed
 import deployed_jobs
 import pytest
 from deployed import SERVER, SITES, Federation, Finished
-
-from medflare.evaluation.run_record import RunRecord
-from medflare.federation import simulate
+from deployed_jobs import Simulated
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.deployment)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With -n 2 the runbook, which has a federation of its own and waits often, runs beside all others."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class TwoFederations(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "runbook" if "test_runbook.py" in nodeid else "federation"
+
+    return TwoFederations(config, log)
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -74,14 +84,6 @@ def gone_site(federation: Federation) -> Iterator[str]:
     federation.wait_ready(*SITES)
 
 
-@dataclass
-class Simulated:
-    """The same job in the simulator."""
-
-    record: RunRecord
-    folder: Path
-
-
 @pytest.fixture(scope="session")
 def simulated(site_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Simulated]:
     """Runs of the tiny jobs in the simulator, made when first asked for."""
@@ -89,13 +91,7 @@ def simulated(site_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     class Runs(dict[str, Simulated]):
         def __missing__(self, name: str) -> Simulated:
             workspace = tmp_path_factory.mktemp("simulated") / name
-            job, changes = deployed_jobs.JOBS / name, deployed_jobs.SMALL[name]
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setenv("PATH", deployed.bare_path(workspace.parent / "bin"))
-                record = simulate.run_simulator(
-                    job, workspace, SITES, site_file, changes=changes, timeout=280
-                )
-            self[name] = Simulated(record, workspace / simulate.SERVER_FOLDER)
+            self[name] = deployed_jobs.simulated(name, workspace, SITES, site_file)
             return self[name]
 
     return Runs()

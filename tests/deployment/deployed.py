@@ -8,67 +8,28 @@ import io
 import json
 import os
 import re
-import shutil
 import signal
-import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 import yaml
+from deployed_programs import bare_path, environment, free_port, run, wait_until
+from nvflare.fuel.flare_api.api_spec import InvalidTarget
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from medflare.evaluation.run_record import RunRecord, read_record
-from medflare.federation import hardening
+from medflare.federation import hardening, wire
 
 REPOSITORY = Path(__file__).parents[2]
 PROJECT = REPOSITORY / "provisioning" / "project.yml"
 SERVER, SITES = "flserver", ("site-1", "site-2", "site-3")
 ADMIN, LEAD = "admin@coordinator.org", "lead@hospital-a.org"
-TOOLS = (
-    *("bash", "basename", "cat", "chmod", "cp", "date", "dirname", "env"),
-    *("grep", "gzip", "ln", "ls", "mkdir", "nohup", "rm", "sed", "sleep", "tail", "tar", "touch"),
-)
 LOGS = ("console.log", "error_log.txt", "*-*/error_log.txt", "*-*/worker/worker.log")
-
-
-def bare_path(folder: Path) -> str:
-    """A path with this Python and the few programs that start scripts call: as on a machine without Java."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in TOOLS:
-        if not (folder / name).exists():
-            (folder / name).symlink_to(str(shutil.which(name)))
-    return f"{Path(sys.executable).parent}{os.pathsep}{folder}"
-
-
-def environment() -> dict[str, str]:
-    """What this environment's programs see: it comes first on the path; no hub, one thread."""
-    quiet = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, **quiet, "PATH": path}
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_until(what: str, found: Callable[[], Any], timeout: float, every: float = 0.1) -> Any:
-    """The first value of `found()` that is true; TimeoutError says what was waited for."""
-    until = time.monotonic() + timeout
-    while time.monotonic() < until:
-        value = found()
-        if value:
-            return value
-        time.sleep(every)
-    raise TimeoutError(f"waited {timeout:g} s for {what}")
 
 
 def provision(folder: Path, project: Path = PROJECT, name: str | None = None) -> Path:
@@ -82,19 +43,16 @@ def provision(folder: Path, project: Path = PROJECT, name: str | None = None) ->
     (folder / "project.yml").write_text(yaml.safe_dump(document, sort_keys=False))
     run("nvflare", "provision", "-p", str(folder / "project.yml"), "-w", str(folder / "kits"), timeout=120)
     hardening.harden(folder / "kits")
-    return folder / "kits" / document["name"] / "prod_00"
+    kits = folder / "kits" / document["name"] / "prod_00"
+    notice_soon(kits / SERVER / "local" / "resources.json")
+    return kits
 
 
-def run(
-    *command: str, timeout: float = 60, cwd: Path | None = None, stdin: str = "", check: bool = True
-) -> subprocess.CompletedProcess[str]:
-    """A program to its end; a failed one shows everything it said."""
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout, cwd=cwd, input=stdin, env=environment()
-    )
-    if check and done.returncode != 0:
-        raise AssertionError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return done
+def notice_soon(resources: Path) -> None:
+    """A server that counts a silent site as gone after the shortest time that hardening leaves alone."""
+    content = wire.read_json(resources)
+    content["servers"][0]["heart_beat_timeout"] = 30
+    wire.write_json(resources, content)
 
 
 @dataclass
@@ -104,11 +62,13 @@ class Federation:
     Attributes:
         kits: folder with one kit for each participant.
         processes: name -> the parent process that its start script became.
+        sessions: user -> an open session of the Python API; a login takes more than a second.
         seconds: what took how long, for the report.
     """
 
     kits: Path
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    sessions: dict[str, Session] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     # ---- processes ---------------------------------------------------------------------------------------
@@ -174,6 +134,19 @@ class Federation:
                 process.kill()
         self.processes.pop(name).wait()
 
+    @contextlib.contextmanager
+    def joined(self, name: str) -> Iterator[str]:
+        """One more site for a while, which may be killed in it; its kit's site.yaml is ready."""
+        self.start(name)
+        try:
+            self.wait_ready(name)
+            yield name
+        finally:
+            if name in self.processes:
+                self.kill(name)
+            with self.session() as session, contextlib.suppress(InvalidTarget):
+                session.remove_client(name)  # the server may have noticed by itself
+
     def stop(self) -> None:
         """Shuts the system down as an admin does, then ends what is left of the processes started here."""
         trees = {process for name in self.processes for process in self.tree(name)}
@@ -185,7 +158,7 @@ class Federation:
         self.end(trees)
 
     def end(self, more: set[psutil.Process] | None = None) -> None:
-        """Ends every process started here, and those in `more`, at once."""
+        """Ends every process started here, and those in `more`, at once, and closes all sessions."""
         trees = {process for name in self.processes for process in self.tree(name)} | (more or set())
         for process in trees:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -194,19 +167,19 @@ class Federation:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        for session in self.sessions.values():
+            with contextlib.suppress(Exception):
+                session.api.close()  # without a word to the server, which is gone
 
     # ---- the admin ---------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def session(self, user: str = ADMIN, timeout: float = 10.0) -> Iterator[Session]:
-        """A session of the Python API; one that is not closed keeps Python from exiting."""
-        with contextlib.redirect_stdout(io.StringIO()):
-            session = new_secure_session(user, str(self.kits / user), timeout=timeout)
-        try:
-            yield session
-        finally:
-            with contextlib.suppress(Exception):
-                session.close()
+        """The user's open session of the Python API; `end` closes it, else Python would not exit."""
+        if user not in self.sessions or self.sessions[user].api.closed:
+            with contextlib.redirect_stdout(io.StringIO()):
+                self.sessions[user] = new_secure_session(user, str(self.kits / user), timeout=timeout)
+        yield self.sessions[user]
 
     def submit(self, job: Path, user: str = ADMIN) -> str:
         """The id of a job submitted through the Python API."""

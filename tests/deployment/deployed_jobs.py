@@ -4,14 +4,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import deployed
+import pytest
 import yaml
 
 from medflare.cohort.synthetic import DEMO_HOSPITALS, write_hospital
+from medflare.cohort.synthetic.knowledge import write_questions_demo
 from medflare.cohort.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
-from medflare.federation import recipes
+from medflare.evaluation.run_record import RunRecord
+from medflare.federation import recipes, simulate
 
 JOBS = Path(__file__).parents[2] / "jobs"
 CANARY = "zephyrine kerfuffle 4417"
@@ -39,15 +45,45 @@ FED_MEDLORA: dict[str, Any] = {
     "num_rounds": 2,
     "steps": 2,
 }
-SMALL = {"fedmrg": FEDMRG, "fed_medlora": FED_MEDLORA}
+DDCS_QA: dict[str, Any] = {
+    "settings.lora": {"rank": 2, "lora_alpha": 8, "targets": ["q_proj", "v_proj"], "dropout": 0.0},
+    "settings.optimiser.batch": 2,
+    "settings.eval_limit": 2,
+    "rule_settings.period": 1,
+    "uplink": "float32",
+    "downlink": "float32",
+    "worker": "thread",
+    "final_limit": 2,
+    "num_rounds": 2,
+    "steps": 2,
+}
+SMALL = {"fedmrg": FEDMRG, "fed_medlora": FED_MEDLORA, "ddcs_qa": DDCS_QA}
 
 
-def tiny_job(folder: Path, name: str, **changes: Any) -> Path:
+def tiny_job(folder: Path, name: str, clients: int = 3, **changes: Any) -> Path:
     """One of the repository's jobs, made small, below `folder`; two underscores in a key stand for a dot."""
     wanted = {**SMALL[name], **{key.replace("__", "."): value for key, value in changes.items()}}
-    job = recipes.override(recipes.read_job(JOBS / name), wanted)
+    job = replace(recipes.override(recipes.read_job(JOBS / name), wanted), n_clients=clients)
     recipes.check(job)
     return job.write(folder / job.title)
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A job in the simulator: its record, and the folder of the server's run."""
+
+    record: RunRecord
+    folder: Path
+
+
+def simulated(name: str, workspace: Path, sites: Sequence[str], site_file: Path) -> Simulated:
+    """The job that `tiny_job` writes, in the simulator, on a machine without Java like the federation's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", deployed.bare_path(workspace.parent / "bin"))
+        record = simulate.run_simulator(
+            JOBS / name, workspace, sites, site_file, changes=SMALL[name], timeout=280
+        )
+    return Simulated(record, workspace / simulate.SERVER_FOLDER)
 
 
 def write_cohorts(folder: Path, sites: tuple[str, ...]) -> None:
@@ -89,3 +125,22 @@ def write_site_files(kits: Path, cohorts: Path, sites: tuple[str, ...], backbone
     path = cohorts / "site.yaml"
     path.write_text(yaml.safe_dump({"sites": blocks}))
     return path
+
+
+def write_questions(folder: Path, sites: Sequence[str], denies: str) -> Path:
+    """Hospitals of questions under one key, of which `denies` lets no sketch out; their site.yaml."""
+    write_questions_demo(folder, len(sites), questions=12, diseases=2, groups=3)
+    path = folder / "site.yaml"
+    document = yaml.safe_load(path.read_text())
+    document["sites"][denies]["policy"] = {"knowledge_sketch": "deny"}
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def hand_over_questions(folder: Path, local: Path, site: str) -> None:
+    """A hospital's block of `write_questions` into its kit's `local/`, with vocabulary and key beside it."""
+    block = yaml.safe_load((folder / "site.yaml").read_text())["sites"][site]
+    block["cohort"]["root"] = str(folder / site)
+    (local / "site.yaml").write_text(yaml.safe_dump(block))
+    for name in (block["knowledge"]["key"], *block["knowledge"]["vocabulary"]):
+        (local / name).write_bytes((folder / name).read_bytes())

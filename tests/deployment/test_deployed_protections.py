@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import deployed_jobs
 import pytest
 import yaml
 from deployed import SITES, Federation, Finished, wait_until
-from nvflare.fuel.flare_api.api_spec import InvalidTarget
 
 from medflare.federation import wire
 from medflare.federation.protections import SEAL
@@ -67,19 +65,14 @@ def fourth(federation: Federation, site_file: Path) -> Iterator[str]:
     """A fourth site, which a test may kill: three are the fewest whose sum a site helps to open."""
     block = yaml.safe_load(site_file.read_text())["sites"]["site-3"]
     (federation.kits / "site-4" / "local" / "site.yaml").write_text(yaml.safe_dump(block))
-    federation.start("site-4")
-    federation.wait_ready("site-4")
-    yield "site-4"
-    if "site-4" in federation.processes:
-        federation.kill("site-4")
-    with federation.session() as session, suppress(InvalidTarget):  # the server may have noticed by itself
-        session.remove_client("site-4")
+    with federation.joined("site-4") as site:
+        yield site
 
 
 def test_a_site_that_is_gone_after_it_shared_its_keys_is_recovered(
     federation: Federation, fourth: str, tmp_path: Path
 ) -> None:
-    changes = {"min_accepted": 3, "steps": 8, "grace": 4, "protection": "masking"}
+    changes = {"min_accepted": 3, "steps": 8, "grace": 8, "protection": "masking"}
     job_id = federation.submit(deployed_jobs.tiny_job(tmp_path, "fed_medlora", **changes))
 
     def shared() -> bool:

@@ -4,55 +4,24 @@
 from __future__ import annotations
 
 import json
-import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import deployed_jobs
 import peft
 import pytest
-import torch
 from deployed import ADMIN, SERVER, SITES, Federation, Finished
+from deployed_records import assert_same_adapter, contents, differences, facts, found_in
 from transformers import AutoModelForCausalLM
 
-from medflare.evaluation.run_record import RunRecord
 from medflare.federation import wire
 
-OWN_TO_A_RUN = {"timings", "run_id", "started", "seconds", "versions", "predictions"}
-"""`predictions` is the path of a file at a site, with the run's folder in it."""
 RUNS = ("fedmrg", "fed_medlora")
 
 
 @pytest.fixture(scope="module", params=RUNS)
 def deployed_run(request: pytest.FixtureRequest) -> tuple[str, Finished]:
     return request.param, request.getfixturevalue(f"{request.param}_run")
-
-
-def facts(record: RunRecord) -> dict[str, Any]:
-    """Everything a record says that the clock, the run's name and its folder have no part in."""
-
-    def timeless(node: Any) -> Any:
-        if isinstance(node, dict):
-            return {k: timeless(v) for k, v in node.items() if k not in OWN_TO_A_RUN and "seconds" not in k}
-        return [timeless(item) for item in node] if isinstance(node, list) else node
-
-    found: dict[str, Any] = timeless(record.model_dump(mode="json"))
-    return found
-
-
-def differences(ours: Any, theirs: Any, place: str = "") -> list[str]:
-    """Where two records differ by more than the order of a sum can make them."""
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        out = [f"{place}/{key}: only one has it" for key in sorted(ours.keys() ^ theirs.keys())]
-        common = sorted(ours.keys() & theirs.keys())
-        return out + [d for key in common for d in differences(ours[key], theirs[key], f"{place}/{key}")]
-    if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
-        pairs = enumerate(zip(ours, theirs, strict=True))
-        return [d for number, (a, b) in pairs for d in differences(a, b, f"{place}/{number}")]
-    if isinstance(ours, float) and isinstance(theirs, float):
-        return [] if ours == pytest.approx(theirs, rel=1e-4, abs=1e-6) else [f"{place}: {ours}, {theirs}"]
-    return [] if ours == theirs else [f"{place}: {ours}, {theirs}"]
 
 
 def test_a_job_over_mtls_completes_with_every_site_in_every_round(
@@ -65,6 +34,15 @@ def test_a_job_over_mtls_completes_with_every_site_in_every_round(
     assert run.record.rounds[1].traffic["site-3"].sent == run.record.expected_bytes_per_direction > 0
 
 
+def test_computing_and_transfer_of_every_site_are_measured(deployed_run: tuple[str, Finished]) -> None:
+    _, run = deployed_run
+    for entry in run.record.rounds:
+        assert list(entry.timings) == list(SITES)
+        for spent in entry.timings.values():
+            assert min(spent.values()) > 0
+            assert sum(spent.values()) < entry.seconds
+
+
 def test_the_downloaded_record_says_what_the_simulator_says(
     deployed_run: tuple[str, Finished], simulated: Any
 ) -> None:
@@ -75,14 +53,7 @@ def test_the_downloaded_record_says_what_the_simulator_says(
 def test_the_downloaded_adapter_is_the_simulators(deployed_run: tuple[str, Finished], simulated: Any) -> None:
     name, run = deployed_run
     for kept in run.record.artefacts.values():
-        ours, theirs = (
-            root / kept / "adapter_model.safetensors" for root in (run.folder, simulated[name].folder)
-        )
-        found, expected = wire.load_tensors(ours)[0], wire.load_tensors(theirs)[0]
-        assert found.keys() == expected.keys()
-        assert any(value.any() for value in found.values())
-        for key, value in expected.items():
-            torch.testing.assert_close(found[key], value, atol=1e-6, rtol=1e-5)
+        assert_same_adapter(run.folder / kept, simulated[name].folder / kept)
 
 
 def test_the_downloaded_folder_opens_with_peft(
@@ -115,16 +86,6 @@ def test_every_site_has_a_ledger_of_all_it_sent(
         assert sum(line["bytes"] for line in lines) == sent > 0
 
 
-def contents(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """(name, bytes) of every file below a folder, the members of archives too."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            yield path.name, path.read_bytes()
-            if zipfile.is_zipfile(path):
-                with zipfile.ZipFile(path) as archive:
-                    yield from ((name, archive.read(name)) for name in archive.namelist())
-
-
 def private_words(cohorts: Path) -> set[bytes]:
     """What only a site may hold: the canary, names of images, notes and patients, the folders themselves."""
     rows = [
@@ -146,10 +107,4 @@ def test_no_report_image_or_patient_of_a_site_is_found_outside_it(
     assert deployed_jobs.CANARY.encode() in own, "the search would not find what it looks for"
     outside = (federation.kits / SERVER, federation.kits / ADMIN, fedmrg_run.folder, fed_medlora_run.folder)
     for folder in outside:
-        found = [
-            f"{name}: {word!r}"
-            for name, text in contents(folder)
-            for word in private
-            if word in text or word in text.lower() or word in name.encode()
-        ]
-        assert found == []
+        assert found_in(folder, private) == []

@@ -26,8 +26,10 @@ from medflare.federation.controllers.rounds import RoundsController
 from medflare.federation.executor import LearnerExecutor
 from medflare.federation.persistor import AdapterPersistor
 from medflare.federation.progress import ProgressReporter
+from medflare.federation.run_state import load_state
 from medflare.federation.worker import ProcessWorker, ThreadWorker, Worker
 from medflare.federation.worker_session import Opening
+from medflare.learners.base import State
 
 SITES = ("site-1", "site-2", "site-3")
 TOY_WORKER = (sys.executable, str(Path(__file__).parent / "fed_toy_worker.py"))
@@ -224,6 +226,18 @@ class Federation:
             return executor.execute(name, message, ctx, self.abort)
         except Exception:
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+
+
+def completed(run: Federation) -> RunRecord:
+    """Runs it; the record of a run that came to its end."""
+    record = run.run()
+    assert record.status == "completed", record.reason
+    return record
+
+
+def final(run: Federation) -> State:
+    """The shared tensors after the last round."""
+    return load_state(run.folder / "state").shared
 
 
 def use_site_names(monkeypatch: Any) -> None:

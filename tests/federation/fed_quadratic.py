@@ -6,10 +6,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import fed_harness
+import pytest
 import torch
 from torch import Tensor, nn
 
+from medflare.cohort.site import load_site
 from medflare.evaluation.run_record import EvaluationRecord
+from medflare.federation import worker_session
 from medflare.learners.base import RoundPlan, SharedSpec, State, Update, check_state
 from medflare.learners.terms import ClientTerms
 
@@ -106,3 +110,15 @@ def build_quadratic(
 ) -> QuadraticLearner:
     """A builder for workers; the site's name stands in for its cohort."""
     return QuadraticLearner(settings, str(site), seed)
+
+
+def quadratic_sites(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites read their own site.yaml and train quadratic losses."""
+    monkeypatch.setattr(
+        worker_session, "load_site_settings", lambda opening: load_site(Path(opening.site_file), opening.site)
+    )
+
+    def build(method: str, settings: dict[str, Any], site: Any, seed: int, cache: Path | None) -> Any:
+        return QuadraticLearner({}, site.name, seed)
+
+    monkeypatch.setattr(fed_harness, "build_toy", build)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fed_harness import Federation, final
 from torch import Tensor, nn
 
 from medflare.evaluation.run_record import Estimate, EvaluationRecord
@@ -154,3 +155,8 @@ def build_visits(
 ) -> VisitLearner:
     """A builder for workers; the site's name stands in for its cohort."""
     return VisitLearner(settings, str(site), seed)
+
+
+def final_w(run: Federation) -> Tensor:
+    """w after the last round."""
+    return final(run)[NAME]

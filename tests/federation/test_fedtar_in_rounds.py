@@ -11,16 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from fed_harness import Federation
+from fed_harness import Federation, completed, final
 
 from medflare.aggregation import make_rule
 from medflare.cohort.settings import load_site
 from medflare.cohort.synthetic import DEMO_HOSPITALS
 from medflare.cohort.synthetic.follow_up import write_follow_up
 from medflare.evaluation.page import write_page
-from medflare.evaluation.run_record import RunRecord
 from medflare.federation.controllers.temporal import TemporalRoundsController
-from medflare.federation.run_state import load_state
 from medflare.learners.base import RoundPlan, State
 from medflare.learners.fedtar import learner
 from medflare.learners.fedtar.learner import FedTARLearner, build
@@ -136,16 +134,6 @@ def learners(run: Federation, settings: dict[str, Any]) -> dict[str, FedTARLearn
     return {
         name: build(settings, load_site(run.root / name / "local/site.yaml", name), 5, None) for name in SITES
     }
-
-
-def completed(run: Federation) -> RunRecord:
-    record = run.run()
-    assert record.status == "completed", record.reason
-    return record
-
-
-def final(run: Federation) -> State:
-    return load_state(run.folder / "state").shared
 
 
 def same(one: State, other: State) -> bool:

@@ -9,17 +9,15 @@ from typing import Any
 import fed_harness
 import pytest
 import torch
-from fed_harness import Federation
-from fed_visits import COUNTS, NAME, VisitLearner, build_visits
+from fed_harness import Federation, completed
+from fed_visits import COUNTS, NAME, VisitLearner, build_visits, final_w
 from safetensors.torch import load_file
 from torch import Tensor
 
 from medflare.aggregation import make_rule
 from medflare.aggregation.base import AggregationRule
-from medflare.evaluation.run_record import RunRecord
 from medflare.federation.controllers.rounds import RoundsController
 from medflare.federation.controllers.temporal import TemporalRoundsController
-from medflare.federation.run_state import load_state
 from medflare.learners.base import RoundPlan
 from medflare.learners.loop import federate
 from medflare.learners.temporal_loop import in_turn
@@ -69,16 +67,6 @@ def visits(federation: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
     return make
 
 
-def completed(run: Federation) -> RunRecord:
-    record = run.run()
-    assert record.status == "completed", record.reason
-    return record
-
-
-def final(run: Federation) -> Tensor:
-    return load_state(run.folder / "state").shared[NAME]
-
-
 @pytest.mark.parametrize(("name", "settings"), RULES, ids=NAMES)
 @pytest.mark.parametrize(
     "counts", [ONE_LACKS, COUNTS, NOBODY_HAS], ids=["one lacks", "two lack", "nobody has"]
@@ -89,7 +77,7 @@ def test_every_baseline_is_the_run_in_one_process(
     run, rule = visits(name, settings, counts), make_rule(name, settings)
     record = completed(run)
     expected = alone(counts, rule)
-    assert torch.equal(final(run), expected)
+    assert torch.equal(final_w(run), expected)
     assert float(expected.abs().max()) > 0.05
     last = record.rounds[-1]
     assert last.mean["val_loss"] > 0
@@ -143,7 +131,7 @@ def test_under_masks_it_is_the_same_to_rounding(visits: Make, name: str, setting
         settings = {"m": 24, "step": 1e-3}
     plain, masked = visits(name, settings, counts), visits(name, settings, counts, protection="masking")
     expected, record = completed(plain), completed(masked)
-    assert torch.allclose(final(masked), final(plain), rtol=0, atol=1e-4)
+    assert torch.allclose(final_w(masked), final_w(plain), rtol=0, atol=1e-4)
     visit = record.rounds[0].exchanges[1]
     assert bool(visit.protection["weight"]) == (counts is ONE_LACKS)
     assert visit.checks["update_norm"] == pytest.approx(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from medflare.selection.clocked import Workload, federate_clocked
 
 FIVE = {"site-4": ((1.0, 1.0), (2.0, 2.0), 25), "site-5": ((0.3, 0.7), (-2.0, 1.0), 15)}
 ALL_DRAWN = {"draws": 60}
+BY_DATA: dict[str, Any] = {**ALL_DRAWN, "floor": 1.0}
+"""Odds that do not follow from what the real clock says."""
 QUICK = {"deadline": 1.5, "margin": 0.1, "seed": 7, "evaluate_every": 0}
 
 
@@ -125,7 +127,7 @@ def test_the_steps_of_a_secure_sum_are_no_transfer(runs) -> None:
 
 
 def test_one_of_the_drawn_vanishes_and_the_round_goes_on_without_it(runs) -> None:
-    run = runs("ddcs", ALL_DRAWN, tamper=late(("site-2", "fit", 0)))
+    run = runs("ddcs", BY_DATA, tamper=late(("site-2", "fit", 0)))
     record = run.run()
     assert record.status == "completed", record.reason
     first = record.rounds[0]
@@ -136,7 +138,7 @@ def test_one_of_the_drawn_vanishes_and_the_round_goes_on_without_it(runs) -> Non
     assert first.rule["ages"] == {"site-1": 0, "site-2": 1, "site-3": 0}
     assert "site-2" in record.rounds[1].accepted
     assert record.rounds[1].rule["odds"]["site-2"] >= first.rule["odds"]["site-2"]
-    assert torch.equal(final(run), in_one_process(3, 3, {0: ["site-2"]}, **ALL_DRAWN))
+    assert torch.equal(final(run), in_one_process(3, 3, {0: ["site-2"]}, **BY_DATA))
 
 
 def test_where_all_vanish_nothing_changes_and_they_are_asked_again(runs) -> None:
@@ -176,14 +178,14 @@ def test_a_job_may_ask_for_more_of_the_drawn_sites(runs) -> None:
 
 
 def test_a_masked_sum_of_those_who_are_left_is_the_step_of_those_who_are_left(runs) -> None:
-    run = runs("ddcs", ALL_DRAWN, 5, tamper=late(("site-4", "fit", 0)), protection="masking")
+    run = runs("ddcs", BY_DATA, 5, tamper=late(("site-4", "fit", 0)), protection="masking")
     record = run.run()
     assert record.status == "completed", record.reason
     first = record.rounds[0].rule
     assert first["vanished"] == ["site-4"]
     assert first["ages"]["site-4"] == 1
     assert first["latencies"]["site-4"]["compute"] >= QUICK["deadline"]
-    expected = in_one_process(5, 3, {0: ["site-4"]}, 3, **ALL_DRAWN)
+    expected = in_one_process(5, 3, {0: ["site-4"]}, 3, **BY_DATA)
     assert torch.allclose(final(run), expected, atol=1e-4)
 
 
@@ -225,7 +227,9 @@ PROFILES = {
 CLOCK = {"latency_profiles": PROFILES, "simulated_deadline": 500.0, "num_rounds": 8, "deadline": 20.0}
 
 
-def clocked(rule: str, settings: dict[str, Any], least: int = 1) -> Any:
+def clocked(
+    rule: str, settings: dict[str, Any], least: int = 1, profiles: Mapping[str, Any] = PROFILES
+) -> Any:
     """What a run with these profiles must equal."""
     size = message_bytes(QuadraticLearner({}, "site-1", 0).shared_spec(), "float32")
     made = make_rule(rule, settings)
@@ -236,7 +240,7 @@ def clocked(rule: str, settings: dict[str, Any], least: int = 1) -> Any:
         made,
         8,
         lambda r: RoundPlan(round=r, rounds=8, seed=7),
-        SimulatedClock(read_profiles(PROFILES), 7),
+        SimulatedClock(read_profiles(profiles), 7),
         Workload(down=size, up=size),
         500.0,
     )
@@ -260,6 +264,16 @@ def test_simulated_seconds_in_flare_are_those_of_one_process(runs, rule: str, se
     for entry, one in zip(record.rounds, expected.rounds, strict=True):
         assert entry.timings == {site: timing._asdict() for site, timing in one.timings.items()}
         assert entry.seconds < 20
+
+
+def test_under_masks_odds_by_latency_are_those_of_one_process_too(runs) -> None:
+    steady: dict[str, Any] = {s: {**p, "reliability": 1.0} for s, p in PROFILES.items()}
+    run = runs("ddcs", {"draws": 5}, protection="masking", **CLOCK | {"latency_profiles": steady})
+    record, expected = run.run(), clocked("ddcs", {"draws": 5}, 3, steady)
+    assert record.status == "completed", record.reason
+    assert torch.allclose(final(run), expected.state[NAME], atol=1e-4)
+    odds = [entry.rule["odds"] for entry in record.rounds]
+    assert max(odds[1].values()) > 1.3 * max(odds[0].values())
 
 
 def test_a_site_that_vanishes_by_its_profile_is_not_asked_and_lapses(runs) -> None:

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from fed_harness import Federation
+from fed_harness import Federation, completed, final
 from nvflare.apis.dxo import from_shareable
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 
 from medflare.evaluation.page import write_page
-from medflare.evaluation.run_record import RunRecord
 from medflare.federation.run_state import load_state
 from medflare.learners.base import State
 
@@ -27,10 +26,6 @@ QUANTISED = 1e-6
 """More than the declared error of a mean of three to five sites, and fp32's own rounding."""
 
 Make = Callable[..., Federation]
-
-
-def final(run: Federation) -> State:
-    return load_state(run.folder / "state").shared
 
 
 def same(ours: State, theirs: State) -> bool:
@@ -47,12 +42,6 @@ def losing(task: str, *lost: str, number: int = 1) -> Callable[[str, str, Sharea
         return make_reply(ReturnCode.EXECUTION_EXCEPTION) if drop else None
 
     return tamper
-
-
-def completed(run: Federation) -> RunRecord:
-    record = run.run()
-    assert record.status == "completed", record.reason
-    return record
 
 
 @pytest.mark.parametrize(

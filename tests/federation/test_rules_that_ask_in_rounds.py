@@ -6,7 +6,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import fed_harness
 import pytest
 import torch
 from fed_quadratic import (
@@ -17,7 +16,6 @@ from fed_quadratic import (
     NAME,
     STEPS,
     QuadraticLearner,
-    build_quadratic,
     fixed_point_of_fedavg,
     optimum,
 )
@@ -42,18 +40,6 @@ def in_one_process(
         return RoundPlan(round=number, rounds=rounds, seed=7, steps=steps)
 
     return federate(learners, made, rounds, plan, on_round)[NAME][0]
-
-
-@pytest.fixture
-def quadratics(federation, monkeypatch: pytest.MonkeyPatch):
-    """A federation in FLARE's components over the same sites, with a rule and a number of rounds."""
-    monkeypatch.setattr(fed_harness, "build_toy", build_quadratic)
-
-    def make(name: str, rounds: int = 2, rule: dict[str, Any] | None = None, **controller: Any) -> Any:
-        given = {"rule": name, "rule_settings": rule or {}}
-        return federation(controller={"num_rounds": rounds, "seed": 7, **controller}, rule=given)
-
-    return make
 
 
 # ---- what they are for -------------------------------------------------------------------------------------

@@ -6,28 +6,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import fed_harness
 import pytest
 import torch
-from fed_quadratic import CURVES, NAME, QuadraticLearner, build_quadratic
+from fed_quadratic import CURVES, NAME, QuadraticLearner
 from torch import Tensor
 
 from medflare.aggregation import make_rule
 from medflare.federation.run_state import load_state
 from medflare.learners.base import RoundPlan
 from medflare.learners.loop import federate
-
-
-@pytest.fixture
-def quadratics(federation, monkeypatch: pytest.MonkeyPatch):
-    """A federation in FLARE's components over three sites with quadratic losses."""
-    monkeypatch.setattr(fed_harness, "build_toy", build_quadratic)
-
-    def make(name: str, rounds: int, settings: dict[str, Any], **controller: Any) -> Any:
-        given = {"rule": name, "rule_settings": settings}
-        return federation(controller={"num_rounds": rounds, "seed": 7, **controller}, rule=given)
-
-    return make
 
 
 def in_one_process(name: str, rounds: int, least: int, **settings: Any) -> Tensor:
@@ -37,23 +24,31 @@ def in_one_process(name: str, rounds: int, least: int, **settings: Any) -> Tenso
     return federate(learners, rule, rounds, lambda r: RoundPlan(round=r, rounds=rounds, seed=7))[NAME]
 
 
-@pytest.mark.parametrize("name", ["ddcs", "uniform_selection", "importance_sampling"])
-def test_a_run_in_flare_is_the_run_in_one_process(quadratics, name: str) -> None:
-    run = quadratics(name, 4, {"draws": 2}, min_accepted=1)
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("ddcs", {"draws": 2, "floor": 1.0}),
+        ("uniform_selection", {"draws": 2}),
+        ("importance_sampling", {"draws": 2}),
+    ],
+)
+def test_a_run_in_flare_is_the_run_in_one_process(quadratics, name: str, settings: dict[str, Any]) -> None:
+    """DDCS at φ = 1, as no two runs see the same seconds; by a simulated clock `test_latencies_in_rounds`."""
+    run = quadratics(name, 4, settings, min_accepted=1)
     record = run.run()
     assert record.status == "completed", record.reason
-    assert torch.equal(load_state(run.folder / "state").shared[NAME], in_one_process(name, 4, 1, draws=2))
+    assert torch.equal(load_state(run.folder / "state").shared[NAME], in_one_process(name, 4, 1, **settings))
     for entry in record.rounds:
         assert sum(entry.rule["drawn"].values()) == 2
         assert set(entry.rule["drawn"]) == set(entry.accepted)
 
 
 def test_under_masks_three_sites_are_drawn_and_the_step_is_the_same(quadratics) -> None:
-    run = quadratics("ddcs", 4, {"draws": 5}, protection="masking")
+    run = quadratics("ddcs", 4, {"draws": 5, "floor": 1.0}, protection="masking")
     record = run.run()
     assert record.status == "completed", record.reason
     found = load_state(run.folder / "state").shared[NAME]
-    assert torch.allclose(found, in_one_process("ddcs", 4, 3, draws=5), atol=1e-4)
+    assert torch.allclose(found, in_one_process("ddcs", 4, 3, draws=5, floor=1.0), atol=1e-4)
     assert all(len(entry.rule["drawn"]) == 3 for entry in record.rounds)
 
 

@@ -9,14 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fed_harness
 import pytest
 import yaml
-from fed_quadratic import CURVES, QuadraticLearner
+from fed_quadratic import CURVES, quadratic_sites
 
 from medflare.cohort.knowledge_texts import knowledge_texts
 from medflare.cohort.site import load_cohort, load_site
-from medflare.federation import site_sketch, worker_session
+from medflare.federation import site_sketch
 from medflare.federation.declared import fact_problems
 from medflare.federation.egress_report import read_ledger
 from medflare.federation.failures import Code, Failure
@@ -94,14 +93,7 @@ def hospitals(
     federation: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Hospitals, Callable[..., Any]]:
     """The hospitals, and runs of quadratic learners over them."""
-    monkeypatch.setattr(
-        worker_session, "load_site_settings", lambda opening: load_site(Path(opening.site_file), opening.site)
-    )
-
-    def build(method: str, settings: dict[str, Any], site: Any, seed: int, cache: Path | None) -> Any:
-        return QuadraticLearner({}, site.name, seed)
-
-    monkeypatch.setattr(fed_harness, "build_toy", build)
+    quadratic_sites(monkeypatch)
     made = Hospitals(tmp_path / "run1")
 
     def run(rule: str = "ddcs", **more: Any) -> Any:
@@ -149,7 +141,7 @@ def test_a_sketch_is_in_the_ledger_with_its_bytes_and_nothing_textual_leaves(hos
     assert made.run().status == "completed"
     first = sent(made, "site-1")[0]
     assert (first.event, first.sketch["bytes"], first.round) == ("sent", 4122, -1)
-    assert sorted(first.facts) == ["examples", "seconds", "sketch", "state"]
+    assert sorted(first.facts) == ["examples", "seconds", "sketch", "state", "vocabulary"]
     text = (made.site_folder("site-1") / "egress.jsonl").read_text(encoding="utf-8")
     assert not [term for term in TERMS if term in text]
     assert read_ledger(made.site_folder("site-1") / "egress.jsonl").problems == []
@@ -205,6 +197,22 @@ def test_a_site_with_another_key_is_left_out_and_named(hospitals) -> None:
     told = sketches(run().run())
     assert set(told["sites"]) == {"site-1", "site-3"}
     assert "cannot be compared with that of 'site-1' (k = 1024, set, key " in told["without"]["site-2"]
+
+
+@pytest.mark.parametrize("other", ["vocabulary", "align", ""])
+def test_a_site_with_another_vocabulary_or_setting_align_is_named_and_stays_in(hospitals, other: str) -> None:
+    made, run = hospitals
+    if other == "vocabulary":
+        with (made.folder("site-3") / "terms.obo").open("a", encoding="utf-8") as terms:
+            terms.write("\n[Term]\nid: T:99\nname: gout\n")
+    elif other == "align":
+        file = made.folder("site-3") / "site.yaml"
+        settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+        settings["knowledge"]["align"] = False
+        file.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    told = sketches(run().run())
+    assert told["other_vocabulary"] == (["site-3"] if other else [])
+    assert set(told["sites"]) == set(SITES)
 
 
 def test_where_every_site_has_a_key_of_its_own_the_run_says_so_before_anybody_trains(hospitals) -> None:
@@ -367,6 +375,7 @@ def test_under_encryption_the_rule_is_refused_before_anything_is_asked(hospitals
     [
         ({"state": "perhaps"}, "fact 'state' of another kind"),
         ({"state": "none", "sketch": "AAAA"}, "fact 'sketch' beside a state that has none"),
+        ({"state": "same", "vocabulary": "0" * 16}, "fact 'vocabulary' beside a state that has none"),
         ({"state": "new", "sketch": "patients!"}, "fact 'sketch' that is no sketch"),
         (
             {"state": "new", "sketch": base64.b64encode(b"John Doe" * 40).decode()},

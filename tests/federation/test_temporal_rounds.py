@@ -12,20 +12,17 @@ from typing import Any
 import fed_harness
 import pytest
 import torch
-from fed_harness import Federation
-from fed_visits import COUNTS, NAME, REGULAR, VisitLearner, build_visits
+from fed_harness import Federation, completed
+from fed_visits import COUNTS, NAME, REGULAR, VisitLearner, build_visits, final_w
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
-from torch import Tensor
 
 from medflare.aggregation import make_rule
 from medflare.aggregation.temporal import TemporalResidual
 from medflare.errors import ConfigError
-from medflare.evaluation.run_record import RunRecord
 from medflare.federation import ledger, recipes
 from medflare.federation.controllers.profiles import Gathered
 from medflare.federation.controllers.temporal import TemporalRoundsController
-from medflare.federation.run_state import load_state
 from medflare.learners.base import RoundPlan, Update
 from medflare.learners.fedtar.expectation import FederatedMixture
 from medflare.learners.fedtar.mixture import Mixture, MixtureSettings
@@ -69,16 +66,6 @@ def visits(federation: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
     return make
 
 
-def completed(run: Federation) -> RunRecord:
-    record = run.run()
-    assert record.status == "completed", record.reason
-    return record
-
-
-def final(run: Federation) -> Tensor:
-    return load_state(run.folder / "state").shared[NAME]
-
-
 # ---- what it computes --------------------------------------------------------------------------------------
 
 
@@ -97,7 +84,7 @@ def test_a_run_in_flare_is_the_run_in_one_process(visits: Make, counts: Any, set
     run, rule = visits(counts=counts, **settings), TemporalResidual(3, **settings)
     record = completed(run)
     alone = federate_visits(learners(counts), rule, 3, plan)[NAME]
-    assert torch.equal(final(run), alone)
+    assert torch.equal(final_w(run), alone)
     assert record.rounds[-1].rule == rule.report()
     assert float(alone.abs().max()) > 0.3
 
@@ -114,14 +101,14 @@ def test_with_one_visit_it_is_fedavg_to_the_last_bit(visits: Make) -> None:
     one = {site: [sum(counts)] for site, counts in COUNTS.items()}
     run = visits(counts=one)
     completed(run)
-    assert torch.equal(final(run), federate(learners(one), make_rule("fedavg", {}), 3, plan)[NAME])
+    assert torch.equal(final_w(run), federate(learners(one), make_rule("fedavg", {}), 3, plan)[NAME])
 
 
 def test_other_rules_take_one_visit_after_the_other_over_the_same_exchanges(visits: Make) -> None:
     run = visits(counts=REGULAR, rule="fedadam", lr=0.1)
     record = completed(run)
     alone = federate(learners(REGULAR), make_rule("fedadam", {"lr": 0.1}), 9, in_turn(plan, 3))
-    assert torch.equal(final(run), alone[NAME])
+    assert torch.equal(final_w(run), alone[NAME])
     assert [len(entry.exchanges) for entry in record.rounds] == [3, 3, 3]
 
 
@@ -129,7 +116,7 @@ def test_a_canary_leaves_no_trace(visits: Make) -> None:
     run = visits(lr=0.05, controller={"canary": True})
     completed(run)
     alone = federate_visits(learners(), TemporalResidual(3, lr=0.05), 3, plan)[NAME]
-    assert torch.equal(final(run), alone)
+    assert torch.equal(final_w(run), alone)
 
 
 # ---- sites without a visit, lost sites ---------------------------------------------------------------------
@@ -151,7 +138,7 @@ def test_a_visit_that_nobody_has_leaves_the_state_as_it_is(visits: Make) -> None
     assert [entry.exchanges[1].checks["update_norm"] for entry in record.rounds] == [0.0, 0.0, 0.0]
     assert all(entry.rule["beta"][2] == 0 for entry in record.rounds)
     alone = federate_visits(learners(counts), TemporalResidual(3, lr=0.05), 3, plan)[NAME]
-    assert torch.equal(final(run), alone)
+    assert torch.equal(final_w(run), alone)
 
 
 def test_an_update_of_no_examples_that_changes_something_stays_at_its_site(
@@ -190,7 +177,7 @@ def test_a_masked_run_equals_the_plain_one(visits: Make, counts: Any) -> None:
     plain = visits(counts=counts, **settings)
     masked = visits(counts=counts, controller={"protection": "masking"}, **settings)
     open_record, record = completed(plain), completed(masked)
-    assert torch.allclose(final(masked), final(plain), rtol=0, atol=1e-5)
+    assert torch.allclose(final_w(masked), final_w(plain), rtol=0, atol=1e-5)
     told, expected = record.rounds[-1].rule, open_record.rounds[-1].rule
     assert told["alpha"] == pytest.approx(expected["alpha"], abs=1e-5)
     assert told["slopes"] == pytest.approx(expected["slopes"], abs=1e-4)
@@ -222,7 +209,7 @@ def test_under_masks_a_visit_that_nobody_has_leaves_the_state_as_it_is(visits: M
     record = completed(run)
     assert [entry.exchanges[1].checks["update_norm"] for entry in record.rounds] == [0.0, 0.0, 0.0]
     alone = federate_visits(learners(counts), TemporalResidual(2), 3, plan)[NAME]
-    assert torch.allclose(final(run), alone, rtol=0, atol=1e-5)
+    assert torch.allclose(final_w(run), alone, rtol=0, atol=1e-5)
 
 
 def test_a_visit_whose_masked_sum_is_lost_counts_as_one_that_nobody_had(visits: Make) -> None:
@@ -272,7 +259,7 @@ def test_sites_agree_on_the_mixture_of_one_process_before_round_one(visits: Make
         assert torch.equal(mixture.variances, alone.mixture.variances)
     assert record.preparation == {"mixture": alone.report()}
     assert alone.report()["iterations"] > 2
-    assert torch.equal(final(run), federate_visits(learners(), TemporalResidual(3), 1, plan)[NAME])
+    assert torch.equal(final_w(run), federate_visits(learners(), TemporalResidual(3), 1, plan)[NAME])
 
 
 def test_under_masks_the_mixture_is_the_same_and_the_server_reads_no_sites_sums(

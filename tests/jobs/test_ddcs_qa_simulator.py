@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from medflare.answering.result import load_answerer
 from medflare.cohort.settings import load_site
 from medflare.cohort.synthetic.knowledge import write_questions_demo
+from medflare.errors import ConfigError
 from medflare.evaluation.question_metrics import read_answers
 from medflare.evaluation.run_record import RunRecord
 from medflare.federation import after_run, simulate
@@ -79,3 +81,14 @@ def test_a_hospital_that_took_no_part_is_tested_afterwards(finished: Finished) -
     found = after_run.score_site(path, load_site(finished.site_file, UNSEEN))
     assert (found.role, found.adapter, found.site) == ("unseen", "generic", UNSEEN)
     assert (path.parent / str(found.predictions)).is_file()
+
+
+def test_a_site_without_a_latency_profile_is_named_before_anything_starts(tmp_path: Path) -> None:
+    write_questions_demo(tmp_path, 2, questions=12, diseases=2, groups=3)
+    document = yaml.safe_load((tmp_path / "site.yaml").read_text())
+    document["sites"]["ward"] = document["sites"].pop("site-2")
+    (tmp_path / "site.yaml").write_text(yaml.safe_dump(document))
+    said = r"no latency profile for ward, only for site-1.*latency_profiles=\{\}"
+    with pytest.raises(ConfigError, match=said):
+        simulate.run_simulator(JOB, tmp_path / "ws", site_file=tmp_path / "site.yaml")
+    assert not (tmp_path / "ws.log").exists()

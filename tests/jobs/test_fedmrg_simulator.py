@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from medflare.errors import ConfigError, RunError
+from medflare.evaluation.meteor import java_present
 from medflare.federation import simulate
 from medflare.models.result import load_generator
 
@@ -62,6 +63,7 @@ def test_from_site_yaml_to_an_adapter_that_opens(
     assert decoding.max_new_tokens == 8
     assert len(list(model.adapters.state("generic"))) > 0
     assert {item.adapter for item in record.evaluations} == {"generic", "personalised"}
+    assert {"meteor" in item.metrics for item in record.evaluations} == {java_present()}
     ledger = (workspace / "site-2/simulate_job/egress.jsonl").read_text().splitlines()
     assert (
         sum(json.loads(line)["bytes"] for line in ledger if json.loads(line)["task"] == "fit")

@@ -86,13 +86,18 @@ def test_every_baseline_of_the_readme_is_a_job(way: str, workflow: str, rule: st
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_other_line_of_the_readme_is_a_job(name: str) -> None:
-    recipes.check(recipes.override(recipes.read_job(JOB), changes_of(lines()[name])))
+    job = recipes.read_job(JOB)
+    changed = recipes.override(job, changes_of(lines()[name]))
+    recipes.check(changed)
+    assert changed != job, "the line changes nothing"
 
 
 def test_the_example_of_the_readme_is_a_job() -> None:
     text = (JOB / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
     words = shlex.split(re.findall(r"^    (medflare run jobs/fedtar --set rule=fedadam .*)$", text, re.M)[0])
-    recipes.check(recipes.override(recipes.read_job(JOB), changes_of(words[4::2])))
+    job = recipes.override(recipes.read_job(JOB), changes_of(words[4::2]))
+    recipes.check(job)
+    assert job.aggregation["rule"] == "fedadam"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +129,7 @@ class Finished:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def finished(without_java: None, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Three sites, of which one lacks the second visit, two rounds; site-4 takes no part."""
     folder = tmp_path_factory.mktemp("visits")
     for name, hospital in zip((*SITES, "site-4"), (*DEMO_HOSPITALS, UNSEEN_HOSPITAL), strict=True):

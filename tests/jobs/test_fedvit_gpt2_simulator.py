@@ -27,11 +27,12 @@ SMALL: dict[str, Any] = {
     "settings.eval_limit": 4,
     "final_limit": 4,
     "steps": 2,
+    "worker": "thread",
 }
 
 
 @pytest.fixture(scope="module")
-def three_sites(small_hospital: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def three_sites(without_java: None, small_hospital: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A site.yaml with three sites on one small hospital."""
     site = {
         "cohort": {"format": "manifest", "root": str(small_hospital)},

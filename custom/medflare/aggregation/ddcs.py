@@ -12,6 +12,7 @@ from medflare.aggregation.selecting import MOST_DRAWS, PRODUCTS, Mode, Selecting
 from medflare.selection.baselines import FedCS as FedCSSelector
 from medflare.selection.baselines import Importance, Uniform
 from medflare.selection.latency import Latencies
+from medflare.selection.problem import PairsOf
 from medflare.selection.selectors import Ddcs as DdcsSelector
 
 Rank = Annotated[int, Field(ge=1)]
@@ -36,6 +37,8 @@ class Ddcs(Selecting):
         draws: S, draws with replacement in a round; a site drawn twice trains once.
         floor: φ; q_i ≥ φ d_i, which bounds every importance weight by 1/φ.
         epsilon: ε, the largest mean distance of two draws' knowledge graphs; null for what q = d attains.
+        pairs_of: ε is on pairs of draws, of which a site drawn twice counts as 0, or on pairs of different
+            sites, where only whose data are alike makes the distance small.
         most_variance: the largest Σ d_i²/q_i, which is 1 for q = d; null for no cap.
         variance_rounds: ρ; counts a round's seconds 1 + ρ (Σ d_i²/q_i − 1) times, as variance costs rounds.
         age_bonus: β; share of the odds that goes to sites by the rounds they have waited.
@@ -45,6 +48,8 @@ class Ddcs(Selecting):
         smoothing: weight of the newest round in those means.
         mode: of LoRA pairs, the step of both factors' differences, or of their products, which is exact.
         most_rank: of mode product_restart, rank above which merged factors are approximated; null for none.
+        distances: between sites' knowledge graphs, from sketches, or from exact sizes by private set
+            intersection, once before round 1 and of sites whose policy.knowledge_exact allows it.
     """
 
     summary = "DDCS: draws sites by latency, within a limit on how far their knowledge graphs lie apart."
@@ -65,6 +70,8 @@ class Ddcs(Selecting):
         smoothing: Annotated[float, Field(gt=0, le=1)] = 0.3,
         mode: Mode = "factor_delta",
         most_rank: Rank | None = None,
+        pairs_of: PairsOf = "draws",
+        distances: Literal["sketches", "exact"] = "sketches",
     ) -> None:
         _check_draws(draws)
         _require(
@@ -76,6 +83,8 @@ class Ddcs(Selecting):
             period=(period, period >= 1, "1 or more"),
             on_infeasible=(on_infeasible, on_infeasible in ("relax", "error"), "'relax' or 'error'"),
             quantile=(quantile, quantile is None or 0 <= quantile <= 1, "0 to 1"),
+            distances=(distances, distances in ("sketches", "exact"), "'sketches' or 'exact'"),
+            pairs_of=(pairs_of, pairs_of in ("draws", "sites"), "'draws' or 'sites'"),
             smoothing=(smoothing, 0 < smoothing <= 1, "more than 0 and at most 1"),
         )
         self.chosen = DdcsSelector(
@@ -87,9 +96,11 @@ class Ddcs(Selecting):
             age_bonus=age_bonus,
             period=period,
             on_infeasible=on_infeasible,
+            pairs_of=pairs_of,
         )
         super().__init__(self.chosen, Latencies(smoothing, quantile), mode, most_rank)
-        self.sketch_period = period
+        self.exact = distances == "exact"
+        self.sketch_period = 0 if self.exact else period
 
     def report(self) -> dict[str, Any]:
         """As `Selecting`, and `solution`: the odds before the age bonus and what they bring."""

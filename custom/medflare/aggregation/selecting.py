@@ -51,6 +51,7 @@ class Selecting(WeightedMean):
     draws = True
     sums = (WEIGHT,)
     sketch_period = 0
+    exact = False
 
     def __init__(
         self,
@@ -87,6 +88,7 @@ class Selecting(WeightedMean):
     def lapsed(self, site: str, waited: float) -> None:
         """A site that was drawn gave no answer in so many seconds."""
         self.known.latencies.lapsed(site, waited)
+        self.selector.lapsed()
 
     def in_sum(self, sites: Iterable[str]) -> None:
         """Before `finish`: whose updates are in a sum that nobody could look into."""
@@ -99,6 +101,10 @@ class Selecting(WeightedMean):
         else:
             self.known.sketches[site] = sketch
 
+    def take_sizes(self, sizes: Mapping[str, int], shared: Mapping[tuple[str, str], int]) -> None:
+        """Exact sizes: of the sites' graphs, and of what pairs of them share."""
+        self.known.sizes, self.known.shared = dict(sizes), dict(shared)
+
     # ---- before a round ----------------------------------------------------------------------------------
 
     def draw(
@@ -108,7 +114,7 @@ class Selecting(WeightedMean):
         if not shares:
             raise ConfigError(f"none of the sites {', '.join(sorted(asked))} has training examples.")
         random = np.random.default_rng(derived_seed(seed, "selection", number))
-        self._draw = self.selector.choose(number, shares, self.known, random, min(least, len(shares)))
+        self._draw = self.selector.choose(number, shares, self.known, random, least)
         return self._draw.sites
 
     def plan_hints(self) -> dict[str, Any]:
@@ -195,6 +201,8 @@ class Selecting(WeightedMean):
     def report(self) -> dict[str, Any]:
         """`weights`: shares in the step; `importance`: the w_i; `drawn`: c_i; `odds`; `ages`; `latencies`.
 
+        `mixed`: share of even odds in `odds`, where enough different sites would hardly have come together.
+
         `checks` of mode product_restart: norm of the step of all products, largest rank of a merged pair, and
         the largest relative error of cutting one to `most_rank`.
         """
@@ -208,6 +216,7 @@ class Selecting(WeightedMean):
             "drawn": dict(self._draw.counts),
             "vanished": sorted(set(self._draw.counts) - self._trained()),
             "odds": dict(self._draw.odds),
+            **({"mixed": self._draw.mixed} if self._draw.mixed else {}),
             "ages": dict(self.known.ages),
             "latencies": self.known.latencies.report(),
             **({} if self._refused is None else {"refused_sum": self._refused}),
@@ -217,6 +226,8 @@ class Selecting(WeightedMean):
         return {
             "latencies": self.known.latencies.state_dict(),
             "sketches": {site: sketch.to_bytes().hex() for site, sketch in self.known.sketches.items()},
+            "sizes": dict(self.known.sizes),
+            "shared": [[*pair, both] for pair, both in sorted(self.known.shared.items())],
             "ages": dict(self.known.ages),
             "norms": dict(self.known.norms),
             "selector": self.selector.state_dict(),
@@ -226,6 +237,8 @@ class Selecting(WeightedMean):
         self.known.latencies.load_state_dict(state["latencies"])
         kept = state["sketches"].items()
         self.known.sketches = {site: Sketch.from_bytes(bytes.fromhex(data), site) for site, data in kept}
+        self.known.sizes = dict(state.get("sizes", {}))
+        self.known.shared = {(one, other): both for one, other, both in state.get("shared", [])}
         self.known.ages, self.known.norms = dict(state["ages"]), dict(state["norms"])
         self.selector.load_state_dict(state["selector"])
 

@@ -39,28 +39,9 @@ def inspect(
     """
     from medflare.cli.cohort_view import print_heterogeneity, print_summary
     from medflare.cohort.heterogeneity import heterogeneity
-    from medflare.cohort.site import SiteConfig, load_site_file
     from medflare.cohort.text_heterogeneity import text_heterogeneity
-    from medflare.config import parse
-    from medflare.errors import ConfigError
 
-    if label_map is not None and format is None:
-        raise ConfigError("--label-map goes with --format; a site.yaml has its own 'label_map'.")
-    if format is not None:
-        mapped = {} if label_map is None else {"label_map": label_map}
-        document = {
-            "name": source.name,
-            "cohort": {"format": format, "root": str(source.resolve()), **mapped},
-        }
-        found = {source.name: parse(SiteConfig, document, str(source))}
-    elif source.is_dir() and not (source / "site.yaml").is_file():
-        found = {source.name: _guessed(source)}
-    else:
-        found = load_site_file(source)
-    if site is not None:
-        if site not in found:
-            raise ConfigError(f"{source}: has no site '{site}'. It has: {', '.join(sorted(found))}.")
-        found = {site: found[site]}
+    found = _sites(source, format, label_map, site)
     cohorts = {name: _open(config, images) for name, config in found.items()}
     summaries = [summary for _, summary in cohorts.values()]
     if as_json:
@@ -74,6 +55,33 @@ def inspect(
     texts = {name: cohort.questions or cohort.summaries for name, (cohort, _) in cohorts.items()}
     if len(texts := {name: records for name, records in texts.items() if records}) > 1:
         print_heterogeneity(text_heterogeneity(texts))
+
+
+def _sites(source: Path, format: str | None, label_map: str | None, site: str | None) -> dict[str, Any]:
+    """Site -> its settings, of a site.yaml or of one folder of files."""
+    from medflare.cohort.site import SiteConfig, load_site_file
+    from medflare.config import parse
+    from medflare.errors import ConfigError
+
+    if label_map is not None and format is None:
+        raise ConfigError("--label-map goes with --format; a site.yaml has its own 'label_map'.")
+    found: dict[str, Any]
+    if format is not None:
+        mapped = {} if label_map is None else {"label_map": label_map}
+        document = {
+            "name": source.name,
+            "cohort": {"format": format, "root": str(source.resolve()), **mapped},
+        }
+        found = {source.name: parse(SiteConfig, document, str(source))}
+    elif source.is_dir() and not (source / "site.yaml").is_file():
+        found = {source.name: _guessed(source)}
+    else:
+        found = load_site_file(source)
+    if site is None:
+        return found
+    if site not in found:
+        raise ConfigError(f"{source}: has no site '{site}'. It has: {', '.join(sorted(found))}.")
+    return {site: found[site]}
 
 
 OURS = {

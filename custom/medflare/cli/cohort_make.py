@@ -177,30 +177,11 @@ def make(
     medflare cohort make note-cohorts --notes
     medflare cohort make asked --questions --hospitals 20 --partition dirichlet --alpha 0.3
     """
-    from medflare.errors import ConfigError
-
-    if sum((notes and not summaries, questions, summaries, visits > 1)) > 1:
-        raise ConfigError(
-            "--visits, --notes, --questions and --summaries make different hospitals; give one, or "
-            "--summaries with --notes."
-        )
-    if notes and not summaries:
-        from medflare.cohort.synthetic.notes import write_notes_demo
-
-        counts, unit = write_notes_demo(out, patients, seed), "patients"
-    elif questions or summaries:
-        if patients:
-            raise ConfigError("--patients is of hospitals with patients; here it is --records.")
-        kind = "questions" if questions else "notes" if notes else "chests"
-        counts, unit = _make_texts(out, kind, hospitals, dealt, alpha, seed, records)
-    elif visits > 1:
-        from medflare.cohort.synthetic.follow_up import write_follow_up_demo
-
-        counts, unit = write_follow_up_demo(out, visits, patients, size, seed, sheet), "patients"
+    kind = _kind(notes, questions, summaries, visits)
+    if kind == "questions" or kind in SUMMARIES:
+        counts, unit = _make_texts(out, kind, patients, hospitals, dealt, alpha, seed, records)
     else:
-        from medflare.cohort.synthetic.demo import write_demo
-
-        counts, unit = write_demo(out, patients, size, seed, sheet), "patients"
+        counts, unit = _make_patients(out, kind, patients, visits, size, seed, sheet), "patients"
     if as_json:
         facts = {name: {unit: n, "folder": str(out / name)} for name, n in counts.items()}
         print_json({"site_file": str(out / "site.yaml"), "hospitals": facts})
@@ -210,14 +191,53 @@ def make(
     typer.echo(f"site file: {out / 'site.yaml'}")
 
 
-def _make_texts(
-    out: Path, kind: str, hospitals: int, dealt: str, alpha: float, seed: int, records: int
-) -> tuple[dict[str, int], str]:
-    from medflare.cohort.synthetic.knowledge import write_questions_demo, write_summaries_demo
+SUMMARIES = {"summaries": "chests", "summaries and notes": "notes"}
+"""Kind of hospitals -> what their summaries are of."""
 
+
+def _kind(notes: bool, questions: bool, summaries: bool, visits: int) -> str:
+    """Which hospitals are wanted; ConfigError where it is two kinds at once."""
+    from medflare.errors import ConfigError
+
+    if sum((notes and not summaries, questions, summaries, visits > 1)) > 1:
+        raise ConfigError(
+            "--visits, --notes, --questions and --summaries make different hospitals; give one, or "
+            "--summaries with --notes."
+        )
+    if summaries:
+        return "summaries and notes" if notes else "summaries"
+    if questions or notes:
+        return "questions" if questions else "notes"
+    return "visits" if visits > 1 else "studies"
+
+
+def _make_patients(
+    out: Path, kind: str, patients: int, visits: int, size: int, seed: int, sheet: bool
+) -> dict[str, int]:
+    """Patients of each hospital that was written."""
+    from medflare.cohort.synthetic.demo import write_demo
+    from medflare.cohort.synthetic.follow_up import write_follow_up_demo
+    from medflare.cohort.synthetic.notes import write_notes_demo
+
+    if kind == "notes":
+        return write_notes_demo(out, patients, seed)
+    if kind == "visits":
+        return write_follow_up_demo(out, visits, patients, size, seed, sheet)
+    return write_demo(out, patients, size, seed, sheet)
+
+
+def _make_texts(
+    out: Path, kind: str, patients: int, hospitals: int, dealt: str, alpha: float, seed: int, records: int
+) -> tuple[dict[str, int], str]:
+    """(training records of each hospital that was written, what they are)."""
+    from medflare.cohort.synthetic.knowledge import write_questions_demo, write_summaries_demo
+    from medflare.errors import ConfigError
+
+    if patients:
+        raise ConfigError("--patients is of hospitals with patients; here it is --records.")
     settings: dict[str, Any] = {"alpha": alpha}
     if kind == "questions":
         settings |= {"questions": records} if records else {}
         return write_questions_demo(out, hospitals, dealt, seed, **settings), "training_questions"
-    settings |= {"kind": kind} | ({"reports": records} if records else {})
+    settings |= {"kind": SUMMARIES[kind]} | ({"reports": records} if records else {})
     return write_summaries_demo(out, hospitals, dealt, seed, **settings), "training_summaries"

@@ -79,6 +79,8 @@ def _facts(row: Mapping[str, Any], names: bool) -> str:
 def _short_form(row: Mapping[str, Any]) -> str:
     if row.get("sketch"):
         return "sketch"
+    if row.get("exact"):
+        return _exact(row["exact"])
     return (
         ", ".join(sorted({kind for _, kind in row["sealed"].values()})) if row.get("sealed") else _form(row)
     )
@@ -90,7 +92,14 @@ def _form(row: Mapping[str, Any]) -> str:
         return "; ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in row["sealed"].items())
     if row.get("sketch"):
         return f"sketch, {row['sketch']['bytes']:,} B"
+    if row.get("exact"):
+        return _exact(row["exact"])
     return ", ".join(row.get("dtypes", [])) or "-"
+
+
+def _exact(said: Mapping[str, Any]) -> str:
+    """A message of exact comparison: what it is, and which site it is for."""
+    return f"{said.get('message', 'size shared')}, {escape(said['partner'])}"
 
 
 def _withheld(row: Mapping[str, Any]) -> str:

@@ -51,18 +51,15 @@ def run(
     from rich.console import Console
 
     from medflare.cli.demo_hospitals import demo_hospitals
-    from medflare.cohort.site import load_site_file
     from medflare.federation.after_run import compare_adapters, locate, score_unseen
     from medflare.federation.progress_view import live
-    from medflare.federation.scorer import SERVER
     from medflare.federation.simulate import new_workspace, run_simulator
 
     if site_file is None:
         site_file, fourth = demo_hospitals(job, changes(set_))
         unseen = unseen or fourth
     away = names(unseen) or []
-    others = {*away, SERVER}
-    chosen = names(sites) or [name for name in sorted(load_site_file(site_file)) if name not in others]
+    chosen = names(sites) or _all_but(away, site_file)
     workspace = (workspace or new_workspace(job.name)).resolve()
     console = Console(stderr=as_json, file=None if not as_json else sys.stderr)
     display, take = live(console)
@@ -78,6 +75,15 @@ def run(
         print_json(facts)
     else:
         show(console, record_path, facts)
+
+
+def _all_but(away: list[str], site_file: Path) -> list[str]:
+    """The sites of a site file that train where nobody chose them."""
+    from medflare.cohort.site import load_site_file
+    from medflare.federation.scorer import SERVER
+
+    others = {*away, SERVER}
+    return [name for name in sorted(load_site_file(site_file)) if name not in others]
 
 
 def outcome(record_path: Path, page: bool = True) -> dict[str, Any]:

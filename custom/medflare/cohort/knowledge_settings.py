@@ -49,7 +49,10 @@ class CompletionConfig(Settings):
 
 
 class KnowledgeConfig(Settings):
-    """From texts to a sketch. `vocabulary`, `key`, `context`, `hashes`, `kind` must be alike at all sites."""
+    """From texts to a sketch. `vocabulary`, `key`, `context`, `hashes`, `kind` must be alike at all sites.
+
+    So should `nearest`, `nearest_by` and the encoder be: another one gives the same name another concept.
+    """
 
     vocabulary: tuple[Path, ...] = Field(
         default=(),
@@ -86,8 +89,18 @@ class KnowledgeConfig(Settings):
         le=1,
         description="model and triples: a name without a concept gets the nearest one from this cosine on",
     )
-    nearest_by: Literal["characters", "backbone"] = Field(
-        default="characters", description="near by spelling, or by the hidden states of the site's own model"
+    nearest_by: Literal["characters", "backbone", "encoder"] = Field(
+        default="characters",
+        description="near by spelling, by hidden states of the site's own model, or by an encoder of texts",
+    )
+    encoder: Path | None = Field(
+        default=None,
+        description="nearest_by: encoder: local folder of SapBERT, PubMedBERT, MiniLM or the like",
+    )
+    pooling: Literal["mean", "cls"] | None = Field(
+        default=None,
+        description="encoder: a name's vector is the mean over its tokens, or the first token's; null: as "
+        "1_Pooling/config.json in the folder says. SapBERT has no such file and was trained with cls",
     )
     align: bool = Field(
         default=True,
@@ -115,7 +128,7 @@ class KnowledgeConfig(Settings):
         given = value if isinstance(value, list | tuple) else [value]
         return [{"path": item} if isinstance(item, str | Path) else item for item in given]
 
-    @field_validator("key", mode="before")
+    @field_validator("key", "encoder", mode="before")
     @classmethod
     def _expand(cls, value: Any) -> Any:
         return expanded(value)
@@ -138,6 +151,20 @@ class KnowledgeConfig(Settings):
             raise ValueError(f"hashes is {self.hashes}; expected an even number")
         return self
 
+    @model_validator(mode="after")
+    def _encoder_is_used(self) -> KnowledgeConfig:
+        if self.nearest_by == "encoder":
+            if self.encoder is None:
+                raise ValueError("nearest_by: encoder needs `encoder`, the folder of a local model")
+            if self.nearest is None:
+                raise ValueError(
+                    "nearest_by: encoder needs `nearest`, the cosine from which on a name is near"
+                )
+        elif self.encoder is not None or self.pooling is not None:
+            given = "encoder" if self.encoder is not None else "pooling"
+            raise ValueError(f"{given} is for nearest_by: encoder; here nearest_by is {self.nearest_by}")
+        return self
+
     def resolved(self, base: Path) -> KnowledgeConfig:
         """The same with every relative path counted from `base`."""
 
@@ -150,5 +177,6 @@ class KnowledgeConfig(Settings):
                 "same": tuple(map(absolute, self.same)),
                 "triples": tuple(g.model_copy(update={"path": absolute(g.path)}) for g in self.triples),
                 "key": absolute(self.key),
+                "encoder": None if self.encoder is None else absolute(self.encoder),
             }
         )

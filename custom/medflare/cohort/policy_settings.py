@@ -60,6 +60,11 @@ class PolicyConfig(Settings):
     knowledge_sketch: Literal["allow", "deny"] = Field(
         default="allow", description="whether a sketch of the knowledge graph may leave (rule ddcs)"
     )
+    knowledge_exact: Literal["allow", "deny"] = Field(
+        default="deny",
+        description="whether exact sizes may be told, of the knowledge graph and of what it shares with each "
+        "other site's (rule ddcs, distances: exact)",
+    )
     metrics: Literal["all", "none"] | Patterns = Field(
         default="all", description="of the metrics, those that may leave; the others are taken out"
     )

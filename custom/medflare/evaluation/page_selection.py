@@ -28,15 +28,29 @@ WEIGHTS = (
     "A site that was drawn trains once, and its update counts by its share of the data over how often it is "
     "drawn on average: the rarer, the more. In expectation the step is that of all sites."
 )
+COMPARED = (
+    "Before round 1 pairs of sites learnt how many triples both have, by private set intersection. The "
+    "server passed on messages that it cannot read, and was told the sizes."
+)
+LEAST_EIGENVALUE = -0.001
+"""Of 1 − D: below it is more than rounding."""
+NO_GRAPHS = (
+    "Sizes of real graphs give none below 0: a site told false sizes, or pairs that were not compared are "
+    "not as far apart as the others are. It does not say which site, and not every lie shows."
+)
+OTHER_VOCABULARY = (
+    "Warning: {} made the graph with another vocabulary, or another setting `align`, than most sites. The "
+    "same thing may have another name there and distances be too large. Give all sites the same files."
+)
 WAITED = "A drawn site that gave no answer adds nothing; nobody takes its part, and its wait goes on."
 
 
 def selection(record: RunRecord) -> Html:
     """Draws, odds, weights, ages and seconds; nothing where no rule chose who trains."""
     chosen = [entry for entry in flat_rounds(record) if entry.rule.get("drawn")]
-    sketches = record.preparation.get("sketches")
+    apart = _apart(record.preparation)
     if not chosen:
-        return _distances(sketches) if sketches else Html("")
+        return apart
     colours = {site: kind for site, kind in site_colours(record).items() if site in _sites(chosen)}
     charts = [
         figure("Odds of a draw", _chart(chosen, colours, "odds"), "of each of the draws of a round"),
@@ -53,7 +67,7 @@ def selection(record: RunRecord) -> Html:
         + _by_site(chosen, colours)
         + details("Every draw", _by_round(chosen))
         + details("Weights of the drawn sites", _weights(chosen, colours))
-        + (_distances(sketches) if sketches else "")
+        + apart
     )
 
 
@@ -159,6 +173,55 @@ def _caption(chosen: Sequence[RoundRecord]) -> str:
     return f"The last {LISTED} of {len(chosen)} rounds." if len(chosen) > LISTED else ""
 
 
+def _apart(preparation: Mapping[str, Any]) -> Html:
+    """How far the sites' knowledge graphs lie apart, by whichever way the rule learnt it."""
+    sketches, exact = preparation.get("sketches"), preparation.get("exact")
+    return Html((_distances(sketches) if sketches else "") + (_exact(exact) if exact else ""))
+
+
+def _exact(told: Mapping[str, Any]) -> Html:
+    """Whose graphs were compared exactly, which pairs were not, and how far they lie apart."""
+    rows = [
+        [site, f"{facts['texts']:,}", f"{facts['elements']:,}", "empty" if facts["empty"] else ""]
+        for site, facts in told["sites"].items()
+    ]
+    rows += [[site, "–", "not told", why] for site, why in told["without"].items()]
+    body = "<h3>Exact sizes of knowledge graphs</h3>" + paragraph(COMPARED, "why")
+    body += table(["site", "texts", "triples", ""], rows, left=1) + _other_vocabulary(told)
+    shared = [[" and ".join(item["sites"]), f"{item['shared']:,}", ""] for item in told["pairs"]]
+    shared += [[" and ".join(item["sites"]), "–", item["why"]] for item in told["not_compared"]]
+    moved = f"{told['bytes']['from_sites']:,} bytes left the sites, in {duration(told['seconds'])}."
+    if shared:
+        body += details("Every pair", table(["pair", "triples shared", ""], shared, caption=moved, left=1))
+    if "distances" not in told:
+        return Html(body)
+    caption = (
+        "Distances in percent, 1 minus the Jaccard similarity. A pair that was not compared is as far apart "
+        "as the others are on average."
+    )
+    return Html(body + _matrix(told["distances"], caption) + _eigenvalue(told["smallest_eigenvalue"]))
+
+
+def _matrix(distances: Mapping[str, Any], caption: str) -> Html:
+    """How far each site lies from each other."""
+    order = distances["order"]
+    return heat_table(["", *order], list(zip(order, distances["matrix"], strict=True)), caption=caption)
+
+
+def _eigenvalue(least: float) -> Html:
+    """Whether the distances can be those of graphs."""
+    found = f"The smallest eigenvalue of the similarities is {number(least)}."
+    if least >= LEAST_EIGENVALUE:
+        return paragraph(f"{found} It is not below 0, as it must be for real graphs.", "why")
+    return paragraph(f"Warning: {found} {NO_GRAPHS}")
+
+
+def _other_vocabulary(told: Mapping[str, Any]) -> Html:
+    """Names the sites whose graph cannot well be compared with the others'."""
+    sites = told.get("other_vocabulary", ())
+    return paragraph(OTHER_VOCABULARY.format(", ".join(sites))) if sites else Html("")
+
+
 def _distances(told: Mapping[str, Any]) -> Html:
     """Who sent a sketch of its knowledge graph, and how far the graphs lie apart."""
     rows = [
@@ -167,6 +230,7 @@ def _distances(told: Mapping[str, Any]) -> Html:
     ]
     rows += [[site, "–", "none", why] for site, why in told["without"].items()]
     body = "<h3>Sketches of knowledge graphs</h3>" + table(["site", "texts", "sent", ""], rows, left=1)
+    body += _other_vocabulary(told)
     if told["renewed"]:
         later = [
             [item["exchange"] + 1, item["site"], f"{item['texts']:,}", _moved(item)]
@@ -176,12 +240,11 @@ def _distances(told: Mapping[str, Any]) -> Html:
         body += table(head, later, caption="Sent again, because the site's data had grown.")
     if "distances" not in told:
         return Html(body)
-    order, matrix = told["distances"]["order"], told["distances"]["matrix"]
     caption = (
         "Distances in percent, 1 minus the estimated Jaccard similarity. A site without a sketch is as far "
         "from all others as those are from each other."
     )
-    return Html(body + heat_table(["", *order], list(zip(order, matrix, strict=True)), caption=caption))
+    return Html(body + _matrix(told["distances"], caption))
 
 
 def _moved(item: Mapping[str, Any]) -> str:

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from medflare.errors import ConfigError
 from medflare.evaluation.label_metrics import label_statistics
 from medflare.evaluation.statistics import Statistic, mean_statistic
@@ -40,20 +38,10 @@ class OptionalScorer:
 
 
 def bertscore(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
-    """Precision, recall and F1 of greedily matched token embeddings; an empty report scores 0."""
-    from torchmetrics.functional.text.bert import bert_score
+    """Precision, recall and F1 of greedily matched token vectors; an empty text scores 0."""
+    from medflare.evaluation.bertscore import TokenEncoder, bertscores
 
-    kept = [i for i, text in enumerate(hypotheses) if text.strip()]
-    columns = np.zeros((3, len(hypotheses)))
-    if kept:
-        found = bert_score(
-            [hypotheses[i] for i in kept],
-            [references[i] for i in kept],
-            model_name_or_path=str(folder),
-            truncation=True,
-            batch_size=16,
-        )
-        columns[:, kept] = [np.ravel(found[name]) for name in ("precision", "recall", "f1")]
+    columns = bertscores(references, hypotheses, TokenEncoder(folder)).T
     names = ("bertscore_precision", "bertscore_recall", "bertscore_f1")
     return {name: mean_statistic(column) for name, column in zip(names, columns, strict=True)}
 
@@ -96,7 +84,7 @@ def ratescore(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
 
 
 SCORERS: dict[str, OptionalScorer] = {
-    "bertscore": OptionalScorer(("config.json", "tokenizer_config.json"), "torchmetrics", bertscore),
+    "bertscore": OptionalScorer(("config.json", "tokenizer_config.json"), "transformers", bertscore),
     "chexbert": OptionalScorer(("chexbert.pth", "vocab.txt"), "transformers", chexbert),
     "radgraph": OptionalScorer(("radgraph-xl/config.json", "radgraph-xl/weights.th"), "radgraph", radgraph),
     "ratescore": OptionalScorer(

@@ -10,22 +10,37 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import ValidationError
 from torch import Tensor
 
 from medflare.errors import UpdateError
 from medflare.evaluation.run_record import EvaluationRecord
 from medflare.learners.base import SharedSpec
+from medflare.selection.cardinality import MOST, message_bytes
 from medflare.selection.minhash import MOST_HASHES
+from medflare.selection.sketch_key import VOCABULARY
 from medflare.selection.sketches import Sketch
 
 NEW_SKETCH, SAME_SKETCH, NO_SKETCH = SKETCH_STATES = ("new", "same", "none")
 """What a site says when its sketch is asked for: here it is; as before; there is none."""
+EXACT = COUNT, OFFER, ANSWER, COMPARE = ("count", "offer", "answer", "compare")
+"""Tasks by which sites compare their graphs exactly: sizes, encrypted elements, sizes of what is shared."""
+COUNTED, NO_GRAPH, NO_PACKAGE, FEW, MANY = COUNT_STATES = ("counted", "none", "no package", "few", "many")
+"""What a site says when its graph's size is asked for: here it is, and four reasons why it is not told."""
+REQUEST, SETUP, RESPONSE = "request", "setup", "response"
+"""Messages of encrypted elements from one site to another."""
+MESSAGES = {OFFER: frozenset({REQUEST, SETUP}), ANSWER: frozenset({RESPONSE})}
+"""Task -> the message that it answers with, one of these."""
 SECURE_SUM = "secure_sum"
 """The fact under which the steps of a secure sum speak: keys, encrypted shares, digests, signatures."""
 FACTS: dict[str, frozenset[str]] = {
     "prepare": frozenset({"describe", "shared", "sums", "profiles", "method", "settings", "seconds"}),
-    "sketch": frozenset({"state", "sketch", "examples", "seconds"}),
+    "sketch": frozenset({"state", "sketch", "examples", "vocabulary", "seconds"}),
+    "count": frozenset({"state", "elements", "examples", "key", "vocabulary", "seconds"}),
+    "offer": frozenset({"partner", "examples", "seconds"}),
+    "answer": frozenset({"partner", "examples", "seconds"}),
+    "compare": frozenset({"partner", "examples", "shared", "seconds"}),
     "initialise": frozenset({"seconds"}),
     "fit": frozenset({"examples", "factor", "metrics", "seconds", SECURE_SUM}),
     "evaluate": frozenset({"metrics", "seconds"}),
@@ -36,6 +51,8 @@ FACTS: dict[str, frozenset[str]] = {
     "reveal": frozenset({SECURE_SUM}),
 }
 """The facts each task may answer with."""
+COUNT_FACTS = frozenset({"elements", "examples", "key", "vocabulary"})
+"""Those that come with a count alone."""
 NUMBERS = ("examples", "factor")
 """Facts that are one number."""
 DESCRIPTION = frozenset(
@@ -59,6 +76,8 @@ METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_.@-]{0,47}(/[a-z][a-z0-9_ -]{0,47})?")
 MAX_METRICS = 400
 SECURE_SUM_BYTES = 2**18
 """Most a step of a secure sum may say: certificates, and a few hundred bytes for each of 500 other sites."""
+_VOCABULARY = re.compile(rf"[0-9a-f]{{{2 * VOCABULARY}}}")
+_FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 _PLAIN = re.compile(r"[A-Za-z0-9_.:/@-]{1,160}")
 
 
@@ -75,7 +94,26 @@ def fact_problems(task: str, facts: Mapping[str, Any], site: str) -> list[str]:
         problems += _secure_sum_problems(facts[SECURE_SUM])
     if task == "sketch":
         problems += _sketch_problems(facts, site)
+    if task == COUNT:
+        problems += _count_problems(facts)
+    if task in (OFFER, ANSWER, COMPARE):
+        known = {"partner": _is_name(facts.get("partner")), "examples": _is_count(facts.get("examples"))}
+        problems += [f"fact '{name}' of another kind" for name, well in known.items() if not well]
+    if task == COMPARE and not _is_count(facts.get("shared")):
+        problems.append("fact 'shared' of another kind")
     return problems
+
+
+def message_problems(task: str, tensors: Mapping[str, Tensor]) -> list[str]:
+    """What of a message to another site is none: one vector of bytes, no longer than elements can be."""
+    if len(tensors) != 1 or not set(tensors) <= MESSAGES[task]:
+        return [f"{len(tensors)} tensors where one is expected, {' or '.join(sorted(MESSAGES[task]))}"]
+    ((name, value),) = tensors.items()
+    if value.dtype != torch.uint8 or value.dim() != 1:
+        return [f"{name} of dtype {value.dtype} and shape {tuple(value.shape)}; expected bytes"]
+    if value.numel() > message_bytes(MOST):
+        return [f"{name} of {value.numel()} bytes, more than {message_bytes(MOST)}"]
+    return []
 
 
 def tensor_problems(tensors: Mapping[str, Tensor], allowed: SharedSpec) -> list[str]:
@@ -117,14 +155,36 @@ def _sketch_problems(facts: Mapping[str, Any], site: str) -> list[str]:
     if state not in SKETCH_STATES:
         return ["fact 'state' of another kind"]
     if state != NEW_SKETCH:
-        return ["fact 'sketch' beside a state that has none"] if "sketch" in facts else []
+        said = sorted({"sketch", "vocabulary"} & set(facts))
+        return [f"fact '{name}' beside a state that has none" for name in said]
     try:
         sketch = Sketch.from_bytes(sketch_bytes(facts), site)
     except (UpdateError, TypeError, ValueError):
         return ["fact 'sketch' that is no sketch"]
     if len(sketch.values) > MOST_HASHES:
         return [f"fact 'sketch' of {len(sketch.values)} hashes, more than {MOST_HASHES}"]
-    return []
+    return _vocabulary_problems(facts)
+
+
+def _vocabulary_problems(facts: Mapping[str, Any]) -> list[str]:
+    """A vocabulary's digest may be missing, and is nothing but one."""
+    digest = facts.get("vocabulary", "0" * (2 * VOCABULARY))
+    well = isinstance(digest, str) and _VOCABULARY.fullmatch(digest)
+    return [] if well else ["fact 'vocabulary' that is no digest"]
+
+
+def _count_problems(facts: Mapping[str, Any]) -> list[str]:
+    """A count comes with the number of texts and the key's fingerprint; other states bring none of it."""
+    state, said = facts.get("state"), sorted(COUNT_FACTS & set(facts))
+    if state not in COUNT_STATES:
+        return ["fact 'state' of another kind"]
+    if state != COUNTED:
+        return [f"fact '{name}' beside a state that has none" for name in said]
+    counts = ("elements", "examples")
+    problems = [f"fact '{name}' of another kind" for name in counts if not _is_count(facts.get(name))]
+    if not isinstance(facts.get("key"), str) or not _FINGERPRINT.fullmatch(facts["key"]):
+        problems.append("fact 'key' that is no fingerprint")
+    return problems + _vocabulary_problems(facts)
 
 
 def _evaluation_problems(item: Mapping[str, Any], site: str) -> list[str]:
@@ -149,6 +209,14 @@ def _metric_problems(metrics: Mapping[str, Any]) -> list[str]:
         for name, value in sorted(metrics.items())
         if not METRIC.fullmatch(name) or not _is_number(value)
     ]
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and _PLAIN.fullmatch(value) is not None
 
 
 def _is_number(value: Any) -> bool:

@@ -20,11 +20,14 @@ from torch import Tensor
 from medflare.federation import compression, wire
 from medflare.federation.declared import (
     DESCRIPTION,
+    EXACT,
     FACTS,
     MAX_METRICS,
+    MESSAGES,
     METRIC,
     SECURE_SUM,
     fact_problems,
+    message_problems,
     shown,
     sketch_bytes,
     tensor_problems,
@@ -106,6 +109,8 @@ class Egress:
             self.policy.admit(job=self.book.job_name or self.job, **asked)
             if task == "sketch":
                 self.policy.sketch()
+            elif task in EXACT:
+                self.policy.exact()
         except PolicyError as error:
             self._block(task, round_number, error)
             raise
@@ -138,7 +143,7 @@ class Egress:
         applied = [seal.name] if seal is not None else []
         if task == "fit":
             self.policy.update(result.tensors, applied)
-        elif result.tensors:
+        elif result.tensors and task not in MESSAGES:
             self.policy.first_values(result.tensors)
         kind = compression.initial_kind(self.uplink) if task == "initialise" else self.uplink
         facts_bytes = len(json.dumps(facts))
@@ -151,20 +156,26 @@ class Egress:
             self._volume(round_number, facts_bytes + wire.byte_count(tensors))
         line = tensor_facts(result.tensors, tensors, allowed)
         line |= {"protections": applied, "facts": sorted(facts), "facts_bytes": facts_bytes}
-        line["compression"] = kind if tensors and seal is None else None
+        line["compression"] = kind if tensors and seal is None and task not in MESSAGES else None
         if seal is not None:
             line["sealed"] = wire.spec_to_json({n: (tuple(v.shape), v.dtype) for n, v in tensors.items()})
         if withheld:
             line["withheld"] = withheld
         if sketch := sketch_bytes(facts):
             line["sketch"] = {"bytes": len(sketch), "sha256": hashlib.sha256(sketch).hexdigest()}
+        if "partner" in facts:
+            line["exact"] = {"partner": facts["partner"], **_message(tensors)}
         self.book.sent(task, round_number, line | self._stated())
         return Result(facts, tensors)
 
     def _check(self, task: str, result: Result) -> SharedSpec:
         """What this task may hold; EgressError names all that was not declared."""
         allowed = self._allowed(task, result.tensors)
-        problems = fact_problems(task, result.facts, self.site) + tensor_problems(result.tensors, allowed)
+        problems = fact_problems(task, result.facts, self.site)
+        if task in MESSAGES:
+            problems += message_problems(task, result.tensors)
+        else:
+            problems += tensor_problems(result.tensors, allowed)
         problems += self._moved_by_nobody(result)
         if problems:
             raise EgressError(f"{task}: not declared, so it stays here: {'; '.join(problems[:8])}.")
@@ -194,6 +205,10 @@ class Egress:
         out, withheld = dict(facts), 0
         if "sketch" in facts:  # of no text too, it may be of triples of this site's patients
             self.policy.counted("a sketch", facts.get("examples", 0))
+        elif "elements" in facts:
+            self.policy.counted("the size of a knowledge graph", facts["examples"])
+        elif "partner" in facts:  # a server may go on after the size was refused
+            self.policy.counted("a comparison of knowledge graphs", facts["examples"])
         elif facts.get("examples"):
             self.policy.counted("an update", facts["examples"])
         for split, count in facts.get("describe", {}).get("examples", {}).items():
@@ -229,6 +244,15 @@ class Egress:
             self.book.blocked(task, round_number, rules, str(error), error.file)
         else:
             self.book.blocked(task, round_number, ["declaration"], str(error), None)
+
+
+def _message(tensors: State) -> dict[str, Any]:
+    """What the ledger says of a message to another site, which may be none."""
+    said: dict[str, Any] = {}
+    for name, value in tensors.items():
+        data = value.numpy().tobytes()
+        said = {"message": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    return said
 
 
 def _as_sums(spec: SharedSpec) -> SharedSpec:

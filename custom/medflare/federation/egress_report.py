@@ -42,6 +42,7 @@ class Line(BaseModel):
     round_bytes: int = 0
     sealed: dict[str, Any] = {}
     sketch: dict[str, Any] = {}
+    exact: dict[str, Any] = {}
     missing: list[str] = []
     withheld: int = 0
     declaration: str = ""
@@ -150,6 +151,8 @@ def _expected_bytes(ledger: LedgerFile, line: Line) -> int:
     """Bytes of the tensors that a message names, as compressed or sealed."""
     if line.sealed:
         return compression.message_bytes(wire.spec_from_json(line.sealed), "float32")
+    if line.exact:
+        return int(line.exact.get("bytes", 0))
     if line.compression is None:
         return 0
     return compression.message_bytes(ledger.spec(line), line.compression)

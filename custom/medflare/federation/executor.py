@@ -14,6 +14,7 @@ from medflare.config import Settings, parse
 from medflare.errors import ConfigError
 from medflare.federation import ledger, messages, wire
 from medflare.federation.compression import CODECS, ErrorFeedback, compress
+from medflare.federation.declared import EXACT
 from medflare.federation.egress import Compress, Egress
 from medflare.federation.engine import (
     EventType,
@@ -98,7 +99,7 @@ class LearnerExecutor(Executor):
                 f"the server asks for protection '{request.protection}', and this job came to this site with "
                 f"'{self.args.protection}'. Both configurations must say the same; nothing was done."
             )
-        others = [name for name in request.roster if name != fl_ctx.get_identity_name()]
+        others = self._partners(request, fl_ctx)
         egress.admit(request.task, request.round, partners=others, **self._asked(request))
         protection = self._protection(request, fl_ctx)
         if request.task in messages.STEPS:
@@ -135,6 +136,10 @@ class LearnerExecutor(Executor):
         self.protection.obey(self._door(fl_ctx).policy)
         return self.protection
 
+    def _partners(self, request: messages.Request, fl_ctx: FLContext) -> list[str]:
+        """The other sites of the run."""
+        return [name for name in request.roster if name != fl_ctx.get_identity_name()]
+
     def _work(self, request: messages.Request, fl_ctx: FLContext) -> Work:
         """The worker's task, with what only this site knows: its place in the roster, its folders."""
         plan = dict(request.plan)
@@ -142,6 +147,8 @@ class LearnerExecutor(Executor):
         if plan:
             plan["hints"] = {**plan.get("hints", {}), **place}
         options = {**request.options, "sites": len(request.roster)}
+        if request.task in EXACT:
+            options["partners"] = self._partners(request, fl_ctx)
         if request.task == messages.FINISH:
             options["folder"] = str(_run_folder(fl_ctx) / "result")
         return Work(task=request.task, plan=plan, options=options, tensors=request.tensors)

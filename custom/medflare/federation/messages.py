@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from medflare.federation import compression, wire
+from medflare.federation.declared import EXACT
 from medflare.federation.engine import (
     DXO,
     AppConstants,
@@ -38,7 +39,7 @@ WORK = PREPARE, SKETCH, INITIALISE, FIT, EVALUATE, FINISH = (
 """What a worker does."""
 STEPS = KEYS, SHARES, CONFIRM, REVEAL = ("keys", "shares", "confirm", "reveal")
 """Steps of a secure sum, which a site's executor answers itself."""
-TASKS = (*WORK, *STEPS)
+TASKS = (*WORK, *EXACT, *STEPS)
 LOCAL = ("tensors", "work")
 """What of a request does not travel in its words."""
 _REQUEST, _REPLY, _FAILURE = "medflare_request", "medflare_reply", "medflare_failure"

@@ -8,6 +8,7 @@ starts a process per client and round unless every client has its own thread.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -34,10 +35,14 @@ from medflare.privacy.encryption_parameters import Parameters, make_contexts
 
 SERVER_FOLDER = Path("server/simulate_job")
 """Where the simulator keeps the server's run below its workspace; a site's is `<site>/simulate_job`."""
+STARTS = 3
+"""So often is a simulator started that loses clients before anything happens."""
+_LOST = re.compile(r"Communication error with client (\S+):")
 _COHORT_PATHS = {"root", "reports", "demographics", "chexbert_folder"}
 _PATHS = _COHORT_PATHS | {
     "state",
     "encoder_weights",
+    "encoder",
     "vocabulary",
     "key",
     "triples",
@@ -125,11 +130,24 @@ def run_simulator(
     job = recipes.override(job, wanted)
     job = recipes.Job(**{**_fields(job), "n_clients": len(chosen)})
     recipes.check(job)
+    _check_profiles(job, chosen)
     if job.controller.get("protection") == "he":
         make_contexts(workspace / STARTUP, Parameters())
     with recipes.write_to_temporary(job) as holder:
         launch(Path(holder) / job.title, workspace, chosen, on_event=on_event, timeout=timeout)
     return judge(workspace)
+
+
+def _check_profiles(job: recipes.Job, sites: Sequence[str]) -> None:
+    """ConfigError for sites that a job with a simulated clock does not know, before anything is started."""
+    profiles = job.controller.get("latency_profiles") or {}
+    without = [site for site in sites if site not in profiles]
+    if profiles and without:
+        raise ConfigError(
+            f"the job runs by a simulated clock and has no latency profile for {', '.join(without)}, only "
+            f"for {', '.join(sorted(profiles))}. Give every site one, name those that take no part with "
+            "--unseen, or take the seconds that pass: --set latency_profiles={}."
+        )
 
 
 def _fields(job: recipes.Job) -> dict[str, Any]:
@@ -146,22 +164,48 @@ def launch(
 ) -> None:
     """Starts `nvflare simulator` with a thread for every client and waits for it to end.
 
-    Its output goes to `<workspace>.log`, beside the workspace, because it wipes the workspace first.
+    Its output goes to `<workspace>.log`, beside the workspace, because it wipes the workspace first. It looks
+    for free ports before its clients take them: where another program was quicker, clients are lost as they
+    start, and the others would wait for hours. Then it is started again.
+
+    Raises RunError where it takes more than `timeout` seconds, or loses clients in each of STARTS starts.
     """
+    for start in range(1, STARTS + 1):
+        lost = _launched(job_folder, workspace, sites, threads, on_event, timeout)
+        if not lost:
+            return
+        if start == STARTS:
+            raise RunError(
+                f"the simulator lost {', '.join(lost)} as it started, {STARTS} times: its processes died, or "
+                f"other programs took their ports. See the log, and run it again. Log: {log_path(workspace)}"
+            )
+
+
+def _launched(
+    job_folder: Path,
+    workspace: Path,
+    sites: Sequence[str],
+    threads: int | None,
+    on_event: Callable[[dict[str, Any]], None] | None,
+    timeout: float | None,
+) -> list[str]:
+    """One start, until it ends; the clients that were lost before anything happened, if so at once."""
     shutil.rmtree(workspace / "server", ignore_errors=True)
     command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job_folder), "-w", str(workspace)]
     command += ["-c", ",".join(sites), "-t", str(threads or len(sites))]
     env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
     env.setdefault("OMP_NUM_THREADS", "1")
     follower = Follower(workspace / SERVER_FOLDER / "progress.jsonl")
-    until = time.monotonic() + timeout if timeout else None
+    until, begun = time.monotonic() + timeout if timeout else None, False
     with log_path(workspace).open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
         )
         try:
             while process.poll() is None:
-                _pass_on(follower, on_event)
+                begun = _pass_on(follower, on_event) or begun
+                if not begun and (lost := lost_clients(log_path(workspace))):
+                    return lost
                 if until is not None and time.monotonic() > until:
                     raise RunError(f"the simulator took more than {timeout:g} s. Log: {log_path(workspace)}")
                 time.sleep(0.2)
@@ -170,12 +214,21 @@ def launch(
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+    return []
 
 
-def _pass_on(follower: Follower, on_event: Callable[[dict[str, Any]], None] | None) -> None:
-    for event in follower.new_events():
+def _pass_on(follower: Follower, on_event: Callable[[dict[str, Any]], None] | None) -> bool:
+    """Hands on what is new; whether there was anything."""
+    events = list(follower.new_events())
+    for event in events:
         if on_event is not None:
             on_event(event)
+    return bool(events)
+
+
+def lost_clients(log: Path) -> list[str]:
+    """Clients whose process the simulator could not reach, by its log."""
+    return sorted(set(_LOST.findall(log.read_text(errors="replace"))))
 
 
 def log_path(workspace: Path) -> Path:

@@ -24,6 +24,7 @@ from medflare.federation import wire
 from medflare.federation.declared import NEW_SKETCH, NO_SKETCH, SAME_SKETCH
 from medflare.federation.failures import SiteSettingsError
 from medflare.selection.divergence import due_for_sketch
+from medflare.selection.encoder import encoder_files
 from medflare.selection.knowledge import site_sketch
 from medflare.selection.sketch_key import SketchKey
 from medflare.selection.sketches import Sketch
@@ -51,7 +52,8 @@ class Asked:
 
 
 def sketch_facts(site: Any, state: Path, cache: Path, run_id: str, asked: Asked) -> dict[str, Any]:
-    """The site's answer: `state`, and with a new sketch its bytes in base64 and the number of texts.
+    """The site's answer: `state`; with a new sketch its bytes in base64, the number of texts, and a keyed
+    digest of the vocabulary.
 
     After the first sketch of a run another one leaves only if the texts are more or fewer by a share above
     `asked.growth` and the site's own `least_growth` (DD-9), or if the site has another key, kind or k. Until
@@ -67,20 +69,26 @@ def sketch_facts(site: Any, state: Path, cache: Path, run_id: str, asked: Asked)
         return {"state": NO_SKETCH}
     texts = knowledge_texts(load_cohort(site))
     try:
-        last = _last(state / SENT, run_id, config)
+        key = SketchKey.read(config.key, config.context)
+        last = _last(state / SENT, run_id, key.fingerprint(config.kind, config.hashes))
         growth = max(config.least_growth, asked.growth)
         if last is None or due_for_sketch(last["texts"], len(texts), growth):
             sketch = kept_sketch(config, texts, site.backbone, cache).to_bytes()
-            last = {"texts": len(texts), "sketch": base64.b64encode(sketch).decode("ascii")}
+            last = {
+                "texts": len(texts),
+                "sketch": base64.b64encode(sketch).decode("ascii"),
+                "vocabulary": key.vocabulary_digest(config.vocabulary, config.align),
+            }
         elif asked.held == last["exchange"]:
             return {"state": SAME_SKETCH}
     except ConfigError as error:
         raise SiteSettingsError(str(error)) from error
     wire.write_json(state / SENT, {**last, "run_id": run_id, "exchange": asked.exchange})
-    return {"state": NEW_SKETCH, "sketch": last["sketch"], "examples": last["texts"]}
+    facts = {"state": NEW_SKETCH, "sketch": last["sketch"], "examples": last["texts"]}
+    return facts | ({"vocabulary": last["vocabulary"]} if "vocabulary" in last else {})
 
 
-def _last(file: Path, run_id: str, config: KnowledgeConfig) -> dict[str, Any] | None:
+def _last(file: Path, run_id: str, fingerprint: bytes) -> dict[str, Any] | None:
     """What SENT says of this run; None before the first sketch, and where it could not be compared now."""
     if not file.exists():
         return None
@@ -88,7 +96,6 @@ def _last(file: Path, run_id: str, config: KnowledgeConfig) -> dict[str, Any] | 
     if last["run_id"] != run_id:
         return None
     sketch = Sketch.from_bytes(base64.b64decode(last["sketch"]), "of this folder")
-    fingerprint = SketchKey.read(config.key, config.context).fingerprint(config.kind, config.hashes)
     return last if sketch.fingerprint == fingerprint else None
 
 
@@ -118,7 +125,7 @@ def sketch_digest(config: KnowledgeConfig, texts: Sequence[str], backbone: Backb
     key = SketchKey.read(config.key, config.context).fingerprint(config.kind, config.hashes)
     settings = f"{config.model_dump_json()}|{backbone.model_dump_json()}"
     total = hashlib.sha256(f"{__version__}|{settings}|{key.hex()}".encode())
-    for file in files_of(config):
+    for file in [*files_of(config), *_model_files(config, backbone)]:
         total.update(f"|{file}|".encode())
         if file.is_file():
             with file.open("rb") as stream:
@@ -131,10 +138,24 @@ def sketch_digest(config: KnowledgeConfig, texts: Sequence[str], backbone: Backb
 
 
 def files_of(config: KnowledgeConfig) -> list[Path]:
-    """Every file that a graph is made of beside the texts, the dictionaries of numbered triples too."""
+    """Every file that a graph is made of beside the texts.
+
+    The dictionaries of numbered triples are among them, and the files of an encoder's folder that are read; a
+    folder that is not there stands for itself.
+    """
     named = set(_paths(config.model_dump())) - {config.key}
+    if config.encoder is not None and config.encoder.is_dir():
+        named = (named - {config.encoder}) | set(encoder_files(config.encoder))
     beside = {found for graph in config.triples for found in graph.path.parent.glob("*.dict")}
     return sorted(named | beside)
+
+
+def _model_files(config: KnowledgeConfig, backbone: BackboneConfig) -> list[Path]:
+    """The files of the site's own language model, where the graph is made with it."""
+    used = config.extractor == "model" or (config.nearest is not None and config.nearest_by == "backbone")
+    if not used or backbone.folder is None or not backbone.folder.is_dir():
+        return []
+    return encoder_files(backbone.folder)
 
 
 def _paths(value: Any) -> Iterator[Path]:

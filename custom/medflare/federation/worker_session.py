@@ -15,6 +15,7 @@ from medflare.errors import MedflareError
 from medflare.federation import wire
 from medflare.federation.failures import SiteSettingsError
 from medflare.federation.profile_sums import ASKED, profile_specs, profile_sums, take_mixture
+from medflare.federation.site_exact import ExactSide, Part
 from medflare.federation.site_sketch import Asked, sketch_facts
 from medflare.learners import build
 from medflare.learners.base import Learner, RoundPlan, State
@@ -107,6 +108,7 @@ class Session:
         cache = Path(opening.cache_folder)
         self._build = lambda: builder(opening.method, opening.settings, site, opening.seed, cache)
         self._learner: Learner | None = None
+        self._exact = ExactSide(state_folder(opening, site), opening.run_id)
         self.restored = False
         self._open()
 
@@ -170,6 +172,29 @@ class Session:
         asked = Asked(int(said["exchange"]), said["held"].get(opening.site), float(said["growth"]))
         return Result(sketch_facts(site, place, cache, self.run_id, asked), {})
 
+    def count(self, work: Work) -> Result:
+        """How large the site's knowledge graph is. `options.partners`: the other sites of the run."""
+        return Result(self._exact.count(load_site_settings(self.opening), work.options["partners"]), {})
+
+    def offer(self, work: Work) -> Result:
+        """Encrypted elements for `options.partner`; the others as in `Part`."""
+        said, site = work.options, load_site_settings(self.opening)
+        part = Part(str(said["partner"]), int(said["elements"]), bool(said["asks"]))
+        message = self._exact.offer(site, said["partners"], part)
+        return Result({"partner": part.partner, "examples": self._exact.texts()}, message)
+
+    def answer(self, work: Work) -> Result:
+        """The request of `options.partner`, encrypted a second time."""
+        partner = str(work.options["partner"])
+        message = self._exact.answer(partner, work.tensors)
+        return Result({"partner": partner, "examples": self._exact.texts()}, message)
+
+    def compare(self, work: Work) -> Result:
+        """How many elements this site and `options.partner` share."""
+        partner = str(work.options["partner"])
+        shared = self._exact.compare(partner, work.tensors)
+        return Result({"partner": partner, "examples": self._exact.texts(), "shared": shared}, {})
+
     def initialise(self, work: Work) -> Result:
         """The shared tensors before round 1."""
         return Result({}, self.learner.initial_shared())
@@ -226,6 +251,10 @@ class Session:
 _TASKS: dict[str, Callable[[Session, Work], Result]] = {
     "prepare": Session.prepare,
     "sketch": Session.sketch,
+    "count": Session.count,
+    "offer": Session.offer,
+    "answer": Session.answer,
+    "compare": Session.compare,
     "initialise": Session.initialise,
     "fit": Session.fit,
     "evaluate": Session.evaluate,

@@ -15,8 +15,7 @@ from medflare.evaluation.run_record import EvaluationRecord
 from medflare.extraction.extractor import Asker, Extractor
 from medflare.extraction.tagging_result import open_result
 from medflare.learners.extraction_settings import ExtractionSettings
-from medflare.learners.tested import AdapterKind, Role, kind_of, of_split, tested_record
-from medflare.models.backbone import device_of
+from medflare.learners.tested import AdapterKind, Role, evaluation_record, kind_of, of_split, opened
 from medflare.models.text_model import TextModel
 
 
@@ -68,7 +67,7 @@ def score_notes(
     documents = extractor.documents(notes, site, adapter)
     path = write_documents(folder / f"predictions_{adapter}.jsonl", documents)
     scored = evaluate_extraction(documents, seed=seed)
-    return tested_record(scored, path, len(documents), site, role, adapter)
+    return evaluation_record(scored, path, len(documents), site, role, adapter)
 
 
 def score_result(
@@ -86,12 +85,6 @@ def score_result(
     Args:
         adapter: the site's own `personalised` folder instead of the result's adapter, or None.
     """
-    extractor = open_result(
-        result,
-        personalised=adapter,
-        backbone=site.backbone.folder,
-        precision=site.backbone.precision,
-        device=device_of(site.device),
-    )
+    extractor = opened(open_result, result, site, adapter)
     notes = of_split(load_cohort(site).notes, split, site.name, "note")
     return score_notes(extractor, notes, site.name, role, kind_of(adapter), folder, seed)

@@ -31,13 +31,13 @@ from medflare.learners.memory_bank import MemoryBank
 from medflare.learners.optim import adamw, cosine, moments, restore_moments, scale_rates
 from medflare.learners.order import DataOrder, batches, derived_seed, examples_to_visit
 from medflare.learners.report_evaluation import (
-    AdapterKind,
     curve_metrics,
     finish_site,
     probe_loss,
     write_personalised,
 )
 from medflare.learners.terms import ClientTerms
+from medflare.learners.tested import AdapterKind
 from medflare.models.adapters import ANCHOR, GENERIC, SPECIALISED
 from medflare.models.backbone import device_of, load_backbone
 from medflare.models.report_generator import (

@@ -46,13 +46,14 @@ class DataOrder:
         return taken
 
 
-def examples_to_visit(plan: RoundPlan, size: int, batch: int) -> int:
-    """How many examples a plan asks for: its steps, else its fraction, else one epoch; at least one batch
-    where the site has one."""
+def examples_to_visit(plan: RoundPlan, size: int, batch: int, epochs: int = 1) -> int:
+    """How many examples a plan asks for: its steps, else its fraction, else `epochs`; of a fraction at least
+    one batch where the site has one."""
     if plan.steps is not None:
         return plan.steps * min(batch, size)
-    share = 1.0 if plan.fraction is None else plan.fraction
-    return max(math.ceil(share * size), min(batch, size))
+    if plan.fraction is None:
+        return size * epochs
+    return max(math.ceil(plan.fraction * size), min(batch, size))
 
 
 def drawn(rows: Sequence[T], count: int, *seed: object) -> list[T]:

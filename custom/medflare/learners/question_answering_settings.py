@@ -8,15 +8,15 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from medflare.learners.ddcs_task_settings import PRESETS, SHARING, DdcsTaskSettings
 from medflare.learners.facts import MethodFacts
 from medflare.learners.presets import resolve_settings
-from medflare.learners.text_task_settings import TextTaskSettings
 
 __all__ = ["FACTS", "PRESETS", "VARIANTS", "QuestionSettings", "resolve"]
 
 
-class QuestionSettings(TextTaskSettings):
-    """Everything of question answering that a job can choose; E = 1 pass a round (DD-10)."""
+class QuestionSettings(DdcsTaskSettings):
+    """Everything of question answering that a job can choose."""
 
     variant: str = "question_answering"
     scoring: Literal["options", "letters"] = Field(
@@ -28,26 +28,15 @@ class QuestionSettings(TextTaskSettings):
         default=False,
         description="score an option by the mean log-likelihood of its tokens, not by their sum",
     )
-    local_epochs: int = Field(
-        default=1, ge=1, description="passes in a round, unless the job says steps or fraction"
-    )
     eval_limit: int | None = Field(
         default=None, ge=0, description="validation questions asked after a round; 0 for the loss alone"
     )
 
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "recommended": {},
-    "paper": {"lora": {"rank": 8, "lora_alpha": 16}, "optimiser": {"gradient_checkpointing": True}},
-}
-"""What `preset` changes before a job's own settings apply; rank 8 is DD-10's, the slides tell none."""
-
 VARIANTS: dict[str, dict[str, Any]] = {
     "question_answering": {},
     "letters": {"scoring": "letters"},
-    "freeze_a": {"sharing": "freeze_a"},
-    "fedsa_lora": {"sharing": "fedsa"},
-    "stack": {"sharing": "stack"},
+    **SHARING,
 }
 """Named combinations: the method, letters in place of texts, and ways of sharing LoRA's factors."""
 

@@ -13,8 +13,7 @@ from medflare.cohort.site import SiteConfig, load_cohort
 from medflare.evaluation.lines import write_lines
 from medflare.evaluation.question_metrics import AnsweredQuestion, evaluate_questions
 from medflare.evaluation.run_record import EvaluationRecord
-from medflare.learners.tested import AdapterKind, Role, kind_of, of_split, tested_record
-from medflare.models.backbone import device_of
+from medflare.learners.tested import AdapterKind, Role, evaluation_record, kind_of, of_split, opened
 
 
 def answered(
@@ -54,7 +53,7 @@ def score_questions(
     found = answered(answerer, questions, site, adapter)
     path = write_lines(folder / f"predictions_{adapter}.jsonl", found)
     scored = evaluate_questions(found, seed=seed)
-    return tested_record(scored, path, len(found), site, role, adapter)
+    return evaluation_record(scored, path, len(found), site, role, adapter)
 
 
 def score_result(
@@ -72,12 +71,6 @@ def score_result(
     Args:
         adapter: the site's own `personalised` folder instead of the result's adapter, or None.
     """
-    answerer = load_answerer(
-        result,
-        personalised=adapter,
-        backbone=site.backbone.folder,
-        precision=site.backbone.precision,
-        device=device_of(site.device),
-    )
+    answerer = opened(load_answerer, result, site, adapter)
     questions = of_split(load_cohort(site).questions, split, site.name, "question")
     return score_questions(answerer, questions, site.name, role, kind_of(adapter), folder, seed)

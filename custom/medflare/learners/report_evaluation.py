@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from safetensors.torch import save_file
@@ -18,17 +18,15 @@ from medflare.cohort.samples import Samples, open_samples
 from medflare.cohort.site import SiteConfig
 from medflare.errors import DataError
 from medflare.evaluation.predictions import Prediction, relative_image, write_predictions
-from medflare.evaluation.report_metrics import evaluate_reports, quick_metrics
+from medflare.evaluation.report_metrics import Evaluation, evaluate_reports, quick_metrics
 from medflare.evaluation.run_record import EvaluationRecord
 from medflare.learners import losses
 from medflare.learners.base import RoundPlan
 from medflare.learners.order import drawn
+from medflare.learners.tested import AdapterKind, Role, evaluation_record, kind_of, opened
 from medflare.models.adapters import GENERIC, SPECIALISED
-from medflare.models.backbone import device_of
 from medflare.models.report_generator import DecodingSettings, ReportGenerator
 from medflare.models.result import Drafter, load_generator
-
-AdapterKind = Literal["generic", "personalised", "none"]
 
 
 class ReportSettings(Protocol):
@@ -153,7 +151,7 @@ class ScoredSite:
     """Whose test this is, with which adapter, and where the predictions go."""
 
     name: str
-    role: Literal["participant", "unseen"]
+    role: Role
     adapter: AdapterKind
     folder: Path
     seed: int = 0
@@ -199,24 +197,23 @@ def score_adapter(
 ) -> EvaluationRecord:
     """Drafts the reports of `rows` with the adapters in use, keeps them in a file and scores them."""
     found = predict(model, samples, rows, site, decoding, batch)
-    scored = evaluate_reports(
+    scored = evaluate_predictions(found, scorers, site.seed)
+    path = site.folder / f"predictions_{site.adapter}.jsonl"
+    return evaluation_record(scored, path, len(rows), site.name, site.role, site.adapter)
+
+
+def evaluate_predictions(
+    found: Sequence[Prediction], scorers: Mapping[str, str | Path] | None, seed: int
+) -> Evaluation:
+    """Scores drafted reports; intervals are over patients."""
+    return evaluate_reports(
         [item.reference for item in found],
         [item.generated for item in found],
         [item.gold_codes for item in found],
         [item.predicted_codes for item in found],
         scorers=scorers,
         groups=[item.patient_id for item in found],
-        seed=site.seed,
-    )
-    return EvaluationRecord(
-        site=site.name,
-        role=site.role,
-        adapter=site.adapter,
-        split="test",
-        studies=len(rows),
-        metrics=scored.estimates,
-        skipped_metrics=scored.skipped,
-        predictions=f"predictions_{site.adapter}.jsonl",
+        seed=seed,
     )
 
 
@@ -224,7 +221,7 @@ def score_result(
     result: Path,
     site: SiteConfig,
     *,
-    role: Literal["participant", "unseen"],
+    role: Role,
     adapter: Path | None,
     split: str,
     folder: Path,
@@ -236,18 +233,12 @@ def score_result(
     Args:
         adapter: the site's own `personalised` folder instead of the result's adapter, or None.
     """
-    model, decoding = load_generator(
-        result,
-        personalised=adapter,
-        backbone=site.backbone.folder,
-        precision=site.backbone.precision,
-        device=device_of(site.device),
-    )
+    model, decoding = opened(load_generator, result, site, adapter)
     samples = open_samples(site, model.settings.encoder.stored_size, folder / "cache")
     rows = samples.split_indices(split)
     if not rows:
         raise DataError(f"site '{site.name}': no study in the split '{split}': {samples.examples()}.")
-    tested = ScoredSite(site.name, role, "generic" if adapter is None else "personalised", folder, seed)
+    tested = ScoredSite(site.name, role, kind_of(adapter), folder, seed)
     return score_adapter(model, samples, rows, tested, decoding, scorers=scorers)
 
 

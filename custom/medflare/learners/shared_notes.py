@@ -7,56 +7,32 @@ they are is told by a digest, so that the server can compare sites without seein
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from medflare.cohort.records import Note
-from medflare.cohort.site import Cohort, SiteConfig, load_cohort
+from medflare.cohort.site import Cohort, SiteConfig
 from medflare.cohort.words import source_of
-from medflare.errors import DataError
-
-SHOWN = 8
-"""Note ids that an error lists."""
+from medflare.learners.shared_texts import Known, digest_of, load_shared_texts
 
 
 def load_shared_notes(site: SiteConfig, own: Cohort) -> Cohort | None:
     """The notes under `validation` in site.yaml, all of them whatever their split; None without that entry.
 
-    Raises ConfigError where one of them is also in the site's training or test split.
+    Raises DataError where one of them is also in the site's training or test split.
     """
-    if site.validation is None:
-        return None
-    shared = load_cohort(site.model_copy(update={"cohort": (site.validation,)}), f"{site.name}, validation")
-    check_disjoint(site.name, own.notes, shared.notes)
-    return shared
+    return load_shared_texts(site, own, lambda cohort: known(cohort.notes), "note")
 
 
-def check_disjoint(site: str, own: Iterable[Note], shared: Iterable[Note]) -> None:
-    """DataError, whose text stays at the site, that names the notes of `shared` that it trains or tests on;
-    spacing, case and how words and punctuation are set apart do not count."""
-    known = {_plain(note.text): note for note in own if note.split != "val"}
-    both = [(note.note_id, known[_plain(note.text)]) for note in shared if _plain(note.text) in known]
-    if not both:
-        return
-    listed = [f"'{name}' is '{other.note_id}' of the split {other.split}" for name, other in both[:SHOWN]]
-    more = f"; and {len(both) - SHOWN} more" if len(both) > SHOWN else ""
-    raise DataError(
-        f"site '{site}': {len(both)} of the shared validation notes are among the site's own: "
-        f"{'; '.join(listed)}{more}. A note that weighs updates must not be trained or tested on. Take these "
-        "notes out of 'cohort', or name others under 'validation' in site.yaml, at every site."
-    )
+def known(notes: Iterable[Note]) -> list[Known]:
+    """Notes by their words: how words and punctuation are set apart does not count."""
+    return [Known(note.note_id, note.split, " ".join(source_of(note.text).words)) for note in notes]
 
 
-def _plain(text: str) -> str:
-    return " ".join(source_of(text).words).casefold()
-
-
-def digest(notes: Sequence[Note]) -> str:
-    """SHA-256 of texts, annotation and what it covers; ids and the order of notes and marks do not count."""
-    rows = sorted(hashlib.sha256(json.dumps(_facts(note)).encode()).hexdigest() for note in notes)
-    return hashlib.sha256("\n".join(rows).encode()).hexdigest()
+def digest(notes: Sequence[Note]) -> dict[str, Any]:
+    """`shared_texts.digest_of` of texts, annotation and what it covers; ids and the order of marks do not
+    count."""
+    return digest_of([_facts(note) for note in notes])
 
 
 def _facts(note: Note) -> list[Any]:

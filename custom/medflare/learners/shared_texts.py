@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""D_v of questions or summaries at a site: the records by which it weighs its own update (ML-15).
+"""D_v of a text task at a site: the records by which it weighs its own update (ML-15).
 
-As with notes (`shared_notes`): disjoint from what is trained and tested on, and which they are is told by a
-digest, so that the server can compare sites without seeing a text.
+Disjoint from what is trained and tested on; which they are is told by a digest, so that the server can
+compare sites without seeing a text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from medflare.cohort.site import Cohort, SiteConfig, load_cohort
-from medflare.errors import DataError
+from medflare.errors import ConfigError, DataError
 
 SHOWN = 8
 """Records that an error lists."""
@@ -28,22 +28,22 @@ class Known(NamedTuple):
 
 
 def load_shared_texts(
-    site: SiteConfig, own: Cohort, known: Callable[[Cohort], Iterable[Known]]
+    site: SiteConfig, own: Cohort, known: Callable[[Cohort], Iterable[Known]], what: str = "record"
 ) -> Cohort | None:
     """The records under `validation` in site.yaml, all of them whatever their split; None without that entry.
 
-    Raises ConfigError where one of them is also in the site's training or test split.
+    Raises DataError where one of them is also in the site's training or test split.
     """
     if site.validation is None:
         return None
     shared = load_cohort(site.model_copy(update={"cohort": (site.validation,)}), f"{site.name}, validation")
-    check_disjoint(site.name, known(own), known(shared))
+    check_disjoint(site.name, known(own), known(shared), what)
     return shared
 
 
-def check_disjoint(site: str, own: Iterable[Known], shared: Iterable[Known]) -> None:
+def check_disjoint(site: str, own: Iterable[Known], shared: Iterable[Known], what: str = "record") -> None:
     """DataError, whose text stays at the site, that names the records of `shared` that it trains or tests on;
-    spacing and case do not count."""
+    spacing and case do not count. what: one of them, as the error names it."""
     there = {_plain(item.text): item for item in own if item.split != "val"}
     both = [(item, there[_plain(item.text)]) for item in shared if _plain(item.text) in there]
     if not both:
@@ -51,9 +51,17 @@ def check_disjoint(site: str, own: Iterable[Known], shared: Iterable[Known]) -> 
     listed = [f"'{one.name}' is '{other.name}' of the split {other.split}" for one, other in both[:SHOWN]]
     more = f"; and {len(both) - SHOWN} more" if len(both) > SHOWN else ""
     raise DataError(
-        f"site '{site}': {len(both)} of the shared validation records are among the site's own: "
-        f"{'; '.join(listed)}{more}. A record that weighs updates must not be trained or tested on. Take "
-        "them out of 'cohort', or name others under 'validation' in site.yaml, at every site."
+        f"site '{site}': {len(both)} of the shared validation {what}s are among the site's own: "
+        f"{'; '.join(listed)}{more}. A {what} that weighs updates must not be trained or tested on. Take "
+        f"these {what}s out of 'cohort', or name others under 'validation' in site.yaml, at every site."
+    )
+
+
+def none_shared(site: str) -> ConfigError:
+    """For a site that is to weigh its own update and has nothing to weigh it by."""
+    return ConfigError(
+        f"site '{site}': rule 'influence' in client mode needs the shared validation notes. "
+        "Name them under 'validation' in site.yaml (format and root, as under 'cohort')."
     )
 
 

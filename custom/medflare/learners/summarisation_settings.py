@@ -9,37 +9,26 @@ from typing import Any
 from pydantic import Field
 
 from medflare.answering.summaries import WritingSettings
+from medflare.learners.ddcs_task_settings import PRESETS, SHARING, DdcsTaskSettings
 from medflare.learners.facts import MethodFacts
 from medflare.learners.presets import resolve_settings
-from medflare.learners.text_task_settings import TextTaskSettings
 
 __all__ = ["FACTS", "PRESETS", "VARIANTS", "SummarySettings", "resolve"]
 
 
-class SummarySettings(TextTaskSettings):
-    """Everything of summarisation that a job can choose; E = 1 pass a round (DD-10)."""
+class SummarySettings(DdcsTaskSettings):
+    """Everything of summarisation that a job can choose."""
 
     variant: str = "summarisation"
     writing: WritingSettings = WritingSettings()
-    local_epochs: int = Field(
-        default=1, ge=1, description="passes in a round, unless the job says steps or fraction"
-    )
     eval_limit: int | None = Field(
         16, ge=0, description="validation texts summarised after a round; 0 for the loss alone, null for all"
     )
 
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "recommended": {},
-    "paper": {"lora": {"rank": 8, "lora_alpha": 16}, "optimiser": {"gradient_checkpointing": True}},
-}
-"""What `preset` changes before a job's own settings apply; rank 8 is DD-10's, the slides tell none."""
-
 VARIANTS: dict[str, dict[str, Any]] = {
     "summarisation": {},
-    "freeze_a": {"sharing": "freeze_a"},
-    "fedsa_lora": {"sharing": "fedsa"},
-    "stack": {"sharing": "stack"},
+    **SHARING,
 }
 """Named combinations: the method, and ways of sharing LoRA's factors."""
 

@@ -13,8 +13,7 @@ from medflare.cohort.site import SiteConfig, load_cohort
 from medflare.evaluation.lines import write_lines
 from medflare.evaluation.run_record import EvaluationRecord
 from medflare.evaluation.summary_metrics import WrittenSummary, evaluate_summaries
-from medflare.learners.tested import AdapterKind, Role, kind_of, of_split, tested_record
-from medflare.models.backbone import device_of
+from medflare.learners.tested import AdapterKind, Role, evaluation_record, kind_of, of_split, opened
 
 Scorers = Mapping[str, str | Path] | None
 
@@ -54,7 +53,7 @@ def score_summaries(
     found = written(summariser, summaries, site, adapter)
     path = write_lines(folder / f"predictions_{adapter}.jsonl", found)
     scored = evaluate_summaries(found, scorers=scorers, seed=seed)
-    return tested_record(scored, path, len(found), site, role, adapter)
+    return evaluation_record(scored, path, len(found), site, role, adapter)
 
 
 def score_result(
@@ -74,13 +73,7 @@ def score_result(
         adapter: the site's own `personalised` folder instead of the result's adapter, or None.
         scorers: optional scorer -> folder of its weights, instead of those in site.yaml.
     """
-    summariser = load_summariser(
-        result,
-        personalised=adapter,
-        backbone=site.backbone.folder,
-        precision=site.backbone.precision,
-        device=device_of(site.device),
-    )
+    summariser = opened(load_summariser, result, site, adapter)
     summaries = of_split(load_cohort(site).summaries, split, site.name, "summary")
     own = dict(site.scorers) if scorers is None else scorers
     return score_summaries(summariser, summaries, site.name, role, kind_of(adapter), folder, seed, own)

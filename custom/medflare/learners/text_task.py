@@ -25,6 +25,7 @@ from medflare.learners.base import RoundPlan, SharedSpec, State, Update
 from medflare.learners.influence import reference_loss, self_influence
 from medflare.learners.order import DataOrder, batches, derived_seed, drawn, examples_to_visit
 from medflare.learners.shared_adapter import SharedAdapter
+from medflare.learners.shared_texts import none_shared
 from medflare.learners.terms import ClientTerms
 from medflare.learners.text_task_settings import TextTaskSettings
 from medflare.models.adapters import GENERIC
@@ -189,18 +190,13 @@ class TextTask(ABC, Generic[Settings]):
                 f"site '{self.site}' has no training example; look with `medflare cohort inspect`."
             )
         step = self.settings.optimiser.batch * self.settings.optimiser.accumulate
-        count = examples_to_visit(plan, len(self.train_rows), step)
-        if plan.steps is None and plan.fraction is None:
-            count = len(self.train_rows) * self.settings.local_epochs
+        count = examples_to_visit(plan, len(self.train_rows), step, self.settings.local_epochs)
         return self.order.take(count)
 
     def _shared_loss(self) -> float:
         """Mean loss per output token on D_v (ML-4) with the weights as they are."""
         if not self.shared_rows:
-            raise ConfigError(
-                f"site '{self.site}': rule 'influence' in client mode needs the shared validation notes. "
-                "Name them under 'validation' in site.yaml (format and root, as under 'cohort')."
-            )
+            raise none_shared(self.site)
         return self.model.mean_loss(self.shared_rows, self.settings.eval_batch)
 
     def use(self, train: bool = False) -> None:

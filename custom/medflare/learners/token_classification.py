@@ -27,6 +27,7 @@ from medflare.learners.extraction_evaluation import score_notes
 from medflare.learners.influence import reference_loss, self_influence
 from medflare.learners.order import DataOrder, batches, derived_seed, drawn, examples_to_visit
 from medflare.learners.shared_notes import digest, load_shared_notes
+from medflare.learners.shared_texts import none_shared
 from medflare.learners.tagger_training import train_round
 from medflare.learners.terms import ClientTerms
 from medflare.learners.token_classification_settings import TaggerSettings, resolve
@@ -129,7 +130,7 @@ class TokenClassificationLearner:
             "paper": PAPER,
         }
         if self.validation:
-            facts["validation"] = {"notes": len(self.validation), "sha256": digest(self.validation)}
+            facts["validation"] = digest(self.validation)
         return facts
 
     def shared_spec(self) -> SharedSpec:
@@ -189,18 +190,13 @@ class TokenClassificationLearner:
             raise UpdateError(
                 f"site '{self.site}' has no training example; look with `medflare cohort inspect`."
             )
-        count = examples_to_visit(plan, len(rows), self.settings.optimiser.batch)
-        if plan.steps is None and plan.fraction is None:
-            count = len(rows) * self.settings.local_epochs
-        return self.order.take(count)
+        batch, epochs = self.settings.optimiser.batch, self.settings.local_epochs
+        return self.order.take(examples_to_visit(plan, len(rows), batch, epochs))
 
     def _shared_loss(self) -> float:
         """Mean loss per word on D_v (ML-4) with the weights as they are."""
         if not self.shared_rows:
-            raise ConfigError(
-                f"site '{self.site}': rule 'influence' in client mode needs the shared validation notes. "
-                "Name them under 'validation' in site.yaml (format and root, as under 'cohort')."
-            )
+            raise none_shared(self.site)
         return self.tagger.mean_loss(self.shared_rows, self.settings.eval_batch)
 
     # ---- quality -----------------------------------------------------------------------------------------

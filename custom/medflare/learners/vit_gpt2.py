@@ -27,13 +27,13 @@ from medflare.learners.base import RoundPlan, SharedSpec, State, Update, check_s
 from medflare.learners.optim import adamw, cosine, scale_rates
 from medflare.learners.order import DataOrder, batches, derived_seed, examples_to_visit
 from medflare.learners.report_evaluation import (
-    AdapterKind,
     curve_metrics,
     finish_site,
     probe_loss,
     split_loss,
 )
 from medflare.learners.terms import ClientTerms
+from medflare.learners.tested import AdapterKind
 from medflare.learners.vit_gpt2_settings import ViTGPT2LearnerSettings, resolve
 from medflare.models.backbone import device_of
 from medflare.models.vit_gpt2 import ViTGPT2, export_settings, parameter_counts
@@ -138,9 +138,8 @@ class ViTGPT2Learner:
             raise UpdateError(
                 f"site '{self.site}' has no training image; look with `medflare cohort inspect`."
             )
-        count = examples_to_visit(plan, len(self.train_rows), self.settings.optimiser.batch)
-        if plan.steps is None and plan.fraction is None:
-            count = len(self.train_rows) * self.settings.local_epochs
+        batch, epochs = self.settings.optimiser.batch, self.settings.local_epochs
+        count = examples_to_visit(plan, len(self.train_rows), batch, epochs)
         return [self.train_rows[i] for i in self.order.take(count)]
 
     def _train(self, cut: list[list[int]], seed: int) -> float:

@@ -112,6 +112,12 @@ class Policy:
         if self.rules.knowledge_sketch == "deny":
             self._raise([_refusal("knowledge_sketch", "no sketch of the knowledge graph may leave")])
 
+    def exact(self) -> None:
+        """Whether the site takes part in exact comparison of knowledge graphs."""
+        if self.rules.knowledge_exact == "deny":
+            text = "no exact size of the knowledge graph may be told; it is 'deny' unless a site allows it"
+            self._raise([_refusal("knowledge_exact", text)])
+
     def counted(self, what: str, examples: int) -> None:
         """Whether something that says it is about `examples` examples may leave."""
         self._raise(self._too_few(what, examples))
@@ -212,6 +218,8 @@ def in_words(policy: Policy) -> list[str]:
         words.append(f"At most {rules.max_bytes_per_round:,} bytes may leave in a round.")
     if rules.knowledge_sketch == "deny":
         words.append("No sketch of its knowledge graph may leave.")
+    if rules.knowledge_exact == "allow":
+        words.append("It tells the sizes of its knowledge graph and of what that shares with each other's.")
     if rules.metrics != "all":
         told = "none" if rules.metrics == "none" else ", ".join(rules.metrics)
         words.append(f"Metrics that may leave: {told}.")

@@ -8,7 +8,7 @@ and on nothing that this machine is busy with: seconds to a target can be repeat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -58,7 +58,8 @@ class ClockedRound:
 
     Attributes:
         began, ended: seconds since the run began.
-        timings: of the sites that answered in time; vanished: drawn, and silent until the deadline.
+        timings: of the sites that answered in time, also with what the rule refused; vanished: drawn, and
+            silent until the deadline.
         metrics: what `on_round` measured.
     """
 
@@ -115,7 +116,8 @@ def federate_clocked(
     """As `loop.federate`, where every site takes the seconds of its profile.
 
     A site that vanishes, or is late, gives no update and keeps its local state; where all do, the state stays
-    as it is. Rules that are `Timed` are told after each round who took how long, and who lapsed.
+    as it is. Rules that are `Timed` are told after each round who took how long, and who lapsed: vanished,
+    was late, or gave an update that the rule refused.
 
     Args:
         deadline: simulated seconds of a round; ConfigError without one where a profile may vanish.
@@ -130,7 +132,7 @@ def federate_clocked(
             break
         began, passing = clock.now, Passing(clock, work, deadline, loop.train)
         updates = loop.round(number, passing.attend)
-        passing.tell(rule)
+        passing.tell(rule, updates)
         measured = on_round(number, loop.state, updates) if on_round is not None else None
         entry = ClockedRound(
             number=number,
@@ -169,14 +171,28 @@ class Passing:
         self.answered = {s: t for s, t in timings.items() if t is not None and s not in self.late}
         return list(self.answered)
 
-    def tell(self, rule: object) -> None:
-        """What the round took each site, to a rule that asks."""
+    def tell(self, rule: object, accepted: Collection[str]) -> None:
+        """What the round took each site, to a rule that asks; who has no update among `accepted` lapses."""
         if not isinstance(rule, Timed):
             return
+        lost = lapse_seconds(self.deadline, self.answered.values())
         for site, timing in self.answered.items():
-            rule.observe(site, timing)
+            if site in accepted:
+                rule.observe(site, timing)
+            else:
+                rule.lapsed(site, lost)
         for site in self.late:
             rule.lapsed(site, self.deadline)
+
+
+def lapse_seconds(deadline: float, timings: Iterable[Timing]) -> float:
+    """What a site is taken to need that answered with nothing of use: the deadline, as one that is silent.
+
+    Without a deadline the seconds of the slowest answer of the round, of which `timings` are; 0 for none.
+    """
+    if math.isfinite(deadline):
+        return deadline
+    return max((timing.total for timing in timings), default=0.0)
 
 
 def check_deadline(clock: SimulatedClock, deadline: float, sites: Sequence[str]) -> None:

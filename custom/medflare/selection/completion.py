@@ -15,6 +15,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 
@@ -213,13 +214,36 @@ def _frozen_garbage() -> Iterator[None]:
 
 def _require_pykeen() -> None:
     try:
-        with _quiet("pykeen"):
+        with _quiet("pykeen"), _own_subclasses():
             import pykeen.models  # noqa: F401
     except ImportError as error:
         raise ConfigError(
             f"knowledge.completion needs PyKEEN, which cannot be imported here ({error}). Install it at this "
             "site with `pip install 'medflare[knowledge]'`, or set completion: null."
         ) from None
+
+
+@contextlib.contextmanager
+def _own_subclasses() -> Iterator[None]:
+    """PyKEEN can be imported after bitsandbytes, as in every process that trains an adapter.
+
+    class_resolver (0.8) registers subclasses by name and leaves out those of other packages, but not what is
+    derived from them in their own: bitsandbytes' Adagrad then collides with torch's, and the import ends.
+    """
+    from class_resolver import api
+
+    found = api.get_subclasses
+
+    def own(base: type, *, exclude_external: bool = True, **given: Any) -> list[type]:
+        package = base.__module__.partition(".")[0]
+        return [
+            one
+            for one in found(base, exclude_external=exclude_external, **given)
+            if not exclude_external or one.__module__.partition(".")[0] == package
+        ]
+
+    with mock.patch.object(api, "get_subclasses", own):
+        yield
 
 
 @contextlib.contextmanager

@@ -15,25 +15,62 @@ import numpy as np
 
 from medflare.selection.objective import Matrix, Vector
 
+HALVINGS = 40
+"""Of the interval in which the mixing is searched: to 1e-12."""
+
 
 def expected_counts(q: Vector, draws: int, least: int = 1) -> tuple[Vector, float]:
     """(E[c_i | D ≥ least], P(D ≥ least)); the first is S q_i for `least` 1.
 
     Exact up to rounding; the counts are NaN where the probability is 0.
     """
-    series = [np.array([0.0, *(p**a / math.factorial(a) for a in range(1, draws + 1))]) for p in q]
+    series = _series(q, draws)
     before, after = _products(series, least, draws), _products(series[::-1], least, draws)[::-1]
     whole = float(math.factorial(draws))
-    few = whole * float(np.sum(before[-1][1:, draws]))
     counted = np.arange(draws + 1)
     counts = np.empty_like(q)
     for i, own in enumerate(series):
         others = _times(before[i], after[i + 1])[: least - 1]
         meanwhile = whole * float(np.sum(others * (counted * own)[::-1]))
         counts[i] = draws * q[i] - meanwhile
-    probability = max(1 - few, 0.0)
+    probability = _enough(before[-1], draws)
     with np.errstate(invalid="ignore", divide="ignore"):
         return counts / probability, probability
+
+
+def evened(q: Vector, draws: int, least: int, rarest: float) -> tuple[Vector, float]:
+    """((1 − m) q + m/N, m) with the smallest m in [0, 1] for which P(D ≥ least) is `rarest` or more.
+
+    P grows with m, as it is Schur-concave in q and mixing makes odds more even. Even odds, and m = 1, where
+    these do not get there either.
+    """
+    if _probability(q, draws, least) >= rarest:
+        return q, 0.0
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        enough = _probability(_mixture(q, middle), draws, least) >= rarest
+        low, high = (low, middle) if enough else (middle, high)
+    return _mixture(q, high), high
+
+
+def _mixture(q: Vector, even: float) -> Vector:
+    return (1 - even) * q + even / len(q)
+
+
+def _probability(q: Vector, draws: int, least: int) -> float:
+    """P(D ≥ least)."""
+    return _enough(_products(_series(q, draws), least, draws)[-1], draws)
+
+
+def _enough(product: Matrix, draws: int) -> float:
+    """P(D ≥ least), of the product of all sites' factors."""
+    return max(1 - math.factorial(draws) * float(np.sum(product[1:, draws])), 0.0)
+
+
+def _series(q: Vector, draws: int) -> list[Vector]:
+    """f_i(x) = e^{q_i x} − 1 of each site, up to x^S."""
+    return [np.array([0.0, *(p**a / math.factorial(a) for a in range(1, draws + 1))]) for p in q]
 
 
 def _products(series: list[Vector], least: int, draws: int) -> list[Matrix]:

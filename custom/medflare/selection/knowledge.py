@@ -15,6 +15,7 @@ from medflare.errors import ConfigError
 from medflare.models.backbone import load_backbone
 from medflare.models.plain_text import PlainText
 from medflare.selection.completion import completed
+from medflare.selection.encoder import NameEncoder
 from medflare.selection.graph import RuleExtractor
 from medflare.selection.imports import READERS, read_same
 from medflare.selection.minhash import Sketcher
@@ -38,7 +39,8 @@ def site_graph(
         texts: of `cohort.knowledge_texts`; blank lines part chunks.
         backbone: the site's own language model, for `extractor: model` and `nearest_by: backbone`.
 
-    Raises DataError for a vocabulary or triples that cannot be read, ConfigError where settings do not fit.
+    Raises DataError for a vocabulary or triples that cannot be read, ConfigError where settings do not fit or
+    an encoder cannot be used.
     A graph without any triple is returned as it is, with a warning.
     """
     concepts = read_concepts(config.vocabulary)
@@ -91,11 +93,18 @@ def _naming(config: KnowledgeConfig, vocabulary: Vocabulary, model: PlainText | 
         return Naming(vocabulary, relate=lambda words: None)
     near = None
     if config.nearest is not None:
-        names = [name for concept in vocabulary.concepts.values() for name in concept.names]
-        embed: Embed = model.embed if config.nearest_by == "backbone" and model else characters(names)
-        near = NearestConcept(vocabulary, embed, config.nearest)
+        near = NearestConcept(vocabulary, _embed(config, vocabulary, model), config.nearest)
     same = representatives(pair for file in config.same for pair in read_same(file))
     return Naming(vocabulary, same, near)
+
+
+def _embed(config: KnowledgeConfig, vocabulary: Vocabulary, model: PlainText | None) -> Embed:
+    """What makes vectors of names, as `nearest_by` says."""
+    if config.nearest_by == "encoder" and config.encoder is not None:
+        return NameEncoder(config.encoder, config.pooling).embed
+    if config.nearest_by == "backbone" and model is not None:
+        return model.embed
+    return characters(name for concept in vocabulary.concepts.values() for name in concept.names)
 
 
 def _warn_of_empty(config: KnowledgeConfig, texts: Sequence[str], vocabulary: Vocabulary) -> None:

@@ -85,7 +85,10 @@ class Sketcher:
         return (lowest & np.uint64(0xFFFFFFFF)).astype(np.uint32)
 
     def _samples(self, digests: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Ioffe's samples (triple, level), each as 32 bits of a keyed digest.
+        """Ioffe's samples (triple, level), each as 32 bits of a keyed digest of it and of its position.
+
+        Without the position a sample would have one value wherever it wins, and how many values differ would
+        tell how many triples there are.
 
         With r, c ~ Gamma(2, 1) and β uniform for each triple and hash, t = ⌊ln w / r + β⌋, and the sample is
         the triple with the smallest ln c − r (t − β + 1).
@@ -103,7 +106,9 @@ class Sketcher:
             won = lowest < best
             best[won], row[won] = lowest[won], at[won] + rows.start
             level[won] = np.take_along_axis(t, at[None], 0)[0][won].astype(np.int64)
-        named = np.column_stack([digests[row].view("<i8"), level.astype("<i8")])
+        named = np.column_stack(
+            [digests[row].view("<i8"), level.astype("<i8"), np.arange(self.k, dtype="<i8")]
+        )
         short = [
             hashlib.blake2b(one.tobytes(), key=self._digest_key, digest_size=4).digest() for one in named
         ]

@@ -7,6 +7,7 @@ benchmarks/nearest_concept.py measures how often the nearest one is the right on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ PIECE = 512
 class NearestConcept:
     """Maps a name that no concept has to the concept with the nearest name, by cosine.
 
-    Every name of a concept counts, synonyms too.
+    Every name of a concept counts, synonyms too. They are embedded when the first unknown name is asked for.
 
     Args:
         least: cosine below which a name stays without a concept.
@@ -32,9 +33,13 @@ class NearestConcept:
 
     def __init__(self, vocabulary: Vocabulary, embed: Embed, least: float = 0.8) -> None:
         self.vocabulary, self.embed, self.least = vocabulary, embed, least
-        pairs = [(key, name) for key, c in vocabulary.concepts.items() for name in c.names]
-        self._ids = [key for key, _ in pairs]
-        self._rows = unit(embed([canonical(name) for _, name in pairs])) if pairs else None
+        pairs = [(key, canonical(name)) for key, c in vocabulary.concepts.items() for name in c.names]
+        self._ids, self._names = [key for key, _ in pairs], [name for _, name in pairs]
+
+    @cached_property
+    def _rows(self) -> Any:
+        """(names, width) of unit norm."""
+        return unit(self.embed(self._names))
 
     def lookup(self, name: str) -> tuple[str, float] | None:
         """(concept, confidence): 1 for an exact name, else the cosine; None where none is near enough."""
@@ -49,7 +54,7 @@ class NearestConcept:
             found[name] = (exact, 1.0) if exact is not None else None
             if exact is None:
                 unknown.append(name)
-        if self._rows is None:
+        if not self._names:
             return found
         for start in range(0, len(unknown), PIECE):
             part = unknown[start : start + PIECE]

@@ -48,6 +48,22 @@ def divergence_gradient(q: Vector, D: Matrix) -> Vector:
     return (D + D.T) @ q
 
 
+def distance_between(q: Vector, D: Matrix) -> float:
+    """qᵀDq / (1 − qᵀq): the mean distance of two draws of different sites; 0 where one site has all odds.
+
+    Drawing few sites again and again makes qᵀDq small whatever their data, and leaves this as it is.
+    """
+    different = 1 - float(q @ q)
+    return divergence(q, D) / different if different > 1e-12 else 0.0
+
+
+def distance_between_gradient(q: Vector, D: Matrix) -> Vector:
+    different = 1 - float(q @ q)
+    if different <= 1e-12:
+        return np.zeros_like(q)
+    return (divergence_gradient(q, D) + 2 * distance_between(q, D) * q) / different
+
+
 def pairs(draws: int) -> int:
     """S(S − 1): times the mean distance it is the slides' sum over ordered pairs of draws (DD-2)."""
     return draws * (draws - 1)

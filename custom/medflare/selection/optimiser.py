@@ -5,7 +5,8 @@ E[max t] is concave in q, and so is qᵀDq on the simplex where D = 1 − J with
 a cap on the variance the feasible set is therefore a simplex without a convex set, and the hull of that has
 its extreme points on the simplex's edges (Hillestad and Jacobsen 1980, reverse convex programs): looking at
 the N extreme points φ d + (1 − φ) e_i, and at where the edges between them meet qᵀDq = ε, finds the very best
-q. With a cap, or an objective that counts rounds, SLSQP starts from those points.
+q. With a cap, with ε on pairs of different sites,
+or with an objective that counts rounds, SLSQP starts from those points.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from medflare.errors import ConfigError
 from medflare.selection.objective import (
     Matrix,
     Vector,
-    divergence,
     expected_slowest,
     slowest_of_each,
     variance,
@@ -27,8 +27,12 @@ from medflare.selection.objective import (
 from medflare.selection.problem import SLACK, Problem, Solution
 from medflare.selection.smooth import descend, least_divergent
 
-STARTS = 6
+STARTS = 12
 """Of SLSQP, of each kind."""
+NEAREST = (2, 3, 5, 9)
+"""Sizes of the groups of alike sites that a search starts from."""
+GAIN = 1e-3
+"""The share of a round's seconds below which being faster is worth no variance."""
 OnInfeasible = Literal["relax", "error"]
 
 
@@ -38,15 +42,17 @@ def solve(problem: Problem, on_infeasible: OnInfeasible = "relax") -> Solution:
     Where no q keeps ε: with "relax" the least divergent one, told as not feasible; with "error" a
     ConfigError that names the smallest ε that can be kept.
     """
-    calmest = _calmest(problem)
-    smallest = divergence(calmest, problem.metric)
+    corners = _corners(problem)
+    calmest = _calmest(problem, [q for _, q in corners])
+    smallest = problem.divergence(calmest)
     if smallest > problem.limit + SLACK:
         if on_infeasible == "error":
             raise ConfigError(_cannot(problem, smallest))
         return _solution(problem, calmest, "least divergent", smallest, feasible=False)
     exact = problem.variance_rounds == 0 and _concave(problem.metric)
-    found = [("data shares", problem.shares), *_corners(problem), ("least divergent", calmest)]
-    found = [(name, q) for name, q in found if divergence(q, problem.metric) <= problem.limit + SLACK]
+    found = [("data shares", problem.shares), *corners, ("least divergent", calmest)]
+    found += [("alike sites", q) for q in _alike(problem)]
+    found = [(name, q) for name, q in found if problem.keeps_epsilon(q)]
     kept = [(name, q) for name, q in found if problem.feasible(q)]
     proven = exact and problem.within_cap(_best(problem, found, 1)[0][1])
     if not proven:
@@ -83,6 +89,19 @@ def _roots(a: Vector, b: Vector, c: Vector) -> Iterator[Vector]:
         yield c / half
 
 
+def _alike(problem: Problem) -> list[Vector]:
+    """What the floor leaves given to a site and its nearest ones, by their data: a group of alike sites."""
+    if problem.distances is None:
+        return []
+    found = []
+    for near in np.argsort(problem.distances, axis=1, kind="stable"):
+        for size in NEAREST:
+            own = np.zeros_like(problem.shares)
+            own[near[:size]] = problem.shares[near[:size]]
+            found.append(problem.floor * problem.shares + (1 - problem.floor) * own / own.sum())
+    return found
+
+
 def _concave(metric: Matrix) -> bool:
     """Whether xᵀDx ≤ 0 wherever Σ x = 0; it is for D = 1 − J of sketches, which make a Gram matrix J."""
     n = len(metric)
@@ -90,17 +109,18 @@ def _concave(metric: Matrix) -> bool:
     return bool(np.linalg.eigvalsh(centre @ metric @ centre)[-1] <= 1e-9)
 
 
-def _calmest(problem: Problem) -> Vector:
-    """The least divergent q above the floor and below the cap."""
+def _calmest(problem: Problem, more: list[Vector]) -> Vector:
+    """The least divergent q above the floor and below the cap, as far as found; `more`: other candidates."""
     points = extreme_points(problem)
-    values = np.einsum("ij,jk,ik->i", points, problem.metric, points)
+    values = np.array([problem.divergence(q) for q in points])
     lowest = values <= values.min() + SLACK
     best = min(points[lowest], key=lambda q: expected_slowest(q, problem.latencies, problem.draws))
-    if problem.within_cap(best) and _concave(problem.metric):
+    if problem.within_cap(best) and problem.pairs_of == "draws" and _concave(problem.metric):
         return np.asarray(best)
-    starts = [_pulled(problem, points[i]) for i in np.argsort(values, kind="stable")[:STARTS]]
-    found = [problem.shares, *starts, *(least_divergent(problem, start) for start in starts)]
-    return min((q for q in found if problem.in_region(q)), key=lambda q: divergence(q, problem.metric))
+    starts = sorted((_pulled(problem, q) for q in (*points, *_alike(problem))), key=problem.divergence)
+    ends = [least_divergent(problem, start) for start in starts[:STARTS]]
+    found = [problem.shares, *more, *starts[:STARTS], *ends]
+    return min((q for q in found if problem.in_region(q)), key=problem.divergence)
 
 
 def _searched(
@@ -143,10 +163,10 @@ def _pulled(problem: Problem, q: Vector) -> Vector:
 
 
 def _choose(problem: Problem, kept: list[tuple[str, Vector]]) -> tuple[str, Vector]:
-    """The smallest objective; among equals the smallest variance: q = d where all are equally fast."""
+    """The smallest variance of what is as fast as the fastest: q = d where sites are equally fast."""
     values = [problem.objective(q) for _, q in kept]
     best = min(values)
-    equal = [item for item, value in zip(kept, values, strict=True) if value <= best * (1 + 1e-9)]
+    equal = [item for item, value in zip(kept, values, strict=True) if value <= best * (1 + GAIN)]
     return min(equal, key=lambda item: variance(item[1], problem.shares))
 
 
@@ -161,7 +181,7 @@ def _solution(
         epsilon=problem.limit,
         smallest_epsilon=smallest,
         expected_slowest=expected_slowest(q, problem.latencies, problem.draws),
-        divergence=divergence(q, problem.metric),
+        divergence=problem.divergence(q),
         variance=variance(q, problem.shares),
         proven=proven,
     )

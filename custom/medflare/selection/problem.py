@@ -5,20 +5,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from medflare.errors import ConfigError
-from medflare.selection.objective import Matrix, Vector, divergence, expected_slowest, variance
+from medflare.selection.objective import (
+    Matrix,
+    Vector,
+    distance_between,
+    distance_between_gradient,
+    divergence,
+    divergence_gradient,
+    expected_slowest,
+    variance,
+)
 
 SLACK = 1e-9
 """By which a constraint may be missed: rounding."""
+PairsOf = Literal["draws", "sites"]
+"""Whose mean distance ε limits: two draws, of which one site drawn twice counts as 0 (DD-2), or two draws of
+different sites (6.3: "divergence over distinct clients")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """min E[max t] with Σ q = 1, q_i ≥ φ d_i, qᵀDq ≤ ε and Σ d_i²/q_i ≤ V.
+    """min E[max t] with Σ q = 1, q_i ≥ φ d_i, E[div] ≤ ε and Σ d_i²/q_i ≤ V.
 
     Attributes:
         sites: N names; only those with data.
@@ -28,6 +40,7 @@ class Problem:
         draws: S.
         floor: φ in (0, 1]; bounds every importance weight d_i/(S q_i) by 1/(S φ).
         epsilon: ε, the largest mean distance of two draws; None for what q = d attains (DD-10).
+        pairs_of: which pairs E[div] is the mean of: qᵀDq of draws, qᵀDq / (1 − qᵀq) of sites.
         most_variance: V ≥ 1; None for no cap.
         variance_rounds: ρ ≥ 0; the objective is E[max t] · (1 + ρ (Σ d_i²/q_i − 1)), as more variance takes
             more rounds (DD-6). 0 is the slides' constant number of rounds.
@@ -42,6 +55,7 @@ class Problem:
     epsilon: float | None = None
     most_variance: float | None = None
     variance_rounds: float = 0.0
+    pairs_of: PairsOf = "draws"
 
     def __post_init__(self) -> None:
         found = list(self._faults())
@@ -57,6 +71,7 @@ class Problem:
             "data shares are not positive with sum 1": bool(np.all(d > 0))
             and abs(float(np.sum(d)) - 1) < 1e-6,
             f"draws is {self.draws}; expected 1 or more": self.draws >= 1,
+            f"pairs_of is {self.pairs_of!r}; expected 'draws' or 'sites'": self.pairs_of in get_args(PairsOf),
             f"floor is {self.floor}; expected more than 0 and at most 1": 0 < self.floor <= 1,
             f"epsilon is {self.epsilon}; expected 0 to 1": self.epsilon is None or 0 <= self.epsilon <= 1,
             f"most_variance is {self.most_variance}; expected 1 or more, as q = d has 1": self.most_variance
@@ -75,12 +90,30 @@ class Problem:
     @property
     def limit(self) -> float:
         """ε as it applies."""
-        return divergence(self.shares, self.metric) if self.epsilon is None else self.epsilon
+        return self.divergence(self.shares) if self.epsilon is None else self.epsilon
 
     @property
     def metric(self) -> Matrix:
-        """D, or zeros while there is none."""
-        return np.zeros((len(self.sites),) * 2) if self.distances is None else self.distances
+        """M of the constraint qᵀMq ≤ ε: D, or D + εI where pairs are of sites; zeros while there is no D."""
+        if self.distances is None:
+            return np.zeros((len(self.sites),) * 2)
+        alike = self.limit if self.pairs_of == "sites" else 0.0
+        return self.distances + alike * np.eye(len(self.sites))
+
+    def divergence(self, q: Vector) -> float:
+        """E[div] as `pairs_of` counts it; 0 while there is no D."""
+        if self.distances is None:
+            return 0.0
+        return (
+            distance_between(q, self.distances) if self.pairs_of == "sites" else divergence(q, self.distances)
+        )
+
+    def divergence_gradient(self, q: Vector) -> Vector:
+        """Of `divergence`."""
+        if self.distances is None:
+            return np.zeros_like(q)
+        of_pairs = distance_between_gradient if self.pairs_of == "sites" else divergence_gradient
+        return of_pairs(q, self.distances)
 
     def objective(self, q: Vector) -> float:
         """What is made small, in seconds."""
@@ -96,7 +129,10 @@ class Problem:
         return above and abs(float(np.sum(q)) - 1) < SLACK and self.within_cap(q)
 
     def feasible(self, q: Vector) -> bool:
-        return self.in_region(q) and divergence(q, self.metric) <= self.limit + SLACK
+        return self.in_region(q) and self.keeps_epsilon(q)
+
+    def keeps_epsilon(self, q: Vector) -> bool:
+        return self.divergence(q) <= self.limit + SLACK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +143,9 @@ class Solution:
         q: (N) in the order of the problem's sites.
         found_as: "extreme point", "edge", "SLSQP", "data shares" or "least divergent".
         feasible: whether ε is kept; if not, q is the least divergent choice there is.
-        smallest_epsilon: the smallest ε that can be kept with this floor and cap.
-        proven: no better q exists; otherwise it is the best of a search from many starts.
+        smallest_epsilon: the smallest ε found that can be kept with this floor and cap; the smallest there is
+            where pairs are of draws and no cap is set.
+        proven: no q is faster by more than `optimiser.GAIN`; otherwise q is the best of a search.
     """
 
     sites: tuple[str, ...]

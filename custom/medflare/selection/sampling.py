@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from medflare.errors import ConfigError
-from medflare.selection.distinct import expected_counts
+from medflare.selection.distinct import evened, expected_counts
 
 RAREST = 1e-3
-"""Below this probability of enough different sites, draws are refused instead of repeated."""
+"""Below this probability of enough different sites, odds are made more even before draws are repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +27,14 @@ class Draw:
     Attributes:
         counts: c_i of the sites that were drawn; weights: w_i, what multiplies each one's Δ_i. They sum to 1
             in expectation only (DD-4).
-        odds: the q_i of all sites that could be drawn.
+        odds: the q_i of all sites that could be drawn, as they were drawn.
+        mixed: share of even odds in them, without which enough different sites would hardly come together.
     """
 
     counts: Mapping[str, int]
     weights: Mapping[str, float]
     odds: Mapping[str, float]
+    mixed: float = 0.0
 
     @property
     def sites(self) -> list[str]:
@@ -49,16 +51,21 @@ def draw_sites(
 ) -> Draw:
     """S independent draws from q, made again while fewer than `least` different sites are among them.
 
+    Where that happens in fewer than `RAREST` of all cases, the draws are from the nearest mixture of q and
+    even odds by which it does not; weights are of those odds, so that the update stays unbiased.
+
     Args:
         shares: d_i of the same sites; they sum to 1.
 
-    Raises ConfigError where so many different sites can never, or hardly ever, be drawn.
+    Raises ConfigError where so many different sites can never, or at even odds hardly ever, be drawn.
     """
     sites = sorted(odds)
     q = np.array([odds[site] for site in sites])
-    q = q / q.sum()
+    if draws < least or len(sites) < least:
+        raise ConfigError(_too_few(sites, draws, least, 0.0))
+    q, mixed = evened(q / q.sum(), draws, least, RAREST)
     expected, probability = expected_counts(q, draws, least)
-    if draws < least or probability < RAREST:
+    if probability < RAREST:
         raise ConfigError(_too_few(sites, draws, least, probability))
     counts = Counter[str]()
     while len(counts) < least:
@@ -66,17 +73,17 @@ def draw_sites(
     weights = {
         site: counts[site] * shares[site] / float(expected[i]) for i, site in enumerate(sites) if counts[site]
     }
-    return Draw(counts=dict(counts), weights=weights, odds=dict(zip(sites, q.tolist(), strict=True)))
+    odds = dict(zip(sites, q.tolist(), strict=True))
+    return Draw(counts=dict(counts), weights=weights, odds=odds, mixed=mixed)
 
 
 def _too_few(sites: list[str], draws: int, least: int, probability: float) -> str:
     found = f"{draws} draws from {len(sites)} sites give {least} different ones"
-    how = "never" if draws < least or len(sites) < least else f"with probability {probability:.2g} only"
-    return (
-        f"client selection: {found} {how}, and a sum over fewer hides too little. "
-        f"Set draws to {max(2 * least, draws + least)} or more, or raise the floor; there "
-        f"must be {least} sites with data."
-    )
+    how = f"with probability {probability:.2g} only, at even odds" if probability else "never"
+    do = f"Set draws to {max(2 * least, draws + least)} or more."
+    if len(sites) < least:
+        do = f"There must be {least} sites with training examples; only {', '.join(sites)} have any."
+    return f"client selection: {found} {how}, and a sum over fewer hides too little. {do}"
 
 
 def with_age(odds: Mapping[str, float], ages: Mapping[str, int], bonus: float) -> dict[str, float]:

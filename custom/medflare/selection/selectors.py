@@ -4,18 +4,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from medflare.selection.cardinality import exact_distances
 from medflare.selection.divergence import distance_matrix
 from medflare.selection.latency import Latencies
+from medflare.selection.objective import Matrix
 from medflare.selection.optimiser import OnInfeasible, solve
-from medflare.selection.problem import Problem, Solution
+from medflare.selection.problem import PairsOf, Problem, Solution
 from medflare.selection.sampling import Draw, draw_sites, with_age
 from medflare.selection.sketches import Sketch
+
+UNPLANNED = -1
+"""In place of a period: the next round plans anew."""
 
 
 @dataclass(kw_only=True)
@@ -24,13 +29,23 @@ class Known:
 
     Attributes:
         latencies: as observed so far; sketches: of the sites that sent one.
+        sizes, shared: in place of sketches, triples of the sites' graphs and of what pairs of sites share.
         ages: rounds since a site trained; norms: ‖Δ_i‖ of each site's last update.
     """
 
     latencies: Latencies = field(default_factory=Latencies)
     sketches: dict[str, Sketch] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    shared: dict[tuple[str, str], int] = field(default_factory=dict)
     ages: dict[str, int] = field(default_factory=dict)
     norms: dict[str, float] = field(default_factory=dict)
+
+    def distances(self, sites: Sequence[str]) -> Matrix | None:
+        """D (N, N) in the order of `sites`, as `divergence.distance_matrix`; None while nothing is known."""
+        empty = 0 in self.sizes.values() and len(self.sizes) > 1
+        if self.shared or empty:
+            return exact_distances(self.sizes, self.shared, sites)
+        return distance_matrix(self.sketches, sites) if set(self.sketches) & set(sites) else None
 
 
 class Selector(ABC):
@@ -52,6 +67,9 @@ class Selector(ABC):
             least: so many different sites; ConfigError where that cannot be.
         """
 
+    def lapsed(self) -> None:  # noqa: B027 - most selectors look at latencies in every round
+        """A drawn site gave nothing of use; its latency is in what is known."""
+
     def state_dict(self) -> dict[str, Any]:
         """What the choice of later rounds depends on, JSON values: saved each round, read by nothing yet."""
         return {}
@@ -66,7 +84,7 @@ class Ddcs(Selector):
 
     Args:
         period: P; q is worked out again every P rounds, and whenever other sites can be asked or a sketch is
-            new (DD-9).
+            new (DD-9). While some site's latency was not seen yet, in every round.
         age_bonus: β of `sampling.with_age`.
         others: as in `Problem`.
     """
@@ -79,8 +97,9 @@ class Ddcs(Selector):
     age_bonus: float = 0.1
     period: int = 5
     on_infeasible: OnInfeasible = "relax"
+    pairs_of: PairsOf = "draws"
     solution: Solution | None = None
-    planned_for: int = -1
+    planned_for: int = UNPLANNED
     times: dict[str, float] = field(default_factory=dict)
     _solved: object = None
 
@@ -93,19 +112,29 @@ class Ddcs(Selector):
         least: int = 1,
     ) -> Draw:
         sketches = [(site, known.sketches[site].values.tobytes()) for site in sorted(known.sketches)]
-        self._plan(number // self.period, known.latencies.estimates(shares))
-        facts = (self.times, sorted(shares.items()), sketches)
+        self._plan(number // self.period, shares, known.latencies)
+        facts = (self.times, sorted(shares.items()), sketches, known.sizes, known.shared)
         if self.solution is None or facts != self._solved:
             self.solution = solve(self.problem(shares, known, self.times), self.on_infeasible)
             self._solved = facts
         odds = with_age(self.solution.odds, known.ages, self.age_bonus)
         return draw_sites(odds, shares, self.draws, random, least)
 
-    def _plan(self, period: int, times: Mapping[str, float]) -> None:
-        """Latencies are those of the period's first round; a site that comes later brings its own."""
-        if self.planned_for != period:
-            self.planned_for, self.times = period, {}
-        self.times = {**times, **self.times}
+    def _plan(self, period: int, sites: Collection[str], latencies: Latencies) -> None:
+        """Latencies are those of the period's first round; a site that comes later brings its own.
+
+        While some site was not seen yet they are those of now, as a typical latency only stands in for its
+        own; the first round in which all were seen then counts for the rest of its period.
+        """
+        seen = all(latencies.parts(site) is not None for site in sites)
+        if self.planned_for != period or not seen:
+            self.times = {}
+        self.times = {**latencies.estimates(sites), **self.times}
+        self.planned_for = period if seen else UNPLANNED
+
+    def lapsed(self) -> None:
+        """The odds are worked out again at once: a broken site would keep those of a fast one."""
+        self.planned_for = UNPLANNED
 
     def state_dict(self) -> dict[str, Any]:
         """What a run would need to go on within a period as if it had not stopped; no controller resumes."""
@@ -120,15 +149,15 @@ class Ddcs(Selector):
         """What there is to solve with what is known now. times: t_i, if others than the estimates of now."""
         sites = tuple(sorted(shares))
         times = known.latencies.estimates(sites) if times is None else times
-        any_sketch = any(site in known.sketches for site in sites)
         return Problem(
             sites=sites,
             latencies=np.array([times[site] for site in sites]),
             shares=np.array([shares[site] for site in sites]),
-            distances=distance_matrix(known.sketches, sites) if any_sketch else None,
+            distances=known.distances(sites),
             draws=self.draws,
             floor=self.floor,
             epsilon=self.epsilon,
             most_variance=self.most_variance,
             variance_rounds=self.variance_rounds,
+            pairs_of=self.pairs_of,
         )

@@ -7,7 +7,9 @@ good as random numbers, of which equal ones say that two sites agree.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -18,6 +20,10 @@ from medflare.errors import ConfigError
 SECRET = 32
 """Bytes of the secret: no words that somebody could guess."""
 _ALL_KINDS = b"medflare ddcs sketch, version 1: "
+_LATER = {"weighted": "weighted, version 2"}
+"""Kinds whose values are not those of version 1, in which a weighted sample had one value everywhere."""
+VOCABULARY = 8
+"""Bytes of a vocabulary's digest."""
 
 
 class SketchKey:
@@ -66,4 +72,22 @@ class SketchKey:
 
     def fingerprint(self, kind: str, k: int) -> bytes:
         """16 bytes that are equal where signatures can be compared: same key, context, kind and k."""
-        return self.derive(f"fingerprint of {kind} {k}", 16)
+        return self.derive(f"fingerprint of {_LATER.get(kind, kind)} {k}", 16)
+
+    def vocabulary_digest(self, files: Iterable[Path], align: bool) -> str:
+        """16 hexadecimal digits, alike where contents and order of the files are, and `align`.
+
+        Keyed, so that nobody without the key can test which ontology a hospital has. ConfigError that names a
+        file that cannot be read.
+        """
+        total = hashlib.blake2b(key=self.derive("digests of vocabularies"), digest_size=VOCABULARY)
+        total.update(bytes([align]))
+        for file in files:
+            try:
+                total.update(hashlib.sha256(file.read_bytes()).digest())
+            except OSError as error:
+                raise ConfigError(
+                    f"{file}: the vocabulary cannot be read ({type(error).__name__}). Mend "
+                    "knowledge.vocabulary of site.yaml."
+                ) from None
+        return total.hexdigest()

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 from medflare.errors import UpdateError
 
@@ -98,6 +99,12 @@ def check_comparable(sketches: Mapping[str, Sketch]) -> None:
         )
 
 
+def unlike_most(digests: Mapping[str, str]) -> list[str]:
+    """The sites whose vocabulary's digest is not that of more than half; all, where no digest is."""
+    counts = Counter(digests.values())
+    return sorted(site for site, digest in digests.items() if 2 * counts[digest] <= len(digests))
+
+
 def estimated_jaccard(one: Sketch, other: Sketch) -> float:
     """Ĵ: the share of equal positions; 0 where a graph is empty (DD-3)."""
     check_comparable({"one": one, "other": other})
@@ -112,8 +119,8 @@ def standard_error(k: int, similarity: float = 0.5) -> float:
 def jaccard_interval(estimate: float, k: int, level: float = 0.95) -> tuple[float, float]:
     """The interval that holds J with probability `level` or more (Clopper and Pearson 1934)."""
     equal, tail = round(estimate * k), (1 - level) / 2
-    low = float(beta.ppf(tail, equal, k - equal + 1)) if equal else 0.0
-    high = float(beta.ppf(1 - tail, equal + 1, k - equal)) if equal < k else 1.0
+    low = float(betaincinv(equal, k - equal + 1, tail)) if equal else 0.0
+    high = float(betaincinv(equal + 1, k - equal, 1 - tail)) if equal < k else 1.0
     return low, high
 
 

@@ -48,11 +48,8 @@ def descend(problem: Problem, start: Vector) -> Vector:
 
 
 def least_divergent(problem: Problem, start: Vector) -> Vector:
-    """A local minimum of qᵀDq above the floor and below the cap."""
-    D = problem.metric
-    return _slsqp(
-        problem, start, lambda q: divergence(q, D), lambda q: divergence_gradient(q, D), _cap(problem)
-    )
+    """A local minimum of E[div] above the floor and below the cap."""
+    return _slsqp(problem, start, problem.divergence, problem.divergence_gradient, _cap(problem))
 
 
 def _cap(problem: Problem) -> list[dict[str, Any]]:

@@ -133,9 +133,29 @@ def test_three_different_sites_are_drawn_under_masks_or_it_is_refused() -> None:
     assert all(len(rule.draw(number, 1, EXAMPLES, SITES, 3)) >= 3 for number in range(40))
     with pytest.raises(ConfigError, match="2 draws from 5 sites give 3 different ones never"):
         made(draws=2).draw(0, 1, EXAMPLES, SITES, 3)
-    assert made(draws=4).draw(0, 1, EXAMPLES, ["a"], 3) == ["a"]
     with pytest.raises(ConfigError, match="none of the sites a, b has training examples"):
         rule.draw(0, 1, {"a": 0, "b": 0}, ["b", "a"])
+
+
+@pytest.mark.parametrize("name", ["ddcs", "uniform_selection", "importance_sampling", "fedcs"])
+def test_two_sites_with_data_never_make_a_masked_sum_and_may_train_in_the_clear(name: str) -> None:
+    examples = {"a": 5, "b": 5, "c": 0}
+    with pytest.raises(ConfigError, match="2 sites"):
+        make_rule(name, {}).draw(0, 7, examples, ["a", "b", "c"], 3)
+    assert set(make_rule(name, {}).draw(0, 7, examples, ["a", "b", "c"])) <= {"a", "b"}
+
+
+def test_a_run_under_masks_does_not_end_where_one_site_has_nearly_all_data() -> None:
+    rule, examples = make_rule("ddcs", {"draws": 5, "age_bonus": 0.0}), {"a": 2000, "b": 30, "c": 25}
+    mixed = []
+    for number in range(12):
+        assert rule.draw(number, 7, examples, list(examples), 3) == ["a", "b", "c"]
+        for site, seconds in {"a": 5.0, "b": 60.0, "c": 70.0}.items():
+            rule.observe(site, Timing(seconds, 0.1))
+        rule.lose()
+        mixed.append(rule.report().get("mixed", 0.0))
+    assert mixed[0] == 0.0
+    assert any(0.001 < share < 0.1 for share in mixed)
 
 
 def test_sketches_hold_the_odds_within_epsilon() -> None:
@@ -151,6 +171,58 @@ def test_sketches_hold_the_odds_within_epsilon() -> None:
     solution = rule.chosen.solution
     assert solution is not None
     assert 0 < solution.divergence <= solution.epsilon + 1e-8
+
+
+def test_exact_sizes_hold_the_odds_within_epsilon_as_sketches_do() -> None:
+    rule = made(distances="exact", epsilon=0.1, floor=0.1)
+    assert (rule.exact, rule.sketch_period, made().exact, made().sketch_period) == (True, 0, False, 5)
+    assert rule.known.distances(SITES) is None
+    sizes = dict.fromkeys(SITES, 100)
+    alike = {(one, other): 100 for one in "de" for other in SITES if one > other and other not in "abc"}
+    apart = {(one, other): 0 for one in SITES for other in SITES if one > other and other in "abc"}
+    rule.take_sizes(sizes, {**alike, **apart})
+    one_round(rule, 0)
+    solution = rule.report()["solution"]
+    assert solution["divergence"] > 0
+    assert rule.known.distances(["d", "e", "a"]).tolist() == [[0, 0, 1], [0, 0, 1], [1, 1, 0]]
+    again = made(distances="exact")
+    again.load_state_dict(json.loads(json.dumps(rule.state_dict())))
+    assert np.array_equal(again.known.distances(SITES), rule.known.distances(SITES))
+    with pytest.raises(ConfigError, match="distances"):
+        made(distances="guessed")
+
+
+def test_on_pairs_of_sites_repeating_the_fastest_keeps_no_epsilon() -> None:
+    """The fastest hospital is like nobody. On draws its repeats are within ε, on sites they are no pair."""
+    sketcher, odds = Sketcher(SketchKey(bytes(32), "p"), 128), {}
+    for pairs_of in ("draws", "sites"):
+        rule = made(draws=3, age_bonus=0.0, pairs_of=pairs_of)
+        assert isinstance(rule, Ddcs)
+        for at, site in enumerate(SITES):
+            first = 0 if site == "a" else 1000 + 20 * at
+            graph = {Triple("x", "y", str(first + i)): 1.0 for i in range(100)}
+            rule.take_sketch(site, sketcher.sketch(graph))
+        rule.draw(0, 1, EXAMPLES, SITES)
+        solution = rule.report()["solution"]
+        assert solution["divergence"] <= solution["epsilon"] + 1e-8
+        odds[pairs_of] = solution["q"]
+    assert odds["draws"]["a"] == max(odds["draws"].values()) > 0.8
+    assert odds["sites"]["a"] < odds["draws"]["a"]
+    assert max(odds["sites"], key=odds["sites"].__getitem__) != "a"
+
+
+def test_a_site_that_breaks_within_a_period_loses_its_odds_at_once() -> None:
+    rule = made(draws=3, age_bonus=0.0, period=100)
+    one_round(rule, 0)
+    before = rule.report()["solution"]["q"]
+    assert max(before, key=before.__getitem__) == "a"
+    rule.observe("b", Timing(1.5, 0.0))
+    one_round(rule, 1)
+    assert rule.report()["solution"]["q"] == before, "within a period"
+    rule.lapsed("a", 600.0)
+    one_round(rule, 2)
+    after = rule.report()["solution"]["q"]
+    assert max(after, key=after.__getitem__) == "b"
 
 
 def test_the_memory_of_a_rule_survives_a_restart(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 from medflare.cli.main import app
 from medflare.cohort.settings import load_site
+from medflare.federation.preflight import knowledge as preflight_knowledge
 from medflare.federation.preflight.base import Check
 from medflare.federation.preflight.knowledge import knowledge
 from medflare.federation.recipes import Job
@@ -111,6 +113,24 @@ def test_a_site_without_the_block_is_told_so(tmp_path: Path) -> None:
     assert "has no block `knowledge`" in found.output
 
 
+def near_by(encoder: Path) -> dict[str, Any]:
+    """A block `knowledge` that takes a graph made elsewhere, whose names an encoder brings to concepts."""
+    given = {"vocabulary": "terms.obo", "key": "key", "extractor": "none", "triples": "made.tsv"}
+    return given | {"nearest": 0.01, "nearest_by": "encoder", "encoder": str(encoder), "pooling": "cls"}
+
+
+def test_inspect_shows_what_an_encoder_took_for_near(tiny_encoder: Path, tmp_path: Path) -> None:
+    file = hospital(tmp_path / "a", ["Asthma causes cough."], "00" * 32, knowledge=near_by(tiny_encoder))
+    lines = [f"{name}\tcauses\tnight sweats\n" for name in ("asthma", "cough")]
+    (file.parent / "made.tsv").write_text("".join(lines), encoding="utf-8")
+    facts = json.loads(ask("inspect", str(file), "--json").output)
+    assert {found["tail"] for found in facts["examples"]} < {"asthma", "cough", "fever", "pneumonia"}
+    assert all(found["confidence"] < 1 for found in facts["examples"])
+    missing = hospital(tmp_path / "b", ["A."], "00" * 32, knowledge=near_by(tmp_path / "absent"))
+    shown = ask("inspect", str(missing))
+    assert (shown.exit_code, "knowledge.encoder: there is no folder" in shown.output) == (2, True)
+
+
 # ---- preflight ---------------------------------------------------------------------------------------------
 
 
@@ -146,6 +166,22 @@ def test_preflight_names_graphs_that_are_not_there(tmp_path: Path) -> None:
     assert "made.tsv: not there" in checks(file)[-1].found
 
 
+def test_preflight_opens_the_encoder_and_not_its_weights(tiny_encoder: Path, tmp_path: Path) -> None:
+    encoder = shutil.copytree(tiny_encoder, tmp_path / "bert")
+    (encoder / "model.safetensors").write_bytes(b"no weights")
+    file = hospital(tmp_path / "a", ["Asthma causes cough."], "00" * 32, knowledge=near_by(encoder))
+    (file.parent / "made.tsv").write_text("asthma\tcauses\tcough\n", encoding="utf-8")
+    *_, found = checks(file)
+    assert (found.outcome, "pooling cls" in found.found) == ("ok", True)
+    (encoder / "tokenizer.json").unlink()
+    *_, found = checks(file)
+    assert (found.outcome, "has no tokenizer" in found.found) == ("problem", True)
+    shutil.rmtree(encoder)
+    assert [check.found for check in checks(file) if check.outcome == "problem"] == [
+        f"knowledge.encoder: there is no folder '{encoder}'. Copy the encoder there."
+    ]
+
+
 def test_preflight_says_what_a_job_of_this_rule_will_miss(two, tmp_path: Path) -> None:
     file = hospital(tmp_path / "c", ["Asthma causes cough."], "00" * 32, knowledge=None)
     assert checks(file) == []
@@ -154,3 +190,22 @@ def test_preflight_says_what_a_job_of_this_rule_will_miss(two, tmp_path: Path) -
     denied = {"policy": {"knowledge_sketch": "deny"}}
     file = hospital(tmp_path / "d", ["Asthma causes cough."], "00" * 32, **denied)
     assert checks(file, DDCS)[0].found == "policy.knowledge_sketch is deny"
+
+
+def test_preflight_says_what_keeps_a_site_out_of_exact_comparison(
+    two, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aggregation = {"rule": "ddcs", "rule_settings": {"distances": "exact"}}
+    exactly = Job(title="toy", method="question_answering", aggregation=aggregation)
+    without = hospital(tmp_path / "c", ["Text."], "00" * 32, knowledge=None)
+    assert checks(without, exactly)[0].outcome == "warning"
+    monkeypatch.setattr(preflight_knowledge, "available", lambda: False)
+    *_, denied, missing = checks(two[0], exactly)
+    assert (denied.outcome, denied.found) == ("warning", "policy.knowledge_exact is deny (the default)")
+    assert "policy.knowledge_exact: allow" in denied.remedy
+    assert "pip install 'medflare[psi]'" in missing.remedy
+    monkeypatch.setattr(preflight_knowledge, "available", lambda: True)
+    allowed = {"policy": {"knowledge_exact": "allow", "knowledge_sketch": "deny"}}
+    file = hospital(tmp_path / "d", ["Asthma causes cough."], "00" * 32, **allowed)
+    assert checks(file, exactly)[-1].outcome == "ok"
+    assert not [check for check in checks(file) if "exact" in check.found]

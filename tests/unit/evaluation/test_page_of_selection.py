@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from page_reader import Reader, read
 
 from medflare.evaluation.page import write_page
@@ -102,6 +103,49 @@ def test_sketches_say_who_sent_one_who_did_not_and_the_distances() -> None:
         assert said in shown.text
     nothing = {"sites": {}, "without": dict.fromkeys(SITES, "no block"), "renewed": []}
     assert "Distances" not in selection(record(preparation={"sketches": nothing}))
+
+
+EXACT = {
+    "sites": {
+        "site-1": {"elements": 1200, "texts": 9, "empty": False},
+        "site-2": {"elements": 0, "texts": 4, "empty": True},
+    },
+    "without": {"site-3": "E22 PolicyError: policy.knowledge_exact: <no>"},
+    "pairs": [{"sites": ["site-1", "site-2"], "shared": 345}],
+    "not_compared": [{"sites": ["site-1", "site-3"], "why": "site-3: no reply within the deadline"}],
+    "waves": 3,
+    "bytes": {"from_sites": 98765, "to_sites": 98765},
+    "seconds": 2.0,
+    "smallest_eigenvalue": 0.31,
+    "distances": {"order": list(SITES), "matrix": [[0, 0.41, 0.7], [0.41, 0, 0.55], [0.7, 0.55, 0]]},
+}
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_exact_sizes_say_who_told_them_which_pairs_are_missing_and_the_distances(rounds: int) -> None:
+    shown = text(selection(record(rounds, preparation={"exact": EXACT})))
+    for said in ("1,200", "345", "98,765 bytes", "site-1 and site-3", "no reply within", "<no>", "41"):
+        assert said in shown.text
+    nothing = {**EXACT, "sites": {}, "pairs": [], "not_compared": []}
+    del nothing["distances"]
+    assert "Distances" not in selection(record(preparation={"exact": nothing}))
+
+
+def test_another_vocabulary_is_a_warning_in_either_way() -> None:
+    for name, told in (("sketches", SKETCHES), ("exact", EXACT)):
+        assert "another vocabulary" not in selection(record(preparation={name: told}))
+        shown = text(selection(record(preparation={name: {**told, "other_vocabulary": ["site-2"]}})))
+        assert "Warning: site-2 made the graph with another vocabulary" in shown.text
+
+
+@pytest.mark.parametrize(
+    ("least", "said", "warned"),
+    [(0.31, "not below 0", False), (-1e-9, "not below 0", False), (-0.4, "0.4", True)],
+)
+def test_similarities_that_no_graphs_have_are_a_warning(least: float, said: str, warned: bool) -> None:
+    shown = text(selection(record(preparation={"exact": {**EXACT, "smallest_eigenvalue": least}}))).text
+    assert said in shown
+    assert ("Warning" in shown) is ("a site told false sizes" in shown) is warned
 
 
 def test_a_long_run_stays_small() -> None:

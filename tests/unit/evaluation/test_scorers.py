@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -38,33 +39,19 @@ def test_a_scorer_that_breaks_is_skipped_and_says_why(tmp_path: Path) -> None:
     assert skipped["bertscore"].startswith("skipped: bertscore")
 
 
-def test_bertscore_runs_from_a_local_folder_and_keeps_the_order_of_studies(tmp_path: Path) -> None:
-    pytest.importorskip("torchmetrics")
-    import torch
-    from transformers import BertConfig, BertModel, BertTokenizer
-
-    words = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        *["no", "effusion", "the", "heart", "is", "big", "clear", "lungs"],
-    ]
-    (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(words),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-    )
-    BertModel(config).save_pretrained(tmp_path)
-    BertTokenizer(str(tmp_path / "vocab.txt"), model_max_length=64).save_pretrained(tmp_path)
-    found, skipped = optional_statistics(REFERENCES, HYPOTHESES, {"bertscore": tmp_path})
+def test_bertscore_is_measured_with_the_weights_of_a_local_folder(tiny_encoder: Path) -> None:
+    found, skipped = optional_statistics(REFERENCES, HYPOTHESES, {"bertscore": tiny_encoder})
     assert "bertscore" not in skipped, skipped
+    assert {"bertscore_precision", "bertscore_recall", "bertscore_f1"} <= set(found)
     values = found["bertscore_f1"].sums[:, 0]
     assert values[2] == pytest.approx(1, abs=1e-4)
     assert values[1] == 0
     assert values[0] < 0.99
+
+
+def test_pickled_weights_are_not_loaded(tiny_encoder: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_encoder, tmp_path / "bert")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    found, skipped = optional_statistics(REFERENCES, HYPOTHESES, {"bertscore": folder})
+    assert found == {}
+    assert "pickled weights (.bin) are not loaded" in skipped["bertscore"]

@@ -14,10 +14,7 @@ def facts(**digests: str | None) -> dict[str, dict[str, dict[str, object]]]:
     }
 
 
-def test_sites_with_notes_may_begin() -> None:
+def test_sites_with_notes_may_begin_and_those_without_are_named_with_what_to_do() -> None:
     require_shared_notes(facts(a="0" * 64, b="0" * 64))
-
-
-def test_sites_without_notes_are_named_with_what_to_do() -> None:
     with pytest.raises(RunError, match=r"b, c named none.*'validation' in site.yaml"):
         require_shared_notes(facts(a="0" * 64, b=None, c=None))

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import base64
 import math
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,8 @@ import pytest
 
 from medflare.aggregation import make_rule
 from medflare.errors import RunError
+from medflare.federation.controllers.bookkeeping import finite
+from medflare.federation.controllers.drawing import losses
 from medflare.federation.controllers.exchange import Outcome
 from medflare.federation.controllers.sketching import Sketched, Sketches, wants_sketches
 from medflare.federation.controllers.timing import SeenTimes, timing_of, workload
@@ -38,6 +42,7 @@ OLD, NEW = (SketchKey(bytes([i]) * SECRET, "test") for i in (1, 2))
         (math.inf, Timing(4.0, 0.0)),
         ("3", Timing(4.0, 0.0)),
         (True, Timing(4.0, 0.0)),
+        pytest.param(10**400, Timing(4.0, 0.0), id="401 digits"),
         (None, Timing(4.0, 0.0)),
     ],
 )
@@ -50,20 +55,66 @@ def test_an_answer_without_seconds_is_all_computing_and_never_takes_none() -> No
     assert timing_of({"seconds": 0.0}, 0.0).total > 0
 
 
-def test_a_rule_hears_of_accepted_sites_and_of_those_that_were_waited_for() -> None:
+@pytest.mark.parametrize("value", [pytest.param(10**400, id="401 digits"), math.inf, "much", None])
+def test_what_is_no_number_a_record_can_hold_is_left_out_of_it(value: Any) -> None:
+    assert finite({"loss": value, "f1": 0.5}, "val") == {"val_f1": 0.5}
+    assert math.isnan(losses(Outcome(facts={"a": {"metrics": {"loss": 10**400}}}))["a"])
+
+
+@pytest.mark.parametrize(("deadline", "lapsed"), [(90.0, 90.0), (math.inf, 3.0)])
+def test_a_rule_hears_of_accepted_sites_and_of_all_without_an_update(deadline: float, lapsed: float) -> None:
     rule = make_rule("ddcs", {"smoothing": 1.0})
+    cut_off = "given up: the quorum was out of reach"
     outcome = Outcome(
         facts={"a": {"seconds": 2.0}},
         trips={"a": 3.0, "refused": 9.0},
-        absent={"b": "no reply", "refused": "not finite", "failed": "E40"},
+        absent={"b": "no reply", "refused": "not finite", "failed": "E40", "cut off": cut_off},
+        silent=["b", "cut off"],
         waited={"b": 60.0},
     )
-    found = SeenTimes().tell(rule, outcome)
+    found = SeenTimes(deadline).tell(rule, outcome)
     assert found == {"a": Timing(2.0, 1.0)}
     told = rule.known.latencies.report()
-    assert set(told) == {"a", "b"}
-    assert (told["a"]["compute"], told["a"]["transfer"], told["b"]["compute"]) == (2.0, 1.0, 60.0)
+    assert {site: seen["compute"] for site, seen in told.items()} == {
+        "a": 2.0,
+        "b": 60.0,
+        "failed": lapsed,
+        "refused": lapsed,
+    }
+    assert told["a"]["transfer"] == 1.0
     assert SeenTimes().tell(make_rule("weighted_mean", {}), outcome) == found
+
+
+def share_of_draws(told: Callable[[Any, Outcome], None]) -> float:
+    """Of the fastest of eight sites, which gives no update after round 0; told: (rule, what else came)."""
+    seconds = dict(zip("abcdefgh", (2, 10, 12, 14, 16, 18, 20, 25), strict=True))
+    rule, counts = make_rule("ddcs", {"draws": 5}), Counter[str]()
+    for site, own in seconds.items():
+        rule.observe(site, Timing(own, 0.1))
+    for number in range(60):
+        others = [s for s in rule.draw(number, 7, dict.fromkeys(seconds, 100), list(seconds)) if s != "a"]
+        outcome = Outcome(
+            facts={site: {"seconds": seconds[site]} for site in others},
+            trips={site: seconds[site] + 0.1 for site in others},
+        )
+        if "a" in rule._draw.counts:
+            told(rule, outcome)
+        counts.update(rule._draw.counts)
+        rule._grow_older(others)
+    return counts["a"] / counts.total()
+
+
+def test_a_site_that_always_fails_is_drawn_no_more_often_than_a_silent_one() -> None:
+    def fails(rule: Any, outcome: Outcome) -> None:
+        outcome.absent["a"] = "E12 out of memory"
+        SeenTimes(600.0).tell(rule, outcome)
+
+    def is_silent(rule: Any, outcome: Outcome) -> None:
+        outcome.absent["a"], outcome.waited["a"] = "no reply within the deadline of 600 s", 600.0
+        outcome.silent.append("a")
+        SeenTimes(600.0).tell(rule, outcome)
+
+    assert share_of_draws(fails) == share_of_draws(is_silent) < 0.25
 
 
 def test_the_work_of_a_round_is_counted_by_what_the_sites_set() -> None:
@@ -81,8 +132,8 @@ def sketch(key: SketchKey, *numbers: int, k: int = 256) -> Sketch:
     return Sketcher(key, k).sketch({Triple("x", "y", str(i)): 1.0 for i in numbers})
 
 
-def reply(found: Sketch | None, state: str = "new", texts: int = 7) -> Reply:
-    facts: dict[str, Any] = {"state": state}
+def reply(found: Sketch | None, state: str = "new", texts: int = 7, vocabulary: str = "") -> Reply:
+    facts: dict[str, Any] = {"state": state} | ({"vocabulary": vocabulary} if vocabulary else {})
     if found is not None:
         data = base64.b64encode(found.to_bytes()).decode()
         facts |= {"sketch": data, "examples": texts}
@@ -121,6 +172,8 @@ LONG = base64.b64encode(
         Reply(-1, {"state": "new", "sketch": WELL, "examples": "7"}, {}),
         Reply(-1, {"state": "new", "sketch": WELL, "examples": 7, "triples": ["a fever"]}, {}),
         Reply(-1, {"state": "new", "sketch": LONG, "examples": 7}, {}),
+        Reply(-1, {"state": "new", "sketch": WELL, "examples": 7, "vocabulary": "doid.obo"}, {}),
+        Reply(-1, {"state": "new", "sketch": WELL, "examples": 7, "vocabulary": 7}, {}),
     ],
 )
 def test_a_reply_without_a_sketch_is_refused_with_a_reason(bad: Reply) -> None:
@@ -156,6 +209,18 @@ def test_a_site_that_mends_its_key_is_no_longer_named() -> None:
     told.accept("c", reply(sketch(OLD, 1, 2)))
     assert told.settle(made, 4, {}) == ["c"]
     assert told.without == {}
+
+
+def test_who_has_another_vocabulary_is_named_and_stays_in() -> None:
+    made, told = rule(), Sketches()
+    for site, vocabulary in (("a", "0" * 16), ("b", "0" * 16), ("c", "f" * 16), ("d", "")):
+        assert told.accept(site, reply(sketch(OLD, 1, 2), vocabulary=vocabulary)) is None
+    assert told.settle(made, -1, {}) == ["a", "b", "c", "d"]
+    assert told.report("abcd")["other_vocabulary"] == ["c"]
+    assert (set(made.known.sketches), told.without) == (set("abcd"), {})
+    told.accept("c", reply(sketch(OLD, 1, 3), vocabulary="0" * 16))
+    told.settle(made, 4, {})
+    assert told.report("abcd")["other_vocabulary"] == []
 
 
 def test_a_site_that_is_absent_later_keeps_the_sketch_it_sent() -> None:

@@ -7,10 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from medflare.cohort.settings import SiteConfig
 from medflare.cohort.synthetic import DEMO_HOSPITALS
 from medflare.cohort.synthetic.follow_up import write_follow_up
-from medflare.learners.base import RoundPlan
+from medflare.learners.base import RoundPlan, State
 from medflare.learners.fedtar.learner import FedTARLearner, build
 
 VISITS = 3
@@ -81,3 +83,8 @@ def at_visit(
     """The exchange of a visit of round `number`."""
     hint = {"round": number, "visit": visit, "visits": visits, "slopes": slopes, "days": False}
     return plan(number * visits + visit - 1, hints={"temporal": hint}, **more)
+
+
+def equal(one: State, other: State) -> bool:
+    """Whether two states have the same tensors, to the last bit."""
+    return set(one) == set(other) and all(torch.equal(one[name], other[name]) for name in one)

@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 from extraction_sites import PLAN, SMALL, make, site, write_hospitals
+from sent import sent_as_declared
 
 from medflare.errors import UpdateError
 from medflare.federation.wire import plan_to_json
@@ -40,15 +41,7 @@ def test_the_table_of_learners_names_it() -> None:
 
 
 def test_a_round_sends_what_was_declared_as_after_minus_received(learner: ExtractionLearner) -> None:
-    received = {n: t + 0.01 for n, t in learner.initial_shared().items()}
-    learner.load_shared(received)
-    update, facts = learner.fit(PLAN), learner.describe()
-    assert {n: tuple(t.shape) for n, t in update.delta.items()} == {
-        n: shape for n, (shape, _) in learner.shared_spec().items()
-    }
-    for name, value in learner.initial_shared().items():
-        assert torch.allclose(received[name] + update.delta[name], value, atol=1e-7)
-        assert update.delta[name].any()
+    update, facts = sent_as_declared(learner, PLAN), learner.describe()
     assert sum(facts["parameters"].values()) == sum(t.numel() for t in update.delta.values())
     assert update.examples == facts["examples"]["train"] == len(learner.train_rows)
     assert (update.metrics["steps"], update.factor, update.sums) == (2, 1.0, {})

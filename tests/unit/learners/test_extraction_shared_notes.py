@@ -21,7 +21,8 @@ from medflare.federation.worker_session import Result
 from medflare.learners.base import RoundPlan
 from medflare.learners.extraction import ExtractionLearner
 from medflare.learners.loop import federate
-from medflare.learners.shared_notes import check_disjoint, digest
+from medflare.learners.shared_notes import digest, known
+from medflare.learners.shared_texts import check_disjoint
 
 NOTE = Note(
     note_id="n1",
@@ -124,7 +125,8 @@ def test_a_site_tells_how_many_shared_notes_it_has_and_their_digest(
     learner: ExtractionLearner, tmp_path: Path
 ) -> None:
     facts = learner.describe()
-    assert facts["validation"] == {"notes": 2, "sha256": digest(learner.validation)}
+    assert facts["validation"] == digest(learner.validation)
+    assert facts["validation"]["notes"] == 2
     door = Egress(ledger=tmp_path / "egress.jsonl", site="site-1", job="job", uplink="float32")
     assert door.send("prepare", -1, Result({"describe": facts}, {})).facts["describe"] is facts
 
@@ -155,7 +157,7 @@ def test_a_site_with_other_shared_notes_is_named_before_round_1() -> None:
 def test_shared_notes_that_a_site_learns_or_tests_are_refused_by_name(split: str) -> None:
     own = [moved(OTHER, note_id="a-17", text="  no\nFEVER. ", split=split), moved(NOTE, text="Else.")]
     with pytest.raises(DataError, match=rf"1 of the shared.*'n2' is 'a-17' of the split {split}"):
-        check_disjoint("site-1", own, [NOTE, OTHER])
+        check_disjoint("site-1", known(own), known([NOTE, OTHER]), "note")
 
 
 def test_a_sites_own_validation_split_may_hold_the_shared_notes(notes: Path) -> None:

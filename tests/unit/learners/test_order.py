@@ -37,6 +37,8 @@ def test_plan_decides_how_much() -> None:
     assert examples_to_visit(RoundPlan(round=0, rounds=1, steps=3), 100, 16) == 48
     assert examples_to_visit(RoundPlan(round=0, rounds=1, steps=3), 5, 16) == 15
     assert examples_to_visit(RoundPlan(round=0, rounds=1), 100, 16) == 100
+    assert examples_to_visit(RoundPlan(round=0, rounds=1), 100, 16, epochs=3) == 300
+    assert examples_to_visit(RoundPlan(round=0, rounds=1, steps=3), 100, 16, epochs=3) == 48
 
 
 def test_batches_hold_similar_lengths_and_never_one_example() -> None:

@@ -205,14 +205,17 @@ def test_an_exchange_that_is_repeated_counts_as_it_was_last_seen() -> None:
     assert walk(VisitTrail(2), [(0, 1), (0, 1), (0, 2), (1, 1)])[SLOPES].tolist() == [3 * 20.0, 3 * 30.0]
 
 
-def test_a_gradient_is_only_asked_for_where_somebody_wants_it() -> None:
-    trail = VisitTrail(1)
+@pytest.mark.parametrize(("wanted", "rounds"), [(False, []), (True, [1, 2])])
+def test_a_gradient_is_only_asked_for_where_somebody_wants_it(wanted: bool, rounds: list[int]) -> None:
+    trail, asked = VisitTrail(1), []
 
-    def never() -> tuple[State, int]:
-        raise AssertionError
+    def gradient() -> tuple[State, int]:
+        asked.append(number)
+        return {"w": torch.ones(1)}, 3
 
     for number in range(3):
-        trail.receive(hinted(number, 1, 1, slopes=False), {"w": torch.ones(1)}, never)
+        trail.receive(hinted(number, 1, 1, slopes=wanted), {"w": torch.ones(1)}, gradient)
+    assert asked == rounds
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from sent import sent_as_declared
 from text_task_sites import METHODS, PLAN, make, questions, site, write_site
 
 from medflare.errors import DataError, UpdateError
@@ -46,15 +47,7 @@ def test_the_table_of_learners_says_what_they_read() -> None:
 
 
 def test_a_round_sends_what_was_declared_as_after_minus_received(learner: Any) -> None:
-    received = {n: t + 0.01 for n, t in learner.initial_shared().items()}
-    learner.load_shared(received)
-    update, facts = learner.fit(PLAN), learner.describe()
-    assert {n: tuple(t.shape) for n, t in update.delta.items()} == {
-        n: shape for n, (shape, _) in learner.shared_spec().items()
-    }
-    for name, value in learner.initial_shared().items():
-        assert torch.allclose(received[name] + update.delta[name], value, atol=1e-7)
-        assert update.delta[name].any()
+    update, facts = sent_as_declared(learner, PLAN), learner.describe()
     assert update.examples == facts["examples"]["train"] == len(learner.train_rows) > 0
     assert (update.metrics["steps"], update.factor, update.sums) == (2, 1.0, {})
     json.dumps(facts)

@@ -35,6 +35,14 @@ def verify(reader: Identity, other: Identity, name: str = "site-2", message: byt
     reader.verify(name, other.certificate, message, other.sign(MESSAGE), phase="advertise")
 
 
+def trusts(reader: Identity, other: Identity) -> bool:
+    try:
+        verify(reader, other)
+    except UntrustedSite:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("authority", ["rsa", "ec"])
 @pytest.mark.parametrize("kind", ["rsa", "ec"])
 @pytest.mark.parametrize("participant", ["client", "server"])
@@ -110,7 +118,8 @@ def test_people_and_servers_are_no_sites(
 
 
 def test_the_role_client_is_a_sites(reader: Identity, project: Authority, tmp_path: Path) -> None:
-    verify(reader, peer(tmp_path, project, role="client"))
+    assert trusts(reader, peer(tmp_path, project, role="client"))
+    assert not trusts(reader, peer(tmp_path, project, role="guest"))
 
 
 def test_an_intermediate_authority_is_followed_and_a_site_cannot_be_one(

@@ -10,7 +10,14 @@ import pytest
 from graphs import graph, key
 
 from medflare.errors import ConfigError, UpdateError
-from medflare.selection.cardinality import Asker, Holder, elements, exact_distances, shared_size
+from medflare.selection.cardinality import (
+    Asker,
+    Holder,
+    elements,
+    exact_distances,
+    fingerprint,
+    shared_size,
+)
 from medflare.selection.divergence import distance_matrix
 from medflare.selection.minhash import Sketcher
 from medflare.selection.triples import jaccard
@@ -21,7 +28,7 @@ GRAPHS = {"a": graph(0, 100), "b": graph(60, 200), "c": graph(500, 550)}
 
 @pytest.fixture
 def psi() -> None:
-    reason = "openmined.psi is not installed: it pins another protobuf than TensorBoard"
+    reason = "openmined.psi is not installed: it has wheels for few machines, and pins protobuf"
     pytest.importorskip("private_set_intersection.python", reason=reason)
 
 
@@ -88,6 +95,56 @@ def test_a_request_for_few_elements_is_not_answered() -> None:
         Holder(elements(graph(0, 19), key()))
 
 
+def changed(message: bytes, kind: str, change: str) -> bytes:
+    """A message of the package with its first two elements alike, its first one made up, or one too many."""
+    import private_set_intersection.python as package
+
+    found = getattr(package, kind)()
+    found.ParseFromString(message)
+    held = found.raw.encrypted_elements if kind == "ServerSetup" else found.encrypted_elements
+    if change == "twice":
+        held[1] = held[0]
+    elif change == "made up":
+        held[0] = b"\x02" + b"\xff" * 32
+    else:
+        held.append(bytes(33))
+    return bytes(found.SerializeToString())
+
+
+@pytest.mark.usefixtures("psi")
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [("twice", "holds an element twice"), ("made up", "no encrypted ones"), ("more", "of 101 elements")],
+)
+def test_a_request_or_response_of_other_elements_is_not_used(change: str, said: str) -> None:
+    items = elements(GRAPHS["a"], key())
+    asker, holder = Asker(items), Holder(items)
+    setup = holder.setup(100)
+    with pytest.raises(UpdateError, match=said):
+        holder.response(changed(asker.request(), "Request", change))
+    answering = Holder(items)
+    setup, request = answering.setup(100), asker.request()
+    response = answering.response(request)
+    with pytest.raises(UpdateError, match=said):
+        asker.shared(setup, changed(response, "Response", change))
+    assert asker.shared(setup, response) == 100
+
+
+@pytest.mark.usefixtures("psi")
+def test_a_set_up_of_other_elements_than_agreed_is_not_used() -> None:
+    asker, holder = Asker(elements(GRAPHS["a"], key())), Holder(elements(GRAPHS["b"], key()))
+    setup, response = holder.setup(100), holder.response(asker.request())
+    assert asker.shared(setup, response, 140) == 40
+    with pytest.raises(UpdateError, match="a set-up of 140 elements where 139 were agreed"):
+        asker.shared(setup, response, 139)
+    with pytest.raises(UpdateError, match="twice"):
+        asker.shared(changed(setup, "ServerSetup", "twice"), response)
+    few = Holder(elements(graph(0, 5), key()), least=1)
+    setup, response = few.setup(100), few.response(asker.request())
+    with pytest.raises(UpdateError, match="20 are the least: it could ask for single triples"):
+        asker.shared(setup, response, 5)
+
+
 @pytest.mark.usefixtures("psi")
 def test_a_message_that_is_none_is_refused() -> None:
     holder, asker = (kind(elements(GRAPHS["a"], key())) for kind in (Holder, Asker))
@@ -95,6 +152,11 @@ def test_a_message_that_is_none_is_refused() -> None:
         holder.response(b"\xffnonsense")
     with pytest.raises(UpdateError, match="are no set-up"):
         asker.shared(b"\xffnonsense", b"")
+
+
+def test_elements_of_another_key_or_context_have_another_fingerprint() -> None:
+    assert fingerprint(key()) == fingerprint(key())
+    assert len({fingerprint(key()), fingerprint(key(8)), fingerprint(key(context="other"))}) == 3
 
 
 def test_digests_depend_on_the_key_and_not_on_the_order() -> None:
@@ -110,6 +172,12 @@ def test_distances_of_empty_and_of_uncompared_graphs() -> None:
     assert found[2].tolist() == [1, 1, 0, 1]
     compared = [found[0, 1], *[1.0] * 3]
     assert found[0, 3] == pytest.approx(np.mean(compared))
+
+
+def test_a_site_that_told_no_size_is_as_far_as_is_typical() -> None:
+    found = exact_distances({"a": 10, "b": 30}, {("b", "a"): 8}, ["a", "b", "c"])
+    assert found[2].tolist() == pytest.approx([1 - 8 / 32, 1 - 8 / 32, 0])
+    assert exact_distances({}, {}, ["a", "b"]).tolist() == [[0, 1], [1, 0]]
 
 
 def test_more_shared_than_there_is_is_refused() -> None:

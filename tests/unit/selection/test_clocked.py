@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from medflare.aggregation import make_rule
-from medflare.errors import ConfigError
+from medflare.errors import ConfigError, UpdateError
 from medflare.learners.base import RoundPlan, State, Update
 from medflare.learners.loop import Loop, federate
 from medflare.selection.clock import SimulatedClock, SiteProfile, drawn_profiles
@@ -124,6 +124,32 @@ def test_a_site_too_late_for_the_deadline_is_left_out_as_one_that_vanished() -> 
     slow = SiteProfile(seconds_per_example=1e3, down=100, up=100)
     found = run("weighted_mean", {}, SimulatedClock(profiles(hospital_03=slow), 1), deadline=600.0)
     assert {entry.vanished for entry in found.rounds} == {("hospital-03",)}
+
+
+@pytest.mark.parametrize("deadline", [math.inf, 500.0])
+def test_a_site_whose_update_is_refused_counts_as_slow_as_the_deadline_or_the_slowest(
+    deadline: float,
+) -> None:
+    rule = make_rule("ddcs", {"draws": 60, "smoothing": 1.0})
+    add = rule.add
+
+    def picky(site: str, update: Update) -> None:
+        if site == "hospital-07":
+            raise UpdateError("not finite")
+        add(site, update)
+
+    rule.add = picky  # type: ignore[method-assign]
+    quick = SiteProfile(seconds_per_example=1e-3, down=100, up=100)
+    clock = SimulatedClock(profiles(hospital_07=quick), 1)
+    found = federate_clocked(sites(), rule, 1, plan, clock, WORK, deadline)
+    timings = found.rounds[0].timings
+    seen, slowest = rule.report()["latencies"], max(timing.total for timing in timings.values())
+    taken = seen["hospital-07"]["compute"] + seen["hospital-07"]["transfer"]
+    assert taken == pytest.approx(deadline if math.isfinite(deadline) else slowest)
+    assert rule.report()["ages"]["hospital-07"] == 1
+    assert found.rounds[0].vanished == ()
+    others = set(timings) - {"hospital-07"}
+    assert all(seen[site]["compute"] == pytest.approx(timings[site].compute) for site in others)
 
 
 def test_where_all_vanish_the_state_stays_and_the_next_round_goes_on() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import sys
 from pathlib import Path
 
@@ -56,6 +57,28 @@ def test_missing_facts_of_a_regular_world_are_found(model: str) -> None:
     assert all(0.2 <= confidence <= 1 for confidence in added.values())
     assert not any(triple.head == "patient" for triple in added)
     assert not added.keys() & graph.keys()
+
+
+AFTER = """
+import bitsandbytes.optim
+from medflare.cohort.knowledge_settings import CompletionConfig
+from medflare.selection.completion import completed
+from medflare.selection.triples import Triple
+
+graph = {Triple(f"a{i % 9}", f"r{i % 2}", f"b{(i * i) % 13}"): 1.0 for i in range(400)}
+completed(graph | {Triple(f"c{i}", "r0", "b1"): 1.0 for i in range(80)}, CompletionConfig(width=8, epochs=1))
+from class_resolver.contrib.torch import optimizer_resolver
+print(optimizer_resolver.lookup("adagrad").__module__)
+"""
+
+
+@pytest.mark.usefixtures("pykeen")
+def test_pykeen_starts_in_a_process_that_trains_adapters() -> None:
+    """bitsandbytes, which PEFT imports, has optimisers of the same names as torch."""
+    pytest.importorskip("bitsandbytes")
+    found = subprocess.run([sys.executable, "-c", AFTER], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.split()[-1] == "torch.optim.adagrad"
 
 
 @pytest.mark.usefixtures("pykeen")

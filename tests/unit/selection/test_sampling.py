@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
 from math import prod
 
@@ -15,7 +16,7 @@ from medflare.errors import ConfigError
 from medflare.selection.baselines import FedCS, Importance, Uniform
 from medflare.selection.distinct import expected_counts
 from medflare.selection.latency import Latencies, Timing
-from medflare.selection.sampling import Draw, draw_sites, shares_of, with_age
+from medflare.selection.sampling import RAREST, Draw, draw_sites, shares_of, with_age
 from medflare.selection.selectors import Ddcs, Known, Selector
 
 SHARES = {"a": 0.4, "b": 0.3, "c": 0.15, "d": 0.1, "e": 0.05}
@@ -100,11 +101,35 @@ def test_at_least_three_different_sites_are_drawn_or_it_is_refused() -> None:
     assert min(len(draw_sites(ODDS, SHARES, 3, random, 3).counts) for _ in range(300)) == 3
     with pytest.raises(ConfigError, match="2 draws from 5 sites give 3 different ones never"):
         draw_sites(ODDS, SHARES, 2, random, 3)
-    with pytest.raises(ConfigError, match="5 draws from 2 sites give 3 different ones never"):
+    with pytest.raises(ConfigError, match=r"5 draws from 2 sites give 3 different ones never.*only a, b "):
         draw_sites({"a": 0.5, "b": 0.5}, {"a": 0.5, "b": 0.5}, 5, random, 3)
-    skewed = {"a": 0.9999, "b": 0.00005, "c": 0.00005}
-    with pytest.raises(ConfigError, match=r"with probability .* only"):
-        draw_sites(skewed, dict.fromkeys("abc", 1 / 3), 3, random, 3)
+    ten = dict.fromkeys("abcdefghij", 0.1)
+    with pytest.raises(ConfigError, match=r"10 different ones with probability 0.00036 only, at even odds"):
+        draw_sites(ten, ten, 10, random, 10)
+
+
+SKEWED = {"a": 0.9999, "b": 0.00005, "c": 0.00005, "d": 0.0}
+
+
+def test_odds_under_which_three_hardly_come_together_are_mixed_as_little_as_is_enough() -> None:
+    shares = {"a": 0.97, "b": 0.01, "c": 0.01, "d": 0.01}
+    draw = draw_sites(SKEWED, shares, 3, rng(), 3)
+    assert len(draw.counts) == 3
+    assert draw.odds == pytest.approx({s: (1 - draw.mixed) * q + draw.mixed / 4 for s, q in SKEWED.items()})
+    assert expected_counts(np.array(list(draw.odds.values())), 3, 3)[1] == pytest.approx(RAREST, rel=1e-6)
+    less = np.array([(1 - 0.99 * draw.mixed) * q + 0.99 * draw.mixed / 4 for q in SKEWED.values()])
+    assert expected_counts(less, 3, 3)[1] < RAREST
+    assert draw_sites(ODDS, SHARES, 4, rng(), 3).mixed == 0.0
+    assert draw_sites(SKEWED, shares, 3, rng()).mixed == 0.0
+
+
+def test_updates_under_mixed_odds_are_unbiased() -> None:
+    deltas = dict(zip(SKEWED, (1.0, -2.0, 3.0, 5.0), strict=True))
+    shares, random = {"a": 0.7, "b": 0.1, "c": 0.1, "d": 0.1}, rng(5)
+    draws = [draw_sites(SKEWED, shares, 5, random, 3) for _ in range(400)]
+    found = np.array([sum(w * deltas[s] for s, w in draw.weights.items()) for draw in draws])
+    full = sum(shares[s] * deltas[s] for s in shares)
+    assert abs(found.mean() - full) <= 4 * found.std() / np.sqrt(len(found))
 
 
 # ---- age ---------------------------------------------------------------------------------------------------
@@ -183,6 +208,38 @@ def test_ddcs_solves_again_every_p_rounds_and_whenever_other_sites_are_there() -
     assert selector.solution.odds["a"] < first.odds["a"]  # type: ignore[union-attr]
     selector.choose(4, shares_of({"a": 5, "b": 5}, ["a", "b"]), known, random)
     assert set(selector.solution.odds) == {"a", "b"}
+
+
+def test_while_a_site_was_not_seen_ddcs_plans_with_the_latencies_of_now() -> None:
+    selector, known, random = Ddcs(period=3), Known(), rng()
+    planned = []
+    for number, site in enumerate("aabcdee"):
+        selector.choose(number, SHARES, known, random)
+        planned.append(dict(selector.times))
+        known.latencies.observe(site, Timing(float(number + 1), 0.0))
+    assert planned[0] == dict.fromkeys(SHARES, 1.0)
+    assert planned[1] == dict.fromkeys(SHARES, 1.0)
+    assert planned[2] == pytest.approx(dict.fromkeys(SHARES, 1.3))
+    assert planned[3]["b"] == 3.0
+    assert planned[5]["d"] == 5.0
+    assert planned[6] == pytest.approx({"a": 1.3, "b": 3.0, "c": 4.0, "d": 5.0, "e": 6.0})
+    known.latencies.observe("a", Timing(99.0, 0.0))
+    selector.choose(7, SHARES, known, random)
+    assert selector.times == planned[6]
+    selector.choose(9, SHARES, known, random)
+    assert selector.times["a"] > 30
+
+
+@pytest.mark.parametrize("seen_by_then", ["abcd", "abcde"])
+def test_a_plan_goes_on_after_a_restart_as_if_it_had_not_stopped(seen_by_then: str) -> None:
+    selector, known = Ddcs(period=4), seen(**{site: 1.0 + i for i, site in enumerate(seen_by_then)})
+    selector.choose(0, SHARES, known, rng())
+    again = Ddcs(period=4)
+    again.load_state_dict(json.loads(json.dumps(selector.state_dict())))
+    known.latencies.observe("a", Timing(50.0, 0.0))
+    draws = [one.choose(1, SHARES, known, rng(8)) for one in (selector, again)]
+    assert draws[0] == draws[1]
+    assert (again.times["a"] > 10) is (seen_by_then == "abcd")
 
 
 def test_fedcs_takes_who_fits_before_the_deadline_and_weighs_by_data() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from problems import brute, random_problem
 
 from medflare.errors import ConfigError
 from medflare.selection.objective import (
@@ -24,23 +25,12 @@ from medflare.selection.objective import (
     variance,
     variance_gradient,
 )
-from medflare.selection.optimiser import extreme_points, solve
+from medflare.selection.optimiser import GAIN, extreme_points, solve
 from medflare.selection.problem import Problem
 from medflare.selection.smooth import objective_gradient
 
 T3, Q3 = np.array([1.0, 2.0, 4.0]), np.array([0.5, 0.3, 0.2])
 D3 = np.array([[0, 0.5, 0.8], [0.5, 0, 0.6], [0.8, 0.6, 0]])
-
-
-def random_problem(seed: int, n: int, **more: Any) -> Problem:
-    """Distances of random sets, so that 1 − D is a Jaccard matrix."""
-    rng = np.random.default_rng(seed)
-    sets = rng.random((n, 30)) < rng.uniform(0.2, 0.8, (n, 1))
-    sets[:, 0] = True
-    both, either = sets.astype(int) @ sets.T, (sets[:, None] | sets[None]).sum(-1)
-    shares = rng.dirichlet(np.full(n, 2.0))
-    given_ = dict(latencies=rng.uniform(1, 20, n), shares=shares, distances=1 - both / either, draws=3)
-    return Problem(sites=tuple(f"s{i}" for i in range(n)), **(given_ | more))
 
 
 # ---- functions ---------------------------------------------------------------------------------------------
@@ -139,20 +129,6 @@ def test_the_variance_of_an_update_is_that_of_many_draws() -> None:
 # ---- the optimiser -----------------------------------------------------------------------------------------
 
 
-def grid(n: int, parts: int) -> np.ndarray:
-    """All points of the simplex with coordinates that are multiples of 1/parts."""
-    points = [c for c in product(range(parts + 1), repeat=n - 1) if sum(c) <= parts]
-    return np.array([[*c, parts - sum(c)] for c in points]) / parts
-
-
-def brute(problem: Problem, parts: int) -> float:
-    """The best objective on a fine grid of what is allowed."""
-    p = grid(len(problem.sites), parts)
-    points = problem.floor * problem.shares + (1 - problem.floor) * p
-    good = [problem.objective(q) for q in points if problem.feasible(q)]
-    return min(good, default=np.inf)
-
-
 @given(
     seed=st.integers(0, 10**6),
     n=st.integers(2, 4),
@@ -171,7 +147,7 @@ def test_no_point_of_a_fine_grid_is_better(seed: int, n: int, floor: float, tigh
     assert found.feasible
     assert found.proven
     assert problem.feasible(found.q)
-    assert found.expected_slowest <= brute(problem, {2: 400, 3: 40, 4: 15}[n]) + 1e-9
+    assert found.expected_slowest <= brute(problem, {2: 400, 3: 40, 4: 15}[n]) * (1 + GAIN)
 
 
 @given(seed=st.integers(0, 10**6), cap=st.sampled_from([1.0, 1.1, 1.5, 3.0]), rho=st.sampled_from([0.0, 0.5]))
@@ -181,7 +157,7 @@ def test_with_a_variance_cap_no_point_of_a_grid_is_better_either(seed: int, cap:
     found = solve(problem)
     assert problem.feasible(found.q)
     assert found.variance <= cap * (1 + 1e-8)
-    assert problem.objective(found.q) <= brute(problem, 30) * (1 + 1e-6)
+    assert problem.objective(found.q) <= brute(problem, 30) * (1 + GAIN)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +174,7 @@ def test_several_valleys_between_cap_and_epsilon(
 ) -> None:
     """Found by comparing many random problems with grids; starts from feasible corners alone missed these."""
     problem = random_problem(seed, n, most_variance=cap, variance_rounds=rho, epsilon=epsilon)
-    assert problem.objective(solve(problem).q) <= brute(problem, {3: 36, 4: 14}[n]) * (1 + 1e-6)
+    assert problem.objective(solve(problem).q) <= brute(problem, {3: 36, 4: 14}[n]) * (1 + GAIN)
 
 
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 20), draws=st.integers(1, 8), floor=st.floats(0.01, 1))
@@ -252,6 +228,39 @@ def test_equally_fast_sites_are_drawn_by_their_data() -> None:
     assert found.expected_slowest == pytest.approx(7.0)
 
 
+def test_next_to_nothing_of_a_second_is_worth_no_variance() -> None:
+    """Equal machines never take the same time to the last digit."""
+    jitter = 10.0 + 1e-3 * np.random.default_rng(0).random(4)
+    problem = random_problem(3, 4, latencies=jitter)
+    assert np.array_equal(solve(problem).q, problem.shares)
+    faster = solve(random_problem(3, 4, latencies=np.array([8.0, 10, 10, 10])))
+    assert faster.variance > 1.5
+
+
+@pytest.mark.parametrize(
+    ("size", "group", "cap", "pairs_of", "attainable"),
+    [
+        (20, 2, None, "sites", 0.5083),
+        (40, 2, None, "sites", 0.5251),
+        (20, 4, 3.0, "draws", 0.3981),
+        (20, 3, 2.0, "sites", 0.6757),
+    ],
+)
+def test_a_few_alike_sites_far_from_the_rest_are_found(
+    size: int, group: int, cap: float | None, pairs_of: str, attainable: float
+) -> None:
+    """Alone each of them lies furthest from all others; together they are the least divergent choice."""
+    D = np.full((size, size), 0.8)
+    D[:group, :] = D[:, :group] = 1.0
+    D[:group, :group] = 0.05
+    np.fill_diagonal(D, 0.0)
+    given_ = dict(distances=D, shares=np.full(size, 1 / size), most_variance=cap, pairs_of=pairs_of)
+    found = solve(random_problem(0, size, **given_))
+    assert found.smallest_epsilon <= attainable
+    between = attainable + 0.01
+    assert solve(random_problem(0, size, epsilon=between, **given_), "error").feasible
+
+
 def test_without_sketches_only_time_counts() -> None:
     problem = random_problem(4, 6, distances=None)
     found = solve(problem)
@@ -274,7 +283,7 @@ def test_distances_that_are_no_jaccard_matrix_are_searched_and_not_called_proven
     problem = random_problem(1, 4, distances=D)
     found = solve(problem)
     assert not found.proven
-    assert problem.objective(found.q) <= brute(problem, 15) + 1e-6
+    assert problem.objective(found.q) <= brute(problem, 15) * (1 + GAIN)
 
 
 @pytest.mark.parametrize(
@@ -283,6 +292,7 @@ def test_distances_that_are_no_jaccard_matrix_are_searched_and_not_called_proven
         (dict(draws=0), "draws is 0"),
         (dict(floor=0.0), "floor is 0.0"),
         (dict(epsilon=1.5), "epsilon is 1.5"),
+        (dict(pairs_of="hospitals"), "pairs_of is 'hospitals'"),
         (dict(most_variance=0.5), "most_variance is 0.5"),
         (dict(variance_rounds=-1.0), "variance_rounds is -1.0"),
         (dict(latencies=np.array([1.0, 0.0, 2.0])), "latency is not a positive number"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +20,12 @@ from medflare.selection.minhash import HASHES, Sketcher
 from medflare.selection.sketch_key import SketchKey
 from medflare.selection.sketches import (
     Sketch,
+    check_comparable,
     error_bound,
     estimated_jaccard,
     jaccard_interval,
     standard_error,
+    unlike_most,
 )
 from medflare.selection.triples import (
     Triple,
@@ -32,6 +35,10 @@ from medflare.selection.triples import (
     serialised,
     weighted_jaccard,
 )
+
+FIRST_SET = bytes.fromhex("9f41b5ff4ba0a91b6cfe544da09b259e")
+FIRST_WEIGHTED = bytes.fromhex("be20873e9447b308d38fe38f0d48fc51")
+"""Fingerprints of key() for 64 hashes under version 1."""
 
 # ---- triples -----------------------------------------------------------------------------------------------
 
@@ -178,6 +185,23 @@ def test_a_signature_does_not_tell_how_many_triples_there_are() -> None:
         assert np.mean(values) == pytest.approx(0.5, abs=4 / np.sqrt(12 * 1024))
 
 
+@pytest.mark.parametrize("kind", ["set", "weighted"])
+@pytest.mark.parametrize("size", [1, 6, 50, 2000])
+def test_values_differ_at_all_positions_whatever_the_size_of_the_graph(kind: Any, size: int) -> None:
+    """A value that came twice would tell that one triple won twice, and their number how many there are."""
+    sure = {triple: 0.2 + 0.8 * (i % 5) / 5 for i, triple in enumerate(graph(0, size))}
+    assert len(set(Sketcher(key(), 1024, kind).sketch(sure).values.tolist())) >= 1023
+
+
+def test_signatures_of_the_version_that_told_sizes_are_not_compared_with_new_ones() -> None:
+    """Those are the weighted ones of version 1; plain ones never told sizes and are as they were."""
+    assert key().fingerprint("set", 64) == FIRST_SET
+    weighted = Sketcher(key(), 64, "weighted").sketch(graph(0, 9))
+    old = Sketch(weighted.values, FIRST_WEIGHTED, "weighted")
+    with pytest.raises(UpdateError, match="sketches of 'b'"):
+        check_comparable({"a": weighted, "b": old, "c": weighted})
+
+
 @pytest.mark.parametrize("damage", [b"", b"MFS1", b"\x00" * 4122])
 def test_bytes_that_are_no_sketch_are_refused_with_the_sites_name(damage: bytes) -> None:
     with pytest.raises(UpdateError, match="site 'b' sent"):
@@ -220,6 +244,36 @@ def test_a_secret_is_long_and_read_from_a_file(tmp_path: Path) -> None:
     file.write_text("00ff")
     with pytest.raises(ConfigError, match=r"sketch\.key: the sketch key has 2 bytes"):
         SketchKey.read(file, "p")
+
+
+def test_a_vocabulary_is_known_by_its_contents_order_and_align_under_the_key(tmp_path: Path) -> None:
+    diseases, symptoms, again = (tmp_path / name for name in ("d.obo", "s.tsv", "other_name.obo"))
+    diseases.write_text("id: D:1")
+    symptoms.write_text("id: S:1")
+    again.write_text("id: D:1")
+    digest = key().vocabulary_digest([diseases, symptoms], True)
+    assert len(bytes.fromhex(digest)) == 8
+    assert key().vocabulary_digest([again, symptoms], True) == digest
+    unlike = [
+        key().vocabulary_digest([symptoms, diseases], True),
+        key().vocabulary_digest([diseases], True),
+        key().vocabulary_digest([], True),
+        key().vocabulary_digest([diseases, symptoms], False),
+        key(8).vocabulary_digest([diseases, symptoms], True),
+        key(context="another").vocabulary_digest([diseases, symptoms], True),
+        hashlib.sha256(b"id: D:1id: S:1").hexdigest()[:16],
+    ]
+    again.write_text("id: D:2")
+    unlike.append(key().vocabulary_digest([again, symptoms], True))
+    assert len({digest, *unlike}) == 9
+    with pytest.raises(ConfigError, match=r"gone\.obo: the vocabulary cannot be read"):
+        key().vocabulary_digest([tmp_path / "gone.obo"], True)
+
+
+def test_sites_are_named_whose_vocabulary_is_not_that_of_more_than_half() -> None:
+    assert unlike_most({"a": "x", "b": "x", "c": "y"}) == ["c"]
+    assert unlike_most({"a": "x", "b": "y"}) == ["a", "b"]
+    assert unlike_most({"a": "x", "b": "x"}) == unlike_most({"a": "x"}) == unlike_most({}) == []
 
 
 @pytest.mark.parametrize("k", [0, 7, 4096])

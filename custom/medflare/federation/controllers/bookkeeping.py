@@ -30,11 +30,16 @@ def versions() -> dict[str, str]:
 
 def finite(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """The finite numbers among metrics, named `<prefix>_<name>`; JSON has no word for the others."""
-    return {
-        f"{prefix}_{name}" if prefix else name: float(value)
-        for name, value in values.items()
-        if math.isfinite(float(value))
-    }
+    found = {f"{prefix}_{name}" if prefix else name: as_float(value) for name, value in values.items()}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def as_float(value: Any) -> float:
+    """What a site sent as a float, NaN where it is no number or, as JSON allows, too large for one."""
+    try:
+        return float(value)
+    except (OverflowError, TypeError, ValueError):
+        return math.nan
 
 
 def weighted_means(

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 
 from medflare.aggregation.base import AggregationRule, Probe
+from medflare.federation.controllers.bookkeeping import as_float
 from medflare.federation.controllers.exchange import Outcome
 from medflare.privacy.terms import Limits
 
@@ -41,4 +42,4 @@ def present(probe: Probe, asked: list[str]) -> list[str]:
 def losses(outcome: Outcome) -> dict[str, float]:
     """What the sites measured of a probe."""
     told = {site: facts["metrics"].get("loss", math.nan) for site, facts in outcome.facts.items()}
-    return {site: float(value) for site, value in sorted(told.items())}
+    return {site: as_float(value) for site, value in sorted(told.items())}

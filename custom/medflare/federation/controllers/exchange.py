@@ -90,14 +90,22 @@ class Exchange:
         on_reply: called once for each good reply, never after the exchange is closed, one at a time.
         on_settled: called with a site once nothing more is expected of it; a reply that had to wait for that
             may be refused then, and counts no longer.
+        own: requests that differ from site to site; they replace `request`, of the same task and round.
     """
 
-    def __init__(self, request: Request, on_reply: OnReply, on_settled: OnSettled) -> None:
+    def __init__(
+        self,
+        request: Request,
+        on_reply: OnReply,
+        on_settled: OnSettled,
+        own: Mapping[str, Request] | None = None,
+    ) -> None:
         self.request, self.on_reply, self.on_settled = request, on_reply, on_settled
+        self.own = dict(own or {})
         self.outcome = Outcome()
         self._lock = threading.Lock()
         self._closed = False
-        self._down = 0
+        self._down: dict[str, int] = {}
         self._left: dict[str, float] = {}
 
     def run(
@@ -105,21 +113,27 @@ class Exchange:
     ) -> Outcome:
         """Asks `sites` and waits; returns when all have settled, or waiting has no point any more."""
         self._started = started = time.monotonic()
-        tensors = self.request.packed()
-        message = self.request.to_shareable(tensors)
-        self._down = wire.byte_count(tensors)
-        task = Task(
-            name=self.request.task,
-            data=message,
+        asked = [(self.own[site], [site]) for site in sites] if self.own else [(self.request, list(sites))]
+        tasks = [(self._task(request, targets), targets) for request, targets in asked]
+        for task, targets in tasks:
+            controller.broadcast(task, fl_ctx, targets=targets, min_responses=0)
+        reason = self._wait(controller, sites, limits, started, abort)
+        self._close(sites, reason)
+        for task, _ in tasks:
+            controller.cancel_task(task)
+        self.outcome.seconds = time.monotonic() - started
+        return self.outcome
+
+    def _task(self, request: Request, sites: list[str]) -> Task:
+        """FLARE's task that brings a request to these sites."""
+        tensors = request.packed()
+        self._down |= dict.fromkeys(sites, wire.byte_count(tensors))
+        return Task(
+            name=request.task,
+            data=request.to_shareable(tensors),
             after_task_sent_cb=self._sent,
             result_received_cb=self._received,
         )
-        controller.broadcast(task, fl_ctx, targets=list(sites), min_responses=0)
-        reason = self._wait(controller, sites, limits, started, abort)
-        self._close(sites, reason)
-        controller.cancel_task(task)
-        self.outcome.seconds = time.monotonic() - started
-        return self.outcome
 
     def _wait(
         self, controller: Controller, sites: list[str], limits: Limits, started: float, abort: Signal
@@ -150,7 +164,7 @@ class Exchange:
     def _sent(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         with self._lock:
             self._left[client_task.client.name] = time.monotonic()
-            self._traffic(client_task.client.name).received += self._down
+            self._traffic(client_task.client.name).received += self._down[client_task.client.name]
 
     def _received(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         site, message, came = client_task.client.name, client_task.result, time.monotonic()

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must agree between sites before round 1: frozen backbone, shared tensors, sums, validation notes."""
+"""What must agree between sites before round 1: frozen backbone, shared tensors, sums, validation notes.
+
+And how far their knowledge graphs lie apart, where the rule asks for exact sizes.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from typing import Any
 
 from medflare.errors import RunError
 from medflare.federation import wire
+from medflare.federation.controllers.comparing import Compares, Comparison, wants_exact
+from medflare.federation.controllers.run import RunController
 from medflare.learners.base import SharedSpec
 
 
@@ -48,6 +53,23 @@ def require_shared_notes(facts: Mapping[str, Mapping[str, Any]]) -> None:
             f"{', '.join(without)} named none. Name them under 'validation' in site.yaml (format, root, as "
             'under \'cohort\'), the same at all sites, or set rule_settings: {"mode": "server"}.'
         )
+
+
+def compare_graphs(run: RunController) -> None:
+    """Exact sizes of the sites' knowledge graphs and of what they share, for a rule that wants them.
+
+    Raises RunError where no two sites have the same key, StoppedError where the job was aborted.
+    """
+    rule, sites = run.aggregator.rule, run.roster.asked(0)
+    if not isinstance(rule, Compares) or not wants_exact(rule):
+        return
+    found = Comparison(run.ask_each)
+    found.run(sites)
+    rule.take_sizes(found.sizes, found.shared)
+    run.book.record.preparation["exact"] = found.report(run.roster.sites)
+    run.book.write()
+    told = {"compared": len(found.shared), "failed": len(found.failed), "without": found.without}
+    run.progress.event("exact sizes", seconds=found.seconds, **told)
 
 
 def _made(facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> dict[str, str]:

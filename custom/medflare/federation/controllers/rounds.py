@@ -8,43 +8,41 @@ reason; after each round the state is on disk, and a run that cannot go on leave
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from medflare.errors import RunError
 from medflare.evaluation.run_record import RoundRecord
-from medflare.federation import wire
 from medflare.federation.compression import decompress, message_bytes
 from medflare.federation.controllers.bookkeeping import add_traffic, finite, weighted_means
-from medflare.federation.controllers.drawing import losses, present, who_trains
-from medflare.federation.controllers.exchange import Outcome, TooFewError
-from medflare.federation.controllers.preparation import agree, require_shared_notes
-from medflare.federation.controllers.run import RunController, any_reply
+from medflare.federation.controllers.exchange import Outcome
+from medflare.federation.controllers.preparation import agree, compare_graphs, require_shared_notes
+from medflare.federation.controllers.run import any_reply
 from medflare.federation.controllers.sketching import Sketched, Sketches, wants_sketches
 from medflare.federation.controllers.timing import workload
-from medflare.federation.messages import EVALUATE, FINISH, FIT, INITIALISE, PREPARE, SKETCH, Reply
-from medflare.federation.protections.base import Declared, Round
+from medflare.federation.controllers.updates import UpdatesController
+from medflare.federation.messages import EVALUATE, FINISH, INITIALISE, PREPARE, SKETCH, Reply
+from medflare.federation.protections.base import Declared
 from medflare.federation.protections.weights import Weighing
 from medflare.federation.roster import words
 from medflare.federation.scorer import CrossScorer, Scorer, scores_candidates, server_opening
 from medflare.federation.worker import ProcessWorker, ThreadWorker, Worker
 from medflare.federation.worker_session import Opening
 from medflare.learners.base import RoundPlan, State, check_state
-from medflare.selection.clocked import Timed
 
 
-class RoundsController(RunController):
+class RoundsController(UpdatesController):
     """Runs `num_rounds` rounds over the sites of the job."""
 
     def run_rounds(self) -> None:
-        self.scorer: Scorer | CrossScorer | None = None
-        self.agreed: dict[str, Any] = {}
+        self.agreed = {}
         self._prepare()
-        self.state, self.totals, self.summed = self._initialise(), dict[str, Any](), list[str]()
+        self.state, self.totals, self.summed = self._initialise(), {}, []
         self.agree()
         self.sketches, self.sketched = Sketches(), dict[str, int]()
         self._sketch(-1)
+        compare_graphs(self)
         if self.args.canary:
             self._canary()
         for number in range(self.args.num_rounds):
@@ -95,22 +93,6 @@ class RoundsController(RunController):
             self.aggregator.bind(self.scorer)
         self.progress.event("prepared", sites=self.roster.sites, seconds=round(outcome.seconds, 2))
 
-    def _sketch(self, exchange: int) -> None:
-        """Asks every site for a sketch of its knowledge graph, for a rule that wants them."""
-        rule, sites = self.aggregator.rule, self.roster.asked(max(exchange, 0))
-        if not isinstance(rule, Sketched) or not wants_sketches(rule, exchange if exchange >= 0 else None):
-            return
-        plan = RoundPlan(round=exchange, rounds=self.exchanges) if exchange >= 0 else None
-        held = {site: when for site, when in self.sketched.items() if site in self.sketches.held}
-        options = {"held": held, "exchange": exchange, "growth": self.args.sketch_growth}
-        take, everybody = self.sketches.accept, len(sites)
-        outcome = self.ask(SKETCH, take, sites, plan, options=options, quorum=0, enough=everybody)
-        new = self.sketches.settle(rule, exchange, outcome.absent)
-        self.sketched |= dict.fromkeys(new, exchange)
-        self.book.record.preparation["sketches"] = self.sketches.report(self.roster.sites)
-        self.book.write()
-        self.progress.event("sketches", new=new, without=self.sketches.without)
-
     def _open_scorer(self, facts: dict[str, dict[str, Any]]) -> None:
         """Starts the server's own scoring; its base model and tensors must be the sites'."""
         workspace, folder = self.fl_ctx.get_engine().get_workspace(), self.folder / "scorer"
@@ -147,6 +129,22 @@ class RoundsController(RunController):
             raise RunError(f"no initial state: {words(outcome.absent, [site])}")
         self.initial_traffic = outcome.traffic
         return {name: value.to(self.shared_spec[name][1]) for name, value in found.items()}
+
+    def _sketch(self, exchange: int) -> None:
+        """Asks every site for a sketch of its knowledge graph, for a rule that wants them."""
+        rule, sites = self.aggregator.rule, self.roster.asked(max(exchange, 0))
+        if not isinstance(rule, Sketched) or not wants_sketches(rule, exchange if exchange >= 0 else None):
+            return
+        plan = RoundPlan(round=exchange, rounds=self.exchanges) if exchange >= 0 else None
+        held = {site: when for site, when in self.sketched.items() if site in self.sketches.held}
+        options = {"held": held, "exchange": exchange, "growth": self.args.sketch_growth}
+        take, everybody = self.sketches.accept, len(sites)
+        outcome = self.ask(SKETCH, take, sites, plan, options=options, quorum=0, enough=everybody)
+        new = self.sketches.settle(rule, exchange, outcome.absent)
+        self.sketched |= dict.fromkeys(new, exchange)
+        self.book.record.preparation["sketches"] = self.sketches.report(self.roster.sites)
+        self.book.write()
+        self.progress.event("sketches", new=new, without=self.sketches.without)
 
     def _canary(self) -> None:
         """One step at every site; its updates are checked like any other and thrown away."""
@@ -188,176 +186,6 @@ class RoundsController(RunController):
         self.progress.curves(number, "mean", entry.mean)
         self.progress.curves(number, "server", entry.checks)
         self.progress.event("round done", round=number, seconds=entry.seconds, mean=entry.mean)
-
-    def _exchange(self, number: int, entry: RoundRecord) -> None:
-        """One exchange of updates, from who takes part to the new state."""
-        args, asked = self.args, self.roster.asked(number)
-        rule, declared, sealed = self.aggregator.rule, self.aggregator.declared, self.protection.sealed
-        sites, resting = who_trains(rule, number, args.seed, declared, asked, sealed)
-        entry.absent = self.roster.resting(number) | resting
-        plan = RoundPlan(
-            round=number,
-            rounds=self.exchanges,
-            steps=args.steps,
-            fraction=args.fraction,
-            seed=args.seed,
-            hints={
-                **self.hints(number),
-                "summed": [self.roster.sites.index(site) for site in self.summed],
-            },
-        )
-        self.progress.event("round", round=number, rounds=self.exchanges, sites=sites)
-        try:
-            self._fit(sites, plan, entry)
-        except TooFewError as error:
-            if self.most is None:
-                raise
-            self._drop(entry, sites, f"the round was lost: {error}")
-            if self.lost > args.lost_rounds:
-                raise
-            return
-        self._aggregate(plan, entry)
-        self.summed = sorted(entry.accepted)
-
-    def _fit(self, sites: list[str], plan: RoundPlan, entry: RoundRecord) -> None:
-        """The updates of those who were chosen; TooFewError where not enough of them came."""
-        there, gone = self.times.attend(plan, sites)
-        rule, outcome = self.aggregator.rule, Outcome(absent=dict(gone))
-        self.most = len(sites) if rule.draws or gone else None
-        entry.absent |= gone
-        try:
-            if len(there) >= self.quorum():
-                outcome = self._train(there, plan, {})
-                self._note(entry, outcome)
-        except TooFewError as error:
-            outcome = error.outcome
-            self._miss(entry, outcome)
-            raise
-        finally:
-            entry.timings = {site: t._asdict() for site, t in self.times.tell(rule, outcome).items()}
-        self.require(outcome, self.named(plan.round))
-
-    def hints(self, exchange: int) -> dict[str, Any]:
-        """What sites are told of an exchange beside the roster."""
-        return {**self.agreed, **self.aggregator.rule.plan_hints()}
-
-    def named(self, exchange: int) -> str:
-        """An exchange as messages name it."""
-        return f"round {exchange}"
-
-    def _train(self, sites: list[str], plan: RoundPlan, options: dict[str, Any]) -> Outcome:
-        """One exchange of updates, judged by the checks and the rule; before it, the protection's steps."""
-        tensors, brought = self.protection.down(self.state, self.totals)
-        coming = Round(
-            number=plan.round,
-            sites=sites,
-            quorum=self.quorum(),
-            work=self.work(plan, tensors),
-            canary=bool(options.get("canary")),
-        )
-        opened = self.protection.open(coming, self.talk(plan, self.enough()))
-        lost = Outcome(
-            facts={site: {} for site in opened.sites},
-            absent=opened.absent,
-            silent=opened.silent,
-            waited=opened.waited,
-        )
-        self.require(lost, f"{self.named(plan.round)}, before training")
-        self.aggregator.begin(plan.round, self.state, opened.sites)
-        options = {**options, **opened.options, **brought}
-        settle = self.aggregator.settle
-        outcome = self.ask(FIT, self._accept, opened.sites, plan, tensors, options=options, settled=settle)
-        if self.scorer is not None:
-            self.scorer.plan = plan
-        outcome.refuse(self.aggregator.judge())
-        outcome.absent |= opened.absent
-        outcome.silent += opened.silent
-        outcome.waited |= opened.waited
-        return outcome
-
-    def _aggregate(self, plan: RoundPlan, entry: RoundRecord) -> None:
-        """The accepted updates, sealed or not, become the new state."""
-        rule = self.aggregator.rule
-        if self.protection.sealed and not self._open_sum(plan, entry):
-            return
-        if self.protection.sealed and isinstance(rule, Timed):
-            rule.in_sum(entry.accepted)
-        self.lost = 0
-        self.state, self.totals, entry.checks = self.aggregator.finish()
-        self._probe(plan, entry)
-        entry.rule = self.aggregator.report()
-        if not self.protection.sealed:
-            self.progress.weights(plan.round, entry.rule)
-
-    def _open_sum(self, plan: RoundPlan, entry: RoundRecord) -> bool:
-        """Whether the sealed updates came to something the rule can work on."""
-        try:
-            whole = self.protection.close(self.talk(plan))
-        except RunError as error:
-            self._lose(entry, error)
-            return False
-        self.lost = 0
-        self.protection.keep()
-        entry.protection = self.protection.report()
-        if whole is None:
-            return False
-        self.aggregator.add_sum(whole)
-        return True
-
-    def _lose(self, entry: RoundRecord, error: RunError) -> None:
-        """A round whose sum cannot be opened changes nothing; too many of them end the run."""
-        entry.protection = {**self.protection.report(), "failed": str(error)}
-        self._drop(entry, list(entry.accepted), f"the round's sum could not be opened: {error}")
-        if self.lost > self.args.protection_settings.lost_rounds:
-            raise error
-
-    def _drop(self, entry: RoundRecord, sites: list[str], reason: str) -> None:
-        """Takes back what a lost round's record says of `sites`; the state stays as it is."""
-        for site in sites:
-            entry.absent.setdefault(site, reason)
-        entry.accepted, self.lost = {}, self.lost + 1
-        self.aggregator.lose()
-        if self.aggregator.rule.draws and sites:
-            entry.rule = self.aggregator.report()
-        self.progress.event("round lost", round=entry.round, reason=reason)
-
-    def _probe(self, plan: RoundPlan, entry: RoundRecord) -> None:
-        """The second exchange of a rule that wants losses before the round ends."""
-        rule = self.aggregator.rule
-        wanted = rule.probe()
-        if wanted is None:
-            return
-        asked = replace(plan, hints={**self.agreed, "probe": wanted.examples})
-        sites = present(wanted, self.roster.asked(plan.round))
-        outcome = self.ask(EVALUATE, any_reply, sites, asked, wanted.state, {"split": "train"}, quorum=1)
-        add_traffic(entry, outcome.traffic)
-        for site, reason in outcome.absent.items():
-            self.progress.event("probe failed", round=plan.round, site=site, reason=reason)
-        rule.probed(losses(outcome))
-
-    def _note(self, entry: RoundRecord, outcome: Outcome) -> None:
-        """Writes a fit exchange into the round's record."""
-        entry.accepted = dict(sorted(self.aggregator.accepted.items()))
-        add_traffic(entry, outcome.traffic)
-        for site, facts in sorted(outcome.facts.items()):
-            entry.metrics[site] = finite(facts["metrics"], "train")
-            self.progress.curves(entry.round, site, entry.metrics[site])
-        entry.mean = weighted_means(entry.metrics, entry.accepted)
-        for site, reason in self.aggregator.refused.items():
-            self.progress.event("update refused", round=entry.round, site=site, reason=reason)
-        self._miss(entry, outcome)
-        self.book.write()
-
-    def _miss(self, entry: RoundRecord, outcome: Outcome) -> None:
-        """Names who is missing from an exchange of updates, and benches who was silent.
-
-        A rule that draws heeds odds and latencies instead: benching would tilt the step to all others.
-        """
-        entry.absent |= outcome.absent
-        if self.aggregator.rule.draws:
-            return
-        for site in outcome.silent:
-            self.roster.bench(site, entry.round, outcome.absent[site])
 
     def _evaluate(self, entry: RoundRecord) -> None:
         """Validation at the sites that took part; a site that fails is named, the round cannot be best."""
@@ -404,22 +232,6 @@ class RoundsController(RunController):
             self.progress.event("test failed", site=site, reason=reason)
         self.untested = words(outcome.absent, self.roster.sites)
 
-    def _accept(self, site: str, reply: Reply) -> str | None:
-        """Passes an update to the aggregator and reports what became of it."""
-        reason = self.aggregator.accept(site, reply.round, reply.facts, reply.tensors)
-        loss = finite(reply.facts.get("metrics", {})).get("loss")
-        self.progress.event(
-            "update",
-            round=reply.round,
-            site=site,
-            verdict=reason or "accepted",
-            loss=loss,
-            bytes_sent=wire.byte_count(reply.tensors),
-            seconds=reply.facts.get("seconds"),
-        )
-        return reason
-
     def release(self) -> None:
-        scorer: Scorer | CrossScorer | None = getattr(self, "scorer", None)
-        if scorer is not None:
-            scorer.close()
+        if self.scorer is not None:
+            self.scorer.close()

@@ -153,7 +153,7 @@ class RunController(Controller):
         """Seconds as they pass, or of the job's latency profiles."""
         args = self.args
         if not args.latency_profiles:
-            return SeenTimes()
+            return SeenTimes(args.deadline)
         clock = SimulatedClock(read_profiles(args.latency_profiles), args.seed)
         return SimulatedTimes(clock, args.simulated_deadline or args.deadline)
 
@@ -195,8 +195,24 @@ class RunController(Controller):
 
         quorum, enough: as in `Limits`; `quorum()` and `enough()` without.
         """
+        exchange = Exchange(self._request(task, plan, tensors, options), on_reply, settled or _nothing)
+        need = self.quorum() if quorum is None else quorum
+        all_of_them = self.enough() if quorum is None else enough
+        return self._run(exchange, self.roster.sites if sites is None else sites, need, all_of_them)
+
+    def ask_each(
+        self, task: str, on_reply: OnReply, own: Mapping[str, tuple[dict[str, Any], State]]
+    ) -> Outcome:
+        """One exchange before round 0 in which every site gets options and tensors of its own; no quorum."""
+        requests = {site: self._request(task, None, tensors, said) for site, (said, tensors) in own.items()}
+        exchange = Exchange(self._request(task, None, None, None), on_reply, _nothing, requests)
+        return self._run(exchange, sorted(own), 0, len(own))
+
+    def _request(
+        self, task: str, plan: RoundPlan | None, tensors: State | None, options: dict[str, Any] | None
+    ) -> Request:
         args = self.args
-        request = Request(
+        return Request(
             task=task,
             run_id=self.run_id,
             round=plan.round if plan else -1,
@@ -210,15 +226,12 @@ class RunController(Controller):
             options=options or {},
             tensors=tensors or {},
         )
+
+    def _run(self, exchange: Exchange, sites: list[str], quorum: int, enough: int | None) -> Outcome:
+        args = self.args
         limits = Limits(
-            quorum=self.quorum() if quorum is None else quorum,
-            enough=self.enough() if quorum is None else enough,
-            deadline=args.deadline,
-            margin=args.margin,
-            grace=args.grace,
+            quorum=quorum, enough=enough, deadline=args.deadline, margin=args.margin, grace=args.grace
         )
-        exchange = Exchange(request, on_reply, settled or _nothing)
-        sites = self.roster.sites if sites is None else sites
         outcome = exchange.run(self, sites, limits, self.fl_ctx, self.abort)
         if outcome.aborted:
             raise StoppedError

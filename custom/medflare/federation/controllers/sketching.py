@@ -12,7 +12,7 @@ from medflare.federation.declared import NO_SKETCH, SAME_SKETCH, fact_problems, 
 from medflare.federation.failures import Code
 from medflare.federation.messages import SKETCH, Reply
 from medflare.selection.divergence import distance_matrix, drift
-from medflare.selection.sketches import Sketch, comparable
+from medflare.selection.sketches import Sketch, comparable, unlike_most
 
 NO_KNOWLEDGE = "site.yaml has no block `knowledge`"
 REFUSED = f"E{int(Code.POLICY)} "
@@ -45,12 +45,14 @@ class Sketches:
 
     Attributes:
         held: the sketches that can be compared; without: reason for every site of which there is none.
-        texts: of how many texts each is; renewed: what came later in the run.
+        texts: of how many texts each is; vocabularies: digest of the vocabulary that each was made with;
+            renewed: what came later in the run.
     """
 
     held: dict[str, Sketch] = field(default_factory=dict)
     without: dict[str, str] = field(default_factory=dict)
     texts: dict[str, int] = field(default_factory=dict)
+    vocabularies: dict[str, str] = field(default_factory=dict)
     renewed: list[dict[str, Any]] = field(default_factory=list)
     _fresh: dict[str, Sketch] = field(default_factory=dict)
     _gone: set[str] = field(default_factory=set)
@@ -73,6 +75,8 @@ class Sketches:
         except (UpdateError, KeyError, OverflowError, TypeError, ValueError) as error:
             return f"sketch: {error}"
         self._fresh[site], self.texts[site] = sketch, texts
+        if "vocabulary" in reply.facts:
+            self.vocabularies[site] = reply.facts["vocabulary"]
         return None
 
     def settle(self, rule: Sketched, exchange: int, absent: dict[str, str]) -> list[str]:
@@ -136,6 +140,7 @@ class Sketches:
                 for site, sketch in sorted(self.held.items())
             },
             "without": dict(sorted(self.without.items())),
+            "other_vocabulary": unlike_most({s: d for s, d in self.vocabularies.items() if s in self.held}),
             "renewed": list(self.renewed),
         }
         if first is not None:

@@ -11,10 +11,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from medflare.federation.controllers.bookkeeping import as_float
 from medflare.federation.controllers.exchange import Outcome
 from medflare.learners.base import RoundPlan
 from medflare.selection.clock import SimulatedClock
-from medflare.selection.clocked import Passing, Timed, Workload, check_deadline
+from medflare.selection.clocked import Passing, Timed, Workload, check_deadline, lapse_seconds
 from medflare.selection.latency import Timing
 
 SHORTEST = 1e-6
@@ -25,11 +26,17 @@ VANISHED, LATE = "vanished (simulated)", "too late (simulated)"
 class SeenTimes:
     """Seconds of this server's clock.
 
+    Args:
+        deadline: seconds a site may take in an exchange; inf for no deadline.
+
     Attributes:
         now: of a simulated clock, seconds since the run began; None where time passes by itself.
     """
 
     now: float | None = None
+
+    def __init__(self, deadline: float = math.inf) -> None:
+        self.deadline = deadline
 
     def expect(self, sites: Sequence[str], train: Mapping[str, int], work: Workload) -> None:
         """What is known before round 1. train: training examples of each site."""
@@ -39,10 +46,15 @@ class SeenTimes:
         return list(sites), {}
 
     def tell(self, rule: object, outcome: Outcome) -> dict[str, Timing]:
-        """After an exchange of updates: what accepted sites took, to a rule that asks, and who lapsed."""
+        """After an exchange of updates: what accepted sites took, to a rule that asks, and who lapsed.
+
+        A site that was waited for lapses by those seconds. One that answered with an error, or whose update
+        was refused, is as little use as one that never answers, and lapses by `lapse_seconds`.
+        """
         trips = outcome.trips
         found = {s: timing_of(told, trips[s]) for s, told in sorted(outcome.facts.items()) if s in trips}
-        _tell(rule, found, outcome.waited)
+        failed = dict.fromkeys(_failed(outcome), lapse_seconds(self.deadline, found.values()))
+        _tell(rule, found, failed | outcome.waited)
         return found
 
 
@@ -54,7 +66,8 @@ class SimulatedTimes(SeenTimes):
     """
 
     def __init__(self, clock: SimulatedClock, deadline: float) -> None:
-        self.clock, self.deadline = clock, deadline
+        super().__init__(deadline)
+        self.clock = clock
 
     @property
     def now(self) -> float:  # type: ignore[override]
@@ -80,9 +93,17 @@ class SimulatedTimes(SeenTimes):
 
     def tell(self, rule: object, outcome: Outcome) -> dict[str, Timing]:
         found = {s: t for s, t in self.passing.answered.items() if s in outcome.facts}
-        late = [*self.passing.late, *outcome.waited]
-        _tell(rule, found, dict.fromkeys(late, self.deadline))
+        late = [*self.passing.late, *outcome.waited, *_failed(outcome)]
+        _tell(rule, found, dict.fromkeys(late, lapse_seconds(self.deadline, found.values())))
         return found
+
+
+def _failed(outcome: Outcome) -> list[str]:
+    """Who answered, and not with an update that counts.
+
+    Sites given up with the others, because too few could still answer, are silent and did nothing wrong.
+    """
+    return [site for site in outcome.absent if site not in outcome.silent]
 
 
 def _tell(rule: object, found: Mapping[str, Timing], waited: Mapping[str, float]) -> None:
@@ -97,8 +118,9 @@ def _tell(rule: object, found: Mapping[str, Timing], waited: Mapping[str, float]
 def timing_of(facts: Mapping[str, Any], trip: float) -> Timing:
     """Of a reply that came `trip` seconds after its task had left; what a site says is no more than that."""
     said, trip = facts.get("seconds"), max(trip, SHORTEST)
-    plain = isinstance(said, int | float) and not isinstance(said, bool) and math.isfinite(said)
-    compute = min(max(float(said), 0.0), trip) if plain and said is not None else trip
+    plain = isinstance(said, int | float) and not isinstance(said, bool)
+    seconds = as_float(said) if plain else math.nan
+    compute = min(max(seconds, 0.0), trip) if math.isfinite(seconds) else trip
     return Timing(compute, trip - compute)
 
 

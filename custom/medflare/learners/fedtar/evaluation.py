@@ -15,9 +15,11 @@ import torch
 from medflare.cohort.labels import label_report
 from medflare.cohort.visit_samples import VisitSamples
 from medflare.evaluation.predictions import Prediction, relative_image, write_predictions
-from medflare.evaluation.report_metrics import evaluate_reports, quick_metrics
+from medflare.evaluation.report_metrics import quick_metrics
 from medflare.evaluation.run_record import EvaluationRecord
 from medflare.evaluation.visits import change_statistics, evaluate_visits
+from medflare.learners.report_evaluation import evaluate_predictions
+from medflare.learners.tested import evaluation_record
 from medflare.models.report_generator import DecodingSettings
 
 FILE = "predictions_generic.jsonl"
@@ -98,27 +100,9 @@ def finish_site(
     path = folder / FILE
     items = predictions(learner, rows, learner.draft(rows), path)
     write_predictions(path, items)
-    scored = evaluate_reports(
-        [item.reference for item in items],
-        [item.generated for item in items],
-        [item.gold_codes for item in items],
-        [item.predicted_codes for item in items],
-        scorers=scorers,
-        groups=[item.patient_id for item in items],
-        seed=learner.seed,
-    )
-    return [
-        EvaluationRecord(
-            site=learner.site,
-            role="participant",
-            adapter="generic",
-            split=split,
-            studies=len(rows),
-            metrics=scored.estimates | evaluate_visits(items, seed=learner.seed),
-            skipped_metrics=scored.skipped,
-            predictions=path.name,
-        )
-    ]
+    scored = evaluate_predictions(items, scorers, learner.seed)
+    scored = scored._replace(estimates=scored.estimates | evaluate_visits(items, seed=learner.seed))
+    return [evaluation_record(scored, path, len(rows), learner.site, "participant", "generic", split)]
 
 
 def predictions(

@@ -214,9 +214,7 @@ class FedTARLearner:
     def _cut(self, plan: RoundPlan, visit: int, rows: list[int]) -> list[list[int]]:
         """The batches of this exchange: what the plan asks for, else `local_epochs` passes."""
         size = min(self.settings.batch, len(rows))
-        count = examples_to_visit(plan, len(rows), size)
-        if plan.steps is None and plan.fraction is None:
-            count = len(rows) * self.settings.local_epochs
+        count = examples_to_visit(plan, len(rows), size, self.settings.local_epochs)
         order = self._orders.setdefault(visit, self._order(visit, len(rows)))
         taken = [rows[place] for place in order.take(count)]
         seed = derived_seed(self.seed, self.site, plan.round)

@@ -13,7 +13,6 @@ from typing import Literal
 
 import torch
 from pydantic import Field
-from scipy.stats import qmc
 from torch import Tensor
 
 from medflare.config import Settings
@@ -106,6 +105,8 @@ def mixture_spec(components: int, entries: int) -> SharedSpec:
 def spread_out(centre: Tensor, variance: Tensor, components: int, seed: int) -> Tensor:
     """(K, D) points of a seeded low-discrepancy set over the range a uniform distribution of this mean and
     variance would have, within [0, 1.3]; centre, variance: (D,)."""
+    from scipy.stats import qmc  # half a second, of every process that knows FedTAR
+
     points = torch.from_numpy(qmc.Halton(d=len(centre), scramble=True, rng=seed).random(components))
     half = (3 * variance).sqrt()
     low, high = (centre - half).clamp(min=0.0), (centre + half).clamp(max=1.3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -20,6 +20,7 @@ from medflare.learners.fedtar.mixture import MIXTURE, Mixture
 from medflare.learners.fedtar.opening import check_room, open_people
 from medflare.learners.fedtar.people import People
 from medflare.learners.fedtar.settings import FedTARSettings
+from medflare.learners.tested import Role
 from medflare.models.backbone import device_of
 from medflare.models.longitudinal_generator import FILE
 from medflare.models.result import load_longitudinal
@@ -74,7 +75,7 @@ def score_result(
     result: Path,
     site: SiteConfig,
     *,
-    role: Literal["participant", "unseen"],
+    role: Role,
     adapter: Path | None,
     split: str,
     folder: Path,

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DDCS over mTLS: sketches under a key that only sites have, and the simulator's draws and states."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import deployed_jobs
+import numpy as np
+import pytest
+from deployed import ADMIN, SERVER, SITES, Federation, Finished
+from deployed_jobs import Simulated
+from deployed_records import assert_same_adapter, differences, facts, found_in
+from typer.testing import CliRunner
+
+from medflare.cli.main import app
+from medflare.cohort.knowledge_texts import knowledge_texts
+from medflare.cohort.settings import load_site
+from medflare.cohort.site import load_cohort
+from medflare.selection.knowledge import site_graph
+from medflare.selection.minhash import Sketcher
+from medflare.selection.sketch_key import SketchKey
+from medflare.selection.sketches import Sketch
+from medflare.selection.triples import Triple
+
+HOSPITALS = (*SITES, "site-4")
+DENIES = "site-3"
+"""Its policy lets no sketch out."""
+SKETCHED = tuple(site for site in HOSPITALS if site != DENIES)
+LOCAL = ("site.yaml", "vocabulary.obo", "hospitals.key")
+
+
+@pytest.fixture(scope="module")
+def hospitals(federation: Federation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Four hospitals with questions, and kits that read them instead of the others' studies and notes."""
+    folder = tmp_path_factory.mktemp("questions")
+    deployed_jobs.write_questions(folder, HOSPITALS, DENIES)
+    homes = {site: federation.kits / site / "local" for site in HOSPITALS}
+    before = {site: (home / "site.yaml").read_bytes() for site, home in homes.items()}
+    for site, home in homes.items():
+        deployed_jobs.hand_over_questions(folder, home, site)
+    yield folder
+    for site, home in homes.items():
+        for name in LOCAL:
+            (home / name).unlink()
+        (home / "site.yaml").write_bytes(before[site])
+
+
+@dataclass(frozen=True)
+class Runs:
+    """One job, in the deployed federation and in the simulator."""
+
+    deployed: Finished
+    simulated: Simulated
+
+
+@pytest.fixture(scope="module")
+def runs(federation: Federation, hospitals: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    folder = tmp_path_factory.mktemp("ddcs")
+    with federation.joined("site-4"):
+        job_id = federation.submit(deployed_jobs.tiny_job(folder, "ddcs_qa", clients=len(HOSPITALS)))
+        site_file = hospitals / "site.yaml"
+        simulated = deployed_jobs.simulated("ddcs_qa", folder / "simulated", HOSPITALS, site_file)
+        return Runs(federation.finished(job_id, folder / "out"), simulated)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a hospital knows: of how many texts its graph is, its secret, and the sketch of both."""
+
+    texts: int
+    graph: dict[Triple, float]
+    secret: str
+    sketch: Sketch
+
+
+@pytest.fixture(scope="module")
+def known(federation: Federation, hospitals: Path) -> dict[str, Known]:
+    """Made at hand from each kit's own site.yaml."""
+
+    def of(site: str) -> Known:
+        settings = load_site(federation.kits / site / "local" / "site.yaml", site)
+        config = settings.knowledge
+        assert config is not None
+        texts = knowledge_texts(load_cohort(settings))
+        graph = site_graph(config, texts)
+        sketcher = Sketcher(SketchKey.read(config.key, config.context), config.hashes, config.kind)
+        return Known(len(texts), graph, config.key.read_text().strip(), sketcher.sketch(graph))
+
+    return {site: of(site) for site in HOSPITALS}
+
+
+def test_the_job_completes_and_who_was_drawn_trained(runs: Runs) -> None:
+    record = runs.deployed.record
+    assert (runs.deployed.state, record.status) == ("FINISHED:COMPLETED", "completed")
+    for entry in record.rounds:
+        assert sum(entry.rule["drawn"].values()) == 3
+        assert set(entry.accepted) == set(entry.rule["drawn"])
+    assert {item.site for item in record.evaluations} == set(HOSPITALS)
+
+
+def test_the_record_has_the_sketches_and_the_distances_they_say(runs: Runs, known: dict[str, Known]) -> None:
+    told = runs.deployed.record.preparation["sketches"]
+    sketches = {site: known[site].sketch for site in SKETCHED}
+    assert told["sites"] == {
+        site: {"texts": known[site].texts, "empty": False, "bytes": len(sketches[site].to_bytes())}
+        for site in SKETCHED
+    }
+    assert told["key"] == sketches["site-1"].fingerprint.hex()[:8]
+    assert told["distances"]["order"] == list(HOSPITALS)
+    apart = {
+        (one, other): float(np.mean(sketches[one].values != sketches[other].values))
+        for one in SKETCHED
+        for other in SKETCHED
+        if one < other
+    }
+    assert len(set(apart.values())) == 3, "distances that are alike would not show who is who"
+    typical = float(np.mean(list(apart.values())))
+    for i, one in enumerate(HOSPITALS):
+        for j, other in enumerate(HOSPITALS):
+            wanted = 0.0 if i == j else apart.get((min(one, other), max(one, other)), typical)
+            assert told["distances"]["matrix"][i][j] == pytest.approx(wanted, abs=1e-4)
+
+
+def test_who_lets_no_sketch_out_is_named_with_the_reason_and_trains(runs: Runs) -> None:
+    record = runs.deployed.record
+    without = record.preparation["sketches"]["without"]
+    assert set(without) == {DENIES}
+    assert "policy.knowledge_sketch" in without[DENIES]
+    assert any(DENIES in entry.accepted for entry in record.rounds)
+
+
+def report(kit: Path, job_id: str) -> dict[str, Any]:
+    """What `medflare egress report` says of a job at a site."""
+    said = CliRunner().invoke(app, ["egress", "report", str(kit), "--job", job_id, "--json"])
+    assert said.exit_code == 0, said.output
+    found: dict[str, Any] = json.loads(said.stdout)
+    return found
+
+
+def test_the_report_of_each_site_lists_its_sketch_and_the_one_that_stayed(
+    federation: Federation, runs: Runs, known: dict[str, Known]
+) -> None:
+    for site in HOSPITALS:
+        told = report(federation.kits / site, runs.deployed.job_id)
+        assert told["problems"] == []
+        asked = [row["round"] for row in told["messages"] + told["blocked"] if row["task"] == "sketch"]
+        data = known[site].sketch.to_bytes()
+        left = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        assert asked == [-1, 1]
+        assert [row["sketch"] for row in told["messages"] if "sketch" in row] == [left] * (site != DENIES)
+        assert [row["rules"] for row in told["blocked"]] == [["policy.knowledge_sketch"]] * 2 * (
+            site == DENIES
+        )
+
+
+def test_no_key_triple_or_question_is_found_outside_the_sites(
+    federation: Federation, runs: Runs, hospitals: Path, known: dict[str, Known]
+) -> None:
+    rows = [
+        json.loads(line)
+        for file in hospitals.glob("*/questions.jsonl")
+        for line in file.read_text().splitlines()
+        if '"train"' in line
+    ]
+    (secret,) = {own.secret for own in known.values()}
+    ends = {end for own in known.values() for triple in own.graph for end in (triple.head, triple.tail)}
+    concepts = {end.encode() for end in ends - {"patient"}}
+    private = {secret.encode(), bytes.fromhex(secret), str(hospitals).encode(), *concepts}
+    private |= {row[key].encode() for row in rows for key in ("id", "question")}
+    assert len(concepts) > 20
+    assert len(rows) > 40
+    for word in (secret.encode(), min(concepts)):
+        assert found_in(federation.kits / "site-1", {word}), "the search would not find what it looks for"
+    for folder in (federation.kits / SERVER, federation.kits / ADMIN, runs.deployed.folder):
+        assert found_in(folder, private) == []
+
+
+def test_draws_seconds_and_state_are_the_simulators(runs: Runs) -> None:
+    ours, theirs = runs.deployed.record, runs.simulated.record
+    assert differences(facts(ours), facts(theirs)) == []
+    for entry, other in zip(ours.rounds, theirs.rounds, strict=True):
+        assert entry.rule["drawn"] == other.rule["drawn"]
+        assert entry.simulated_seconds == other.simulated_seconds
+        assert entry.timings == other.timings
+        assert min(value for spent in entry.timings.values() for value in spent.values()) > 0
+    first, second = (entry.rule["solution"]["q"] for entry in ours.rounds)
+    assert first != second, "nothing that was seen of the sites counted"
+    for kept in ours.artefacts.values():
+        assert_same_adapter(runs.deployed.folder / kept, runs.simulated.folder / kept)

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact comparison when sites vanish, err or lie, and when a server asks for more than was agreed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fed_graphs import (
+    FIRST,
+    SECOND,
+    SHARED,
+    SITES,
+    TASKS,
+    THIRD,
+    compared,
+    failed,
+    lines,
+    sizes,
+)
+from nvflare.apis.dxo import from_shareable
+
+from medflare.errors import UpdateError
+from medflare.federation.failures import Code, Failure
+from medflare.federation.messages import Reply, failure_reply
+from medflare.federation.site_exact import ExactSide, Part
+from medflare.selection.cardinality import fingerprint
+from medflare.selection.sketch_key import SketchKey
+
+
+@pytest.fixture
+def never() -> Iterator[threading.Event]:
+    """What a site waits for that does not answer; it comes when the test is over."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def rubbish(reply: Any) -> Any:
+    """The same message with other bytes in it."""
+    data = from_shareable(reply).data
+    for name, value in data.items():
+        data[name] = torch.tensor(list(os.urandom(value.numel())), dtype=torch.uint8)
+    return reply
+
+
+@pytest.mark.parametrize(("task", "site"), [*zip(TASKS, [THIRD, THIRD, THIRD, FIRST], strict=True)])
+def test_a_site_that_vanishes_is_not_waited_for_again_and_the_run_goes_on(
+    graph_hospitals, never: threading.Event, task: str, site: str
+) -> None:
+    _, run = graph_hospitals
+
+    def vanish(name: str, asked: str, message: Any) -> None:
+        if (name, asked) == (site, task):
+            never.wait(50)
+
+    federation = run(mislead=vanish, deadline=1.5, lost_rounds=5, min_accepted=1, grace=0.3)
+    asked, ask = list[tuple[str, frozenset[str]]](), federation.flow.ask_each
+
+    def noted(step: str, take: Any, own: Any) -> Any:
+        asked.append((step, frozenset(own)))
+        return ask(step, take, own)
+
+    federation.flow.ask_each = noted
+    told = compared(federation.run())
+    assert sum(site in sites for step, sites in asked if step == task) == 1, "one deadline, not one a pair"
+    left = tuple(other for other in SITES if other != site)
+    assert sizes(told)[left] == SHARED[left]
+    assert "no reply within the deadline" in told["without"][site]
+    gone = failed(told)
+    assert set(gone) == (set() if task == "count" else {pair for pair in SHARED if site in pair})
+    assert all(f"{site}: no reply within" in why for why in gone.values())
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_step_that_fails_costs_its_pair_alone(graph_hospitals, task: str) -> None:
+    _, run = graph_hospitals
+    site = THIRD if task == "answer" else FIRST
+    broken: list[str] = []
+
+    def fail(name: str, asked: str, reply: Any) -> Any:
+        if (name, asked) == (site, task) and not broken:
+            broken.append(task)
+            return failure_reply(Failure(Code.UNEXPECTED, "its worker died"), -1)
+        return None
+
+    told = compared(run(tamper=fail).run())
+    if task == "count":
+        assert "its worker died" in told["without"][site]
+        assert sizes(told) == {(SECOND, THIRD): 40}
+    else:
+        assert list(failed(told).values()) == [f"{site}: E40 its worker died"]
+        assert len(sizes(told)) == 2
+        assert told["without"] == {}
+
+
+@pytest.mark.parametrize(("task", "site"), [("offer", FIRST), ("offer", THIRD), ("answer", THIRD)])
+def test_rubbish_in_place_of_encrypted_elements_is_noticed_by_the_partner(
+    graph_hospitals, task: str, site: str
+) -> None:
+    _, run = graph_hospitals
+
+    def spoil(name: str, asked: str, reply: Any) -> Any:
+        return rubbish(reply) if (name, asked) == (site, task) else None
+
+    told = compared(run(tamper=spoil).run())
+    left = tuple(other for other in SITES if other != site)
+    assert sizes(told) == {left: SHARED[left]}
+    assert all("E4 UpdateError" in why for why in failed(told).values())
+    matrix = told["distances"]["matrix"]
+    i, j, k = (SITES.index(s) for s in (site, *left))
+    assert matrix[i][j] == matrix[i][k] == matrix[j][k]
+
+
+def longer(reply: Any) -> None:
+    data = from_shareable(reply).data
+    for name, value in data.items():
+        data[name] = torch.cat([value, value])
+
+
+def many(reply: Any) -> None:
+    from_shareable(reply).data["patients"] = torch.zeros(3)
+
+
+def other_partner(reply: Any) -> None:
+    from_shareable(reply).meta["medflare_reply"]["facts"]["partner"] = "site-9"
+
+
+def floats(reply: Any) -> None:
+    data = from_shareable(reply).data
+    for name in data:
+        data[name] = data[name].float()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (longer, "bytes; 1416 are the most"),
+        (many, "2 tensors where one is expected"),
+        (other_partner, "for site-9, where another message was asked for"),
+        (floats, "expected bytes"),
+    ],
+)
+def test_what_is_no_message_of_this_pair_is_not_passed_on(graph_hospitals, spoil: Any, said: str) -> None:
+    _, run = graph_hospitals
+
+    def hook(name: str, asked: str, reply: Any) -> None:
+        if (name, asked) == (FIRST, "offer"):
+            spoil(reply)
+
+    federation = run(tamper=hook)
+    told = compared(federation.run())
+    assert len(failed(told)) == 2
+    assert all(said in why for why in failed(told).values()), failed(told)
+    assert sizes(told) == {(SECOND, THIRD): 40}
+    assert "answer" not in {
+        line.task for line in lines(federation, SECOND) if line.exact.get("partner") == FIRST
+    }
+
+
+@pytest.mark.parametrize("both", [41, -1, "ten", None, True])
+def test_an_impossible_size_is_not_taken(graph_hospitals, both: Any) -> None:
+    _, run = graph_hospitals
+
+    def lie(name: str, asked: str, reply: Any) -> None:
+        if (name, asked) == (FIRST, "compare"):
+            from_shareable(reply).meta["medflare_reply"]["facts"]["shared"] = both
+
+    told = compared(run(tamper=lie).run())
+    assert sizes(told) == {(SECOND, THIRD): 40}
+    assert set(failed(told)) == {(FIRST, SECOND), (FIRST, THIRD)}
+
+
+@pytest.mark.parametrize(
+    ("site", "said"),
+    [
+        (THIRD, "a request of 40 elements where 41 were agreed"),
+        (FIRST, "a set-up of 90 elements where 91 were agreed"),
+    ],
+)
+def test_a_server_that_tells_other_counts_gets_no_answer(graph_hospitals, site: str, said: str) -> None:
+    _, run = graph_hospitals
+
+    def lie(name: str, asked: str, message: Any) -> None:
+        if (name, asked) == (site, "offer"):
+            from_shareable(message).meta["medflare_request"]["options"]["elements"] += 1
+
+    told = compared(run(mislead=lie).run())
+    assert said in failed(told)[FIRST, THIRD]
+    left = tuple(other for other in SITES if other != site)
+    assert sizes(told) == {left: SHARED[left]}
+
+
+def test_a_server_that_ignores_a_refused_size_gets_no_step(graph_hospitals) -> None:
+    """It goes on with a size that it made up, as if the site had told it."""
+    made, run = graph_hospitals
+    made.write(FIRST, min_examples=2)
+    federation = run()
+    ask = federation.flow.ask_each
+
+    def ignore(task: str, take: Any, own: Any) -> Any:
+        outcome = ask(task, take, own)
+        if task == "count":
+            assert "policy.min_examples" in outcome.absent.pop(FIRST)
+            config = made.settings(FIRST).knowledge
+            key = fingerprint(SketchKey.read(config.key, config.context))
+            count = {"state": "counted", "elements": 40, "examples": 9, "key": key}
+            assert take(FIRST, Reply(-1, count, {})) is None
+        return outcome
+
+    federation.flow.ask_each = ignore
+    told = compared(federation.run())
+    assert sizes(told) == {(SECOND, THIRD): 40}
+    assert all("policy.min_examples: a comparison" in why for why in failed(told).values())
+    assert [line.task for line in lines(federation, FIRST) if line.event == "sent"] == []
+    assert {line.task for line in lines(federation, FIRST) if line.event == "blocked"} == {"count", "offer"}
+
+
+@pytest.mark.parametrize(("site", "step"), [(THIRD, "answer"), (FIRST, "compare")])
+def test_each_step_meets_the_policy_as_it_is_then(graph_hospitals, site: str, step: str) -> None:
+    made, run = graph_hospitals
+
+    def forbid(name: str, asked: str, message: Any) -> None:
+        if (name, asked) == (site, step):
+            made.write(site, min_examples=2)
+
+    federation = run(mislead=forbid)
+    told = compared(federation.run())
+    left = tuple(other for other in SITES if other != site)
+    assert left in sizes(told)
+    assert any("policy.min_examples: a comparison" in why for why in failed(told).values())
+    assert step not in {line.task for line in lines(federation, site) if line.event == "sent"}
+
+
+# ---- what a site refuses, whoever asks ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def sides(graph_hospitals, tmp_path: Path) -> Callable[..., Any]:
+    """Sites that have told their sizes, each with folder and settings; again: as after a restart."""
+    made, _ = graph_hospitals
+
+    def side(site: str, run_id: str = "run", count: bool = True) -> tuple[ExactSide, Any]:
+        found = ExactSide(tmp_path / "state" / site, run_id)
+        if count:
+            found.count(made.settings(site), [other for other in SITES if other != site])
+        return found, made.settings(site)
+
+    return side
+
+
+def test_a_pair_is_compared_once_in_a_run_whatever_is_asked(sides, graph_hospitals) -> None:
+    one, site = sides(FIRST)
+    assert set(one.offer(site, SITES, Part(SECOND, 60, True))) == {"request"}
+    with pytest.raises(
+        UpdateError, match="was compared with that of 'site-2' in this run: once for each pair"
+    ):
+        one.offer(site, SITES, Part(SECOND, 60, False))
+    again, _ = sides(FIRST)
+    with pytest.raises(UpdateError, match="once for each pair"):
+        again.offer(site, SITES, Part(SECOND, 60, True))
+    assert set(again.offer(site, SITES, Part(THIRD, 90, False))) == {"setup"}
+    other, _ = sides(FIRST, "another run")
+    assert set(other.offer(site, SITES, Part(SECOND, 60, True))) == {"request"}
+
+
+def test_a_size_is_told_once_and_a_graph_that_changed_is_not_compared(sides, graph_hospitals) -> None:
+    made, _ = graph_hospitals
+    one, _ = sides(FIRST)
+    made.know(FIRST, range(41))
+    restarted, site = sides(FIRST, count=False)
+    assert restarted.count(site, SITES)["elements"] == 40
+    with pytest.raises(UpdateError, match="has changed since its size was told"):
+        restarted.offer(site, SITES, Part(SECOND, 60, True))
+    assert set(one.offer(site, SITES, Part(SECOND, 60, True))) == {"request"}, "those that were counted"
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        (Part("site-9", 60, True), "'site-9' was no partner"),
+        (Part(SECOND, 19, True), "has 19 elements; expected 20 to 100000"),
+        (Part(SECOND, 100_001, True), "expected 20 to 100000"),
+    ],
+)
+def test_a_pair_that_was_not_agreed_is_refused(sides, part: Part, said: str) -> None:
+    one, site = sides(FIRST)
+    with pytest.raises(UpdateError, match=said):
+        one.offer(site, [*SITES, "site-9"], part)
+
+
+def test_nothing_is_offered_before_a_size_was_told(sides) -> None:
+    one, site = sides(FIRST, count=False)
+    with pytest.raises(UpdateError, match="told no size"):
+        one.offer(site, SITES, Part(SECOND, 60, True))
+
+
+def test_a_step_out_of_order_or_a_second_one_is_refused(sides) -> None:
+    (one, site), (other, theirs) = sides(FIRST), sides(SECOND)
+    with pytest.raises(UpdateError, match="no comparison with 'site-2' is open"):
+        one.compare(SECOND, {})
+    request = one.offer(site, SITES, Part(SECOND, 60, True))
+    setup = other.offer(theirs, SITES, Part(FIRST, 40, False))
+    with pytest.raises(UpdateError, match="no comparison with 'site-3' is open"):
+        other.answer(THIRD, request)
+    with pytest.raises(UpdateError, match="no comparison with 'site-1' is open"):
+        other.answer(FIRST, request)
+    assert set(setup) == {"setup"}
+    with pytest.raises(UpdateError, match="'site-2' is to answer in this pair"):
+        one.answer(SECOND, request)
+
+
+def test_a_message_without_what_the_step_needs_is_refused(sides) -> None:
+    one, site = sides(FIRST)
+    request = one.offer(site, SITES, Part(SECOND, 60, True))
+    with pytest.raises(UpdateError, match="holds no setup"):
+        one.compare(SECOND, request)

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact comparison of knowledge graphs through controller and executors: who learns what, who is left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from fed_graphs import (
+    FIRST,
+    RANGES,
+    SECOND,
+    SHARED,
+    SITES,
+    TASKS,
+    THIRD,
+    compared,
+    failed,
+    lines,
+    sizes,
+)
+from nvflare.apis.dxo import from_shareable
+
+from medflare.federation import site_exact
+from medflare.federation.site_exact import TOLD
+from medflare.selection.cardinality import elements, message_bytes
+from medflare.selection.sketch_key import SketchKey
+from medflare.selection.triples import jaccard
+
+
+def test_the_distances_are_the_exact_ones_of_the_graphs_and_the_odds_heed_them(graph_hospitals) -> None:
+    made, run = graph_hospitals
+    record = run(settings={"draws": 2, "epsilon": 0.5}).run()
+    told = compared(record)
+    assert sizes(told) == SHARED
+    assert (told["without"], told["not_compared"], told["waves"]) == ({}, [], 3)
+    graphs = {site: made.graph(site) for site in SITES}
+    for i, one in enumerate(SITES):
+        for j, other in enumerate(SITES):
+            exact = 0.0 if i == j else 1 - jaccard(graphs[one], graphs[other])
+            assert told["distances"]["matrix"][i][j] == pytest.approx(exact, abs=1e-6)
+    assert told["distances"]["order"] == list(SITES)
+    assert told["sites"][FIRST] == {"elements": 40, "texts": 1, "empty": False}
+    assert 0 < record.rounds[0].rule["solution"]["divergence"] <= 0.5
+    assert "sketches" not in record.preparation
+
+
+def test_no_message_holds_a_triple_its_digest_or_the_key(graph_hospitals) -> None:
+    made, run = graph_hospitals
+    seen: list[bytes] = []
+
+    def note(site: str, task: str, message: Any) -> None:
+        if task in TASKS:
+            dxo = from_shareable(message)
+            seen.extend([str(dxo.meta).encode(), *(value.numpy().tobytes() for value in dxo.data.values())])
+
+    federation = run(tamper=note, mislead=note)
+    told = compared(federation.run())
+    whole = b"\n".join(seen)
+    moved = sum(message_bytes(len(RANGES[asker])) * 2 + message_bytes(len(RANGES[h])) for asker, h in SHARED)
+    assert len(whole) > moved
+    assert told["bytes"]["from_sites"] == pytest.approx(moved, abs=16 * 9)
+    assert told["bytes"]["to_sites"] == told["bytes"]["from_sites"]
+    key = SketchKey(bytes.fromhex(made.secret), "medflare")
+    digests = {word for site in SITES for word in elements(made.graph(site), key)}
+    forbidden = {word.encode() for word in digests} | {bytes.fromhex(word) for word in digests}
+    forbidden |= {b"symptom", b"disease", made.secret.encode(), bytes.fromhex(made.secret)}
+    left = whole + (federation.folder / "run.json").read_bytes()
+    left += b"".join((federation.site_folder(site) / "egress.jsonl").read_bytes() for site in SITES)
+    assert not [word for word in forbidden if word in left]
+
+
+def test_every_message_is_in_the_ledger_with_its_partner_bytes_and_digest(graph_hospitals) -> None:
+    _, run = graph_hospitals
+    federation = run()
+    compared(federation.run())
+    told = [
+        (line.task, line.exact.get("partner"), line.exact.get("message")) for line in lines(federation, FIRST)
+    ]
+    assert told[0] == ("count", None, None)
+    assert sorted(told[1:]) == [
+        ("compare", SECOND, None),
+        ("compare", THIRD, None),
+        ("offer", SECOND, "request"),
+        ("offer", THIRD, "request"),
+    ]
+    offers = [line for line in lines(federation, FIRST) if line.task == "offer"]
+    assert {line.bytes for line in offers} == {line.exact["bytes"] for line in offers} == {35 * 40}
+    assert len({line.exact["sha256"] for line in offers}) == 2, "a key of its own for each pair"
+    assert lines(federation, FIRST)[0].facts == [
+        "elements",
+        "examples",
+        "key",
+        "seconds",
+        "state",
+        "vocabulary",
+    ]
+    answers = [line.exact["message"] for line in lines(federation, THIRD) if line.task == "answer"]
+    assert answers == ["response", "response"]
+
+
+def test_a_site_that_has_not_said_yes_tells_nothing_and_is_at_the_typical_distance(graph_hospitals) -> None:
+    made, run = graph_hospitals
+    made.write(THIRD, knowledge_exact="deny")
+    federation = run()
+    told = compared(federation.run())
+    assert (
+        "policy.knowledge_exact: no exact size of the knowledge graph may be told" in told["without"][THIRD]
+    )
+    assert sizes(told) == {(FIRST, SECOND): 30}
+    matrix = told["distances"]["matrix"]
+    assert matrix[0][2] == matrix[1][2] == matrix[0][1] == pytest.approx(1 - 30 / 70)
+    assert {line.event for line in lines(federation, THIRD)} == {"blocked", "failure"}
+    assert not list((made.root / THIRD).rglob(TOLD)), "nothing is even counted"
+
+
+def test_no_is_the_default(graph_hospitals) -> None:
+    made, run = graph_hospitals
+    file = made.folder(SECOND) / "site.yaml"
+    settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+    del settings["policy"]
+    file.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    assert "policy.knowledge_exact" in compared(run().run())["without"][SECOND]
+
+
+def test_an_empty_graph_is_at_distance_one_and_a_small_one_is_typical(graph_hospitals) -> None:
+    made, run = graph_hospitals
+    made.know(FIRST, range(0))
+    made.know(SECOND, range(19))
+    told = compared(run().run())
+    assert told["sites"] == {
+        FIRST: {"elements": 0, "texts": 1, "empty": True},
+        THIRD: {"elements": 90, "texts": 1, "empty": False},
+    }
+    assert told["without"] == {
+        SECOND: "its graph has fewer than 20 triples, of which sizes would tell single ones"
+    }
+    assert told["distances"]["matrix"] == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
+    assert told["pairs"] == []
+
+
+def test_a_graph_that_is_too_large_is_named_with_what_to_do(graph_hospitals, monkeypatch) -> None:
+    _, run = graph_hospitals
+    monkeypatch.setattr(site_exact, "MOST", 89)
+    told = compared(run().run())
+    assert "compare by sketches (rule_settings.distances=sketches)" in told["without"][THIRD]
+    assert sizes(told) == {(FIRST, SECOND): 30}
+
+
+def test_a_site_without_the_block_or_the_package_says_so_and_time_alone_counts(
+    graph_hospitals, monkeypatch
+) -> None:
+    made, run = graph_hospitals
+    made.write(FIRST, knowledge=False)
+    monkeypatch.setattr(site_exact, "available", lambda: False)
+    record = run().run()
+    told = compared(record)
+    assert told["without"] == {
+        FIRST: "site.yaml has no block `knowledge`",
+        SECOND: "openmined.psi is not installed there; `pip install 'medflare[psi]'`",
+        THIRD: "openmined.psi is not installed there; `pip install 'medflare[psi]'`",
+    }
+    assert "distances" not in told
+    assert record.rounds[0].rule["solution"]["divergence"] == 0
+
+
+def test_another_key_leaves_a_site_out_and_a_key_for_each_ends_the_run(graph_hospitals) -> None:
+    made, run = graph_hospitals
+    made.write(SECOND, secret=SketchKey.new_secret().hex())
+    told = compared(run().run())
+    assert sizes(told) == {(FIRST, THIRD): 10}
+    assert "is not that of other sites" in told["without"][SECOND]
+
+
+def test_where_every_site_has_a_key_of_its_own_the_run_says_so_before_anybody_trains(graph_hospitals) -> None:
+    made, run = graph_hospitals
+    for site in SITES:
+        made.write(site, secret=SketchKey.new_secret().hex())
+    record = run().run()
+    assert record.status == "failed"
+    assert "no two sites have the same key and context" in record.reason
+    assert record.rounds == []
+
+
+def test_the_policys_limits_on_texts_and_bytes_hold_here_too(graph_hospitals) -> None:
+    made, run = graph_hospitals
+    made.write(FIRST, min_examples=2)
+    made.write(THIRD, max_bytes_per_round=3000)
+    told = compared(run(num_rounds=1).run())
+    assert (
+        "policy.min_examples: the size of a knowledge graph is about fewer than 2" in told["without"][FIRST]
+    )
+    assert "policy.max_bytes_per_round" in failed(told)[SECOND, THIRD]
+
+
+def test_under_masks_graphs_are_compared_and_updates_are_hidden(graph_hospitals) -> None:
+    _, run = graph_hospitals
+    federation = run(protection="masking", settings={"draws": 6})
+    record = federation.run()
+    assert sizes(compared(record)) == SHARED
+    assert record.protections == ["mask"]

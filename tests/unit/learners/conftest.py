@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two hospitals whose patients come three times, and learners of FedTAR at them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fedtar_sites import learner, site, write_visits
+
+from medflare.learners.fedtar.learner import FedTARLearner
+
+
+@pytest.fixture(scope="session")
+def visit_hospitals(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Folders of two hospitals."""
+    folder = tmp_path_factory.mktemp("fedtar")
+    return [write_visits(folder / f"site-{number + 1}", number) for number in range(2)]
+
+
+@pytest.fixture
+def fedtar(visit_hospitals: list[Path], tiny_backbone: Path) -> Callable[..., FedTARLearner]:
+    """Makes the learner of hospital `number`, with other settings or another split where given."""
+
+    def made(number: int = 0, split: dict[str, float] | None = None, **settings: Any) -> FedTARLearner:
+        config = site(visit_hospitals[number], tiny_backbone, f"site-{number + 1}", split)
+        return learner(config, **settings)
+
+    return made

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sites of FedTAR tell of their validation loss is the gradient by which the server learns α."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from fedtar_sites import SPLIT, VISITS, at_visit, plan
+
+from medflare.aggregation.temporal import TemporalResidual
+from medflare.learners.base import State
+from medflare.learners.fedtar.visit_sums import EXAMPLES, SLOPES
+from medflare.learners.temporal_loop import federate_visits
+
+
+def test_the_validation_gradient_is_that_of_the_mean_over_all_tokens(fedtar: Any) -> None:
+    """However it is cut into batches; and it is left in nobody's `.grad`."""
+    made, whole = fedtar(eval_batch=3), fedtar(eval_batch=999)
+    (one, n), (other, m) = made._validation_gradient(), whole._validation_gradient()
+    assert n == m == len(made.rows("val"))
+    for name, value in one.items():
+        assert torch.allclose(value, other[name], rtol=1e-3, atol=1e-5), name
+    rows = made.rows("val")
+    step = 1e-2
+    moved = {n: t + step * one[n] / one[n].norm().clamp(min=1e-12) for n, t in made.initial_shared().items()}
+    norm = sum(float(value.norm()) for value in one.values())
+    before = made.rows_loss(rows)
+    made.load_shared(moved)
+    assert made.rows_loss(rows) - before == pytest.approx(step * norm, rel=0.15)
+    assert all(t.grad is None for t in made._live().values())
+
+
+@pytest.mark.parametrize("mode", ["softmax", "beta_softmax"])
+def test_slopes_of_a_run_are_the_meta_gradient_by_autograd(fedtar: Any, mode: Any) -> None:
+    """The loss at w_T(α), with every w̄ as it was, differentiated through the model and the recursion."""
+    learners = {"site-1": fedtar(0), "site-2": fedtar(1)}
+    rule = TemporalResidual(VISITS, alpha_mode=mode, lr=1e-3)
+    path = [learners["site-1"].initial_shared()]
+    state = federate_visits(learners, rule, 1, lambda n: plan(n, steps=2), lambda n, s, u: path.append(s))
+    alpha = rule.alpha.clone().requires_grad_()
+    means = [
+        {n: path[t][n] + (path[t + 1][n] - path[t][n]) / float(rule.alpha[t]) for n in state}
+        for t in range(VISITS)
+    ]
+    total, examples = torch.zeros((), dtype=torch.float64), 0
+    for made in learners.values():
+        made.load_shared(state)
+        gradient, count = made._validation_gradient()
+        w = {n: v.double() for n, v in path[0].items()}
+        for t in range(VISITS):
+            w = {n: w[n] + alpha[t] * (means[t][n].double() - w[n]) for n in w}
+        total = total + count * sum((gradient[n].double() * w[n]).sum() for n in gradient)
+        examples += count
+    (slow,) = torch.autograd.grad(total / examples, alpha)
+
+    rule.begin(state)
+    for name, made in learners.items():
+        made.load_shared(state)
+        rule.add(name, made.fit(at_visit(1, 1, slopes=True, steps=1)))
+    rule.finish()
+    found = torch.tensor(rule.report()["alpha_gradient"], dtype=torch.float64)
+    assert float(slow.abs().max()) > 1e-4
+    assert torch.allclose(found, slow, rtol=1e-3, atol=1e-3 * float(slow.abs().max()))
+
+
+def test_slopes_predict_how_the_validation_loss_follows_alpha(fedtar: Any) -> None:
+    """A finite difference through the real model, independent of any gradient of ours."""
+    made = fedtar()
+    rule = TemporalResidual(VISITS, "sigmoid", lr=1e-3)
+    path = [made.initial_shared()]
+    state = federate_visits(
+        {"site-1": made}, rule, 1, lambda n: plan(n, steps=3), lambda n, s, u: path.append(s)
+    )
+
+    def loss(shift: float) -> float:
+        """With α_T moved."""
+        last = {n: path[-2][n] + (path[-1][n] - path[-2][n]) / float(rule.alpha[-1]) for n in state}
+        made.load_shared(
+            {n: path[-2][n] + (float(rule.alpha[-1]) + shift) * (last[n] - path[-2][n]) for n in state}
+        )
+        return made.rows_loss(made.rows("val"))
+
+    slope = (loss(0.05) - loss(-0.05)) / 0.1
+    made.load_shared(state)
+    rule.begin(state)
+    rule.add("site-1", made.fit(at_visit(1, 1, slopes=True, steps=1)))
+    rule.finish()
+    assert rule.report()["alpha_gradient"][-1] == pytest.approx(slope, rel=0.05, abs=1e-5)
+
+
+def test_a_site_without_validation_visits_tells_no_slopes(fedtar: Any) -> None:
+    made = fedtar(split=SPLIT | {"val": 0, "train": 0.8})
+    sums: list[State] = []
+
+    def keep(number: int, state: State, updates: Any) -> None:
+        sums.append(updates["site-1"].sums)
+
+    rule = TemporalResidual(VISITS, lr=1e-2)
+    federate_visits({"site-1": made}, rule, 2, lambda n: plan(n, steps=1), keep)
+    assert len(sums) == 2 * VISITS
+    assert not any(found[SLOPES].any() or found[EXAMPLES].any() for found in sums)
