@@ -22,8 +22,8 @@ ADAPTER = "adapter.base_model.model.layer.lora_A.weight"
 class ToyLearner:
     """y = x·w + b with `w` shared (as a LoRA factor's name) and `bias`, `momentum`, `position` local.
 
-    Settings (for tests): `fingerprint`, `hang` {round: seconds}, `die` {round}, `raises` {round: text},
-    `bad` {round: kind of broken update}, `width`, `sums`, `counter`; keyed by site under `sites`.
+    Settings (for tests): `fingerprint`, `hang` {round: seconds}, `slow` {split: seconds}, `die` {round},
+    `raises` {round: text}, `bad` {round: kind of broken update}, `width`, `sums`, `counter`; keyed by site under `sites`.
     """
 
     def __init__(self, settings: dict[str, Any], site: str, seed: int) -> None:
@@ -126,6 +126,7 @@ class ToyLearner:
         return update
 
     def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
+        time.sleep(float(self.settings.get("slow", {}).get(split, 0)))
         return {"loss": ((self.x @ self.w - self.y) ** 2).mean().item()}
 
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:

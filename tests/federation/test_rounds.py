@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from fed_harness import completed
 from fed_toy import ADAPTER, ToyLearner
 from nvflare.apis.dxo import from_shareable
 from safetensors.torch import load_file
@@ -282,6 +283,24 @@ def test_a_hanging_site_meets_its_deadline_and_the_others_go_on(federation) -> N
     assert accepted(record) == [["site-2", "site-3"], ALL]
     assert record.rounds[0].absent["site-1"].startswith("E31")
     assert time.monotonic() - started < 4
+
+
+def test_a_large_hospital_s_long_tests_are_waited_for(federation) -> None:
+    """Whoever is first has few studies; the others are not given up for that."""
+    slow = only("site-3", slow={"val": 0.5, "test": 0.5})
+    record = completed(federation(controller={"grace": 0.1}, toy=slow))
+    assert [sorted(entry.metrics) for entry in record.rounds] == [ALL, ALL]
+    assert all("val_loss" in entry.mean for entry in record.rounds)
+    assert sorted(found.site for found in record.evaluations) == ALL
+    assert record.reason == ""
+
+
+def test_a_job_that_names_how_many_are_enough_does_not_wait_for_the_slowest_test(federation) -> None:
+    slow = only("site-3", slow={"val": 1.0, "test": 1.0})
+    record = completed(federation(controller=TWO_OF_THREE | {"grace": 0.1, "num_rounds": 1}, toy=slow))
+    assert "val_loss" not in record.rounds[0].metrics["site-3"]
+    assert sorted(found.site for found in record.evaluations) == ["site-1", "site-2"]
+    assert "no reply within 0.1 s of the quorum" in record.reason
 
 
 def test_a_silent_site_is_benched_and_then_asked_again(federation) -> None:

@@ -36,14 +36,14 @@ class Limits:
     Attributes:
         quorum: accepted replies without which the exchange has failed.
         deadline: seconds a site may take; `margin` is added for the way back of its error reply.
-        grace: seconds to wait for the others once there are `enough`, the quorum where that is not named.
+        grace: seconds to wait for the others once there are `enough`.
     """
 
     quorum: int
     deadline: float
     margin: float
     grace: float
-    enough: int | None = None
+    enough: int
 
 
 @dataclass(slots=True)
@@ -153,7 +153,7 @@ class Exchange:
                 return "the job was stopped"
             if accepted + waiting < limits.quorum:
                 return "given up: the quorum was out of reach"
-            if accepted >= (limits.quorum if limits.enough is None else limits.enough):
+            if accepted >= limits.enough:
                 enough = now if enough is None else enough
                 if now - enough >= limits.grace:
                     return f"{TOO_SLOW} {limits.grace:g} s of the quorum"

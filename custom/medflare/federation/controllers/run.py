@@ -193,12 +193,17 @@ class RunController(Controller):
     ) -> Outcome:
         """One exchange with the sites; StoppedError if the job was aborted meanwhile.
 
-        quorum, enough: as in `Limits`; `quorum()` and `enough()` without.
+        quorum: as in `Limits`; `quorum()` without.
+        enough: as in `Limits`; without, `enough()`, or where a quorum is named, `min_accepted` of the asked
+            sites, all where the job has none: a large hospital's test takes longer than a small one's.
         """
         exchange = Exchange(self._request(task, plan, tensors, options), on_reply, settled or _nothing)
-        need = self.quorum() if quorum is None else quorum
-        all_of_them = self.enough() if quorum is None else enough
-        return self._run(exchange, self.roster.sites if sites is None else sites, need, all_of_them)
+        asked = self.roster.sites if sites is None else sites
+        if quorum is None:
+            return self._run(exchange, asked, self.quorum(), self.enough())
+        if enough is None:
+            enough = max(quorum, min(len(asked), self.args.min_accepted or len(asked)))
+        return self._run(exchange, asked, quorum, enough)
 
     def ask_each(
         self, task: str, on_reply: OnReply, own: Mapping[str, tuple[dict[str, Any], State]]
@@ -227,7 +232,7 @@ class RunController(Controller):
             tensors=tensors or {},
         )
 
-    def _run(self, exchange: Exchange, sites: list[str], quorum: int, enough: int | None) -> Outcome:
+    def _run(self, exchange: Exchange, sites: list[str], quorum: int, enough: int) -> Outcome:
         args = self.args
         limits = Limits(
             quorum=quorum, enough=enough, deadline=args.deadline, margin=args.margin, grace=args.grace
