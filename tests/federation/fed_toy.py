@@ -23,7 +23,8 @@ class ToyLearner:
     """y = x·w + b with `w` shared (as a LoRA factor's name) and `bias`, `momentum`, `position` local.
 
     Settings (for tests): `fingerprint`, `hang` {round: seconds}, `slow` {split: seconds}, `die` {round},
-    `raises` {round: text}, `bad` {round: kind of broken update}, `width`, `sums`, `counter`; keyed by site under `sites`.
+    `raises` {round: text}, `bad` {round: kind of broken update}, `width`, `sums`, `counter`; keyed by site
+    under `sites`.
     """
 
     def __init__(self, settings: dict[str, Any], site: str, seed: int) -> None:

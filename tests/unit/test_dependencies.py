@@ -12,7 +12,7 @@ ALLOWED = {
     "extraction": {"cohort", "models", "evaluation"},
     "answering": {"cohort", "models"},
     "models": {"cohort"},
-    "evaluation": {"cohort"},
+    "evaluation": {"cohort", "models"},
     "learners": {"cohort", "models", "evaluation", "extraction", "answering"},
     "aggregation": {"learners", "selection"},
     "selection": {"cohort", "models", "learners"},

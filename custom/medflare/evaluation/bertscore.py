@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from medflare.errors import ConfigError
+from medflare.models.frozen_encoder import FrozenEncoder
 
 PIECE = 256
 """Pairs whose token vectors are in memory together."""
@@ -48,57 +49,34 @@ def matched(hypothesis: Tokens, reference: Tokens) -> tuple[float, float, float]
 
 
 class TokenEncoder:
-    """A frozen encoder of a local folder, in fp32 on the processor.
+    """A frozen encoder of a local folder.
 
-    Raises ConfigError for a folder without safetensors weights; what transformers raises for one it cannot
-    read.
+    Raises ConfigError for a folder without safetensors weights, and as `load_encoder` does.
     """
 
     def __init__(self, folder: Path) -> None:
-        from transformers import AutoModel, AutoTokenizer
-        from transformers.utils import logging
+        from transformers import GPT2Tokenizer, RobertaTokenizer
 
         if not list(folder.glob("*.safetensors")):
             raise ConfigError(f"{folder} has no *.safetensors file; pickled weights (.bin) are not loaded")
-        verbosity = logging.get_verbosity()
-        logging.set_verbosity_error()  # heads of a published encoder are left behind on purpose
-        logging.disable_progress_bar()
-        try:
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            self.model: Any = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
-        finally:
-            logging.set_verbosity(verbosity)
-        self.model.eval()
-        self.marks = {self.tokenizer.cls_token_id, self.tokenizer.sep_token_id}
-        self.longest = min(int(self.tokenizer.model_max_length), _positions(self.model))
+        self.frozen = FrozenEncoder(folder)
+        tokenizer = self.frozen.text.tokenizer
+        self.marks = torch.tensor([tokenizer.cls_token_id, tokenizer.sep_token_id])
+        self.spaced = isinstance(tokenizer, GPT2Tokenizer | RobertaTokenizer)
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokens of each text with its marks; what is longer than the encoder is cut off."""
-        from transformers import GPT2Tokenizer, RobertaTokenizer
+        """Tokens of each text with its marks; a first word is a word like any other."""
+        return self.frozen.ids([f" {text.strip()}" if self.spaced else text.strip() for text in texts])
 
-        spaced = isinstance(self.tokenizer, GPT2Tokenizer | RobertaTokenizer)  # a first word like any other
-        given = [f" {text.strip()}" if spaced else text.strip() for text in texts]
-        found: list[list[int]] = self.tokenizer(given, truncation=True, max_length=self.longest)["input_ids"]
-        return found
-
-    @torch.inference_mode()
     def encoded(self, texts: Sequence[str], batch: int = 32) -> list[Tokens]:
-        """Each text, in the order given; batches are of texts of like length."""
-        rows = self.ids(texts)
-        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+        """Each text, in the order given."""
         found: dict[int, Tokens] = {}
-        padding = self.tokenizer.pad_token_id or 0
-        for start in range(0, len(order), batch):
-            chosen = order[start : start + batch]
-            longest = len(rows[chosen[-1]])
-            ids = torch.tensor([rows[i] + [padding] * (longest - len(rows[i])) for i in chosen])
-            mask = torch.tensor([[1] * len(rows[i]) + [0] * (longest - len(rows[i])) for i in chosen])
-            hidden = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
-            hidden = torch.nn.functional.normalize(hidden, dim=-1)
-            for i, states in zip(chosen, hidden, strict=True):
-                counted = torch.tensor([token not in self.marks for token in rows[i]], dtype=torch.bool)
-                found[i] = Tokens(states[: len(rows[i])].clone(), counted)
-        return [found[i] for i in range(len(rows))]
+        for some in self.frozen.batches(self.ids(texts), batch):
+            rows, counted = normalize(some.hidden, dim=-1), ~torch.isin(some.ids, self.marks)
+            for i, place in enumerate(some.places):
+                there = some.mask[i].bool()
+                found[place] = Tokens(rows[i][there], counted[i][there])
+        return [found[i] for i in range(len(texts))]
 
 
 def bertscores(references: Sequence[str], hypotheses: Sequence[str], encoder: TokenEncoder) -> np.ndarray:
@@ -116,11 +94,3 @@ def bertscores(references: Sequence[str], hypotheses: Sequence[str], encoder: To
         tokens = dict(zip(texts, encoder.encoded(texts), strict=True))
         scored |= {(one, other): matched(tokens[other], tokens[one]) for one, other in piece}
     return np.array([scored.get(pair, (0.0, 0.0, 0.0)) for pair in given]).reshape(-1, 3)
-
-
-def _positions(model: Any) -> int:
-    """Positions an encoder has; RoBERTa's begin behind its padding index."""
-    positions = int(getattr(model.config, "max_position_embeddings", None) or 512)
-    table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
-    behind = getattr(table, "padding_idx", None)
-    return positions if behind is None else positions - int(behind) - 1

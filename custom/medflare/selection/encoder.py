@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from medflare.errors import ConfigError
-from medflare.models.encoder_folder import EncoderSettings, load_encoder
+from medflare.models.frozen_encoder import FrozenEncoder
 
 Pooling = Literal["mean", "cls"]
 POOLING = Path("1_Pooling") / "config.json"
@@ -30,7 +29,7 @@ TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 
 
 class NameEncoder:
-    """An encoder with frozen weights, on the processor and in fp32: all sites get the same vectors.
+    """An encoder with frozen weights: all sites get the same vectors.
 
     Args:
         pooling: None takes what the folder says.
@@ -40,28 +39,17 @@ class NameEncoder:
 
     def __init__(self, folder: Path, pooling: Pooling | None = None) -> None:
         self.pooling = check_encoder(folder, pooling)
-        self.text = load_encoder(folder, "fp32", "cpu", EncoderSettings(), seed=0)
+        self.frozen = FrozenEncoder(folder)
 
-    @torch.inference_mode()
     def embed(self, texts: Sequence[str], batch: int = 64) -> np.ndarray:
         """(N, hidden) in float32, not of unit norm; a text longer than the encoder loses its end.
 
         The mean counts the tokens at begin and end too, as sentence-transformers does.
         """
-        found = np.zeros((len(texts), int(self.text.model.config.hidden_size)), np.float32)
-        rows = self._ids(texts) if texts else []
-        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-        for start in range(0, len(order), batch):
-            chosen = order[start : start + batch]
-            ids, mask = _padded([rows[i] for i in chosen], self.text.padding)
-            hidden = self.text.model(input_ids=ids, attention_mask=mask).last_hidden_state
-            found[chosen] = _pooled(hidden, mask, self.pooling).numpy()
+        found = np.zeros((len(texts), self.frozen.width), np.float32)
+        for some in self.frozen.batches(self.frozen.ids(texts), batch):
+            found[some.places] = _pooled(some.hidden, some.mask, self.pooling).numpy()
         return found
-
-    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokens of each text; the end mark alone where there would be none."""
-        told = self.text.tokenizer(list(texts), truncation=True, max_length=self.text.longest)
-        return [row or [self.text.end] for row in told["input_ids"]]
 
 
 def check_encoder(folder: Path, pooling: Pooling | None = None) -> Pooling:
@@ -148,14 +136,6 @@ def _json(file: Path, expected: type[Any] = dict) -> Any:
     if not isinstance(found, expected):
         raise ConfigError(f"knowledge.encoder: {file} is no file of a model: expected a {expected.__name__}.")
     return found
-
-
-def _padded(rows: list[list[int]], padding: int) -> tuple[Tensor, Tensor]:
-    """Ids and mask, (N, T) each."""
-    longest = max(len(row) for row in rows)
-    ids = torch.tensor([row + [padding] * (longest - len(row)) for row in rows])
-    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
-    return ids, mask
 
 
 def _pooled(hidden: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:

@@ -131,7 +131,7 @@ def test_pieces_change_no_score(encoder: TokenEncoder, monkeypatch: pytest.Monke
 
 def test_a_text_longer_than_the_encoder_loses_its_end(encoder: TokenEncoder) -> None:
     long = "the heart is big " * 40
-    assert len(encoder.ids([long])[0]) == encoder.longest == 32
+    assert len(encoder.ids([long])[0]) == encoder.frozen.longest == 32
     found = bertscores([long], [long + "no effusion"], encoder)
     np.testing.assert_allclose(found, 1.0, atol=1e-5)
 
@@ -151,4 +151,4 @@ def test_the_first_word_of_a_byte_level_tokenizer_is_a_word_like_any_other(tmp_p
     encoder = TokenEncoder(tmp_path)
     first, second = encoder.ids(["heart", "the heart"])
     assert first[1:-1] == second[-1 - len(first[1:-1]) : -1]
-    assert encoder.longest == 18
+    assert encoder.frozen.longest == 18
