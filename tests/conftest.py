@@ -1,15 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by all tests: one thread, no hub, a tiny backbone folder, the public data where present."""
+"""Shared by all tests: one thread and seed, no hub, a tiny backbone folder, the public data where present."""
 
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The same examples in every run; `pytest --hypothesis-profile search` looks for new ones.
+settings.register_profile("repository", derandomize=True, deadline=None)
+settings.register_profile("search", deadline=None, print_blob=True)
+settings.load_profile("repository")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """No test depends on which ones ran before it in its process; ahead of fixtures of any scope."""
+    import torch
+
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ from medflare.federation import recipes, simulate
 JOBS = Path(__file__).parents[2] / "jobs"
 CANARY = "zephyrine kerfuffle 4417"
 """Words that stand in every report and note of the sites and nowhere else."""
+SECRET = hashlib.sha256(CANARY.encode()).hexdigest()
+"""The key of the sites' sketches: the same in every run, so that no two pairs are alike by chance."""
 SPLIT = {"train": 0.6, "val": 0.2, "test": 0.2}
 FEDMRG: dict[str, Any] = {
     "settings.model.encoder": {"name": "small", "weights": "none", "image_size": 48, "token_grid": 2},
@@ -128,11 +131,13 @@ def write_site_files(kits: Path, cohorts: Path, sites: tuple[str, ...], backbone
 
 
 def write_questions(folder: Path, sites: Sequence[str], denies: str) -> Path:
-    """Hospitals of questions under one key, of which `denies` lets no sketch out; their site.yaml."""
+    """Hospitals of questions under one key, of which `denies` tells nothing of its graph; their site.yaml."""
     write_questions_demo(folder, len(sites), questions=12, diseases=2, groups=3)
     path = folder / "site.yaml"
     document = yaml.safe_load(path.read_text())
-    document["sites"][denies]["policy"] = {"knowledge_sketch": "deny"}
+    for site, block in document["sites"].items():
+        block["policy"] = {"knowledge_sketch": "deny"} if site == denies else {"knowledge_exact": "allow"}
+        (folder / block["knowledge"]["key"]).write_text(SECRET)
     path.write_text(yaml.safe_dump(document))
     return path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DDCS over mTLS: sketches under a key that only sites have, and the simulator's draws and states."""
+"""DDCS over mTLS: sketches and exact sizes under a key that only sites have; draws as in the simulator."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from medflare.cli.main import app
 from medflare.cohort.knowledge_texts import knowledge_texts
 from medflare.cohort.settings import load_site
 from medflare.cohort.site import load_cohort
+from medflare.selection.cardinality import elements
 from medflare.selection.knowledge import site_graph
 from medflare.selection.minhash import Sketcher
 from medflare.selection.sketch_key import SketchKey
@@ -30,7 +32,7 @@ from medflare.selection.triples import Triple
 
 HOSPITALS = (*SITES, "site-4")
 DENIES = "site-3"
-"""Its policy lets no sketch out."""
+"""Its policy lets no sketch out, and says nothing of exact sizes."""
 SKETCHED = tuple(site for site in HOSPITALS if site != DENIES)
 LOCAL = ("site.yaml", "vocabulary.obo", "hospitals.key")
 
@@ -53,10 +55,11 @@ def hospitals(federation: Federation, tmp_path_factory: pytest.TempPathFactory) 
 
 @dataclass(frozen=True)
 class Runs:
-    """One job, in the deployed federation and in the simulator."""
+    """One job, in the deployed federation and in the simulator; and deployed once more with exact sizes."""
 
     deployed: Finished
     simulated: Simulated
+    exact: Finished
 
 
 @pytest.fixture(scope="module")
@@ -66,17 +69,21 @@ def runs(federation: Federation, hospitals: Path, tmp_path_factory: pytest.TempP
         job_id = federation.submit(deployed_jobs.tiny_job(folder, "ddcs_qa", clients=len(HOSPITALS)))
         site_file = hospitals / "site.yaml"
         simulated = deployed_jobs.simulated("ddcs_qa", folder / "simulated", HOSPITALS, site_file)
-        return Runs(federation.finished(job_id, folder / "out"), simulated)
+        deployed = federation.finished(job_id, folder / "out")
+        changes = {"rule_settings__distances": "exact", "num_rounds": 1, "worker": "process"}
+        job = deployed_jobs.tiny_job(folder / "exact", "ddcs_qa", clients=len(HOSPITALS), **changes)
+        return Runs(deployed, simulated, federation.complete(job, folder / "out-exact"))
 
 
 @dataclass(frozen=True)
 class Known:
-    """What a hospital knows: of how many texts its graph is, its secret, and the sketch of both."""
+    """What a hospital knows: its graph and of how many texts it is, its secret, and what is made of both."""
 
     texts: int
     graph: dict[Triple, float]
     secret: str
     sketch: Sketch
+    elements: list[str]
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +96,9 @@ def known(federation: Federation, hospitals: Path) -> dict[str, Known]:
         assert config is not None
         texts = knowledge_texts(load_cohort(settings))
         graph = site_graph(config, texts)
-        sketcher = Sketcher(SketchKey.read(config.key, config.context), config.hashes, config.kind)
-        return Known(len(texts), graph, config.key.read_text().strip(), sketcher.sketch(graph))
+        key = SketchKey.read(config.key, config.context)
+        sketch = Sketcher(key, config.hashes, config.kind).sketch(graph)
+        return Known(len(texts), graph, config.key.read_text().strip(), sketch, elements(graph, key))
 
     return {site: of(site) for site in HOSPITALS}
 
@@ -159,6 +167,39 @@ def test_the_report_of_each_site_lists_its_sketch_and_the_one_that_stayed(
         )
 
 
+def test_exact_sizes_are_those_of_the_graphs_and_who_has_not_said_yes_tells_none(
+    runs: Runs, known: dict[str, Known]
+) -> None:
+    record = runs.exact.record
+    assert (runs.exact.state, record.status) == ("FINISHED:COMPLETED", "completed")
+    told = record.preparation["exact"]
+    assert "sketches" not in record.preparation
+    assert {site: facts["elements"] for site, facts in told["sites"].items()} == {
+        site: len(known[site].graph) for site in SKETCHED
+    }
+    assert set(told["without"]) == {DENIES}
+    assert "policy.knowledge_exact" in told["without"][DENIES]
+    both = {
+        (one, other): len(known[one].graph.keys() & known[other].graph.keys())
+        for one, other in combinations(SKETCHED, 2)
+    }
+    assert {tuple(pair["sites"]): pair["shared"] for pair in told["pairs"]} == both
+    assert min(both.values()) > 0
+    place = {site: i for i, site in enumerate(told["distances"]["order"])}
+    for (one, other), shared in both.items():
+        either = len(known[one].graph.keys() | known[other].graph.keys())
+        apart = told["distances"]["matrix"][place[one]][place[other]]
+        assert apart == pytest.approx(1 - shared / either, abs=1e-6)
+
+
+def test_the_report_of_each_site_lists_who_its_elements_were_for(federation: Federation, runs: Runs) -> None:
+    for site in SKETCHED:
+        told = report(federation.kits / site, runs.exact.job_id)
+        assert told["problems"] == []
+        partners = {row["exact"]["partner"] for row in told["messages"] if "partner" in row.get("exact", {})}
+        assert partners == set(SKETCHED) - {site}
+
+
 def test_no_key_triple_or_question_is_found_outside_the_sites(
     federation: Federation, runs: Runs, hospitals: Path, known: dict[str, Known]
 ) -> None:
@@ -173,11 +214,17 @@ def test_no_key_triple_or_question_is_found_outside_the_sites(
     concepts = {end.encode() for end in ends - {"patient"}}
     private = {secret.encode(), bytes.fromhex(secret), str(hospitals).encode(), *concepts}
     private |= {row[key].encode() for row in rows for key in ("id", "question")}
+    private |= {word.encode() for own in known.values() for word in own.elements}
     assert len(concepts) > 20
     assert len(rows) > 40
     for word in (secret.encode(), min(concepts)):
         assert found_in(federation.kits / "site-1", {word}), "the search would not find what it looks for"
-    for folder in (federation.kits / SERVER, federation.kits / ADMIN, runs.deployed.folder):
+    for folder in (
+        federation.kits / SERVER,
+        federation.kits / ADMIN,
+        runs.deployed.folder,
+        runs.exact.folder,
+    ):
         assert found_in(folder, private) == []
 
 

@@ -6,18 +6,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-import yaml
-from fed_quadratic import CURVES, quadratic_sites
+from fed_knowing import SITES, KnowingHospitals
+from fed_quadratic import quadratic_sites
 
-from medflare.cohort.site import load_site
 from medflare.federation.egress_report import read_ledger
-from medflare.selection.knowledge import site_graph
-from medflare.selection.sketch_key import SketchKey
 
-SITES = tuple(sorted(CURVES))
 FIRST, SECOND, THIRD = SITES
 RANGES = {FIRST: range(40), SECOND: range(10, 70), THIRD: range(30, 120)}
 """Numbers of the triples of each site; the smaller graph asks, so that the third always answers."""
@@ -31,42 +27,22 @@ def need_psi() -> None:
     pytest.importorskip("private_set_intersection.python", reason=reason)
 
 
-class Hospitals:
-    """Folders of three sites whose graphs are files of triples, with a key that they share."""
+class Hospitals(KnowingHospitals):
+    """Graphs are files of triples, and every site may be compared exactly."""
+
+    knowledge: ClassVar[dict[str, Any]] = {"extractor": "none", "triples": "graph.tsv"}
+    policy: ClassVar[dict[str, Any]] = {"knowledge_exact": "allow"}
 
     def __init__(self, root: Path) -> None:
-        self.root, self.secret = root, SketchKey.new_secret().hex()
+        super().__init__(root)
+        row = {"id": "1", "question": "Which", "options": ["one", "two"], "answer": "one", "split": "train"}
         for site in SITES:
-            self.folder(site).mkdir(parents=True, exist_ok=True)
-            self.write(site)
+            self.ask(site, [json.dumps(row)])
             self.know(site, RANGES[site])
-
-    def folder(self, site: str) -> Path:
-        return self.root / site / "local"
 
     def know(self, site: str, numbers: range) -> None:
         lines = [f"disease {n % 7}\tcauses\tsymptom {n}\t1.0" for n in numbers]
         (self.folder(site) / "graph.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-    def write(self, site: str, secret: str = "", knowledge: bool = True, **policy: Any) -> None:
-        folder = self.folder(site)
-        (folder / "key").write_text(secret or self.secret, encoding="ascii")
-        row = {"id": "1", "question": "Which", "options": ["one", "two"], "answer": "one", "split": "train"}
-        (folder / "questions.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
-        settings: dict[str, Any] = {
-            "name": site,
-            "cohort": {"format": "questions_jsonl", "root": ".", "split": {"train": 1, "val": 0, "test": 0}},
-            "policy": {"knowledge_exact": "allow", **policy},
-        }
-        if knowledge:
-            settings["knowledge"] = {"extractor": "none", "triples": "graph.tsv", "key": "key"}
-        (folder / "site.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-
-    def settings(self, site: str) -> Any:
-        return load_site(self.folder(site) / "site.yaml", site)
-
-    def graph(self, site: str) -> Any:
-        return site_graph(self.settings(site).knowledge, [])
 
 
 def exact_runs(

@@ -7,11 +7,12 @@ import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
-from fed_quadratic import CURVES, quadratic_sites
+from fed_knowing import SITES, KnowingHospitals
+from fed_quadratic import quadratic_sites
 
 from medflare.cohort.knowledge_texts import knowledge_texts
 from medflare.cohort.site import load_cohort, load_site
@@ -22,11 +23,9 @@ from medflare.federation.failures import Code, Failure
 from medflare.federation.messages import failure_reply
 from medflare.federation.site_sketch import Asked, kept_sketch, sketch_facts
 from medflare.selection.divergence import distance_matrix
-from medflare.selection.knowledge import site_graph
 from medflare.selection.sketch_key import SketchKey
 from medflare.selection.triples import jaccard
 
-SITES = tuple(sorted(CURVES))
 TERMS = ("asthma", "pneumonia", "angina", "migraine", "anaemia", "fever", "cough", "headache", "aspirin")
 SETTINGS = {"draws": 4, "period": 2}
 
@@ -51,41 +50,19 @@ FACTS = {
 }
 
 
-class Hospitals:
-    """Folders of three sites with questions, a vocabulary and a key, as FLARE's workspaces have them."""
+class Hospitals(KnowingHospitals):
+    """Graphs are found in questions, with a vocabulary of a few terms."""
+
+    knowledge: ClassVar[dict[str, Any]] = {"vocabulary": "terms.obo", "together": 0}
 
     def __init__(self, root: Path) -> None:
-        self.root, self.secret = root, SketchKey.new_secret().hex()
+        super().__init__(root)
         for site in SITES:
-            self.folder(site).mkdir(parents=True, exist_ok=True)
-            self.write(site)
-            self.ask(site, FACTS[site])
+            vocabulary(self.folder(site) / "terms.obo")
+            self.know(site, FACTS[site])
 
-    def folder(self, site: str) -> Path:
-        return self.root / site / "local"
-
-    def ask(self, site: str, facts: list[tuple[str, str]]) -> None:
-        lines = [question(i, head, tail) for i, (head, tail) in enumerate(facts)]
-        (self.folder(site) / "questions.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-    def write(self, site: str, secret: str = "", knowledge: bool = True, **policy: Any) -> None:
-        folder = self.folder(site)
-        vocabulary(folder / "terms.obo")
-        (folder / "key").write_text(secret or self.secret, encoding="ascii")
-        settings: dict[str, Any] = {
-            "name": site,
-            "cohort": {"format": "questions_jsonl", "root": ".", "split": {"train": 1, "val": 0, "test": 0}},
-        }
-        if knowledge:
-            settings["knowledge"] = {"vocabulary": "terms.obo", "key": "key", "together": 0}
-        if policy:
-            settings["policy"] = policy
-        (folder / "site.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-
-    def graph(self, site: str) -> Any:
-        settings = load_site(self.folder(site) / "site.yaml", site)
-        assert settings.knowledge is not None
-        return site_graph(settings.knowledge, knowledge_texts(load_cohort(settings)))
+    def know(self, site: str, facts: list[tuple[str, str]]) -> None:
+        self.ask(site, [question(i, head, tail) for i, (head, tail) in enumerate(facts)])
 
 
 @pytest.fixture
@@ -240,7 +217,7 @@ def test_sites_sketch_again_when_their_data_grew_and_not_before(hospitals) -> No
 
     def grow(site: str, task: str, reply: Any) -> None:
         if (site, task) == ("site-2", "fit"):
-            made.ask("site-2", [*FACTS["site-2"], *FACTS["site-3"]])
+            made.know("site-2", [*FACTS["site-2"], *FACTS["site-3"]])
 
     federation = run(num_rounds=5, settings={"draws": 60}, tamper=grow)
     record = federation.run()
@@ -263,22 +240,22 @@ def test_the_site_decides_how_often_another_sketch_leaves_whatever_the_server_as
         return sketch_facts(site, tmp_path / "state", tmp_path / "cache", run_id, asked)
 
     many = [(head, tail) for head in TERMS[:5] for tail in TERMS[5:8]]
-    made.ask("site-1", many[:10])
+    made.know("site-1", many[:10])
     first = answer(-1, None, 0.0)
     assert (first["state"], first["examples"]) == ("new", 10)
-    made.ask("site-1", many[:11])
+    made.know("site-1", many[:11])
     assert answer(2, -1, 0.0) == {"state": "same"}
     assert answer(4, None, 0.0) == first == answer(6, None, float("nan"))
-    made.ask("site-1", many[:12])
+    made.know("site-1", many[:12])
     assert answer(8, 6, 0.5) == {"state": "same"}
     second = answer(10, 6, 0.0)
     assert (second["examples"], second["sketch"] == first["sketch"]) == (12, False)
     assert answer(12, 6, 0.1) == second, "the second one was lost on its way"
     assert answer(14, 12, 0.1) == {"state": "same"}
-    made.ask("site-1", many[:13])
+    made.know("site-1", many[:13])
     made.write("site-1", secret=SketchKey.new_secret().hex())
     assert answer(16, 12, 0.1)["examples"] == 13, "under another key nothing can be compared"
-    made.ask("site-1", many)
+    made.know("site-1", many)
     assert answer(-1, None, 0.1, "another run")["examples"] == 15
 
 
@@ -287,7 +264,7 @@ def test_a_sketch_that_was_lost_on_its_way_is_sent_again(hospitals) -> None:
 
     def lose(site: str, task: str, reply: Any) -> Any:
         if (site, task) == ("site-2", "fit"):
-            made.ask("site-2", [*FACTS["site-2"], *FACTS["site-3"]])
+            made.know("site-2", [*FACTS["site-2"], *FACTS["site-3"]])
         if (site, task) == ("site-2", "sketch"):
             asked.append(task)
         second = (site, task, len(asked)) == ("site-2", "sketch", 2)

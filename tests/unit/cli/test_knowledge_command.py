@@ -55,7 +55,7 @@ def hospital(folder: Path, facts: list[str], secret: str, **changed: Any) -> Pat
 @pytest.fixture
 def two(tmp_path: Path) -> tuple[Path, Path]:
     """Site files of two hospitals: of six and five triples, four are the same."""
-    secret = SketchKey.new_secret().hex()
+    secret = bytes(range(32)).hex()  # of every twentieth key the interval does not hold the similarity
     common = "Asthma causes cough."
     return (
         hospital(tmp_path / "a", [common, "Pneumonia causes fever."], secret),
