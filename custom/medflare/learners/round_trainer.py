@@ -10,7 +10,6 @@ import contextlib
 import math
 import random
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,9 +22,8 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from medflare.errors import UpdateError
 from medflare.learners.terms import Watch, unwatched
 from medflare.learners.text_task_settings import OptimiserSettings
+from medflare.models.seeded import GENERATOR
 from medflare.models.text_model import Sequenced, TextModel
-
-_TURN = threading.Lock()
 
 
 class RoundTrainer(Trainer):
@@ -119,7 +117,7 @@ def alone(device: torch.device) -> Iterator[None]:
     of one process would draw their dropout from each other's.
     """
     devices = [device] if device.type == "cuda" else []
-    with _TURN, torch.random.fork_rng(devices=devices):
+    with GENERATOR, torch.random.fork_rng(devices=devices):
         before = random.getstate(), np.random.get_state()
         try:
             yield

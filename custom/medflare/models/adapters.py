@@ -26,6 +26,7 @@ from medflare.models.peft_methods import (
     LoraSettings,
     VeraSettings,
 )
+from medflare.models.seeded import seeded
 
 __all__ = ["ANCHOR", "GENERIC", "SPECIALISED", "Adapters", "LoraSettings"]
 
@@ -49,9 +50,8 @@ class Adapters(AdapterSet):
         configure = METHODS[settings.method].configure
         assert configure is not None
         self.config = configure(settings, int(model.config.hidden_size), seed)
-        with torch.random.fork_rng(), warnings.catch_warnings():
+        with seeded(seed), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*gradient_checkpointing", category=FutureWarning)
-            torch.manual_seed(seed)
             _check_targets(model, settings.targets)
             self.peft: Any = get_peft_model(model, self.config, adapter_name=self.names[0])
             for name in self.names[1:]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from medflare.errors import ConfigError
 from medflare.models.adapter_base import AdapterSet
 from medflare.models.peft_methods import BottleneckSettings
+from medflare.models.seeded import seeded
 
 TYPE = "BOTTLENECK"
 
@@ -52,8 +53,7 @@ class BottleneckAdapters(AdapterSet):
         self.peft: Any = nn.Module()
         self.peft.base = model
         self.peft.adapters = nn.ModuleDict()
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with seeded(seed):
             for name in self.names:
                 made = [Bottleneck(hidden, self.width) for _ in blocks]
                 self.peft.adapters[name] = nn.ModuleList(made).to(model.device)

@@ -17,6 +17,7 @@ from medflare.config import Settings
 from medflare.errors import ConfigError
 from medflare.models.backbone import LOADING, check_folder, fingerprint, resolve_precision
 from medflare.models.embedded import decoder_folder
+from medflare.models.seeded import seeded
 
 NEW = "medflare-new-encoder"
 WHOLE = ("auto", "fp32", "bf16")
@@ -136,8 +137,7 @@ def _new(shape: EncoderSettings, tokenizer: Any, seed: int) -> Any:
         max_position_embeddings=512,
         pad_token_id=first_token(tokenizer.pad_token_id, 0),
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed):
         return BertModel(config, add_pooling_layer=False)
 
 

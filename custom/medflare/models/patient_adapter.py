@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from medflare.config import Settings
 from medflare.errors import ConfigError
+from medflare.models.seeded import seeded
 
 PROJECTION = "projection."
 """Before the names of W_proj and b_proj, which stay at a site whose mixture is its own (TAR-11)."""
@@ -80,8 +81,7 @@ class PatientAdapter(nn.Module):
         self.settings, self.components = settings, components
         layers = target_layers(model, settings.targets)
         self.names = tuple(layers)
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with seeded(seed):
             self.projection = nn.Linear(components, settings.width)
             nn.init.normal_(self.projection.weight, std=1 / math.sqrt(settings.width))
             nn.init.zeros_(self.projection.bias)

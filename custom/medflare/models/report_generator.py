@@ -25,6 +25,7 @@ from medflare.models.attach import attach
 from medflare.models.backbone import Backbone, autocast
 from medflare.models.encoders import EncoderSettings, VisualEncoder
 from medflare.models.peft_methods import AdapterSettings, LoraChoice, LoraSettings, PeftChoice, chosen
+from medflare.models.seeded import seeded
 
 ADAPTER_PREFIX = "adapter."
 
@@ -97,8 +98,7 @@ class ReportGenerator(nn.Module):
     ) -> None:
         super().__init__()
         self.settings, self.backbone = settings, backbone
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with seeded(seed):
             self.encoder = VisualEncoder(settings.encoder, encoder_file)
             self.projection = nn.Sequential(nn.Linear(self.encoder.width, backbone.hidden))
             if settings.projection_norm:

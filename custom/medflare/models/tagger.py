@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from medflare.cohort.inventory import ENTITY_TYPES, MODIFIER_TYPES
 from medflare.models.backbone import autocast
 from medflare.models.encoder_folder import TextEncoder
+from medflare.models.seeded import seeded
 
 TYPES: dict[str, tuple[str, ...]] = {"ner": ENTITY_TYPES, "re": MODIFIER_TYPES}
 """What each head tells apart; tag 0 is O, 2k + 1 begins a span of type k, 2k + 2 continues it."""
@@ -57,8 +58,7 @@ class Tagger(nn.Module):
         self.text, self.encoder = text, text.model
         words = text.model.get_input_embeddings()
         self.vocabulary = int(words.num_embeddings)
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with seeded(seed):
             width = int(text.model.config.hidden_size)
             self.heads = nn.ModuleDict({t: nn.Linear(width, 2 * len(n) + 1) for t, n in TYPES.items()})
             self.marks = nn.Embedding(len(ENTITY_TYPES) + 1, int(words.embedding_dim))

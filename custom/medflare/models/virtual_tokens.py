@@ -19,6 +19,7 @@ from torch import Tensor
 from medflare.errors import ConfigError
 from medflare.models.adapter_base import AdapterSet
 from medflare.models.peft_methods import METHODS, PrefixSettings, PromptSettings, PTuningSettings
+from medflare.models.seeded import seeded
 
 PROMPT = "prompt_embeddings"
 """PEFT's name of what its files hold."""
@@ -48,9 +49,8 @@ class VirtualTokens(AdapterSet):
         configure = METHODS[settings.method].configure
         assert configure is not None
         self.config = configure(settings, int(model.config.hidden_size), seed)
-        with torch.random.fork_rng(), warnings.catch_warnings():
+        with seeded(seed), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*gradient_checkpointing", category=FutureWarning)
-            torch.manual_seed(seed)
             self.peft: Any = get_peft_model(model, self.config, adapter_name=self.names[0])
         self.encoder: Any = self.peft.prompt_encoder[self.names[0]]
         self.active = True

@@ -18,6 +18,7 @@ from medflare.errors import ConfigError, DataError
 from medflare.models.backbone import LOADING, check_folder, fingerprint, resolve_precision
 from medflare.models.embedded import decoder_folder
 from medflare.models.encoder_folder import WHOLE, first_token
+from medflare.models.seeded import seeded
 from medflare.models.vit_gpt2 import BeamSettings, ViTGPT2, ViTGPT2Settings
 
 NEW = "medflare-new-vit-gpt2"
@@ -43,8 +44,7 @@ def load_vit_gpt2(
     if folder is not None:
         check_parts(folder)
     tokenizer = _tokenizer(words)
-    with torch.random.fork_rng(), _quiet():
-        torch.manual_seed(seed)
+    with seeded(seed), _quiet():
         network = _new(settings, tokenizer) if folder is None else _assembled(folder)
     _check_vocabulary(tokenizer, network, words)
     model = ViTGPT2(

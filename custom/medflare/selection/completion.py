@@ -21,6 +21,7 @@ import numpy as np
 
 from medflare.cohort.knowledge_settings import CompletionConfig
 from medflare.errors import ConfigError
+from medflare.models.seeded import seeded
 from medflare.selection.graph import PATIENT, SYMMETRIC, ordered
 from medflare.selection.triples import Graph, Triple
 
@@ -168,8 +169,7 @@ def _learnt(known: list[Triple], settings: CompletionConfig) -> tuple[Any, Any]:
     from pykeen.triples import TriplesFactory
 
     recipe = RECIPES[settings.model]
-    with _quiet("pykeen"), _frozen_garbage(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
+    with _quiet("pykeen"), _frozen_garbage(), seeded(settings.seed):
         factory = TriplesFactory.from_labeled_triples(
             np.array([tuple(triple) for triple in known], dtype=str),
             filter_out_candidate_inverse_relations=False,
