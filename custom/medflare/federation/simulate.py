@@ -38,6 +38,7 @@ SERVER_FOLDER = Path("server/simulate_job")
 STARTS = 3
 """So often is a simulator started that loses clients before anything happens."""
 _LOST = re.compile(r"Communication error with client (\S+):")
+_UNREACHED = "Failed to create connection to the child process"
 _COHORT_PATHS = {"root", "reports", "demographics", "chexbert_folder"}
 _PATHS = _COHORT_PATHS | {
     "state",
@@ -227,8 +228,9 @@ def _pass_on(follower: Follower, on_event: Callable[[dict[str, Any]], None] | No
 
 
 def lost_clients(log: Path) -> list[str]:
-    """Clients whose process the simulator could not reach, by its log."""
-    return sorted(set(_LOST.findall(log.read_text(errors="replace"))))
+    """Clients whose process the simulator could not reach, by its log, which does not name all of them."""
+    said = log.read_text(errors="replace")
+    return sorted(set(_LOST.findall(said))) or ["a client"] * (_UNREACHED in said)
 
 
 def log_path(workspace: Path) -> Path:

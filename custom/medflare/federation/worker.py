@@ -188,7 +188,7 @@ class ThreadWorker(Worker):
         until = time.monotonic() + deadline
         while thread.is_alive():
             thread.join(_POLL)
-            if aborted() or time.monotonic() > until:
+            if thread.is_alive() and (aborted() or time.monotonic() > until):
                 self._session = None
                 code = Code.ABORTED if aborted() else Code.DEADLINE
                 raise TaskError(Failure(code, f"{work.task} was left behind."))

@@ -47,6 +47,16 @@ def test_it_is_started_again_and_its_end_is_no_loss(tmp_path: Path, monkeypatch:
     assert launched(tmp_path, 1, monkeypatch) == (2, ["round"])
 
 
+def test_a_client_that_never_listened_is_a_loss_too(tmp_path: Path) -> None:
+    log = tmp_path / "ws.log"
+    log.write_text(
+        "ERROR - run_client_thread error: RuntimeError: Failed to create connection to the child process"
+    )
+    assert simulate.lost_clients(log) == ["a client"]
+    log.write_text("INFO - all is well")
+    assert simulate.lost_clients(log) == []
+
+
 def test_after_three_starts_the_lost_clients_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,7 +103,8 @@ class Exchange:
         self.request, self.on_reply, self.on_settled = request, on_reply, on_settled
         self.own = dict(own or {})
         self.outcome = Outcome()
-        self._lock = threading.Lock()
+        self._lock, self._door = threading.Lock(), threading.Lock()
+        self._coming = 0
         self._closed = False
         self._down: dict[str, int] = {}
         self._left: dict[str, float] = {}
@@ -151,6 +152,9 @@ class Exchange:
             if abort.triggered:
                 self.outcome.aborted = True
                 return "the job was stopped"
+            if self._coming:
+                time.sleep(_TICK)
+                continue
             if accepted + waiting < limits.quorum:
                 return "given up: the quorum was out of reach"
             if accepted >= limits.enough:
@@ -167,6 +171,16 @@ class Exchange:
             self._traffic(client_task.client.name).received += self._down[client_task.client.name]
 
     def _received(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
+        """Takes a reply; one that is there already is in time, however long others are judged before it."""
+        with self._door:
+            self._coming += 1
+        try:
+            self._take(client_task)
+        finally:
+            with self._door:
+                self._coming -= 1
+
+    def _take(self, client_task: ClientTask) -> None:
         site, message, came = client_task.client.name, client_task.result, time.monotonic()
         client_task.result = None
         with self._lock:

@@ -60,7 +60,7 @@ class RoundsController(UpdatesController):
         """What the sites are and have; backbones and shared tensors must agree before round 1."""
         hints = self.aggregator.rule.plan_hints()
         options = {"job": self.args.job, "hints": hints, **self.prepare_options()}
-        outcome = self.ask(PREPARE, any_reply, options=options)
+        outcome = self.ask(PREPARE, any_reply, options=options, quorum=self.quorum())
         self.require(outcome, "prepare")
         self.declared = outcome.facts
         for site, reason in outcome.absent.items():
@@ -216,14 +216,16 @@ class RoundsController(UpdatesController):
             entry.mean |= weighted_means(found, {s: c.get(split, 0) for s, c in self.examples.items()})
 
     def _finish(self) -> None:
-        """The sites' final test quality, with the final state."""
+        """The sites' final test quality, with the final state; who was silent lately gets the grace alone."""
         last = self.exchanges
         args, hints = self.args, self.agreed
         plan = RoundPlan(round=last, rounds=last, seed=args.seed, limit=args.final_limit, hints=hints)
         tensors, brought = self.protection.down(self.state, {})
         if not self.protection.readable:
             brought["card"] = asdict(self.keeper.card(self.book.record.rounds[-1], len(self.roster.sites)))
-        outcome = self.ask(FINISH, any_reply, self.roster.asked(last), plan, tensors, brought, quorum=1)
+        sites = [site for site in self.roster.sites if site not in self.roster.excluded]
+        enough = max(1, len(self.roster.asked(last)))
+        outcome = self.ask(FINISH, any_reply, sites, plan, tensors, brought, quorum=1, enough=enough)
         add_traffic(self.book.record.rounds[-1], outcome.traffic)
         self.keeper.add_evaluations(outcome.facts)
         for site, facts in sorted(outcome.facts.items()):

@@ -194,16 +194,14 @@ class RunController(Controller):
         """One exchange with the sites; StoppedError if the job was aborted meanwhile.
 
         quorum: as in `Limits`; `quorum()` without.
-        enough: as in `Limits`; without, `enough()`, or where a quorum is named, `min_accepted` of the asked
-            sites, all where the job has none: a large hospital's test takes longer than a small one's.
+        enough: as in `Limits`; without, `enough()`, or all that are asked where a quorum is named: what is no
+            training round is waited for, as a large hospital's test takes longer than a small one's.
         """
         exchange = Exchange(self._request(task, plan, tensors, options), on_reply, settled or _nothing)
         asked = self.roster.sites if sites is None else sites
         if quorum is None:
             return self._run(exchange, asked, self.quorum(), self.enough())
-        if enough is None:
-            enough = max(quorum, min(len(asked), self.args.min_accepted or len(asked)))
-        return self._run(exchange, asked, quorum, enough)
+        return self._run(exchange, asked, quorum, len(asked) if enough is None else enough)
 
     def ask_each(
         self, task: str, on_reply: OnReply, own: Mapping[str, tuple[dict[str, Any], State]]

@@ -79,7 +79,8 @@ class TemporalRoundsController(RoundsController):
         coming = Round(number=number, sites=sites, quorum=self.quorum(), work=work, sums=spec)
         opened = self.protection.open(coming, self.talk(plan))
         gathered = Gathered(spec, self.protection)
-        outcome = self.ask(FIT, gathered.accept, opened.sites, plan, options=opened.options)
+        quorum = self.quorum()
+        outcome = self.ask(FIT, gathered.accept, opened.sites, plan, options=opened.options, quorum=quorum)
         outcome.absent |= opened.absent
         self.require(outcome, what)
         early = RoundRecord(round=0, seconds=0.0, traffic=self.initial_traffic)
