@@ -42,10 +42,10 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
 	$(BIN)/python -m pytest tests/federation -n 2 --dist loadfile -m "not simulator"
-	$(BIN)/python -m pytest tests/federation/test_simulator.py tests/jobs -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest tests/federation/test_simulator.py tests/jobs -n 2 --dist loadfile --no-loadscope-reorder --timeout 2400
 
 test-deployment: $(VENV)/.installed
-	$(BIN)/python -m pytest tests/deployment -n 2
+	$(BIN)/python -m pytest tests/deployment -n 2 --timeout 2400
 
 quality: $(VENV)/.installed
 	$(BIN)/ruff check custom tests jobs benchmarks

@@ -111,7 +111,7 @@ def fed_medlora_run(federation: Federation, tmp_path_factory: pytest.TempPathFac
     job = deployed_jobs.tiny_job(folder, "fed_medlora")
     started = time.monotonic()
     job_id = federation.command("job", "submit", "-j", str(job))["job_id"]
-    status = federation.command("job", "wait", job_id, "--timeout", "240")["status"]
+    status = federation.command("job", "wait", job_id, "--timeout", "900")["status"]
     federation.seconds["job by command"] = time.monotonic() - started
     federation.command("job", "download", job_id, "-o", str(folder / "out"))
     return Finished(job_id, status, folder / "out" / job_id / "workspace")

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 import yaml
-from deployed_programs import bare_path, environment, free_port, run, wait_until
+from deployed_programs import LONG, bare_path, environment, free_port, run, wait_until
 from nvflare.fuel.flare_api.api_spec import InvalidTarget
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
@@ -41,7 +41,7 @@ def provision(folder: Path, project: Path = PROJECT, name: str | None = None) ->
             participant |= {"fed_learn_port": free_port(), "default_host": "localhost"}
     folder.mkdir(parents=True)
     (folder / "project.yml").write_text(yaml.safe_dump(document, sort_keys=False))
-    run("nvflare", "provision", "-p", str(folder / "project.yml"), "-w", str(folder / "kits"), timeout=120)
+    run("nvflare", "provision", "-p", str(folder / "project.yml"), "-w", str(folder / "kits"))
     hardening.harden(folder / "kits")
     kits = folder / "kits" / document["name"] / "prod_00"
     notice_soon(kits / SERVER / "local" / "resources.json")
@@ -88,7 +88,7 @@ class Federation:
                     start_new_session=True,
                 )
 
-    def wait_ready(self, *sites: str, timeout: float = 120) -> None:
+    def wait_ready(self, *sites: str, timeout: float = LONG) -> None:
         """Waits until the server knows all these sites."""
         started = time.monotonic()
 
@@ -123,7 +123,7 @@ class Federation:
                         return process
             return None
 
-        process: psutil.Process = wait_until(f"a process {word} at {name}", found, 120, every=0.05)
+        process: psutil.Process = wait_until(f"a process {word} at {name}", found, LONG, every=0.05)
         return process
 
     def kill(self, name: str) -> None:
@@ -174,11 +174,12 @@ class Federation:
     # ---- the admin ---------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def session(self, user: str = ADMIN, timeout: float = 10.0) -> Iterator[Session]:
+    def session(self, user: str = ADMIN, timeout: float = 30.0) -> Iterator[Session]:
         """The user's open session of the Python API; `end` closes it, else Python would not exit."""
         if user not in self.sessions or self.sessions[user].api.closed:
             with contextlib.redirect_stdout(io.StringIO()):
                 self.sessions[user] = new_secure_session(user, str(self.kits / user), timeout=timeout)
+            self.sessions[user].set_timeout(timeout)
         yield self.sessions[user]
 
     def submit(self, job: Path, user: str = ADMIN) -> str:
@@ -189,7 +190,7 @@ class Federation:
     def command(self, *words: str, user: str = ADMIN) -> dict[str, Any]:
         """What `nvflare <words>` answers an admin, as data."""
         kit = ("--startup-kit", str(self.kits / user))
-        done = run("nvflare", "--format", "json", *words, *kit, timeout=300)
+        done = run("nvflare", "--format", "json", *words, *kit)
         data: dict[str, Any] = json.loads(done.stdout)["data"]
         return data
 
@@ -203,7 +204,7 @@ class Federation:
         with self.session() as session:
             return str(session.get_job_meta(job_id)["status"])
 
-    def wait(self, job_id: str, timeout: float = 240) -> str:
+    def wait(self, job_id: str, timeout: float = LONG) -> str:
         """FLARE's last word on a job."""
         started = time.monotonic()
         with self.session() as session:
@@ -221,12 +222,12 @@ class Federation:
         with self.session() as session:
             return Path(session.download_job_result(job_id, str(folder))) / "workspace"
 
-    def complete(self, job: Path, folder: Path, timeout: float = 240) -> Finished:
+    def complete(self, job: Path, folder: Path, timeout: float = LONG) -> Finished:
         """Submits, waits and downloads."""
         job_id = self.submit(job)
         return self.finished(job_id, folder, timeout)
 
-    def finished(self, job_id: str, folder: Path, timeout: float = 240) -> Finished:
+    def finished(self, job_id: str, folder: Path, timeout: float = LONG) -> Finished:
         """Waits for a submitted job and downloads it."""
         state = self.wait(job_id, timeout)
         return Finished(job_id, state, self.download(job_id, folder))
@@ -243,7 +244,7 @@ class Federation:
         lines = path.read_text().splitlines() if path.exists() else []
         return [json.loads(line) for line in lines if line.endswith("}")]
 
-    def wait_event(self, job_id: str, timeout: float = 120, **facts: Any) -> dict[str, Any]:
+    def wait_event(self, job_id: str, timeout: float = LONG, **facts: Any) -> dict[str, Any]:
         """The first event of a job with all these facts, for instance phase="round", round=1."""
 
         def found() -> dict[str, Any] | None:
@@ -255,7 +256,7 @@ class Federation:
     def wait_training(self, site: str, job_id: str) -> None:
         """Waits until the site's worker has tensors to work on, as it has while it trains."""
         folder = self.run_folder(site, job_id) / "worker"
-        wait_until(f"{site} to train", lambda: any(folder.glob("to-*.safetensors")), 30, every=0.005)
+        wait_until(f"{site} to train", lambda: any(folder.glob("to-*.safetensors")), LONG, every=0.005)
 
     def log(self, name: str) -> str:
         """Everything a participant has said in its own folder."""

@@ -13,6 +13,7 @@ from typing import Any
 import deployed
 import pytest
 import yaml
+from deployed_programs import LONG
 
 from medflare.cohort.synthetic import DEMO_HOSPITALS, write_hospital
 from medflare.cohort.synthetic.knowledge import write_questions_demo
@@ -84,7 +85,7 @@ def simulated(name: str, workspace: Path, sites: Sequence[str], site_file: Path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", deployed.bare_path(workspace.parent / "bin"))
         record = simulate.run_simulator(
-            JOBS / name, workspace, sites, site_file, changes=SMALL[name], timeout=280
+            JOBS / name, workspace, sites, site_file, changes=SMALL[name], timeout=LONG
         )
     return Simulated(record, workspace / simulate.SERVER_FOLDER)
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -13,6 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+LONG = 900.0
+"""Seconds after which what is waited for will not come, on a slow machine with other work either."""
+PORTS = range(20000, 32000)
+"""Below those that the system gives to programs that ask for any."""
 TOOLS = (
     *("bash", "basename", "cat", "chmod", "cp", "date", "dirname", "env"),
     *("grep", "gzip", "ln", "ls", "mkdir", "nohup", "rm", "sed", "sleep", "tail", "tar", "touch"),
@@ -36,10 +42,12 @@ def environment() -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on now, nor is given before its server is there."""
+    for port in random.SystemRandom().sample(PORTS, 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError(f"no free port in {PORTS}")
 
 
 def wait_until(what: str, found: Callable[[], Any], timeout: float, every: float = 0.1) -> Any:
@@ -54,7 +62,7 @@ def wait_until(what: str, found: Callable[[], Any], timeout: float, every: float
 
 
 def run(
-    *command: str, timeout: float = 60, cwd: Path | None = None, stdin: str = "", check: bool = True
+    *command: str, timeout: float = LONG, cwd: Path | None = None, stdin: str = "", check: bool = True
 ) -> subprocess.CompletedProcess[str]:
     """A program to its end; a failed one shows everything it said."""
     done = subprocess.run(

@@ -16,7 +16,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-from deployed import Federation, wait_until
+from deployed import Federation
+from deployed_programs import LONG, wait_until
 from nvflare.lighter.utils import sign_folders
 
 SITE = "site-4"
@@ -134,7 +135,7 @@ def test_a_tampered_kit_does_not_start_and_one_of_another_project_is_not_registe
     try:
         bent.start(*REFUSED)
         for name, words in REFUSED.items():
-            wait_until(f"'{words}' of {name}", lambda name=name, words=words: words in bent.log(name), 90)
+            wait_until(f"'{words}' of {name}", lambda name=name, words=words: words in bent.log(name), LONG)
         with federation.session() as session:
             assert SITE not in {client.name for client in session.get_system_info().client_info}
     finally:

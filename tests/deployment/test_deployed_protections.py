@@ -10,7 +10,8 @@ from pathlib import Path
 import deployed_jobs
 import pytest
 import yaml
-from deployed import SITES, Federation, Finished, wait_until
+from deployed import SITES, Federation, Finished
+from deployed_programs import LONG, wait_until
 
 from medflare.federation import wire
 from medflare.federation.protections import SEAL
@@ -72,14 +73,14 @@ def fourth(federation: Federation, site_file: Path) -> Iterator[str]:
 def test_a_site_that_is_gone_after_it_shared_its_keys_is_recovered(
     federation: Federation, fourth: str, tmp_path: Path
 ) -> None:
-    changes = {"min_accepted": 3, "steps": 8, "grace": 8, "protection": "masking"}
+    changes = {"min_accepted": 3, "steps": 8, "grace": 25, "protection": "masking"}
     job_id = federation.submit(deployed_jobs.tiny_job(tmp_path, "fed_medlora", **changes))
 
     def shared() -> bool:
         sent = ledger(federation, fourth, job_id)
         return any((line["task"], line["round"]) == ("shares", 1) for line in sent)
 
-    wait_until("the shares of round 1", shared, 240, every=0.01)
+    wait_until("the shares of round 1", shared, LONG, every=0.01)
     federation.wait_training(fourth, job_id)
     federation.kill(fourth)
     run = federation.finished(job_id, tmp_path / "out")

@@ -11,7 +11,8 @@ from pathlib import Path
 import deployed_jobs
 import pytest
 import yaml
-from deployed import LEAD, Federation, wait_until
+from deployed import LEAD, Federation
+from deployed_programs import LONG, wait_until
 from nvflare.fuel.flare_api.api_spec import AuthorizationError
 
 from medflare.federation import recipes, wire
@@ -66,7 +67,7 @@ def test_a_job_that_a_site_does_not_admit_never_starts_and_the_admin_reads_why(
         def told() -> str:
             return " ".join(session.get_job_meta(job_id).get("schedule_history", []))
 
-        why = wait_until("the scheduler's word", told, 60)
+        why = wait_until("the scheduler's word", told, LONG)
         session.abort_job(job_id)
     assert "policy.jobs" in why
     assert "site.yaml" in why

@@ -18,14 +18,14 @@ from pathlib import Path
 import deployed
 import psutil
 import pytest
-from deployed import ADMIN, REPOSITORY, SITES, wait_until
+from deployed import ADMIN, REPOSITORY, SITES
+from deployed_programs import LONG, wait_until
 
 from medflare.evaluation.run_record import read_record
 
 RUNBOOK = REPOSITORY / "provisioning" / "RUNBOOK.md"
 BLOCK = re.compile(r"<!-- run: (\w+) -->\n```(\w+)\n(.*?)```", re.DOTALL)
 SHELLS = {"bash": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"]}
-LIMIT = 300
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Desk:
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=subprocess.STDOUT,
-                timeout=LIMIT,
+                timeout=LONG,
                 start_new_session=True,
             )
         text = log.read_text(errors="replace")
@@ -129,4 +129,4 @@ def test_the_runbook_runs_from_the_first_block_to_the_last(desk: Desk) -> None:
     print("seconds:", took)
     results = desk.root / "admin" / "results"
     assert [read_record(path).status for path in results.glob("*/workspace/run.json")] == ["completed"]
-    wait_until("everything to end", lambda: not desk.processes(), 30)
+    wait_until("everything to end", lambda: not desk.processes(), LONG)

@@ -50,7 +50,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     write_questions_demo(folder, 4, questions=12, diseases=2, groups=3)
     site_file = folder / "site.yaml"
     record = simulate.run_simulator(
-        JOB, folder / "ws", sites=SITES, site_file=site_file, rounds=2, changes=SMALL, timeout=500
+        JOB, folder / "ws", sites=SITES, site_file=site_file, rounds=2, changes=SMALL, timeout=900
     )
     return Finished(folder / "ws" / simulate.SERVER_FOLDER, site_file, record)
 

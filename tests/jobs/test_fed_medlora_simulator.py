@@ -75,7 +75,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         site_file=folder / "site.yaml",
         rounds=2,
         changes=SMALL,
-        timeout=500,
+        timeout=900,
     )
     return Finished(folder / "ws" / simulate.SERVER_FOLDER, folder / "site.yaml", record)
 

@@ -48,7 +48,7 @@ def test_from_site_yaml_to_an_adapter_that_opens(
 ) -> None:
     workspace = tmp_path / "ws"
     record = simulate.run_simulator(
-        JOB, workspace, site_file=two_sites, rounds=2, canary=True, changes=SMALL, timeout=280
+        JOB, workspace, site_file=two_sites, rounds=2, canary=True, changes=SMALL, timeout=900
     )
     assert [sorted(entry.accepted) for entry in record.rounds] == [["site-1", "site-2"]] * 2
     assert record.sites["site-1"].fingerprint == record.sites["site-2"].fingerprint != ""
@@ -86,7 +86,7 @@ def test_a_site_that_cannot_read_its_cohort_is_named_and_nothing_of_it_is_told(
     (tmp_path / "site.yaml").write_text(yaml.safe_dump(document))
     with pytest.raises(RunError) as caught:
         simulate.run_simulator(
-            JOB, tmp_path / "ws", site_file=tmp_path / "site.yaml", changes=SMALL, timeout=200
+            JOB, tmp_path / "ws", site_file=tmp_path / "site.yaml", changes=SMALL, timeout=900
         )
     assert "site-2: E3 DataError" in str(caught.value)
     assert "ward-7" not in str(caught.value)

@@ -155,7 +155,7 @@ def finished(without_java: None, tmp_path_factory: pytest.TempPathFactory) -> Fi
         site_file=folder / "site.yaml",
         rounds=2,
         changes=SMALL,
-        timeout=500,
+        timeout=900,
     )
     return Finished(folder / "ws" / simulate.SERVER_FOLDER, folder / "site.yaml", record)
 

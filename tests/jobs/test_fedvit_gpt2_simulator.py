@@ -57,7 +57,7 @@ def test_from_site_yaml_to_a_model_that_drafts(
 ) -> None:
     workspace = tmp_path / "ws"
     record = simulate.run_simulator(
-        JOBS / job, workspace, site_file=three_sites, rounds=1, changes=SMALL, timeout=500
+        JOBS / job, workspace, site_file=three_sites, rounds=1, changes=SMALL, timeout=900
     )
     assert sorted(record.rounds[0].accepted) == ["site-1", "site-2", "site-3"]
     assert told is None or told in record.rounds[0].rule

