@@ -9,6 +9,7 @@ from typing import Any
 
 import fed_harness
 import pytest
+from fed_clock import ExchangeClock
 from fed_graphs import Hospitals, exact_runs, need_psi
 from fed_harness import Federation, use_site_names
 from fed_quadratic import build_quadratic
@@ -40,6 +41,12 @@ def quadratics(
         return federation(controller={"num_rounds": rounds, "seed": 7, **controller}, rule=given)
 
     return make
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> ExchangeClock:
+    """What the server's exchanges measure seconds by; a site can miss a deadline in no time."""
+    return ExchangeClock(monkeypatch)
 
 
 @pytest.fixture

@@ -55,10 +55,8 @@ def exact_runs(
     def run(**more: Any) -> Any:
         hooks = {name: more.pop(name, None) for name in ("tamper", "mislead")}
         rule = {"draws": 4, "distances": "exact", **more.pop("settings", {})}
-        controller = {"num_rounds": 1, "seed": 7, "grace": 5.0, **more}
-        return federation(
-            controller=controller, rule={"rule": "ddcs", "rule_settings": rule}, **hooks, timeout=60.0
-        )
+        controller = {"num_rounds": 1, "seed": 7, **more}
+        return federation(controller=controller, rule={"rule": "ddcs", "rule_settings": rule}, **hooks)
 
     return made, run
 

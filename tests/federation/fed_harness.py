@@ -6,12 +6,14 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fed_toy import build_toy
 from nvflare.apis.client import Client
+from nvflare.apis.dxo import from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext, FLContextManager
@@ -33,6 +35,7 @@ from medflare.learners.base import State
 
 SITES = ("site-1", "site-2", "site-3")
 TOY_WORKER = (sys.executable, str(Path(__file__).parent / "fed_toy_worker.py"))
+Mislead = Callable[[str, str, Shareable], Shareable | None]
 
 
 class ToyExecutor(LearnerExecutor):
@@ -116,7 +119,7 @@ class Federation:
     tamper: Any = None
     mislead: Any = None
     dead: tuple[str, ...] = ()
-    timeout: float = 30.0
+    timeout: float = 240.0
     method: str = "toy"
     rule: dict[str, Any] = field(default_factory=dict)
     flow_class: type[RoundsController] | None = None
@@ -126,7 +129,7 @@ class Federation:
             "job": "toy",
             "num_rounds": 2,
             "margin": 0.3,
-            "grace": 0.2,
+            "grace": 60.0,
             "uplink": "float32",
             "downlink": "float32",
             "scorer": "thread",
@@ -164,6 +167,10 @@ class Federation:
 
     def record(self) -> RunRecord:
         return read_record(self.folder)
+
+    def change(self, **args: Any) -> None:
+        """Other arguments of the controller, from the next exchange on."""
+        self.flow.args = self.flow.args.model_copy(update=args)
 
     def run(self) -> RunRecord:
         comm = WFCommServer(task_check_period=0.01)
@@ -226,6 +233,21 @@ class Federation:
             return executor.execute(name, message, ctx, self.abort)
         except Exception:
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+
+
+def changed(task: str, change: Callable[[dict[str, Any], dict[str, Any]], None], victim: str) -> Mislead:
+    """One site is sent another message than the others."""
+
+    def mislead(site: str, name: str, message: Shareable) -> Shareable | None:
+        if (site, name) != (victim, task):
+            return None
+        dxo = from_shareable(message)
+        dxo.data = {key: value.clone() for key, value in dxo.data.items()}
+        dxo.meta = {**dxo.meta, "medflare_request": dict(dxo.meta["medflare_request"])}
+        change(dxo.data, dxo.meta["medflare_request"])
+        return dxo.to_shareable()
+
+    return mislead
 
 
 def completed(run: Federation) -> RunRecord:

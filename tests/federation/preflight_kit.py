@@ -19,6 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 YEAR = timedelta(days=365)
+PATIENT = 60.0
+"""Seconds to wait for an answer that comes at once."""
 
 
 class Project:
@@ -102,7 +104,7 @@ def tls_answer(project: Project, folder: Path, left: timedelta = YEAR) -> Callab
     context.verify_mode = ssl.CERT_REQUIRED
 
     def answer(connection: socket.socket) -> None:
-        connection.settimeout(5)
+        connection.settimeout(PATIENT)
         with context.wrap_socket(connection, server_side=True) as secure:
             secure.sendall(b"settings")
             secure.recv(1)
@@ -114,7 +116,7 @@ def proxy_answer(asked: list[str], status: str = "200 OK") -> Callable[[socket.s
     """An HTTP proxy that understands CONNECT, and keeps what it was asked."""
 
     def answer(connection: socket.socket) -> None:
-        connection.settimeout(5)
+        connection.settimeout(PATIENT)
         request = b""
         while b"\r\n\r\n" not in request:
             request += connection.recv(4096)
@@ -123,7 +125,7 @@ def proxy_answer(asked: list[str], status: str = "200 OK") -> Callable[[socket.s
         if not status.startswith("200"):
             return
         host, port = request.split()[1].decode().split(":")
-        with socket.create_connection((host, int(port)), 5) as server:
+        with socket.create_connection((host, int(port)), PATIENT) as server:
             back = threading.Thread(target=_copy, args=(server, connection), daemon=True)
             back.start()
             _copy(connection, server)

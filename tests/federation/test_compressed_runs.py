@@ -118,9 +118,9 @@ def test_a_canary_leaves_the_residual_alone(federation) -> None:
 
 
 def test_a_worker_that_died_and_came_back_carries_its_residual_on(federation, tmp_path) -> None:
-    controller = INT4 | {"min_accepted": 2, "num_rounds": 3, "grace": 30.0}
+    controller = INT4 | {"min_accepted": 2, "num_rounds": 3, "grace": 240.0}
     toy = WIDE | {"sites": {"site-2": {"die": {"1": str(tmp_path / "died")}}}}
-    run = federation(controller=controller, toy=toy, worker="process", timeout=60)
+    run = federation(controller=controller, toy=toy, worker="process", timeout=300)
     record = run.run()
     assert [sorted(entry.accepted) for entry in record.rounds] == [list(ALL), ["site-1", "site-3"], list(ALL)]
     left, values = residual(run, "site-2")

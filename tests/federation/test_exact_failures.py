@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fed_clock import ExchangeClock
 from fed_graphs import (
     FIRST,
     SECOND,
@@ -33,14 +33,6 @@ from medflare.selection.cardinality import fingerprint
 from medflare.selection.sketch_key import SketchKey
 
 
-@pytest.fixture
-def never() -> Iterator[threading.Event]:
-    """What a site waits for that does not answer; it comes when the test is over."""
-    event = threading.Event()
-    yield event
-    event.set()
-
-
 def rubbish(reply: Any) -> Any:
     """The same message with other bytes in it."""
     data = from_shareable(reply).data
@@ -51,15 +43,15 @@ def rubbish(reply: Any) -> Any:
 
 @pytest.mark.parametrize(("task", "site"), [*zip(TASKS, [THIRD, THIRD, THIRD, FIRST], strict=True)])
 def test_a_site_that_vanishes_is_not_waited_for_again_and_the_run_goes_on(
-    graph_hospitals, never: threading.Event, task: str, site: str
+    graph_hospitals, clock: ExchangeClock, task: str, site: str
 ) -> None:
     _, run = graph_hospitals
 
     def vanish(name: str, asked: str, message: Any) -> None:
         if (name, asked) == (site, task):
-            never.wait(50)
+            clock.miss(name)
 
-    federation = run(mislead=vanish, deadline=1.5, lost_rounds=5, min_accepted=1, grace=0.3)
+    federation = run(mislead=vanish, deadline=100.0)
     asked, ask = list[tuple[str, frozenset[str]]](), federation.flow.ask_each
 
     def noted(step: str, take: Any, own: Any) -> Any:

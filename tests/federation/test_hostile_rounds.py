@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from fed_harness import FakeEngine, Federation, ToyExecutor
+from fed_harness import FakeEngine, Federation, ToyExecutor, changed
 from fed_toy import ToyLearner
 from nvflare.apis.dxo import from_shareable
 from nvflare.apis.fl_context import FLContext
@@ -26,14 +26,13 @@ from medflare.privacy.encryption_schemes import Terms
 
 MASKED, ENCRYPTED = {"protection": "masking"}, {"protection": "he"}
 Make = Callable[..., Federation]
-Mislead = Callable[[str, str, Shareable], Shareable | None]
 
 
 def asked_again(run: Federation, site: str, task: str, fresh: bool, **words: Any) -> str:
     """What a site says to one more request after its run, by its own executor or one that has restarted."""
     executor = ToyExecutor(method="toy", worker="thread", protection=run.flow.args.protection)
     executor = executor if fresh else run.executors[site]
-    known = {"run_id": run.flow.run_id, "roster": list(run.sites), "deadline": 5.0, "round": 0}
+    known = {"run_id": run.flow.run_id, "roster": list(run.sites), "deadline": 60.0, "round": 0}
     wire = {"uplink": "float32", "downlink": "float32", "protection": run.flow.args.protection}
     request = messages.Request(task=task, **{**known, **wire, **words})
     with FakeEngine(site, run.root / site, {}, []).new_context() as ctx:
@@ -75,21 +74,6 @@ def test_steps_of_another_round_are_not_answered(federation: Make) -> None:
     assert "the keys this site gave are of round 1" in asked_again(
         run, "site-1", "confirm", False, round=5, options=told
     )
-
-
-def changed(task: str, change: Callable[[dict[str, Any], dict[str, Any]], None], victim: str) -> Mislead:
-    """One site is sent another message than the others."""
-
-    def mislead(site: str, name: str, message: Shareable) -> Shareable | None:
-        if (site, name) != (victim, task):
-            return None
-        dxo = from_shareable(message)
-        dxo.data = {key: value.clone() for key, value in dxo.data.items()}
-        dxo.meta = {**dxo.meta, "medflare_request": dict(dxo.meta["medflare_request"])}
-        change(dxo.data, dxo.meta["medflare_request"])
-        return dxo.to_shareable()
-
-    return mislead
 
 
 def other_state(tensors: dict[str, Any], words: dict[str, Any]) -> None:

@@ -14,11 +14,13 @@ import fed_harness
 import fed_quadratic
 import pytest
 import torch
+from fed_clock import ExchangeClock
 from fed_quadratic import CURVES, NAME, QuadraticLearner
 from torch import Tensor
 
 from medflare.aggregation import make_rule
 from medflare.federation.compression import message_bytes
+from medflare.federation.messages import read_reply
 from medflare.federation.run_state import load_state
 from medflare.learners.base import RoundPlan, Update
 from medflare.learners.loop import Loop
@@ -29,7 +31,7 @@ FIVE = {"site-4": ((1.0, 1.0), (2.0, 2.0), 25), "site-5": ((0.3, 0.7), (-2.0, 1.
 ALL_DRAWN = {"draws": 60}
 BY_DATA: dict[str, Any] = {**ALL_DRAWN, "floor": 1.0}
 """Odds that do not follow from what the real clock says."""
-QUICK = {"deadline": 1.5, "margin": 0.1, "seed": 7, "evaluate_every": 0}
+REAL = {"deadline": 100.0, "margin": 0.1, "seed": 7, "evaluate_every": 0}
 
 
 class SleepyLearner(QuadraticLearner):
@@ -61,7 +63,7 @@ def runs(federation, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     def make(rule: str, settings: dict[str, Any], sites: int = 3, **more: Any) -> Any:
         names = tuple(sorted(CURVES))[:sites]
         options = {key: more.pop(key) for key in ("tamper", "toy") if key in more}
-        controller = {"num_rounds": 3, **QUICK, **more}
+        controller = {"num_rounds": 3, **REAL, **more}
         given = {"rule": rule, "rule_settings": settings}
         return federation(controller=controller, rule=given, sites=names, **options)
 
@@ -72,16 +74,21 @@ def final(run: Any) -> Tensor:
     return load_state(run.folder / "state").shared[NAME]
 
 
-def late(*when: tuple[str, str, int], seconds: float = 1.9) -> Callable[[str, str, Any], None]:
+def late(wait: Callable[[str], None], *when: tuple[str, str, int]) -> Callable[[str, str, Any], None]:
     """Holds back a site's answers: (site, task, which of them, counted from 0; -1 for all)."""
     count: dict[tuple[str, str], int] = {}
 
     def tamper(site: str, task: str, reply: Any) -> None:
         number = count[site, task] = count.get((site, task), -1) + 1
         if {(site, task, number), (site, task, -1)} & set(when):
-            time.sleep(seconds)
+            wait(site)
 
     return tamper
+
+
+def sleeping(seconds: float) -> Callable[[str], None]:
+    """A wait by the real clock."""
+    return lambda site: time.sleep(seconds)
 
 
 def in_one_process(
@@ -102,14 +109,22 @@ def in_one_process(
 
 
 def test_computing_is_what_the_site_says_and_transfer_is_the_rest(runs) -> None:
-    slow_line = late(("site-3", "fit", -1), seconds=0.8)
-    more = {"tamper": slow_line, "toy": {"sleep": {"site-2": 0.8}}, "deadline": 5.0, "num_rounds": 2}
+    slow_line, said = late(sleeping(0.8), ("site-3", "fit", -1)), dict[tuple[int, str], float]()
+
+    def tamper(site: str, task: str, reply: Any) -> None:
+        if task == "fit":
+            found = read_reply(reply)
+            said[found.round, site] = found.facts["seconds"]
+        slow_line(site, task, reply)
+
+    more = {"tamper": tamper, "toy": {"sleep": {"site-2": 0.8}}, "num_rounds": 2}
     record = runs("ddcs", ALL_DRAWN, **more).run()
     assert record.status == "completed", record.reason
     for entry in record.rounds:
+        for site, timing in entry.timings.items():
+            assert timing["compute"] == pytest.approx(said[entry.round, site], abs=0.002)
+            assert timing["compute"] + timing["transfer"] <= entry.seconds + 0.002
         assert entry.timings["site-2"]["compute"] >= 0.8
-        assert entry.timings["site-2"]["transfer"] < 0.7
-        assert entry.timings["site-3"]["compute"] < 0.7
         assert entry.timings["site-3"]["transfer"] >= 0.8
         assert entry.simulated_seconds is None
     first, told = record.rounds[0].timings, record.rounds[0].rule["latencies"]
@@ -117,34 +132,33 @@ def test_computing_is_what_the_site_says_and_transfer_is_the_rest(runs) -> None:
 
 
 def test_the_steps_of_a_secure_sum_are_no_transfer(runs) -> None:
-    steps = late(*[("site-1", step, -1) for step in ("keys", "shares", "confirm", "reveal")], seconds=0.5)
-    more = {"tamper": steps, "protection": "masking", "deadline": 5.0, "num_rounds": 2, "grace": 5.0}
+    steps = late(sleeping(0.5), *[("site-1", step, -1) for step in ("keys", "shares", "confirm", "reveal")])
+    more = {"tamper": steps, "protection": "masking", "num_rounds": 2}
     record = runs("ddcs", ALL_DRAWN, **more).run()
     assert record.status == "completed", record.reason
     for entry in record.rounds:
-        assert entry.timings["site-1"]["compute"] + entry.timings["site-1"]["transfer"] < 0.5
-        assert entry.seconds > 2.0
+        assert sum(entry.timings["site-1"].values()) <= entry.seconds - 2.0 + 0.002
 
 
-def test_one_of_the_drawn_vanishes_and_the_round_goes_on_without_it(runs) -> None:
-    run = runs("ddcs", BY_DATA, tamper=late(("site-2", "fit", 0)))
+def test_one_of_the_drawn_vanishes_and_the_round_goes_on_without_it(runs, clock: ExchangeClock) -> None:
+    run = runs("ddcs", BY_DATA, tamper=late(clock.miss, ("site-2", "fit", 0)))
     record = run.run()
     assert record.status == "completed", record.reason
     first = record.rounds[0]
     assert first.rule["vanished"] == ["site-2"]
     assert sorted(first.accepted) == ["site-1", "site-3"]
     assert "no reply within the deadline" in first.absent["site-2"]
-    assert first.rule["latencies"]["site-2"]["compute"] >= QUICK["deadline"]
+    assert first.rule["latencies"]["site-2"]["compute"] >= REAL["deadline"]
     assert first.rule["ages"] == {"site-1": 0, "site-2": 1, "site-3": 0}
     assert "site-2" in record.rounds[1].accepted
     assert record.rounds[1].rule["odds"]["site-2"] >= first.rule["odds"]["site-2"]
     assert torch.equal(final(run), in_one_process(3, 3, {0: ["site-2"]}, **BY_DATA))
 
 
-def test_where_all_vanish_nothing_changes_and_they_are_asked_again(runs) -> None:
+def test_where_all_vanish_nothing_changes_and_they_are_asked_again(runs, clock: ExchangeClock) -> None:
     settings: dict[str, Any] = {**ALL_DRAWN, "age_bonus": 0.0}
     everybody = [(f"site-{i}", "fit", 0) for i in (1, 2, 3)]
-    run = runs("ddcs", settings, tamper=late(*everybody), num_rounds=2)
+    run = runs("ddcs", settings, tamper=late(clock.miss, *everybody), num_rounds=2)
     record = run.run()
     assert record.status == "completed", record.reason
     assert [sorted(entry.accepted) for entry in record.rounds] == [[], ["site-1", "site-2", "site-3"]]
@@ -159,8 +173,10 @@ def test_where_all_vanish_nothing_changes_and_they_are_asked_again(runs) -> None
     assert torch.equal(final(run), loop.state[NAME])
 
 
-def test_too_many_lost_rounds_in_a_row_end_the_run_with_the_last_good_state(runs) -> None:
-    gone = late(*[(f"site-{i}", "fit", n) for i in (1, 2, 3) for n in (1, 2, 3)])
+def test_too_many_lost_rounds_in_a_row_end_the_run_with_the_last_good_state(
+    runs, clock: ExchangeClock
+) -> None:
+    gone = late(clock.miss, *[(f"site-{i}", "fit", n) for i in (1, 2, 3) for n in (1, 2, 3)])
     run = runs("ddcs", ALL_DRAWN, tamper=gone, lost_rounds=0)
     record = run.run()
     assert record.status == "failed"
@@ -169,48 +185,61 @@ def test_too_many_lost_rounds_in_a_row_end_the_run_with_the_last_good_state(runs
     assert "final" in record.artefacts
 
 
-def test_a_job_may_ask_for_more_of_the_drawn_sites(runs) -> None:
-    record = runs("ddcs", ALL_DRAWN, tamper=late(("site-2", "fit", 0)), min_accepted=3).run()
+def test_a_job_may_ask_for_more_of_the_drawn_sites(runs, clock: ExchangeClock) -> None:
+    record = runs("ddcs", ALL_DRAWN, tamper=late(clock.miss, ("site-2", "fit", 0)), min_accepted=3).run()
     lost = record.rounds[0]
     assert lost.accepted == {}
     assert "the round was lost" in lost.absent["site-1"]
     assert "no reply within" in lost.absent["site-2"]
 
 
-def test_a_masked_sum_of_those_who_are_left_is_the_step_of_those_who_are_left(runs) -> None:
-    run = runs("ddcs", BY_DATA, 5, tamper=late(("site-4", "fit", 0)), protection="masking")
+def test_a_masked_sum_of_those_who_are_left_is_the_step_of_those_who_are_left(
+    runs, clock: ExchangeClock
+) -> None:
+    run = runs("ddcs", BY_DATA, 5, tamper=late(clock.miss, ("site-4", "fit", 0)), protection="masking")
     record = run.run()
     assert record.status == "completed", record.reason
     first = record.rounds[0].rule
     assert first["vanished"] == ["site-4"]
     assert first["ages"]["site-4"] == 1
-    assert first["latencies"]["site-4"]["compute"] >= QUICK["deadline"]
+    assert first["latencies"]["site-4"]["compute"] >= REAL["deadline"]
     expected = in_one_process(5, 3, {0: ["site-4"]}, 3, **BY_DATA)
     assert torch.allclose(final(run), expected, atol=1e-4)
 
 
-def test_a_site_that_is_gone_before_masks_are_agreed_on_lapses_too(runs) -> None:
-    run = runs("ddcs", ALL_DRAWN, 5, tamper=late(("site-4", "keys", 0)), protection="masking", grace=5.0)
+def test_a_site_that_is_gone_before_masks_are_agreed_on_lapses_too(runs, clock: ExchangeClock) -> None:
+    run = runs("ddcs", ALL_DRAWN, 5, tamper=late(clock.miss, ("site-4", "keys", 0)), protection="masking")
     record = run.run()
     assert record.status == "completed", record.reason
     first = record.rounds[0]
     assert sorted(first.accepted) == ["site-1", "site-2", "site-3", "site-5"]
     assert first.absent["site-4"].startswith("'keys' of the secure sum: no reply within")
     assert first.rule["vanished"] == ["site-4"]
-    assert first.rule["latencies"]["site-4"]["compute"] >= QUICK["deadline"]
+    assert first.rule["latencies"]["site-4"]["compute"] >= REAL["deadline"]
 
 
 def test_a_masked_round_waits_for_as_many_as_hide_each_other_whatever_the_job_is_content_with(runs) -> None:
-    slow = late(*[(f"site-{i}", "fit", 0) for i in (2, 3, 4)], seconds=1.5)
-    more = {"protection": "masking", "min_accepted": 1, "grace": 0.5, "deadline": 6.0, "num_rounds": 1}
-    record = runs("ddcs", ALL_DRAWN, 4, tamper=slow, **more).run()
+    slow = late(sleeping(1.5), *[(f"site-{i}", "fit", 0) for i in (2, 3, 4)])
+
+    def tamper(site: str, task: str, reply: Any) -> None:
+        if task in ("shares", "fit"):
+            run.change(grace=0.5 if task == "shares" else 60.0)
+        slow(site, task, reply)
+
+    more = {"protection": "masking", "min_accepted": 1, "num_rounds": 1}
+    run = runs("ddcs", ALL_DRAWN, 4, tamper=tamper, **more)
+    record = run.run()
     assert record.status == "completed", record.reason
     assert len(record.rounds[0].accepted) >= 3, record.rounds[0].absent
 
 
 @pytest.mark.parametrize("step", ["keys", "fit"])
-def test_a_masked_sum_over_two_is_never_made_and_the_round_is_lost(runs, step: str) -> None:
-    run = runs("ddcs", ALL_DRAWN, 3, tamper=late(("site-2", step, 0)), protection="masking", num_rounds=1)
+def test_a_masked_sum_over_two_is_never_made_and_the_round_is_lost(
+    runs, clock: ExchangeClock, step: str
+) -> None:
+    run = runs(
+        "ddcs", ALL_DRAWN, 3, tamper=late(clock.miss, ("site-2", step, 0)), protection="masking", num_rounds=1
+    )
     record = run.run()
     assert record.rounds[0].accepted == {}
     assert record.rounds[0].rule["vanished"] == ["site-1", "site-2", "site-3"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from preflight_kit import Project, listening, proxy_answer, tls_answer, write_kit
+from preflight_kit import PATIENT, Project, listening, proxy_answer, tls_answer, write_kit
 from typer.testing import CliRunner
 
 from medflare.cli.main import app
@@ -31,6 +31,11 @@ from medflare.privacy.policy import Policy
 
 REPOSITORY = Path(__file__).parents[2]
 PROXY_NAMES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY")
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "FIRST_WORDS", PATIENT)
 
 
 @pytest.fixture(autouse=True)
@@ -64,15 +69,16 @@ def says(check: Check, outcome: str, found: str) -> None:
 def test_a_server_that_accepts_the_kit_is_reached(tmp_path: Path, project: Project) -> None:
     with listening(tls_answer(project, tmp_path / "server")) as port:
         kit = Kit(folder=write_kit(tmp_path / "kit", project, port), role="site")
-        reached, accepted = network.reach(kit, 5)
+        reached, accepted = network.reach(kit, PATIENT)
     says(reached, "ok", f"localhost:{port} answers")
     says(accepted, "ok", "both sides accept each other")
 
 
 def test_a_port_that_nobody_listens_on_is_a_problem(tmp_path: Path, project: Project) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    (said,) = network.reach(Kit(folder=write_kit(tmp_path / "kit", project, port), role="site"), 2)
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        (said,) = network.reach(Kit(folder=write_kit(tmp_path / "kit", project, port), role="site"), PATIENT)
     says(said, "problem", "refused")
     assert f"port {port}" in said.remedy
 
@@ -80,7 +86,7 @@ def test_a_port_that_nobody_listens_on_is_a_problem(tmp_path: Path, project: Pro
 def test_a_server_of_another_project_is_not_trusted(tmp_path: Path, project: Project) -> None:
     with listening(tls_answer(Project("somebody else"), tmp_path / "server")) as port:
         kit = Kit(folder=write_kit(tmp_path / "kit", project, port), role="site")
-        _, said = network.reach(kit, 5)
+        _, said = network.reach(kit, PATIENT)
     says(said, "problem", "refused: ")
     assert "Do not start the kit" in said.remedy
 
@@ -91,21 +97,21 @@ def test_a_kit_that_the_server_does_not_know_is_told_so(tmp_path: Path, project:
     with listening(tls_answer(project, tmp_path / "server")) as port:
         folder = write_kit(tmp_path / "kit", other, port)
         shutil.copy(tmp_path / "server/rootCA.pem", folder / "startup/rootCA.pem")
-        _, said = network.reach(Kit(folder=folder, role="site"), 5)
+        _, said = network.reach(Kit(folder=folder, role="site"), PATIENT)
     says(said, "problem", "no TLS handshake")
 
 
 def test_a_server_whose_certificate_ends_soon_is_a_warning(tmp_path: Path, project: Project) -> None:
     with listening(tls_answer(project, tmp_path / "server", timedelta(days=9))) as port:
         kit = Kit(folder=write_kit(tmp_path / "kit", project, port), role="site")
-        _, said = network.reach(kit, 5)
+        _, said = network.reach(kit, PATIENT)
     says(said, "warning", "the server's is valid until")
 
 
 def test_a_port_that_speaks_something_else_is_a_problem(tmp_path: Path, project: Project) -> None:
     with listening(lambda connection: connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")) as port:
         kit = Kit(folder=write_kit(tmp_path / "kit", project, port), role="site")
-        _, said = network.reach(kit, 5)
+        _, said = network.reach(kit, PATIENT)
     says(said, "problem", "no TLS handshake")
 
 
@@ -116,7 +122,7 @@ def test_the_proxy_is_asked_for_a_way_to_the_server(
     with listening(tls_answer(project, tmp_path / "server")) as port, listening(proxy_answer(asked)) as proxy:
         monkeypatch.setenv("https_proxy", f"http://ward:p%40ss@127.0.0.1:{proxy}")
         kit = Kit(folder=write_kit(tmp_path / "kit", project, port), role="site")
-        reached, accepted = network.reach(kit, 5)
+        reached, accepted = network.reach(kit, PATIENT)
     says(reached, "ok", f"through the proxy 127.0.0.1:{proxy}")
     assert "p%40ss" not in reached.found
     says(accepted, "ok", "both sides accept each other")
@@ -130,7 +136,7 @@ def test_a_proxy_that_refuses_is_named_with_its_answer(
 ) -> None:
     with listening(proxy_answer([], status)) as proxy:
         monkeypatch.setenv("https_proxy", f"127.0.0.1:{proxy}")
-        (said,) = network.reach(Kit(folder=write_kit(tmp_path / "kit", project, 8002), role="site"), 5)
+        (said,) = network.reach(Kit(folder=write_kit(tmp_path / "kit", project, 8002), role="site"), PATIENT)
     says(said, "problem", f"the proxy answered 'HTTP/1.1 {status}'")
     assert "allow the proxy to localhost port 8002" in said.remedy
 
@@ -196,7 +202,7 @@ def test_a_provisioned_and_hardened_kit_passes_and_a_tampered_one_does_not(tmp_p
         "-w",
         str(tmp_path),
     ]
-    subprocess.run(provision, capture_output=True, timeout=120, check=True)
+    subprocess.run(provision, capture_output=True, timeout=400, check=True)
     folder = tmp_path / "medflare/prod_00/site-1"
     before = preflight(Asked(site_file=folder / "local/site.yaml", kit=folder, timeout=1))
     assert outcomes(before)["kit"] == "problem"

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from typing import Any
 
 import pytest
 import torch
-from fed_harness import completed
+from fed_clock import ExchangeClock
+from fed_harness import changed, completed
 from fed_toy import ADAPTER, ToyLearner
 from nvflare.apis.dxo import from_shareable
+from nvflare.apis.shareable import Shareable
 from safetensors.torch import load_file
 
 from medflare.aggregation.weighted_mean import WeightedMean
@@ -276,13 +279,16 @@ def test_different_shared_tensors_stop_before_round_one(federation) -> None:
 
 
 def test_a_hanging_site_meets_its_deadline_and_the_others_go_on(federation) -> None:
-    controller = TWO_OF_THREE | {"deadline": 0.5, "grace": 5.0, "margin": 1.0}
-    run = federation(controller=controller, toy=only("site-1", hang={"0": 4}))
+    def hurry(tensors: dict[str, Any], words: dict[str, Any]) -> None:
+        words["deadline"] = 0.5 if words["round"] == 0 else words["deadline"]
+
+    toy = only("site-1", hang={"0": 60})
+    run = federation(controller=TWO_OF_THREE, toy=toy, mislead=changed("fit", hurry, "site-1"))
     started = time.monotonic()
     record = run.run()
     assert accepted(record) == [["site-2", "site-3"], ALL]
     assert record.rounds[0].absent["site-1"].startswith("E31")
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 30
 
 
 def test_a_large_hospital_s_long_tests_are_waited_for(federation) -> None:
@@ -295,26 +301,33 @@ def test_a_large_hospital_s_long_tests_are_waited_for(federation) -> None:
     assert record.reason == ""
 
 
-def test_a_job_that_names_how_many_are_enough_does_not_wait_for_the_slowest_test(federation) -> None:
-    slow = only("site-3", slow={"val": 1.0, "test": 1.0})
-    record = completed(federation(controller=TWO_OF_THREE | {"grace": 0.1, "num_rounds": 1}, toy=slow))
-    assert "val_loss" not in record.rounds[0].metrics["site-3"]
-    assert sorted(found.site for found in record.evaluations) == ["site-1", "site-2"]
-    assert "no reply within 0.1 s of the quorum" in record.reason
-
-
 def test_a_silent_site_is_benched_and_then_asked_again(federation) -> None:
-    controller = TWO_OF_THREE | {"num_rounds": 3, "bench_rounds": 1, "grace": 0.1}
-    record = federation(controller=controller, toy=only("site-2", hang={"0": 1.0})).run()
+    back = threading.Event()
+
+    def silent(site: str, task: str, message: Shareable) -> None:
+        if (site, task) == ("site-2", "fit"):
+            back.wait(60)
+
+    def tamper(site: str, task: str, reply: Shareable) -> None:
+        if task == "initialise":
+            run.change(grace=0.1)
+        elif (task, reply.get_header("current_round")) == ("fit", 1):
+            run.change(grace=60.0)
+            back.set()
+
+    controller = TWO_OF_THREE | {"num_rounds": 3, "bench_rounds": 1}
+    run = federation(controller=controller, mislead=silent, tamper=tamper)
+    record = completed(run)
     assert "no reply within 0.1 s of the quorum" in record.rounds[0].absent["site-2"]
     assert record.rounds[1].absent["site-2"].startswith("benched until round 2")
+    assert accepted(record) == [["site-1", "site-3"], ["site-1", "site-3"], ALL]
     for entry in record.rounds:
         assert sorted([*entry.accepted, *entry.absent]) == ALL
 
 
-def test_a_site_that_never_answers_is_in_every_record(federation) -> None:
-    controller = TWO_OF_THREE | {"grace": 0.1, "evaluate_every": 0}
-    record = federation(controller=controller, dead=("site-3",)).run()
+def test_a_site_that_never_answers_is_in_every_record(federation, clock: ExchangeClock) -> None:
+    clock.gone = {"site-3"}
+    record = federation(controller=TWO_OF_THREE | {"evaluate_every": 0}, dead=("site-3",)).run()
     assert record.status == "completed", record.reason
     assert all("prepare failed" in entry.absent["site-3"] for entry in record.rounds)
 
@@ -334,7 +347,11 @@ def test_a_late_reply_of_an_old_round_is_refused(federation) -> None:
 
 
 def test_an_aborted_job_is_recorded_as_stopped(federation) -> None:
-    run = federation(toy={"hang": {"0": 8}}, timeout=2)
+    def stop(site: str, task: str, message: Shareable) -> None:
+        if task == "fit":
+            run.abort.trigger(True)
+
+    run = federation(toy={"hang": {"0": 60}}, mislead=stop)
     record = run.run()
     assert record.status == "stopped"
     assert sorted(record.rounds[0].absent) == ALL
@@ -346,7 +363,7 @@ def test_an_aborted_job_is_recorded_as_stopped(federation) -> None:
 def test_a_killed_worker_costs_one_round_and_its_local_state_comes_back(federation, tmp_path) -> None:
     toy = only("site-2", die={"1": str(tmp_path / "died")})
     run = federation(
-        controller=TWO_OF_THREE | {"num_rounds": 3, "grace": 30.0}, toy=toy, worker="process", timeout=60
+        controller=TWO_OF_THREE | {"num_rounds": 3, "grace": 240.0}, toy=toy, worker="process", timeout=300
     )
     record = run.run()
     assert accepted(record) == [ALL, ["site-1", "site-3"], ALL]
@@ -356,7 +373,7 @@ def test_a_killed_worker_costs_one_round_and_its_local_state_comes_back(federati
 
 
 def test_process_and_thread_workers_give_the_same_result(federation) -> None:
-    thread, process = federation(), federation(worker="process", timeout=60)
+    thread, process = federation(), federation(worker="process", timeout=300)
     thread.run()
     process.run()
     assert all(torch.equal(final(thread)[name], final(process)[name]) for name in final(thread))

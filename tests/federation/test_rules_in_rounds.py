@@ -137,7 +137,7 @@ def test_a_run_records_what_the_rule_reports(federation) -> None:
 
 def test_a_refused_site_is_absent_with_the_reason_even_if_it_answered_first(federation) -> None:
     toy = {"sites": {"site-1": {"hang": {"0": 0.5}}}}
-    run = federation(controller={"num_rounds": 1, "min_accepted": 2, "grace": 5.0}, toy=toy)
+    run = federation(controller={"num_rounds": 1, "min_accepted": 2}, toy=toy)
     run.aggregator.rule = Picky("site-3")
     record = run.run()
     assert record.status == "completed"

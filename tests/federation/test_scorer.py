@@ -73,7 +73,7 @@ def test_only_a_rule_that_scores_candidates_needs_the_server(rule: Any, scores: 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_a_run_equals_the_plain_loop_with_a_judge(federation, kind: str) -> None:
-    run = scored(federation(controller={"num_rounds": 3, "scorer": kind}, timeout=60))
+    run = scored(federation(controller={"num_rounds": 3, "scorer": kind}, timeout=300))
     record = run.run()
     assert record.status == "completed", record.reason
     expected = loop(3, Influence(), ToyLearner({}, SERVER, 0))
@@ -212,7 +212,7 @@ def test_a_server_that_dies_while_scoring_starts_again(federation, tmp_path) -> 
         "fed_toy.ToyLearner.evaluate = evaluate\n"
         f"runpy.run_path({TOY_WORKER[1]!r}, run_name='__main__')\n"
     )
-    run = scored(federation(controller={"scorer": "process", "min_accepted": 2}, timeout=60))
+    run = scored(federation(controller={"scorer": "process", "min_accepted": 2}, timeout=300))
 
     command = (TOY_WORKER[0], str(script))
     run.flow.make_worker = lambda opening, folder: ProcessWorker(opening, folder, command=command)

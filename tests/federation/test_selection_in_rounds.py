@@ -34,7 +34,7 @@ def in_one_process(name: str, rounds: int, least: int, **settings: Any) -> Tenso
 )
 def test_a_run_in_flare_is_the_run_in_one_process(quadratics, name: str, settings: dict[str, Any]) -> None:
     """DDCS at φ = 1, as no two runs see the same seconds; by a simulated clock `test_latencies_in_rounds`."""
-    run = quadratics(name, 4, settings, min_accepted=1)
+    run = quadratics(name, 4, settings)
     record = run.run()
     assert record.status == "completed", record.reason
     assert torch.equal(load_state(run.folder / "state").shared[NAME], in_one_process(name, 4, 1, **settings))

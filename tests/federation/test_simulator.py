@@ -18,7 +18,7 @@ SITES = ("site-1", "site-2")
 
 def toy_job(folder: Path, **toy: Any) -> Path:
     """A job folder with the toy executor in place of ours."""
-    controller = {"num_rounds": 2, "canary": True, "min_accepted": 1, "grace": 5.0}
+    controller = {"num_rounds": 2, "canary": True, "min_accepted": 1, "grace": 120.0}
     recipes.Job(title="toy", method="toy", n_clients=2, controller=controller, settings=toy).write(folder)
     client = json.loads((folder / recipes.CLIENT).read_text())
     client["executors"][0]["executor"]["path"] = "fed_harness.ToyExecutor"
@@ -43,7 +43,7 @@ def test_worker_processes_train_in_the_simulator_and_a_killed_one_costs_a_round(
     workspace = toy_workspace(tmp_path / "ws", "fed_harness.ToyExecutor")
     die = {"sites": {"site-2": {"die": {"0": str(tmp_path / "canary"), "1": str(tmp_path / "died")}}}}
     (tmp_path / "canary").touch()
-    simulate.launch(toy_job(tmp_path / "toy", **die), workspace, SITES, timeout=120)
+    simulate.launch(toy_job(tmp_path / "toy", **die), workspace, SITES, timeout=280)
     record = simulate.judge(workspace)
     assert [sorted(entry.accepted) for entry in record.rounds] == [["site-1", "site-2"], ["site-1"]]
     assert "SIGKILL" in record.rounds[1].absent["site-2"]
@@ -60,13 +60,13 @@ def test_the_server_scores_with_the_notes_of_its_own_entry_in_the_sites_file(tmp
     server["components"][0]["args"] = {"rule": "influence"}
     server["workflows"][0]["path"] = "fed_harness.ToyRounds"
     wire.write_json(job / recipes.SERVER, server)
-    simulate.launch(job, workspace, SITES, timeout=120)
+    simulate.launch(job, workspace, SITES, timeout=280)
     with pytest.raises(RunError, match=r"site.yaml: no such file.*an entry `server:` under `sites:`"):
         simulate.judge(workspace)
     cohort = {"cohort": {"format": "notes_jsonl", "root": str(tmp_path)}}
     text = json.dumps({"sites": dict.fromkeys((*SITES, "server"), cohort)})
     (workspace / "local/site.yaml").write_text(text)
-    simulate.launch(job, workspace, SITES, timeout=120)
+    simulate.launch(job, workspace, SITES, timeout=280)
     record = simulate.judge(workspace)
     assert [sorted(entry.rule["losses"]) for entry in record.rounds] == [list(SITES)] * 2
     assert (workspace / simulate.SERVER_FOLDER / "scorer/worker.log").exists()
@@ -74,6 +74,6 @@ def test_the_server_scores_with_the_notes_of_its_own_entry_in_the_sites_file(tmp
 
 def test_a_class_outside_the_list_is_refused_and_the_outcome_says_so(tmp_path: Path) -> None:
     workspace = toy_workspace(tmp_path / "ws")
-    simulate.launch(toy_job(tmp_path / "toy"), workspace, SITES, timeout=120)
+    simulate.launch(toy_job(tmp_path / "toy"), workspace, SITES, timeout=280)
     with pytest.raises(RunError, match=r"ToyExecutor.*Log: "):
         simulate.judge(workspace)

@@ -76,7 +76,7 @@ def hospitals(
     def run(rule: str = "ddcs", **more: Any) -> Any:
         tamper = more.pop("tamper", None)
         settings = {**SETTINGS, **more.pop("settings", {})} if rule == "ddcs" else {}
-        controller = {"num_rounds": 2, "seed": 7, "grace": 5.0, **more}
+        controller = {"num_rounds": 2, "seed": 7, **more}
         run = federation(controller=controller, rule={"rule": rule, "rule_settings": settings}, tamper=tamper)
         run.root = made.root
         return run
@@ -317,7 +317,7 @@ def test_an_empty_graph_is_at_distance_one_and_the_run_goes_on(hospitals) -> Non
 
 def test_rules_that_need_no_sketch_ask_for_none(hospitals) -> None:
     _, run = hospitals
-    federation = run("uniform_selection", min_accepted=1)
+    federation = run("uniform_selection")
     record = federation.run()
     assert record.status == "completed", record.reason
     assert "sketches" not in record.preparation

@@ -77,7 +77,6 @@ def federation(hospitals: dict[str, Path], tiny_backbone: Path, tmp_path: Path) 
                 "num_rounds": ROUNDS,
                 "steps": STEPS,
                 "final_limit": LIMIT,
-                "min_accepted": 1,
                 "latency_profiles": PROFILES,
                 "grace": 60.0,
             },

@@ -23,18 +23,13 @@ REQUEST = Request(
 TWO_OF_THREE = {"min_accepted": 2}
 
 
-def wait(run: Any, grace: float) -> None:
-    """Another grace for the exchanges that come; those under way keep theirs."""
-    run.flow.args = run.flow.args.model_copy(update={"grace": grace})
-
-
 def test_a_site_that_opens_its_model_late_is_in_the_run(federation) -> None:
     run = federation(controller=TWO_OF_THREE | {"grace": 0.1})
 
     def late(site: str, task: str, _: Any) -> None:
         if (site, task) == ("site-3", PREPARE):
             time.sleep(1.0)
-            wait(run, 60.0)
+            run.change(grace=60.0)
 
     run.tamper = late
     record = completed(run)
@@ -48,7 +43,7 @@ def test_a_large_hospitals_long_tests_are_waited_for(federation) -> None:
 
     def soon(site: str, task: str, _: Any) -> None:
         if task == FIT:
-            wait(run, 0.1)
+            run.change(grace=0.1)
 
     run.tamper = soon
     record = completed(run)
@@ -66,7 +61,7 @@ def test_a_benched_site_is_asked_for_its_final_test(federation) -> None:
         if (site, task) == ("site-2", FIT):
             over.wait(60)
         elif task == EVALUATE:
-            wait(run, 60.0)
+            run.change(grace=60.0)
             over.set()
 
     run.tamper = silent

@@ -20,6 +20,9 @@ from medflare.federation.worker import ProcessWorker
 from medflare.federation.worker_session import Opening, Session, Work
 from medflare.learners.base import RoundPlan, Update
 
+LONG = 240.0
+"""Seconds that no task here takes."""
+
 
 def no() -> bool:
     return False
@@ -58,62 +61,62 @@ PREPARE = Work(task="prepare", plan={}, options={"sites": 3})
 
 def test_a_hanging_worker_is_killed_at_the_deadline_and_comes_back_with_its_state(start) -> None:
     worker = start(hang={"1": 60})
-    worker.do(fit(0), 60, no)
+    worker.do(fit(0), LONG, no)
     first = worker.process.pid
     started = time.monotonic()
     with pytest.raises(TaskError, match="E31"):
         worker.do(fit(1), 0.3, no)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
-    worker.do(fit(2), 60, no)
+    worker.do(fit(2), LONG, no)
     _, values = wire.load_tensors(Path(worker.opening.state_folder) / "local_state.safetensors")
     assert values["learner"]["fits"] == 2
 
 
 def test_an_aborted_job_kills_the_worker(start) -> None:
     worker = start(hang={"0": 60})
-    worker.do(PREPARE, 60, no)
+    worker.do(PREPARE, LONG, no)
     with pytest.raises(TaskError, match="E32"):
-        worker.do(fit(0), 60, lambda: True)
+        worker.do(fit(0), LONG, lambda: True)
     assert worker.process is None
 
 
 def test_a_worker_killed_between_tasks_is_started_again(start) -> None:
     worker = start()
-    worker.do(PREPARE, 60, no)
+    worker.do(PREPARE, LONG, no)
     worker.process.send_signal(signal.SIGKILL)
     worker.process.wait()
-    assert worker.do(fit(0), 60, no).facts["examples"] == 16
+    assert worker.do(fit(0), LONG, no).facts["examples"] == 16
 
 
 def test_the_worker_ends_when_its_executor_does(start) -> None:
     worker = start()
-    worker.do(PREPARE, 60, no)
+    worker.do(PREPARE, LONG, no)
     process = worker.process
     worker._channel.close()
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
 
 
 def test_local_state_of_another_run_is_not_restored(start) -> None:
     worker = start()
-    worker.do(fit(0), 60, no)
+    worker.do(fit(0), LONG, no)
     worker.close()
     other = start(run_id="another")
-    other.do(fit(0), 60, no)
+    other.do(fit(0), LONG, no)
     _, values = wire.load_tensors(Path(other.opening.state_folder) / "local_state.safetensors")
     assert values["learner"]["fits"] == 1
 
 
 def test_no_tensor_files_are_left_and_no_pickle_is_used(start, tmp_path: Path) -> None:
     worker = start()
-    assert worker.do(fit(0), 60, no).tensors
+    assert worker.do(fit(0), LONG, no).tensors
     assert [path.name for path in (tmp_path / "worker").iterdir()] == ["worker.log"]
 
 
 def test_one_torch_thread_and_passive_waiting(start, tmp_path: Path) -> None:
     worker = start()
-    worker.do(PREPARE, 60, no)
+    worker.do(PREPARE, LONG, no)
     environment = Path(f"/proc/{worker.process.pid}/environ").read_bytes().split(b"\0")
     assert {b"OMP_NUM_THREADS=1", b"OMP_WAIT_POLICY=PASSIVE"} <= set(environment)
 
@@ -121,7 +124,7 @@ def test_one_torch_thread_and_passive_waiting(start, tmp_path: Path) -> None:
 def test_the_whole_trace_stays_in_the_sites_log(start, tmp_path: Path) -> None:
     worker = start(raises={"0": "DataError"})
     with pytest.raises(TaskError) as caught:
-        worker.do(fit(0), 60, no)
+        worker.do(fit(0), LONG, no)
     assert "Doe" not in str(caught.value)
     assert "patient John Doe" in (tmp_path / "worker/worker.log").read_text()
 
