@@ -291,16 +291,6 @@ def test_a_hanging_site_meets_its_deadline_and_the_others_go_on(federation) -> N
     assert time.monotonic() - started < 30
 
 
-def test_a_large_hospital_s_long_tests_are_waited_for(federation) -> None:
-    """Whoever is first has few studies; the others are not given up for that."""
-    slow = only("site-3", slow={"val": 0.5, "test": 0.5})
-    record = completed(federation(controller={"grace": 0.1}, toy=slow))
-    assert [sorted(entry.metrics) for entry in record.rounds] == [ALL, ALL]
-    assert all("val_loss" in entry.mean for entry in record.rounds)
-    assert sorted(found.site for found in record.evaluations) == ALL
-    assert record.reason == ""
-
-
 def test_a_silent_site_is_benched_and_then_asked_again(federation) -> None:
     back = threading.Event()
 
