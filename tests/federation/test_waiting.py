@@ -14,7 +14,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 
 from medflare.federation.controllers.exchange import Exchange, Limits
-from medflare.federation.messages import EVALUATE, FIT, PREPARE, Reply, Request, reply
+from medflare.federation.messages import EVALUATE, FINISH, FIT, PREPARE, Reply, Request, reply
 
 ALL = ["site-1", "site-2", "site-3"]
 REQUEST = Request(
@@ -68,6 +68,26 @@ def test_a_benched_site_is_asked_for_its_final_test(federation) -> None:
     record = completed(run)
     assert sorted(record.rounds[0].accepted) == ["site-1", "site-3"]
     assert sorted(found.site for found in record.evaluations) == ALL
+
+
+def test_a_site_that_was_silent_is_not_waited_for_once_more(federation, clock) -> None:
+    run = federation(controller=TWO_OF_THREE | {"num_rounds": 1})
+    over = threading.Event()
+
+    def silent(site: str, task: str, _: Any) -> None:
+        if (site, task) == ("site-3", EVALUATE):
+            clock.gone = {site}
+            over.wait(60)
+        elif task == EVALUATE:
+            run.change(grace=0.1)
+        elif task == FINISH:
+            clock.gone = set()
+
+    run.tamper = silent
+    record = completed(run)
+    over.set()
+    assert "site-3" not in {item.site for item in record.evaluations}
+    assert "site-3: no reply within 0.1 s of the quorum" in record.reason
 
 
 class Courier:

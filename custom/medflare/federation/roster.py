@@ -15,12 +15,14 @@ class Roster:
     Attributes:
         excluded: site -> reason, for the rest of the run.
         benched: site -> (first round in which it is asked again, reason).
+        quiet: sites that left what they were asked last without an answer.
     """
 
     sites: list[str]
     bench_rounds: int = 2
     excluded: dict[str, str] = field(default_factory=dict)
     benched: dict[str, tuple[int, str]] = field(default_factory=dict)
+    quiet: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.sites = sorted(set(self.sites))
@@ -32,6 +34,10 @@ class Roster:
     def bench(self, site: str, round_number: int, reason: str) -> None:
         """Leaves a site out of the next `bench_rounds` rounds."""
         self.benched[site] = (round_number + self.bench_rounds + 1, reason)
+
+    def heard(self, answered: Iterable[str], silent: Iterable[str]) -> None:
+        """Takes who answered an exchange, with whatever, and who did not."""
+        self.quiet = (self.quiet - set(answered)) | set(silent)
 
     def resting(self, round_number: int) -> dict[str, str]:
         """Site -> reason for everyone who is not asked in a round."""

@@ -196,6 +196,7 @@ def test_a_result_folder_that_does_not_fit_is_refused(
 def test_another_encoder_is_refused(result: Path, tiny_encoder: Path, tmp_path: Path) -> None:
     from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
+    torch.manual_seed(1)
     other = AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(tiny_encoder))
     other.save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(tiny_encoder).save_pretrained(tmp_path)

@@ -138,8 +138,7 @@ class RoundsController(UpdatesController):
         plan = RoundPlan(round=exchange, rounds=self.exchanges) if exchange >= 0 else None
         held = {site: when for site, when in self.sketched.items() if site in self.sketches.held}
         options = {"held": held, "exchange": exchange, "growth": self.args.sketch_growth}
-        take, everybody = self.sketches.accept, len(sites)
-        outcome = self.ask(SKETCH, take, sites, plan, options=options, quorum=0, enough=everybody)
+        outcome = self.ask(SKETCH, self.sketches.accept, sites, plan, options=options, quorum=0)
         new = self.sketches.settle(rule, exchange, outcome.absent)
         self.sketched |= dict.fromkeys(new, exchange)
         self.book.record.preparation["sketches"] = self.sketches.report(self.roster.sites)
@@ -216,7 +215,7 @@ class RoundsController(UpdatesController):
             entry.mean |= weighted_means(found, {s: c.get(split, 0) for s, c in self.examples.items()})
 
     def _finish(self) -> None:
-        """The sites' final test quality, with the final state; who was silent lately gets the grace alone."""
+        """The final test quality of all sites that began the run, with the final state."""
         last = self.exchanges
         args, hints = self.args, self.agreed
         plan = RoundPlan(round=last, rounds=last, seed=args.seed, limit=args.final_limit, hints=hints)
@@ -224,8 +223,7 @@ class RoundsController(UpdatesController):
         if not self.protection.readable:
             brought["card"] = asdict(self.keeper.card(self.book.record.rounds[-1], len(self.roster.sites)))
         sites = [site for site in self.roster.sites if site not in self.roster.excluded]
-        enough = max(1, len(self.roster.asked(last)))
-        outcome = self.ask(FINISH, any_reply, sites, plan, tensors, brought, quorum=1, enough=enough)
+        outcome = self.ask(FINISH, any_reply, sites, plan, tensors, brought, quorum=1)
         add_traffic(self.book.record.rounds[-1], outcome.traffic)
         self.keeper.add_evaluations(outcome.facts)
         for site, facts in sorted(outcome.facts.items()):

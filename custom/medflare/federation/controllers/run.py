@@ -194,14 +194,16 @@ class RunController(Controller):
         """One exchange with the sites; StoppedError if the job was aborted meanwhile.
 
         quorum: as in `Limits`; `quorum()` without.
-        enough: as in `Limits`; without, `enough()`, or all that are asked where a quorum is named: what is no
-            training round is waited for, as a large hospital's test takes longer than a small one's.
+        enough: as in `Limits`; without, `enough()`, or where a quorum is named, all that are asked but those
+            who were silent the last time: a large hospital's test takes longer than a small one's.
         """
         exchange = Exchange(self._request(task, plan, tensors, options), on_reply, settled or _nothing)
         asked = self.roster.sites if sites is None else sites
         if quorum is None:
             return self._run(exchange, asked, self.quorum(), self.enough())
-        return self._run(exchange, asked, quorum, len(asked) if enough is None else enough)
+        if enough is None:
+            enough = max(quorum, len([site for site in asked if site not in self.roster.quiet]))
+        return self._run(exchange, asked, quorum, enough)
 
     def ask_each(
         self, task: str, on_reply: OnReply, own: Mapping[str, tuple[dict[str, Any], State]]
@@ -236,6 +238,7 @@ class RunController(Controller):
             quorum=quorum, enough=enough, deadline=args.deadline, margin=args.margin, grace=args.grace
         )
         outcome = exchange.run(self, sites, limits, self.fl_ctx, self.abort)
+        self.roster.heard([site for site in sites if site not in outcome.silent], outcome.silent)
         if outcome.aborted:
             raise StoppedError
         return outcome
