@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whom the server waits for: in a round with a grace, before and after the rounds for everybody."""
+"""Whom the server waits for: in a round with a grace, else for all who kept the deadline before."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from fed_harness import completed
 from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from medflare.federation.controllers.exchange import Exchange, Limits
-from medflare.federation.messages import EVALUATE, FINISH, FIT, PREPARE, Reply, Request, reply
+from medflare.federation.failures import Code, Failure
+from medflare.federation.messages import EVALUATE, FINISH, FIT, PREPARE, Reply, Request, failure_reply, reply
 
 ALL = ["site-1", "site-2", "site-3"]
 REQUEST = Request(
     task=EVALUATE, run_id="r", round=0, roster=ALL, deadline=60.0, uplink="float32", downlink="float32"
 )
+FAILED, OVERDUE = (failure_reply(Failure(code, ""), 0) for code in (Code.UNEXPECTED, Code.DEADLINE))
 TWO_OF_THREE = {"min_accepted": 2}
 
 
@@ -61,7 +64,6 @@ def test_a_benched_site_is_asked_for_its_final_test(federation) -> None:
         if (site, task) == ("site-2", FIT):
             over.wait(60)
         elif task == EVALUATE:
-            run.change(grace=60.0)
             over.set()
 
     run.tamper = silent
@@ -70,11 +72,12 @@ def test_a_benched_site_is_asked_for_its_final_test(federation) -> None:
     assert sorted(found.site for found in record.evaluations) == ALL
 
 
-def test_a_site_that_was_silent_is_not_waited_for_once_more(federation, clock) -> None:
+def test_a_site_that_passed_a_deadline_is_not_waited_for_once_more(federation, clock) -> None:
+    """Nor if another fails meanwhile."""
     run = federation(controller=TWO_OF_THREE | {"num_rounds": 1})
     over = threading.Event()
 
-    def silent(site: str, task: str, _: Any) -> None:
+    def silent(site: str, task: str, _: Any) -> Any:
         if (site, task) == ("site-3", EVALUATE):
             clock.gone = {site}
             over.wait(60)
@@ -82,27 +85,36 @@ def test_a_site_that_was_silent_is_not_waited_for_once_more(federation, clock) -
             run.change(grace=0.1)
         elif task == FINISH:
             clock.gone = set()
+        return FAILED if (site, task) == ("site-2", FINISH) else None
 
     run.tamper = silent
     record = completed(run)
+    assert [item.site for item in record.evaluations] == ["site-1"]
+    assert "site-2: E40" in record.reason
+    assert "site-3: no reply within 0.1 s of the others" in record.reason
+    flow = run.flow
+    assert flow.roster.quiet == {"site-3"}
+    for late, quiet in ((OVERDUE, {"site-3"}), (reply(REQUEST, {}, {}), set())):
+        flow.process_result_of_unknown_task(Client("site-3", ""), FIT, "id", late, flow.fl_ctx)
+        assert flow.roster.quiet == quiet, "what comes late has come"
     over.set()
-    assert "site-3" not in {item.site for item in record.evaluations}
-    assert "site-3: no reply within 0.1 s of the quorum" in record.reason
 
 
 class Courier:
-    """Of FLARE's controller what an exchange uses; every site's answer comes at the same moment."""
+    """Of FLARE's controller what an exchange uses; all answers come at once and are handed on one by one."""
 
-    def __init__(self) -> None:
-        self.threads: list[threading.Thread] = []
+    def __init__(self, answers: dict[str, Shareable]) -> None:
+        self.answers, self.lock = answers, threading.Lock()
 
     def broadcast(self, task: Any, fl_ctx: FLContext, targets: list[str], min_responses: int) -> None:
         for site in targets:
             client_task = ClientTask(Client(site, site), task)
-            client_task.result = reply(REQUEST, {"site": site}, {})
-            self.threads.append(threading.Thread(target=task.result_received_cb, args=(client_task, fl_ctx)))
-        for thread in self.threads:
-            thread.start()
+            client_task.result = self.answers[site]
+            threading.Thread(target=self.hand_on, args=(client_task, fl_ctx)).start()
+
+    def hand_on(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
+        with self.lock:
+            client_task.task.result_received_cb(client_task, fl_ctx)
 
     def get_client_disconnect_time(self, site: str) -> None:
         return None
@@ -112,12 +124,20 @@ class Courier:
 
 
 def test_a_reply_that_is_there_is_in_time_however_long_others_are_judged() -> None:
-    sites = [f"site-{i}" for i in range(12)]
+    answers = {f"site-{i}": reply(REQUEST, {}, {}) for i in range(12)}
 
     def judge(site: str, _: Reply) -> None:
         time.sleep(0.05)
 
     exchange = Exchange(REQUEST, judge, lambda site: {})
     limits = Limits(quorum=1, enough=1, deadline=60.0, margin=1.0, grace=0.0)
-    outcome = exchange.run(Courier(), sites, limits, FLContext(), Signal())  # type: ignore[arg-type]
-    assert sorted(outcome.facts) == sorted(sites)
+    outcome = exchange.run(Courier(answers), list(answers), limits, FLContext(), Signal())
+    assert set(outcome.facts) == set(answers)
+
+
+def test_a_site_that_says_it_passed_its_deadline_is_overdue_and_one_that_fails_is_not() -> None:
+    answers = {"site-1": reply(REQUEST, {}, {}), "site-2": OVERDUE, "site-3": FAILED}
+    exchange = Exchange(REQUEST, lambda site, _: None, lambda site: {})
+    limits = Limits(quorum=1, deadline=60.0, margin=1.0, grace=0.0)
+    outcome = exchange.run(Courier(answers), ALL, limits, FLContext(), Signal())
+    assert outcome.overdue == ["site-2"]

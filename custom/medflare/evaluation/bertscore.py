@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from medflare.errors import ConfigError
 from medflare.models.frozen_encoder import FrozenEncoder
 
 PIECE = 256
@@ -51,17 +50,16 @@ def matched(hypothesis: Tokens, reference: Tokens) -> tuple[float, float, float]
 class TokenEncoder:
     """A frozen encoder of a local folder.
 
-    Raises ConfigError for a folder without safetensors weights, and as `load_encoder` does.
+    Raises ConfigError as `open_encoder` does.
     """
 
     def __init__(self, folder: Path) -> None:
         from transformers import GPT2Tokenizer, RobertaTokenizer
 
-        if not list(folder.glob("*.safetensors")):
-            raise ConfigError(f"{folder} has no *.safetensors file; pickled weights (.bin) are not loaded")
-        self.frozen = FrozenEncoder(folder)
-        tokenizer = self.frozen.text.tokenizer
-        self.marks = torch.tensor([tokenizer.cls_token_id, tokenizer.sep_token_id])
+        self.frozen = FrozenEncoder(folder, "scorers.bertscore")
+        tokenizer = self.frozen.tokenizer
+        marks = {tokenizer.cls_token_id, tokenizer.sep_token_id} - {None}
+        self.marks = torch.tensor(sorted(marks), dtype=torch.long)
         self.spaced = isinstance(tokenizer, GPT2Tokenizer | RobertaTokenizer)
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:

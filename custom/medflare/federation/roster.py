@@ -15,7 +15,7 @@ class Roster:
     Attributes:
         excluded: site -> reason, for the rest of the run.
         benched: site -> (first round in which it is asked again, reason).
-        quiet: sites that left what they were asked last without an answer.
+        quiet: sites that passed the deadline of their last task.
     """
 
     sites: list[str]
@@ -35,9 +35,9 @@ class Roster:
         """Leaves a site out of the next `bench_rounds` rounds."""
         self.benched[site] = (round_number + self.bench_rounds + 1, reason)
 
-    def heard(self, answered: Iterable[str], silent: Iterable[str]) -> None:
-        """Takes who answered an exchange, with whatever, and who did not."""
-        self.quiet = (self.quiet - set(answered)) | set(silent)
+    def heard(self, asked: Iterable[str], overdue: Iterable[str]) -> None:
+        """Takes who was asked to do something, and who of these did not do it in time."""
+        self.quiet = (self.quiet - set(asked)) | set(overdue)
 
     def resting(self, round_number: int) -> dict[str, str]:
         """Site -> reason for everyone who is not asked in a round."""

@@ -176,15 +176,13 @@ def autocast(precision: str, device: str) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def check_folder(path: Path) -> None:
-    """ConfigError unless a folder with safetensors weights is there."""
+def check_folder(path: Path, setting: str = "backbone.folder") -> None:
+    """ConfigError unless a folder with safetensors weights is there; `setting` names it."""
     if not path.is_dir():
-        raise ConfigError(
-            f"backbone.folder: there is no folder '{path}'. Copy the model there, or leave it out."
-        )
+        raise ConfigError(f"{setting}: there is no folder '{path}'. Copy the model there, or leave it out.")
     if not list(path.glob("*.safetensors")):
         raise ConfigError(
-            f"backbone.folder: '{path}' has no *.safetensors file. Pickled weights (.bin) are not loaded; "
+            f"{setting}: '{path}' has no *.safetensors file. Pickled weights (.bin) are not loaded; "
             f"convert them with transformers' save_pretrained."
         )
 

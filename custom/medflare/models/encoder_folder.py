@@ -70,12 +70,11 @@ def load_encoder(
             f"encoder; expected one of {', '.join(WHOLE)}."
         )
     source = decoder_folder("notes_decoder") if folder is None else folder
-    if folder is not None:
-        check_folder(folder)
-    tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
-    if not tokenizer.is_fast:
-        raise ConfigError(f"backbone.folder: '{source}' has no tokenizer.json; save a fast tokenizer there.")
-    model = _new(shape, tokenizer, seed) if folder is None else _opened(folder)
+    if folder is None:
+        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
+        model = _new(shape, tokenizer, seed)
+    else:
+        model, tokenizer = open_encoder(folder, "backbone.folder")
     model.to(device)
     begin = first_token(tokenizer.cls_token_id, tokenizer.bos_token_id)
     end = first_token(tokenizer.sep_token_id, tokenizer.eos_token_id)
@@ -89,23 +88,31 @@ def load_encoder(
         begin=begin,
         end=end,
         padding=first_token(tokenizer.pad_token_id, end),
-        longest=_longest(model),
+        longest=positions(model),
     )
 
 
-def _opened(folder: Path) -> Any:
-    """The encoder of a folder in fp32, without a pooling layer, which nothing here would train."""
-    from transformers import AutoConfig, AutoModel
+def open_encoder(folder: Path, setting: str) -> tuple[Any, Any]:
+    """An encoder in fp32, without a pooling layer, which nothing here uses, and its fast tokenizer.
+
+    Raises: ConfigError, under the name of the setting, for a folder that is missing, has no safetensors or
+        holds no encoder.
+    """
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as ENCODERS
     from transformers.utils import logging
 
+    check_folder(folder, setting)
     kind = AutoConfig.from_pretrained(folder, local_files_only=True).model_type
     if kind not in ENCODERS:
         raise ConfigError(
-            f"backbone.folder: '{folder}' holds a {kind}, which does not see both sides of a word. "
-            "token_classification needs an encoder such as BERT, RoBERTa, DeBERTa or DistilBERT; leave the "
-            "folder out for a small new one."
+            f"{setting}: '{folder}' holds a {kind}, which does not see both sides of a word. Expected an "
+            "encoder such as BERT, RoBERTa, DeBERTa or DistilBERT; or leave the folder out."
         )
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    if not tokenizer.is_fast:
+        raise ConfigError(f"{setting}: '{folder}' has no tokenizer.json; save a fast tokenizer there.")
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # the masked-word head of a published encoder is left behind on purpose
     logging.disable_progress_bar()
@@ -116,7 +123,7 @@ def _opened(folder: Path) -> Any:
         logging.set_verbosity(verbosity)
     if getattr(model, "pooler", None) is not None:
         model.pooler = None
-    return model
+    return model, tokenizer
 
 
 def _new(shape: EncoderSettings, tokenizer: Any, seed: int) -> Any:
@@ -149,12 +156,12 @@ def _fingerprint_of_new(model: Any, tokenizer_folder: Path) -> str:
     return total.hexdigest()
 
 
-def _longest(model: Any) -> int:
+def positions(model: Any) -> int:
     """Positions an encoder has; RoBERTa's begin behind its padding index."""
-    positions = int(getattr(model.config, "max_position_embeddings", 512))
+    found = int(getattr(model.config, "max_position_embeddings", None) or 512)
     table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
     behind = getattr(table, "padding_idx", None)
-    return positions if behind is None else positions - int(behind) - 1
+    return found if behind is None else found - int(behind) - 1
 
 
 def first_token(*numbers: int | None) -> int:

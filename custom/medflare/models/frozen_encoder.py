@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from medflare.models.encoder_folder import EncoderSettings, load_encoder
+from medflare.models.encoder_folder import first_token, open_encoder, positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,22 @@ class Encoded:
 class FrozenEncoder:
     """An encoder's folder, opened to be read.
 
-    Raises ConfigError as `load_encoder` does.
+    Args:
+        setting: what names the folder, for error messages.
+
+    Attributes:
+        width: of its vectors. longest: most tokens of a text, marks included.
+
+    Raises ConfigError as `open_encoder` does.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.text = load_encoder(folder, "fp32", "cpu", EncoderSettings(), seed=0)
-        self.text.model.eval()
-        self.longest = min(int(self.text.tokenizer.model_max_length), self.text.longest)
-
-    @property
-    def width(self) -> int:
-        return int(self.text.model.config.hidden_size)
+    def __init__(self, folder: Path, setting: str) -> None:
+        self.model, self.tokenizer = open_encoder(folder, setting)
+        self.model.eval()
+        self.width = int(self.model.config.hidden_size)
+        self.longest = min(int(self.tokenizer.model_max_length), positions(self.model))
+        self._end = first_token(self.tokenizer.sep_token_id, self.tokenizer.eos_token_id)
+        self._padding = first_token(self.tokenizer.pad_token_id, self._end)
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokens of each text with its marks; the end mark alone where there would be none.
@@ -50,8 +55,8 @@ class FrozenEncoder:
         """
         if not texts:
             return []
-        told = self.text.tokenizer(list(texts), truncation=True, max_length=self.longest)
-        return [row or [self.text.end] for row in told["input_ids"]]
+        told = self.tokenizer(list(texts), truncation=True, max_length=self.longest)
+        return [row or [self._end] for row in told["input_ids"]]
 
     @torch.inference_mode()
     def batches(self, rows: Sequence[Sequence[int]], size: int) -> Iterator[Encoded]:
@@ -62,9 +67,8 @@ class FrozenEncoder:
             longest = len(rows[places[-1]])
             lacking = [longest - len(rows[i]) for i in places]
             ids = torch.tensor(
-                [[*rows[i], *[self.text.padding] * n] for i, n in zip(places, lacking, strict=True)]
+                [[*rows[i], *[self._padding] * n] for i, n in zip(places, lacking, strict=True)]
             )
             mask = torch.tensor([[1] * (longest - n) + [0] * n for n in lacking])
-            yield Encoded(
-                places, ids, mask, self.text.model(input_ids=ids, attention_mask=mask).last_hidden_state
-            )
+            hidden = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
+            yield Encoded(places, ids, mask, hidden)

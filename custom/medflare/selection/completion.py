@@ -21,7 +21,6 @@ import numpy as np
 
 from medflare.cohort.knowledge_settings import CompletionConfig
 from medflare.errors import ConfigError
-from medflare.models.seeded import seeded
 from medflare.selection.graph import PATIENT, SYMMETRIC, ordered
 from medflare.selection.triples import Graph, Triple
 
@@ -168,8 +167,10 @@ def _learnt(known: list[Triple], settings: CompletionConfig) -> tuple[Any, Any]:
     from pykeen.training import training_loop_resolver
     from pykeen.triples import TriplesFactory
 
+    from medflare.models.seeded import seeded
+
     recipe = RECIPES[settings.model]
-    with _quiet("pykeen"), _frozen_garbage(), seeded(settings.seed):
+    with _quiet("pykeen"), _frozen_garbage(), seeded(settings.seed, devices=[]):
         factory = TriplesFactory.from_labeled_triples(
             np.array([tuple(triple) for triple in known], dtype=str),
             filter_out_candidate_inverse_relations=False,

@@ -39,7 +39,7 @@ class NameEncoder:
 
     def __init__(self, folder: Path, pooling: Pooling | None = None) -> None:
         self.pooling = check_encoder(folder, pooling)
-        self.frozen = FrozenEncoder(folder)
+        self.frozen = FrozenEncoder(folder, "knowledge.encoder")
 
     def embed(self, texts: Sequence[str], batch: int = 64) -> np.ndarray:
         """(N, hidden) in float32, not of unit norm; a text longer than the encoder loses its end.

@@ -54,4 +54,11 @@ def test_pickled_weights_are_not_loaded(tiny_encoder: Path, tmp_path: Path) -> N
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     found, skipped = optional_statistics(REFERENCES, HYPOTHESES, {"bertscore": folder})
     assert found == {}
-    assert "pickled weights (.bin) are not loaded" in skipped["bertscore"]
+    assert "scorers.bertscore" in skipped["bertscore"]
+    assert "Pickled weights (.bin) are not loaded" in skipped["bertscore"]
+
+
+def test_a_decoder_scores_no_words_that_come_before_the_others(tiny_backbone: Path) -> None:
+    found, skipped = optional_statistics(REFERENCES, HYPOTHESES, {"bertscore": tiny_backbone})
+    assert found == {}
+    assert "holds a llama, which does not see both sides of a word" in skipped["bertscore"]

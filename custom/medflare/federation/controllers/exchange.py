@@ -6,6 +6,7 @@ FLARE's own `min_responses` counts error replies; here a site counts once its re
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,7 +21,11 @@ from medflare.federation.failures import Code
 from medflare.federation.messages import Reply, Request, read_reply
 
 _TICK = 0.02
+_BREATH = 0.2
+"""Seconds after a judgement in which nobody is given up: FLARE hands on one reply at a time, and others may
+be there and wait for that."""
 TOO_SLOW = "no reply within"
+OVERDUE = f"{TOO_SLOW} the deadline of"
 """Begins the reason of a site that was given up because it took too long."""
 
 OnReply = Callable[[str, Reply], str | None]
@@ -36,14 +41,18 @@ class Limits:
     Attributes:
         quorum: accepted replies without which the exchange has failed.
         deadline: seconds a site may take; `margin` is added for the way back of its error reply.
-        grace: seconds to wait for the others once there are `enough`.
+        enough: accepted replies after which the others have `grace`; None where everybody is waited for.
+        grace: seconds to wait for the others once there are `enough`, or for `quiet` sites once there is a
+            quorum and nobody else is left.
+        quiet: sites that have passed a deadline before.
     """
 
     quorum: int
     deadline: float
     margin: float
     grace: float
-    enough: int
+    enough: int | None = None
+    quiet: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -53,6 +62,7 @@ class Outcome:
     Attributes:
         trips: site -> seconds from its task's leaving to its accepted reply.
         waited: site -> seconds after which it was given up, of those that were too slow or are disconnected.
+        overdue: sites that passed the deadline, by their own word or by ours.
     """
 
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -61,6 +71,7 @@ class Outcome:
     traffic: dict[str, Traffic] = field(default_factory=dict)
     trips: dict[str, float] = field(default_factory=dict)
     waited: dict[str, float] = field(default_factory=dict)
+    overdue: list[str] = field(default_factory=list)
     seconds: float = 0.0
     aborted: bool = False
 
@@ -103,9 +114,8 @@ class Exchange:
         self.request, self.on_reply, self.on_settled = request, on_reply, on_settled
         self.own = dict(own or {})
         self.outcome = Outcome()
-        self._lock, self._door = threading.Lock(), threading.Lock()
-        self._coming = 0
-        self._closed = False
+        self._lock = threading.Lock()
+        self._closed, self._judged = False, -math.inf
         self._down: dict[str, int] = {}
         self._left: dict[str, float] = {}
 
@@ -146,23 +156,22 @@ class Exchange:
             self._notice_dead(controller, sites, limits.deadline)
             with self._lock:
                 accepted = len(self.outcome.facts)
-                waiting = len(sites) - accepted - len(self.outcome.absent)
-            if waiting == 0:
+                left = set(sites) - set(self.outcome.facts) - set(self.outcome.absent)
+                breath = time.monotonic() - self._judged < _BREATH
+            if not left:
                 return ""
             if abort.triggered:
                 self.outcome.aborted = True
                 return "the job was stopped"
-            if self._coming:
-                time.sleep(_TICK)
-                continue
-            if accepted + waiting < limits.quorum:
+            if accepted + len(left) < limits.quorum:
                 return "given up: the quorum was out of reach"
-            if accepted >= limits.enough:
+            reached = limits.enough is not None and accepted >= limits.enough
+            if reached or (accepted >= limits.quorum and left <= limits.quiet):
                 enough = now if enough is None else enough
-                if now - enough >= limits.grace:
-                    return f"{TOO_SLOW} {limits.grace:g} s of the quorum"
-            if now - started >= limits.deadline + limits.margin:
-                return f"{TOO_SLOW} the deadline of {limits.deadline:g} s"
+                if now - enough >= limits.grace and not breath:
+                    return f"{TOO_SLOW} {limits.grace:g} s of the {'quorum' if reached else 'others'}"
+            if now - started >= limits.deadline + limits.margin and not breath:
+                return f"{OVERDUE} {limits.deadline:g} s"
             time.sleep(_TICK)
 
     def _sent(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
@@ -171,22 +180,14 @@ class Exchange:
             self._traffic(client_task.client.name).received += self._down[client_task.client.name]
 
     def _received(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
-        """Takes a reply; one that is there already is in time, however long others are judged before it."""
-        with self._door:
-            self._coming += 1
-        try:
-            self._take(client_task)
-        finally:
-            with self._door:
-                self._coming -= 1
-
-    def _take(self, client_task: ClientTask) -> None:
         site, message, came = client_task.client.name, client_task.result, time.monotonic()
         client_task.result = None
         with self._lock:
             if self._closed or site in self.outcome.facts or site in self.outcome.absent:
                 return
             reply = read_reply(message)
+            if reply.failure is not None and reply.failure.code is Code.DEADLINE:
+                self.outcome.overdue.append(site)
             self._traffic(site).sent += wire.byte_count(reply.tensors)
             reason = self._judge(site, reply)
             if reason is None:
@@ -195,6 +196,7 @@ class Exchange:
             else:
                 self.outcome.absent[site] = reason
             self._settle(site)
+            self._judged = time.monotonic()
 
     def _judge(self, site: str, reply: Reply) -> str | None:
         """Why a reply is not accepted, or None."""
@@ -228,6 +230,8 @@ class Exchange:
     def _give_up(self, site: str, reason: str, waited: float | None) -> None:
         if site not in self.outcome.facts and site not in self.outcome.absent:
             self.outcome.absent[site] = reason
+            if reason.startswith(OVERDUE):
+                self.outcome.overdue.append(site)
             if waited is not None:
                 self.outcome.waited[site] = waited
             self.outcome.silent.append(site)

@@ -34,7 +34,7 @@ from medflare.federation.controllers.keeping import Keeper
 from medflare.federation.controllers.settings import RoundsSettings
 from medflare.federation.controllers.timing import SeenTimes, SimulatedTimes
 from medflare.federation.engine import Client, Controller, FLContext, Shareable, Signal
-from medflare.federation.messages import FINISH, Reply, Request, work_digest
+from medflare.federation.messages import FINISH, STEPS, Reply, Request, read_reply, work_digest
 from medflare.federation.protections import SEAL
 from medflare.federation.protections.base import Talk
 from medflare.federation.protections.sides import server_side
@@ -92,7 +92,9 @@ class RunController(Controller):
     def process_result_of_unknown_task(
         self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
     ) -> None:
-        """A reply that came after its exchange was closed is refused and named."""
+        """A reply that came after its exchange was closed is refused and named; its site is there, though."""
+        if read_reply(result).failure is None:
+            self.roster.heard([client.name], ())
         self.progress.event("late reply refused", site=client.name, task=task_name)
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
@@ -160,13 +162,17 @@ class RunController(Controller):
     # ---- talking to sites --------------------------------------------------------------------------------
 
     def talk(self, plan: RoundPlan, enough: int | None = None) -> Talk:
-        """How the protection speaks to sites in this round. enough: as in `ask`."""
+        """How the protection speaks to sites in this round.
+
+        enough: as in `Limits`; without, the quorum of each step.
+        """
 
         def talk(
             task: str, sites: Sequence[str], options: Mapping[str, Any], take: OnReply, quorum: int
         ) -> Outcome:
             told = dict(options)
-            outcome = self.ask(task, take, list(sites), plan, options=told, quorum=quorum, enough=enough)
+            among, least = list(sites), quorum if enough is None else enough
+            outcome = self.ask(task, take, among, plan, options=told, quorum=quorum, enough=least)
             for site, reason in outcome.absent.items():
                 self.progress.event("lost in the secure sum", round=plan.round, site=site, reason=reason)
             return outcome
@@ -194,15 +200,13 @@ class RunController(Controller):
         """One exchange with the sites; StoppedError if the job was aborted meanwhile.
 
         quorum: as in `Limits`; `quorum()` without.
-        enough: as in `Limits`; without, `enough()`, or where a quorum is named, all that are asked but those
-            who were silent the last time: a large hospital's test takes longer than a small one's.
+        enough: as in `Limits`; without, `enough()`, or everybody where a quorum is named: a large hospital's
+            test takes longer than a small one's.
         """
         exchange = Exchange(self._request(task, plan, tensors, options), on_reply, settled or _nothing)
         asked = self.roster.sites if sites is None else sites
         if quorum is None:
             return self._run(exchange, asked, self.quorum(), self.enough())
-        if enough is None:
-            enough = max(quorum, len([site for site in asked if site not in self.roster.quiet]))
         return self._run(exchange, asked, quorum, enough)
 
     def ask_each(
@@ -211,7 +215,7 @@ class RunController(Controller):
         """One exchange before round 0 in which every site gets options and tensors of its own; no quorum."""
         requests = {site: self._request(task, None, tensors, said) for site, (said, tensors) in own.items()}
         exchange = Exchange(self._request(task, None, None, None), on_reply, _nothing, requests)
-        return self._run(exchange, sorted(own), 0, len(own))
+        return self._run(exchange, sorted(own), 0, None)
 
     def _request(
         self, task: str, plan: RoundPlan | None, tensors: State | None, options: dict[str, Any] | None
@@ -232,13 +236,20 @@ class RunController(Controller):
             tensors=tensors or {},
         )
 
-    def _run(self, exchange: Exchange, sites: list[str], quorum: int, enough: int) -> Outcome:
-        args = self.args
+    def _run(self, exchange: Exchange, sites: list[str], quorum: int, enough: int | None) -> Outcome:
+        args, quiet = self.args, self.roster.quiet & set(sites)
         limits = Limits(
-            quorum=quorum, enough=enough, deadline=args.deadline, margin=args.margin, grace=args.grace
+            quorum=quorum,
+            enough=enough,
+            deadline=args.deadline,
+            margin=args.margin,
+            grace=args.grace,
+            quiet=frozenset(quiet if len(quiet) < len(sites) else ()),
         )
         outcome = exchange.run(self, sites, limits, self.fl_ctx, self.abort)
-        self.roster.heard([site for site in sites if site not in outcome.silent], outcome.silent)
+        if exchange.request.task not in STEPS:  # these are answered beside what a site is still doing
+            done = [site for site in sites if site not in outcome.silent]
+            self.roster.heard(done, outcome.overdue)
         if outcome.aborted:
             raise StoppedError
         return outcome

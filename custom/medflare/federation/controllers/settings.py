@@ -40,8 +40,8 @@ class RoundsSettings(Settings):
     margin: float = Field(10.0, ge=0)
     """Seconds to wait beyond the deadline for the site to say so itself."""
     grace: float = Field(60.0, ge=0)
-    """Seconds to wait for the other sites of a round once `min_accepted` updates are there; preparing,
-    validation and final tests wait for everybody, at most the deadline."""
+    """Seconds to wait for the other sites of a round once `min_accepted` updates are there, and for a site
+    that passed its last deadline; preparing, validation and tests wait for all others until the deadline."""
     bench_rounds: int = Field(2, ge=0)
     """Rounds in which a silent site is left out before it is asked again."""
     evaluate_every: int = Field(1, ge=0)
