@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,27 @@ def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def small_bert() -> Callable[[Path, Iterable[str], int], Path]:
+    """Writes a folder with a BERT of random weights that knows these words, and has so many places."""
+
+    def write(folder: Path, words: Iterable[str], places: int) -> Path:
+        import torch
+        from transformers import BertConfig, BertModel, BertTokenizer
+
+        vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+        folder.mkdir(exist_ok=True)
+        (folder / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
+        BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
+        shape = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 16}
+        size = {"vocab_size": len(vocabulary), "max_position_embeddings": places}
+        torch.manual_seed(0)
+        BertModel(BertConfig(initializer_range=0.5, **size, **shape)).save_pretrained(folder)
+        return folder
+
+    return write
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,22 +25,10 @@ PAIRS = [(one, other) for one in TEXTS for other in reversed(TEXTS)]
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a BERT of random weights, the words of TEXTS and 32 places."""
-    from transformers import BertConfig, BertModel, BertTokenizer
-
-    folder = tmp_path_factory.mktemp("bert")
+def bert(small_bert: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT that knows the words of TEXTS."""
     words = sorted({word for text in TEXTS for word in text.split()})
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
-    (folder / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
-    BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
-    shape = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 16}
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(vocabulary), max_position_embeddings=32, initializer_range=0.5, **shape
-    )
-    BertModel(config).save_pretrained(folder)
-    return folder
+    return small_bert(tmp_path_factory.mktemp("bert"), words, 32)
 
 
 @pytest.fixture

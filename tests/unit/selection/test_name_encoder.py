@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,23 +28,10 @@ NAMES = ["fever", "shortness of breath", "no cough", "breath", "high fever of un
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A BERT of random weights with marks [CLS] and [SEP], pooled as no file says."""
-    from transformers import BertConfig, BertModel, BertTokenizer
-
-    folder = tmp_path_factory.mktemp("names") / "bert"
-    folder.mkdir()
+def made(small_bert: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT that knows the words of NAMES, with marks [CLS] and [SEP], pooled as no file says."""
     words = sorted({word for name in NAMES for word in name.split()})
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words, "##s"]
-    (folder / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
-    BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
-    shape = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 16}
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(vocabulary), max_position_embeddings=16, initializer_range=0.5, **shape
-    )
-    BertModel(config).save_pretrained(folder)
-    return folder
+    return small_bert(tmp_path_factory.mktemp("names") / "bert", [*words, "##s"], 16)
 
 
 @pytest.fixture
