@@ -35,9 +35,9 @@ class Roster:
         """Leaves a site out of the next `bench_rounds` rounds."""
         self.benched[site] = (round_number + self.bench_rounds + 1, reason)
 
-    def heard(self, asked: Iterable[str], overdue: Iterable[str]) -> None:
-        """Takes who was asked to do something, and who of these did not do it in time."""
-        self.quiet = (self.quiet - set(asked)) | set(overdue)
+    def heard(self, answered: Iterable[str], overdue: Iterable[str]) -> None:
+        """Takes who answered a task, and who did not do it in time, be it by its own word."""
+        self.quiet = (self.quiet - set(answered)) | set(overdue)
 
     def resting(self, round_number: int) -> dict[str, str]:
         """Site -> reason for everyone who is not asked in a round."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -122,6 +123,15 @@ def test_a_text_longer_than_the_encoder_loses_its_end(encoder: TokenEncoder) -> 
     assert len(encoder.ids([long])[0]) == encoder.frozen.longest == 32
     found = bertscores([long], [long + "no effusion"], encoder)
     np.testing.assert_allclose(found, 1.0, atol=1e-5)
+
+
+def test_a_tokenizers_own_limit_counts_where_it_is_the_smaller_one(
+    small_bert: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = small_bert(tmp_path / "bert", ["heart"], 32)
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "model_max_length": 8}))
+    assert len(TokenEncoder(folder).ids(["heart " * 20])[0]) == 8
 
 
 def test_the_first_word_of_a_byte_level_tokenizer_is_a_word_like_any_other(tmp_path: Path) -> None:
