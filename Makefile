@@ -48,8 +48,8 @@ test-deployment: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/deployment -n 2 --timeout 2400
 
 quality: $(VENV)/.installed
-	$(BIN)/ruff check custom tests jobs benchmarks
-	$(BIN)/ruff format --check custom tests jobs benchmarks
+	$(BIN)/ruff check custom tests jobs benchmarks tools
+	$(BIN)/ruff format --check custom tests jobs benchmarks tools
 	$(BIN)/mypy
 
 provision: $(VENV)/.installed
@@ -85,10 +85,10 @@ server-cost: $(VENV)/.installed
 	$(BIN)/python benchmarks/server_cost.py --dtype bfloat16
 
 embedded-notes: $(VENV)/.installed
-	$(BIN)/python -m medflare.extraction.build_notes_decoder $(if $(NOTES),--notes $(NOTES)) $(if $(IE),--ie $(IE))
+	$(BIN)/python -m tools.embedded_weights.notes $(if $(NOTES),--notes $(NOTES)) $(if $(IE),--ie $(IE))
 
 embedded: $(VENV)/.installed
-	$(BIN)/python -m medflare.models.embedded.build $(if $(NOTES),--notes $(NOTES))
+	$(BIN)/python -m tools.embedded_weights.reports $(if $(NOTES),--notes $(NOTES))
 
 clean:
 	rm -rf $(VENV) build custom/*.egg-info

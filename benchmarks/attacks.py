@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from medflare.learners.base import State, Update
+from medflare.core.learner import State, Update
 
 Attack = Callable[[Mapping[str, Update], Sequence[str], torch.Generator], dict[str, Update]]
 """(what every site would send if honest, who is hostile, randomness) -> what the hostile ones send."""

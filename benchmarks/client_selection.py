@@ -22,18 +22,18 @@ from typing import Any, get_args
 
 import numpy as np
 
-from medflare.learners.order import derived_seed
+from medflare.core.data_order import derived_seed
+from medflare.knowledge.minhash import Sketcher
+from medflare.knowledge.sketch_key import SECRET, SketchKey
+from medflare.knowledge.sketches import Sketch
+from medflare.knowledge.triples import Triple
 from medflare.selection.baselines import FedCS, Importance, Uniform
 from medflare.selection.clock import SimulatedClock, drawn_profiles, seconds_to_target
-from medflare.selection.minhash import Sketcher
 from medflare.selection.objective import Matrix, divergence, expected_slowest
 from medflare.selection.optimiser import extreme_points, solve
 from medflare.selection.problem import PairsOf, Problem
 from medflare.selection.sampling import shares_of
 from medflare.selection.selectors import Ddcs, Known, Selector
-from medflare.selection.sketch_key import SECRET, SketchKey
-from medflare.selection.sketches import Sketch
-from medflare.selection.triples import Triple
 
 WIDTH, BYTES = 20, 80_000_000
 GROUPS = 4

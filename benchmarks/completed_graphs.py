@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from medflare.cohort.knowledge_settings import CompletionConfig
-from medflare.selection.completion import completed
-from medflare.selection.triples import Triple, jaccard
+from medflare.data.knowledge_settings import CompletionConfig
+from medflare.knowledge.completion import completed
+from medflare.knowledge.triples import Triple, jaccard
 
 Facts = dict[Triple, float]
 

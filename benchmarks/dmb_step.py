@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from medflare.cohort.settings import SiteConfig
-from medflare.cohort.synthetic import DEMO_HOSPITALS, write_hospital
-from medflare.federation.recipes import read_job
-from medflare.learners.fedmrg import build
+from medflare.data.site_settings import SiteConfig
+from medflare.learners.fedmrg.learner import build
+from medflare.recipes.recipes import read_job
+from medflare.synthetic import DEMO_HOSPITALS, write_hospital
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain LoRA (Fed-LoRA)": {"variant": "fed_lora"},

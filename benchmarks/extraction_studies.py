@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import torch
 
-from medflare.cohort.records import Note
-from medflare.cohort.settings import SiteConfig
-from medflare.learners.base import Learner, RoundPlan, State, Update
+from medflare.core.learner import Learner, RoundPlan, State, Update
+from medflare.data.records import Note
+from medflare.data.site_settings import SiteConfig
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Budget:
 
     def settings(self, learner: str) -> dict[str, Any]:
         """The committed job's settings, or the encoder's own, with this budget."""
-        from medflare.federation.recipes import read_job
+        from medflare.recipes.recipes import read_job
 
         if learner == "token_classification":
             return {"local_epochs": self.epochs * ENCODER_EPOCHS}
@@ -97,7 +97,8 @@ class Travelling:
 
 def _travel(state: State, codec: str) -> tuple[State, int]:
     """What arrives, in fp32, and the bytes of it on the way."""
-    from medflare.federation import compression, wire
+    from medflare.wire import compression
+    from medflare.wire import tensors as wire
 
     packed = compression.compress(state, codec)
     arrived = {name: value.float() for name, value in compression.decompress(packed).items()}
@@ -132,7 +133,7 @@ def train_and_test(
 ) -> None:
     """Federates `members`, tests the final state on every site's notes, writes predictions and traffic."""
     from medflare.aggregation import make_rule
-    from medflare.learners.loop import federate
+    from medflare.in_process.loop import federate
 
     torch.set_num_threads(1)
     learners = {
@@ -180,8 +181,8 @@ def _write(
 def zero_shot(settings: Mapping[str, Any], tests: Mapping[str, list[Note]], folder: Path) -> None:
     """The frozen model with the same prompts and no adapter (7.24)."""
     from medflare.evaluation.extraction_predictions import write_documents
-    from medflare.extraction.result import ExportedExtraction, base_extractor
-    from medflare.learners.extraction_settings import resolve
+    from medflare.learners.extraction.settings import resolve
+    from medflare.tasks.extraction.result import ExportedExtraction, base_extractor
 
     chosen = resolve(settings).model_dump(include={"lora", "format", "sentences", "max_tokens"})
     extractor = base_extractor(ExportedExtraction.model_validate(chosen))

@@ -25,16 +25,16 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from medflare.aggregation import make_rule
-from medflare.cohort.settings import SiteConfig
-from medflare.cohort.synthetic import DEMO_HOSPITALS
-from medflare.cohort.synthetic.follow_up import write_follow_up
-from medflare.federation.compression import message_bytes
-from medflare.federation.profile_sums import mixture_hint
-from medflare.federation.wire import save_tensors
-from medflare.learners.base import RoundPlan
+from medflare.core.learner import RoundPlan
+from medflare.data.site_settings import SiteConfig
+from medflare.federation.site.mixture_sums import mixture_hint
+from medflare.in_process.loop import Loop
+from medflare.in_process.temporal_loop import agree_on_mixture, in_turn
 from medflare.learners.fedtar.learner import FedTARLearner, build
-from medflare.learners.loop import Loop
-from medflare.learners.temporal_loop import agree_on_mixture, in_turn
+from medflare.synthetic import DEMO_HOSPITALS
+from medflare.synthetic.follow_up import write_follow_up
+from medflare.wire.compression import message_bytes
+from medflare.wire.tensors import save_tensors
 from study_fedtar import SETTINGS, VISITS
 
 WIDTHS = (8, 16, 64)

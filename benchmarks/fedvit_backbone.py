@@ -23,11 +23,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from medflare.cohort.images import augment
-from medflare.cohort.records import CONDITIONS, Code
-from medflare.cohort.synthetic.hospitals import generate, generate_reports, pretraining_hospitals
+from medflare.core.conditions import CONDITIONS, Code
+from medflare.data.images import augment
 from medflare.learners.optim import adamw, cosine, scale_rates
 from medflare.models.vit_gpt2 import ViTGPT2Settings
+from medflare.synthetic.hospitals import generate, generate_reports, pretraining_hospitals
 
 SETTINGS = ViTGPT2Settings()
 HOSPITALS, PATIENTS = 40, 75

@@ -28,17 +28,17 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from medflare.privacy.encryption import Adder, decrypt, encrypt
-from medflare.privacy.encryption_keys import read_server_context, read_site_context
-from medflare.privacy.encryption_parameters import (
+from medflare.secure_aggregation.encryption import Adder, decrypt, encrypt
+from medflare.secure_aggregation.encryption_keys import read_server_context, read_site_context
+from medflare.secure_aggregation.encryption_parameters import (
     PRESETS,
     SERVER_FILE,
     SITE_FILE,
     Parameters,
     make_contexts,
 )
-from medflare.privacy.encryption_schemes import Terms
-from medflare.privacy.layout import Layout
+from medflare.secure_aggregation.encryption_schemes import Terms
+from medflare.secure_aggregation.layout import Layout
 from server_cost import Peak
 
 TERMS = Terms(bound=1.0, additions=256)

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from medflare.cohort.site import load_cohort
+from medflare.data.load import load_cohort
+from medflare.knowledge.divergence import distance_matrix
 from medflare.selection.clock import SimulatedClock, drawn_profiles
-from medflare.selection.divergence import distance_matrix
 from medflare.selection.objective import Matrix, Vector
 from medflare.selection.optimiser import solve
 from medflare.selection.problem import PairsOf, Problem, Solution

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from medflare.cohort.labels import label_report, label_reports
-from medflare.cohort.negation import Status, negation_status
-from medflare.cohort.records import CONDITIONS, Code
+from medflare.core.conditions import CONDITIONS, Code
+from medflare.labelling.labels import label_report, label_reports
+from medflare.labelling.negation import Status, negation_status
 
 DEFAULT_DATA = Path(os.environ.get("MEDFLARE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 RESAMPLES = 1000
@@ -225,7 +225,7 @@ def negex_lines(data: Path) -> list[str]:
 
 def speed_line(texts: Sequence[str]) -> str:
     """Reports per second on first sight (repeated sentences within the set are remembered)."""
-    from medflare.cohort import labels, negation
+    from medflare.labelling import labels, negation
 
     labels._sentence_codes.cache_clear()
     negation.find_cues.cache_clear()

@@ -13,11 +13,11 @@ from itertools import groupby, pairwise
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from medflare.cohort.synthetic import DEMO_HOSPITALS
-from medflare.cohort.synthetic.follow_up import follow_up_reports
-from medflare.cohort.synthetic.profiles import HospitalProfile
-from medflare.cohort.synthetic.progression import PROGRESSIONS, follow
 from medflare.evaluation.temporal_coherence import evaluate_coherence
+from medflare.synthetic import DEMO_HOSPITALS
+from medflare.synthetic.follow_up import follow_up_reports
+from medflare.synthetic.profiles import HospitalProfile
+from medflare.synthetic.progression import PROGRESSIONS, follow
 
 VISITS, PATIENTS = 5, 600
 METRICS = ("change_f1", "change_moved_f1", "change_macro_f1", "change_opposite")

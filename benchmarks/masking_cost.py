@@ -33,13 +33,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from medflare.aggregation import make_rule
-from medflare.learners.base import SharedSpec, State, Update
-from medflare.privacy.coordinator import Coordinator
-from medflare.privacy.identity import Identity
-from medflare.privacy.layout import Layout
-from medflare.privacy.masked import Masked
-from medflare.privacy.member import Member
-from medflare.privacy.terms import Limits, Terms
+from medflare.core.learner import SharedSpec, State, Update
+from medflare.secure_aggregation.coordinator import Coordinator
+from medflare.secure_aggregation.identity import Identity
+from medflare.secure_aggregation.layout import Layout
+from medflare.secure_aggregation.masked import Masked
+from medflare.secure_aggregation.member import Member
+from medflare.secure_aggregation.round_parameters import Limits, Terms
 from server_cost import Peak, clock
 
 CELLS = ("site", "server", "server, one gone", "plain")

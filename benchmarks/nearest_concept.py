@@ -25,11 +25,11 @@ from pathlib import Path
 
 import numpy as np
 
+from medflare.knowledge.encoder import NameEncoder
+from medflare.knowledge.nearest import Embed, NearestConcept, characters
+from medflare.knowledge.vocabulary import Concept, Vocabulary, read_concepts, read_obo, read_table
 from medflare.models.backbone import load_backbone
 from medflare.models.plain_text import PlainText
-from medflare.selection.encoder import NameEncoder
-from medflare.selection.nearest import Embed, NearestConcept, characters
-from medflare.selection.vocabulary import Concept, Vocabulary, read_concepts, read_obo, read_table
 
 LEAST = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 FOLDS = 5

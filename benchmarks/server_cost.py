@@ -32,7 +32,7 @@ from typing import Any
 import torch
 
 from medflare.aggregation import RULES, make_rule, rule_class
-from medflare.learners.base import State, Update
+from medflare.core.learner import State, Update
 
 CONTEXT = multiprocessing.get_context("fork")
 """A child begins with what this process has imported, and with nothing else."""
@@ -54,7 +54,7 @@ SAME = ("factors", "weighted_mean")
 IMPORTED = {
     "FLARE": "nvflare.app_common.aggregators.weighted_aggregation_helper",
     "Flower": "flwr.server.strategy.aggregate",
-    "medflare": "medflare.federation.aggregator",
+    "medflare": "medflare.federation.server.aggregator",
 }
 """What children need, imported before they start so that no seconds are of imports."""
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -153,7 +153,7 @@ def our_rule(name: str) -> Callable[[State, Iterator[tuple[str, Update]]], objec
 
 def checked(state: State, given: Iterator[tuple[str, Update]]) -> object:
     """A round as the server has it: names, shapes and values checked, the norms of the change measured."""
-    from medflare.federation.aggregator import ValidatingAggregator
+    from medflare.federation.server.aggregator import ValidatingAggregator
 
     aggregator = ValidatingAggregator("fedavg")
     sites = [f"site-{k:03d}" for k in range(1000)]

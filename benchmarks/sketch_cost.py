@@ -27,11 +27,11 @@ from pathlib import Path
 
 import numpy as np
 
-from medflare.selection.cardinality import Asker, Holder, elements, shared_size
-from medflare.selection.graph import RuleExtractor
-from medflare.selection.minhash import Sketcher
-from medflare.selection.sketch_key import SECRET, SketchKey
-from medflare.selection.sketches import (
+from medflare.knowledge.cardinality import Asker, Holder, elements, shared_size
+from medflare.knowledge.graph import RuleExtractor
+from medflare.knowledge.minhash import Sketcher
+from medflare.knowledge.sketch_key import SECRET, SketchKey
+from medflare.knowledge.sketches import (
     KINDS,
     Kind,
     error_bound,
@@ -39,8 +39,8 @@ from medflare.selection.sketches import (
     jaccard_interval,
     standard_error,
 )
-from medflare.selection.triples import Triple, graph_of, jaccard, weighted_jaccard
-from medflare.selection.vocabulary import Vocabulary, read_concepts
+from medflare.knowledge.triples import Triple, graph_of, jaccard, weighted_jaccard
+from medflare.knowledge.vocabulary import Vocabulary, read_concepts
 
 SHARED = (0.05, 0.2, 0.5, 0.8, 0.95)
 """Parts of each of two graphs that are in both."""

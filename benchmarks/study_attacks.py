@@ -30,15 +30,15 @@ from attacks import ATTACKS, sent
 from medflare.aggregation import RULES, make_rule
 from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.robust import ByzantineRule
-from medflare.cohort.records import CONDITIONS, Code
-from medflare.cohort.synthetic.hospitals import generate
-from medflare.cohort.synthetic.profiles import DEMO_HOSPITALS, UNSEEN_HOSPITAL, HospitalProfile
-from medflare.errors import ConfigError, UpdateError
+from medflare.core.conditions import CONDITIONS, Code
+from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.learner import State, Update
 from medflare.evaluation.label_metrics import label_statistics
 from medflare.evaluation.statistics import Statistic, over_seeds
-from medflare.learners.base import State, Update
-from medflare.learners.influence import self_influence
-from medflare.learners.loop import ScoringRule
+from medflare.in_process.loop import ScoringRule
+from medflare.learners.text_task.influence import self_influence
+from medflare.synthetic.hospitals import generate
+from medflare.synthetic.profiles import DEMO_HOSPITALS, UNSEEN_HOSPITAL, HospitalProfile
 
 SIZES = (300, 260, 220, 180, 150, 120, 100)
 """Patients of the seven hospitals."""

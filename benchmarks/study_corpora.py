@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from extraction_studies import Budget, Method, grouped, train_and_test, zero_shot
-from medflare.cohort.label_maps import mapping_of, targets
-from medflare.cohort.note_files import notes_row
-from medflare.cohort.settings import CohortConfig, SiteConfig, SplitConfig
-from medflare.cohort.site import load_cohort
+from medflare.data.load import load_cohort
+from medflare.data.notes.label_maps import mapping_of, targets
+from medflare.data.notes.note_files import notes_row
+from medflare.data.site_settings import CohortConfig, SiteConfig, SplitConfig
 from study_extraction_tables import write_tables
 from study_units import complete, run_units, timed, unit_folder
 

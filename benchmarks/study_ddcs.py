@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from medflare.cohort.site import Cohort, SiteConfig, load_cohort, load_site_file
-from medflare.cohort.synthetic.knowledge.files import write_questions_demo
+from medflare.data.load import Cohort, SiteConfig, load_cohort, load_site_file
+from medflare.synthetic.knowledge.files import write_questions_demo
 from study_units import DONE, timed, unit_folder
 
 HOSPITALS, DRAWS = 20, 5
@@ -109,9 +109,9 @@ def cohorts(given: argparse.Namespace, partition: str, seed: int) -> dict[str, S
 
 def learners_of(sites: Mapping[str, SiteConfig], seed: int) -> tuple[dict[str, Any], Any]:
     """Every hospital's learner, all on one model, and a judge with test questions of all hospitals."""
-    from medflare.learners.question_answering import EMBEDDED, QuestionLearner
-    from medflare.learners.question_answering_settings import resolve
-    from medflare.learners.text_task import text_model
+    from medflare.learners.questions.learner import EMBEDDED, QuestionLearner
+    from medflare.learners.questions.settings import resolve
+    from medflare.learners.text_task.learner import text_model
 
     chosen = resolve(SETTINGS)
     model = text_model(chosen, next(iter(sites.values())), seed, EMBEDDED)
@@ -128,11 +128,11 @@ def learners_of(sites: Mapping[str, SiteConfig], seed: int) -> tuple[dict[str, A
 
 def sketches_of(sites: Mapping[str, SiteConfig], graph: str) -> dict[str, Any]:
     """Every hospital's sketch, under a key that is the same in every run of this program."""
-    from medflare.cohort.knowledge_settings import CompletionConfig
-    from medflare.cohort.knowledge_texts import knowledge_texts
-    from medflare.selection.knowledge import site_graph
-    from medflare.selection.minhash import Sketcher
-    from medflare.selection.sketch_key import SECRET, SketchKey
+    from medflare.data.knowledge_settings import CompletionConfig
+    from medflare.knowledge.minhash import Sketcher
+    from medflare.knowledge.site_graph import site_graph
+    from medflare.knowledge.sketch_key import SECRET, SketchKey
+    from medflare.knowledge.texts import knowledge_texts
 
     sketcher = Sketcher(SketchKey(bytes(SECRET), "study"))
     found = {}
@@ -152,7 +152,7 @@ def rule_of(
 ) -> Any:
     """The method's rule, with sketches where it takes any; FedCS's deadline lets the fastest hospitals in."""
     from medflare.aggregation import make_rule
-    from medflare.selection.divergence import distance_matrix
+    from medflare.knowledge.divergence import distance_matrix
     from medflare.selection.objective import distance_between
     from medflare.selection.sampling import shares_of
 
@@ -182,9 +182,9 @@ def train_unit(partition: str, name: str, seed: int, given: argparse.Namespace) 
     """Trains one unit; writes its rounds by the simulated clock and what the rule said of each."""
     import gc
 
-    from medflare.learners.base import RoundPlan
+    from medflare.core.learner import RoundPlan
+    from medflare.in_process.clocked_loop import Workload, federate_clocked
     from medflare.selection.clock import SimulatedClock, drawn_profiles
-    from medflare.selection.clocked import Workload, federate_clocked
 
     method, sites = METHODS[name], cohorts(given, partition, seed)
     learners, judge = learners_of(sites, seed)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from extraction_studies import Budget, Codec, Method, grouped, train_and_test, zero_shot
-from medflare.cohort.records import Note
-from medflare.cohort.settings import CohortConfig, SiteConfig, SplitConfig
+from medflare.data.records import Note
+from medflare.data.site_settings import CohortConfig, SiteConfig, SplitConfig
 from study_extraction_tables import write_tables
 from study_units import complete, run_units, timed, unit_folder
 
@@ -60,8 +60,8 @@ METHODS: dict[str, Method] = {
 
 def write_cohorts(out: Path, seed: int, train: int, test: int) -> None:
     """Training notes of a seed, and test notes where they are missing."""
-    from medflare.cohort.synthetic.notes import NOTE_HOSPITALS, UNSEEN_NOTES, write_notes_hospital
-    from medflare.cohort.synthetic.notes.files import write_validation_notes
+    from medflare.synthetic.notes import NOTE_HOSPITALS, UNSEEN_NOTES, write_notes_hospital
+    from medflare.synthetic.notes.files import write_validation_notes
 
     tests, trains = out / "test", out / f"train-{seed}"
     for house in (*NOTE_HOSPITALS, UNSEEN_NOTES):
@@ -92,7 +92,7 @@ def site(out: Path, name: str, seed: int, condition: str) -> SiteConfig:
 
 def test_notes(out: Path) -> dict[str, list[Note]]:
     """Site -> its test notes, the unseen one included."""
-    from medflare.cohort.site import load_cohort
+    from medflare.data.load import load_cohort
 
     return {
         name: load_cohort(SiteConfig(name=name, cohort=(cohort(out / "test" / name, "test"),))).notes

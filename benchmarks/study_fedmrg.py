@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medflare.cohort.site import SiteConfig, load_site_file
+from medflare.data.load import SiteConfig, load_site_file
 from study_units import run_units, unit_folder
 
 SITES, UNSEEN = ("site-1", "site-2", "site-3"), "hospital-4"
@@ -48,7 +48,7 @@ METHODS = {
 
 def job_settings() -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings and the controller block of the committed job."""
-    from medflare.federation.recipes import read_job
+    from medflare.recipes.recipes import read_job
 
     job = read_job(Path(__file__).parents[1] / "jobs" / "fedmrg")
     return job.settings, job.controller
@@ -57,9 +57,9 @@ def job_settings() -> tuple[dict[str, Any], dict[str, Any]]:
 def train_unit(name: str, seed: int, site_file: Path, folder: Path, budget: Mapping[str, int]) -> None:
     """Trains one unit and writes its predictions below `folder`."""
     from medflare.aggregation.weighted_mean import WeightedMean
-    from medflare.learners.base import RoundPlan
-    from medflare.learners.fedmrg import build
-    from medflare.learners.loop import federate
+    from medflare.core.learner import RoundPlan
+    from medflare.in_process.loop import federate
+    from medflare.learners.fedmrg.learner import build
 
     method, sites = METHODS[name], load_site_file(site_file)
     settings = job_settings()[0] | {"variant": method.variant}
@@ -112,7 +112,7 @@ def _predict(learner: Any, site: str, folder: Path, budget: Mapping[str, int]) -
 
 
 def _write(learner: Any, site: str, kind: Any, rows: list[int], folder: Path) -> None:
-    from medflare.learners.report_evaluation import ScoredSite, predict
+    from medflare.tasks.reports.evaluation import ScoredSite, predict
 
     (learner.use_personalised if kind == "personalised" else learner.use_generic)()
     scored = ScoredSite(site, "unseen" if site == UNSEEN else "participant", kind, folder)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from medflare.cohort.site import SiteConfig, load_site_file
+from medflare.data.load import SiteConfig, load_site_file
 from study_units import DONE, timed, unit_folder
 
 REAL = Path(__file__).parents[1] / "jobs" / "fedtar" / "sites" / "cxr_multisite.yaml"
@@ -107,8 +107,8 @@ EXTRA = ("fedtar_paper_rate", "fedtar_long", "fedtar_fast", "fedavg_fast", "feda
 
 def write_hospitals(folder: Path) -> None:
     """The three hospitals and their site.yaml; site-3 misses visits and does not have the last one."""
-    from medflare.cohort.synthetic import DEMO_HOSPITALS
-    from medflare.cohort.synthetic.follow_up import write_follow_up
+    from medflare.synthetic import DEMO_HOSPITALS
+    from medflare.synthetic.follow_up import write_follow_up
 
     lines = ["sites:"]
     for profile, (site, patients) in zip(DEMO_HOSPITALS, PATIENTS.items(), strict=True):
@@ -124,8 +124,8 @@ def write_hospitals(folder: Path) -> None:
 
 def write_teaching(folder: Path) -> None:
     """Hospitals of mixed house styles, as one site, whose patients are none of the study's."""
-    from medflare.cohort.synthetic import pretraining_hospitals
-    from medflare.cohort.synthetic.follow_up import write_follow_up
+    from medflare.synthetic import pretraining_hospitals
+    from medflare.synthetic.follow_up import write_follow_up
 
     lines = ["sites:", "  teaching:", "    cohort:"]
     for profile in pretraining_hospitals(6):
@@ -145,7 +145,7 @@ def write_start(out: Path, own: Mapping[str, Any]) -> None:
     """Bridge and client adapter after a central training on the teaching hospitals."""
     from safetensors.torch import save_file
 
-    from medflare.learners.base import RoundPlan
+    from medflare.core.learner import RoundPlan
     from medflare.learners.fedtar.learner import build
 
     if not (out / "teaching" / "site.yaml").is_file():
@@ -172,12 +172,12 @@ def train_unit(name: str, seed: int, given: argparse.Namespace) -> None:
 
     from medflare.aggregation import make_rule
     from medflare.aggregation.temporal import TemporalResidual
+    from medflare.core.learner import RoundPlan
     from medflare.evaluation.predictions import write_predictions
-    from medflare.learners.base import RoundPlan
+    from medflare.in_process.loop import federate
+    from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits, in_turn
     from medflare.learners.fedtar.evaluation import FILE, predictions
     from medflare.learners.fedtar.learner import build
-    from medflare.learners.loop import federate
-    from medflare.learners.temporal_loop import agree_on_mixture, federate_visits, in_turn
 
     method, folder, visits = METHODS[name], unit_folder(given.out, name, seed), given.visits
     rounds = given.rounds * method.times

@@ -21,8 +21,7 @@ from medflare.evaluation.statistics import (
     over_seeds,
     permutation_over_seeds,
 )
-from medflare.evaluation.tables import display_name
-from medflare.evaluation.visits import (
+from medflare.evaluation.visit_metrics import (
     averaged,
     change_statistics,
     follow_ups,
@@ -31,6 +30,7 @@ from medflare.evaluation.visits import (
     mean_over_visits,
 )
 from medflare.learners.fedtar.evaluation import FILE
+from medflare.reporting.tables import display_name
 from study_units import DONE, unit_folder
 
 REPORTS = ("bleu_1", "bleu_4", "rouge_l", "cider", "label_f1", "label_micro_f1", "label_macro_f1")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from medflare.cohort.site import SiteConfig, load_site_file
+from medflare.data.load import SiteConfig, load_site_file
 from study_units import complete, run_units, timed, unit_folder
 
 SHARES = {"site-1": 600, "site-2": 450, "site-3": 300, "site-4": 150}
@@ -55,7 +55,7 @@ DEFAULT = "fedavg,l_fedavg_raw,l_fedavg,krum,krum_directions,centralised,single"
 
 def write_hospitals(folder: Path) -> None:
     """The four hospitals and their site.yaml; the fourth has a profile that other studies never train on."""
-    from medflare.cohort.synthetic.hospitals import DEMO_HOSPITALS, UNSEEN_HOSPITAL, write_hospital
+    from medflare.synthetic.hospitals import DEMO_HOSPITALS, UNSEEN_HOSPITAL, write_hospital
 
     lines = ["sites:"]
     for profile, (site, patients) in zip((*DEMO_HOSPITALS, UNSEEN_HOSPITAL), SHARES.items(), strict=True):
@@ -78,10 +78,10 @@ def sites_of(given: argparse.Namespace) -> dict[str, SiteConfig]:
 def train_unit(name: str, seed: int, given: argparse.Namespace) -> None:
     """Trains one unit; writes its predictions and what the rule said of every round."""
     from medflare.aggregation import make_rule
-    from medflare.learners.base import RoundPlan
-    from medflare.learners.loop import federate
-    from medflare.learners.report_evaluation import ScoredSite, predict
-    from medflare.learners.vit_gpt2 import build
+    from medflare.core.learner import RoundPlan
+    from medflare.in_process.loop import federate
+    from medflare.learners.vit_gpt2.learner import build
+    from medflare.tasks.reports.evaluation import ScoredSite, predict
 
     method, sites, folder = METHODS[name], sites_of(given), unit_folder(given.out, name, seed)
     settings = SETTINGS | {"local_epochs": given.epochs}

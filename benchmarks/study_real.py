@@ -10,9 +10,9 @@ import argparse
 import os
 from pathlib import Path
 
-from medflare.evaluation.page import write_page
-from medflare.evaluation.tables import markdown_table, rows_of
-from medflare.federation.simulate import SERVER_FOLDER, run_simulator
+from medflare.recipes.simulate import SERVER_FOLDER, run_simulator
+from medflare.reporting.page import write_page
+from medflare.reporting.tables import markdown_table, rows_of
 
 JOB = Path(__file__).parents[1] / "jobs" / "fedmrg"
 SITES = JOB / "sites" / "cxr_multisite.yaml"

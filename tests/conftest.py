@@ -99,7 +99,7 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tokenizers import BertWordPieceTokenizer
     from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
-    from medflare.cohort.synthetic.notes import NOTE_HOSPITALS, generate_notes
+    from medflare.synthetic.notes import NOTE_HOSPITALS, generate_notes
 
     folder = tmp_path_factory.mktemp("encoder") / "tiny-bert"
     words = BertWordPieceTokenizer(lowercase=False)
@@ -126,7 +126,7 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def small_hospital(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one synthetic hospital of 60 patients, 64-pixel images."""
-    from medflare.cohort.synthetic import DEMO_HOSPITALS, write_hospital
+    from medflare.synthetic import DEMO_HOSPITALS, write_hospital
 
     folder = tmp_path_factory.mktemp("hospital") / "site-1"
     write_hospital(DEMO_HOSPITALS[0], folder, 60, size=64)

@@ -11,8 +11,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from medflare.federation.job_main import main
-from medflare.federation.recipes import read_job
+from medflare.recipes.job_main import main
+from medflare.recipes.recipes import read_job
 
 JOB = replace(
     read_job(Path(__file__).parents[1] / "fed_medlora"),

@@ -22,8 +22,9 @@ from deployed_programs import LONG, bare_path, environment, free_port, run, wait
 from nvflare.fuel.flare_api.api_spec import InvalidTarget
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
-from medflare.evaluation.run_record import RunRecord, read_record
-from medflare.federation import hardening, wire
+from medflare.core.run_record import RunRecord, read_record
+from medflare.deployment import hardening
+from medflare.wire import tensors as wire
 
 REPOSITORY = Path(__file__).parents[2]
 PROJECT = REPOSITORY / "provisioning" / "project.yml"
@@ -113,7 +114,7 @@ class Federation:
 
     def worker(self, name: str) -> psutil.Process:
         """The child in which a site learns."""
-        return self._below(name, "medflare.federation.worker_main")
+        return self._below(name, "medflare.federation.site.worker_main")
 
     def _below(self, name: str, word: str) -> psutil.Process:
         def found() -> psutil.Process | None:

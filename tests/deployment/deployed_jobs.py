@@ -15,11 +15,11 @@ import pytest
 import yaml
 from deployed_programs import LONG
 
-from medflare.cohort.synthetic import DEMO_HOSPITALS, write_hospital
-from medflare.cohort.synthetic.knowledge import write_questions_demo
-from medflare.cohort.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
-from medflare.evaluation.run_record import RunRecord
-from medflare.federation import recipes, simulate
+from medflare.core.run_record import RunRecord
+from medflare.recipes import recipes, simulate
+from medflare.synthetic import DEMO_HOSPITALS, write_hospital
+from medflare.synthetic.knowledge import write_questions_demo
+from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
 
 JOBS = Path(__file__).parents[2] / "jobs"
 CANARY = "zephyrine kerfuffle 4417"

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from medflare.evaluation.run_record import RunRecord
-from medflare.federation import wire
+from medflare.core.run_record import RunRecord
+from medflare.wire import tensors as wire
 
 OWN_TO_A_RUN = {"timings", "run_id", "started", "seconds", "versions", "predictions"}
 """`predictions` is the path of a file at a site, with the run's folder in it."""

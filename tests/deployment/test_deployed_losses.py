@@ -9,7 +9,7 @@ import deployed_jobs
 import psutil
 from deployed import SITES, Federation, Finished
 
-from medflare.federation import wire
+from medflare.wire import tensors as wire
 
 SLOW = {"steps": 8, "num_rounds": 3}
 """Long enough in a round to be killed in it."""

@@ -13,8 +13,8 @@ import yaml
 from deployed import SITES, Federation, Finished
 from deployed_programs import LONG, wait_until
 
-from medflare.federation import wire
 from medflare.federation.protections import SEAL
+from medflare.wire import tensors as wire
 
 ROUNDED = 1e-5
 """Of a mean after one round, relative: more than the declared error of both protections and of fp32."""

@@ -15,7 +15,8 @@ from deployed import LEAD, Federation
 from deployed_programs import LONG, wait_until
 from nvflare.fuel.flare_api.api_spec import AuthorizationError
 
-from medflare.federation import recipes, wire
+from medflare.recipes import recipes
+from medflare.wire import tensors as wire
 
 MEMBER, ORG_ADMIN = "member@hospital-c.org", "orgadmin@hospital-b.org"
 

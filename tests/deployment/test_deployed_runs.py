@@ -14,7 +14,7 @@ from deployed import ADMIN, SERVER, SITES, Federation, Finished
 from deployed_records import assert_same_adapter, contents, differences, facts, found_in
 from transformers import AutoModelForCausalLM
 
-from medflare.federation import wire
+from medflare.wire import tensors as wire
 
 RUNS = ("fedmrg", "fed_medlora")
 

@@ -20,15 +20,15 @@ from deployed_records import assert_same_adapter, differences, facts, found_in
 from typer.testing import CliRunner
 
 from medflare.cli.main import app
-from medflare.cohort.knowledge_texts import knowledge_texts
-from medflare.cohort.settings import load_site
-from medflare.cohort.site import load_cohort
-from medflare.selection.cardinality import elements
-from medflare.selection.knowledge import site_graph
-from medflare.selection.minhash import Sketcher
-from medflare.selection.sketch_key import SketchKey
-from medflare.selection.sketches import Sketch
-from medflare.selection.triples import Triple
+from medflare.data.load import load_cohort
+from medflare.data.site_settings import load_site
+from medflare.knowledge.cardinality import elements
+from medflare.knowledge.minhash import Sketcher
+from medflare.knowledge.site_graph import site_graph
+from medflare.knowledge.sketch_key import SketchKey
+from medflare.knowledge.sketches import Sketch
+from medflare.knowledge.texts import knowledge_texts
+from medflare.knowledge.triples import Triple
 
 HOSPITALS = (*SITES, "site-4")
 DENIES = "site-3"

@@ -21,7 +21,7 @@ import pytest
 from deployed import ADMIN, REPOSITORY, SITES
 from deployed_programs import LONG, wait_until
 
-from medflare.evaluation.run_record import read_record
+from medflare.core.run_record import read_record
 
 RUNBOOK = REPOSITORY / "provisioning" / "RUNBOOK.md"
 BLOCK = re.compile(r"<!-- run: (\w+) -->\n```(\w+)\n(.*?)```", re.DOTALL)

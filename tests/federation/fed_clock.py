@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from medflare.federation.controllers import exchange as exchanges
+from medflare.federation.server import exchange as exchanges
 
 
 @dataclass

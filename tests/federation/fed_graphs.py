@@ -12,7 +12,7 @@ import pytest
 from fed_knowing import SITES, KnowingHospitals
 from fed_quadratic import quadratic_sites
 
-from medflare.federation.egress_report import read_ledger
+from medflare.egress.report import read_ledger
 
 FIRST, SECOND, THIRD = SITES
 RANGES = {FIRST: range(40), SECOND: range(10, 70), THIRD: range(30, 120)}

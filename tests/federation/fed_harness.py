@@ -21,17 +21,17 @@ from nvflare.apis.impl.wf_comm_server import WFCommServer
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from medflare.evaluation.run_record import RunRecord, read_record
-from medflare.federation import worker_session
-from medflare.federation.aggregator import ValidatingAggregator
-from medflare.federation.controllers.rounds import RoundsController
-from medflare.federation.executor import LearnerExecutor
-from medflare.federation.persistor import AdapterPersistor
-from medflare.federation.progress import ProgressReporter
-from medflare.federation.run_state import load_state
-from medflare.federation.worker import ProcessWorker, ThreadWorker, Worker
-from medflare.federation.worker_session import Opening
-from medflare.learners.base import State
+from medflare.core.learner import State
+from medflare.core.run_record import RunRecord, read_record
+from medflare.federation.server.aggregator import ValidatingAggregator
+from medflare.federation.server.persistor import AdapterPersistor
+from medflare.federation.server.progress import ProgressReporter
+from medflare.federation.server.rounds import RoundsController
+from medflare.federation.server.run_state import load_state
+from medflare.federation.site import worker_session
+from medflare.federation.site.executor import LearnerExecutor
+from medflare.federation.site.worker import ProcessWorker, ThreadWorker, Worker
+from medflare.federation.site.worker_session import Opening
 
 SITES = ("site-1", "site-2", "site-3")
 TOY_WORKER = (sys.executable, str(Path(__file__).parent / "fed_toy_worker.py"))

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import yaml
 from fed_quadratic import CURVES
 
-from medflare.cohort.knowledge_texts import knowledge_texts
-from medflare.cohort.site import load_cohort, load_site
-from medflare.selection.knowledge import site_graph
+from medflare.data.load import load_cohort, load_site
+from medflare.knowledge.site_graph import site_graph
+from medflare.knowledge.texts import knowledge_texts
 
 SITES = tuple(sorted(CURVES))
 

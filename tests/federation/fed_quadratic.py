@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from medflare.cohort.site import load_site
-from medflare.evaluation.run_record import EvaluationRecord
-from medflare.federation import worker_session
-from medflare.learners.base import RoundPlan, SharedSpec, State, Update, check_state
-from medflare.learners.terms import ClientTerms
+from medflare.core.learner import RoundPlan, SharedSpec, State, Update, check_state
+from medflare.core.run_record import EvaluationRecord
+from medflare.data.load import load_site
+from medflare.federation.site import worker_session
+from medflare.learners.client_terms import ClientTerms
 
 NAME = "adapter.base_model.model.layer.lora_A.weight"
 CURVES = {"site-1": (1.0, 0.2), "site-2": (0.1, 2.0), "site-3": (0.5, 0.5)}

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medflare.errors import DataError
-from medflare.evaluation.run_record import Estimate, EvaluationRecord
-from medflare.learners.base import RoundPlan, SharedSpec, State, Update, check_state
+from medflare.core.errors import DataError
+from medflare.core.learner import RoundPlan, SharedSpec, State, Update, check_state
+from medflare.core.run_record import Estimate, EvaluationRecord
 
 SPLITS = ("train", "val", "test")
 ADAPTER = "adapter.base_model.model.layer.lora_A.weight"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker process with the toy learner: what tests start in place of `medflare.federation.worker_main`."""
+"""The worker process with the toy learner: what tests start in place of `medflare.federation.site.worker_main`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 from fed_toy import build_toy
 
-from medflare.federation import worker_main, worker_session
+from medflare.federation.site import worker_main, worker_session
 
 if __name__ == "__main__":
     worker_session.load_site_settings = lambda opening: opening.site

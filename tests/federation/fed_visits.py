@@ -10,12 +10,12 @@ import torch
 from fed_harness import Federation, final
 from torch import Tensor, nn
 
-from medflare.evaluation.run_record import Estimate, EvaluationRecord
-from medflare.learners.base import RoundPlan, SharedSpec, State, Update, check_state
+from medflare.core.learner import RoundPlan, SharedSpec, State, Update, check_state
+from medflare.core.run_record import Estimate, EvaluationRecord
+from medflare.learners.client_terms import ClientTerms
 from medflare.learners.fedtar.expectation import moments_of, statistics_of
 from medflare.learners.fedtar.mixture import Mixture
 from medflare.learners.fedtar.visit_sums import VisitTrail, visit_sums_spec, visit_times
-from medflare.learners.terms import ClientTerms
 
 NAME, WIDTH, VAL = "adapter.base_model.model.layer.lora_A.weight", 4, 6
 LR = 0.05

@@ -12,12 +12,12 @@ from fed_toy import ADAPTER, ToyLearner
 from nvflare.apis.dxo import from_shareable
 
 from medflare.aggregation.weighted_mean import WeightedMean
-from medflare.errors import ConfigError
-from medflare.federation import wire
-from medflare.federation.compression import compress, decompress, message_bytes
-from medflare.federation.controllers.rounds import RoundsController
-from medflare.federation.run_state import load_state
-from medflare.learners.base import RoundPlan
+from medflare.core.errors import ConfigError
+from medflare.core.learner import RoundPlan
+from medflare.federation.server.rounds import RoundsController
+from medflare.federation.server.run_state import load_state
+from medflare.wire import tensors as wire
+from medflare.wire.compression import compress, decompress, message_bytes
 
 ALL = ("site-1", "site-2", "site-3")
 WIDE = {"width": 40}

@@ -14,16 +14,17 @@ import numpy as np
 import pytest
 import torch
 
-from medflare.cohort.policy_settings import PolicyConfig
-from medflare.federation import executor, wire
-from medflare.federation.declared import SECURE_SUM_BYTES
-from medflare.federation.egress import MAX_METRICS, Egress
-from medflare.federation.failures import Code, EgressError, Failure, failure_of
-from medflare.federation.ledger import declaration_digest, declaration_of, line_digest
-from medflare.federation.worker_session import Result
-from medflare.learners.base import State
-from medflare.privacy.policy import Policy, PolicyError
-from medflare.selection.sketches import Sketch
+from medflare.core.learner import State
+from medflare.data.policy_settings import PolicyConfig
+from medflare.egress.chain import MAX_METRICS, Egress
+from medflare.egress.declaration import SECURE_SUM_BYTES
+from medflare.egress.failures import Code, EgressError, Failure, failure_of
+from medflare.egress.ledger import declaration_digest, declaration_of, line_digest
+from medflare.egress.policy import Policy, PolicyError
+from medflare.federation.site import executor
+from medflare.federation.site.worker_session import Result
+from medflare.knowledge.sketches import Sketch
+from medflare.wire import tensors as wire
 
 SHARED = {"w": ((2,), torch.float32)}
 SUMS = {"count": ((3,), torch.float32)}

@@ -16,9 +16,9 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 from safetensors.torch import load_file
 
-from medflare.federation.run_state import load_state
-from medflare.learners.base import RoundPlan, State, Update
-from medflare.privacy.encryption_parameters import Parameters, make_contexts
+from medflare.core.learner import RoundPlan, State, Update
+from medflare.federation.server.run_state import load_state
+from medflare.secure_aggregation.encryption_parameters import Parameters, make_contexts
 
 ENCRYPTED = {"protection": "he"}
 ROUNDED = 1e-5

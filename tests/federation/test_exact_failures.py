@@ -25,12 +25,12 @@ from fed_graphs import (
 )
 from nvflare.apis.dxo import from_shareable
 
-from medflare.errors import UpdateError
-from medflare.federation.failures import Code, Failure
+from medflare.core.errors import UpdateError
+from medflare.egress.failures import Code, Failure
 from medflare.federation.messages import Reply, failure_reply
-from medflare.federation.site_exact import ExactSide, Part
-from medflare.selection.cardinality import fingerprint
-from medflare.selection.sketch_key import SketchKey
+from medflare.federation.site.exact_comparison import ExactSide, Part
+from medflare.knowledge.cardinality import fingerprint
+from medflare.knowledge.sketch_key import SketchKey
 
 
 def rubbish(reply: Any) -> Any:

@@ -22,11 +22,11 @@ from fed_graphs import (
 )
 from nvflare.apis.dxo import from_shareable
 
-from medflare.federation import site_exact
-from medflare.federation.site_exact import TOLD
-from medflare.selection.cardinality import elements, message_bytes
-from medflare.selection.sketch_key import SketchKey
-from medflare.selection.triples import jaccard
+from medflare.federation.site import exact_comparison as site_exact
+from medflare.federation.site.exact_comparison import TOLD
+from medflare.knowledge.cardinality import elements, message_bytes
+from medflare.knowledge.sketch_key import SketchKey
+from medflare.knowledge.triples import jaccard
 
 
 def test_the_distances_are_the_exact_ones_of_the_graphs_and_the_odds_heed_them(graph_hospitals) -> None:

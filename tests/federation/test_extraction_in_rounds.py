@@ -13,12 +13,12 @@ import torch
 from fed_harness import Federation
 from safetensors.torch import load_file
 
-from medflare.cohort.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
-from medflare.evaluation.run_record import RunRecord
-from medflare.federation.run_state import load_state
-from medflare.learners.base import RoundPlan, Update
-from medflare.learners.extraction import ExtractionLearner
-from medflare.privacy.encryption_parameters import Parameters, make_contexts
+from medflare.core.learner import RoundPlan, Update
+from medflare.core.run_record import RunRecord
+from medflare.federation.server.run_state import load_state
+from medflare.learners.extraction.learner import ExtractionLearner
+from medflare.secure_aggregation.encryption_parameters import Parameters, make_contexts
+from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
 
 SITES = ("site-1", "site-2")
 SETTINGS = {

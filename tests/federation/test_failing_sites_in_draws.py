@@ -13,9 +13,9 @@ import pytest
 import torch
 from fed_quadratic import NAME, QuadraticLearner
 
-from medflare.errors import DataError
-from medflare.evaluation.run_record import RunRecord
-from medflare.learners.base import RoundPlan, Update
+from medflare.core.errors import DataError
+from medflare.core.learner import RoundPlan, Update
+from medflare.core.run_record import RunRecord
 
 ROUNDS = 24
 FAST = {"latency_profiles": {"site-1": {"seconds_per_example": 1.0, "down": 10, "up": 10}}}

@@ -14,17 +14,17 @@ import torch
 from fed_harness import Federation, completed, final
 
 from medflare.aggregation import make_rule
-from medflare.cohort.settings import load_site
-from medflare.cohort.synthetic import DEMO_HOSPITALS
-from medflare.cohort.synthetic.follow_up import write_follow_up
-from medflare.evaluation.page import write_page
-from medflare.federation.controllers.temporal import TemporalRoundsController
-from medflare.learners.base import RoundPlan, State
+from medflare.core.learner import RoundPlan, State
+from medflare.data.site_settings import load_site
+from medflare.federation.server.temporal import TemporalRoundsController
+from medflare.in_process.loop import federate
+from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits, in_turn
 from medflare.learners.fedtar import learner
 from medflare.learners.fedtar.learner import FedTARLearner, build
 from medflare.learners.fedtar.mixture import MixtureSettings
-from medflare.learners.loop import federate
-from medflare.learners.temporal_loop import agree_on_mixture, federate_visits, in_turn
+from medflare.reporting.page import write_page
+from medflare.synthetic import DEMO_HOSPITALS
+from medflare.synthetic.follow_up import write_follow_up
 
 SITES = ("site-1", "site-2", "site-3")
 VISITS, STEPS = 3, 2

@@ -16,13 +16,13 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
+from medflare.core.learner import RoundPlan, Update
 from medflare.federation import messages
-from medflare.federation.run_state import load_state
-from medflare.learners.base import RoundPlan, Update
-from medflare.privacy.encryption import Adder
-from medflare.privacy.encryption_keys import read_site_context
-from medflare.privacy.encryption_parameters import SITE_FILE, Parameters, make_contexts
-from medflare.privacy.encryption_schemes import Terms
+from medflare.federation.server.run_state import load_state
+from medflare.secure_aggregation.encryption import Adder
+from medflare.secure_aggregation.encryption_keys import read_site_context
+from medflare.secure_aggregation.encryption_parameters import SITE_FILE, Parameters, make_contexts
+from medflare.secure_aggregation.encryption_schemes import Terms
 
 MASKED, ENCRYPTED = {"protection": "masking"}, {"protection": "he"}
 Make = Callable[..., Federation]

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from medflare.aggregation import make_rule
 from medflare.aggregation.base import AggregationRule
-from medflare.federation.controllers.rounds import RoundsController
-from medflare.federation.controllers.temporal import TemporalRoundsController
-from medflare.learners.base import RoundPlan
-from medflare.learners.loop import federate
-from medflare.learners.temporal_loop import in_turn
-from medflare.privacy.encryption_parameters import Parameters, make_contexts
+from medflare.core.learner import RoundPlan
+from medflare.federation.server.rounds import RoundsController
+from medflare.federation.server.temporal import TemporalRoundsController
+from medflare.in_process.loop import federate
+from medflare.in_process.temporal_loop import in_turn
+from medflare.secure_aggregation.encryption_parameters import Parameters, make_contexts
 
 RULES: list[tuple[str, dict[str, Any]]] = [
     ("weighted_mean", {}),

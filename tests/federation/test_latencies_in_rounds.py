@@ -19,13 +19,13 @@ from fed_quadratic import CURVES, NAME, QuadraticLearner
 from torch import Tensor
 
 from medflare.aggregation import make_rule
-from medflare.federation.compression import message_bytes
+from medflare.core.learner import RoundPlan, Update
 from medflare.federation.messages import read_reply
-from medflare.federation.run_state import load_state
-from medflare.learners.base import RoundPlan, Update
-from medflare.learners.loop import Loop
+from medflare.federation.server.run_state import load_state
+from medflare.in_process.clocked_loop import Workload, federate_clocked
+from medflare.in_process.loop import Loop
 from medflare.selection.clock import SimulatedClock, read_profiles
-from medflare.selection.clocked import Workload, federate_clocked
+from medflare.wire.compression import message_bytes
 
 FIVE = {"site-4": ((1.0, 1.0), (2.0, 2.0), 25), "site-5": ((0.3, 0.7), (-2.0, 1.0), 15)}
 ALL_DRAWN = {"draws": 60}

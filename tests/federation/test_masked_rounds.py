@@ -16,9 +16,9 @@ from nvflare.apis.dxo import from_shareable
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 
-from medflare.evaluation.page import write_page
-from medflare.federation.run_state import load_state
-from medflare.learners.base import State
+from medflare.core.learner import State
+from medflare.federation.server.run_state import load_state
+from medflare.reporting.page import write_page
 
 FIVE = tuple(f"site-{k}" for k in range(1, 6))
 MASKED = {"protection": "masking"}

@@ -13,11 +13,11 @@ import torch
 from fed_harness import Federation
 from safetensors.torch import load_file
 
-from medflare.cohort.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
-from medflare.extraction.result import load_extractor
-from medflare.federation.run_state import load_state
-from medflare.learners.base import RoundPlan, Update
-from medflare.learners.extraction import ExtractionLearner
+from medflare.core.learner import RoundPlan, Update
+from medflare.federation.server.run_state import load_state
+from medflare.learners.extraction.learner import ExtractionLearner
+from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
+from medflare.tasks.extraction.result import load_extractor
 
 SITES = ("site-1", "site-2")
 BLOCKS: dict[str, dict[str, Any]] = {

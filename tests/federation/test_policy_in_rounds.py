@@ -11,12 +11,12 @@ import pytest
 from fed_harness import SITES, Federation
 from fed_visits import build_visits
 
-from medflare.cohort.policy_settings import PolicyConfig
-from medflare.federation import executor
-from medflare.federation.controllers.temporal import TemporalRoundsController
-from medflare.federation.egress_report import LedgerFile, read_ledger
-from medflare.privacy.encryption_parameters import Parameters, make_contexts
-from medflare.privacy.policy import Policy
+from medflare.data.policy_settings import PolicyConfig
+from medflare.egress.policy import Policy
+from medflare.egress.report import LedgerFile, read_ledger
+from medflare.federation.server.temporal import TemporalRoundsController
+from medflare.federation.site import executor
+from medflare.secure_aggregation.encryption_parameters import Parameters, make_contexts
 
 Make = Callable[..., Federation]
 MASKED = {"protection": "masking"}

@@ -19,15 +19,15 @@ from preflight_kit import PATIENT, Project, listening, proxy_answer, tls_answer,
 from typer.testing import CliRunner
 
 from medflare.cli.main import app
-from medflare.cohort.policy_settings import PolicyConfig
-from medflare.cohort.settings import SiteConfig
-from medflare.federation.kits import Kit
-from medflare.federation.preflight import kit_files, network, site_checks
-from medflare.federation.preflight.base import Check, exit_code, ok, problem, warning
-from medflare.federation.preflight.run import Asked, preflight
-from medflare.federation.recipes import Job
+from medflare.data.policy_settings import PolicyConfig
+from medflare.data.site_settings import SiteConfig
+from medflare.deployment.kits import Kit
+from medflare.deployment.preflight import kit_files, network, site_checks
+from medflare.deployment.preflight.base import Check, exit_code, ok, problem, warning
+from medflare.deployment.preflight.run import Asked, preflight
+from medflare.egress.policy import Policy
 from medflare.learners.footprint import Footprint
-from medflare.privacy.policy import Policy
+from medflare.recipes.recipes import Job
 
 REPOSITORY = Path(__file__).parents[2]
 PROXY_NAMES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY")

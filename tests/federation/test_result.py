@@ -15,12 +15,12 @@ from rich.console import Console
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from medflare.errors import RunError
+from medflare.core.errors import RunError
 from medflare.federation.engine import GroupInfoCollector, InfoCollector
-from medflare.federation.persistor import AdapterPersistor, Card, readable
-from medflare.federation.progress import ProgressReporter
-from medflare.federation.progress_view import Board, Follower, follow, human_bytes
-from medflare.models.adapters import seeded_a
+from medflare.federation.server.persistor import AdapterPersistor, Card, readable
+from medflare.federation.server.progress import ProgressReporter
+from medflare.models.adapters.lora import seeded_a
+from medflare.recipes.progress_view import Board, Follower, follow, human_bytes
 
 CARD = Card(
     job="fedmrg",

@@ -18,11 +18,11 @@ from nvflare.apis.shareable import Shareable
 from safetensors.torch import load_file
 
 from medflare.aggregation.weighted_mean import WeightedMean
-from medflare.federation import wire
-from medflare.federation.persistor import AdapterPersistor
-from medflare.federation.run_state import load_state
-from medflare.learners.base import RoundPlan
-from medflare.learners.loop import federate
+from medflare.core.learner import RoundPlan
+from medflare.federation.server.persistor import AdapterPersistor
+from medflare.federation.server.run_state import load_state
+from medflare.in_process.loop import federate
+from medflare.wire import tensors as wire
 
 ALL = ["site-1", "site-2", "site-3"]
 TWO_OF_THREE = {"min_accepted": 2}

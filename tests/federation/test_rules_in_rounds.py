@@ -15,11 +15,11 @@ from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.influence import Influence
 from medflare.aggregation.lora import LoraStack
 from medflare.aggregation.weighted_mean import WeightedMean
-from medflare.errors import UpdateError
-from medflare.federation.aggregator import ValidatingAggregator
-from medflare.federation.run_state import load_state
-from medflare.learners.base import RoundPlan, State, Update
-from medflare.learners.loop import federate
+from medflare.core.errors import UpdateError
+from medflare.core.learner import RoundPlan, State, Update
+from medflare.federation.server.aggregator import ValidatingAggregator
+from medflare.federation.server.run_state import load_state
+from medflare.in_process.loop import federate
 
 ALL = ["site-1", "site-2", "site-3"]
 STEM = "adapter.q"

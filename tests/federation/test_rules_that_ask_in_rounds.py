@@ -22,9 +22,9 @@ from fed_quadratic import (
 from torch import Tensor
 
 from medflare.aggregation import make_rule
-from medflare.federation.run_state import load_state
-from medflare.learners.base import RoundPlan, State, Update
-from medflare.learners.loop import federate
+from medflare.core.learner import RoundPlan, State, Update
+from medflare.federation.server.run_state import load_state
+from medflare.in_process.loop import federate
 
 SITES = sorted(CURVES)
 UNIFORM = {"weighting": "uniform"}

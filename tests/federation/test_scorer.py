@@ -19,16 +19,18 @@ from medflare.aggregation.influence import Influence, influence_weights
 from medflare.aggregation.l_fedavg import LossFedAvg
 from medflare.aggregation.lora import LoraStack
 from medflare.aggregation.weighted_mean import WeightedMean
-from medflare.cohort.settings import SplitConfig
-from medflare.errors import RunError
-from medflare.federation import recipes, simulate, wire, worker_session
-from medflare.federation.failures import SiteSettingsError
-from medflare.federation.run_state import load_state
-from medflare.federation.scorer import SERVER, common_method, scores_candidates
-from medflare.federation.worker import ProcessWorker
-from medflare.federation.worker_session import Opening, load_site_settings
-from medflare.learners.base import RoundPlan, State, Update
-from medflare.learners.loop import federate
+from medflare.core.errors import RunError
+from medflare.core.learner import RoundPlan, State, Update
+from medflare.data.site_settings import SplitConfig
+from medflare.egress.failures import SiteSettingsError
+from medflare.federation.server.run_state import load_state
+from medflare.federation.server.scorer import SERVER, common_method, scores_candidates
+from medflare.federation.site import worker_session
+from medflare.federation.site.worker import ProcessWorker
+from medflare.federation.site.worker_session import Opening, load_site_settings
+from medflare.in_process.loop import federate
+from medflare.recipes import recipes, simulate
+from medflare.wire import tensors as wire
 
 ALL = list(SITES)
 

@@ -12,9 +12,9 @@ from fed_quadratic import CURVES, NAME, QuadraticLearner
 from torch import Tensor
 
 from medflare.aggregation import make_rule
-from medflare.federation.run_state import load_state
-from medflare.learners.base import RoundPlan
-from medflare.learners.loop import federate
+from medflare.core.learner import RoundPlan
+from medflare.federation.server.run_state import load_state
+from medflare.in_process.loop import federate
 
 
 def in_one_process(name: str, rounds: int, least: int, **settings: Any) -> Tensor:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from medflare.errors import RunError
-from medflare.federation import allow_list, recipes, simulate, wire
+from medflare.core.errors import RunError
+from medflare.recipes import allow_list, recipes, simulate
+from medflare.wire import tensors as wire
 
 pytestmark = pytest.mark.simulator
 SITES = ("site-1", "site-2")

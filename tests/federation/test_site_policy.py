@@ -21,11 +21,11 @@ from nvflare.private.event import fire_event
 from nvflare.private.fed.client.admin import FedAdminAgent, RequestProcessor
 from nvflare.private.fed.utils.fed_utils import set_message_security_data
 
-from medflare.cohort.policy_settings import PolicyConfig
-from medflare.federation.failures import SiteSettingsError
-from medflare.federation.site_policy import SitePolicy, policy_of
-from medflare.federation.worker_session import Opening
-from medflare.privacy.policy import Policy
+from medflare.data.policy_settings import PolicyConfig
+from medflare.egress.failures import SiteSettingsError
+from medflare.egress.policy import Policy
+from medflare.federation.site.policy import SitePolicy, policy_of
+from medflare.federation.site.worker_session import Opening
 
 META = {
     "name": "fedmrg",

@@ -14,17 +14,17 @@ import yaml
 from fed_knowing import SITES, KnowingHospitals
 from fed_quadratic import quadratic_sites
 
-from medflare.cohort.knowledge_texts import knowledge_texts
-from medflare.cohort.site import load_cohort, load_site
-from medflare.federation import site_sketch
-from medflare.federation.declared import fact_problems
-from medflare.federation.egress_report import read_ledger
-from medflare.federation.failures import Code, Failure
+from medflare.data.load import load_cohort, load_site
+from medflare.egress.declaration import fact_problems
+from medflare.egress.failures import Code, Failure
+from medflare.egress.report import read_ledger
 from medflare.federation.messages import failure_reply
-from medflare.federation.site_sketch import Asked, kept_sketch, sketch_facts
-from medflare.selection.divergence import distance_matrix
-from medflare.selection.sketch_key import SketchKey
-from medflare.selection.triples import jaccard
+from medflare.federation.site import sketch as site_sketch
+from medflare.federation.site.sketch import Asked, kept_sketch, sketch_facts
+from medflare.knowledge.divergence import distance_matrix
+from medflare.knowledge.sketch_key import SketchKey
+from medflare.knowledge.texts import knowledge_texts
+from medflare.knowledge.triples import jaccard
 
 TERMS = ("asthma", "pneumonia", "angina", "migraine", "anaemia", "fever", "cough", "headache", "aspirin")
 SETTINGS = {"draws": 4, "period": 2}

@@ -19,15 +19,16 @@ from nvflare.apis.shareable import Shareable, make_reply
 
 from medflare.aggregation import make_rule
 from medflare.aggregation.temporal import TemporalResidual
-from medflare.errors import ConfigError
-from medflare.federation import ledger, recipes
-from medflare.federation.controllers.profiles import Gathered
-from medflare.federation.controllers.temporal import TemporalRoundsController
-from medflare.learners.base import RoundPlan, Update
+from medflare.core.errors import ConfigError
+from medflare.core.learner import RoundPlan, Update
+from medflare.egress import ledger
+from medflare.federation.server.mixture import Gathered
+from medflare.federation.server.temporal import TemporalRoundsController
+from medflare.in_process.loop import federate
+from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits, in_turn
 from medflare.learners.fedtar.expectation import FederatedMixture
 from medflare.learners.fedtar.mixture import Mixture, MixtureSettings
-from medflare.learners.loop import federate
-from medflare.learners.temporal_loop import agree_on_mixture, federate_visits, in_turn
+from medflare.recipes import recipes
 
 SITES = tuple(sorted(COUNTS))
 Make = Callable[..., Federation]

@@ -12,18 +12,18 @@ import yaml
 from fed_harness import Federation
 
 from medflare.aggregation import make_rule
-from medflare.answering.result import load_answerer, load_summariser
-from medflare.cohort.settings import load_site
-from medflare.cohort.synthetic.knowledge import write_questions_demo, write_summaries_demo
-from medflare.evaluation.page import write_page
+from medflare.core.learner import RoundPlan, State
+from medflare.data.site_settings import load_site
 from medflare.evaluation.question_metrics import read_answers
 from medflare.evaluation.summary_metrics import read_summaries
-from medflare.federation.after_run import score_site
-from medflare.federation.run_state import load_state
+from medflare.federation.server.run_state import load_state
+from medflare.in_process.loop import federate
 from medflare.learners import build
-from medflare.learners.base import RoundPlan, State
-from medflare.learners.loop import federate
-from medflare.models.adapters import GENERIC
+from medflare.models.adapters.lora import GENERIC
+from medflare.recipes.after_run import score_site
+from medflare.reporting.page import write_page
+from medflare.synthetic.knowledge import write_questions_demo, write_summaries_demo
+from medflare.tasks.answer_result import load_answerer, load_summariser
 
 SITES, UNSEEN = ("site-1", "site-2", "site-3"), "site-4"
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from nvflare.apis.fl_constant import ReturnCode
 
-from medflare.errors import ConfigError
-from medflare.federation import allow_list, recipes
-from medflare.federation.executor import LearnerExecutor, site_file
+from medflare.core.errors import ConfigError
+from medflare.federation.site.executor import LearnerExecutor, site_file
+from medflare.recipes import allow_list, recipes
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / allow_list.TEMPLATE

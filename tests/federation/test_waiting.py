@@ -14,9 +14,9 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
-from medflare.federation.controllers.exchange import Exchange, Limits
-from medflare.federation.failures import Code, Failure
+from medflare.egress.failures import Code, Failure
 from medflare.federation.messages import EVALUATE, FINISH, FIT, PREPARE, Reply, Request, failure_reply, reply
+from medflare.federation.server.exchange import Exchange, Limits
 
 ALL = ["site-1", "site-2", "site-3"]
 REQUEST = Request(

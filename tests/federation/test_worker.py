@@ -13,12 +13,12 @@ import torch
 from fed_harness import TOY_WORKER
 from fed_toy import ToyLearner
 
-from medflare.errors import ConfigError, DataError, RunError
-from medflare.federation import wire
-from medflare.federation.failures import Code, TaskError, failure_of
-from medflare.federation.worker import ProcessWorker
-from medflare.federation.worker_session import Opening, Session, Work
-from medflare.learners.base import RoundPlan, Update
+from medflare.core.errors import ConfigError, DataError, RunError
+from medflare.core.learner import RoundPlan, Update
+from medflare.egress.failures import Code, TaskError, failure_of
+from medflare.federation.site.worker import ProcessWorker
+from medflare.federation.site.worker_session import Opening, Session, Work
+from medflare.wire import tensors as wire
 
 LONG = 240.0
 """Seconds that no task here takes."""

@@ -15,10 +15,10 @@ import pytest
 import yaml
 from kit_folders import REPOSITORY, local, provision
 
-from medflare.federation import health
-from medflare.federation.hardening import harden
-from medflare.federation.kit_check import check
-from medflare.federation.kits import as_kit
+from medflare.deployment import health
+from medflare.deployment.hardening import harden
+from medflare.deployment.kit_check import check
+from medflare.deployment.kits import as_kit
 from medflare.version import __version__
 
 FOLDER = REPOSITORY / "provisioning"
@@ -55,7 +55,7 @@ def test_the_last_user_is_not_root_and_what_starts_is_the_signed_script() -> Non
     last = dict(STEPS)
     assert last["USER"] == "10001:10001"
     assert last["ENTRYPOINT"] == '["bash", "/kit/startup/sub_start.sh", "--once"]'
-    assert '"medflare.federation.health", "/kit"' in last["HEALTHCHECK"]
+    assert '"medflare.deployment.health", "/kit"' in last["HEALTHCHECK"]
     assert last["WORKDIR"] == "/kit"
 
 
@@ -171,7 +171,7 @@ def test_a_dead_server_is_told(kits: Path, listening: int, capsys: pytest.Captur
 
 def test_the_health_command_loads_no_torch() -> None:
     code = (
-        "import sys, medflare.federation.health; sys.exit('torch' in sys.modules or 'nvflare' in sys.modules)"
+        "import sys, medflare.deployment.health; sys.exit('torch' in sys.modules or 'nvflare' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 

@@ -11,15 +11,15 @@ import pytest
 import torch
 import yaml
 
-from medflare.answering.result import load_answerer
-from medflare.cohort.settings import load_site
-from medflare.cohort.synthetic.knowledge import write_questions_demo
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
+from medflare.core.run_record import RunRecord
+from medflare.data.site_settings import load_site
 from medflare.evaluation.question_metrics import read_answers
-from medflare.evaluation.run_record import RunRecord
-from medflare.federation import after_run, simulate
-from medflare.federation.run_state import load_state
-from medflare.models.adapters import GENERIC
+from medflare.federation.server.run_state import load_state
+from medflare.models.adapters.lora import GENERIC
+from medflare.recipes import after_run, simulate
+from medflare.synthetic.knowledge import write_questions_demo
+from medflare.tasks.answer_result import load_answerer
 
 pytestmark = pytest.mark.simulator
 JOB = Path(__file__).parents[2] / "jobs/ddcs_qa"

@@ -13,17 +13,17 @@ import yaml
 
 from medflare.aggregation import make_rule
 from medflare.aggregation.influence import influence_weights
-from medflare.cohort.settings import SplitConfig, load_site
-from medflare.cohort.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
-from medflare.cohort.synthetic.notes.files import write_validation_notes
+from medflare.core.learner import RoundPlan, State
+from medflare.core.run_record import RunRecord
+from medflare.data.site_settings import SplitConfig, load_site
 from medflare.evaluation.extraction_predictions import read_documents
-from medflare.evaluation.run_record import RunRecord
-from medflare.extraction.result import load_extractor
-from medflare.federation import after_run, recipes, simulate
-from medflare.learners.base import RoundPlan, State
-from medflare.learners.extraction import ADAPTER_PREFIX, build
-from medflare.learners.loop import federate
-from medflare.models.adapters import GENERIC
+from medflare.in_process.loop import federate
+from medflare.learners.extraction.learner import ADAPTER_PREFIX, build
+from medflare.models.adapters.lora import GENERIC
+from medflare.recipes import after_run, recipes, simulate
+from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
+from medflare.synthetic.notes.files import write_validation_notes
+from medflare.tasks.extraction.result import load_extractor
 
 pytestmark = pytest.mark.simulator
 JOB = Path(__file__).parents[2] / "jobs/fed_medlora_plus"

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from medflare.errors import ConfigError, RunError
+from medflare.core.errors import ConfigError, RunError
 from medflare.evaluation.meteor import java_present
-from medflare.federation import simulate
-from medflare.models.result import load_generator
+from medflare.models.report_result import load_generator
+from medflare.recipes import simulate
 
 pytestmark = pytest.mark.simulator
 JOB = Path(__file__).parents[2] / "jobs/fedmrg"

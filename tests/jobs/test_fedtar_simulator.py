@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
-from medflare.cohort.settings import load_site
-from medflare.cohort.synthetic import DEMO_HOSPITALS, UNSEEN_HOSPITAL
-from medflare.cohort.synthetic.follow_up import write_follow_up
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
+from medflare.core.run_record import RunRecord
+from medflare.data.site_settings import load_site
 from medflare.evaluation.predictions import read_predictions
-from medflare.evaluation.run_record import RunRecord
-from medflare.federation import after_run, recipes, simulate
-from medflare.federation.job_main import changes_of
+from medflare.recipes import after_run, recipes, simulate
+from medflare.recipes.job_main import changes_of
+from medflare.synthetic import DEMO_HOSPITALS, UNSEEN_HOSPITAL
+from medflare.synthetic.follow_up import write_follow_up
 
 JOB = Path(__file__).parents[2] / "jobs/fedtar"
 SITES = ("site-1", "site-2", "site-3")

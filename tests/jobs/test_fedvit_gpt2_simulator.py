@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from medflare.cli.main import app
-from medflare.cohort.site import load_site
-from medflare.federation import simulate
-from medflare.federation.after_run import score_site
+from medflare.data.load import load_site
+from medflare.recipes import simulate
+from medflare.recipes.after_run import score_site
 
 pytestmark = pytest.mark.simulator
 JOBS = Path(__file__).parents[2] / "jobs"

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from medflare.cohort.settings import SiteConfig
-from medflare.cohort.synthetic import DEMO_HOSPITALS, write_hospital
+from medflare.core.learner import RoundPlan
+from medflare.data.site_settings import SiteConfig
 from medflare.evaluation.report_metrics import label_metrics, rule_codes
-from medflare.federation.recipes import read_job
-from medflare.learners.base import RoundPlan
-from medflare.learners.fedmrg import build
-from medflare.learners.report_evaluation import draft
+from medflare.learners.fedmrg.learner import build
+from medflare.recipes.recipes import read_job
+from medflare.synthetic import DEMO_HOSPITALS, write_hospital
+from medflare.tasks.reports.evaluation import draft
 
 JOB = Path(__file__).parents[2] / "jobs/fedmrg"
 

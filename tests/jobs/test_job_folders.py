@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from medflare.errors import ConfigError, RunError
-from medflare.federation import recipes, simulate
-from medflare.federation.job_main import arguments, main, wanted_job
+from medflare.core.errors import ConfigError, RunError
+from medflare.recipes import recipes, simulate
+from medflare.recipes.job_main import arguments, main, wanted_job
 
 JOBS = Path(__file__).parents[2] / "jobs"
 FOLDERS = sorted(path.parent for path in JOBS.glob("*/job.py"))
@@ -94,7 +94,7 @@ def test_a_workspace_gets_absolute_folders_and_the_class_list(tmp_path: Path) ->
 
 
 def test_the_template_describes_the_sites_of_the_jobs() -> None:
-    from medflare.cohort.site import load_site_file
+    from medflare.data.load import load_site_file
 
     template = JOBS.parent / "workspace_templates/simulator/local/site.yaml"
     sites = load_site_file(template)

@@ -13,16 +13,16 @@ from kit_folders import SITES, TEMPLATES, local, mode, provision
 from typer.testing import CliRunner
 
 from medflare.cli.main import app
-from medflare.cohort.settings import load_site
-from medflare.errors import ConfigError
-from medflare.federation.allow_list import COMPONENTS, allowed_classes
+from medflare.core.errors import ConfigError
+from medflare.data.site_settings import load_site
+from medflare.deployment.hardening import harden, pending
+from medflare.deployment.kit_check import Finding, check, fingerprint
+from medflare.deployment.kit_settings import kit_classes
+from medflare.deployment.kit_templates import template_files
+from medflare.deployment.kits import as_kit, find_kits
 from medflare.federation.engine import DEFAULT_CLASS_ALLOW_LIST
-from medflare.federation.hardening import harden, pending
-from medflare.federation.kit_check import Finding, check, fingerprint
-from medflare.federation.kit_settings import kit_classes
-from medflare.federation.kit_templates import template_files
-from medflare.federation.kits import as_kit, find_kits
-from medflare.privacy.certificates import read_certificates
+from medflare.recipes.allow_list import COMPONENTS, allowed_classes
+from medflare.secure_aggregation.certificates import read_certificates
 
 RUNNER = CliRunner()
 GUARDED = ("flserver", *SITES)
@@ -159,7 +159,7 @@ def test_the_templates_are_what_a_fresh_hardened_kit_holds(hardened: Path) -> No
     for role, name in (("server", "flserver"), ("site", "site-1")):
         wanted = template_files(as_kit(hardened / "medflare/prod_00" / name))
         there = {path.name: path.read_text() for path in (TEMPLATES / role / "local").iterdir()}
-        assert there == wanted, "run: python -m medflare.federation.kit_templates"
+        assert there == wanted, "run: python -m medflare.deployment.kit_templates"
 
 
 def test_every_setting_of_a_template_is_explained() -> None:

@@ -18,10 +18,10 @@ from kit_folders import PROFILE, local, mode
 from typer.testing import CliRunner, Result
 
 from medflare.cli.main import app
-from medflare.errors import ConfigError, RunError
-from medflare.federation import distributed
-from medflare.federation.kit_check import check
-from medflare.federation.kits import find_kits
+from medflare.core.errors import ConfigError, RunError
+from medflare.deployment import distributed
+from medflare.deployment.kit_check import check
+from medflare.deployment.kits import find_kits
 
 RUNNER = CliRunner()
 PARTICIPANTS = {

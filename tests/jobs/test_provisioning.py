@@ -12,12 +12,12 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 from kit_folders import PROJECT, SITES, mode, project_with, provision
 
-from medflare.errors import ConfigError
-from medflare.federation import renewal
-from medflare.federation.hardening import harden
-from medflare.federation.kit_check import check
-from medflare.privacy.encryption_keys import read_server_context, read_site_context
-from medflare.privacy.encryption_parameters import PRESETS, SERVER_FILE, SITE_FILE
+from medflare.core.errors import ConfigError
+from medflare.deployment import renewal
+from medflare.deployment.hardening import harden
+from medflare.deployment.kit_check import check
+from medflare.secure_aggregation.encryption_keys import read_server_context, read_site_context
+from medflare.secure_aggregation.encryption_parameters import PRESETS, SERVER_FILE, SITE_FILE
 
 PARTICIPANTS = yaml.safe_load(PROJECT.read_text())["participants"]
 NAMES = {participant["name"] for participant in PARTICIPANTS}

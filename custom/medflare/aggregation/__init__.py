@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from medflare.aggregation.base import AggregationRule
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
 
 RULES: dict[str, str] = {
     "bulyan": "medflare.aggregation.bulyan:Bulyan",

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from medflare.learners.base import State, Update
+from medflare.core.learner import State, Update
 
 
 class Probe(NamedTuple):

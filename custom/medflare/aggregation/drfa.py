@@ -12,10 +12,10 @@ import numpy as np
 from pydantic import Field
 
 from medflare.aggregation.base import Probe
-from medflare.aggregation.states import moved
 from medflare.aggregation.weighted_mean import WeightedMean
-from medflare.learners.base import State, Update
-from medflare.learners.order import derived_seed
+from medflare.core.data_order import derived_seed
+from medflare.core.learner import State, Update
+from medflare.core.tensors import moved
 
 SNAPSHOT, DRAWN = "snapshot.", "drawn"
 MOST_DRAWS = 128

@@ -14,10 +14,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from medflare.aggregation.states import settled
 from medflare.aggregation.weighted_mean import WeightedMean
-from medflare.errors import UpdateError
-from medflare.learners.base import State, finite
+from medflare.core.errors import UpdateError
+from medflare.core.learner import State, finite
+from medflare.core.tensors import settled
 
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 

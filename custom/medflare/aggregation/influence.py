@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from medflare.aggregation.states import moved
 from medflare.aggregation.weighted_mean import WeightedMean
-from medflare.errors import ConfigError, UpdateError
-from medflare.learners.base import State, Update
-from medflare.learners.influence import self_influence
+from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.learner import State, Update
+from medflare.core.tensors import moved
+from medflare.learners.text_task.influence import self_influence
 
 __all__ = ["Influence", "Score", "influence_weights", "self_influence"]
 

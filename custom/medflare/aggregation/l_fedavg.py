@@ -12,9 +12,9 @@ from pydantic import Field
 
 from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.influence import Score
-from medflare.aggregation.states import add_scaled, add_to_each, moved, settled, zeros
-from medflare.errors import ConfigError, UpdateError
-from medflare.learners.base import State, Update
+from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.learner import State, Update
+from medflare.core.tensors import add_scaled, add_to_each, moved, settled, zeros
 
 SCORED_BY: dict[str, Literal["", "server", "sites"]] = {"client": "", "server": "server", "cross": "sites"}
 """loss_source -> who measures."""

@@ -16,10 +16,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from medflare.aggregation.states import accumulator_dtype
 from medflare.aggregation.weighted_mean import WeightedMean
-from medflare.errors import ConfigError
-from medflare.learners.base import State, Update
+from medflare.core.errors import ConfigError
+from medflare.core.learner import State, Update
+from medflare.core.tensors import accumulator_dtype
 
 A, B = ".lora_A.weight", ".lora_B.weight"
 MERGED = "merged."

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from medflare.aggregation.robust import RobustRule, coordinatewise, ordered
-from medflare.learners.base import State
+from medflare.core.learner import State
 
 
 def median(values: Tensor) -> Tensor:

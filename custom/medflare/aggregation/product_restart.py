@@ -24,8 +24,8 @@ from medflare.aggregation.lora import (
     stems,
     truncation_error,
 )
-from medflare.errors import ConfigError
-from medflare.learners.base import State
+from medflare.core.errors import ConfigError
+from medflare.core.learner import State
 
 
 class ProductRestart:

@@ -17,9 +17,9 @@ from pydantic import Field
 from torch import Tensor
 
 from medflare.aggregation.base import AggregationRule
-from medflare.aggregation.states import accumulator_dtype, moved
-from medflare.errors import ConfigError
-from medflare.learners.base import State, Update
+from medflare.core.errors import ConfigError
+from medflare.core.learner import State, Update
+from medflare.core.tensors import accumulator_dtype, moved
 
 BLOCK = 1 << 22
 """Values that are looked at together, of all sites: 32 MiB of float64, however many sites there are."""

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 
-from medflare.aggregation.states import settled
 from medflare.aggregation.weighted_mean import WeightedMean
-from medflare.learners.base import State
+from medflare.core.learner import State
+from medflare.core.tensors import settled
 
 CONTROL = "control."
 

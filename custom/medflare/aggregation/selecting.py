@@ -12,15 +12,15 @@ import numpy as np
 
 from medflare.aggregation.lora import MERGED
 from medflare.aggregation.product_restart import ProductRestart
-from medflare.aggregation.states import settled, squares
 from medflare.aggregation.weighted_mean import WeightedMean
-from medflare.errors import ConfigError
-from medflare.learners.base import State, Update
-from medflare.learners.order import derived_seed
+from medflare.core.data_order import derived_seed
+from medflare.core.errors import ConfigError
+from medflare.core.learner import State, Update
+from medflare.core.tensors import settled, squares
+from medflare.knowledge.sketches import Sketch
 from medflare.selection.latency import Latencies, Timing
 from medflare.selection.sampling import Draw, shares_of
 from medflare.selection.selectors import Known, Selector
-from medflare.selection.sketches import Sketch
 
 HINT = "importance"
 Mode = Literal["factor_delta", "product_restart"]

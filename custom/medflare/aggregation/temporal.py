@@ -24,10 +24,10 @@ from medflare.aggregation.coefficients import (
     alpha_gradient,
     convex_weights,
 )
-from medflare.aggregation.states import settled
 from medflare.aggregation.weighted_mean import WeightedMean
-from medflare.errors import UpdateError
-from medflare.learners.base import State, Update
+from medflare.core.errors import UpdateError
+from medflare.core.learner import State, Update
+from medflare.core.tensors import settled
 from medflare.learners.fedtar.visit_sums import EXAMPLES, LARGEST, PATIENTS, SLOPES, VISITS, YEARS
 from medflare.learners.optim import moments, restore_moments
 

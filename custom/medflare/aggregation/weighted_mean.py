@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from medflare.aggregation.base import AggregationRule
-from medflare.aggregation.states import add_scaled, settled, zeros
-from medflare.errors import UpdateError
-from medflare.learners.base import State, Update
+from medflare.core.errors import UpdateError
+from medflare.core.learner import State, Update
+from medflare.core.tensors import add_scaled, settled, zeros
 
 
 class WeightedMean(AggregationRule):

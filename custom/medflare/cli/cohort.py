@@ -38,8 +38,8 @@ def inspect(
     [bold]Example[/bold]: medflare cohort inspect /data/notes --format brat --label-map mtsamples
     """
     from medflare.cli.cohort_view import print_heterogeneity, print_summary
-    from medflare.cohort.heterogeneity import heterogeneity
-    from medflare.cohort.text_heterogeneity import text_heterogeneity
+    from medflare.data.heterogeneity import heterogeneity
+    from medflare.data.text_heterogeneity import text_heterogeneity
 
     found = _sites(source, format, label_map, site)
     cohorts = {name: _open(config, images) for name, config in found.items()}
@@ -59,9 +59,9 @@ def inspect(
 
 def _sites(source: Path, format: str | None, label_map: str | None, site: str | None) -> dict[str, Any]:
     """Site -> its settings, of a site.yaml or of one folder of files."""
-    from medflare.cohort.site import SiteConfig, load_site_file
-    from medflare.config import parse
-    from medflare.errors import ConfigError
+    from medflare.core.config import parse
+    from medflare.core.errors import ConfigError
+    from medflare.data.load import SiteConfig, load_site_file
 
     if label_map is not None and format is None:
         raise ConfigError("--label-map goes with --format; a site.yaml has its own 'label_map'.")
@@ -96,10 +96,10 @@ OURS = {
 
 def _guessed(folder: Path) -> Any:
     """A folder with a file of ours needs no --format."""
-    from medflare.cohort.readers import FORMATS
-    from medflare.cohort.site import SiteConfig
-    from medflare.config import parse
-    from medflare.errors import ConfigError
+    from medflare.core.config import parse
+    from medflare.core.errors import ConfigError
+    from medflare.data.load import SiteConfig
+    from medflare.data.readers import FORMATS
 
     for file, format in OURS.items():
         if (folder / file).is_file():
@@ -113,8 +113,8 @@ def _guessed(folder: Path) -> Any:
 
 def _open(config: Any, images: bool) -> tuple[Any, dict[str, Any]]:
     """The cohort of a site and its summary; with `images`, after decoding them all."""
-    from medflare.cohort.samples import open_samples
-    from medflare.cohort.site import load_cohort
+    from medflare.data.load import load_cohort
+    from medflare.data.samples import open_samples
 
     if not images:
         cohort = load_cohort(config)

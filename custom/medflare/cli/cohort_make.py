@@ -39,8 +39,8 @@ def partition(
     medflare cohort partition medmcqa.yaml parts --sites 20 --method class
     """
     from medflare.cli.cohort_view import print_heterogeneity
-    from medflare.cohort.site import load_cohort, load_site_file
-    from medflare.errors import ConfigError
+    from medflare.core.errors import ConfigError
+    from medflare.data.load import load_cohort, load_site_file
 
     found = load_site_file(source)
     if len(found) != 1:
@@ -65,9 +65,9 @@ def partition(
 def _deal_studies(
     cohort: Any, out: Path, sites: tuple[str, ...], method: str, alpha: float, seed: int, scanners: bool
 ) -> tuple[Path, dict[str, Any]]:
-    from medflare.cohort.heterogeneity import heterogeneity
-    from medflare.cohort.partition import PartitionPlan, write_partition
-    from medflare.cohort.site import load_cohort, load_site_file
+    from medflare.data.heterogeneity import heterogeneity
+    from medflare.data.load import load_cohort, load_site_file
+    from medflare.data.partition.studies import PartitionPlan, write_partition
 
     plan = PartitionPlan(sites=sites, method=method, alpha=alpha, seed=seed, scanners=scanners)
     path = write_partition(cohort.studies, plan, out)
@@ -86,14 +86,14 @@ def _deal_texts(
     by_findings: bool,
 ) -> tuple[Path, dict[str, Any]]:
     """Questions or summaries; every site gets the pooled cohort's `knowledge` too."""
-    from medflare.cohort.text_heterogeneity import text_heterogeneity
-    from medflare.cohort.text_partition import (
+    from medflare.core.errors import ConfigError
+    from medflare.data.partition.texts import (
         TextPlan,
         grouped_by_findings,
         partition_texts,
         write_text_partition,
     )
-    from medflare.errors import ConfigError
+    from medflare.data.text_heterogeneity import text_heterogeneity
 
     if cohort.questions and cohort.summaries:
         raise ConfigError("the pooled cohort has questions and summaries; deal them one after the other.")
@@ -197,7 +197,7 @@ SUMMARIES = {"summaries": "chests", "summaries and notes": "notes"}
 
 def _kind(notes: bool, questions: bool, summaries: bool, visits: int) -> str:
     """Which hospitals are wanted; ConfigError where it is two kinds at once."""
-    from medflare.errors import ConfigError
+    from medflare.core.errors import ConfigError
 
     if sum((notes and not summaries, questions, summaries, visits > 1)) > 1:
         raise ConfigError(
@@ -215,9 +215,9 @@ def _make_patients(
     out: Path, kind: str, patients: int, visits: int, size: int, seed: int, sheet: bool
 ) -> dict[str, int]:
     """Patients of each hospital that was written."""
-    from medflare.cohort.synthetic.demo import write_demo
-    from medflare.cohort.synthetic.follow_up import write_follow_up_demo
-    from medflare.cohort.synthetic.notes import write_notes_demo
+    from medflare.synthetic.demo import write_demo
+    from medflare.synthetic.follow_up import write_follow_up_demo
+    from medflare.synthetic.notes import write_notes_demo
 
     if kind == "notes":
         return write_notes_demo(out, patients, seed)
@@ -230,8 +230,8 @@ def _make_texts(
     out: Path, kind: str, patients: int, hospitals: int, dealt: str, alpha: float, seed: int, records: int
 ) -> tuple[dict[str, int], str]:
     """(training records of each hospital that was written, what they are)."""
-    from medflare.cohort.synthetic.knowledge import write_questions_demo, write_summaries_demo
-    from medflare.errors import ConfigError
+    from medflare.core.errors import ConfigError
+    from medflare.synthetic.knowledge import write_questions_demo, write_summaries_demo
 
     if patients:
         raise ConfigError("--patients is of hospitals with patients; here it is --records.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from medflare.federation.recipes import Job
+    from medflare.recipes.recipes import Job
 
 RUNS = Path("runs")
 
@@ -37,8 +37,8 @@ def demo_hospitals(job_folder: Path, changes: Mapping[str, Any]) -> tuple[Path, 
 
     changes: to the job, as `recipes.override` takes them.
     """
-    from medflare.federation.recipes import override, read_job
     from medflare.learners import reads
+    from medflare.recipes.recipes import override, read_job
 
     job = override(read_job(job_folder), changes)
     demo = DEMOS[reads(job.method)](job)
@@ -50,16 +50,16 @@ def demo_hospitals(job_folder: Path, changes: Mapping[str, Any]) -> tuple[Path, 
 
 
 def _studies(job: Job) -> Demo:
-    from medflare.cohort.synthetic.demo import write_demo
-    from medflare.cohort.synthetic.profiles import UNSEEN_HOSPITAL
+    from medflare.synthetic.demo import write_demo
+    from medflare.synthetic.profiles import UNSEEN_HOSPITAL
 
     return Demo(folder="cohorts", unseen=UNSEEN_HOSPITAL.name, write=write_demo)
 
 
 def _visits(job: Job) -> Demo:
-    from medflare.cohort.synthetic.follow_up import write_follow_up_demo
-    from medflare.cohort.synthetic.profiles import UNSEEN_HOSPITAL
     from medflare.learners.facts import resolved
+    from medflare.synthetic.follow_up import write_follow_up_demo
+    from medflare.synthetic.profiles import UNSEEN_HOSPITAL
 
     count = int(getattr(resolved(job.method, job.settings), "visits", 4))
     return Demo(
@@ -70,7 +70,7 @@ def _visits(job: Job) -> Demo:
 
 
 def _notes(job: Job) -> Demo:
-    from medflare.cohort.synthetic.notes import UNSEEN_NOTES, write_notes_demo
+    from medflare.synthetic.notes import UNSEEN_NOTES, write_notes_demo
 
     return Demo(folder="note-cohorts", unseen=UNSEEN_NOTES.name, write=write_notes_demo)
 
@@ -80,7 +80,7 @@ KNOWING = 7
 
 
 def _questions(job: Job) -> Demo:
-    from medflare.cohort.synthetic.knowledge import write_questions_demo
+    from medflare.synthetic.knowledge import write_questions_demo
 
     return Demo(
         folder="question-cohorts",
@@ -91,7 +91,7 @@ def _questions(job: Job) -> Demo:
 
 
 def _summaries(job: Job) -> Demo:
-    from medflare.cohort.synthetic.knowledge import write_summaries_demo
+    from medflare.synthetic.knowledge import write_summaries_demo
 
     return Demo(
         folder="summary-cohorts",

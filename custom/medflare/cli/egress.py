@@ -38,8 +38,8 @@ def report(
     [bold]Example[/bold]: medflare egress report /opt/medflare/site-1 --job fedmrg --names
     """
     from medflare.cli.egress_view import print_report
-    from medflare.errors import DataError
-    from medflare.federation.egress_report import Wanted, facts_of, find_ledgers, read_ledger
+    from medflare.core.errors import DataError
+    from medflare.egress.report import Wanted, facts_of, find_ledgers, read_ledger
 
     ledgers = [read_ledger(path) for path in find_ledgers(folders or [Path()])]
     wanted = Wanted(job=job, site=site, round=None if round_number is None else round_number - 1)

@@ -11,7 +11,8 @@ from typing import Any
 
 from medflare.cli.evaluate_groups import Group, groups_at
 from medflare.cli.output import print_json
-from medflare.errors import DataError
+from medflare.core.errors import DataError
+from medflare.core.run_record import ComparisonRecord
 from medflare.evaluation.extraction_metrics import (
     Scored,
     compare,
@@ -19,8 +20,7 @@ from medflare.evaluation.extraction_metrics import (
     quick_extraction_metrics,
 )
 from medflare.evaluation.extraction_statistics import CLINICAL, OUTPUTS, TASKS
-from medflare.evaluation.run_record import ComparisonRecord
-from medflare.evaluation.tables import Row
+from medflare.reporting.tables import Row
 
 COMPARED = (
     *("ner_strict_f1", "ner_lenient_f1", "ner_macro_strict_f1"),
@@ -129,7 +129,7 @@ def _print(
 ) -> None:
     from rich.console import Console
 
-    from medflare.evaluation.extraction_tables import comparison_table, overview, type_table
+    from medflare.reporting.extraction_tables import comparison_table, overview, type_table
 
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     for result in results if by_type else ():

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import typer
 
-from medflare.errors import ConfigError, DataError
+from medflare.core.errors import ConfigError, DataError
+from medflare.core.run_record import read_record
 from medflare.evaluation.extraction_predictions import ScoredDocument, holds_extraction, read_documents
-from medflare.evaluation.run_record import read_record
 
 POOLED = {"participant": "all that took part", "unseen": "all unseen", "": "all sites"}
 
@@ -69,7 +69,7 @@ def _documents_at(place: Path, split: str) -> tuple[list[ScoredDocument], set[st
     """The documents, and the sites that took part where `place` is a run."""
     if place.suffix == ".jsonl":
         return _read(place), None
-    from medflare.federation.after_run import locate
+    from medflare.recipes.after_run import locate
 
     record_path = locate(place)
     record = read_record(record_path)

@@ -15,8 +15,8 @@ import typer
 from medflare.cli.output import JSON_OPTION, plain_errors, print_json
 
 if TYPE_CHECKING:
-    from medflare.cohort.records import Note
-    from medflare.extraction.extractor import Answers, Asker
+    from medflare.data.records import Note
+    from medflare.tasks.extraction.extractor import Answers, Asker
 
 FORMATS = ("brat", "jsonl")
 FOLDER = Path("extracted")
@@ -39,7 +39,7 @@ class Totals:
 
     def add(self, note: Note, answers: Answers) -> None:
         """Counts a note's findings."""
-        from medflare.cohort.inventory import ENTITY_TYPES
+        from medflare.core.inventory import ENTITY_TYPES
 
         self.notes += 1
         for entity in note.entities:
@@ -75,10 +75,10 @@ def extract(
     medflare extract letter.txt -r runs/20261120-fed_medlora --show
     """
     from medflare.cli.reports import adapter_folder
-    from medflare.errors import ConfigError
-    from medflare.extraction.tagging_result import open_result
-    from medflare.extraction.writer import check_free, write_lines
+    from medflare.core.errors import ConfigError
     from medflare.models.backbone import device_of
+    from medflare.tasks.extraction.tagging_result import open_result
+    from medflare.tasks.extraction.writer import check_free, write_lines
 
     if format_ not in FORMATS:
         raise ConfigError(f"--format {format_}: expected {' or '.join(FORMATS)}.")
@@ -107,9 +107,9 @@ def extract(
 
 def _read(paths: Sequence[Path], totals: Totals) -> list[tuple[Path, Note]]:
     """The notes that can be read; a line on standard error for each other. DataError when none can."""
-    from medflare.cohort.readers.annotated import NoteError
-    from medflare.errors import DataError
-    from medflare.extraction.writer import names_of, read_note
+    from medflare.core.errors import DataError
+    from medflare.data.readers.annotated import NoteError
+    from medflare.tasks.extraction.writer import names_of, read_note
 
     files = [file for path in paths for file in (_texts(path) if path.is_dir() else [path])]
     read = []
@@ -136,7 +136,7 @@ def _asked(asker: Asker, read: Sequence[tuple[Path, Note]]) -> Iterator[tuple[Pa
     from rich.console import Console
     from rich.progress import track
 
-    from medflare.extraction.writer import annotate
+    from medflare.tasks.extraction.writer import annotate
 
     parts = [read[start : start + AT_ONCE] for start in range(0, len(read), AT_ONCE)]
     bar = Console(stderr=True)
@@ -151,7 +151,7 @@ def _deliver(source: Path, note: Note, folder: Path | None, show: bool, totals: 
     from rich.console import Console
 
     from medflare.cli.extract_view import print_note
-    from medflare.extraction.writer import write_brat
+    from medflare.tasks.extraction.writer import write_brat
 
     if folder is not None:
         totals.files += write_brat(folder, note, source)
@@ -164,7 +164,7 @@ def _tell(totals: Totals, notes: Sequence[Note], out: Path | None, as_json: bool
     from rich.console import Console
 
     from medflare.cli.extract_view import print_totals
-    from medflare.cohort.note_files import notes_row
+    from medflare.data.notes.note_files import notes_row
 
     if not as_json:
         print_totals(Console(), totals)

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from medflare.cohort.inventory import ENTITY_TYPES, MODIFIER_TYPES
-from medflare.cohort.readers.annotated import surface
-from medflare.cohort.records import Entity, Note
+from medflare.core.inventory import ENTITY_TYPES, MODIFIER_TYPES
+from medflare.data.readers.annotated import surface
+from medflare.data.records import Entity, Note
 from medflare.evaluation.extraction_predictions import PARSE_FAILURE
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ def harden(
 
     [bold]Example[/bold]: medflare kits harden kits
     """
-    from medflare.federation.hardening import SITE_TEMPLATE
-    from medflare.federation.hardening import harden as apply
+    from medflare.deployment.hardening import SITE_TEMPLATE
+    from medflare.deployment.hardening import harden as apply
 
     changes = apply(kits, site_file or SITE_TEMPLATE)
     if as_json:
@@ -50,8 +50,8 @@ def check(kits: Path = KITS, fingerprint: str = FINGERPRINT, as_json: bool = JSO
 
     [bold]Example[/bold]: medflare kits check site-1 --fingerprint SHA256:6D:15:...
     """
-    from medflare.federation.kit_check import authorities
-    from medflare.federation.kit_check import check as examine
+    from medflare.deployment.kit_check import authorities
+    from medflare.deployment.kit_check import check as examine
 
     findings = examine(kits, authority=fingerprint)
     if as_json:
@@ -79,7 +79,7 @@ def renew(
 
     [bold]Example[/bold]: medflare kits renew kits site-1 site-2
     """
-    from medflare.federation import renewal
+    from medflare.deployment import renewal
 
     if not names:
         for name, end in sorted(renewal.expiry(workspace).items(), key=lambda item: (item[1], item[0])):

@@ -27,7 +27,7 @@ def authority(profile: Path = PROFILE, out: Path = typer.Argument(help="New fold
 
     [bold]Example[/bold]: medflare kits authority provisioning/profile.yml ca
     """
-    from medflare.federation import distributed
+    from medflare.deployment import distributed
 
     typer.echo(f"fingerprint: {distributed.authority(profile, out)}")
     typer.echo(f"Tell it by telephone. Keep {out} offline; whoever has it can be anybody.")
@@ -46,7 +46,7 @@ def request(
 
     [bold]Example[/bold]: medflare kits request site-1 --org hospital_a
     """
-    from medflare.federation import distributed
+    from medflare.deployment import distributed
 
     made = distributed.request(name, kind.value, org, out, project, role)
     typer.echo(f"send {made}")
@@ -66,7 +66,7 @@ def approve(
 
     [bold]Example[/bold]: medflare kits approve site-1.request.zip --authority ca
     """
-    from medflare.federation import distributed
+    from medflare.deployment import distributed
 
     typer.echo(f"send back {distributed.approve(request_zip, profile, ca, valid_days)}")
 
@@ -86,6 +86,6 @@ def assemble(
 
     [bold]Example[/bold]: medflare kits assemble site-1.signed.zip --request site-1 --fingerprint SHA256:...
     """
-    from medflare.federation import distributed
+    from medflare.deployment import distributed
 
     typer.echo(distributed.assemble(signed_zip, request_folder, fingerprint, out))

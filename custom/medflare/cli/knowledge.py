@@ -13,10 +13,10 @@ import typer
 from medflare.cli.output import JSON_OPTION, plain_errors, print_json
 
 if TYPE_CHECKING:
-    from medflare.cohort.knowledge_settings import KnowledgeConfig
-    from medflare.cohort.settings import SiteConfig
-    from medflare.selection.sketches import Sketch
-    from medflare.selection.triples import Triple
+    from medflare.data.knowledge_settings import KnowledgeConfig
+    from medflare.data.site_settings import SiteConfig
+    from medflare.knowledge.sketches import Sketch
+    from medflare.knowledge.triples import Triple
 
 app = typer.Typer(help="A site's knowledge graph and its sketch, at the site.", no_args_is_help=True)
 
@@ -39,9 +39,9 @@ def inspect(
 
     [bold]Example[/bold]: medflare knowledge inspect local/site.yaml --examples 5
     """
-    from medflare.errors import ConfigError
-    from medflare.selection.minhash import Sketcher
-    from medflare.selection.sketch_key import SketchKey
+    from medflare.core.errors import ConfigError
+    from medflare.knowledge.minhash import Sketcher
+    from medflare.knowledge.sketch_key import SketchKey
 
     settings = _site(site_file, site)
     config = settings.knowledge
@@ -73,8 +73,8 @@ def key(
     """
     import os
 
-    from medflare.errors import ConfigError
-    from medflare.selection.sketch_key import SketchKey
+    from medflare.core.errors import ConfigError
+    from medflare.knowledge.sketch_key import SketchKey
 
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -99,7 +99,7 @@ def compare(
 
     [bold]Example[/bold]: medflare knowledge compare site-1.sketch site-2.sketch
     """
-    from medflare.selection.sketches import estimated_jaccard, jaccard_interval
+    from medflare.knowledge.sketches import estimated_jaccard, jaccard_interval
 
     first, second = _read(one), _read(other)
     found = estimated_jaccard(first, second)
@@ -114,8 +114,8 @@ def compare(
 
 
 def _site(file: Path, name: str | None) -> SiteConfig:
-    from medflare.cohort.settings import load_site, load_site_file
-    from medflare.errors import ConfigError
+    from medflare.core.errors import ConfigError
+    from medflare.data.site_settings import load_site, load_site_file
 
     if name is None:
         names = sorted(load_site_file(file))
@@ -127,9 +127,9 @@ def _site(file: Path, name: str | None) -> SiteConfig:
 
 def _graph(site: SiteConfig) -> tuple[Mapping[Triple, float], int]:
     """(the graph, of how many texts)."""
-    from medflare.cohort.knowledge_texts import knowledge_texts
-    from medflare.cohort.site import load_cohort
-    from medflare.selection.knowledge import site_graph
+    from medflare.data.load import load_cohort
+    from medflare.knowledge.site_graph import site_graph
+    from medflare.knowledge.texts import knowledge_texts
 
     assert site.knowledge is not None
     texts = knowledge_texts(load_cohort(site))
@@ -137,8 +137,8 @@ def _graph(site: SiteConfig) -> tuple[Mapping[Triple, float], int]:
 
 
 def _read(file: Path) -> Sketch:
-    from medflare.errors import DataError
-    from medflare.selection.sketches import Sketch
+    from medflare.core.errors import DataError
+    from medflare.knowledge.sketches import Sketch
 
     try:
         return Sketch.from_bytes(file.read_bytes(), str(file))
@@ -165,8 +165,8 @@ def _facts(graph: Mapping[Triple, float], sketch: Sketch, texts: int) -> dict[st
 
 def _names(config: KnowledgeConfig) -> dict[str, str]:
     """Concept, as triples name it -> what its vocabulary prefers to call it."""
-    from medflare.selection.triples import canonical
-    from medflare.selection.vocabulary import read_concepts
+    from medflare.knowledge.triples import canonical
+    from medflare.knowledge.vocabulary import read_concepts
 
     return {canonical(found.concept_id): found.names[0] for found in read_concepts(config.vocabulary)}
 

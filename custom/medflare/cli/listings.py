@@ -24,7 +24,7 @@ def rules(
     """
     from medflare.aggregation import RULES
     from medflare.aggregation.facts import rule_facts
-    from medflare.federation.rules_page import page
+    from medflare.recipes.rules_page import page
 
     if markdown:
         typer.echo(page(), nl=False)
@@ -90,7 +90,7 @@ def method_listing(jobs: Path) -> list[dict[str, Any]]:
 def _adapters() -> dict[str, Any]:
     """Name in `peft.method` -> what learns and travels, where it is from, what it cannot do."""
     from medflare.aggregation.facts import source_of
-    from medflare.models.peft_methods import METHODS
+    from medflare.models.adapters.methods import METHODS
 
     return {
         name: {
@@ -107,8 +107,8 @@ def _adapters() -> dict[str, Any]:
 
 def _fitting(method: str, variant: str) -> list[str]:
     """Rules that work with a variant in the clear; `influence (client)` is influence with mode client."""
-    from medflare.federation.combinations import problems
-    from medflare.federation.rules_page import rule_choices
+    from medflare.recipes.combinations import problems
+    from medflare.recipes.rules_page import rule_choices
 
     settings = {"variant": variant}
     return [
@@ -120,7 +120,7 @@ def _fitting(method: str, variant: str) -> list[str]:
 
 def _jobs(folder: Path) -> dict[str, list[str]]:
     """Method -> names of the job folders in `folder` that use it."""
-    from medflare.federation.recipes import read_job
+    from medflare.recipes.recipes import read_job
 
     used: dict[str, list[str]] = {}
     for meta in sorted(folder.glob("*/meta.json")):

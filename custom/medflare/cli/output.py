@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import typer
 
-from medflare.errors import MedflareError
+from medflare.core.errors import MedflareError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,7 +49,7 @@ def changes(pairs: list[str]) -> dict[str, Any]:
     """`key=value` pairs; values are read as YAML, so that numbers and lists come out as such."""
     import yaml
 
-    from medflare.errors import ConfigError
+    from medflare.core.errors import ConfigError
 
     found: dict[str, Any] = {}
     for pair in pairs:

@@ -35,9 +35,9 @@ def preflight(
     [bold]Example[/bold]: medflare preflight --job jobs/fedmrg
     [bold]Example[/bold]: medflare preflight --site-file local/site.yaml --kit /opt/medflare/site-1 --json
     """
-    from medflare.federation.preflight.base import exit_code
-    from medflare.federation.preflight.run import Asked
-    from medflare.federation.preflight.run import preflight as look
+    from medflare.deployment.preflight.base import exit_code
+    from medflare.deployment.preflight.run import Asked
+    from medflare.deployment.preflight.run import preflight as look
 
     checks = look(Asked(site_file=site_file, site=site, job=job, kit=kit, timeout=timeout))
     code = exit_code(checks)

@@ -37,7 +37,7 @@ def evaluate(
     [bold]Examples[/bold]: medflare evaluate runs/20261120-fedmrg -f cohorts/site.yaml --sites hospital-4
     medflare evaluate fedmedlora.jsonl --against zero-shot.jsonl
     """
-    from medflare.errors import ConfigError
+    from medflare.core.errors import ConfigError
 
     if site_file is None:
         from medflare.cli.evaluate_extraction import score_files
@@ -69,11 +69,11 @@ def _test_adapter(run: Path, site_file: Path, sites: list[str] | None, as_json: 
     from rich.console import Console
 
     from medflare.cli.run import SHOWN
-    from medflare.cohort.site import load_site, load_site_file
-    from medflare.evaluation.run_record import read_record
-    from medflare.evaluation.tables import results_table, rows_of
-    from medflare.federation.after_run import locate, score_site
-    from medflare.federation.scorer import SERVER
+    from medflare.core.run_record import read_record
+    from medflare.data.load import load_site, load_site_file
+    from medflare.federation.server.scorer import SERVER
+    from medflare.recipes.after_run import locate, score_site
+    from medflare.reporting.tables import results_table, rows_of
 
     record_path = locate(run)
     chosen = sites or sorted(set(load_site_file(site_file)) - {SERVER})
@@ -110,10 +110,10 @@ def generate(
     """
     import torch
 
-    from medflare.cohort.images import centre
-    from medflare.cohort.records import CONDITIONS, Code
-    from medflare.cohort.store import one_image
-    from medflare.models.result import load_generator
+    from medflare.core.conditions import CONDITIONS, Code
+    from medflare.data.images import centre
+    from medflare.data.store import one_image
+    from medflare.models.report_result import load_generator
 
     model, decoding = load_generator(
         adapter_folder(result),
@@ -144,9 +144,9 @@ def generate(
 
 def adapter_folder(result: Path) -> Path:
     """A result/adapter folder, given as it is or through the run it belongs to; DataError if it has none."""
-    from medflare.errors import DataError
-    from medflare.evaluation.run_record import read_record
-    from medflare.federation.after_run import locate
+    from medflare.core.errors import DataError
+    from medflare.core.run_record import read_record
+    from medflare.recipes.after_run import locate
 
     if (result / "adapter_config.json").is_file():
         return result
@@ -172,8 +172,8 @@ def page(
 
     [bold]Example[/bold]: medflare page runs/20261120-fedmrg --gallery 0
     """
-    from medflare.evaluation.page import write_page
-    from medflare.federation.after_run import locate
+    from medflare.recipes.after_run import locate
+    from medflare.reporting.page import write_page
 
     written = write_page(locate(run), out, gallery)
     if as_json:

@@ -51,9 +51,9 @@ def run(
     from rich.console import Console
 
     from medflare.cli.demo_hospitals import demo_hospitals
-    from medflare.federation.after_run import compare_adapters, locate, score_unseen
-    from medflare.federation.progress_view import live
-    from medflare.federation.simulate import new_workspace, run_simulator
+    from medflare.recipes.after_run import compare_adapters, locate, score_unseen
+    from medflare.recipes.progress_view import live
+    from medflare.recipes.simulate import new_workspace, run_simulator
 
     if site_file is None:
         site_file, fourth = demo_hospitals(job, changes(set_))
@@ -79,8 +79,8 @@ def run(
 
 def _all_but(away: list[str], site_file: Path) -> list[str]:
     """The sites of a site file that train where nobody chose them."""
-    from medflare.cohort.site import load_site_file
-    from medflare.federation.scorer import SERVER
+    from medflare.data.load import load_site_file
+    from medflare.federation.server.scorer import SERVER
 
     others = {*away, SERVER}
     return [name for name in sorted(load_site_file(site_file)) if name not in others]
@@ -88,9 +88,9 @@ def _all_but(away: list[str], site_file: Path) -> list[str]:
 
 def outcome(record_path: Path, page: bool = True) -> dict[str, Any]:
     """Paths and headline numbers of a finished run, JSON types."""
-    from medflare.evaluation.page import write_page
-    from medflare.evaluation.run_record import read_record
-    from medflare.evaluation.tables import rows_of
+    from medflare.core.run_record import read_record
+    from medflare.reporting.page import write_page
+    from medflare.reporting.tables import rows_of
 
     record = read_record(record_path)
     folder = record_path.parent
@@ -116,8 +116,8 @@ def show(console: Any, record_path: Path, facts: dict[str, Any]) -> None:
 
     from rich.table import Table
 
-    from medflare.evaluation.run_record import read_record
-    from medflare.evaluation.tables import results_table, rows_of
+    from medflare.core.run_record import read_record
+    from medflare.reporting.tables import results_table, rows_of
 
     console.print(results_table(rows_of([read_record(record_path)]), SHOWN))
     places = Table(title="what the run made", show_header=False, title_justify="left")

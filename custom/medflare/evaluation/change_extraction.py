@@ -14,10 +14,10 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
 
-from medflare.cohort.labels import Mention, mentions_in, sentences_of
-from medflare.cohort.negation import Status, status_in
-from medflare.cohort.records import CONDITIONS, Code
+from medflare.core.conditions import CONDITIONS, Code
 from medflare.evaluation import change_words as words
+from medflare.labelling.labels import Mention, mentions_in, sentences_of
+from medflare.labelling.negation import Status, status_in
 
 Change = Literal["better", "worse", "new", "resolved", "unchanged"]
 CHANGES: tuple[Change, ...] = get_args(Change)

@@ -7,7 +7,7 @@ Every line is an alternative; the first kind that fits at a place wins. What onl
 
 from __future__ import annotations
 
-from medflare.cohort.label_rules import phrases
+from medflare.labelling.rules import phrases
 
 NOT_A_CHANGE = phrases(r"""
     (?:better|newly|less well|more clearly) (?:seen|visuali[sz]ed|appreciated|demonstrated|evaluated|assessed

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from medflare.errors import DataError
+from medflare.core.errors import DataError
+from medflare.core.run_record import Estimate
 from medflare.evaluation.extraction_matching import Counts
 from medflare.evaluation.extraction_predictions import ScoredDocument
 from medflare.evaluation.extraction_statistics import CLINICAL, OUTPUTS, TASKS, Part, Types, parts_of
 from medflare.evaluation.label_metrics import RATIOS
-from medflare.evaluation.run_record import Estimate
 from medflare.evaluation.statistics import (
     Difference,
     Statistic,

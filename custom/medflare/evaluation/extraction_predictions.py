@@ -18,8 +18,8 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from medflare.errors import DataError
-from medflare.evaluation.run_record import Part
+from medflare.core.errors import DataError
+from medflare.core.run_record import Part
 
 KIND: Literal["extraction"] = "extraction"
 SCHEMA_VERSION: Literal[1] = 1

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from medflare.cohort.inventory import ENTITY_TYPES, MODIFIER_TYPES
-from medflare.errors import DataError
+from medflare.core.errors import DataError
+from medflare.core.inventory import ENTITY_TYPES, MODIFIER_TYPES
 from medflare.evaluation.extraction_matching import (
     Counts,
     Item,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from medflare.cohort.records import CONDITIONS, Code
+from medflare.core.conditions import CONDITIONS, Code
 from medflare.evaluation.statistics import Array, Statistic, mean_statistic
 
 COMPETITION: tuple[str, ...] = (
@@ -86,7 +86,7 @@ def label_metrics(gold: ArrayLike, predicted: ArrayLike) -> dict[str, float]:
     """Every label metric and every condition's F1 as plain numbers, fractions of 1.
 
     Args:
-        gold, predicted: (studies, 14) integers of `medflare.cohort.records.Code`.
+        gold, predicted: (studies, 14) integers of `medflare.data.records.Code`.
     """
     found = label_statistics(gold, predicted) | condition_statistics(gold, predicted)
     return {name: item.value for name, item in found.items()}

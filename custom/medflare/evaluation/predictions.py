@@ -13,11 +13,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from medflare.cohort.records import CONDITIONS
+from medflare.core.conditions import CONDITIONS
+from medflare.core.json_lines import read_lines, write_lines
+from medflare.core.run_record import ComparisonRecord, Part
 from medflare.evaluation.label_metrics import label_statistics
-from medflare.evaluation.lines import read_lines, write_lines
 from medflare.evaluation.report_metrics import report_statistics
-from medflare.evaluation.run_record import ComparisonRecord, Part
 from medflare.evaluation.statistics import Statistic, paired_difference
 
 WIDTH = len(CONDITIONS)

@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from medflare.evaluation.lines import read_lines
-from medflare.evaluation.run_record import Estimate, Part
+from medflare.core.json_lines import read_lines
+from medflare.core.run_record import Estimate, Part
 from medflare.evaluation.statistics import Statistic, bootstrap, mean_statistic, restricted
 
 NO_GROUP = "no group"

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from medflare.cohort.text import clean_report, tokens
+from medflare.core.run_record import Estimate
+from medflare.data.text import clean_report, tokens
 from medflare.evaluation import meteor as meteor_program
 from medflare.evaluation import overlap
 from medflare.evaluation.label_metrics import condition_statistics, label_metrics, label_statistics
-from medflare.evaluation.run_record import Estimate
 from medflare.evaluation.scorers import optional_statistics
 from medflare.evaluation.statistics import Groups, Statistic, bootstrap
 
@@ -37,7 +37,7 @@ class Evaluation(NamedTuple):
 
 def rule_codes(texts: Sequence[str]) -> np.ndarray:
     """(texts, 14) codes by the built-in rule labeller."""
-    from medflare.cohort.labels import label_report
+    from medflare.labelling.labels import label_report
 
     return np.asarray([label_report(text) for text in texts], dtype=np.int64).reshape(-1, 14)
 

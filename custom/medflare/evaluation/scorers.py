@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
 from medflare.evaluation.label_metrics import label_statistics
 from medflare.evaluation.statistics import Statistic, mean_statistic
 
@@ -48,7 +48,7 @@ def bertscore(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
 
 def chexbert(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
     """Label metrics with both sides labelled by CheXbert."""
-    from medflare.cohort.labels import chexbert_labels
+    from medflare.labelling.labels import chexbert_labels
 
     return label_statistics(
         chexbert_labels(references, folder), chexbert_labels(hypotheses, folder), prefix="chexbert"

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from medflare.evaluation.run_record import Estimate
+from medflare.core.run_record import Estimate
 
 Array = NDArray[np.float64]
 Groups = Sequence[Hashable] | None

@@ -15,9 +15,10 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from medflare.core.json_lines import read_lines
+from medflare.core.run_record import Part
 from medflare.evaluation import meteor as meteor_program
 from medflare.evaluation.label_metrics import label_statistics
-from medflare.evaluation.lines import read_lines
 from medflare.evaluation.report_metrics import (
     Evaluation,
     one_each,
@@ -25,7 +26,6 @@ from medflare.evaluation.report_metrics import (
     rule_codes,
     tokenised,
 )
-from medflare.evaluation.run_record import Part
 from medflare.evaluation.scorers import optional_statistics
 from medflare.evaluation.statistics import Array, Statistic, bootstrap
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from medflare.core.run_record import Estimate
 from medflare.evaluation.change_extraction import (
     CHANGES,
     FINDINGS,
@@ -23,7 +24,6 @@ from medflare.evaluation.change_extraction import (
     changes_of_codes,
 )
 from medflare.evaluation.label_metrics import RATIOS, precision_recall_f1
-from medflare.evaluation.run_record import Estimate
 from medflare.evaluation.statistics import Array, Groups, Statistic, bootstrap
 
 MOVED: tuple[Change, ...] = ("better", "worse", "new", "resolved")

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from medflare.federation import compression, wire
-from medflare.federation.declared import EXACT
+from medflare.core.learner import State
+from medflare.egress.declaration import EXACT
+from medflare.egress.failures import Code, Failure
 from medflare.federation.engine import (
     DXO,
     AppConstants,
@@ -24,9 +25,9 @@ from medflare.federation.engine import (
     from_shareable,
     make_reply,
 )
-from medflare.federation.failures import Code, Failure
 from medflare.federation.protections import Protection
-from medflare.learners.base import State
+from medflare.wire import compression
+from medflare.wire import tensors as wire
 
 WORK = PREPARE, SKETCH, INITIALISE, FIT, EVALUATE, FINISH = (
     "prepare",

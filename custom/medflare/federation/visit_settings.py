@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from medflare.aggregation.base import AggregationRule
-from medflare.config import Settings
-from medflare.errors import ConfigError
-from medflare.federation.controllers.settings import RoundsSettings, TemporalSettings
-from medflare.federation.controllers.temporal import check_mixture, check_visits
+from medflare.core.config import Settings
+from medflare.core.errors import ConfigError
+from medflare.federation.server.settings import RoundsSettings, TemporalSettings
+from medflare.federation.server.temporal import check_mixture, check_visits
 from medflare.learners.fedtar.mixture import MixtureSettings
 
 

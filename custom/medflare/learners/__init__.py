@@ -13,17 +13,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from medflare.errors import ConfigError
-from medflare.learners.base import Learner
+from medflare.core.errors import ConfigError
+from medflare.core.learner import Learner
 
 LEARNERS: dict[str, str] = {
-    "fedmrg": "medflare.learners.fedmrg:build",
-    "fed_medlora": "medflare.learners.extraction:build",
+    "fedmrg": "medflare.learners.fedmrg.learner:build",
+    "fed_medlora": "medflare.learners.extraction.learner:build",
     "fedtar": "medflare.learners.fedtar.learner:build",
-    "fedvit_gpt2": "medflare.learners.vit_gpt2:build",
-    "question_answering": "medflare.learners.question_answering:build",
-    "summarisation": "medflare.learners.summarisation:build",
-    "token_classification": "medflare.learners.token_classification:build",
+    "fedvit_gpt2": "medflare.learners.vit_gpt2.learner:build",
+    "question_answering": "medflare.learners.questions.learner:build",
+    "summarisation": "medflare.learners.summaries.learner:build",
+    "token_classification": "medflare.learners.token_classification.learner:build",
 }
 """Method name -> `module:function`; the function is `build(settings, site, seed, cache) -> Learner`."""
 
@@ -55,7 +55,7 @@ def build(method: str, settings: dict[str, Any], site: Any, seed: int, cache: Pa
 
     Args:
         settings: the job's `settings` block, validated by the method's own settings class.
-        site: a `medflare.cohort.site.SiteConfig`.
+        site: a `medflare.data.load.SiteConfig`.
         seed: of the run.
         cache: folder of this site for decoded pictures; None keeps them in memory.
     """

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from medflare.config import Settings
+from medflare.core.config import Settings
 from medflare.learners import builder
 
 

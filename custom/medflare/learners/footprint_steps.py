@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medflare.cohort.records import CONDITIONS
-from medflare.models.adapters import ANCHOR, GENERIC, SPECIALISED
-from medflare.models.attach import attach
+from medflare.core.conditions import CONDITIONS
+from medflare.models.adapters.attach import attach
+from medflare.models.adapters.lora import ANCHOR, GENERIC, SPECIALISED
 from medflare.models.embedded import decoder_folder
 from medflare.models.encoders import VisualEncoder
 from medflare.models.patient_adapter import PatientAdapter

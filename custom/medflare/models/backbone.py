@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
 
 PRECISIONS = ("auto", "fp32", "bf16", "int8", "nf4")
 LOADING = threading.Lock()

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from medflare.config import Settings
-from medflare.errors import ConfigError
+from medflare.core.config import Settings
+from medflare.core.errors import ConfigError
+from medflare.core.seeds import seeded
 from medflare.models.backbone import LOADING, check_folder, fingerprint, resolve_precision
 from medflare.models.embedded import decoder_folder
-from medflare.models.seeded import seeded
 
 NEW = "medflare-new-encoder"
 WHOLE = ("auto", "fp32", "bf16")

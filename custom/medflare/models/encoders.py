@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from medflare.config import Settings
-from medflare.errors import ConfigError, DataError
+from medflare.core.config import Settings
+from medflare.core.errors import ConfigError, DataError
 from medflare.models.backbone import LOADING
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medflare.config import parse
-from medflare.errors import ConfigError, DataError
-from medflare.models.adapters import GENERIC
+from medflare.core.config import parse
+from medflare.core.errors import ConfigError, DataError
+from medflare.models.adapters.lora import GENERIC
+from medflare.models.adapters.methods import as_written
 from medflare.models.backbone import Backbone
 from medflare.models.longitudinal_generator import (
     FILE,
@@ -26,7 +27,6 @@ from medflare.models.longitudinal_generator import (
     LongitudinalSettings,
     encoder_checksum,
 )
-from medflare.models.peft_methods import as_written
 from medflare.models.report_generator import DecodingSettings
 
 

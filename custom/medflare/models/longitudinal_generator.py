@@ -21,10 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from medflare.cohort.records import CONDITIONS
-from medflare.config import Settings
-from medflare.errors import ConfigError
-from medflare.models.adapters import GENERIC
+from medflare.core.conditions import CONDITIONS
+from medflare.core.config import Settings
+from medflare.core.errors import ConfigError
+from medflare.models.adapters.lora import GENERIC
 from medflare.models.backbone import Backbone, autocast
 from medflare.models.patient_adapter import PROJECTION, PatientAdapter, PatientAdapterSettings
 from medflare.models.report_generator import DecodingSettings, ModelSettings, ReportGenerator

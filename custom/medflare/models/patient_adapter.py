@@ -17,9 +17,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from medflare.config import Settings
-from medflare.errors import ConfigError
-from medflare.models.seeded import seeded
+from medflare.core.config import Settings
+from medflare.core.errors import ConfigError
+from medflare.core.seeds import seeded
 
 PROJECTION = "projection."
 """Before the names of W_proj and b_proj, which stay at a site whose mixture is its own (TAR-11)."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
 from medflare.models.backbone import Backbone, autocast
 
 

@@ -19,13 +19,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from medflare.cohort.records import CONDITIONS, Code
-from medflare.config import Settings
-from medflare.models.attach import attach
+from medflare.core.conditions import CONDITIONS, Code
+from medflare.core.config import Settings
+from medflare.core.seeds import seeded
+from medflare.models.adapters.attach import attach
+from medflare.models.adapters.methods import AdapterSettings, LoraChoice, LoraSettings, PeftChoice, chosen
 from medflare.models.backbone import Backbone, autocast
 from medflare.models.encoders import EncoderSettings, VisualEncoder
-from medflare.models.peft_methods import AdapterSettings, LoraChoice, LoraSettings, PeftChoice, chosen
-from medflare.models.seeded import seeded
 
 ADAPTER_PREFIX = "adapter."
 

@@ -18,10 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from medflare.cohort.inventory import ENTITY_TYPES, MODIFIER_TYPES
+from medflare.core.inventory import ENTITY_TYPES, MODIFIER_TYPES
+from medflare.core.seeds import seeded
 from medflare.models.backbone import autocast
 from medflare.models.encoder_folder import TextEncoder
-from medflare.models.seeded import seeded
 
 TYPES: dict[str, tuple[str, ...]] = {"ner": ENTITY_TYPES, "re": MODIFIER_TYPES}
 """What each head tells apart; tag 0 is O, 2k + 1 begins a span of type k, 2k + 2 continues it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
 
 
 def filled(template: str, fields: Mapping[str, str]) -> str:

@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from medflare.errors import ConfigError
-from medflare.models.attach import attach
+from medflare.core.errors import ConfigError
+from medflare.models.adapters.attach import attach
+from medflare.models.adapters.methods import AdapterSettings
 from medflare.models.backbone import Backbone, autocast
-from medflare.models.peft_methods import AdapterSettings
 from medflare.models.report_generator import scaled_logits
 
 IGNORED = -100

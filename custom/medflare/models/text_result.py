@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from medflare.config import Settings
-from medflare.models.adapters import GENERIC
+from medflare.core.config import Settings
+from medflare.models.adapters.lora import GENERIC
+from medflare.models.adapters.methods import LoraChoice, LoraSettings, PeftChoice, as_written, chosen
 from medflare.models.backbone import load_backbone
-from medflare.models.peft_methods import LoraChoice, LoraSettings, PeftChoice, as_written, chosen
-from medflare.models.result import check_fingerprint, read_json, read_tensors
+from medflare.models.report_result import check_fingerprint, read_json, read_tensors
 from medflare.models.text_model import TextModel
 
 

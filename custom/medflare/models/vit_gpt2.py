@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from medflare.cohort.records import CONDITIONS, Code
-from medflare.config import Settings
+from medflare.core.conditions import CONDITIONS, Code
+from medflare.core.config import Settings
 from medflare.models.backbone import autocast
 from medflare.models.report_generator import DecodingSettings, search_arguments
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from medflare.config import parse
-from medflare.errors import ConfigError, DataError
+from medflare.core.config import parse
+from medflare.core.errors import ConfigError, DataError
+from medflare.core.seeds import seeded
 from medflare.models.backbone import LOADING, check_folder, fingerprint, resolve_precision
 from medflare.models.embedded import decoder_folder
 from medflare.models.encoder_folder import WHOLE, first_token
-from medflare.models.seeded import seeded
 from medflare.models.vit_gpt2 import BeamSettings, ViTGPT2, ViTGPT2Settings
 
 NEW = "medflare-new-vit-gpt2"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
 from medflare.selection.latency import Timing
 from medflare.selection.sampling import Draw, draw_sites
 from medflare.selection.selectors import Known, Selector

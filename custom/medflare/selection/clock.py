@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from medflare.errors import ConfigError
-from medflare.learners.order import derived_seed
+from medflare.core.data_order import derived_seed
+from medflare.core.errors import ConfigError
 from medflare.selection.latency import Timing
 
 MEGABIT = 1e6 / 8

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
 
 QUANTILES = (0.5, 0.9)
 

@@ -7,10 +7,8 @@ Everywhere q, d, t: (N) float64 arrays in the same order of sites; D: (N, N), sy
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
+from medflare.core.arrays import Matrix, Vector
 
 
 def expected_slowest(q: Vector, t: Vector, draws: int) -> float:

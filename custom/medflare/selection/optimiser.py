@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
 from medflare.selection.objective import (
     Matrix,
     Vector,

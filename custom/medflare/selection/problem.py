@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
 from medflare.selection.objective import (
     Matrix,
     Vector,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
 from medflare.selection.distinct import evened, expected_counts
 
 RAREST = 1e-3

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from medflare.selection.cardinality import exact_distances
-from medflare.selection.divergence import distance_matrix
+from medflare.knowledge.cardinality import exact_distances
+from medflare.knowledge.divergence import distance_matrix
+from medflare.knowledge.sketches import Sketch
 from medflare.selection.latency import Latencies
 from medflare.selection.objective import Matrix
 from medflare.selection.optimiser import OnInfeasible, solve
 from medflare.selection.problem import PairsOf, Problem, Solution
 from medflare.selection.sampling import Draw, draw_sites, with_age
-from medflare.selection.sketches import Sketch
 
 UNPLANNED = -1
 """In place of a period: the next round plans anew."""

@@ -22,10 +22,10 @@ from medflare.aggregation import RULES, make_rule
 from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.influence import Influence
 from medflare.aggregation.l_fedavg import LossFedAvg
-from medflare.errors import UpdateError
-from medflare.federation.aggregator import ValidatingAggregator
-from medflare.federation.run_state import RunState, load_state, save_state
-from medflare.learners.base import State, Update
+from medflare.core.errors import UpdateError
+from medflare.core.learner import State, Update
+from medflare.federation.server.aggregator import ValidatingAggregator
+from medflare.federation.server.run_state import RunState, load_state, save_state
 
 SITES = ("a", "b", "c", "d", "e", "f", "g")
 EXAMPLES = (40, 30, 20, 10, 25, 35, 15)

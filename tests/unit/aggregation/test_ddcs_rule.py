@@ -15,15 +15,15 @@ from torch import nn
 from medflare.aggregation import make_rule
 from medflare.aggregation.ddcs import Ddcs
 from medflare.aggregation.selecting import WEIGHT, Selecting
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
+from medflare.core.learner import RoundPlan, State, Update
 from medflare.federation.protections.weights import Weighing
-from medflare.federation.run_state import RunState, load_state, save_state
-from medflare.learners.base import RoundPlan, State, Update
-from medflare.learners.terms import ClientTerms
+from medflare.federation.server.run_state import RunState, load_state, save_state
+from medflare.knowledge.minhash import Sketcher
+from medflare.knowledge.sketch_key import SketchKey
+from medflare.knowledge.triples import Triple
+from medflare.learners.client_terms import ClientTerms
 from medflare.selection.latency import Timing
-from medflare.selection.minhash import Sketcher
-from medflare.selection.sketch_key import SketchKey
-from medflare.selection.triples import Triple
 
 EXAMPLES = {"a": 40, "b": 30, "c": 15, "d": 10, "e": 5}
 SITES = list(EXAMPLES)

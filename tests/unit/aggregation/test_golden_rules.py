@@ -22,8 +22,8 @@ from medflare.aggregation.median import median
 from medflare.aggregation.robust import BLOCK, coordinatewise, gram_matrix, squared_distances
 from medflare.aggregation.trimmed_mean import trimmed_mean
 from medflare.aggregation.weighted_mean import WeightedMean
-from medflare.errors import ConfigError, UpdateError
-from medflare.learners.base import Update
+from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.learner import Update
 
 D, LOSS = (1655, 1241, 828, 414), (1.2, 1.3, 1.4, 1.6)
 

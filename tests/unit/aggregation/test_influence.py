@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from medflare.aggregation import make_rule
 from medflare.aggregation.influence import Influence, influence_weights
-from medflare.errors import ConfigError, UpdateError
-from medflare.learners.base import State, Update
-from medflare.learners.influence import reference_loss, self_influence
+from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.learner import State, Update
+from medflare.learners.text_task.influence import reference_loss, self_influence
 
 EXAMPLES, LOSSES = (100, 200, 300), (0.5, 0.9, 0.7)
 DELTAS = (1.0, -2.0, 4.0)

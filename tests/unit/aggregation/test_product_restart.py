@@ -13,9 +13,9 @@ from torch import Tensor
 from medflare.aggregation import make_rule
 from medflare.aggregation.lora import Pair, best_of_rank
 from medflare.aggregation.selecting import Selecting
-from medflare.errors import ConfigError
-from medflare.federation.combinations import problems
-from medflare.learners.base import State, Update
+from medflare.core.errors import ConfigError
+from medflare.core.learner import State, Update
+from medflare.recipes.combinations import problems
 
 STEM = "adapter.layer.q"
 A, B = ".lora_A.weight", ".lora_B.weight"

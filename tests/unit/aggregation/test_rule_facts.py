@@ -10,7 +10,7 @@ import pytest
 
 from medflare.aggregation import RULES, make_rule, rule_class
 from medflare.aggregation.facts import Source, rule_facts, source_of
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
 
 SETTINGS = [(rule, setting.name) for rule in sorted(RULES) for setting in rule_facts(rule).settings]
 

@@ -7,7 +7,7 @@ import pytest
 
 from medflare.aggregation import RULES, make_rule, rule_class
 from medflare.aggregation.weighted_mean import WeightedMean
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
 
 
 @pytest.mark.parametrize("name", sorted(RULES))

@@ -21,8 +21,8 @@ from medflare.aggregation import make_rule
 from medflare.aggregation.drfa import Drfa, onto_simplex
 from medflare.aggregation.fedprox import FedProx
 from medflare.aggregation.scaffold import Scaffold
-from medflare.federation.run_state import RunState, load_state, save_state
-from medflare.learners.base import State, Update
+from medflare.core.learner import State, Update
+from medflare.federation.server.run_state import RunState, load_state, save_state
 
 EXAMPLES = {"a": 60, "b": 30, "c": 10}
 STATE: State = {"w": torch.zeros(2), "n": torch.tensor(4)}

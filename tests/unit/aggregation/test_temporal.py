@@ -24,13 +24,13 @@ from medflare.aggregation.coefficients import (
     elapsed,
 )
 from medflare.aggregation.temporal import TemporalResidual, bounded
-from medflare.errors import ConfigError, UpdateError
-from medflare.federation.aggregator import ValidatingAggregator
-from medflare.federation.combinations import problems
-from medflare.federation.run_state import RunState, load_state, save_state
-from medflare.federation.wire import SUM, with_prefix
-from medflare.learners.base import State, Update
+from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.learner import State, Update
+from medflare.federation.server.aggregator import ValidatingAggregator
+from medflare.federation.server.run_state import RunState, load_state, save_state
 from medflare.learners.fedtar.visit_sums import EXAMPLES, PATIENTS, SLOPES, YEARS, silence, visit_sums_spec
+from medflare.recipes.combinations import problems
+from medflare.wire.tensors import SUM, with_prefix
 
 MODES = get_args(AlphaMode)
 LEARNT = tuple(mode for mode in MODES if mode != "constant")

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medflare.aggregation.states import PIECE, add_scaled
 from medflare.aggregation.weighted_mean import WeightedMean
-from medflare.learners.base import State, Update
+from medflare.core.learner import State, Update
+from medflare.core.tensors import PIECE, add_scaled
 
 
 def aggregate(rule: WeightedMean, state: State, updates: dict[str, Update]) -> State:

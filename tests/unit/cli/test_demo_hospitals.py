@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from medflare.cli.demo_hospitals import DEMOS, demo_hospitals
-from medflare.cohort.synthetic import follow_up
 from medflare.learners import LEARNERS, reads
+from medflare.synthetic import follow_up
 
 JOBS = Path(__file__).parents[3] / "jobs"
 

@@ -13,13 +13,13 @@ import torch
 from typer.testing import CliRunner
 
 from medflare.cli.main import app
-from medflare.cohort.policy_settings import PolicyConfig
-from medflare.federation import wire
-from medflare.federation.egress import Egress
-from medflare.federation.failures import Code, Failure
-from medflare.federation.worker_session import Result
-from medflare.learners.base import State
-from medflare.privacy.policy import Policy, PolicyError
+from medflare.core.learner import State
+from medflare.data.policy_settings import PolicyConfig
+from medflare.egress.chain import Egress
+from medflare.egress.failures import Code, Failure
+from medflare.egress.policy import Policy, PolicyError
+from medflare.federation.site.worker_session import Result
+from medflare.wire import tensors as wire
 
 RUNNER = CliRunner()
 SHARED = {"adapter.q_proj.lora_A": ((4, 8), torch.float32), "head.bias": ((3,), torch.float32)}

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from medflare.cli.main import app
+from medflare.core.run_record import EvaluationRecord, RunRecord, SiteRecord
 from medflare.evaluation.extraction_predictions import Link, Mention, ScoredDocument, write_documents
-from medflare.evaluation.run_record import EvaluationRecord, RunRecord, SiteRecord
 
 RUNNER = CliRunner()
 

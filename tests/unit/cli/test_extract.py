@@ -15,16 +15,16 @@ from typer.testing import CliRunner
 
 from medflare.cli.extract_view import COLOURS, coloured, print_note
 from medflare.cli.main import app
-from medflare.cohort.inventory import ENTITY_TYPES
-from medflare.cohort.records import Entity, Note, Relation
-from medflare.cohort.settings import CohortConfig, SiteConfig
-from medflare.cohort.site import load_cohort
-from medflare.cohort.synthetic.notes import NOTE_HOSPITALS, generate_notes, write_notes_hospital
-from medflare.evaluation.run_record import RunRecord
-from medflare.federation.persistor import AdapterPersistor, Card
-from medflare.learners.base import RoundPlan
-from medflare.learners.extraction import build as build_extraction
-from medflare.learners.token_classification import build
+from medflare.core.inventory import ENTITY_TYPES
+from medflare.core.learner import RoundPlan
+from medflare.core.run_record import RunRecord
+from medflare.data.load import load_cohort
+from medflare.data.records import Entity, Note, Relation
+from medflare.data.site_settings import CohortConfig, SiteConfig
+from medflare.federation.server.persistor import AdapterPersistor, Card
+from medflare.learners.extraction.learner import build as build_extraction
+from medflare.learners.token_classification.learner import build
+from medflare.synthetic.notes import NOTE_HOSPITALS, generate_notes, write_notes_hospital
 
 RUNNER = CliRunner()
 NOTE = "Chief complaint: chest pain.\r\nShe denies fever. Aspirin 81 mg daily was started.\r\n"

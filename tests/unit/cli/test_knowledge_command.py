@@ -14,12 +14,12 @@ import yaml
 from typer.testing import CliRunner
 
 from medflare.cli.main import app
-from medflare.cohort.settings import load_site
-from medflare.federation.preflight import knowledge as preflight_knowledge
-from medflare.federation.preflight.base import Check
-from medflare.federation.preflight.knowledge import knowledge
-from medflare.federation.recipes import Job
-from medflare.selection.sketch_key import SketchKey
+from medflare.data.site_settings import load_site
+from medflare.deployment.preflight import knowledge as preflight_knowledge
+from medflare.deployment.preflight.base import Check
+from medflare.deployment.preflight.knowledge import knowledge
+from medflare.knowledge.sketch_key import SketchKey
+from medflare.recipes.recipes import Job
 
 TERMS = "\n".join(
     f"[Term]\nid: T:{i}\nname: {name}\n" for i, name in enumerate(("asthma", "cough", "fever", "pneumonia"))

@@ -14,15 +14,15 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from medflare.cli.main import app
-from medflare.cohort.settings import SiteConfig
-from medflare.errors import ConfigError
-from medflare.evaluation.run_record import RunRecord, SiteRecord, read_record
-from medflare.federation.persistor import AdapterPersistor, Card
-from medflare.federation.recipes import read_job
-from medflare.learners.base import RoundPlan
-from medflare.learners.fedmrg import FedMRGLearner, build
-from medflare.learners.report_evaluation import draft, write_personalised
-from medflare.models.result import load_generator
+from medflare.core.errors import ConfigError
+from medflare.core.learner import RoundPlan
+from medflare.core.run_record import RunRecord, SiteRecord, read_record
+from medflare.data.site_settings import SiteConfig
+from medflare.federation.server.persistor import AdapterPersistor, Card
+from medflare.learners.fedmrg.learner import FedMRGLearner, build
+from medflare.models.report_result import load_generator
+from medflare.recipes.recipes import read_job
+from medflare.tasks.reports.evaluation import draft, write_personalised
 
 RUNNER = CliRunner()
 JOB = Path(__file__).parents[3] / "jobs/fedmrg"

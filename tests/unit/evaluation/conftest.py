@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from medflare.cohort.records import CONDITIONS
+from medflare.core.conditions import CONDITIONS
+from medflare.core.run_record import (
+    EvaluationRecord,
+    RoundRecord,
+    RunRecord,
+    SiteRecord,
+    Traffic,
+)
 from medflare.evaluation.label_metrics import condition_statistics, label_statistics
 from medflare.evaluation.predictions import (
     Prediction,
@@ -21,13 +28,6 @@ from medflare.evaluation.predictions import (
     write_predictions,
 )
 from medflare.evaluation.report_metrics import Evaluation, report_statistics
-from medflare.evaluation.run_record import (
-    EvaluationRecord,
-    RoundRecord,
-    RunRecord,
-    SiteRecord,
-    Traffic,
-)
 from medflare.evaluation.statistics import bootstrap
 
 SITES = ("site-1", "site-2", "site-3")

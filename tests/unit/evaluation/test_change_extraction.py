@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from medflare.cohort.records import CONDITIONS, Code
+from medflare.core.conditions import CONDITIONS, Code
 from medflare.evaluation.change_extraction import CHANGES, changes_in, changes_of_codes
 
 

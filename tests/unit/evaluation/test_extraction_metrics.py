@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from medflare.cohort.inventory import ENTITY_TYPES, MODIFIERS
-from medflare.cohort.settings import CohortConfig, SiteConfig
-from medflare.cohort.site import load_cohort
-from medflare.errors import DataError
+from medflare.core.errors import DataError
+from medflare.core.inventory import ENTITY_TYPES, MODIFIERS
+from medflare.data.load import load_cohort
+from medflare.data.site_settings import CohortConfig, SiteConfig
+from medflare.egress.chain import MAX_METRICS, METRIC
 from medflare.evaluation.extraction_metrics import (
     HEADLINE,
     QUICK,
@@ -25,7 +26,6 @@ from medflare.evaluation.extraction_metrics import (
 )
 from medflare.evaluation.extraction_predictions import Link, Mention, ScoredDocument
 from medflare.evaluation.extraction_statistics import parts_of
-from medflare.federation.egress import MAX_METRICS, METRIC
 
 
 def at(start: int, end: int, label: str = "problem") -> Mention:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medflare.errors import DataError
+from medflare.core.errors import DataError
 from medflare.evaluation.extraction_predictions import (
     Link,
     Mention,

@@ -10,12 +10,12 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from medflare.cohort.inventory import ENTITY_TYPES, MODIFIER_TYPES
+from medflare.core.inventory import ENTITY_TYPES, MODIFIER_TYPES
+from medflare.core.run_record import ComparisonRecord, Estimate, EvaluationRecord, RunRecord
 from medflare.evaluation.extraction_metrics import evaluate_extraction
 from medflare.evaluation.extraction_predictions import Link, Mention, ScoredDocument
-from medflare.evaluation.extraction_tables import comparison_table, extraction_table, overview, type_table
-from medflare.evaluation.run_record import ComparisonRecord, Estimate, EvaluationRecord, RunRecord
-from medflare.evaluation.tables import Row, columns_of, display_name
+from medflare.reporting.extraction_tables import comparison_table, extraction_table, overview, type_table
+from medflare.reporting.tables import Row, columns_of, display_name
 
 
 def shown(table: Table, width: int = 100) -> list[str]:

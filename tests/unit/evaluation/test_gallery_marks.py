@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from medflare.evaluation.extraction_matching import set_counts
 from medflare.evaluation.extraction_predictions import Mention
-from medflare.evaluation.gallery_marks import MEANING, SIGNS, judge, key_of_signs, marked_text, title_of
+from medflare.reporting.gallery_marks import MEANING, SIGNS, judge, key_of_signs, marked_text, title_of
 
 TEXT = "No chest pain & <fever> after aspirin 81 mg."
 CHEST_PAIN = Mention("problem", ((3, 13),))

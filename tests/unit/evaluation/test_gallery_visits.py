@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from medflare.cohort.labels import label_report
-from medflare.evaluation.gallery_visits import change_chips, courses, pick, reports_section
-from medflare.evaluation.page_visits import by_visit
 from medflare.evaluation.predictions import Prediction
-from medflare.evaluation.tables import Row
-from medflare.evaluation.visits import evaluate_visits
+from medflare.evaluation.visit_metrics import evaluate_visits
+from medflare.labelling.labels import label_report
+from medflare.reporting.gallery_visits import change_chips, courses, pick, reports_section
+from medflare.reporting.page_visits import by_visit
+from medflare.reporting.tables import Row
 
 WORSE = "The pleural effusion has increased since the prior study."
 STABLE = "The pleural effusion is unchanged."

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medflare.cohort.records import CONDITIONS
+from medflare.core.conditions import CONDITIONS
 from medflare.evaluation.label_metrics import COMPETITION, label_metrics
 
 

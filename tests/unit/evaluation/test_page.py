@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from page_reader import Reader, read
 
-from medflare.evaluation.gallery import agreement, chips, pick
-from medflare.evaluation.page import write_page
-from medflare.evaluation.plots import line_chart
+from medflare.core.run_record import RunRecord, read_record
 from medflare.evaluation.predictions import read_predictions
-from medflare.evaluation.run_record import RunRecord, read_record
-from medflare.evaluation.svg import byte_size, number, ticks
+from medflare.reporting.gallery import agreement, chips, pick
+from medflare.reporting.page import write_page
+from medflare.reporting.plots import line_chart
+from medflare.reporting.svg import byte_size, number, ticks
 
 
 @pytest.fixture(scope="module")

@@ -12,15 +12,8 @@ from page_reader import Reader, read
 from rich.console import Console
 
 from medflare.cli.run import SHOWN
-from medflare.cohort.inventory import ENTITY_TYPES, MODIFIER_TYPES
-from medflare.cohort.records import Note
-from medflare.cohort.synthetic.notes import NOTE_HOSPITALS, corrupt_labels, generate_notes
-from medflare.evaluation.extraction_metrics import evaluate_extraction
-from medflare.evaluation.extraction_predictions import Link, Mention, ScoredDocument, write_documents
-from medflare.evaluation.gallery_notes import agreement, pick
-from medflare.evaluation.page import write_page
-from medflare.evaluation.page_kinds import NOTES, REPORTS, kind_of
-from medflare.evaluation.run_record import (
+from medflare.core.inventory import ENTITY_TYPES, MODIFIER_TYPES
+from medflare.core.run_record import (
     Estimate,
     EvaluationRecord,
     RoundRecord,
@@ -28,7 +21,14 @@ from medflare.evaluation.run_record import (
     SiteRecord,
     read_record,
 )
-from medflare.evaluation.tables import best_rows, results_table, rows_of
+from medflare.data.records import Note
+from medflare.evaluation.extraction_metrics import evaluate_extraction
+from medflare.evaluation.extraction_predictions import Link, Mention, ScoredDocument, write_documents
+from medflare.reporting.gallery_notes import agreement, pick
+from medflare.reporting.page import write_page
+from medflare.reporting.page_tasks import NOTES, REPORTS, kind_of
+from medflare.reporting.tables import best_rows, results_table, rows_of
+from medflare.synthetic.notes import NOTE_HOSPITALS, corrupt_labels, generate_notes
 
 WEIGHTS = {"site-1": 0.6, "site-2": 0.4}
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from page_reader import Reader, read
 
-from medflare.evaluation.page import write_page
-from medflare.evaluation.page_selection import LISTED, selection
-from medflare.evaluation.run_record import RoundRecord, RunRecord, SiteRecord
+from medflare.core.run_record import RoundRecord, RunRecord, SiteRecord
+from medflare.reporting.page import write_page
+from medflare.reporting.page_selection import LISTED, selection
 
 SITES = ("site-1", "site-2", "site-3")
 SEEN = {"compute": 30.0, "transfer": 4.0, "compute_q50": 30.0, "compute_q90": 40.0, "transfer_q90": 5.0}

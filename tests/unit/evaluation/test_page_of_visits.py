@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from page_reader import Reader, read
 
-from medflare.evaluation.page import write_page
-from medflare.evaluation.page_protocol import preparation, protocol
-from medflare.evaluation.page_temporal import exchanges
-from medflare.evaluation.plots import line_chart, stretches
-from medflare.evaluation.plots_shares import share_chart
-from medflare.evaluation.run_record import RoundRecord, RunRecord, SiteRecord
+from medflare.core.run_record import RoundRecord, RunRecord, SiteRecord
+from medflare.reporting.page import write_page
+from medflare.reporting.page_protocol import preparation, protocol
+from medflare.reporting.page_temporal import exchanges
+from medflare.reporting.plots import line_chart, stretches
+from medflare.reporting.plots_shares import share_chart
 
 EXAMPLES = {1: {"north": 40, "south": 20}, 2: {"north": 30, "south": 0}}
 ALPHA, BETA = [0.25, 0.75], [0.1875, 0.0625, 0.75]

@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from medflare.errors import DataError
+from medflare.core.errors import DataError
+from medflare.core.json_lines import write_lines
+from medflare.egress.declaration import METRIC
 from medflare.evaluation import question_metrics
-from medflare.evaluation.gallery_questions import questions_section, shares
-from medflare.evaluation.lines import write_lines
-from medflare.evaluation.page_kinds import KINDS
 from medflare.evaluation.question_metrics import (
     AnsweredQuestion,
     evaluate_questions,
     quick_question_metrics,
     read_answers,
 )
-from medflare.evaluation.tables import unit_of
-from medflare.federation.declared import METRIC
+from medflare.reporting.gallery_questions import questions_section, shares
+from medflare.reporting.page_tasks import KINDS
+from medflare.reporting.tables import unit_of
 
 
 def answered(number: int, chosen: str, answer: str, group: str = "", **more: object) -> AnsweredQuestion:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from medflare.errors import DataError
+from medflare.core.errors import DataError
+from medflare.core.run_record import ComparisonRecord, Estimate, EvaluationRecord, read_record
 from medflare.evaluation.predictions import read_predictions, write_predictions
-from medflare.evaluation.run_record import ComparisonRecord, Estimate, EvaluationRecord, read_record
-from medflare.evaluation.tables import curve_name, display_name, markdown_table, results_table, rows_of
+from medflare.reporting.tables import curve_name, display_name, markdown_table, results_table, rows_of
 
 
 def test_a_record_survives_writing_and_reading(run_folder: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
 from medflare.evaluation.scorers import SCORERS, optional_statistics
 
 REFERENCES, HYPOTHESES = (

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from medflare.evaluation.gallery_summaries import agreement, summaries_section
-from medflare.evaluation.lines import write_lines
-from medflare.evaluation.page_kinds import KINDS
+from medflare.core.json_lines import write_lines
 from medflare.evaluation.report_metrics import report_statistics
 from medflare.evaluation.summary_metrics import (
     NO_LABELS,
@@ -18,7 +16,9 @@ from medflare.evaluation.summary_metrics import (
     quick_summary_metrics,
     read_summaries,
 )
-from medflare.evaluation.tables import unit_of
+from medflare.reporting.gallery_summaries import agreement, summaries_section
+from medflare.reporting.page_tasks import KINDS
+from medflare.reporting.tables import unit_of
 
 GOLD = ["Large left pleural effusion.", "No acute disease.", "Mild cardiomegaly with pulmonary edema."]
 SAID = ["Left pleural effusion.", "No acute disease.", ""]

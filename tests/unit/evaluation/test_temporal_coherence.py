@@ -6,10 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from medflare.cohort.records import CONDITIONS, Code
-from medflare.cohort.synthetic import DEMO_HOSPITALS, UNSEEN_HOSPITAL, pretraining_hospitals
-from medflare.cohort.synthetic.follow_up import FollowUp, follow_up_reports
-from medflare.cohort.synthetic.profiles import HospitalProfile
+from medflare.core.conditions import CONDITIONS, Code
 from medflare.evaluation.change_extraction import CHANGES, Changes
 from medflare.evaluation.statistics import permutation_test
 from medflare.evaluation.temporal_coherence import (
@@ -17,6 +14,9 @@ from medflare.evaluation.temporal_coherence import (
     coherence_statistics,
     evaluate_coherence,
 )
+from medflare.synthetic import DEMO_HOSPITALS, UNSEEN_HOSPITAL, pretraining_hospitals
+from medflare.synthetic.follow_up import FollowUp, follow_up_reports
+from medflare.synthetic.profiles import HospitalProfile
 
 ALL = (*DEMO_HOSPITALS, UNSEEN_HOSPITAL, *pretraining_hospitals(6))
 EFFUSION, EDEMA = CONDITIONS.index("pleural effusion"), CONDITIONS.index("edema")
@@ -115,9 +115,9 @@ def test_the_extractor_reads_what_the_generator_changed(profile: HospitalProfile
 
 def test_other_words_for_the_same_change_count_and_shuffled_reports_do_not() -> None:
     """Reports of one hospital against the same visits in another house style, then against a wrong order."""
-    from medflare.cohort.synthetic.patients import stream
-    from medflare.cohort.synthetic.progression import PROGRESSIONS, follow
-    from medflare.cohort.synthetic.styles.reports import write_report
+    from medflare.synthetic.patients import stream
+    from medflare.synthetic.progression import PROGRESSIONS, follow
+    from medflare.synthetic.styles.reports import write_report
 
     one, other = DEMO_HOSPITALS[0], DEMO_HOSPITALS[1]
     pairs = [

@@ -8,9 +8,6 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from medflare.cohort.labels import label_report
-from medflare.cohort.synthetic import DEMO_HOSPITALS
-from medflare.cohort.synthetic.follow_up import follow_up_reports
 from medflare.evaluation.predictions import Prediction, prediction_statistics
 from medflare.evaluation.statistics import (
     Statistic,
@@ -21,7 +18,7 @@ from medflare.evaluation.statistics import (
     permutation_over_seeds,
     permutation_test,
 )
-from medflare.evaluation.visits import (
+from medflare.evaluation.visit_metrics import (
     SCORES,
     averaged,
     by_visit,
@@ -32,6 +29,9 @@ from medflare.evaluation.visits import (
     in_visit_order,
     mean_over_visits,
 )
+from medflare.labelling.labels import label_report
+from medflare.synthetic import DEMO_HOSPITALS
+from medflare.synthetic.follow_up import follow_up_reports
 
 
 def course(site: int, patients: int = 12, visits: int = 3) -> list[Prediction]:

@@ -10,12 +10,12 @@ import pytest
 
 from medflare.aggregation import RULES, make_rule
 from medflare.aggregation.lora import A, B, stems
-from medflare.errors import ConfigError
-from medflare.federation import recipes
-from medflare.federation.combinations import PROTECTIONS, problems
-from medflare.federation.compression import CODECS
+from medflare.core.errors import ConfigError
 from medflare.learners import LEARNERS
 from medflare.learners.facts import method_facts, resolved, settings_module, sharing, variants
+from medflare.recipes import recipes
+from medflare.recipes.combinations import PROTECTIONS, problems
+from medflare.wire.compression import CODECS
 
 MEDLORA, ENCODER = "fed_medlora", "token_classification"
 CLIENT = {"mode": "client"}

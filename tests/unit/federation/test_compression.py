@@ -10,9 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medflare.errors import UpdateError
-from medflare.federation import wire
-from medflare.federation.compression import (
+from medflare.core.errors import UpdateError
+from medflare.core.learner import SharedSpec, State
+from medflare.wire import tensors as wire
+from medflare.wire.compression import (
     BLOCK,
     CODECS,
     SCALE,
@@ -22,7 +23,6 @@ from medflare.federation.compression import (
     initial_kind,
     message_bytes,
 )
-from medflare.learners.base import SharedSpec, State
 
 QUANTISED = [kind for kind, codec in CODECS.items() if codec.bits is not None]
 WORST = {"int8": 1 / 254, "int4": 0.152}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from medflare.federation.failures import Code
+from medflare.egress.failures import Code
 
 PAGE = Path(__file__).parents[3] / "docs" / "errors.md"
 

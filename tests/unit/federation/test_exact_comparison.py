@@ -11,21 +11,21 @@ import pytest
 import torch
 
 from medflare.aggregation import make_rule
-from medflare.cohort.policy_settings import PolicyConfig
-from medflare.errors import RunError
-from medflare.federation.controllers.comparing import Comparison, wants_exact
-from medflare.federation.controllers.exchange import OnReply, Outcome
-from medflare.federation.controllers.sketching import wants_sketches
-from medflare.federation.declared import fact_problems, message_problems
-from medflare.federation.egress import Egress
-from medflare.federation.egress_report import read_ledger
-from medflare.federation.failures import EgressError
+from medflare.core.errors import RunError
+from medflare.core.learner import State
+from medflare.data.policy_settings import PolicyConfig
+from medflare.egress.chain import Egress
+from medflare.egress.declaration import fact_problems, message_problems
+from medflare.egress.failures import EgressError
+from medflare.egress.policy import Policy, PolicyError
+from medflare.egress.report import read_ledger
 from medflare.federation.messages import Reply
-from medflare.federation.worker_session import Result
-from medflare.learners.base import State
-from medflare.privacy.policy import Policy, PolicyError
-from medflare.selection.cardinality import MOST, message_bytes
-from medflare.selection.pairs import pair_bytes
+from medflare.federation.server.exact_comparison import Comparison, wants_exact
+from medflare.federation.server.exchange import OnReply, Outcome
+from medflare.federation.server.sketch_exchange import wants_sketches
+from medflare.federation.site.worker_session import Result
+from medflare.knowledge.cardinality import MOST, message_bytes
+from medflare.knowledge.pairs import pair_bytes
 
 KEY, OTHER = "0" * 32, "f" * 32
 WORDS, OTHERS = "0" * 16, "f" * 16

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from nvflare.security.logging import secure_format_exception, secure_format_traceback
 
-from medflare.federation.allow_list import allowed_classes, class_path
-from medflare.federation.kit_components import SECURE_LOGGING, KitJobManager, KitStorage, SecureLogging
+from medflare.deployment.kit_components import SECURE_LOGGING, KitJobManager, KitStorage, SecureLogging
+from medflare.recipes.allow_list import allowed_classes, class_path
 
 
 def told(secret: str) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from medflare.errors import RunError
-from medflare.federation import simulate
+from medflare.core.errors import RunError
+from medflare.recipes import simulate
 
 SIMULATOR = """#!/bin/sh
 echo start >> {count}

@@ -3,8 +3,8 @@
 
 import pytest
 
-from medflare.errors import RunError
-from medflare.federation.controllers.preparation import require_shared_notes
+from medflare.core.errors import RunError
+from medflare.federation.server.preparation import require_shared_notes
 
 
 def facts(**digests: str | None) -> dict[str, dict[str, dict[str, object]]]:

@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 
 from medflare.aggregation import make_rule
-from medflare.errors import RunError
-from medflare.federation.controllers.bookkeeping import finite
-from medflare.federation.controllers.drawing import losses
-from medflare.federation.controllers.exchange import Outcome
-from medflare.federation.controllers.sketching import Sketched, Sketches, wants_sketches
-from medflare.federation.controllers.timing import SeenTimes, timing_of, workload
+from medflare.core.errors import RunError
+from medflare.core.learner import RoundPlan
 from medflare.federation.messages import Reply
-from medflare.learners.base import RoundPlan
+from medflare.federation.server.client_sampling import losses
+from medflare.federation.server.exchange import Outcome
+from medflare.federation.server.run_recorder import finite
+from medflare.federation.server.sketch_exchange import Sketched, Sketches, wants_sketches
+from medflare.federation.server.timing import SeenTimes, timing_of, workload
+from medflare.knowledge.minhash import MOST_HASHES, Sketcher
+from medflare.knowledge.sketch_key import SECRET, SketchKey
+from medflare.knowledge.sketches import Sketch, comparable
+from medflare.knowledge.triples import Triple
 from medflare.selection.latency import Timing
-from medflare.selection.minhash import MOST_HASHES, Sketcher
-from medflare.selection.sketch_key import SECRET, SketchKey
-from medflare.selection.sketches import Sketch, comparable
-from medflare.selection.triples import Triple
 
 OLD, NEW = (SketchKey(bytes([i]) * SECRET, "test") for i in (1, 2))
 

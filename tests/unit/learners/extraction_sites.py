@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medflare.cohort.settings import SiteConfig
-from medflare.cohort.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
-from medflare.cohort.synthetic.notes.files import write_validation_notes
-from medflare.learners.base import RoundPlan
-from medflare.learners.extraction import ExtractionLearner, build
+from medflare.core.learner import RoundPlan
+from medflare.data.site_settings import SiteConfig
+from medflare.learners.extraction.learner import ExtractionLearner, build
+from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
+from medflare.synthetic.notes.files import write_validation_notes
 
 SMALL: dict[str, Any] = {
     "lora": {"rank": 2, "lora_alpha": 8, "targets": ["q_proj", "v_proj"], "dropout": 0.1},

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from medflare.cohort.settings import SiteConfig
-from medflare.cohort.synthetic import DEMO_HOSPITALS
-from medflare.cohort.synthetic.follow_up import write_follow_up
-from medflare.learners.base import RoundPlan, State
+from medflare.core.learner import RoundPlan, State
+from medflare.data.site_settings import SiteConfig
 from medflare.learners.fedtar.learner import FedTARLearner, build
+from medflare.synthetic import DEMO_HOSPITALS
+from medflare.synthetic.follow_up import write_follow_up
 
 VISITS = 3
 SMALL: dict[str, Any] = {

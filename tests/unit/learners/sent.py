@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from medflare.learners.base import RoundPlan, Update
+from medflare.core.learner import RoundPlan, Update
 
 
 def sent_as_declared(learner: Any, plan: RoundPlan) -> Update:

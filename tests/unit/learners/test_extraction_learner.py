@@ -13,12 +13,12 @@ import yaml
 from extraction_sites import PLAN, SMALL, make, site, write_hospitals
 from sent import sent_as_declared
 
-from medflare.errors import UpdateError
-from medflare.federation.wire import plan_to_json
-from medflare.federation.worker_session import Opening, Session, Work
+from medflare.core.errors import UpdateError
+from medflare.core.learner import RoundPlan
+from medflare.federation.site.worker_session import Opening, Session, Work
 from medflare.learners import LEARNERS
-from medflare.learners.base import RoundPlan
-from medflare.learners.extraction import ExtractionLearner, build
+from medflare.learners.extraction.learner import ExtractionLearner, build
+from medflare.wire.tensors import plan_to_json
 
 SECOND = RoundPlan(round=1, rounds=2, steps=2)
 

@@ -13,16 +13,16 @@ import torch
 from extraction_sites import PLAN, make, site, write_hospitals
 
 from medflare.aggregation.influence import Influence
-from medflare.cohort.records import Entity, Note, Relation
-from medflare.errors import ConfigError, DataError, RunError
-from medflare.federation.controllers.preparation import agree
-from medflare.federation.egress import Egress
-from medflare.federation.worker_session import Result
-from medflare.learners.base import RoundPlan
-from medflare.learners.extraction import ExtractionLearner
-from medflare.learners.loop import federate
-from medflare.learners.shared_notes import digest, known
-from medflare.learners.shared_texts import check_disjoint
+from medflare.core.errors import ConfigError, DataError, RunError
+from medflare.core.learner import RoundPlan
+from medflare.data.records import Entity, Note, Relation
+from medflare.egress.chain import Egress
+from medflare.federation.server.preparation import agree
+from medflare.federation.site.worker_session import Result
+from medflare.in_process.loop import federate
+from medflare.learners.extraction.learner import ExtractionLearner
+from medflare.learners.extraction.validation_notes import digest, known
+from medflare.learners.text_task.validation_texts import check_disjoint
 
 NOTE = Note(
     note_id="n1",

@@ -14,12 +14,12 @@ from peft import PeftModel
 from safetensors.torch import load_file
 
 from medflare.aggregation import make_rule
-from medflare.errors import ConfigError, UpdateError
-from medflare.federation.persistor import AdapterPersistor, Card
-from medflare.learners.base import RoundPlan, State, Update
-from medflare.learners.extraction import ExtractionLearner
-from medflare.learners.loop import federate
-from medflare.models.adapters import GENERIC, seeded_a
+from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.learner import RoundPlan, State, Update
+from medflare.federation.server.persistor import AdapterPersistor, Card
+from medflare.in_process.loop import federate
+from medflare.learners.extraction.learner import ExtractionLearner
+from medflare.models.adapters.lora import GENERIC, seeded_a
 from medflare.models.backbone import load_backbone
 
 A, B = ".lora_A.weight", ".lora_B.weight"

@@ -18,12 +18,12 @@ import pytest
 import torch
 from extraction_sites import PLAN, SMALL, make, site, write_hospitals
 
-from medflare.errors import UpdateError
-from medflare.learners.base import State
-from medflare.learners.extraction import ExtractionLearner
-from medflare.learners.extraction_settings import OptimiserSettings
-from medflare.learners.round_trainer import RoundTrainer, train_round
-from medflare.models.adapters import GENERIC
+from medflare.core.errors import UpdateError
+from medflare.core.learner import State
+from medflare.learners.extraction.learner import ExtractionLearner
+from medflare.learners.extraction.settings import OptimiserSettings
+from medflare.learners.text_task.round_trainer import RoundTrainer, train_round
+from medflare.models.adapters.lora import GENERIC
 
 EVEN = {**SMALL["lora"], "dropout": 0.0}
 SETTINGS = {"batch": 2, "lr": 2e-3, "weight_decay": 0.1, "warmup": 0.4, "clip_norm": 0.5}

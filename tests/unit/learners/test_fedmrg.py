@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from medflare.cohort.site import SiteConfig
-from medflare.cohort.synthetic import DEMO_HOSPITALS, write_hospital
-from medflare.errors import ConfigError, UpdateError
-from medflare.learners import losses
-from medflare.learners.base import RoundPlan
-from medflare.learners.fedmrg import FedMRGLearner, build
-from medflare.learners.fedmrg_settings import VARIANTS, resolve
-from medflare.models.adapters import ANCHOR, GENERIC, SPECIALISED
+from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.learner import RoundPlan
+from medflare.data.load import SiteConfig
+from medflare.learners.fedmrg.learner import FedMRGLearner, build, losses
+from medflare.learners.fedmrg.settings import VARIANTS, resolve
+from medflare.models.adapters.lora import ANCHOR, GENERIC, SPECIALISED
+from medflare.synthetic import DEMO_HOSPITALS, write_hospital
 
 SMALL: dict[str, Any] = {
     "model": {

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from medflare.cohort.site import load_site
-from medflare.cohort.synthetic import DEMO_HOSPITALS
-from medflare.cohort.synthetic.follow_up import write_follow_up
-from medflare.cohort.visit_samples import VisitSamples, open_visits
+from medflare.data.load import load_site
+from medflare.data.visits.samples import VisitSamples, open_visits
 from medflare.evaluation.predictions import read_predictions
 from medflare.learners.fedtar.evaluation import codes_before, curve_metrics, finish_site, rows_of
 from medflare.models.report_generator import DecodingSettings
+from medflare.synthetic import DEMO_HOSPITALS
+from medflare.synthetic.follow_up import write_follow_up
 
 VISITS = 3
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from fedtar_sites import SPLIT, VISITS, at_visit, equal, plan
 
-from medflare.errors import UpdateError
+from medflare.core.errors import UpdateError
 from medflare.models.longitudinal_generator import VisitBatch
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from fedtar_sites import SPLIT, at_visit, change_rows, learner, plan, site
 
-from medflare.errors import ConfigError, UpdateError
+from medflare.core.errors import ConfigError, UpdateError
 from medflare.evaluation.predictions import read_predictions
 
 

@@ -10,9 +10,9 @@ import torch
 from fedtar_sites import SPLIT, VISITS, at_visit, plan
 
 from medflare.aggregation.temporal import TemporalResidual
-from medflare.learners.base import State
+from medflare.core.learner import State
+from medflare.in_process.temporal_loop import federate_visits
 from medflare.learners.fedtar.visit_sums import EXAMPLES, SLOPES
-from medflare.learners.temporal_loop import federate_visits
 
 
 def test_the_validation_gradient_is_that_of_the_mean_over_all_tokens(fedtar: Any) -> None:

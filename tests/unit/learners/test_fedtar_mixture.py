@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
-from medflare.errors import RunError, UpdateError
+from medflare.core.errors import RunError, UpdateError
 from medflare.learners.fedtar.expectation import (
     LIKELIHOOD,
     FederatedMixture,
@@ -28,8 +28,8 @@ from medflare.learners.fedtar.expectation import (
     statistics_spec,
 )
 from medflare.learners.fedtar.mixture import Mixture, MixtureSettings, fixed_grid, mixture_spec
-from medflare.privacy.fixed_point import Ring
-from medflare.privacy.terms import WIDE, WIDE_BOUND
+from medflare.secure_aggregation.fixed_point import Ring
+from medflare.secure_aggregation.round_parameters import WIDE, WIDE_BOUND
 
 FOUR = MixtureSettings(components=4, least_patients=0, iterations=12, tolerance=1e-12)
 SIXTEEN = MixtureSettings()

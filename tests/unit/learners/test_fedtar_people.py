@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from medflare.errors import RunError, UpdateError
+from medflare.core.errors import RunError, UpdateError
+from medflare.in_process.temporal_loop import agree_on_mixture
 from medflare.learners.fedtar.expectation import PATIENTS, N
 from medflare.learners.fedtar.mixture import MixtureSettings, fixed_grid
 from medflare.learners.fedtar.people import People
 from medflare.learners.fedtar.profile import Profiles
-from medflare.learners.temporal_loop import agree_on_mixture
 
 
 def profiles(count: int = 40, seed: int = 0) -> Profiles:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from medflare.cohort.records import Study
-from medflare.errors import ConfigError, DataError
+from medflare.core.errors import ConfigError, DataError
+from medflare.data.records import Study
 from medflare.learners.fedtar.profile import ProfileSettings, hashed, profiles, site_key
 
 KEY = bytes(range(32))

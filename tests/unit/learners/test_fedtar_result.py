@@ -13,14 +13,14 @@ from fedtar_sites import learner, plan, site, write_visits
 from safetensors.torch import load_file, save_file
 
 from medflare.aggregation.temporal import TemporalResidual
-from medflare.errors import ConfigError, DataError
-from medflare.federation import after_run
-from medflare.federation.persistor import AdapterPersistor, Card
-from medflare.federation.profile_sums import mixture_hint
+from medflare.core.errors import ConfigError, DataError
+from medflare.federation.server.persistor import AdapterPersistor, Card
+from medflare.federation.site.mixture_sums import mixture_hint
+from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits
 from medflare.learners.fedtar.learner import FedTARLearner
 from medflare.learners.fedtar.result import open_result, score_result
-from medflare.learners.temporal_loop import agree_on_mixture, federate_visits
-from medflare.models.result import load_generator
+from medflare.models.report_result import load_generator
+from medflare.recipes import after_run
 
 CARD = Card(
     job="t", method="fedtar", run_id="r", base_model="b", fingerprint="f", sites=1, rounds=1, metrics={}

@@ -13,12 +13,12 @@ from fedtar_sites import VISITS, equal, learner, plan, site
 
 from medflare.aggregation import make_rule
 from medflare.aggregation.temporal import TemporalResidual
-from medflare.learners.base import RoundPlan, State
+from medflare.core.learner import RoundPlan, State
+from medflare.in_process.loop import federate
+from medflare.in_process.temporal_loop import Profiled, agree_on_mixture, federate_visits, in_turn
 from medflare.learners.fedtar.learner import FedTARLearner
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.learners.fedtar.visit_sums import SLOPES
-from medflare.learners.loop import federate
-from medflare.learners.temporal_loop import Profiled, agree_on_mixture, federate_visits, in_turn
 
 
 def test_with_one_visit_a_run_is_fedavg_to_the_last_bit(

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from medflare.learners import losses
+from medflare.learners.fedmrg import losses
 from medflare.models.report_generator import Decoded
 
 NO_BANK = torch.zeros(0, 4)

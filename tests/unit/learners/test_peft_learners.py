@@ -14,17 +14,20 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from medflare.aggregation import make_rule
-from medflare.errors import ConfigError
-from medflare.federation.combinations import problems
-from medflare.federation.controllers.preparation import agree
-from medflare.learners import extraction, extraction_settings, fedmrg, fedmrg_settings
-from medflare.learners.base import Learner, RoundPlan
+from medflare.core.errors import ConfigError
+from medflare.core.learner import Learner, RoundPlan
+from medflare.federation.server.preparation import agree
+from medflare.in_process.loop import federate
+from medflare.learners.extraction import learner as extraction
+from medflare.learners.extraction import settings as extraction_settings
 from medflare.learners.facts import sharing
-from medflare.learners.loop import federate
-from medflare.models.adapters import GENERIC, SPECIALISED
-from medflare.models.bottleneck import merged
-from medflare.models.peft_methods import METHODS
-from medflare.models.result import load_generator
+from medflare.learners.fedmrg import learner as fedmrg
+from medflare.learners.fedmrg import settings as fedmrg_settings
+from medflare.models.adapters.bottleneck import merged
+from medflare.models.adapters.lora import GENERIC, SPECIALISED
+from medflare.models.adapters.methods import METHODS
+from medflare.models.report_result import load_generator
+from medflare.recipes.combinations import problems
 
 BLOCKS: dict[str, dict[str, Any]] = {
     "lora": {},
@@ -66,7 +69,7 @@ def notes_site(notes: Path, backbone: Path, name: str, seed: int = 0, **settings
 
 
 def image_site(folder: Path, backbone: Path, **settings: Any) -> Any:
-    from medflare.cohort.site import SiteConfig
+    from medflare.data.load import SiteConfig
 
     config = SiteConfig.model_validate(
         {
@@ -260,7 +263,7 @@ def test_the_mixture_of_two_bottlenecks_is_one_of_twice_the_width(fed_dat: Any, 
 def test_a_personalised_bottleneck_folder_drafts_as_the_site_did(
     fed_dat: Any, tmp_path: Path, tiny_backbone: Path
 ) -> None:
-    from medflare.federation.persistor import AdapterPersistor, Card
+    from medflare.federation.server.persistor import AdapterPersistor, Card
 
     fed_dat.fit(PLAN)
     fed_dat.finish(RoundPlan(round=1, rounds=1, limit=1), tmp_path)

@@ -12,8 +12,10 @@ from visit_toys import VisitSite
 
 from medflare.aggregation import make_rule
 from medflare.aggregation.temporal import TemporalResidual
-from medflare.errors import UpdateError
-from medflare.learners.base import RoundPlan, State
+from medflare.core.errors import UpdateError
+from medflare.core.learner import RoundPlan, State
+from medflare.in_process.loop import federate
+from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits, in_turn
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.learners.fedtar.visit_sums import (
     EXAMPLES,
@@ -25,8 +27,6 @@ from medflare.learners.fedtar.visit_sums import (
     visit_sums_spec,
     visit_times,
 )
-from medflare.learners.loop import federate
-from medflare.learners.temporal_loop import agree_on_mixture, federate_visits, in_turn
 
 
 def plan(number: int) -> RoundPlan:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from medflare.aggregation import RULES, rule_class
-from medflare.errors import ConfigError
-from medflare.learners.base import RoundPlan, State
-from medflare.learners.order import drawn
-from medflare.learners.terms import TERMS, ClientTerms, Told, asked_sums
+from medflare.core.data_order import drawn
+from medflare.core.errors import ConfigError
+from medflare.core.learner import RoundPlan, State
+from medflare.learners.client_terms import TERMS, ClientTerms, Told, asked_sums
 
 STEPS = 4
 

@@ -12,13 +12,13 @@ import torch
 from fedtar_sites import SMALL, site, write_visits
 
 from medflare.aggregation import make_rule
-from medflare.cohort.settings import SiteConfig
-from medflare.cohort.synthetic.knowledge import write_questions_demo, write_summaries_demo
-from medflare.cohort.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
+from medflare.core.learner import Learner, RoundPlan, State, Update
+from medflare.data.site_settings import SiteConfig
+from medflare.in_process.loop import federate
 from medflare.learners import LEARNERS, build, reads
-from medflare.learners.base import Learner, RoundPlan, State, Update
-from medflare.learners.loop import federate
-from medflare.learners.terms import TERMS, asked_sums
+from medflare.learners.client_terms import TERMS, asked_sums
+from medflare.synthetic.knowledge import write_questions_demo, write_summaries_demo
+from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
 
 PART = {"layers": 1, "width": 32, "attention_heads": 2}
 TEXT: dict[str, Any] = {

@@ -13,12 +13,12 @@ from safetensors.torch import load_file
 from sent import sent_as_declared
 from text_task_sites import METHODS, PLAN, make, questions, site, write_site
 
-from medflare.errors import DataError, UpdateError
+from medflare.core.errors import DataError, UpdateError
+from medflare.core.learner import RoundPlan
 from medflare.evaluation.question_metrics import read_answers
 from medflare.evaluation.summary_metrics import read_summaries
 from medflare.learners import LEARNERS, embedded, reads
-from medflare.learners.base import RoundPlan
-from medflare.models.adapters import GENERIC
+from medflare.models.adapters.lora import GENERIC
 
 SECOND = RoundPlan(round=1, rounds=2, steps=2)
 SHORT = {"writing": {"max_new_tokens": 6}}

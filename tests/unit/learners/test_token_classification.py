@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from medflare.cohort.settings import SiteConfig
-from medflare.cohort.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
-from medflare.errors import ConfigError, DataError, UpdateError
+from medflare.core.errors import ConfigError, DataError, UpdateError
+from medflare.core.learner import RoundPlan
+from medflare.data.site_settings import SiteConfig
 from medflare.evaluation.extraction_predictions import read_documents
-from medflare.extraction.tagging_result import load_tagger, open_result
-from medflare.federation import after_run
-from medflare.federation.persistor import AdapterPersistor, Card
+from medflare.federation.server.persistor import AdapterPersistor, Card
 from medflare.learners import LEARNERS
-from medflare.learners.base import RoundPlan
-from medflare.learners.extraction_evaluation import score_result
-from medflare.learners.token_classification import TokenClassificationLearner, build
+from medflare.learners.token_classification.learner import TokenClassificationLearner, build
+from medflare.recipes import after_run
+from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
+from medflare.tasks.extraction.evaluation import score_result
+from medflare.tasks.extraction.tagging_result import load_tagger, open_result
 
 SMALL: dict[str, Any] = {"optimiser": {"batch": 16, "lr": 3e-3}, "local_epochs": 1, "eval_batch": 32}
 PLAN = RoundPlan(round=0, rounds=2, steps=3)

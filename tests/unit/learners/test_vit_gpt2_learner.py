@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from medflare.aggregation import make_rule
-from medflare.cohort.site import SiteConfig
-from medflare.errors import ConfigError, UpdateError
+from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.learner import RoundPlan, State, Update
+from medflare.data.load import SiteConfig
 from medflare.evaluation.predictions import read_predictions
-from medflare.learners import losses
-from medflare.learners.base import RoundPlan, State, Update
-from medflare.learners.loop import federate
-from medflare.learners.report_evaluation import split_loss
-from medflare.learners.vit_gpt2 import ViTGPT2Learner, build
-from medflare.learners.vit_gpt2_settings import resolve
+from medflare.in_process.loop import federate
+from medflare.learners.fedmrg import losses
+from medflare.learners.vit_gpt2.learner import ViTGPT2Learner, build
+from medflare.learners.vit_gpt2.settings import resolve
+from medflare.tasks.reports.evaluation import split_loss
 
 PART = {"layers": 1, "width": 32, "attention_heads": 2}
 SMALL: dict[str, Any] = {

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from medflare.cohort.settings import SiteConfig
+from medflare.core.learner import RoundPlan
+from medflare.data.site_settings import SiteConfig
 from medflare.learners import build
-from medflare.learners.base import RoundPlan
 
 METHODS = ("question_answering", "summarisation")
 FORMATS = {"question_answering": "questions_jsonl", "summarisation": "summaries_jsonl"}

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medflare.evaluation.run_record import EvaluationRecord
-from medflare.learners.base import RoundPlan, SharedSpec, State, Update
+from medflare.core.learner import RoundPlan, SharedSpec, State, Update
+from medflare.core.run_record import EvaluationRecord
 from medflare.learners.fedtar.expectation import moments_of, statistics_of
 from medflare.learners.fedtar.mixture import Mixture
 from medflare.learners.fedtar.visit_sums import VisitTrail, visit_sums_spec, visit_times

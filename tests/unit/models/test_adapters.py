@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from medflare.models.adapters import ANCHOR, GENERIC, SPECIALISED, Adapters, LoraSettings, weighted_sum
+from medflare.models.adapters.lora import ANCHOR, GENERIC, SPECIALISED, Adapters, LoraSettings, weighted_sum
 from medflare.models.backbone import load_backbone
 
 SETTINGS = LoraSettings(rank=4, lora_alpha=8)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from medflare.models.adapters import GENERIC
+from medflare.models.adapters.lora import GENERIC
+from medflare.models.adapters.methods import LoraSettings, PrefixSettings, PromptSettings
 from medflare.models.backbone import load_backbone
 from medflare.models.continuations import log_likelihoods
-from medflare.models.peft_methods import LoraSettings, PrefixSettings, PromptSettings
 from medflare.models.text_model import Sequenced, TextModel
 
 ADAPTERS = {

@@ -10,8 +10,8 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import save_file
 
-from medflare.cohort.settings import load_site_file
-from medflare.errors import DataError
+from medflare.core.errors import DataError
+from medflare.data.site_settings import load_site_file
 from medflare.models import encoders
 from medflare.models.encoders import EncoderSettings, SmallResNet, VisualEncoder
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
 from medflare.models.backbone import load_backbone
 from medflare.models.longitudinal_generator import (
     LongitudinalGenerator,

@@ -6,12 +6,12 @@ import torch
 from pydantic import TypeAdapter
 from torch import nn
 
-from medflare.learners.extraction import PAPER
-from medflare.learners.extraction_settings import ExtractionSettings
-from medflare.models.adapters import GENERIC, Adapters, LoraSettings
-from medflare.models.attach import attach
+from medflare.learners.extraction.learner import PAPER
+from medflare.learners.extraction.settings import ExtractionSettings
+from medflare.models.adapters.attach import attach
+from medflare.models.adapters.lora import GENERIC, Adapters, LoraSettings
+from medflare.models.adapters.methods import PeftChoice, chosen
 from medflare.models.encoders import EncoderSettings, VisualEncoder
-from medflare.models.peft_methods import PeftChoice, chosen
 
 
 def llama2_7b() -> object:

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from medflare.errors import ConfigError
-from medflare.models.adapters import GENERIC, Adapters, LoraSettings
+from medflare.core.errors import ConfigError
+from medflare.models.adapters.lora import GENERIC, Adapters, LoraSettings
 from medflare.models.backbone import load_backbone
 from medflare.models.patient_adapter import (
     PROJECTION,

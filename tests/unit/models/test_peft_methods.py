@@ -12,12 +12,12 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from medflare.errors import ConfigError
-from medflare.federation.persistor import AdapterPersistor, Card
-from medflare.models.adapters import GENERIC
-from medflare.models.attach import attach
+from medflare.core.errors import ConfigError
+from medflare.federation.server.persistor import AdapterPersistor, Card
+from medflare.models.adapters.attach import attach
+from medflare.models.adapters.lora import GENERIC
+from medflare.models.adapters.methods import METHODS, LoraSettings, PeftChoice, as_written, chosen
 from medflare.models.backbone import load_backbone
-from medflare.models.peft_methods import METHODS, LoraSettings, PeftChoice, as_written, chosen
 from medflare.models.text_model import TextModel
 
 IDS = torch.tensor([[1, 5, 6, 7, 8, 9], [1, 8, 9, 10, 11, 12]])
@@ -201,7 +201,7 @@ def test_plain_peft_opens_the_result_and_says_the_same(
 def test_medflare_opens_the_result_and_says_the_same(
     made: Made, tiny_backbone: Path, tmp_path: Path, method: str
 ) -> None:
-    from medflare.models.result import read_json, read_tensors
+    from medflare.models.report_result import read_json, read_tensors
 
     made.learn()
     folder = written(made, tmp_path / "adapter")

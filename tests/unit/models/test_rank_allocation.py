@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from medflare.models.adalora import AdaLoraAdapters
-from medflare.models.adapters import GENERIC, VERA_A, VERA_B, made_at_every_site
-from medflare.models.attach import attach
+from medflare.models.adapters.adalora import AdaLoraAdapters
+from medflare.models.adapters.attach import attach
+from medflare.models.adapters.lora import GENERIC, VERA_A, VERA_B, made_at_every_site
+from medflare.models.adapters.methods import AdaLoraSettings, VeraSettings
+from medflare.models.adapters.rank_allocation import budget, masks, normalised
 from medflare.models.backbone import load_backbone
-from medflare.models.peft_methods import AdaLoraSettings, VeraSettings
-from medflare.models.rank_allocation import budget, masks, normalised
 
 IDS = torch.tensor([[1, 5, 6, 7, 8, 9]])
 TARGETS = ("q_proj", "v_proj")

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from medflare.errors import ConfigError
-from medflare.models.adapters import GENERIC
+from medflare.core.errors import ConfigError
+from medflare.models.adapters.lora import GENERIC
 from medflare.models.backbone import fingerprint, load_backbone
 from medflare.models.encoders import EncoderSettings
 from medflare.models.report_generator import (

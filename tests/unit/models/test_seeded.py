@@ -7,7 +7,7 @@ import threading
 
 import torch
 
-from medflare.models.seeded import seeded
+from medflare.core.seeds import seeded
 
 
 def test_a_seed_gives_its_numbers_and_leaves_those_of_others_alone() -> None:

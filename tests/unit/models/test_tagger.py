@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from medflare.cohort.inventory import ENTITY_TYPES, MODIFIERS
-from medflare.errors import ConfigError
-from medflare.learners.token_classification import PAPER
+from medflare.core.errors import ConfigError
+from medflare.core.inventory import ENTITY_TYPES, MODIFIERS
+from medflare.learners.token_classification.learner import PAPER
 from medflare.models.encoder_folder import EncoderSettings, load_encoder
 from medflare.models.tagger import Tagged, Tagger
 

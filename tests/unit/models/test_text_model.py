@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from medflare.errors import ConfigError
-from medflare.models.adapters import GENERIC, LoraSettings
+from medflare.core.errors import ConfigError
+from medflare.models.adapters.lora import GENERIC, LoraSettings
 from medflare.models.backbone import Backbone, load_backbone
 from medflare.models.text_model import Sequenced, TextModel
 

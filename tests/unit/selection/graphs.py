@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from medflare.selection.sketch_key import SketchKey
-from medflare.selection.triples import Triple
+from medflare.knowledge.sketch_key import SketchKey
+from medflare.knowledge.triples import Triple
 
 
 def key(byte: int = 7, context: str = "project") -> SketchKey:

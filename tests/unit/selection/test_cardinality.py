@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from graphs import graph, key
 
-from medflare.errors import ConfigError, UpdateError
-from medflare.selection.cardinality import (
+from medflare.core.errors import ConfigError, UpdateError
+from medflare.knowledge.cardinality import (
     Asker,
     Holder,
     elements,
@@ -18,9 +18,9 @@ from medflare.selection.cardinality import (
     fingerprint,
     shared_size,
 )
-from medflare.selection.divergence import distance_matrix
-from medflare.selection.minhash import Sketcher
-from medflare.selection.triples import jaccard
+from medflare.knowledge.divergence import distance_matrix
+from medflare.knowledge.minhash import Sketcher
+from medflare.knowledge.triples import jaccard
 
 SITES = ["a", "b", "c"]
 GRAPHS = {"a": graph(0, 100), "b": graph(60, 200), "c": graph(500, 550)}

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from medflare.aggregation import make_rule
-from medflare.errors import ConfigError, UpdateError
-from medflare.learners.base import RoundPlan, State, Update
-from medflare.learners.loop import Loop, federate
+from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.learner import RoundPlan, State, Update
+from medflare.in_process.clocked_loop import Clocked, Workload, check_deadline, federate_clocked
+from medflare.in_process.loop import Loop, federate
 from medflare.selection.clock import SimulatedClock, SiteProfile, drawn_profiles
-from medflare.selection.clocked import Clocked, Workload, check_deadline, federate_clocked
 
 SITES = [f"hospital-{i:02d}" for i in range(20)]
 WORK = Workload(down=2_000_000, up=1_000_000)

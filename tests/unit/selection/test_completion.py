@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from medflare.cohort.knowledge_settings import CompletionConfig, KnowledgeConfig
-from medflare.config import parse
-from medflare.errors import ConfigError
-from medflare.selection.completion import calibrated, completed
-from medflare.selection.knowledge import site_graph
-from medflare.selection.triples import Triple, graph_of
+from medflare.core.config import parse
+from medflare.core.errors import ConfigError
+from medflare.data.knowledge_settings import CompletionConfig, KnowledgeConfig
+from medflare.knowledge.completion import calibrated, completed
+from medflare.knowledge.site_graph import site_graph
+from medflare.knowledge.triples import Triple, graph_of
 
 GROUPS, DISEASES, SYMPTOMS = 4, 12, 8
 
@@ -61,9 +61,9 @@ def test_missing_facts_of_a_regular_world_are_found(model: str) -> None:
 
 AFTER = """
 import bitsandbytes.optim
-from medflare.cohort.knowledge_settings import CompletionConfig
-from medflare.selection.completion import completed
-from medflare.selection.triples import Triple
+from medflare.data.knowledge_settings import CompletionConfig
+from medflare.knowledge.completion import completed
+from medflare.knowledge.triples import Triple
 
 graph = {Triple(f"a{i % 9}", f"r{i % 2}", f"b{(i * i) % 13}"): 1.0 for i in range(400)}
 completed(graph | {Triple(f"c{i}", "r0", "b1"): 1.0 for i in range(80)}, CompletionConfig(width=8, epochs=1))

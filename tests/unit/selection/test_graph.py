@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from medflare.errors import DataError
-from medflare.selection.graph import RELATIONS, RuleExtractor, chunks
-from medflare.selection.minhash import Sketcher
-from medflare.selection.nearest import NearestConcept
-from medflare.selection.sketch_key import SketchKey
-from medflare.selection.sketches import error_bound, estimated_jaccard
-from medflare.selection.triples import Triple, jaccard
-from medflare.selection.vocabulary import Concept, Vocabulary, read_obo
+from medflare.core.errors import DataError
+from medflare.knowledge.graph import RELATIONS, RuleExtractor, chunks
+from medflare.knowledge.minhash import Sketcher
+from medflare.knowledge.nearest import NearestConcept
+from medflare.knowledge.sketch_key import SketchKey
+from medflare.knowledge.sketches import error_bound, estimated_jaccard
+from medflare.knowledge.triples import Triple, jaccard
+from medflare.knowledge.vocabulary import Concept, Vocabulary, read_obo
 
 OBO = """format-version: 1.2
 

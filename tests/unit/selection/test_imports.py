@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from medflare.errors import DataError
-from medflare.selection.imports import read_columns, read_edc, read_numbered, read_same
-from medflare.selection.naming import Naming, representatives
-from medflare.selection.nearest import NearestConcept, characters
-from medflare.selection.triples import Triple
-from medflare.selection.vocabulary import Concept, Vocabulary
+from medflare.core.errors import DataError
+from medflare.knowledge.imports import read_columns, read_edc, read_numbered, read_same
+from medflare.knowledge.naming import Naming, representatives
+from medflare.knowledge.nearest import NearestConcept, characters
+from medflare.knowledge.triples import Triple
+from medflare.knowledge.vocabulary import Concept, Vocabulary
 
 FLU = Vocabulary(
     [

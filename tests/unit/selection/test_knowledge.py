@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from medflare.cohort.knowledge_settings import KnowledgeConfig
-from medflare.cohort.settings import load_site_file
-from medflare.config import parse
-from medflare.errors import ConfigError, DataError
-from medflare.federation.simulate import prepare_workspace
-from medflare.selection.knowledge import site_graph, site_sketch
-from medflare.selection.sketches import estimated_jaccard
-from medflare.selection.triples import Triple, jaccard
+from medflare.core.config import parse
+from medflare.core.errors import ConfigError, DataError
+from medflare.data.knowledge_settings import KnowledgeConfig
+from medflare.data.site_settings import load_site_file
+from medflare.knowledge.site_graph import site_graph, site_sketch
+from medflare.knowledge.sketches import estimated_jaccard
+from medflare.knowledge.triples import Triple, jaccard
+from medflare.recipes.simulate import prepare_workspace
 
 OBO = """[Term]
 id: D:1

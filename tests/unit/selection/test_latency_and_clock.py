@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
 from medflare.selection.baselines import Uniform
 from medflare.selection.clock import (
     RealClock,

@@ -10,16 +10,24 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from medflare.cohort.knowledge_settings import KnowledgeConfig
-from medflare.cohort.settings import BackboneConfig
-from medflare.config import parse
-from medflare.errors import ConfigError
+from medflare.core.config import parse
+from medflare.core.errors import ConfigError
+from medflare.data.knowledge_settings import KnowledgeConfig
+from medflare.data.site_settings import BackboneConfig
+from medflare.knowledge.model_extraction import CUT, ModelExtractor, as_lines, prompt
+from medflare.knowledge.site_graph import site_graph
+from medflare.knowledge.triple_parsing import (
+    ABSENT,
+    KNOWN,
+    MALFORMED,
+    RELATION,
+    SELF,
+    known_relation,
+    read_answer,
+)
+from medflare.knowledge.triples import Triple
 from medflare.models.backbone import load_backbone
 from medflare.models.plain_text import PlainText
-from medflare.selection.knowledge import site_graph
-from medflare.selection.model_extraction import CUT, ModelExtractor, as_lines, prompt
-from medflare.selection.reading import ABSENT, KNOWN, MALFORMED, RELATION, SELF, known_relation, read_answer
-from medflare.selection.triples import Triple
 
 CHUNK = "Influenza causes high fevers. Aspirin relieves pain; the patient denies cough."
 

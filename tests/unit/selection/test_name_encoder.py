@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 import torch
 
-from medflare.cohort.knowledge_settings import KnowledgeConfig
-from medflare.cohort.settings import BackboneConfig, load_site_file
-from medflare.config import parse
-from medflare.errors import ConfigError
-from medflare.federation.simulate import prepare_workspace
-from medflare.federation.site_sketch import files_of, sketch_digest
-from medflare.selection.encoder import NameEncoder, check_encoder
-from medflare.selection.knowledge import site_graph
-from medflare.selection.nearest import NearestConcept
-from medflare.selection.triples import Triple
-from medflare.selection.vocabulary import Concept, Vocabulary
+from medflare.core.config import parse
+from medflare.core.errors import ConfigError
+from medflare.data.knowledge_settings import KnowledgeConfig
+from medflare.data.site_settings import BackboneConfig, load_site_file
+from medflare.federation.site.sketch import files_of, sketch_digest
+from medflare.knowledge.encoder import NameEncoder, check_encoder
+from medflare.knowledge.nearest import NearestConcept
+from medflare.knowledge.site_graph import site_graph
+from medflare.knowledge.triples import Triple
+from medflare.knowledge.vocabulary import Concept, Vocabulary
+from medflare.recipes.simulate import prepare_workspace
 
 NAMES = ["fever", "shortness of breath", "no cough", "breath", "high fever of unknown cause", "fever"]
 

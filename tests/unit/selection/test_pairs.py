@@ -8,8 +8,8 @@ from graphs import graph, key
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medflare.selection.cardinality import Asker, Holder, elements, message_bytes
-from medflare.selection.pairs import Pair, pair_bytes, waves
+from medflare.knowledge.cardinality import Asker, Holder, elements, message_bytes
+from medflare.knowledge.pairs import Pair, pair_bytes, waves
 
 SIZES = st.lists(st.integers(20, 100_000), max_size=14)
 

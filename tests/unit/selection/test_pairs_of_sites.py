@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problems import brute, grid, random_problem
 
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
 from medflare.selection.objective import distance_between, distance_between_gradient, divergence
 from medflare.selection.optimiser import GAIN, extreme_points, solve
 from medflare.selection.problem import Problem

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
 from medflare.selection.baselines import FedCS, Importance, Uniform
 from medflare.selection.distinct import expected_counts
 from medflare.selection.latency import Latencies, Timing

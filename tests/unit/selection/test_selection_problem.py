@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problems import brute, random_problem
 
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
 from medflare.selection.objective import (
     divergence,
     divergence_gradient,

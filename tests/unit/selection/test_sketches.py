@@ -14,11 +14,11 @@ from graphs import graph, key
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medflare.errors import ConfigError, UpdateError
-from medflare.selection.divergence import distance_matrix, drift, due_for_sketch
-from medflare.selection.minhash import HASHES, Sketcher
-from medflare.selection.sketch_key import SketchKey
-from medflare.selection.sketches import (
+from medflare.core.errors import ConfigError, UpdateError
+from medflare.knowledge.divergence import distance_matrix, drift, due_for_sketch
+from medflare.knowledge.minhash import HASHES, Sketcher
+from medflare.knowledge.sketch_key import SketchKey
+from medflare.knowledge.sketches import (
     Sketch,
     check_comparable,
     error_bound,
@@ -27,7 +27,7 @@ from medflare.selection.sketches import (
     standard_error,
     unlike_most,
 )
-from medflare.selection.triples import (
+from medflare.knowledge.triples import (
     Triple,
     canonical,
     graph_of,
@@ -161,7 +161,7 @@ def test_the_order_of_triples_and_the_size_of_pieces_do_not_matter(monkeypatch: 
     for kind in ("set", "weighted"):
         whole = Sketcher(key(), 64, kind).sketch(given_)
         with monkeypatch.context() as small:
-            small.setattr("medflare.selection.minhash.PIECE", 5000)
+            small.setattr("medflare.knowledge.minhash.PIECE", 5000)
             assert np.array_equal(Sketcher(key(), 64, kind).sketch(turned).values, whole.values)
 
 

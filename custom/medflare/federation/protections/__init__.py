@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How updates are kept from the server's eyes: one server's side and one site's side for each protection.
 
-The cryptography is in `medflare.privacy`; here it meets requests, replies and rounds.
+The cryptography is in `medflare.secure_aggregation`; here it meets requests, replies and rounds.
 """
 
 from __future__ import annotations

@@ -10,16 +10,16 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from medflare.federation import wire
-from medflare.federation.compression import message_bytes
-from medflare.federation.controllers.exchange import OnReply, Outcome
-from medflare.federation.egress import Seal
+from medflare.core.learner import SharedSpec, State, Update
+from medflare.egress.chain import Seal
+from medflare.egress.policy import Policy
 from medflare.federation.messages import Request
 from medflare.federation.protections.weights import Weighing
-from medflare.federation.worker_session import Result
-from medflare.learners.base import SharedSpec, State, Update
-from medflare.privacy.layout import Layout
-from medflare.privacy.policy import Policy
+from medflare.federation.server.exchange import OnReply, Outcome
+from medflare.federation.site.worker_session import Result
+from medflare.secure_aggregation.layout import Layout
+from medflare.wire import tensors as wire
+from medflare.wire.compression import message_bytes
 
 SECURE = "secure_sum"
 """Under this key the steps of a protocol stand in options of requests and in facts of replies."""

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medflare.privacy.encryption_schemes import Terms
-from medflare.privacy.layout import Layout
-from medflare.privacy.terms import WIDE_BOUND
+from medflare.secure_aggregation.encryption_schemes import Terms
+from medflare.secure_aggregation.layout import Layout
+from medflare.secure_aggregation.round_parameters import WIDE_BOUND
 
 ENCRYPTED = "encrypted"
 """Key of what a request says about ciphertexts, and prefix of their names on the wire."""

@@ -14,7 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
-from medflare.errors import UpdateError
+from medflare.core.errors import UpdateError
+from medflare.core.learner import SharedSpec, State, Update
 from medflare.federation.protections.base import Declared, Opened, Round, ServerProtection, Talk
 from medflare.federation.protections.encrypted_parts import (
     ENCRYPTED,
@@ -25,11 +26,10 @@ from medflare.federation.protections.encrypted_parts import (
     terms_of,
 )
 from medflare.federation.protections.settings import ProtectionSettings
-from medflare.learners.base import SharedSpec, State, Update
-from medflare.privacy.encryption import Adder
-from medflare.privacy.encryption_keys import check_alike, read_server_context
-from medflare.privacy.encryption_message import unpack
-from medflare.privacy.encryption_parameters import SERVER_FILE
+from medflare.secure_aggregation.encryption import Adder
+from medflare.secure_aggregation.encryption_keys import check_alike, read_server_context
+from medflare.secure_aggregation.encryption_message import unpack
+from medflare.secure_aggregation.encryption_parameters import SERVER_FILE
 
 
 class EncryptedServer(ServerProtection):

@@ -11,10 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from medflare.errors import UpdateError
-from medflare.federation import wire
+from medflare.core.errors import UpdateError
+from medflare.core.learner import SharedSpec, State
 from medflare.federation.messages import FIT, Request
-from medflare.federation.persistor import FINAL, AdapterPersistor, Card
 from medflare.federation.protections.base import SiteProtection, layout_of
 from medflare.federation.protections.encrypted_parts import (
     ENCRYPTED,
@@ -27,13 +26,14 @@ from medflare.federation.protections.encrypted_parts import (
     sizes,
 )
 from medflare.federation.protections.weights import Weighing
-from medflare.federation.worker_session import Result
-from medflare.learners.base import SharedSpec, State
-from medflare.privacy.encryption import decrypt, encrypt
-from medflare.privacy.encryption_keys import Keys, read_site_context
-from medflare.privacy.encryption_parameters import SITE_FILE
-from medflare.privacy.encryption_schemes import Terms
-from medflare.privacy.layout import Layout
+from medflare.federation.server.persistor import FINAL, AdapterPersistor, Card
+from medflare.federation.site.worker_session import Result
+from medflare.secure_aggregation.encryption import decrypt, encrypt
+from medflare.secure_aggregation.encryption_keys import Keys, read_site_context
+from medflare.secure_aggregation.encryption_parameters import SITE_FILE
+from medflare.secure_aggregation.encryption_schemes import Terms
+from medflare.secure_aggregation.layout import Layout
+from medflare.wire import tensors as wire
 
 
 class EncryptedSite(SiteProtection):

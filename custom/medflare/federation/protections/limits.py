@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from medflare.privacy.policy import Policy
-from medflare.privacy.terms import Limits
+from medflare.egress.policy import Policy
+from medflare.secure_aggregation.round_parameters import Limits
 
 
 def limits_of(policy: Policy) -> Limits:

@@ -7,9 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from medflare.errors import UpdateError
-from medflare.federation import wire
-from medflare.federation.controllers.exchange import OnReply, Outcome, TooFewError
+from medflare.core.errors import UpdateError
+from medflare.core.learner import SharedSpec, State, Update
 from medflare.federation.messages import CONFIRM, KEYS, REVEAL, SHARES, Reply
 from medflare.federation.protections.base import (
     SECURE,
@@ -22,12 +21,13 @@ from medflare.federation.protections.base import (
 )
 from medflare.federation.protections.settings import ProtectionSettings
 from medflare.federation.protections.weights import Weighing
-from medflare.learners.base import SharedSpec, State, Update
-from medflare.privacy.coordinator import Coordinator
-from medflare.privacy.errors import MaskingError
-from medflare.privacy.identity import Identity
-from medflare.privacy.masked import Masked
-from medflare.privacy.terms import Terms
+from medflare.federation.server.exchange import OnReply, Outcome, TooFewError
+from medflare.secure_aggregation.coordinator import Coordinator
+from medflare.secure_aggregation.errors import MaskingError
+from medflare.secure_aggregation.identity import Identity
+from medflare.secure_aggregation.masked import Masked
+from medflare.secure_aggregation.round_parameters import Terms
+from medflare.wire import tensors as wire
 
 NARROW, WIDE = "masked:narrow", "masked:wide"
 """An update's two vectors on the wire: int32 [P] and int64 [S + 1]."""

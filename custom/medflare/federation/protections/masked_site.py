@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from medflare.errors import UpdateError
-from medflare.federation import wire
-from medflare.federation.egress import Seal
+from medflare.core.errors import UpdateError
+from medflare.core.learner import SharedSpec, State
+from medflare.egress.chain import Seal
+from medflare.egress.policy import Policy
 from medflare.federation.messages import CONFIRM, KEYS, REVEAL, SHARES, Request
 from medflare.federation.protections.base import SECURE, SiteProtection, layout_of
 from medflare.federation.protections.limits import limits_of
 from medflare.federation.protections.masked_server import NARROW, WIDE
 from medflare.federation.protections.weights import Weighing
-from medflare.federation.worker_session import Result
-from medflare.learners.base import SharedSpec, State
-from medflare.privacy.identity import Identity
-from medflare.privacy.layout import Layout
-from medflare.privacy.member import Member
-from medflare.privacy.policy import Policy
-from medflare.privacy.terms import Terms
+from medflare.federation.site.worker_session import Result
+from medflare.secure_aggregation.identity import Identity
+from medflare.secure_aggregation.layout import Layout
+from medflare.secure_aggregation.member import Member
+from medflare.secure_aggregation.round_parameters import Terms
+from medflare.wire import tensors as wire
 
 MEMORY = "secure_sum.json"
 """File that remembers for which round keys were given last."""

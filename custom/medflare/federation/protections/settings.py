@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from medflare.config import Settings
+from medflare.core.config import Settings
 
 
 class ProtectionSettings(Settings):

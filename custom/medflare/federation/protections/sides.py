@@ -6,11 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from medflare.egress.policy import Policy
 from medflare.federation.protections import Protection
 from medflare.federation.protections.base import ServerProtection, SiteProtection
 from medflare.federation.protections.settings import ProtectionSettings
-from medflare.privacy.identity import Identity
-from medflare.privacy.policy import Policy
+from medflare.secure_aggregation.identity import Identity
 
 STARTUP = "startup"
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from medflare.aggregation.base import AggregationRule
-from medflare.errors import UpdateError
+from medflare.core.errors import UpdateError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

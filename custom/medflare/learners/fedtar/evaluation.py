@@ -12,15 +12,15 @@ from typing import Protocol
 
 import torch
 
-from medflare.cohort.labels import label_report
-from medflare.cohort.visit_samples import VisitSamples
+from medflare.core.run_record import EvaluationRecord
+from medflare.data.visits.samples import VisitSamples
 from medflare.evaluation.predictions import Prediction, relative_image, write_predictions
 from medflare.evaluation.report_metrics import quick_metrics
-from medflare.evaluation.run_record import EvaluationRecord
-from medflare.evaluation.visits import change_statistics, evaluate_visits
-from medflare.learners.report_evaluation import evaluate_predictions
-from medflare.learners.tested import evaluation_record
+from medflare.evaluation.visit_metrics import change_statistics, evaluate_visits
+from medflare.labelling.labels import label_report
 from medflare.models.report_generator import DecodingSettings
+from medflare.tasks.reports.evaluation import evaluate_predictions
+from medflare.tasks.scoring import evaluation_record
 
 FILE = "predictions_generic.jsonl"
 

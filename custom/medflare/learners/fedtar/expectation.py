@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medflare.errors import RunError
-from medflare.learners.base import SharedSpec, State
+from medflare.core.errors import RunError
+from medflare.core.learner import SharedSpec, State
 from medflare.learners.fedtar.mixture import Mixture, MixtureSettings, spread_out
 
 PROFILES, STATISTICS = "profiles.", "statistics."

@@ -15,13 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medflare.cohort.heterogeneity import site_facts
-from medflare.cohort.site import SiteConfig
-from medflare.cohort.visit_samples import VisitSamples, open_visits
-from medflare.errors import ConfigError, UpdateError
-from medflare.evaluation.run_record import EvaluationRecord
-from medflare.learners import losses
-from medflare.learners.base import RoundPlan, SharedSpec, State, Update, check_state
+from medflare.core.data_order import DataOrder, batches, derived_seed, drawn, examples_to_visit
+from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.learner import RoundPlan, SharedSpec, State, Update, check_state
+from medflare.core.run_record import EvaluationRecord
+from medflare.data.heterogeneity import site_facts
+from medflare.data.load import SiteConfig
+from medflare.data.visits.samples import VisitSamples, open_visits
+from medflare.learners.client_terms import ClientTerms
+from medflare.learners.fedmrg import losses
 from medflare.learners.fedtar.evaluation import curve_metrics, finish_site
 from medflare.learners.fedtar.mixture import Mixture
 from medflare.learners.fedtar.opening import (
@@ -37,9 +39,7 @@ from medflare.learners.fedtar.pictures import FreshPatches, KeptPatches, Picture
 from medflare.learners.fedtar.settings import FedTARSettings, resolve
 from medflare.learners.fedtar.visit_sums import VisitTrail, silence, visit_sums_spec
 from medflare.learners.optim import adamw, cosine, scale_rates
-from medflare.learners.order import DataOrder, batches, derived_seed, drawn, examples_to_visit
-from medflare.learners.terms import ClientTerms
-from medflare.models.adapters import GENERIC
+from medflare.models.adapters.lora import GENERIC
 from medflare.models.longitudinal_generator import (
     PATIENT,
     PATIENT_PROJECTION,

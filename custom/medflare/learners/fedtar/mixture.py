@@ -15,9 +15,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from medflare.config import Settings
-from medflare.errors import UpdateError
-from medflare.learners.base import SharedSpec, State, check_state
+from medflare.core.config import Settings
+from medflare.core.errors import UpdateError
+from medflare.core.learner import SharedSpec, State, check_state
 
 MIXTURE = "mixture."
 WEIGHTS, MEANS, VARIANCES = f"{MIXTURE}weights", f"{MIXTURE}means", f"{MIXTURE}variances"

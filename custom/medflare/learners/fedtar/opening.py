@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from medflare.cohort.settings import SiteConfig
-from medflare.cohort.visit_samples import VisitSamples
-from medflare.errors import ConfigError
-from medflare.learners.base import State
+from medflare.core.errors import ConfigError
+from medflare.core.learner import State
+from medflare.data.site_settings import SiteConfig
+from medflare.data.visits.samples import VisitSamples
 from medflare.learners.fedtar.people import People
 from medflare.learners.fedtar.profile import profiles, site_key
 from medflare.learners.fedtar.settings import FedTARSettings

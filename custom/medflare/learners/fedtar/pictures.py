@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from medflare.cohort.images import augment, centre
-from medflare.cohort.visit_samples import VisitSamples
+from medflare.data.images import augment, centre
+from medflare.data.visits.samples import VisitSamples
 from medflare.models.longitudinal_generator import LongitudinalGenerator
 
 

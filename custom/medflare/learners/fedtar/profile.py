@@ -22,9 +22,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from medflare.cohort.records import Study
-from medflare.config import Settings
-from medflare.errors import ConfigError, DataError
+from medflare.core.config import Settings
+from medflare.core.errors import ConfigError, DataError
+from medflare.data.records import Study
 
 OLDEST = 130.0
 SEXES = {"F": 0.0, "M": 1.0}

@@ -9,21 +9,21 @@ from typing import Any
 
 import torch
 
-from medflare.cohort.settings import SiteConfig
-from medflare.cohort.visit_samples import VisitSamples, open_visits
-from medflare.config import parse
-from medflare.errors import ConfigError, DataError
-from medflare.evaluation.run_record import EvaluationRecord
+from medflare.core.config import parse
+from medflare.core.errors import ConfigError, DataError
+from medflare.core.run_record import EvaluationRecord
+from medflare.data.site_settings import SiteConfig
+from medflare.data.visits.samples import VisitSamples, open_visits
 from medflare.learners.fedtar.evaluation import finish_site
 from medflare.learners.fedtar.learner import FedTARLearner
 from medflare.learners.fedtar.mixture import MIXTURE, Mixture
 from medflare.learners.fedtar.opening import check_room, open_people
 from medflare.learners.fedtar.people import People
 from medflare.learners.fedtar.settings import FedTARSettings
-from medflare.learners.tested import Role
 from medflare.models.backbone import device_of
 from medflare.models.longitudinal_generator import FILE
-from medflare.models.result import load_longitudinal
+from medflare.models.report_result import load_longitudinal
+from medflare.tasks.scoring import Role
 
 
 def open_result(folder: Path, site: SiteConfig, seed: int = 0, cache: Path | None = None) -> FedTARLearner:

@@ -8,14 +8,14 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from medflare.config import Settings
+from medflare.core.config import Settings
+from medflare.core.presets import resolve_settings
 from medflare.learners.facts import MethodFacts
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.learners.fedtar.profile import ProfileSettings
-from medflare.learners.presets import resolve_settings
+from medflare.models.adapters.methods import LoraSettings
 from medflare.models.longitudinal_generator import LongitudinalSettings
 from medflare.models.patient_adapter import PatientAdapterSettings
-from medflare.models.peft_methods import LoraSettings
 from medflare.models.report_generator import DecodingSettings, ModelSettings
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medflare.errors import UpdateError
-from medflare.learners.base import RoundPlan, SharedSpec, State
+from medflare.core.errors import UpdateError
+from medflare.core.learner import RoundPlan, SharedSpec, State
 
 VISITS = "temporal."
 SLOPES, EXAMPLES = f"{VISITS}slopes", f"{VISITS}examples"

@@ -13,7 +13,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from medflare.errors import ConfigError
+from medflare.core.errors import ConfigError
 
 
 def decoder_folder(name: Literal["decoder", "notes_decoder"] = "decoder") -> Path:
@@ -33,6 +33,6 @@ def _folder(name: str, needed: str) -> Path:
     if not (folder / needed).is_file():
         raise ConfigError(
             f"the embedded {name} is not installed ({folder.name}/{needed} is missing). "
-            f"Reinstall medflare, or make the weights again: python -m medflare.models.embedded.build"
+            f"Reinstall medflare, or make the weights again: python -m tools.embedded_weights.reports"
         )
     return folder

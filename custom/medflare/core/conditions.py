@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CheXpert's 14 conditions and what a report says of each: the vocabulary of chest X-ray labels."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Code(IntEnum):
+    """What a report says of a condition; CheXbert's class codes (algorithms.md 2.1)."""
+
+    BLANK = 0
+    POSITIVE = 1
+    NEGATIVE = 2
+    UNCERTAIN = 3
+
+
+CONDITIONS: tuple[str, ...] = (
+    "enlarged cardiomediastinum",
+    "cardiomegaly",
+    "lung opacity",
+    "lung lesion",
+    "edema",
+    "consolidation",
+    "pneumonia",
+    "atelectasis",
+    "pneumothorax",
+    "pleural effusion",
+    "pleural other",
+    "fracture",
+    "support devices",
+    "no finding",
+)
+"""CheXpert's 14 conditions in CheXbert's order; "no finding" only takes BLANK or POSITIVE."""

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Radiographs from files to grey images, through MONAI's readers (PNG, JPEG, TIFF, DICOM, NIfTI).
+
+What is kept is what a viewer shows: row 0 on top, column 0 on the left, and air dark. Left and right are
+never exchanged, neither here nor in `augment`, because reports name sides.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from medflare.data.site_settings import ScannerConfig
+
+WINDOW = (0.5, 99.5)
+"""Percentiles that become black and white in images of more than 8 bits."""
+
+PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
+VOLUMES = (".nii", ".nii.gz")
+
+warnings.filterwarnings("ignore", message="PydicomReader: ImageOrientationPatient")
+logging.getLogger("monai.data.nvimgcodec_pydicom_plugin").setLevel(logging.ERROR)
+
+
+class DecodeError(Exception):
+    """An image that cannot be used; `reason` is a short kind to count by."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+def read_image(path: Path, at_least: int | None = None) -> np.ndarray:
+    """The image at `path` as (H, W) float32 in [0, 1].
+
+    8-bit values are divided by 255; deeper ones are windowed between the percentiles of WINDOW. Colour
+    becomes luminance, DICOM's MONOCHROME1 is inverted, RescaleSlope is applied, EXIF orientation is obeyed.
+
+    Args:
+        at_least: a JPEG may be decoded at 1/2, 1/4 or 1/8 as long as its shortest side stays this long.
+
+    Raises:
+        DecodeError: with reason `missing image`, `corrupt image`, `NaN pixels`, `constant image` or
+            `not a radiograph` (a volume of several slices).
+    """
+    path = Path(path)
+    try:
+        pixels, inverted = _pixels(path, at_least)
+    except FileNotFoundError:
+        raise DecodeError("missing image", f"{path}: no such file") from None
+    except DecodeError:
+        raise
+    except Exception as error:  # decoders raise anything from OSError to struct.error on a damaged file
+        detail = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DecodeError("corrupt image", f"{path}: cannot be decoded: {detail}") from None
+    grey = _grey(pixels, path)
+    if not np.isfinite(grey).all():
+        raise DecodeError("NaN pixels", f"{path}: {int((~np.isfinite(grey)).sum())} pixels are not finite")
+    scaled = _scale(grey, eight_bit=pixels.dtype in (np.uint8, np.bool_))
+    if scaled.size == 0 or scaled.max() - scaled.min() < 1e-6:
+        raise DecodeError("constant image", f"{path}: all pixels have the same value")
+    return 1 - scaled if inverted else scaled
+
+
+def _pixels(path: Path, at_least: int | None) -> tuple[np.ndarray, bool]:
+    """Raw values with rows first, and whether bright means dense air (MONOCHROME1)."""
+    name = path.name.lower()
+    if name.endswith(PICTURES):
+        return _picture(path, at_least), False
+    if name.endswith(VOLUMES):
+        return _nifti(path), False
+    return _dicom(path)
+
+
+def _picture(path: Path, at_least: int | None) -> np.ndarray:
+    from monai.data.image_reader import PILReader
+    from PIL import ImageOps
+
+    def prepare(image: Any) -> Any:
+        if at_least and image.format == "JPEG" and min(image.size) > at_least:
+            ratio = at_least / min(image.size)
+            image.draft("L", tuple(math.ceil(side * ratio) for side in image.size))
+        deep = image.mode.startswith("I") or image.mode == "F"
+        return ImageOps.exif_transpose(image if deep or image.mode == "L" else image.convert("L"))
+
+    # reverse_indexing=False: MONAI's default returns (W, H).
+    reader = PILReader(converter=prepare, reverse_indexing=False)
+    return np.asarray(reader.get_data(reader.read(path))[0])
+
+
+def warm_up() -> None:
+    """Imports MONAI once (seconds, and printing nothing), before threads ask for it together."""
+    import_module("monai.data.image_reader")
+
+
+@lru_cache(maxsize=1)
+def _dicom_reader() -> Any:
+    from monai.data.image_reader import PydicomReader
+
+    return PydicomReader(swap_ij=False)
+
+
+def _dicom(path: Path) -> tuple[np.ndarray, bool]:
+    reader = _dicom_reader()
+    dataset = reader.read(path)
+    try:
+        pixels = np.asarray(reader.get_data(dataset)[0])
+    except (NotImplementedError, RuntimeError) as error:
+        syntax = getattr(getattr(dataset, "file_meta", None), "TransferSyntaxUID", None)
+        hint = f"compression {getattr(syntax, 'name', syntax)}; pylibjpeg with its plug-ins may read it"
+        raise DecodeError("corrupt image", f"{path}: {hint}: {str(error)[:120]}") from None
+    return pixels, str(getattr(dataset, "PhotometricInterpretation", "")).strip() == "MONOCHROME1"
+
+
+def _nifti(path: Path) -> np.ndarray:
+    """Rows first, as a radiological viewer shows it: columns run to the patient's left, rows downwards.
+
+    The affine decides. A file without one (both form codes 0) or with the identity, which conversion
+    scripts write as a placeholder, is taken as (column, row) in viewing order.
+    """
+    from monai.data.image_reader import NibabelReader
+
+    reader = NibabelReader()
+    volume, meta = reader.get_data(reader.read(path))
+    volume = np.asarray(volume)
+    while volume.ndim > 2 and 1 in volume.shape[2:]:
+        volume = volume.squeeze(axis=2 + volume.shape[2:].index(1))
+    if volume.ndim > 2:
+        raise DecodeError("not a radiograph", f"{path}: a volume of shape {volume.shape}, expected one slice")
+    affine = np.asarray(meta["original_affine"])[:3, :3]
+    named = bool(int(meta.get("sform_code", 0)) or int(meta.get("qform_code", 0)))
+    if not named or np.allclose(affine, np.eye(3)):
+        return np.asarray(volume.T)
+    across = [int(np.argmax(np.abs(affine[:, axis]))) for axis in (0, 1)]
+    if across[1] == 0:  # the second axis is the left-right one
+        volume, affine, across = volume.T, affine[:, [1, 0, 2]], across[::-1]
+    if affine[across[0], 0] > 0:  # RAS: a positive step goes to the patient's right
+        volume = volume[::-1]
+    if affine[across[1], 1] > 0:  # towards anterior or superior: upwards
+        volume = volume[:, ::-1]
+    return np.asarray(volume.T)
+
+
+def _grey(pixels: np.ndarray, path: Path) -> np.ndarray:
+    """(H, W) float32; three or four channels last become luminance (ITU-R 601)."""
+    if pixels.ndim == 3 and pixels.shape[-1] in (3, 4):
+        pixels = pixels[..., :3] @ np.array([0.299, 0.587, 0.114])
+    pixels = pixels.squeeze()
+    if pixels.ndim != 2:
+        raise DecodeError("not a radiograph", f"{path}: pixels of shape {pixels.shape}, expected one picture")
+    return pixels.astype(np.float32)
+
+
+def _scale(grey: np.ndarray, eight_bit: bool) -> np.ndarray:
+    if eight_bit:
+        return grey / (255.0 if grey.max() > 1 else 1.0)
+    low, high = np.percentile(grey[:: max(1, grey.shape[0] // 512), :: max(1, grey.shape[1] // 512)], WINDOW)
+    if high <= low:
+        low, high = float(grey.min()), float(grey.max())
+    return np.clip((grey - low) / max(high - low, 1e-12), 0, 1).astype(np.float32)
+
+
+def fit_square(image: np.ndarray, size: int) -> Tensor:
+    """(H, W) in [0, 1] -> (size, size): longest side to `size`, the rest black on both sides.
+
+    Padding and not cropping, so that nothing a report may speak of (costophrenic angles, apices) is cut.
+    """
+    tensor = torch.from_numpy(np.ascontiguousarray(image, dtype=np.float32))[None, None]
+    height, width = image.shape
+    scale = size / max(height, width)
+    inner = (max(1, round(height * scale)), max(1, round(width * scale)))
+    small = F.interpolate(tensor, size=inner, mode="bilinear", antialias=True, align_corners=False)
+    top, left = (size - inner[0]) // 2, (size - inner[1]) // 2
+    return F.pad(small, (left, size - inner[1] - left, top, size - inner[0] - top))[0, 0].clamp(0, 1)
+
+
+def scan(image: Tensor, scanner: ScannerConfig | None) -> Tensor:
+    """`image` (H, W) in [0, 1] as a scanner of this character would give it (algorithms.md 2.5)."""
+    if scanner is None:
+        return image
+    if scanner.blur > 0:
+        reach = max(1, math.ceil(3 * scanner.blur))
+        taps = torch.exp(-0.5 * (torch.arange(-reach, reach + 1, dtype=torch.float32) / scanner.blur) ** 2)
+        taps = taps / taps.sum()
+        padded = F.pad(image[None, None], (reach,) * 4, mode="replicate")
+        image = F.conv2d(F.conv2d(padded, taps.view(1, 1, 1, -1)), taps.view(1, 1, -1, 1))[0, 0]
+    mean = image.mean()
+    return (((image - mean) * scanner.contrast + mean) * scanner.brightness).clamp(0, 1)
+
+
+def augment(images: Tensor, out: int, degrees: float, generator: torch.Generator) -> Tensor:
+    """Random crop and rotation in one resampling: (B, 1, S, S) -> (B, 1, out, out); never a flip.
+
+    Each image gets its own angle, uniform in +-`degrees`, and its own offset, uniform over all positions at
+    which an unrotated crop of `out` pixels lies inside. Corners that rotate in from outside are black.
+    """
+    batch, _, size, _ = images.shape
+    draws = torch.rand(batch, 3, generator=generator)
+    angle = (draws[:, 0] * 2 - 1) * math.radians(degrees)
+    room = max(0.0, (size - out) / size)
+    offset = (draws[:, 1:] * 2 - 1) * room
+    scale = min(1.0, out / size)
+    cos, sin = torch.cos(angle) * scale, torch.sin(angle) * scale
+    rows = torch.stack([cos, -sin, offset[:, 0], sin, cos, offset[:, 1]], dim=1)
+    theta = rows.view(batch, 2, 3).to(images)
+    grid = F.affine_grid(theta, [batch, 1, out, out], align_corners=False)
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+
+def centre(images: Tensor, out: int) -> Tensor:
+    """The middle `out` pixels, for evaluation: (B, 1, S, S) -> (B, 1, out, out); resized if S < out."""
+    size = images.shape[-1]
+    if size < out:
+        return F.interpolate(images, size=(out, out), mode="bilinear", align_corners=False)
+    start = (size - out) // 2
+    return images[..., start : start + out, start : start + out]

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One pooled cohort dealt to several sites, always by patient (algorithms.md 2.5).
+
+Each partitioner returns patient -> site; `partition` turns that into studies per site, `write_partition` into
+manifests with a site.yaml that the simulator reads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from medflare.core.conditions import CONDITIONS, Code
+from medflare.core.errors import ConfigError
+from medflare.data.partition.partitioning import deal, dirichlet_shares
+from medflare.data.records import Study
+from medflare.data.site_settings import ScannerConfig
+
+BLURS = (0.0, 0.5, 1.0)
+GAINS = (0.8, 1.2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPlan:
+    """How a cohort is dealt.
+
+    Attributes:
+        method: a key of METHODS.
+        sites: names, in order; alpha: Dirichlet concentration; label: main condition of `dirichlet`,
+            None for each patient's own rarest positive one.
+        scanners: whether every site gets a scanner character of its own.
+    """
+
+    sites: tuple[str, ...]
+    method: str = "random_stratified"
+    alpha: float = 0.5
+    label: str | None = None
+    seed: int = 0
+    scanners: bool = True
+
+
+def partition(studies: Sequence[Study], plan: PartitionPlan) -> dict[str, list[Study]]:
+    """Site -> its studies; every patient is at exactly one site.
+
+    Raises:
+        ConfigError: unknown method or label, or fewer patients than sites.
+    """
+    if plan.method not in METHODS:
+        raise ConfigError(f"partition method '{plan.method}': there are {', '.join(METHODS)}.")
+    if plan.label is not None and plan.label not in CONDITIONS:
+        raise ConfigError(f"partition label '{plan.label}': there are {', '.join(CONDITIONS)}.")
+    if plan.alpha <= 0:
+        raise ConfigError(
+            f"partition alpha {plan.alpha}: must be above 0; 0.1 is very uneven, 10 nearly even."
+        )
+    profiles = patient_profiles(studies)
+    if len(profiles) < len(plan.sites) or not plan.sites:
+        raise ConfigError(f"{len(profiles)} patients cannot be dealt to {len(plan.sites)} sites.")
+    given = METHODS[plan.method](profiles, plan)
+    dealt: dict[str, list[Study]] = {site: [] for site in plan.sites}
+    for study in studies:
+        dealt[plan.sites[given[study.patient_id]]].append(study)
+    return dealt
+
+
+def patient_profiles(studies: Sequence[Study]) -> dict[str, np.ndarray]:
+    """Patient -> mean over studies of the one-hot codes, (14 * 4,) float64, in order of patient id."""
+    rows: dict[str, list[np.ndarray]] = defaultdict(list)
+    for study in studies:
+        codes = study.codes or (int(Code.BLANK),) * len(CONDITIONS)
+        rows[study.patient_id].append(np.eye(len(Code))[list(codes)].ravel())
+    return {patient: np.mean(rows[patient], axis=0) for patient in sorted(rows)}
+
+
+def random_stratified(profiles: Mapping[str, np.ndarray], plan: PartitionPlan) -> dict[str, int]:
+    """Equal numbers at each site, and of each label profile: shuffled, sorted by profile, dealt in turn."""
+    rng = np.random.default_rng(plan.seed)
+    patients = list(profiles)
+    rng.shuffle(patients)
+    patients.sort(key=lambda patient: tuple(_positives(profiles[patient])))
+    sites = len(plan.sites)
+    given: dict[str, int] = {}
+    for start in range(0, len(patients), sites):
+        order = rng.permutation(sites)
+        for patient, site in zip(patients[start : start + sites], order, strict=False):
+            given[patient] = int(site)
+    return given
+
+
+def report_clusters(profiles: Mapping[str, np.ndarray], plan: PartitionPlan) -> dict[str, int]:
+    """k-means on the profiles with one cluster a site, then balanced: no site above n / K rounded up.
+
+    Patients choose in the order of how much they lose by not getting their nearest centre.
+    """
+    from sklearn.cluster import KMeans
+
+    patients = list(profiles)
+    matrix = np.stack([profiles[patient] for patient in patients])
+    sites = len(plan.sites)
+    distinct = len(np.unique(matrix, axis=0))
+    model = KMeans(n_clusters=min(sites, distinct), n_init=10, random_state=plan.seed).fit(matrix)
+    distance = np.full((len(patients), sites), np.inf)
+    distance[:, : model.n_clusters] = model.transform(matrix)
+    distance[~np.isfinite(distance)] = matrix.shape[1]
+    ranked = np.sort(distance, axis=1)
+    regret = ranked[:, 1] - ranked[:, 0] if sites > 1 else np.zeros(len(patients))
+    room = [len(patients) // sites + (site < len(patients) % sites) for site in range(sites)]
+    given: dict[str, int] = {}
+    for index in np.argsort(-regret, kind="stable"):
+        site = min((s for s in range(sites) if room[s]), key=lambda s: distance[index, s])
+        room[site] -= 1
+        given[patients[index]] = site
+    return given
+
+
+def dirichlet(profiles: Mapping[str, np.ndarray], plan: PartitionPlan) -> dict[str, int]:
+    """For each class of patients, shares over sites drawn from Dirichlet(alpha); every site gets a patient.
+
+    The class is whether `label` is positive in any study, or the patient's rarest positive condition.
+    """
+    rng = np.random.default_rng(plan.seed)
+    even = np.ones(len(plan.sites))
+    classes = main_classes(profiles, plan.label)
+    return deal(classes, dirichlet_shares(even, plan.alpha, rng), len(even), rng)
+
+
+def main_classes(profiles: Mapping[str, np.ndarray], label: str | None) -> dict[str, int]:
+    """Patient -> class: 1 or 0 for a named label, else the rarest positive condition's index (14: none)."""
+    positive = {patient: _positives(profile) for patient, profile in profiles.items()}
+    if label is not None:
+        column = CONDITIONS.index(label)
+        return {patient: int(found[column]) for patient, found in positive.items()}
+    frequency = np.sum(list(positive.values()), axis=0)
+    return {
+        patient: min(np.flatnonzero(found).tolist(), key=lambda c: frequency[c], default=len(CONDITIONS))
+        for patient, found in positive.items()
+    }
+
+
+def _positives(profile: np.ndarray) -> np.ndarray:
+    """(14,) 0 or 1: whether the condition is positive in any of the patient's studies."""
+    return (profile.reshape(len(CONDITIONS), len(Code))[:, Code.POSITIVE] > 0).astype(int)
+
+
+METHODS: dict[str, Callable[[Mapping[str, np.ndarray], PartitionPlan], dict[str, int]]] = {
+    "random_stratified": random_stratified,
+    "report_clusters": report_clusters,
+    "dirichlet": dirichlet,
+}
+
+
+def site_scanners(sites: Sequence[str], seed: int = 0) -> dict[str, ScannerConfig]:
+    """A fixed scanner for each site: blur in BLURS, contrast and brightness in GAINS (algorithms.md 2.5)."""
+    rng = np.random.default_rng([seed, 25])
+    return {
+        site: ScannerConfig(
+            blur=float(rng.choice(BLURS)),
+            contrast=round(float(rng.uniform(*GAINS)), 3),
+            brightness=round(float(rng.uniform(*GAINS)), 3),
+        )
+        for site in sites
+    }
+
+
+def write_partition(studies: Sequence[Study], plan: PartitionPlan, folder: Path) -> Path:
+    """Writes <folder>/<site>/manifest.jsonl for each site and <folder>/site.yaml; returns the latter.
+
+    Images are not copied: manifests name them relative to their own folder.
+    """
+    dealt = partition(studies, plan)
+    scanners = site_scanners(plan.sites, plan.seed) if plan.scanners else {}
+    document: dict[str, dict[str, object]] = {"sites": {}}
+    for site, own in dealt.items():
+        target = folder / site
+        target.mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps(manifest_row(study, target), ensure_ascii=False) for study in own]
+        (target / "manifest.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
+        cohort: dict[str, object] = {"format": "manifest", "root": site}
+        if site in scanners:
+            cohort["scanner"] = scanners[site].model_dump()
+        document["sites"][site] = {"cohort": cohort}
+    path = folder / "site.yaml"
+    head = f"# Partition of {len(studies)} studies: {json.dumps(asdict(plan))}\n"
+    path.write_text(head + yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def manifest_row(study: Study, folder: Path) -> dict[str, object]:
+    """A study as a row of our manifest (readers/manifest.py) that lies in `folder`."""
+    row: dict[str, object] = {
+        "study_id": study.study_id,
+        "patient_id": study.patient_id,
+        "image": [Path(os.path.relpath(path, folder)).as_posix() for path in study.images],
+        "report": study.report,
+        "split": study.split,
+        "labels": list(study.codes) if study.codes is not None else None,
+        "age": study.age,
+        "sex": study.sex,
+        "day": study.day,
+        "view": study.view or None,
+    }
+    return {key: value for key, value in row.items() if value is not None}

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One pooled cohort of questions or summaries dealt to several sites: IID, by class, or Dirichlet (DDCS).
+
+Splits stay what they are in the pool, so that what is tested at one site is trained on at none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from medflare.core.conditions import CONDITIONS, Code
+from medflare.core.errors import ConfigError
+from medflare.data.grouped_split import Record
+from medflare.data.partition.partitioning import class_shares, deal, dirichlet_shares, even_shares
+from medflare.data.partition.studies import main_classes
+from medflare.data.records import Question, Summary
+from medflare.labelling.labels import label_report
+
+METHODS = ("iid", "class", "dirichlet")
+FORMATS = {Question: ("questions_jsonl", "questions.jsonl"), Summary: ("summaries_jsonl", "summaries.jsonl")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPlan:
+    """How questions or summaries are dealt.
+
+    Attributes:
+        method: iid; class, each group at one or two sites; dirichlet, shares of each group drawn.
+        alpha: concentration of these shares; small is uneven.
+        sites: names, in order; sizes: how large each shall be against the others, () for alike.
+    """
+
+    sites: tuple[str, ...]
+    method: str = "class"
+    alpha: float = 0.5
+    seed: int = 0
+    sizes: tuple[float, ...] = ()
+
+
+def partition_texts(records: Sequence[Record], plan: TextPlan) -> dict[str, list[Record]]:
+    """Site -> its questions or summaries; all summaries of a patient are at one site.
+
+    Raises:
+        ConfigError: as `site_of`.
+    """
+    owners = [_owner(record) for record in records]
+    groups: dict[str, Counter[str]] = defaultdict(Counter)
+    for owner, record in zip(owners, records, strict=True):
+        groups[owner][record.group] += 1
+    given = site_of({owner: found.most_common(1)[0][0] for owner, found in groups.items()}, plan)
+    dealt: dict[str, list[Record]] = {site: [] for site in plan.sites}
+    for owner, record in zip(owners, records, strict=True):
+        dealt[plan.sites[given[owner]]].append(record)
+    return dealt
+
+
+def site_of(groups: dict[str, str], plan: TextPlan) -> dict[str, int]:
+    """Owner -> number of its site, from owner -> group.
+
+    Raises:
+        ConfigError: an unknown method, fewer owners than sites, or a partition by groups where there is one.
+    """
+    if plan.method not in METHODS:
+        raise ConfigError(f"partition '{plan.method}' of texts: there are {', '.join(METHODS)}.")
+    if plan.alpha <= 0:
+        raise ConfigError(
+            f"partition alpha {plan.alpha}: must be above 0; 0.1 is very uneven, 10 nearly even."
+        )
+    sites = len(plan.sites)
+    if not sites or len(groups) < sites:
+        raise ConfigError(f"{len(groups)} questions or patients cannot be dealt to {sites} sites.")
+    kinds = sorted(set(groups.values()))
+    if plan.method != "iid" and len(kinds) < 2:
+        raise ConfigError(
+            f"partition '{plan.method}' deals groups, and all records are of one, {kinds[0]!r}. Name the "
+            "column that holds them, `columns: {group: ...}` in site.yaml, or deal them iid."
+        )
+    rng = np.random.default_rng(plan.seed)
+    sizes = np.asarray(plan.sizes or np.ones(sites), dtype=float)
+    if plan.method == "iid":
+        return deal(dict.fromkeys(groups, ""), even_shares(sizes), sites, rng)
+    if plan.method == "class":
+        return deal(groups, class_shares(kinds, sizes, rng), sites, rng)
+    return deal(groups, dirichlet_shares(sizes, plan.alpha, rng), sites, rng)
+
+
+def grouped_by_findings(summaries: Sequence[Summary]) -> list[Summary]:
+    """Summaries whose group is the patient's rarest positive condition by the rules of `label_rules`.
+
+    Source and target are read together; "no finding" where nothing is positive.
+    """
+    profiles: dict[str, np.ndarray] = {}
+    for summary in summaries:
+        codes = np.eye(len(Code))[list(label_report(f"{summary.source} {summary.target}"))].ravel()
+        profiles[_owner(summary)] = profiles.get(_owner(summary), 0) + codes
+    names = [*CONDITIONS, CONDITIONS[-1]]
+    classes = main_classes(profiles, None)
+    return [replace(summary, group=names[classes[_owner(summary)]]) for summary in summaries]
+
+
+def _owner(record: Question | Summary) -> str:
+    if isinstance(record, Question):
+        return record.question_id
+    return record.patient_id or record.summary_id
+
+
+def write_text_partition(
+    records: Sequence[Record], plan: TextPlan, folder: Path, site: dict[str, Any] | None = None
+) -> Path:
+    """Writes <folder>/<site>/ for each site and <folder>/site.yaml; returns the latter.
+
+    Args:
+        site: further settings of every site, such as its `knowledge`.
+    """
+    dealt = partition_texts(records, plan)
+    head = f"# Partition of {len(records)} records: {json.dumps(asdict(plan))}\n"
+    return write_sites(dealt, folder, head, site)
+
+
+def write_sites(
+    dealt: dict[str, list[Record]], folder: Path, head: str, site: dict[str, Any] | None = None
+) -> Path:
+    """The records of each site as JSON lines, and the site.yaml that reads them, which begins with `head`."""
+    document: dict[str, dict[str, Any]] = {"sites": {}}
+    for name, records in dealt.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        format, file = FORMATS[type(records[0])]
+        rows = "".join(f"{json.dumps(text_row(record), ensure_ascii=False)}\n" for record in records)
+        (folder / name / file).write_text(rows, encoding="utf-8", newline="\n")
+        document["sites"][name] = {"cohort": {"format": format, "root": name}, **deepcopy(site or {})}
+    path = folder / "site.yaml"
+    path.write_text(head + yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def text_row(record: Question | Summary) -> dict[str, Any]:
+    """A line of the `questions_jsonl` or `summaries_jsonl` format."""
+    if isinstance(record, Question):
+        own: dict[str, Any] = {
+            "id": record.question_id,
+            "question": record.text,
+            "options": dict(record.options),
+            "answer": record.answer,
+        }
+    else:
+        own = {
+            "id": record.summary_id,
+            "patient_id": record.patient_id,
+            "source": record.source,
+            "target": record.target,
+        }
+    return {**own, "split": record.split, **({"group": record.group} if record.group else {})}

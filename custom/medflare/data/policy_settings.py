@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The key `policy` of site.yaml: what a hospital lets a job do. `medflare.egress.policy` applies it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from medflare.core.config import Settings
+
+PROTECTIONS = ("mask", "he")
+"""What can be required of an update: masks that cancel in the sum, or homomorphic encryption."""
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmg]?i?b?)\s*", re.IGNORECASE)
+Patterns = tuple[str, ...]
+"""Names, or shell patterns of names: `fedmrg*`."""
+ANY: Patterns = ("*",)
+
+
+def size_of(value: str) -> int:
+    """Bytes of a size such as `64 MB`, `1.5GiB` or `4096`; ValueError names the units otherwise."""
+    found = _SIZE.fullmatch(value)
+    unit = found.group(2).lower() if found else "?"
+    if found is None or unit not in _UNITS:
+        raise ValueError("is no size; write a number of bytes, or one with kB, MB, GB, KiB, MiB or GiB")
+    return round(float(found.group(1)) * _UNITS[unit])
+
+
+class PolicyConfig(Settings):
+    """What this site allows. A job can ask for more protection than this, never for less."""
+
+    jobs: Patterns = Field(default=ANY, description="names of jobs that may run here; patterns with * and ?")
+    methods: Patterns = Field(default=ANY, description="methods that may run here (medflare methods)")
+    submitters: Patterns = Field(default=ANY, description="who may submit: names of their certificates")
+    organisations: Patterns = Field(default=ANY, description="organisations whose people may submit")
+    roles: Patterns = Field(default=ANY, description="roles that may submit: project_admin, lead, ...")
+    require: Patterns = Field(
+        default=(),
+        description="protections that every update must have; [mask], [he], or ['mask|he'] for either",
+    )
+    min_sites: int = Field(default=1, ge=1, description="fewest sites in a run, this one included")
+    partners: Patterns | None = Field(
+        default=None, description="names of the only sites this one takes part with; None for any"
+    )
+    min_threshold: int | None = Field(
+        default=None, ge=2, description="under masks: fewest sites that must work together to open a sum"
+    )
+    min_examples: int = Field(
+        default=1, ge=1, description="an update or an evaluation over fewer examples stays here"
+    )
+    most_rounds: int | None = Field(
+        default=None, ge=1, description="longest run, in rounds; one of T visits counts as T exchanges"
+    )
+    max_bytes_per_round: int | None = Field(
+        default=None, ge=1, description="most that may leave in one round: bytes, or a text like '64 MB'"
+    )
+    tensors: Patterns = Field(default=ANY, description="of the declared tensors, those that may leave")
+    knowledge_sketch: Literal["allow", "deny"] = Field(
+        default="allow", description="whether a sketch of the knowledge graph may leave (rule ddcs)"
+    )
+    knowledge_exact: Literal["allow", "deny"] = Field(
+        default="deny",
+        description="whether exact sizes may be told, of the knowledge graph and of what it shares with each "
+        "other site's (rule ddcs, distances: exact)",
+    )
+    metrics: Literal["all", "none"] | Patterns = Field(
+        default="all", description="of the metrics, those that may leave; the others are taken out"
+    )
+
+    @field_validator("max_bytes_per_round", mode="before")
+    @classmethod
+    def _size(cls, value: Any) -> Any:
+        return size_of(value) if isinstance(value, str) else value
+
+    @field_validator(
+        "jobs",
+        "methods",
+        "submitters",
+        "organisations",
+        "roles",
+        "require",
+        "tensors",
+        "partners",
+        mode="before",
+    )
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("require")
+    @classmethod
+    def _known(cls, value: Patterns) -> Patterns:
+        unknown = sorted({name for item in value for name in item.split("|")} - set(PROTECTIONS))
+        if unknown:
+            raise ValueError(
+                f"{', '.join(unknown)}: no such protection; there are: {', '.join(PROTECTIONS)}, and "
+                "'mask|he' for either of them"
+            )
+        if {"mask", "he"} <= set(value):
+            raise ValueError("no job can both mask and encrypt; write ['mask|he'] to accept either of them")
+        return value

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who the patients of MIMIC-CXR are: age and sex from the patients table of MIMIC-IV (TAR-13).
+
+hosp/patients.csv[.gz]: subject_id, gender, anchor_age (years in anchor_year), anchor_year. Dates and anchor
+years of a subject are shifted alike, so that age = anchor_age + year of the study - anchor_year. Subjects
+older than 89 have anchor_age 91.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from medflare.core.errors import DataError
+from medflare.data.readers.common import Columns, Row, find_file, number, read_table, sex
+from medflare.data.readers.fields import unread
+
+FILES = ("patients.csv", "patients.csv.gz", "hosp/patients.csv", "hosp/patients.csv.gz")
+NAMES: dict[str, str | list[str] | None] = {
+    name: name for name in ("subject_id", "gender", "anchor_age", "anchor_year")
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """What is known of a subject at the time of a study; `unread` as in common.unread."""
+
+    age: float | None = None
+    sex: str | None = None
+    covariates: dict[str, Any] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Persons:
+    """The rows of the table by subject; empty where none was given. covariates: further columns wanted."""
+
+    rows: dict[str, Row] = field(default_factory=dict)
+    covariates: tuple[str, ...] = ()
+
+    def at(self, subject: str, seen: datetime.datetime | None) -> Person:
+        """The subject when the study was done; without its date the age is that of the anchor year."""
+        row = self.rows.get(subject)
+        if row is None:
+            return Person()
+        age, year = number(row["anchor_age"]), number(row["anchor_year"])
+        lost = unread({"age": row["anchor_age"]}, {"age": age})
+        if age is not None and year is not None and seen is not None:
+            age += seen.year - year
+        further = {name: row[name] for name in self.covariates}
+        return Person(age=age, sex=sex(row["gender"]), covariates=further, unread=lost)
+
+
+def read_persons(given: Path, covariates: Sequence[str] = ()) -> Persons:
+    """The patients table at `given`, a file or a folder that holds it; DataError names what is missing."""
+    if not given.exists():
+        raise DataError(f"{given}: no such file or folder. Check 'demographics' in site.yaml.")
+    path = find_file(given, FILES)
+    found, rows, _ = read_table(path)
+    Columns(path, found, NAMES, {}, list(NAMES))
+    if lacking := [name for name in covariates if name not in found]:
+        raise DataError(
+            f"{path}: 'visits.covariates' names {', '.join(lacking)}. Columns found: {', '.join(found)}."
+        )
+    return Persons({str(row["subject_id"]): row for row in rows}, tuple(covariates))

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clinical notes with entities and relations, one JSON object per line; every *.jsonl of the folder is read.
+
+Rows: doc_id, text, split, entities [{id, label, native, spans [[start, end]], text, ...}], relations [{type,
+native, head, tail}]. Of `label` (`type`) and `native` one is enough; with both, the site's label map speaks
+of the native name where it knows it. Offsets are Python code points into `text` as it is in the file (CRLF
+counts as two), end-exclusive; an entity's own `text` is optional and must then be what stands there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medflare.data.notes.label_maps import LabelMap, mapping_of
+from medflare.data.readers.annotated import (
+    NoteError,
+    check_ends,
+    check_ids,
+    check_spans,
+    check_surface,
+    check_text,
+)
+from medflare.data.readers.common import Source, find_file, read_table, selected
+from medflare.data.records import Entity, Note, Relation
+from medflare.data.splits import split_name
+
+if TYPE_CHECKING:
+    from medflare.data.site_settings import CohortConfig
+
+SETTINGS = frozenset({"file", "select", "label_map", "tasks", "annotated"})
+
+
+def read(config: CohortConfig) -> Source:
+    """Reads `config.file`, or all .jsonl files of `config.root`; a file's name is the split of its rows
+    where they have none."""
+    mapping = mapping_of(config.label_map)
+    source = Source(has_split=True)
+    for path in _files(config):
+        found, rows, bad = read_table(path)
+        source.skipped += bad
+        for index, row in enumerate(selected(path, found, rows, config.select)):
+            record = str(row.get("doc_id") or f"{path.name}:{index + 1}")
+            where = f"{path.name} row {index + 1}"
+            try:
+                if record in source.places:
+                    detail = f"{where}: the same doc_id appeared before; the first one is kept"
+                    raise NoteError("duplicated note", detail)
+                source.notes.append(_note(record, row, path.name.split(".")[0], mapping, where))
+                source.places[record] = where
+            except NoteError as error:
+                source.skip(record, error.reason, str(error))
+    source.has_split = all(note.split for note in source.notes)
+    return source
+
+
+def _files(config: CohortConfig) -> list[Path]:
+    first = find_file(config.root, ("*.jsonl", "*.jsonl.gz"), config.file)
+    if config.root.is_dir() and config.file is None:
+        return sorted([*config.root.glob("*.jsonl"), *config.root.glob("*.jsonl.gz")])
+    return [first]
+
+
+def _note(record: str, row: Mapping[str, Any], stem: str, mapping: LabelMap, where: str) -> Note:
+    text = row.get("text")
+    if not isinstance(text, str):
+        raise NoteError("empty note", f"{where}, offset 0: the row has no text")
+    check_text(text, where)
+    split = split_name(str(row.get("split") or stem)) or ""
+    if row.get("split") and not split:
+        raise NoteError("unknown split", f"{where}: split {row['split']!r} is none of train, val, test")
+    entities = tuple(_entity(item, text, mapping, where) for item in _listed(row, "entities", where))
+    check_ids((entity.entity_id for entity in entities), where)
+    known = {entity.entity_id for entity in entities}
+    return Note(
+        note_id=record,
+        text=text,
+        patient_id=str(row.get("patient_id") or record),
+        split=split,
+        entities=entities,
+        relations=tuple(_relation(item, known, mapping, where) for item in _listed(row, "relations", where)),
+    )
+
+
+def _listed(row: Mapping[str, Any], key: str, where: str) -> list[Any]:
+    found = row.get(key) or []
+    if not isinstance(found, list):
+        raise NoteError(f"malformed {key}", f"{where}: expected a list, found {type(found).__name__}")
+    return found
+
+
+def _names(item: Mapping[str, Any], key: str) -> tuple[str, str]:
+    """The native and the common name of an entity or relation; KeyError where it has neither."""
+    native, label = (str(item.get(name) or "") for name in ("native", key))
+    if not native and not label:
+        raise KeyError(key)
+    return native, label or native
+
+
+def _entity(item: Mapping[str, Any], text: str, mapping: LabelMap, where: str) -> Entity:
+    try:
+        spans = tuple((int(start), int(end)) for start, end in item["spans"])
+        native, label = _names(item, "label")
+        name, written = str(item["id"]), item.get("text")
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        detail = f"{where}: expected id, label, spans [[start, end]]; found {item!r}"
+        raise NoteError("malformed entity", detail) from None
+    check_spans(name, spans, len(text), where)
+    if isinstance(written, str):
+        check_surface(name, spans, text, written, where)
+    return Entity(entity_id=name, label=native if native in mapping else label, spans=spans)
+
+
+def _relation(item: Mapping[str, Any], known: set[str], mapping: LabelMap, where: str) -> Relation:
+    try:
+        native, label = _names(item, "type")
+        if mapping.get(native, native) is None:  # the map leaves links of this name out
+            label = native
+        relation = Relation(label=label, head=str(item["head"]), tail=str(item["tail"]))
+    except (KeyError, TypeError, AttributeError):
+        detail = f"{where}: expected type, head, tail; found {item!r}"
+        raise NoteError("malformed relation", detail) from None
+    check_ends(relation, known, where)
+    return relation

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts with their summaries, one JSON object per line: findings and impression, or source and target.
+
+Columns: source (else findings), target (else impression); optional id (else uid), patient_id, split, and
+group (else device_family). Rows with more de-identification marks (XXXX, ___) than `most_masks` are left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from medflare.data.readers.common import Source
+from medflare.data.readers.text_rows import RowError, TextRow, has_splits, text_rows
+from medflare.data.records import Summary
+from medflare.data.text import count_masks
+
+if TYPE_CHECKING:
+    from medflare.data.site_settings import CohortConfig
+
+SETTINGS = frozenset({"file", "columns", "select", "most_masks"})
+DEFAULTS: dict[str, str | int | list[str] | None] = {
+    "id": ["id", "summary_id", "uid"],
+    "source": ["source", "findings"],
+    "target": ["target", "impression"],
+    "patient_id": "patient_id",
+    "split": "split",
+    "group": ["group", "device_family"],
+}
+REQUIRED = ("source", "target")
+
+
+def read(config: CohortConfig) -> Source:
+    """Reads `config.file`, or all .jsonl files of `config.root`."""
+    source = Source()
+    for row in text_rows(config, DEFAULTS, REQUIRED, source):
+        try:
+            summary = _summary(row)
+        except RowError as error:
+            source.skip(row.record, error.reason, str(error))
+            continue
+        if config.most_masks is not None and masks(summary) > config.most_masks:
+            source.too_masked += 1
+        else:
+            source.summaries.append(summary)
+    source.has_split = has_splits([summary.split for summary in source.summaries])
+    return source
+
+
+def masks(summary: Summary) -> int:
+    """De-identification marks in source and target together."""
+    return count_masks(summary.source) + count_masks(summary.target)
+
+
+def _summary(row: TextRow) -> Summary:
+    return Summary(
+        summary_id=row.record,
+        source=row.words("source"),
+        target=row.words("target"),
+        patient_id=row.columns.text(row.row, "patient_id") or row.record,
+        split=row.split,
+        group=row.columns.text(row.row, "group"),
+    )

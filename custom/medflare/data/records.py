@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Typed records of a site's data: what every reader returns and every learner consumes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+SPLITS: tuple[str, ...] = ("train", "val", "test")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """One radiological examination: pictures and the report that was written for them.
+
+    Attributes:
+        images: absolute paths, in the order of the source.
+        report: the findings (and impression) after cleaning; never empty.
+        split: one of SPLITS; always the same for all studies of a patient.
+        codes: 14 values of Code in the order of CONDITIONS, or None before labelling.
+        age: years; sex: "F", "M" or None; day: days since the patient's first study.
+        visit: number of the patient's visit, 1..T, where a site reads its studies as visits.
+        place: file and line of its row, for messages.
+        extra: covariates that a site named, and what a reader could not read ("unread").
+    """
+
+    study_id: str
+    patient_id: str
+    images: tuple[Path, ...]
+    report: str
+    split: str = "train"
+    codes: tuple[int, ...] | None = None
+    view: str = ""
+    age: float | None = None
+    sex: str | None = None
+    day: float | None = None
+    visit: int | None = None
+    place: str = field(default="", compare=False)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """One visit of a patient (algorithms.md 3.1).
+
+    Attributes:
+        number: t = 1..T. A patient who missed a visit has a hole where the source numbers its visits.
+        gap: days since the patient's visit before this one; None for the first, or where days are unknown.
+        since: days since the patient's first visit; None where days are unknown.
+        prior: the report of the visit before, "" for the first (TAR-14's `prior_context`).
+    """
+
+    study: Study
+    number: int
+    gap: float | None = None
+    since: float | None = None
+    prior: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patient:
+    """A person and their visits in order, at least one; all of them are in one split.
+
+    Attributes:
+        age: years at the first visit that tells it; sex: "F", "M" or None.
+    """
+
+    patient_id: str
+    split: str
+    age: float | None
+    sex: str | None
+    visits: tuple[Visit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entity:
+    """A marked span of a note; offsets are Python code points, end-exclusive, possibly discontinuous."""
+
+    entity_id: str
+    label: str
+    spans: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relation:
+    """A typed link between two entities of one note."""
+
+    label: str
+    head: str
+    tail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A clinical text with marked entities and relations.
+
+    Attributes:
+        text: exactly as in the file; every offset counts its code points.
+        relations: head -> modifier links (and whatever else a corpus links); ids are of `entities`.
+        tasks: which of `inventory.TASKS` the annotation covers; a site that marked no relations says "ner".
+        annotated: the types of `inventory.TYPES` that the annotators looked for; None for all. Only these
+            are scored.
+    """
+
+    note_id: str
+    text: str
+    patient_id: str = ""
+    split: str = "train"
+    entities: tuple[Entity, ...] = ()
+    relations: tuple[Relation, ...] = ()
+    tasks: tuple[Literal["ner", "re"], ...] = ("ner", "re")
+    annotated: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A multiple-choice question with one right option.
+
+    Attributes:
+        options: (letter, text) in the source's order, at least two, no two with the same text.
+        answer: letter of the right option.
+        group: subject or specialty; "" where the source names none.
+    """
+
+    question_id: str
+    text: str
+    options: tuple[tuple[str, str], ...]
+    answer: str
+    split: str = "train"
+    group: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def answer_text(self) -> str:
+        """What the right option says."""
+        return dict(self.options)[self.answer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A text and what a physician made of it in few words: findings and impression, note and summary.
+
+    Attributes:
+        source: what is given; target: what is to be written. Neither is empty; masks (`XXXX`) stay.
+        patient_id: whose it is; the summary's own id where the source names nobody.
+        group: what a site may have more of than others, such as the detector's family; "" where unknown.
+    """
+
+    summary_id: str
+    source: str
+    target: str
+    patient_id: str = ""
+    split: str = "train"
+    group: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A record that was left out, and why: `reason` is a short kind to count by, `detail` a sentence."""
+
+    record: str
+    reason: str
+    detail: str

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts about a cohort's questions and summaries for people: counts, never a text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from statistics import fmean, median
+from typing import Any
+
+from medflare.data.grouped_split import repeated
+from medflare.data.readers.summaries_jsonl import masks
+from medflare.data.records import Question, Summary
+
+
+@dataclass(slots=True, kw_only=True)
+class TextCounts:
+    """What was done to questions and summaries; nothing here is a fault.
+
+    Attributes:
+        too_masked: summaries left out for `most_masks`.
+        groups_moved: records that repeat each other or are of one patient, which the source had in several
+            splits and which are now in one.
+    """
+
+    too_masked: int = 0
+    groups_moved: int = 0
+
+    def add(self, other: TextCounts) -> None:
+        """Adds another source's counts."""
+        for item in fields(self):
+            setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
+
+    def to_json(self) -> dict[str, int]:
+        """What happened at all."""
+        return {name: count for name, count in asdict(self).items() if count}
+
+
+def question_facts(questions: Sequence[Question], counts: TextCounts) -> dict[str, Any]:
+    """Groups, options, right letters, words and repeats; empty where there are no questions."""
+    if not questions:
+        return {}
+    return {
+        "groups": _counted(question.group for question in questions),
+        "options": _counted(str(len(question.options)) for question in questions),
+        "answers": dict(sorted(Counter(question.answer for question in questions).items())),
+        "words": words_per_report([question.text for question in questions]),
+        "repeated": repeated(questions),
+        "changed": counts.to_json(),
+    }
+
+
+def summary_facts(summaries: Sequence[Summary], counts: TextCounts) -> dict[str, Any]:
+    """Groups, words of sources and targets, masks and repeats; empty where there are no summaries."""
+    if not summaries:
+        return {}
+    return {
+        "groups": _counted(summary.group for summary in summaries),
+        "source_words": words_per_report([summary.source for summary in summaries]),
+        "target_words": words_per_report([summary.target for summary in summaries]),
+        "masked": sum(masks(summary) > 0 for summary in summaries),
+        "repeated": repeated(summaries),
+        "changed": counts.to_json(),
+    }
+
+
+def words_per_report(reports: Sequence[str]) -> dict[str, float]:
+    """Mean, median, shortest and longest text in words; empty where there are none."""
+    lengths = [len(report.split()) for report in reports]
+    if not lengths:
+        return {}
+    return {
+        "mean": round(fmean(lengths), 1),
+        "median": float(median(lengths)),
+        "min": float(min(lengths)),
+        "max": float(max(lengths)),
+    }
+
+
+def _counted(names: Any) -> dict[str, int]:
+    return dict(Counter(name or "none" for name in names).most_common())

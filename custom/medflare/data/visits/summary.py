@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts about patients and their visits, for `medflare cohort inspect`: counts, never a patient."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from medflare.data.records import SPLITS, Patient, Study
+from medflare.data.visits.counts import VisitCounts
+from medflare.data.visits.longitudinal import patients_of, visits_per_number
+
+
+def visit_facts(studies: Sequence[Study], counts: VisitCounts) -> dict[str, Any]:
+    """JSON-ready facts; empty where the studies were not read as visits.
+
+    patients_with: number of visits -> patients; per_visit: split -> n_{k,t} for t = 1..T; gaps: days between
+    visits; missed: visits that patients have not, below the last number they have.
+    """
+    if not studies or any(study.visit is None for study in studies):
+        return {}
+    patients = patients_of(studies)
+    lengths = Counter(len(patient.visits) for patient in patients)
+    return {
+        "T": max(visit.number for patient in patients for visit in patient.visits),
+        "patients_with": {str(count): lengths[count] for count in sorted(lengths)},
+        "per_visit": {split: visits_per_number(patients, split) for split in SPLITS},
+        "missed": sum(patient.visits[-1].number - len(patient.visits) for patient in patients),
+        "gaps": gap_facts(patients),
+        "age": age_facts(patients),
+        "sex": dict(Counter(patient.sex or "unknown" for patient in patients).most_common()),
+        "images_per_visit": round(sum(len(study.images) for study in studies) / len(studies), 2),
+        "changed": counts.to_json(),
+    }
+
+
+def gap_facts(patients: Sequence[Patient]) -> dict[str, float]:
+    """Days between a visit and the one before: how many, how many unknown, shortest, median and longest."""
+    gaps = [visit.gap for patient in patients for visit in patient.visits[1:]]
+    known = [gap for gap in gaps if gap is not None]
+    facts: dict[str, float] = {"count": len(gaps), "unknown": len(gaps) - len(known)}
+    if known:
+        facts |= {"min": round(min(known), 1), "median": round(median(known), 1), "max": round(max(known), 1)}
+    return facts
+
+
+def age_facts(patients: Sequence[Patient]) -> dict[str, float]:
+    """Years at the first visit: how many patients, how many unknown, youngest, median and oldest."""
+    known = [patient.age for patient in patients if patient.age is not None]
+    facts: dict[str, float] = {"count": len(patients), "unknown": len(patients) - len(known)}
+    if known:
+        facts |= {"min": round(min(known), 1), "median": round(median(known), 1), "max": round(max(known), 1)}
+    return facts

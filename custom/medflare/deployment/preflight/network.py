@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the way to the server: its one port, through the hospital's proxy where there is one, and TLS."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import socket
+import ssl
+from datetime import UTC, datetime
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
+
+from cryptography import x509
+
+from medflare.deployment.kits import Kit, read_object
+from medflare.deployment.preflight.base import Check, ok, problem, warning
+from medflare.deployment.preflight.kit_files import SOON
+
+TIMEOUT = 10.0
+FIRST_WORDS = 2.0
+"""Seconds to wait for the first bytes of a server that has accepted us; one that speaks later is taken to."""
+MOST_REPLY = 65536
+
+
+class UnreachableError(OSError):
+    """The proxy answered, and not with a way to the server."""
+
+
+def server_of(kit: Kit) -> tuple[str, int]:
+    """(host, port) that a site's kit dials."""
+    servers = read_object(kit.startup / "fed_client.json")["servers"]
+    host, _, number = str(servers[0]["service"]["target"]).rpartition(":")
+    return host.strip("[]"), int(number)
+
+
+def proxy_for(host: str) -> str | None:
+    """The proxy that `https_proxy` names for this host, unless `no_proxy` excludes it."""
+    proxies = getproxies_environment()
+    if proxy_bypass_environment(host, proxies):
+        return None
+    return proxies.get("https") or proxies.get("all")
+
+
+def reach(kit: Kit, timeout: float = TIMEOUT) -> list[Check]:
+    """Whether the server's port can be reached, and whether both sides accept each other's certificates."""
+    host, port = server_of(kit)
+    proxy = proxy_for(host)
+    where = f"{host}:{port}" + (f" through the proxy {_without_password(proxy)}" if proxy else "")
+    try:
+        connection = connect(host, port, proxy, timeout)
+    except OSError as error:
+        remedy = (
+            f"Ask the hospital's network people to allow {'the proxy' if proxy else 'outbound TCP'} to "
+            f"{host} port {port}, and the coordinating centre whether the server runs"
+        )
+        return [problem("server port", f"{where}: {error}", "a connection", remedy)]
+    with connection:
+        return [ok("server port", f"{where} answers"), handshake(connection, kit, host)]
+
+
+def connect(host: str, port: int, proxy: str | None, timeout: float) -> socket.socket:
+    """A TCP connection to the server, through HTTP CONNECT where there is a proxy; OSError otherwise."""
+    if proxy is None:
+        return socket.create_connection((host, port), timeout)
+    parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+    connection = socket.create_connection((parts.hostname or "", parts.port or 3128), timeout)
+    try:
+        lines = [f"CONNECT {host}:{port} HTTP/1.1", f"Host: {host}:{port}"]
+        if parts.username:
+            words = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            lines.append(f"Proxy-Authorization: Basic {base64.b64encode(words.encode()).decode()}")
+        connection.sendall("\r\n".join([*lines, "", ""]).encode())
+        status = _status(connection)
+        if status.split(" ")[1:2] != ["200"]:
+            raise UnreachableError(f"the proxy answered '{status}'")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _status(connection: socket.socket) -> str:
+    """The first line of the proxy's answer, which is read to its end."""
+    reply = b""
+    while b"\r\n\r\n" not in reply:
+        part = connection.recv(4096)
+        if not part or len(reply) > MOST_REPLY:
+            raise UnreachableError("the proxy closed the connection without an answer")
+        reply += part
+    return reply.split(b"\r\n", 1)[0].decode("latin-1")
+
+
+def handshake(connection: socket.socket, kit: Kit, host: str) -> Check:
+    """A TLS handshake with the kit's own certificate, as FLARE will make it."""
+    name, startup = "server certificate", kit.startup
+    try:
+        context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        context.load_cert_chain(startup / "client.crt", startup / "client.key")
+        context.set_alpn_protocols(["h2"])
+        with context.wrap_socket(connection, server_hostname=host) as secure:
+            peer = x509.load_der_x509_certificate(secure.getpeercert(binary_form=True) or b"")
+            _first_words(secure)
+            until = peer.not_valid_after_utc
+            found = f"both sides accept each other, the server's is valid until {until:%Y-%m-%d}"
+            if until - datetime.now(UTC) < SOON:
+                return warning(name, found, "at least 30 days", "Tell the coordinating centre")
+            return ok(name, found)
+    except ssl.SSLCertVerificationError as error:
+        remedy = (
+            "Do not start the kit: another machine answers, a proxy opens TLS, the server's certificate has "
+            "expired, or the kit is of another project"
+        )
+        return problem(name, f"refused: {error.verify_message}", "a certificate of the kit's project", remedy)
+    except (OSError, ValueError) as error:
+        remedy = "Ask the coordinating centre whether this port speaks TLS and knows this kit"
+        return problem(
+            name, f"no TLS handshake: {error}", "a TLS handshake with the kit's certificate", remedy
+        )
+
+
+def _first_words(secure: ssl.SSLSocket) -> None:
+    """Waits for the server's first bytes: with TLS 1.3 a refusal of our certificate comes only now."""
+    secure.settimeout(FIRST_WORDS)
+    with contextlib.suppress(TimeoutError):
+        secure.recv(1)
+
+
+def _without_password(proxy: str) -> str:
+    """A proxy's address as it may stand on a screen."""
+    parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+    return f"{parts.hostname}:{parts.port or 3128}"

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of what the hospital brings: site.yaml, its cohort and labels, the base model, disk and memory."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from medflare.core.errors import MedflareError
+from medflare.data.load import Cohort, load_cohort
+from medflare.data.site_settings import SiteConfig
+from medflare.deployment.preflight.base import Check, ok, problem, warning
+from medflare.egress.policy import Policy, PolicyError, in_words
+from medflare.learners import embedded, reads
+from medflare.learners.footprint import footprint
+from medflare.models.backbone import check_folder, device_of, fingerprint
+from medflare.models.embedded import decoder_folder
+from medflare.models.vit_gpt2_folder import check_parts, fingerprint_of_parts
+from medflare.recipes.recipes import Job
+
+LEAST_DISK, GOOD_DISK = 2 * 10**9, 10**10
+"""Bytes free below which a run cannot keep its state and logs, and below which somebody should look."""
+SAFE_SHARE = 0.8
+"""Share of the free memory that an estimate may come to; estimates are no measurements."""
+GB = 10**9
+
+
+def open_cohort(site: SiteConfig, method: str | None) -> tuple[Check, Cohort | None]:
+    """Whether the site's data can be read and is what the method learns from, counted; and the cohort."""
+    name = "cohort"
+    try:
+        cohort = load_cohort(site)
+    except (MedflareError, OSError) as error:
+        remedy = "Mend the files or the key 'cohort'; `medflare cohort inspect` says more"
+        return problem(name, str(error), "a cohort that can be read", remedy), None
+    facts = cohort.summary()
+    present = [name for name in ("studies", "notes", "questions", "summaries") if facts[name]]
+    kind = reads(method) if method else present[0]
+    splits = ", ".join(f"{split} {counts[kind]}" for split, counts in facts["splits"].items())
+    found = f"{facts['patients']} patients, {facts[kind]} {kind} ({splits})"
+    if skipped := sum(reason["count"] for reason in facts["skipped"].values()):
+        found += f"; {skipped} of {facts['records']} records skipped"
+    if not facts["splits"]["train"][kind]:
+        remedy = f"Give the site {kind} to train on, or look at 'split' and 'select'"
+        return problem(name, found, f"{kind} in the split 'train'", remedy), cohort
+    empty = [split for split, counts in facts["splits"].items() if not counts[kind]]
+    if empty:
+        remedy = "Without them the site reports no quality; look at 'split'"
+        return warning(name, found, f"{kind} in {' and '.join(empty)}", remedy), cohort
+    return ok(name, found), cohort
+
+
+def labels(cohort: Cohort) -> Check:
+    """Whether the cohort says what there is to learn: conditions of studies, entities of notes."""
+    facts = cohort.summary()
+    if cohort.notes:
+        return _marks(facts)
+    if facts.get("asked") or facts.get("summarised"):
+        return _texts(facts)
+    positive = {name: counts["positive"] for name, counts in facts["labels"].items()}
+    seen = {name: count for name, count in positive.items() if count}
+    found = f"{len(seen)} of {len(positive)} conditions occur: " + ", ".join(
+        f"{name} {count}" for name, count in sorted(seen.items(), key=lambda item: -item[1])[:5]
+    )
+    if not seen:
+        remedy = "Set 'labels' in site.yaml: source, rules or chexbert"
+        return problem("labels", "no study has a positive condition", "some of the 14 conditions", remedy)
+    if len(seen) < 3:
+        remedy = "Look at 'labels' and 'columns' in site.yaml"
+        return warning("labels", found, "more than two of the 14 conditions", remedy)
+    return ok("labels", found)
+
+
+def _marks(facts: dict[str, Any]) -> Check:
+    """Entities and relations of annotated notes."""
+    counts = ", ".join(f"{name} {count}" for name, count in facts["entities"].items())
+    if not facts["entities"]:
+        remedy = (
+            "Look at 'label_map' and 'tasks' in site.yaml; `medflare cohort inspect` says what was left out"
+        )
+        return problem("labels", "no note has an entity", "annotated notes", remedy)
+    return ok("labels", f"{counts}; {sum(facts['relations'].values())} relations")
+
+
+def _texts(facts: dict[str, Any]) -> Check:
+    """Whether answers are spread over the letters, and impressions readable."""
+    if found := facts.get("asked"):
+        answers, total = found["answers"], sum(found["answers"].values())
+        counts = ", ".join(f"{letter} {count}" for letter, count in answers.items())
+        if len(answers) == 1 and total > 1:
+            remedy = "Look at 'columns' and 'first_index' in site.yaml"
+            return problem("labels", f"every answer is {counts}", "right answers at every letter", remedy)
+        return ok("labels", f"answers {counts}; {len(found['groups'])} groups")
+    found, total = facts["summarised"], facts["summaries"]
+    masked = f"{found['masked']} of {total} with de-identification marks"
+    return ok("labels", f"{found['target_words']['median']:.0f} words in the median target, {masked}")
+
+
+def backbone(site: SiteConfig, method: str | None) -> Check:
+    """Whether the base model is there, and the fingerprint by which the server compares sites."""
+    folder = site.backbone.folder
+    try:
+        if folder is None:
+            name = embedded(method) if method else "decoder"
+            return ok("backbone", f"embedded {name}, fingerprint {fingerprint(decoder_folder(name))}")
+        if (folder / "encoder").is_dir() and (folder / "decoder").is_dir():
+            check_parts(folder)
+            return ok("backbone", f"{folder}, fingerprint {fingerprint_of_parts(folder)}")
+        check_folder(folder)
+        return ok("backbone", f"{folder}, fingerprint {fingerprint(folder)}")
+    except (MedflareError, OSError, ValueError) as error:
+        remedy = "Copy the model there (safetensors), or mend backbone.folder in site.yaml"
+        return problem("backbone", str(error), "the folder of the base model that all sites use", remedy)
+
+
+def device(site: SiteConfig) -> Check:
+    """Whether the device that site.yaml asks for is there."""
+    try:
+        chosen = device_of(site.device)
+    except MedflareError as error:
+        remedy = "Install the GPU's driver and a torch for it, or set device: auto"
+        return problem("device", str(error), "a GPU that torch sees", remedy)
+    name = torch.cuda.get_device_name() if chosen == "cuda" else f"CPU, {site.threads} thread(s)"
+    return ok("device", name)
+
+
+def memory(site: SiteConfig, job: Job | None) -> Check:
+    """An estimate of the memory for one training step of the job, against what is free here."""
+    if job is None:
+        return ok("memory", "not estimated; name a job with --job")
+    try:
+        need = footprint(job.method, job.settings, site)
+        free, where = free_memory(device_of(site.device))
+    except (MedflareError, OSError, ValueError, RuntimeError) as error:
+        remedy = "Mend what the other checks say, then run this again"
+        return warning("memory", f"cannot be estimated: {error}", "a job and a base model to read", remedy)
+    if need is None:
+        return ok("memory", f"{free / GB:.1f} GB free on the {where}; no estimate for this job's method")
+    parts = {
+        "frozen weights": need.frozen,
+        "learning weights and optimiser": need.learning,
+        "exchange": need.exchange,
+        "activations": need.activations,
+        "runtime": need.runtime,
+    }
+    told = ", ".join(f"{part} {size / GB:.2f}" for part, size in parts.items())
+    found = f"about {need.total / GB:.1f} GB ({told}); {free / GB:.1f} GB free on the {where}"
+    expected = "an estimate below what is free; it is an estimate, not a measurement"
+    remedy = "Use a smaller batch, shorter texts, gradient checkpointing, or backbone.precision int8 or nf4"
+    if need.total > free:
+        return problem("memory", found, expected, remedy)
+    if need.total > SAFE_SHARE * free:
+        return warning("memory", found, f"{expected}, with a fifth to spare", remedy)
+    return ok("memory", found)
+
+
+def free_memory(device_name: str) -> tuple[int, str]:
+    """(bytes free, of what): of the GPU, or of this machine within the limits of its container."""
+    if device_name == "cuda":
+        return int(torch.cuda.mem_get_info()[0]), "GPU"
+    rows = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    free = int(rows["MemAvailable"].split()[0]) * 1024
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.is_file() and used.is_file() and (most := limit.read_text().strip()) != "max":
+        free = min(free, int(most) - int(used.read_text()))
+    return free, "CPU"
+
+
+def disk(folders: Sequence[Path]) -> list[Check]:
+    """Room for logs, states and caches where the site keeps them; one check for each file system."""
+    checks, seen = [], set()
+    for folder in folders:
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        if there.stat().st_dev in seen:
+            continue
+        seen.add(there.stat().st_dev)
+        checks.append(_room(there))
+    return checks
+
+
+def _room(folder: Path) -> Check:
+    free = shutil.disk_usage(folder).free
+    found = f"{free / GB:.1f} GB free at {folder}"
+    remedy = "Free some room: FLARE never deletes the folders of old jobs in a kit"
+    if free < LEAST_DISK:
+        return problem("disk", found, f"at least {LEAST_DISK / GB:.0f} GB", remedy)
+    if free < GOOD_DISK:
+        return warning("disk", found, f"{GOOD_DISK / GB:.0f} GB", remedy)
+    return ok("disk", found)
+
+
+def rules(policy: Policy, job: Job | None) -> list[Check]:
+    """The policy in force, in words; and whether it would refuse the job."""
+    checks = [ok("policy", f"{policy.file}: {' '.join(in_words(policy))}")]
+    if job is None:
+        return checks
+    rounds = job.controller.get("num_rounds")
+    protection = {"masking": ["mask"], "he": ["he"]}.get(job.controller.get("protection", "none"), [])
+    try:
+        policy.admit(
+            job=job.title,
+            method=job.method,
+            protections=protection,
+            sites=job.n_clients,
+            rounds=rounds,
+            limit=job.settings.get("eval_limit"),
+        )
+    except PolicyError as error:
+        remedy = "Change the rule if the hospital agrees to the job, or ask for another job"
+        return [*checks, problem("policy", str(error), "a job that the policy admits", remedy)]
+    return [*checks, ok("policy", f"admits the job '{job.title}' (method {job.method})")]

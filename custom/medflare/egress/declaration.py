@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a site's replies may hold, task by task: facts of fixed names and kinds, tensors as declared."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from medflare.core.errors import UpdateError
+from medflare.core.learner import SharedSpec
+from medflare.core.run_record import EvaluationRecord
+from medflare.knowledge.cardinality import MOST, message_bytes
+from medflare.knowledge.minhash import MOST_HASHES
+from medflare.knowledge.sketch_key import VOCABULARY
+from medflare.knowledge.sketches import Sketch
+
+NEW_SKETCH, SAME_SKETCH, NO_SKETCH = SKETCH_STATES = ("new", "same", "none")
+"""What a site says when its sketch is asked for: here it is; as before; there is none."""
+EXACT = COUNT, OFFER, ANSWER, COMPARE = ("count", "offer", "answer", "compare")
+"""Tasks by which sites compare their graphs exactly: sizes, encrypted elements, sizes of what is shared."""
+COUNTED, NO_GRAPH, NO_PACKAGE, FEW, MANY = COUNT_STATES = ("counted", "none", "no package", "few", "many")
+"""What a site says when its graph's size is asked for: here it is, and four reasons why it is not told."""
+REQUEST, SETUP, RESPONSE = "request", "setup", "response"
+"""Messages of encrypted elements from one site to another."""
+MESSAGES = {OFFER: frozenset({REQUEST, SETUP}), ANSWER: frozenset({RESPONSE})}
+"""Task -> the message that it answers with, one of these."""
+SECURE_SUM = "secure_sum"
+"""The fact under which the steps of a secure sum speak: keys, encrypted shares, digests, signatures."""
+FACTS: dict[str, frozenset[str]] = {
+    "prepare": frozenset({"describe", "shared", "sums", "profiles", "method", "settings", "seconds"}),
+    "sketch": frozenset({"state", "sketch", "examples", "vocabulary", "seconds"}),
+    "count": frozenset({"state", "elements", "examples", "key", "vocabulary", "seconds"}),
+    "offer": frozenset({"partner", "examples", "seconds"}),
+    "answer": frozenset({"partner", "examples", "seconds"}),
+    "compare": frozenset({"partner", "examples", "shared", "seconds"}),
+    "initialise": frozenset({"seconds"}),
+    "fit": frozenset({"examples", "factor", "metrics", "seconds", SECURE_SUM}),
+    "evaluate": frozenset({"metrics", "seconds"}),
+    "finish": frozenset({"evaluations", "seconds"}),
+    "keys": frozenset({SECURE_SUM}),
+    "shares": frozenset({SECURE_SUM}),
+    "confirm": frozenset({SECURE_SUM}),
+    "reveal": frozenset({SECURE_SUM}),
+}
+"""The facts each task may answer with."""
+COUNT_FACTS = frozenset({"elements", "examples", "key", "vocabulary"})
+"""Those that come with a count alone."""
+NUMBERS = ("examples", "factor")
+"""Facts that are one number."""
+DESCRIPTION = frozenset(
+    {
+        "backbone",
+        "parameters",
+        "adapter_config",
+        "export",
+        "examples",
+        "skipped",
+        "heterogeneity",
+        "settings",
+        "paper",
+        "protection",
+        "validation",
+    }
+)
+"""What a site may say about itself before round 1: counts, public facts, a digest of the notes all share."""
+METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_.@-]{0,47}(/[a-z][a-z0-9_ -]{0,47})?")
+"""A metric's name, and after a slash the condition it is about: `label_f1/pleural effusion`."""
+MAX_METRICS = 400
+SECURE_SUM_BYTES = 2**18
+"""Most a step of a secure sum may say: certificates, and a few hundred bytes for each of 500 other sites."""
+_VOCABULARY = re.compile(rf"[0-9a-f]{{{2 * VOCABULARY}}}")
+_FINGERPRINT = re.compile(r"[0-9a-f]{32}")
+_PLAIN = re.compile(r"[A-Za-z0-9_.:/@-]{1,160}")
+
+
+def fact_problems(task: str, facts: Mapping[str, Any], site: str) -> list[str]:
+    """What of a reply's facts was not declared."""
+    problems = [f"fact {shown(key)}" for key in sorted(set(facts) - FACTS.get(task, frozenset()))]
+    problems += [f"fact '{key}' of another kind" for key in NUMBERS if not _is_number(facts.get(key, 1))]
+    described = set(facts.get("describe", {}))
+    problems += [f"description {shown(key)}" for key in sorted(described - DESCRIPTION)]
+    problems += _metric_problems(facts.get("metrics", {}))
+    for item in facts.get("evaluations", []):
+        problems += _evaluation_problems(item, site)
+    if SECURE_SUM in facts:
+        problems += _secure_sum_problems(facts[SECURE_SUM])
+    if task == "sketch":
+        problems += _sketch_problems(facts, site)
+    if task == COUNT:
+        problems += _count_problems(facts)
+    if task in (OFFER, ANSWER, COMPARE):
+        known = {"partner": _is_name(facts.get("partner")), "examples": _is_count(facts.get("examples"))}
+        problems += [f"fact '{name}' of another kind" for name, well in known.items() if not well]
+    if task == COMPARE and not _is_count(facts.get("shared")):
+        problems.append("fact 'shared' of another kind")
+    return problems
+
+
+def message_problems(task: str, tensors: Mapping[str, Tensor]) -> list[str]:
+    """What of a message to another site is none: one vector of bytes, no longer than elements can be."""
+    if len(tensors) != 1 or not set(tensors) <= MESSAGES[task]:
+        return [f"{len(tensors)} tensors where one is expected, {' or '.join(sorted(MESSAGES[task]))}"]
+    ((name, value),) = tensors.items()
+    if value.dtype != torch.uint8 or value.dim() != 1:
+        return [f"{name} of dtype {value.dtype} and shape {tuple(value.shape)}; expected bytes"]
+    if value.numel() > message_bytes(MOST):
+        return [f"{name} of {value.numel()} bytes, more than {message_bytes(MOST)}"]
+    return []
+
+
+def tensor_problems(tensors: Mapping[str, Tensor], allowed: SharedSpec) -> list[str]:
+    """What of a reply's tensors was not declared."""
+    problems = []
+    for name, value in sorted(tensors.items()):
+        if name not in allowed:
+            problems.append(f"tensor {shown(name)}")
+        elif tuple(value.shape) != tuple(allowed[name][0]):
+            problems.append(f"tensor '{name}' of shape {tuple(value.shape)}")
+    return problems
+
+
+def shown(name: str) -> str:
+    """An undeclared name as it may leave in a refusal: as it is, if it looks like a name in a program."""
+    return f"'{name}'" if _PLAIN.fullmatch(name) else f"with an unusual name of {len(name)} characters"
+
+
+def _secure_sum_problems(said: Any) -> list[str]:
+    if not isinstance(said, dict):
+        return [f"fact '{SECURE_SUM}' of another kind"]
+    try:
+        size = len(json.dumps(said))
+    except (TypeError, ValueError):
+        return [f"fact '{SECURE_SUM}' of another kind"]
+    if size > SECURE_SUM_BYTES:
+        return [f"fact '{SECURE_SUM}' of {size} bytes, more than {SECURE_SUM_BYTES}"]
+    return []
+
+
+def sketch_bytes(facts: Mapping[str, Any]) -> bytes:
+    """The sketch among a reply's facts, of no bytes where there is none; ValueError for other text."""
+    return base64.b64decode(facts.get("sketch", ""), validate=True)
+
+
+def _sketch_problems(facts: Mapping[str, Any], site: str) -> list[str]:
+    """A sketch is as long as its header says and nothing else; other states bring none."""
+    state = facts.get("state")
+    if state not in SKETCH_STATES:
+        return ["fact 'state' of another kind"]
+    if state != NEW_SKETCH:
+        said = sorted({"sketch", "vocabulary"} & set(facts))
+        return [f"fact '{name}' beside a state that has none" for name in said]
+    try:
+        sketch = Sketch.from_bytes(sketch_bytes(facts), site)
+    except (UpdateError, TypeError, ValueError):
+        return ["fact 'sketch' that is no sketch"]
+    if len(sketch.values) > MOST_HASHES:
+        return [f"fact 'sketch' of {len(sketch.values)} hashes, more than {MOST_HASHES}"]
+    return _vocabulary_problems(facts)
+
+
+def _vocabulary_problems(facts: Mapping[str, Any]) -> list[str]:
+    """A vocabulary's digest may be missing, and is nothing but one."""
+    digest = facts.get("vocabulary", "0" * (2 * VOCABULARY))
+    well = isinstance(digest, str) and _VOCABULARY.fullmatch(digest)
+    return [] if well else ["fact 'vocabulary' that is no digest"]
+
+
+def _count_problems(facts: Mapping[str, Any]) -> list[str]:
+    """A count comes with the number of texts and the key's fingerprint; other states bring none of it."""
+    state, said = facts.get("state"), sorted(COUNT_FACTS & set(facts))
+    if state not in COUNT_STATES:
+        return ["fact 'state' of another kind"]
+    if state != COUNTED:
+        return [f"fact '{name}' beside a state that has none" for name in said]
+    counts = ("elements", "examples")
+    problems = [f"fact '{name}' of another kind" for name in counts if not _is_count(facts.get(name))]
+    if not isinstance(facts.get("key"), str) or not _FINGERPRINT.fullmatch(facts["key"]):
+        problems.append("fact 'key' that is no fingerprint")
+    return problems + _vocabulary_problems(facts)
+
+
+def _evaluation_problems(item: Mapping[str, Any], site: str) -> list[str]:
+    """An evaluation is one site's aggregates and the bare name of a file that stays here."""
+    try:
+        record = EvaluationRecord.model_validate(item)
+    except ValidationError as error:
+        return [f"evaluation with {error.error_count()} fields of another kind"]
+    problems = _metric_problems({name: found.value for name, found in record.metrics.items()})
+    if record.site != site:
+        problems.append(f"evaluation of site {shown(record.site)}")
+    if record.predictions is not None and Path(record.predictions).name != record.predictions:
+        problems.append("path of the predictions")
+    return problems
+
+
+def _metric_problems(metrics: Mapping[str, Any]) -> list[str]:
+    if len(metrics) > MAX_METRICS:
+        return [f"{len(metrics)} metrics, more than {MAX_METRICS}"]
+    return [
+        f"metric {shown(name)}"
+        for name, value in sorted(metrics.items())
+        if not METRIC.fullmatch(name) or not _is_number(value)
+    ]
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and _PLAIN.fullmatch(value) is not None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ledgers read back: what left a site, what was held back, and whether the files agree with themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from medflare.core.errors import DataError
+from medflare.core.learner import SharedSpec
+from medflare.egress.ledger import FILE, Event, declaration_digest, line_digest
+from medflare.wire import compression
+from medflare.wire import tensors as wire
+
+
+class Line(BaseModel):
+    """One line of a ledger; keys of later versions are passed over."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    time: str
+    event: Event
+    site: str
+    to: str
+    job: str
+    job_name: str
+    round: int = Field(description="0-based as in run.json; -1 before the first round")
+    task: str
+    previous: str = Field(description="sha256 of the line before")
+    tensors: int = 0
+    dtypes: list[str] = []
+    bytes: int = 0
+    sha256: str = ""
+    compression: str | None = None
+    protections: list[str] = []
+    facts: list[str] = []
+    facts_bytes: int = 0
+    round_bytes: int = 0
+    sealed: dict[str, Any] = {}
+    sketch: dict[str, Any] = {}
+    exact: dict[str, Any] = {}
+    missing: list[str] = []
+    withheld: int = 0
+    declaration: str = ""
+    declaration_content: dict[str, Any] | None = None
+    policy: str = ""
+    policy_content: dict[str, Any] | None = None
+    rules: list[str] = []
+    reason: str = ""
+    file: str | None = None
+    code: int = 0
+    text: str = ""
+
+
+@dataclass(slots=True)
+class LedgerFile:
+    """One ledger: its lines, what they declare, and what is wrong, each with file and line."""
+
+    path: Path
+    lines: list[Line] = field(default_factory=list)
+    declarations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    policies: dict[str, dict[str, Any]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def spec(self, line: Line) -> SharedSpec:
+        """The declared tensors that a message holds; empty where it holds none."""
+        declared = self.declarations.get(line.declaration)
+        if declared is None or not line.tensors:
+            return {}
+        sums = {wire.SUM + name: value for name, value in declared["sums"].items()}
+        allowed = {**declared["shared"], **(sums if line.task == "fit" else {})}
+        return wire.spec_from_json({n: v for n, v in allowed.items() if n not in set(line.missing)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which lines a reader asks for; None stands for all. `round` is 0-based."""
+
+    job: str | None = None
+    site: str | None = None
+    round: int | None = None
+
+    def holds(self, line: Line) -> bool:
+        """Whether the line is among them; a job by its name or by the beginning of its id."""
+        return (
+            (self.job is None or line.job_name == self.job or line.job.startswith(self.job))
+            and self.site in (None, line.site)
+            and self.round in (None, line.round)
+        )
+
+
+def find_ledgers(folders: Sequence[Path]) -> list[Path]:
+    """Every ledger in or below the folders (or the files themselves); DataError where there is none."""
+    found: set[Path] = set()
+    for folder in folders:
+        here = [folder] if folder.is_file() else sorted(folder.rglob(FILE))
+        if not here:
+            raise DataError(
+                f"{folder}: no {FILE} in it or below it. Name a site's kit, a workspace, or a run's folder; "
+                "a site that has sent nothing yet has none."
+            )
+        found |= set(here)
+    return sorted(found)
+
+
+def read_ledger(path: Path) -> LedgerFile:
+    """The ledger at `path`; whatever is wrong with it stands in `problems`."""
+    ledger, previous, volumes = LedgerFile(path), "", dict[tuple[str, int], int]()
+    for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        try:
+            line = Line.model_validate(json.loads(text))
+        except (json.JSONDecodeError, ValidationError) as error:
+            ledger.problems.append(f"{path}:{number}: is no line of a ledger ({_first(error)})")
+        else:
+            if line.previous != previous:
+                ledger.problems.append(
+                    f"{path}:{number}: does not follow the line before it; one was changed, added or removed"
+                )
+            ledger.problems += [f"{path}:{number}: {said}" for said in _check(ledger, line, volumes)]
+            ledger.lines.append(line)
+        previous = line_digest(text)
+    return ledger
+
+
+def _check(ledger: LedgerFile, line: Line, volumes: dict[tuple[str, int], int]) -> Iterator[str]:
+    """What in a line disagrees with the lines before it."""
+    if line.event != "sent":
+        return
+    if line.policy_content is not None:
+        ledger.policies[line.policy] = line.policy_content
+    if line.declaration_content is not None:
+        if declaration_digest(line.declaration_content) != line.declaration:
+            yield "the declaration is not the one its digest names"
+        ledger.declarations[line.declaration] = line.declaration_content
+    if line.tensors and line.declaration not in ledger.declarations:
+        yield "refers to a declaration that no line before it holds"
+    elif line.bytes != (expected := _expected_bytes(ledger, line)):
+        yield f"says {line.bytes} bytes, the tensors it names come to {expected}"
+    key = (line.job, line.round)
+    volumes[key] = volumes.get(key, 0) + line.bytes + line.facts_bytes
+    if line.round_bytes != volumes[key]:
+        yield f"says {line.round_bytes} bytes in this round so far, its lines come to {volumes[key]}"
+        volumes[key] = line.round_bytes
+
+
+def _expected_bytes(ledger: LedgerFile, line: Line) -> int:
+    """Bytes of the tensors that a message names, as compressed or sealed."""
+    if line.sealed:
+        return compression.message_bytes(wire.spec_from_json(line.sealed), "float32")
+    if line.exact:
+        return int(line.exact.get("bytes", 0))
+    if line.compression is None:
+        return 0
+    return compression.message_bytes(ledger.spec(line), line.compression)
+
+
+def totals(lines: Iterable[Line]) -> list[dict[str, Any]]:
+    """What left in all, for each site, job and task."""
+    sums: dict[tuple[str, str, str, str], dict[str, Any]] = {}
+    for line in lines:
+        if line.event != "sent":
+            continue
+        key = (line.site, line.job, line.job_name, line.task)
+        row = sums.setdefault(key, {"messages": 0, "bytes": 0, "facts_bytes": 0, "protections": set()})
+        row["messages"] += 1
+        row["bytes"] += line.bytes
+        row["facts_bytes"] += line.facts_bytes
+        row["protections"] |= set(line.protections)
+    names = ("site", "job", "job_name", "task")
+    return [
+        {**dict(zip(names, key, strict=True)), **row, "protections": sorted(row["protections"])}
+        for key, row in sums.items()
+    ]
+
+
+def facts_of(ledgers: Sequence[LedgerFile], wanted: Wanted) -> dict[str, Any]:
+    """Everything about the lines that are asked for, in JSON types."""
+    chosen = [(ledger, line) for ledger in ledgers for line in ledger.lines if wanted.holds(line)]
+    declarations = {digest: d for ledger in ledgers for digest, d in ledger.declarations.items()}
+    policies = {digest: d for ledger in ledgers for digest, d in ledger.policies.items()}
+    hidden = {"declaration_content", "policy_content"}
+    rows = [
+        {"ledger": str(ledger.path), **line.model_dump(mode="json", exclude=hidden, exclude_defaults=True)}
+        for ledger, line in chosen
+    ]
+    return {
+        "ledgers": [str(ledger.path) for ledger in ledgers],
+        "messages": [row for row in rows if row["event"] == "sent"],
+        "blocked": [row for row in rows if row["event"] == "blocked"],
+        "failures": [row for row in rows if row["event"] == "failure"],
+        "totals": totals(line for _, line in chosen),
+        "declarations": _used(declarations, {line.declaration for _, line in chosen}),
+        "policies": _used(policies, {line.policy for _, line in chosen}),
+        "problems": [said for ledger in ledgers for said in ledger.problems],
+    }
+
+
+def _used(contents: Mapping[str, Any], digests: set[str]) -> dict[str, Any]:
+    return {digest: content for digest, content in contents.items() if digest in digests}
+
+
+def _first(error: json.JSONDecodeError | ValidationError) -> str:
+    if isinstance(error, ValidationError):
+        item = error.errors()[0]
+        return f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
+    return str(error)

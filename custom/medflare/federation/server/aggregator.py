@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at every update before a rule sees it; a rejected update is named with its reason, the round goes on.
+
+Stock FLARE aggregates NaN silently, dies on an unknown key and ignores a wrong shape; here each costs the
+site its round and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from medflare.aggregation import make_rule
+from medflare.core.errors import UpdateError
+from medflare.core.learner import SharedSpec, State, Update, check_state
+from medflare.core.tensors import squares
+from medflare.federation.engine import FLComponent
+from medflare.federation.nested import unmarked
+from medflare.federation.protections.base import ServerProtection
+from medflare.in_process.loop import ScoringRule
+from medflare.wire import tensors as wire
+from medflare.wire.compression import decompress
+
+ALL_SITES = "all sites"
+"""The name under which a rule sees a sum that was opened."""
+
+
+class ValidatingAggregator(FLComponent):
+    """Checks updates and hands the good ones to the rule in order of site name.
+
+    The fixed order makes a run repeatable to the last bit. An update waits only until every site before it
+    has answered or was given up, so that memory does not grow with the number of sites where they answer
+    in order. Where the rule scores updates itself, all wait until the exchange is over: scoring takes time.
+
+    Attributes:
+        idle: whether a site may answer with an update of no examples. A rule that knows no such updates never
+            sees one, and an exchange of nothing else leaves its state and the run's as they are (TAR-15).
+    """
+
+    def __init__(self, rule: str = "weighted_mean", rule_settings: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        self.rule, self.rule_name = make_rule(rule, unmarked(rule_settings or {})), rule
+        self.spec: SharedSpec = {}
+        self.sums_spec: SharedSpec = {}
+        self.declared: dict[str, int] = {}
+        self.deferred = False
+        self.idle = self.rule.idle
+        self.protection = ServerProtection()
+
+    def bind(self, score: Callable[[str, State], float]) -> None:
+        """Gives a rule that scores candidates the function that does it."""
+        assert isinstance(self.rule, ScoringRule)
+        self.rule.bind(score)
+        self.deferred = True
+
+    def expect(self, spec: SharedSpec, sums: SharedSpec, declared: Mapping[str, int]) -> None:
+        """What was declared before round 1: tensors, sums, and training examples of each site."""
+        self.spec, self.sums_spec, self.declared = spec, sums, dict(declared)
+
+    def begin(self, round_number: int, state: State, asked: Sequence[str]) -> None:
+        """Starts a round from the server's state (fp32)."""
+        self.round, self.state, self.order = round_number, state, sorted(asked)
+        self.accepted: dict[str, int] = {}
+        self.refused: dict[str, str] = {}
+        self.settled: set[str] = set()
+        self._waiting: dict[str, Update] = {}
+        self._next, self._idle, self._taken = 0, 0, 0
+        self._totals: State = {}
+        self.rule.begin(state)
+
+    def accept(self, site: str, round_number: int, facts: Mapping[str, Any], tensors: State) -> str | None:
+        """Takes an update as it travelled; the reason if the checks or, at once, the rule reject it."""
+        if self.protection.sealed:
+            return self._accept_sealed(site, round_number, facts, tensors)
+        try:
+            tensors = decompress(tensors)
+            reason = self.problem(site, round_number, facts, tensors)
+        except UpdateError as error:
+            reason = f"update: {error}"
+        if reason is None:
+            delta, sums = wire.without_prefix(tensors, wire.SUM)
+            update = Update(
+                delta=delta,
+                examples=int(facts["examples"]),
+                metrics=dict(facts.get("metrics", {})),
+                sums=sums,
+                factor=float(facts.get("factor", 1.0)),
+            )
+            self.accepted[site] = update.examples
+            self._waiting[site] = update
+        refused = self.settle(site)
+        return reason or refused.get(site)
+
+    def _accept_sealed(
+        self, site: str, round_number: int, facts: Mapping[str, Any], tensors: State
+    ) -> str | None:
+        """Passes on an update that nobody can look into; its site has looked at names, shapes and values."""
+        reason = self._misplaced(site, round_number)
+        if reason is None and "examples" in facts:
+            reason = self._overweight(site, facts)
+        if reason is None:
+            try:
+                self.protection.take(site, facts, tensors)
+                self.accepted[site] = self.declared[site]
+            except UpdateError as error:
+                reason = f"sealed update: {error}"
+        self.settled.add(site)
+        return reason
+
+    def add_sum(self, update: Update) -> None:
+        """What all sealed updates of the round came to: to the rule it is the update of one large site."""
+        check_state(update.delta, self.spec, "opened sum")
+        check_state(update.sums, self.sums_spec, "opened sum")
+        weighed = self.rule.metrics_of_sum()
+        whole = replace(update, examples=min(1, update.examples), metrics=weighed)
+        if self._holds_nothing(whole):
+            return
+        self.rule.add(ALL_SITES, whole)
+        self._taken += 1
+        self._totals = dict(update.sums)
+
+    def _holds_nothing(self, update: Update) -> bool:
+        """Whether the rule need not see an update: it is of no examples, and the rule knows no such."""
+        nothing = not update.examples and not self.rule.idle
+        self._idle += nothing
+        return nothing
+
+    @property
+    def nobody(self) -> bool:
+        """Whether sites answered in this exchange, and none of them had anything for the rule."""
+        return bool(self._idle) and not self._taken
+
+    def _misplaced(self, site: str, round_number: int) -> str | None:
+        """Why nothing is expected of this site in this round, or None."""
+        if site not in self.order:
+            return "update of a site that was not asked"
+        if site in self.settled:
+            return "second update in one round"
+        if round_number != self.round:
+            return f"update of round {round_number}, expected round {self.round}"
+        return None
+
+    def problem(
+        self, site: str, round_number: int, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> str | None:
+        """Why an update cannot be used, or None."""
+        misplaced = self._misplaced(site, round_number)
+        if misplaced is not None:
+            return misplaced
+        overweight = self._overweight(site, facts)
+        if overweight is not None:
+            return overweight
+        delta, sums = wire.without_prefix(tensors, wire.SUM)
+        wrong = [name for name in sorted(set(delta) & set(self.spec)) if not self._right_kind(name, delta)]
+        if wrong:
+            return f"'{wrong[0]}' has dtype {delta[wrong[0]].dtype}, expected {self.spec[wrong[0]][1]}"
+        try:
+            check_state(delta, self.spec, "update")
+            check_state(sums, self.sums_spec, "sums")
+        except UpdateError as error:
+            return str(error)
+        return None
+
+    def _overweight(self, site: str, facts: Mapping[str, Any]) -> str | None:
+        """Why a site cannot weigh what it says, or None."""
+        examples = facts.get("examples")
+        least, most = 0 if self.idle else 1, self.declared.get(site, 0)
+        if isinstance(examples, bool) or not isinstance(examples, int) or not least <= examples <= most:
+            return f"weight {examples!r}, expected {least} to the {most} training examples the site declared"
+        clip, factor = self.rule.factor_clip, facts.get("factor", 1.0)
+        if not _within(factor, clip):
+            expected = (
+                f"between e^-{clip:g} and e^{clip:g}" if clip else "1: this rule takes no site's own factor"
+            )
+            return f"factor {factor!r}, expected {expected}"
+        return None
+
+    def _right_kind(self, name: str, delta: Mapping[str, Tensor]) -> bool:
+        """Floating where floating was declared: the wire may round, but not change the kind."""
+        kind = self.spec[name][1]
+        return delta[name].is_floating_point() == kind.is_floating_point
+
+    def settle(self, site: str) -> Mapping[str, str]:
+        """Nothing more is expected of a site in this round; hands on what no longer has to wait.
+
+        Returns every site whose update the rule refused in this round, with the reason: an update that had to
+        wait was called accepted before the rule saw it.
+        """
+        self.settled.add(site)
+        if not self.deferred and not self.protection.sealed:
+            self._hand_on()
+        return self.refused
+
+    def judge(self) -> Mapping[str, str]:
+        """Nothing more is expected of any site; hands on what waits, and returns the refused with reasons."""
+        self.settled |= set(self.order)
+        if not self.protection.sealed:
+            self._hand_on()
+        return self.refused
+
+    def _hand_on(self) -> None:
+        """Gives the rule every update whose predecessors in order have settled."""
+        while self._next < len(self.order) and self.order[self._next] in self.settled:
+            update = self._waiting.pop(self.order[self._next], None)
+            if update is not None:
+                self._add(self.order[self._next], update)
+            self._next += 1
+
+    def _add(self, site: str, update: Update) -> None:
+        if self._holds_nothing(update):
+            return
+        try:
+            self.rule.add(site, update)
+        except UpdateError as error:
+            del self.accepted[site]
+            self.refused[site] = f"refused by the aggregation rule: {error}"
+            return
+        self._taken += 1
+        for name, value in update.sums.items():
+            self._totals[name] = self._totals[name] + value if name in self._totals else value.clone()
+
+    def finish(self) -> tuple[State, State, dict[str, float]]:
+        """(new state, totals of the sums, norms of the global update and the rule's own checks).
+
+        Raises UpdateError if the rule made something that is not finite, or a tensor that was neither
+        declared nor is among what the rule may add; the old state stays good then.
+        """
+        self.judge()
+        if self.nobody:
+            self.rule.lose()
+            new = dict(self.state)
+        else:
+            new = self.rule.finish()
+        own = {name: value for name, value in new.items() if name.startswith(self.rule.outside_spec)}
+        check_state(new, {**self.spec, **_spec_of(own)}, "aggregation")
+        totals = self.rule.take_sums(self._totals, len(self.declared))
+        change = sum(squares(new[name], self.state[name]) for name in self.spec)
+        whole = sum(squares(value) for value in new.values() if value.is_floating_point())
+        norms = {"update_norm": math.sqrt(change), "state_norm": math.sqrt(whole)}
+        return new, totals, norms | self._told().get("checks", {})
+
+    def lose(self) -> None:
+        """In place of `finish`, and of `begin` where a round was lost before it: the state stays as it is."""
+        self._idle = self._taken = 0
+        self.rule.lose()
+
+    def report(self) -> dict[str, Any]:
+        """What the rule reports, without what it says of the one large site that a sealed sum is to it."""
+        return {key: value for key, value in self._told().items() if not _of_all_sites(value)}
+
+    def _told(self) -> dict[str, Any]:
+        """The rule's report of this exchange; it has none of one that it did not see."""
+        return {} if self.nobody else self.rule.report()
+
+
+def _of_all_sites(value: Any) -> bool:
+    return isinstance(value, Mapping) and ALL_SITES in value
+
+
+def _spec_of(state: Mapping[str, Tensor]) -> SharedSpec:
+    """Names, shapes and dtypes of tensors as they are."""
+    return {name: (tuple(value.shape), value.dtype) for name, value in state.items()}
+
+
+def _within(factor: Any, clip: float) -> bool:
+    """A number within [e^-clip, e^clip], rounding allowed for."""
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < math.inf:
+        return False
+    return abs(math.log(factor)) <= clip + 1e-9

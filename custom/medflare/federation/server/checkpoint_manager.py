@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run leaves on the server's disk: state after every round, best and final adapter, artefact paths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from medflare.aggregation.base import AggregationRule
+from medflare.core.learner import SharedSpec, State
+from medflare.core.run_record import EvaluationRecord, RoundRecord
+from medflare.federation.server.persistor import BEST, FINAL, AdapterPersistor, Card
+from medflare.federation.server.roster import Roster
+from medflare.federation.server.run_recorder import RunBook
+from medflare.federation.server.run_state import RunState, save_state
+from medflare.federation.server.settings import RoundsSettings
+from medflare.wire.compression import message_bytes
+
+
+class Keeper:
+    """Writes states and results of one run below its folder."""
+
+    def __init__(
+        self, folder: Path, persistor: AdapterPersistor, book: RunBook, args: RoundsSettings
+    ) -> None:
+        self.folder, self.persistor, self.book, self.args = folder, persistor, book, args
+        self.best: float | None = None
+        self.readable = True
+        self.sealed: dict[str, Any] = {}
+        self.last: tuple[State, RoundRecord] | None = None
+        book.record.best_metric = args.best_metric
+
+    def expect(self, facts: Mapping[str, Mapping[str, Any]], shared: SharedSpec, bytes_up: int) -> None:
+        """Takes what the sites declared, and the bytes of one's update."""
+        record, args = self.book.record, self.args
+        record.expected_bytes_per_direction = bytes_up
+        record.expected_bytes_down = message_bytes(shared, args.downlink)
+        self.persistor.expect(facts[min(facts)]["describe"])
+        self.book.add_sites(facts)
+
+    def close_round(
+        self,
+        number: int,
+        entry: RoundRecord,
+        state: State,
+        totals: State,
+        rule: AggregationRule,
+        roster: Roster,
+    ) -> None:
+        """Keeps a round: state to go on from, best adapter if it is the best, and the record."""
+        self.last = (state, entry)
+        value = entry.mean.get(self.args.best_metric)
+        if value is not None and self._better(value):
+            self.best, self.book.record.best_round = value, number
+            self._export(BEST, state, entry, roster)
+        values = {
+            "run_id": self.book.record.run_id,
+            "seed": self.args.seed,
+            "roster": roster.to_json(),
+            "best": self.best,
+            "best_round": self.book.record.best_round,
+            "protection": self.sealed,
+            "simulated_seconds": entry.simulated_seconds,
+        }
+        run_state = RunState(
+            rounds_done=number + 1, shared=state, totals=totals, rule=rule.state_dict(), values=values
+        )
+        save_state(self.folder / "state", run_state)
+        self.book.write()
+
+    def add_evaluations(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Takes the sites' final evaluations; where their files are on this disk, the record points to them.
+
+        They are in a simulator, whose sites lie beside the server; a hospital's predictions stay there.
+        """
+        for site, said in sorted(facts.items()):
+            for item in said["evaluations"]:
+                evaluation = EvaluationRecord.model_validate(item)
+                evaluation.metrics = {
+                    name: found
+                    for name, found in evaluation.metrics.items()
+                    if all(math.isfinite(x) for x in (found.value, found.low, found.high))
+                }
+                beside = Path("../..") / site / self.folder.name / "result" / (evaluation.predictions or "-")
+                here = evaluation.predictions is not None and (self.folder / beside).is_file()
+                evaluation.predictions = str(beside) if here else None
+                self.book.record.evaluations.append(evaluation)
+            written = Path("../..") / site / self.folder.name / "result" / FINAL
+            if not self.readable and (self.folder / written).is_dir():
+                self.book.record.artefacts.setdefault("final", str(written))
+        self.book.write()
+
+    def _better(self, value: float) -> bool:
+        if self.best is None:
+            return True
+        return value < self.best if self.args.best_mode == "min" else value > self.best
+
+    def export_final(self, roster: Roster) -> None:
+        """Exports the last good state; nothing if no round was finished, or the state cannot be read here."""
+        if self.last is not None:
+            self._export(FINAL, *self.last, roster)
+
+    def card(self, entry: RoundRecord, sites: int) -> Card:
+        """What the model card says of the state after a round."""
+        record = self.book.record
+        site = record.sites[min(record.sites)]
+        return Card(
+            job=record.job,
+            method=record.method,
+            run_id=record.run_id,
+            base_model=site.backbone,
+            fingerprint=site.fingerprint,
+            sites=sites,
+            rounds=entry.round + 1,
+            metrics=entry.mean,
+        )
+
+    def _export(self, name: str, state: State, entry: RoundRecord, roster: Roster) -> None:
+        if not self.readable:
+            return
+        card = self.card(entry, len(roster.sites))
+        target = self.persistor.write(self.folder / "result" / name, state, card)
+        self.book.record.artefacts["final" if name == FINAL else name] = str(target.relative_to(self.folder))

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must agree between sites before round 1: frozen backbone, shared tensors, sums, validation notes.
+
+And how far their knowledge graphs lie apart, where the rule asks for exact sizes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from medflare.core.errors import RunError
+from medflare.core.learner import SharedSpec
+from medflare.federation.server.exact_comparison import Compares, Comparison, wants_exact
+from medflare.federation.server.run import RunController
+from medflare.wire import tensors as wire
+
+
+def agree(
+    facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]
+) -> tuple[SharedSpec, SharedSpec, dict[str, dict[str, int]]]:
+    """(shared tensors, sums, site -> split -> examples) on which all sites agree.
+
+    Sites that name shared validation notes (D_v) must name the same: each weighs its own update by them
+    (ML-15), and losses on other notes cannot be compared.
+
+    Raises RunError that names each site that differs from the majority, and both values.
+    """
+    present = [site for site in sites if site in facts]
+    prints = {site: str(facts[site]["describe"]["backbone"]["fingerprint"]) for site in present}
+    problems = _differences("backbone fingerprint", prints)
+    problems += _differences("checksum of what every site makes from the seed", _made(facts, present))
+    problems += _different_specs(facts, present, "shared")
+    problems += _different_specs(facts, present, "sums")
+    advice = "Give every site the same base model and the same version of medflare."
+    if not problems:
+        problems = _differences("validation notes", _shared_notes(facts, present))
+        advice = "Give all sites with 'validation' in site.yaml the same notes and settings there."
+    if problems:
+        raise RunError(f"the sites cannot train together: {'; '.join(problems)}. {advice}")
+    first = facts[present[0]]
+    examples = {site: dict(facts[site]["describe"]["examples"]) for site in present}
+    return wire.spec_from_json(first["shared"]), wire.spec_from_json(first["sums"]), examples
+
+
+def require_shared_notes(facts: Mapping[str, Mapping[str, Any]]) -> None:
+    """RunError that names the sites without validation notes, for rules by which sites weigh themselves."""
+    without = sorted(set(facts) - set(_shared_notes(facts, sorted(facts))))
+    if without:
+        raise RunError(
+            f"the rule has every site weigh its own update by shared validation notes, and "
+            f"{', '.join(without)} named none. Name them under 'validation' in site.yaml (format, root, as "
+            'under \'cohort\'), the same at all sites, or set rule_settings: {"mode": "server"}.'
+        )
+
+
+def compare_graphs(run: RunController) -> None:
+    """Exact sizes of the sites' knowledge graphs and of what they share, for a rule that wants them.
+
+    Raises RunError where no two sites have the same key, StoppedError where the job was aborted.
+    """
+    rule, sites = run.aggregator.rule, run.roster.asked(0)
+    if not isinstance(rule, Compares) or not wants_exact(rule):
+        return
+    found = Comparison(run.ask_each)
+    found.run(sites)
+    rule.take_sizes(found.sizes, found.shared)
+    run.book.record.preparation["exact"] = found.report(run.roster.sites)
+    run.book.write()
+    told = {"compared": len(found.shared), "failed": len(found.failed), "without": found.without}
+    run.progress.event("exact sizes", seconds=found.seconds, **told)
+
+
+def _made(facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> dict[str, str]:
+    """site -> checksum of what it made from the run's seed (VeRA's A and B, algorithms.md 7.12)."""
+    told = {site: facts[site]["describe"].get("export") or {} for site in sites}
+    return {site: str((said.get("untravelled") or {}).get("sha256", "none")) for site, said in told.items()}
+
+
+def _shared_notes(facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> dict[str, str]:
+    """site -> how many validation notes it has and their digest, of the sites that name any."""
+    told = {site: facts[site]["describe"].get("validation") for site in sites}
+    return {site: f"{said['notes']} of digest {said['sha256'][:12]}" for site, said in told.items() if said}
+
+
+def _differences(what: str, values: Mapping[str, str]) -> list[str]:
+    """One sentence for each site that differs from the value most sites have."""
+    if not values:
+        return []
+    usual = Counter(values.values()).most_common(1)[0][0]
+    holder = next(site for site, value in values.items() if value == usual)
+    return [
+        f"{what} of {site} is {value}, of {holder} it is {usual}"
+        for site, value in values.items()
+        if value != usual
+    ]
+
+
+def _different_specs(facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str], key: str) -> list[str]:
+    """Like `_differences`, for the first tensor in which two declarations differ."""
+    first = facts[sites[0]][key]
+    out = []
+    for site in sites[1:]:
+        other = facts[site][key]
+        names = sorted(n for n in {*first, *other} if first.get(n) != other.get(n))
+        if names:
+            name = names[0]
+            out.append(
+                f"{key} tensor '{name}' of {site} is {other.get(name, 'missing')}, "
+                f"of {sites[0]} it is {first.get(name, 'missing')} ({len(names)} tensors differ)"
+            )
+    return out

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps the run record while a run goes on; run.json is complete after every round, whatever happens next."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import platform
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from medflare.core.run_record import RoundRecord, RunRecord, SiteRecord, Traffic
+from medflare.version import __version__
+
+PACKAGES = ("nvflare", "torch", "transformers", "peft", "safetensors", "numpy", "monai")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
+    found = {"medflare": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def finite(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """The finite numbers among metrics, named `<prefix>_<name>`; JSON has no word for the others."""
+    found = {f"{prefix}_{name}" if prefix else name: as_float(value) for name, value in values.items()}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def as_float(value: Any) -> float:
+    """What a site sent as a float, NaN where it is no number or, as JSON allows, too large for one."""
+    try:
+        return float(value)
+    except (OverflowError, TypeError, ValueError):
+        return math.nan
+
+
+def weighted_means(
+    metrics: Mapping[str, Mapping[str, float]], weights: Mapping[str, int]
+) -> dict[str, float]:
+    """Means over sites weighted by examples, of metrics that every site with any metric has.
+
+    A site without studies in a split, or without examples of a visit, has no say in their means.
+    """
+    metrics = {site: values for site, values in metrics.items() if values and weights.get(site, 0) > 0}
+    if not metrics:
+        return {}
+    common = set.intersection(*(set(values) for values in metrics.values()))
+    total = sum(weights[site] for site in metrics)
+    return {
+        name: sum(values[name] * weights[site] for site, values in metrics.items()) / total
+        for name in sorted(common)
+    }
+
+
+class RunBook:
+    """The record of one run and the file it is written to."""
+
+    def __init__(self, path: Path, job: str, run_id: str, seed: int, configuration: dict[str, Any]) -> None:
+        self.path = path
+        self._started = time.monotonic()
+        self.record = RunRecord(
+            job=job,
+            method="",
+            run_id=run_id,
+            started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            configuration=configuration,
+            versions=versions(),
+            seed=seed,
+            best_round=None,
+        )
+
+    def write(self) -> None:
+        """Writes run.json atomically."""
+        self.record.seconds = round(time.monotonic() - self._started, 3)
+        self.record.write(self.path)
+
+    def add_sites(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Takes what the sites said of themselves in `prepare`."""
+        for site, said in sorted(facts.items()):
+            described = said["describe"]
+            backbone = described.get("backbone", {})
+            self.record.sites[site] = SiteRecord(
+                backbone=str(backbone.get("name", "")),
+                fingerprint=str(backbone.get("fingerprint", "")),
+                examples=dict(described.get("examples", {})),
+                skipped=dict(described.get("skipped", {})),
+                heterogeneity=dict(described.get("heterogeneity", {})),
+            )
+        first = facts[min(facts)]
+        self.record.method = str(first.get("method", ""))
+        self.record.parameters = dict(first["describe"].get("parameters", {}))
+        self.record.paper = dict(first["describe"].get("paper", {}))
+        settings = first["describe"].get("settings") or first.get("settings", {})
+        self.record.configuration["settings"] = settings
+        self.write()
+
+    def open_round(self, number: int) -> RoundRecord:
+        """A record for a round, added at once so that a crash leaves it visible."""
+        entry = RoundRecord(round=number, seconds=0.0)
+        self.record.rounds.append(entry)
+        return entry
+
+    def close(self, status: Literal["completed", "failed", "stopped"], reason: str = "") -> None:
+        """The last word on the run."""
+        self.record.status, self.record.reason = status, reason
+        self.write()
+
+
+def add_traffic(entry: RoundRecord, traffic: Mapping[str, Traffic]) -> None:
+    """Adds an exchange's bytes to a round's."""
+    for site, more in traffic.items():
+        here = entry.traffic.setdefault(site, Traffic())
+        here.sent += more.sent
+        here.received += more.received

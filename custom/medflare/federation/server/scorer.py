@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who judges candidates for rules that weigh updates by a loss (algorithms.md 4.2, 5.3; ML-4, VG-4).
+
+The server's own judge is a worker like a site's, with the method and settings the sites report, the base
+model and the validation data D_v that the server's own site.yaml names; nothing of D_v travels. Or every site
+measures every candidate, which sends each site's model to all others.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from medflare.aggregation.base import AggregationRule
+from medflare.core.errors import RunError, UpdateError
+from medflare.core.learner import RoundPlan, State
+from medflare.egress.failures import SiteSettingsError, TaskError
+from medflare.federation.server.preparation import agree
+from medflare.federation.site import worker_session
+from medflare.federation.site.executor import site_file
+from medflare.federation.site.worker import Worker
+from medflare.federation.site.worker_session import Opening, Work
+from medflare.wire import tensors as wire
+
+SERVER = "server"
+"""The server's name where sites go by theirs: in site.yaml, and in messages about what must agree."""
+SPLIT: Literal["val"] = "val"
+ADVICE = (
+    "The job's aggregation rule scores every update on validation data at the server. Write {file} there, "
+    "with `cohort:` (format and root of the data) and `backbone:` (the same base model as at the sites); in "
+    "a simulator, add an entry `server:` under `sites:` of the one file. Or take a rule, or a mode of it, "
+    "that needs none at the server."
+)
+
+
+def scores_candidates(rule: AggregationRule) -> bool:
+    """Whether a rule, as it is set, has the server score candidates."""
+    return rule.scored_by == "server"
+
+
+def common_method(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
+    """Method and settings that all sites report; RunError names two sites that differ."""
+    first = min(facts)
+    for key in ("method", "settings"):
+        for site in sorted(facts):
+            if facts[site].get(key) != facts[first].get(key):
+                raise RunError(
+                    f"{key} of {site} is {facts[site].get(key)}, of {first} it is {facts[first].get(key)}; "
+                    "the server cannot score updates of both. Give every site the same job."
+                )
+    return str(facts[first]["method"]), dict(facts[first]["settings"])
+
+
+def server_opening(
+    workspace: Any, facts: Mapping[str, Mapping[str, Any]], run_id: str, seed: int, folder: Path
+) -> Opening:
+    """What the server's worker needs: the sites' method and settings, its own data and folders.
+
+    RunError, which says what to write where, unless the server has a site.yaml that can be used.
+    """
+    method, settings = common_method(facts)
+    root = Path(workspace.get_root_dir())
+    opening = Opening(
+        method=method,
+        settings=settings,
+        seed=seed,
+        site=SERVER,
+        site_file=str(site_file(root, Path(workspace.get_site_config_dir()))),
+        state_folder=str(folder / "state"),
+        cache_folder=str(root / "cache"),
+        run_id=run_id,
+        split=SPLIT,
+    )
+    try:
+        worker_session.load_site_settings(opening)
+    except SiteSettingsError as error:
+        raise RunError(f"{error} {ADVICE.format(file=opening.site_file)}") from error
+    return opening
+
+
+class Scorer:
+    """Loss of a candidate state on D_v; give it to `rule.bind`.
+
+    Args:
+        worker: one whose `Opening` is the server's own.
+        deadline: seconds a score may take.
+        aborted: whether the job was stopped.
+        tell: called with "scored" and the facts of each score.
+    """
+
+    def __init__(
+        self, worker: Worker, deadline: float, aborted: Callable[[], bool], tell: Callable[..., None]
+    ) -> None:
+        self.worker, self.deadline, self.aborted, self.tell = worker, deadline, aborted, tell
+        self.plan = RoundPlan(round=0, rounds=1)
+
+    def prepare(self, facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> None:
+        """Loads model and data; RunError if they do not fit what the sites declared, or there are none."""
+        work = Work(task="prepare", plan={}, options={"sites": len(sites)})
+        try:
+            own = self.worker.do(work, self.deadline, self.aborted).facts
+        except TaskError as error:
+            text = str(error).replace("at the site", "in the folder `scorer` of the server's run")
+            raise RunError(f"the server cannot score updates: {text}") from error
+        agree({**facts, SERVER: own}, [*sites, SERVER])
+        if int(own["describe"]["examples"].get(SPLIT, 0)) < 1:
+            raise RunError(
+                f"the server's site.yaml names no record of the split '{SPLIT}'. Records without a split of "
+                f"their own all count there; where the source has a split column, write '{SPLIT}' into it."
+            )
+
+    def __call__(self, site: str, state: State) -> float:
+        """Loss of `site`'s candidate θ + Δ_k; an UpdateError costs the site its round if there is none."""
+        started = time.monotonic()
+        plan = wire.plan_to_json(replace(self.plan, hints={**self.plan.hints, "loss_only": True}))
+        work = Work(task="evaluate", plan=plan, options={"split": SPLIT}, tensors=state)
+        try:
+            metrics = self.worker.do(work, self.deadline, self.aborted).facts["metrics"]
+        except TaskError as error:
+            raise UpdateError(f"could not be scored at the server: {error}") from error
+        loss = float(metrics.get("loss", math.nan))
+        if not math.isfinite(loss):
+            raise UpdateError(f"scored a loss of {loss} on the server's validation data, expected a number")
+        seconds = round(time.monotonic() - started, 3)
+        self.tell("scored", round=self.plan.round, site=site, server_loss=loss, seconds=seconds)
+        return loss
+
+    def close(self) -> None:
+        """Ends the worker."""
+        self.worker.close()
+
+
+class CrossScorer:
+    """Loss of a candidate over the validation data of all sites, each of which measures it on its own (VG-4).
+
+    Args:
+        measure: (plan, candidate) -> the metrics of every site that answered.
+        examples: site -> validation examples, the weight of its word.
+        tell: called with "scored" and the facts of each score.
+    """
+
+    def __init__(
+        self,
+        measure: Callable[[RoundPlan, State], Mapping[str, Mapping[str, float]]],
+        examples: Mapping[str, int],
+        tell: Callable[..., None],
+    ) -> None:
+        self.measure, self.examples, self.tell = measure, examples, tell
+        self.plan = RoundPlan(round=0, rounds=1)
+
+    def __call__(self, site: str, state: State) -> float:
+        """Mean over sites with validation data; an UpdateError costs `site` its round if there is none."""
+        started = time.monotonic()
+        found = self.measure(replace(self.plan, hints={**self.plan.hints, "loss_only": True}), state)
+        losses = {judge: values.get("loss", math.nan) for judge, values in found.items()}
+        losses = {judge: loss for judge, loss in losses.items() if math.isfinite(loss)}
+        whole = sum(self.examples.get(judge, 0) for judge in losses)
+        if not whole:
+            raise UpdateError("could not be scored: no site with validation data measured a finite loss")
+        mean = sum(self.examples.get(judge, 0) * loss for judge, loss in losses.items()) / whole
+        seconds = round(time.monotonic() - started, 3)
+        self.tell(
+            "scored", round=self.plan.round, site=site, cross_loss=mean, measured=losses, seconds=seconds
+        )
+        return mean
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`args` of the rounds controller in config_fed_server.json."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from medflare.core.config import Settings
+from medflare.federation.protections import Protection
+from medflare.federation.protections.settings import ProtectionSettings
+from medflare.learners.fedtar.mixture import MixtureSettings
+from medflare.selection.clock import read_profiles
+from medflare.wire.compression import Downlink, Uplink
+
+
+class RoundsSettings(Settings):
+    """How a run goes; what is learned is decided by the method's settings in config_fed_client.json."""
+
+    job: str = "job"
+    num_rounds: int = Field(5, ge=1)
+    seed: int = 0
+    """Of the run; every site derives its own from it."""
+    steps: int | None = Field(None, ge=1)
+    """Optimiser steps of a site in a round; without it `fraction` decides."""
+    fraction: float | None = Field(None, gt=0, le=1)
+    """Share of the training examples a site visits in a round; without both, one epoch."""
+    limit: int | None = Field(None, ge=1)
+    """At most this many studies in an evaluation of a round."""
+    final_limit: int | None = Field(None, ge=1)
+    """At most this many test studies at the end."""
+    sites: list[str] = Field(default_factory=list)
+    """The sites that must be there from the start; empty for those the job was deployed to."""
+    min_accepted: int | None = Field(None, ge=1)
+    """Accepted updates without which a round fails; default: one of every site, and where the rule draws one
+    of those it drew, or three under masks."""
+    deadline: float = Field(3600.0, gt=0)
+    """Seconds a site may take for one task."""
+    margin: float = Field(10.0, ge=0)
+    """Seconds to wait beyond the deadline for the site to say so itself."""
+    grace: float = Field(60.0, ge=0)
+    """Seconds to wait for the other sites of a round once `min_accepted` updates are there, and for a site
+    that passed its last deadline; preparing, validation and tests wait for all others until the deadline."""
+    bench_rounds: int = Field(2, ge=0)
+    """Rounds in which a silent site is left out before it is asked again."""
+    evaluate_every: int = Field(1, ge=0)
+    """Evaluate the global state on every site's validation split after every so many rounds; 0 for never."""
+    best_metric: str = "val_loss"
+    """Mean over sites that decides which round is the best."""
+    best_mode: Literal["min", "max"] = "min"
+    sketch_growth: float = Field(0.1, ge=0)
+    """Share of its texts by which a site's data must have grown or shrunk before it sketches them again."""
+    lost_rounds: int = Field(3, ge=0)
+    """Rounds in a row in which too few of the sites that the rule drew may answer, before the run ends."""
+    latency_profiles: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """Site -> seconds_per_example, down, up, overhead, jitter, reliability: a simulated clock counts then."""
+    simulated_deadline: float | None = Field(None, gt=0)
+    """Simulated seconds a site may take in an exchange; default: `deadline`."""
+    canary: bool = False
+    """One step at every site before round 1, checked, measured and thrown away."""
+    uplink: Uplink = "bfloat16"
+    """How a site's updates travel; below bf16 with error feedback at the site, and never under masks."""
+    downlink: Downlink = "bfloat16"
+    """How the server's state travels; the server itself keeps it in full."""
+    protection: Protection = "none"
+    """How updates are kept from the server's eyes: masks that cancel in the sum, or encryption."""
+    protection_settings: ProtectionSettings = Field(default_factory=ProtectionSettings)
+    scorer: Literal["process", "thread"] = "process"
+    """Where the server's own scoring of updates runs, for a rule that needs it."""
+    aggregator_id: str = "aggregator"
+    persistor_id: str = "persistor"
+    progress_id: str = "progress"
+
+    @field_validator("latency_profiles")
+    @classmethod
+    def _readable(cls, value: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+        read_profiles(value)
+        return value
+
+
+class TemporalSettings(RoundsSettings):
+    """How a run of temporal rounds goes; the rounds above are rounds of `visits` exchanges each."""
+
+    visits: int = Field(1, ge=1)
+    """T, exchanges of updates in a round; the same as the rule's `visits`, where it has any."""
+    mixture: MixtureSettings | None = None
+    """Of patients' profiles, as the method's settings have it; `federated` is fitted before round 1."""

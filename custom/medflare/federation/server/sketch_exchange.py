@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's side of sketches: who sent one, who did not and why, and how far the sites lie apart (6.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from medflare.core.errors import RunError, UpdateError
+from medflare.egress.declaration import NO_SKETCH, SAME_SKETCH, fact_problems, sketch_bytes
+from medflare.egress.failures import Code
+from medflare.federation.messages import SKETCH, Reply
+from medflare.knowledge.divergence import distance_matrix, drift
+from medflare.knowledge.sketches import Sketch, comparable, unlike_most
+
+NO_KNOWLEDGE = "site.yaml has no block `knowledge`"
+REFUSED = f"E{int(Code.POLICY)} "
+"""Begins the reason of a site whose own policy keeps its sketch in."""
+
+
+@runtime_checkable
+class Sketched(Protocol):
+    """A rule that knows sites by sketches of their knowledge graphs.
+
+    Attributes:
+        sketch_period: exchanges after which sites are asked whether theirs has changed; 0 for a rule that
+            has no use for sketches.
+    """
+
+    sketch_period: int
+
+    def take_sketch(self, site: str, sketch: Sketch | None) -> None: ...
+
+
+def wants_sketches(rule: object, exchange: int | None = None) -> bool:
+    """Whether a rule wants sketches at all, or asks again before this exchange."""
+    period = rule.sketch_period if isinstance(rule, Sketched) else 0
+    return bool(period) and (exchange is None or (exchange > 0 and exchange % period == 0))
+
+
+@dataclass(slots=True)
+class Sketches:
+    """What the server holds of the sites' graphs.
+
+    Attributes:
+        held: the sketches that can be compared; without: reason for every site of which there is none.
+        texts: of how many texts each is; vocabularies: digest of the vocabulary that each was made with;
+            renewed: what came later in the run.
+    """
+
+    held: dict[str, Sketch] = field(default_factory=dict)
+    without: dict[str, str] = field(default_factory=dict)
+    texts: dict[str, int] = field(default_factory=dict)
+    vocabularies: dict[str, str] = field(default_factory=dict)
+    renewed: list[dict[str, Any]] = field(default_factory=list)
+    _fresh: dict[str, Sketch] = field(default_factory=dict)
+    _gone: set[str] = field(default_factory=set)
+
+    def accept(self, site: str, reply: Reply) -> str | None:
+        """Takes a reply; the reason where it holds no sketch that can be read."""
+        state = reply.facts.get("state")
+        if state == SAME_SKETCH:
+            return None if site in self.held else "says its sketch is the same, and none came before"
+        if state == NO_SKETCH:
+            self._gone.add(site)
+            self.without[site] = NO_KNOWLEDGE
+            return None
+        try:
+            problems = fact_problems(SKETCH, reply.facts, site)
+            if problems:
+                return "; ".join(problems)
+            sketch = Sketch.from_bytes(sketch_bytes(reply.facts), site)
+            texts = int(reply.facts["examples"])
+        except (UpdateError, KeyError, OverflowError, TypeError, ValueError) as error:
+            return f"sketch: {error}"
+        self._fresh[site], self.texts[site] = sketch, texts
+        if "vocabulary" in reply.facts:
+            self.vocabularies[site] = reply.facts["vocabulary"]
+        return None
+
+    def settle(self, rule: Sketched, exchange: int, absent: dict[str, str]) -> list[str]:
+        """After an exchange: hands new sketches to the rule; the sites whose sketch is new.
+
+        A site whose key, context, kind or k is not that of most sites is left out, with the reason. A site
+        that has none any more, or whose policy refuses to send it, is taken out of the rule.
+
+        Raises RunError where all sites sent a sketch, no two can be compared and nobody has trained yet.
+        """
+        fresh, self._fresh = self._fresh, {}
+        self._withdraw(rule, absent)
+        self.without |= {site: why for site, why in absent.items() if site not in self.held}
+        kept, strange = comparable({**self.held, **fresh})
+        if exchange < 0 and len(kept) == 1 < len(kept) + len(strange):
+            self._quarrel(kept, strange)
+        before, self.held = self.held, kept
+        self.without |= strange
+        for site in strange:
+            rule.take_sketch(site, None)
+        new = sorted(set(fresh) & set(kept))
+        for site in new:
+            self.without.pop(site, None)
+            if exchange >= 0:
+                self.renewed.append(self._renewal(site, exchange, before.get(site)))
+            rule.take_sketch(site, kept[site])
+        return new
+
+    def _withdraw(self, rule: Sketched, absent: dict[str, str]) -> None:
+        """Takes out of the rule what sites have no more, or will not have used any more."""
+        refused = {site for site, why in absent.items() if why.startswith(REFUSED)}
+        gone, self._gone = (self._gone | refused) & set(self.held), set()
+        for site in gone:
+            del self.held[site], self.texts[site]
+            rule.take_sketch(site, None)
+
+    def _quarrel(self, kept: dict[str, Sketch], strange: dict[str, str]) -> None:
+        """No two sketches agree: time alone counts, unless that was all the run has to go on."""
+        if not set(self.without) - set(kept) - set(strange):
+            raise RunError(
+                f"no two sketches of knowledge graphs can be compared: {'; '.join(strange.values())}. Give "
+                "all sites the same key file, and the same context, kind and hashes under `knowledge`."
+            )
+        for site in sorted(kept):
+            strange[site] = "no other site's sketch can be compared with its own"
+        kept.clear()
+
+    def _renewal(self, site: str, exchange: int, before: Sketch | None) -> dict[str, Any]:
+        """What the record says of a later sketch; `moved`: its distance from the one before."""
+        now, told = self.held[site], {"exchange": exchange, "site": site, "texts": self.texts[site]}
+        if before is None or before.fingerprint != now.fingerprint:
+            return told
+        return told | {"moved": round(drift(before, now), 4)}
+
+    def report(self, sites: Sequence[str]) -> dict[str, Any]:
+        """For run.json, JSON types; `distances` as the rule sees them, in the order of `sites`."""
+        first = next(iter(self.held.values()), None)
+        found: dict[str, Any] = {
+            "sites": {
+                site: {"texts": self.texts[site], "empty": sketch.empty, "bytes": len(sketch.to_bytes())}
+                for site, sketch in sorted(self.held.items())
+            },
+            "without": dict(sorted(self.without.items())),
+            "other_vocabulary": unlike_most({s: d for s, d in self.vocabularies.items() if s in self.held}),
+            "renewed": list(self.renewed),
+        }
+        if first is not None:
+            matrix = distance_matrix(self.held, sites).round(4).tolist()
+            found |= {"key": first.fingerprint.hex()[:8], "hashes": len(first.values), "kind": first.kind}
+            found["distances"] = {"order": list(sites), "matrix": matrix}
+        return found

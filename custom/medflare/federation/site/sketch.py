@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A site's sketch of its knowledge graph: made when it is asked for, kept while its data stay (6.1; DD-9).
+
+Texts, graph and key stay in this process; what is kept on disk is what may leave anyway. Two sketches of few
+different texts would tell them apart, so the site and not the server decides how often a new one leaves. No
+FLARE here.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medflare.core.errors import ConfigError, UpdateError
+from medflare.data.knowledge_settings import KnowledgeConfig
+from medflare.data.load import load_cohort
+from medflare.data.site_settings import BackboneConfig
+from medflare.egress.declaration import NEW_SKETCH, NO_SKETCH, SAME_SKETCH
+from medflare.egress.failures import SiteSettingsError
+from medflare.knowledge.divergence import due_for_sketch
+from medflare.knowledge.encoder import encoder_files
+from medflare.knowledge.site_graph import site_sketch
+from medflare.knowledge.sketch_key import SketchKey
+from medflare.knowledge.sketches import Sketch
+from medflare.knowledge.texts import knowledge_texts
+from medflare.version import __version__
+from medflare.wire import tensors as wire
+
+SENT = "sketch_sent.json"
+"""In the folder of local state: the last sketch of this run, of how many texts, and for which exchange."""
+FOLDER = "sketches"
+"""In the site's cache: one sketch, named by the digest of what it was made of."""
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the server says as it asks.
+
+    Attributes:
+        exchange: this one; held: the exchange from which it has this site's sketch, None if it says that it
+            has none. growth: as in `due_for_sketch`.
+    """
+
+    exchange: int
+    held: int | None
+    growth: float
+
+
+def sketch_facts(site: Any, state: Path, cache: Path, run_id: str, asked: Asked) -> dict[str, Any]:
+    """The site's answer: `state`; with a new sketch its bytes in base64, the number of texts, and a keyed
+    digest of the vocabulary.
+
+    After the first sketch of a run another one leaves only if the texts are more or fewer by a share above
+    `asked.growth` and the site's own `least_growth` (DD-9), or if the site has another key, kind or k. Until
+    then a server that lacks the last one is sent that again.
+
+    Args:
+        site: its settings; without `knowledge` there is no sketch.
+
+    Raises SiteSettingsError where the knowledge settings cannot be used; its text stays at the site.
+    """
+    config: KnowledgeConfig | None = getattr(site, "knowledge", None)
+    if config is None:
+        return {"state": NO_SKETCH}
+    texts = knowledge_texts(load_cohort(site))
+    try:
+        key = SketchKey.read(config.key, config.context)
+        last = _last(state / SENT, run_id, key.fingerprint(config.kind, config.hashes))
+        growth = max(config.least_growth, asked.growth)
+        if last is None or due_for_sketch(last["texts"], len(texts), growth):
+            sketch = kept_sketch(config, texts, site.backbone, cache).to_bytes()
+            last = {
+                "texts": len(texts),
+                "sketch": base64.b64encode(sketch).decode("ascii"),
+                "vocabulary": key.vocabulary_digest(config.vocabulary, config.align),
+            }
+        elif asked.held == last["exchange"]:
+            return {"state": SAME_SKETCH}
+    except ConfigError as error:
+        raise SiteSettingsError(str(error)) from error
+    wire.write_json(state / SENT, {**last, "run_id": run_id, "exchange": asked.exchange})
+    facts = {"state": NEW_SKETCH, "sketch": last["sketch"], "examples": last["texts"]}
+    return facts | ({"vocabulary": last["vocabulary"]} if "vocabulary" in last else {})
+
+
+def _last(file: Path, run_id: str, fingerprint: bytes) -> dict[str, Any] | None:
+    """What SENT says of this run; None before the first sketch, and where it could not be compared now."""
+    if not file.exists():
+        return None
+    last: dict[str, Any] = wire.read_json(file)
+    if last["run_id"] != run_id:
+        return None
+    sketch = Sketch.from_bytes(base64.b64decode(last["sketch"]), "of this folder")
+    return last if sketch.fingerprint == fingerprint else None
+
+
+def kept_sketch(
+    config: KnowledgeConfig, texts: Sequence[str], backbone: BackboneConfig, cache: Path
+) -> Sketch:
+    """The sketch of these texts, from the cache where nothing that it depends on has changed."""
+    folder = cache / FOLDER
+    file = folder / f"{sketch_digest(config, texts, backbone)}.sketch"
+    if file.exists():
+        try:
+            return Sketch.from_bytes(file.read_bytes(), "of this cache")
+        except UpdateError:
+            file.unlink()
+    sketch = site_sketch(config, texts, backbone)
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.sketch"):
+        old.unlink()
+    scratch = file.with_suffix(".tmp")
+    scratch.write_bytes(sketch.to_bytes())
+    scratch.replace(file)
+    return sketch
+
+
+def sketch_digest(config: KnowledgeConfig, texts: Sequence[str], backbone: BackboneConfig) -> str:
+    """sha256 of all that a sketch depends on: settings, files, the key's fingerprint, texts, this version."""
+    key = SketchKey.read(config.key, config.context).fingerprint(config.kind, config.hashes)
+    settings = f"{config.model_dump_json()}|{backbone.model_dump_json()}"
+    total = hashlib.sha256(f"{__version__}|{settings}|{key.hex()}".encode())
+    for file in [*files_of(config), *_model_files(config, backbone)]:
+        total.update(f"|{file}|".encode())
+        if file.is_file():
+            with file.open("rb") as stream:
+                while part := stream.read(CHUNK):
+                    total.update(part)
+    for text in texts:
+        data = text.encode()
+        total.update(len(data).to_bytes(8, "big") + data)
+    return total.hexdigest()
+
+
+def files_of(config: KnowledgeConfig) -> list[Path]:
+    """Every file that a graph is made of beside the texts.
+
+    The dictionaries of numbered triples are among them, and the files of an encoder's folder that are read; a
+    folder that is not there stands for itself.
+    """
+    named = set(_paths(config.model_dump())) - {config.key}
+    if config.encoder is not None and config.encoder.is_dir():
+        named = (named - {config.encoder}) | set(encoder_files(config.encoder))
+    beside = {found for graph in config.triples for found in graph.path.parent.glob("*.dict")}
+    return sorted(named | beside)
+
+
+def _model_files(config: KnowledgeConfig, backbone: BackboneConfig) -> list[Path]:
+    """The files of the site's own language model, where the graph is made with it."""
+    used = config.extractor == "model" or (config.nearest is not None and config.nearest_by == "backbone")
+    if not used or backbone.folder is None or not backbone.folder.is_dir():
+        return []
+    return encoder_files(backbone.folder)
+
+
+def _paths(value: Any) -> Iterator[Path]:
+    """Every path among settings."""
+    if isinstance(value, Path):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _paths(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _paths(item)

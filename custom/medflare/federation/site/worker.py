@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the learner lives: a child process that may die or hang without harm, or a thread for fast tests.
+
+One client process dying fails a whole FLARE job; a child dying costs one site one round. A worker is started
+at its first task, stopped when it dies, hangs past a deadline or the job is aborted, and started again at the
+next task, where the session puts the site's local state back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from medflare.egress.failures import SEE_LOG, Code, Failure, TaskError, failure_of
+from medflare.federation.site.worker_session import Builder, Opening, Result, Session, Work
+from medflare.learners import build
+from medflare.wire import tensors as wire
+
+MAIN = (sys.executable, "-P", "-m", "medflare.federation.site.worker_main")
+_POLL = 0.05
+
+
+class Worker(ABC):
+    """Does tasks one at a time."""
+
+    @abstractmethod
+    def do(self, work: Work, deadline: float, aborted: Callable[[], bool]) -> Result:
+        """The result of a task, or TaskError; never takes much longer than `deadline` seconds."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the worker and frees what it holds."""
+
+
+class ProcessWorker(Worker):
+    """A learner in a process of its own.
+
+    Args:
+        opening: sent with the first task after each start.
+        scratch: folder for tensors on their way and for `worker.log`, which holds full traces.
+        threads: of torch in the worker.
+        command: the program to start; the descriptor of its socket is added as last argument.
+    """
+
+    def __init__(
+        self, opening: Opening, scratch: Path, threads: int = 1, command: Sequence[str] = MAIN
+    ) -> None:
+        self.opening, self.scratch, self.threads, self.command = opening, scratch, threads, tuple(command)
+        self.process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._buffer = b""
+        self._number = 0
+        scratch.mkdir(parents=True, exist_ok=True)
+
+    def _start(self) -> None:
+        self._channel, theirs = socket.socketpair()
+        threads = str(self.threads)
+        quiet = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
+        env = {**os.environ, **quiet, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        with theirs, (self.scratch / "worker.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*self.command, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(theirs.fileno(),),
+                env=env,
+                start_new_session=True,
+            )
+        self._buffer = b""
+
+    def do(self, work: Work, deadline: float, aborted: Callable[[], bool]) -> Result:
+        if self.process is None or self.process.poll() is not None:
+            self.close()
+            self._start()
+        self._number += 1
+        sent, reply = (self.scratch / f"{way}-{self._number}.safetensors" for way in ("to", "from"))
+        try:
+            if work.tensors:
+                wire.save_tensors(sent, work.tensors)
+            message = {
+                "number": self._number,
+                "opening": self.opening.to_json(),
+                "task": work.task,
+                "plan": work.plan,
+                "options": work.options,
+                "tensors": str(sent) if work.tensors else None,
+                "reply": str(reply),
+            }
+            answer = self._exchange(message, time.monotonic() + deadline, aborted)
+            if not answer["ok"]:
+                raise TaskError(Failure.from_json(answer["failure"]))
+            return Result(answer["facts"], wire.load_tensors(reply)[0] if answer["tensors"] else {})
+        finally:
+            sent.unlink(missing_ok=True)
+            reply.unlink(missing_ok=True)
+
+    def _exchange(self, message: dict[str, Any], until: float, aborted: Callable[[], bool]) -> dict[str, Any]:
+        """Sends a message and waits for its answer; kills the process when it must."""
+        channel, process = self._channel, self.process
+        assert channel is not None
+        assert process is not None
+        try:
+            channel.sendall((json.dumps(message) + "\n").encode())
+            while True:
+                line = self._read_line(channel)
+                if line is not None:
+                    answer: dict[str, Any] = json.loads(line)
+                    if answer["number"] == message["number"]:
+                        return answer
+                elif aborted():
+                    raise TaskError(Failure(Code.ABORTED, "the job was stopped."))
+                elif time.monotonic() > until:
+                    raise TaskError(Failure(Code.DEADLINE, f"{message['task']} passed its deadline."))
+        except (OSError, ValueError):  # the worker closed its end, or somebody closed ours
+            text = f"the worker process ended with {_exit_of(process)}. {SEE_LOG}"
+            self.close()
+            raise TaskError(Failure(Code.WORKER_DIED, text)) from None
+        except TaskError:
+            self.close()
+            raise
+
+    def _read_line(self, channel: socket.socket) -> bytes | None:
+        """The next line, or None if there is none yet; OSError when the worker has gone."""
+        if b"\n" not in self._buffer and select.select([channel], [], [], _POLL)[0]:
+            chunk = channel.recv(1 << 16)
+            if not chunk:
+                raise ConnectionResetError
+            self._buffer += chunk
+        if b"\n" not in self._buffer:
+            return None
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        return line
+
+    def close(self) -> None:
+        channel, process = self._channel, self.process
+        self._channel = self.process = None
+        if channel is not None:
+            channel.close()
+        if process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _exit_of(process: subprocess.Popen[bytes]) -> str:
+    """How a process ended, in words: `exit code 1` or `SIGKILL`."""
+    try:
+        code = process.wait(5)
+    except subprocess.TimeoutExpired:
+        return "no exit code"
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+class ThreadWorker(Worker):
+    """A learner in this process, for fast tests: a task past its deadline is left behind, not stopped."""
+
+    def __init__(self, opening: Opening, builder: Builder = build) -> None:
+        self.opening, self.builder = opening, builder
+        self._session: Session | None = None
+
+    def do(self, work: Work, deadline: float, aborted: Callable[[], bool]) -> Result:
+        box: list[Result | BaseException] = []
+
+        def task() -> None:
+            try:
+                self._session = self._session or Session(self.opening, self.builder)
+                box.append(self._session.do(work))
+            except Exception as error:
+                traceback.print_exc()
+                box.append(error)
+
+        thread = threading.Thread(target=task, daemon=True)
+        thread.start()
+        until = time.monotonic() + deadline
+        while thread.is_alive():
+            thread.join(_POLL)
+            if thread.is_alive() and (aborted() or time.monotonic() > until):
+                self._session = None
+                code = Code.ABORTED if aborted() else Code.DEADLINE
+                raise TaskError(Failure(code, f"{work.task} was left behind."))
+        outcome = box[0]
+        if isinstance(outcome, BaseException):
+            raise TaskError(failure_of(outcome)) from outcome
+        return outcome
+
+    def close(self) -> None:
+        self._session = None

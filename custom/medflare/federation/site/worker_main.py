@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker process: `python -m medflare.federation.site.worker_main <file descriptor>`, started by the executor.
+
+Control messages are JSON lines over the socket whose descriptor is given; tensors are safetensors files.
+When the executor goes away the socket closes and the process ends at once, even in the middle of a step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import socket
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+from medflare.egress.failures import failure_of
+from medflare.federation.site.worker_session import Builder, Opening, Result, Session, Work
+from medflare.learners import build
+from medflare.wire import tensors as wire
+
+
+def _listen(channel: socket.socket, inbox: queue.Queue[dict[str, Any]]) -> None:
+    """Passes on the executor's messages; ends the process when there is no executor any more."""
+    with channel.makefile("r", encoding="utf-8") as lines:
+        for line in lines:
+            inbox.put(json.loads(line))
+    os._exit(0)
+
+
+def answer(session: Session, message: dict[str, Any]) -> dict[str, Any]:
+    """Does the task of a message and says where the tensors of the result lie."""
+    tensors = wire.load_tensors(Path(message["tensors"]))[0] if message["tensors"] else {}
+    work = Work(task=message["task"], plan=message["plan"], options=message["options"], tensors=tensors)
+    result: Result = session.do(work)
+    if result.tensors:
+        wire.save_tensors(Path(message["reply"]), result.tensors)
+    return {"ok": True, "facts": result.facts, "tensors": message["reply"] if result.tensors else None}
+
+
+def main(descriptor: int, builder: Builder = build) -> None:
+    """Serves until the executor closes the socket."""
+    channel = socket.socket(fileno=descriptor)
+    inbox: queue.Queue[dict[str, Any]] = queue.Queue()
+    threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
+    session: Session | None = None
+    while True:
+        message = inbox.get()
+        try:
+            if session is None:
+                session = Session(Opening(**message["opening"]), builder)
+            reply = answer(session, message)
+        except Exception as error:
+            traceback.print_exc()
+            reply = {"ok": False, "failure": failure_of(error).to_json()}
+        sys.stdout.flush()
+        sys.stderr.flush()
+        channel.sendall((json.dumps({"number": message["number"], **reply}) + "\n").encode())
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Federated training in one process without FLARE: what a run in FLARE must equal, and what studies use."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from medflare.core.errors import UpdateError
+from medflare.core.learner import Learner, RoundPlan, State, Update
+
+LOGGER = logging.getLogger(__name__)
+MakePlan = Callable[[int], RoundPlan]
+OnRound = Callable[[int, State, Mapping[str, Update]], None]
+Attend = Callable[[RoundPlan, Sequence[str]], Sequence[str]]
+"""(the round's plan, the sites that shall train) -> those of them that do."""
+TEMPORAL = "temporal"
+"""Hint that names the visit of an exchange."""
+
+
+@runtime_checkable
+class ScoringRule(Protocol):
+    """A rule that can score candidates by a function it is given."""
+
+    def bind(self, score: Callable[[str, State], float]) -> None: ...
+
+
+class Rule(Protocol):
+    """What is needed of an `aggregation.base.AggregationRule`, which stands above this room."""
+
+    @property
+    def scored_by(self) -> str: ...
+
+    @property
+    def idle(self) -> bool: ...
+
+    def begin(self, global_state: State) -> None: ...
+
+    def add(self, site: str, update: Update) -> None: ...
+
+    def finish(self) -> State: ...
+
+    def lose(self) -> None: ...
+
+    def plan_hints(self) -> dict[str, Any]: ...
+
+    @property
+    def draws(self) -> bool: ...
+
+    def draw(
+        self, number: int, seed: int, examples: Mapping[str, int], asked: Sequence[str], least: int = 1
+    ) -> list[str]: ...
+
+    def take_sums(self, totals: State, sites: int) -> State: ...
+
+    def probe(self) -> tuple[State, list[str], int] | None: ...
+
+    def probed(self, losses: Mapping[str, float]) -> None: ...
+
+
+def federate(
+    learners: Mapping[str, Learner],
+    rule: Rule,
+    rounds: int,
+    make_plan: MakePlan,
+    on_round: OnRound | None = None,
+    state: State | None = None,
+    judge: Learner | None = None,
+) -> State:
+    """The shared state after `rounds` rounds over all sites, in order of their names.
+
+    Where plans name a visit (hint `temporal`), a rule that knows no updates of no examples never sees one,
+    and a round of nothing else changes nothing (TAR-15).
+
+    Args:
+        learners: site -> learner.
+        make_plan: round -> plan; `totals`, the rule's hints and the roster are filled in here.
+        on_round: called after each round with its number, the new state and the sites' updates, without
+            those that the rule refused.
+        state: where to start; default the first site's initial state.
+        judge: scores candidates on its split `val`, for a rule that has a `bind`.
+    """
+    loop = Loop(learners, rule, make_plan, state, judge)
+    for number in range(rounds):
+        updates = loop.round(number)
+        if on_round is not None:
+            on_round(number, loop.state, updates)
+    return loop.state
+
+
+class Loop:
+    """Rounds one by one, with what is carried from each to the next; arguments as `federate` has them.
+
+    Attributes:
+        state: after the last round; sites: all of them, in order of name.
+    """
+
+    def __init__(
+        self,
+        learners: Mapping[str, Learner],
+        rule: Rule,
+        make_plan: MakePlan,
+        state: State | None = None,
+        judge: Learner | None = None,
+    ) -> None:
+        self.learners, self.rule, self.make_plan = learners, rule, make_plan
+        self.sites = sorted(learners)
+        self._score = _Score(judge) if judge is not None else None
+        self._bind()
+        self.state = learners[self.sites[0]].initial_shared() if state is None else state
+        self.totals: State = {}
+        self.summed: list[int] = []
+
+    @cached_property
+    def train(self) -> dict[str, int]:
+        """Training examples of each site."""
+        described = {site: self.learners[site].describe()["examples"] for site in self.sites}
+        return {site: int(counts["train"]) for site, counts in described.items()}
+
+    def _bind(self) -> None:
+        """Gives a rule that scores candidates the function that does it."""
+        if self._score is not None:
+            if not isinstance(self.rule, ScoringRule):
+                name = type(self.rule).__name__
+                raise ValueError(f"a judge is of no use to {name}, which scores no candidates.")
+            self.rule.bind(self._score)
+        elif self.rule.scored_by == "sites" and isinstance(self.rule, ScoringRule):
+            self.rule.bind(_CrossScore(self.learners))
+
+    def round(self, number: int, attend: Attend | None = None) -> dict[str, Update]:
+        """One round; the sites' updates, without those that the rule refused.
+
+        attend: which of the sites that were drawn give an update. Where none does, the state stays.
+        """
+        rule, plan = self.rule, self.make_plan(number)
+        asked = rule.draw(number, plan.seed, self.train, self.sites) if rule.draws else self.sites
+        there = asked if attend is None else attend(plan, asked)
+        rule.begin(self.state)
+        updates: dict[str, Update] = {}
+        for site in there:
+            update = self._fit(site, number)
+            try:
+                if not self._holds_nothing(update, plan):
+                    rule.add(site, update)
+            except UpdateError as error:
+                LOGGER.warning("round %d: the update of %s is left out: %s", number, site, error)
+                continue
+            updates[site] = update
+        if not there:
+            rule.lose()
+            return updates
+        seen = {site: update for site, update in updates.items() if not self._holds_nothing(update, plan)}
+        if seen or not updates:
+            self.state = rule.finish()
+        else:
+            rule.lose()
+        self.totals = rule.take_sums(_totals(seen), len(self.sites))
+        _probe(rule, self.learners, self.make_plan(number))
+        self.summed = [index for index, site in enumerate(self.sites) if site in updates]
+        return updates
+
+    def _holds_nothing(self, update: Update, plan: RoundPlan) -> bool:
+        """Whether the rule need not see an update: its site lacks the visit, and the rule knows no such."""
+        return not update.examples and TEMPORAL in plan.hints and not self.rule.idle
+
+    def _fit(self, site: str, number: int) -> Update:
+        """A site's update, with the plan as a controller would send it."""
+        plan = self.make_plan(number)
+        if self._score is not None:
+            self._score.plan = plan
+        own = {"site_index": self.sites.index(site), "sites": len(self.sites), "summed": self.summed}
+        hints = {**plan.hints, **self.rule.plan_hints(), **own}
+        self.learners[site].load_shared({name: value.clone() for name, value in self.state.items()})
+        return self.learners[site].fit(replace(plan, hints=hints, totals=self.totals))
+
+
+def _probe(rule: Rule, learners: Mapping[str, Learner], plan: RoundPlan) -> None:
+    """The second exchange of a round, for a rule that wants one; of examples of all visits."""
+    wanted = rule.probe()
+    if wanted is None:
+        return
+    state, sites, examples = wanted
+    hints = {name: value for name, value in plan.hints.items() if name != TEMPORAL}
+    plan, losses = replace(plan, hints={**hints, "probe": examples}), dict[str, float]()
+    for site in sites:
+        learners[site].load_shared({name: value.clone() for name, value in state.items()})
+        losses[site] = learners[site].evaluate("train", plan).get("loss", math.nan)
+    rule.probed(losses)
+
+
+class _Score:
+    """(site, candidate state) -> the judge's loss on its split `val`."""
+
+    def __init__(self, judge: Learner) -> None:
+        self.judge, self.plan = judge, RoundPlan(round=0, rounds=1)
+
+    def __call__(self, site: str, state: State) -> float:
+        self.judge.load_shared({name: value.clone() for name, value in state.items()})
+        plan = replace(self.plan, hints={**self.plan.hints, "loss_only": True})
+        return self.judge.evaluate("val", plan)["loss"]
+
+
+class _CrossScore:
+    """(site, candidate state) -> mean of all sites' losses on their splits `val`, weighted by examples."""
+
+    def __init__(self, learners: Mapping[str, Learner]) -> None:
+        self.learners = learners
+        self.examples = {site: int(own.describe()["examples"]["val"]) for site, own in learners.items()}
+
+    def __call__(self, site: str, state: State) -> float:
+        total = 0.0
+        for name, learner in self.learners.items():
+            if self.examples[name]:
+                total += self.examples[name] * _Score(learner)(site, state)
+        return total / sum(self.examples.values())
+
+
+def _totals(updates: Mapping[str, Update]) -> dict[str, Tensor]:
+    """Sums over the sites of what their updates declare as sums."""
+    out: dict[str, Tensor] = {}
+    for update in updates.values():
+        for name, value in update.sums.items():
+            out[name] = out[name] + value if name in out else value.clone()
+    return out

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FedTAR in one process without FLARE: the mixture of profiles first, then T exchanges a round (algorithms.md
+3.2).
+
+What a temporal run in FLARE must equal, and what studies use. `loop.federate` does the exchanges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
+
+from medflare.core.learner import Learner, RoundPlan, State
+from medflare.in_process.loop import MakePlan, OnRound, Rule, federate
+from medflare.learners.fedtar.expectation import FederatedMixture, added
+from medflare.learners.fedtar.mixture import Mixture, MixtureSettings
+
+
+@runtime_checkable
+class Profiled(Protocol):
+    """A site's side of the federated mixture; a controller asks for the same three things."""
+
+    def profile_sums(self) -> State:
+        """`expectation.moments_of` the site's profiles."""
+        ...
+
+    def mixture_sums(self, mixture: Mixture) -> State:
+        """`expectation.statistics_of` the site's profiles."""
+        ...
+
+    def take_mixture(self, mixture: Mixture) -> None:
+        """Keeps the mixture that q_p is computed with from now on."""
+        ...
+
+
+class TemporalRule(Rule, Protocol):
+    """A rule whose rounds are several exchanges."""
+
+    visits: int
+
+
+def agree_on_mixture(
+    learners: Mapping[str, Profiled], settings: MixtureSettings, entries: int, seed: int
+) -> FederatedMixture:
+    """Federated EM over all sites (3.7); every site then has the same mixture. entries: D of the profiles.
+
+    RunError where all sites together have too few patients.
+    """
+    sites = [learners[name] for name in sorted(learners)]
+    server = FederatedMixture(settings, entries, seed)
+    mixture = server.begin(added([site.profile_sums() for site in sites]))
+    while not server.done:
+        mixture = server.step(added([site.mixture_sums(mixture) for site in sites]))
+    for site in sites:
+        site.take_mixture(mixture)
+    return server
+
+
+def federate_visits(
+    learners: Mapping[str, Learner],
+    rule: TemporalRule,
+    rounds: int,
+    make_plan: MakePlan,
+    on_exchange: OnRound | None = None,
+    state: State | None = None,
+) -> State:
+    """The shared state after `rounds` rounds of T exchanges over all sites.
+
+    Sites without examples of a visit send an update of none. The plan's `round` counts exchanges; which visit
+    of which round one is, the rule says in its hint `temporal`.
+
+    Args:
+        make_plan: exchange -> plan. on_exchange: as `on_round` of `federate`, once for each exchange.
+    """
+    exchanges = rounds * rule.visits
+
+    def plan(number: int) -> RoundPlan:
+        return replace(make_plan(number), round=number, rounds=exchanges)
+
+    return federate(learners, rule, exchanges, plan, on_exchange, state)
+
+
+def in_turn(make_plan: MakePlan, visits: int) -> MakePlan:
+    """Plans that train on one visit after the other with any rule: a baseline that uses the same exchanges
+    (TAR-15).
+
+    Without it a learner trains on all its visits at once, as the paper's baselines do.
+    """
+
+    def plan(number: int) -> RoundPlan:
+        made = make_plan(number)
+        at = {"round": number // visits, "visit": number % visits + 1, "visits": visits}
+        return replace(made, hints={**made.hints, "temporal": {**at, "slopes": False, "days": False}})
+
+    return plan

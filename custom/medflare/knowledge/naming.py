@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One name for one thing at all sites: heads, tails and relations of a graph (algorithms.md 6.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from medflare.knowledge.graph import ordered
+from medflare.knowledge.nearest import NearestConcept
+from medflare.knowledge.triple_parsing import known_relation
+from medflare.knowledge.triples import Triple, canonical
+from medflare.knowledge.vocabulary import Vocabulary
+
+Relate = Callable[[str], tuple[str, bool] | None]
+"""Words of a relation -> (our relation, whether head and tail change places), None for none of ours."""
+
+
+def representatives(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Canonical name -> the first in alphabet of all names that pairs say are the same.
+
+    It depends on the pairs alone, not on their order: sites with the same pairs choose the same names.
+    """
+    above: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while above.setdefault(name, name) != name:
+            above[name] = above[above[name]]
+            name = above[name]
+        return name
+
+    for pair in pairs:
+        one, other = (root(canonical(name)) for name in pair)
+        above[max(one, other)] = min(one, other)
+    return {name: root(name) for name in list(above)}
+
+
+class Naming:
+    """Concepts for the names of triples, and our relations for their words.
+
+    A name goes first to its representative, then to the concept that has it, then to the nearest one. Where
+    there is none it stays, in one spelling. So does a relation that is none of ours.
+
+    Args:
+        same: as `representatives` makes it; an alias counts as what its representative counts.
+        near: None where only exact names count.
+        relate: what a relation is called here.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        same: Mapping[str, str] | None = None,
+        near: NearestConcept | None = None,
+        relate: Relate = known_relation,
+    ) -> None:
+        self.vocabulary, self.same, self.near, self.relate = vocabulary, dict(same or {}), near, relate
+        self._sources: dict[str, list[str]] = {}
+        for name, first in self.same.items():
+            self._sources.setdefault(first, []).append(name)
+
+    def named(self, triples: Iterable[tuple[Triple, float]]) -> Iterator[tuple[Triple, float]]:
+        """Triples of concepts, those of symmetric relations ordered by them.
+
+        The confidence is times the cosine of every name that was only near.
+        """
+        given = [(triple, confidence) for triple, confidence in triples]
+        found = self._resolved({name for triple, _ in given for name in (triple.head, triple.tail)})
+        for triple, confidence in given:
+            (head, first), (tail, second) = found[triple.head], found[triple.tail]
+            relation, turned = self.relate(triple.relation) or (triple.relation, False)
+            said = Triple(tail, relation, head) if turned else Triple(head, relation, tail)
+            yield ordered(said), confidence * first * second
+
+    def _resolved(self, names: set[str]) -> dict[str, tuple[str, float]]:
+        found, unknown = dict[str, tuple[str, float]](), list[str]()
+        for name in sorted(names):
+            first = self.same.get(canonical(name), canonical(name))
+            aliases = [name, first, *sorted(self._sources.get(first, ()))]
+            concept = next((key for alias in aliases if (key := self.vocabulary.lookup(alias))), None)
+            found[name] = (concept or first, 1.0)
+            if concept is None and self.near is not None:
+                unknown.append(name)
+        near = self.near.resolve(found[name][0] for name in unknown) if self.near else {}
+        return found | {name: answer for name in unknown if (answer := near[found[name][0]]) is not None}

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signatures of knowledge graphs as they leave a site, and the Jaccard similarity they show (6.1, DD-3)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.special import betaincinv
+
+from medflare.core.errors import UpdateError
+
+Kind = Literal["set", "weighted"]
+KINDS: tuple[Kind, ...] = ("set", "weighted")
+_MAGIC = b"MFS1"
+_HEADER = len(_MAGIC) + 2 + 4 + 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sketch:
+    """What a server sees of a graph.
+
+    Attributes:
+        values: (k) uint32, equal in two sketches with the probability that is the Jaccard similarity.
+        fingerprint: 16 bytes; only sketches with the same one can be compared.
+        kind: "set", or "weighted" by confidences.
+        empty: the graph held no triple; values say nothing then.
+    """
+
+    values: np.ndarray
+    fingerprint: bytes
+    kind: Kind = "set"
+    empty: bool = False
+
+    def to_bytes(self) -> bytes:
+        """4 k bytes and a header of 26, whatever the size of the graph."""
+        flags = bytes((KINDS.index(self.kind), int(self.empty)))
+        k = len(self.values).to_bytes(4, "little")
+        return _MAGIC + flags + k + self.fingerprint + self.values.astype("<u4").tobytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, site: str) -> Sketch:
+        """The sketch that a site sent; UpdateError that names the site where it is none."""
+        k = int.from_bytes(data[6:10], "little") if len(data) >= _HEADER else 0
+        well = data[:4] == _MAGIC and k > 0 and len(data) == _HEADER + 4 * k
+        if not well or data[4] >= len(KINDS) or data[5] > 1:
+            raise UpdateError(
+                f"site '{site}' sent {len(data)} bytes that are no sketch of this version; expected a header "
+                f"of {_HEADER} bytes and 4 for each hash. Have the site run the same version of medflare."
+            )
+        values = np.frombuffer(data, "<u4", offset=_HEADER).astype(np.uint32)
+        return cls(values, data[10:_HEADER], KINDS[data[4]], bool(data[5]))
+
+
+Group = tuple[bytes, int, str]
+"""Fingerprint of the key, k and kind: what must be equal for sketches to be compared."""
+
+
+def _groups(sketches: Mapping[str, Sketch]) -> tuple[dict[Group, list[str]], Group]:
+    """(group -> sites, the largest of them; of two as large the one whose first site's name comes first)."""
+    groups: dict[Group, list[str]] = {}
+    for site, sketch in sorted(sketches.items()):
+        groups.setdefault((sketch.fingerprint, len(sketch.values), sketch.kind), []).append(site)
+    return groups, max(groups, key=lambda group: len(groups[group]))
+
+
+def _of(group: Group) -> str:
+    return f"k = {group[1]}, {group[2]}, key {group[0].hex()[:8]}"
+
+
+def comparable(sketches: Mapping[str, Sketch]) -> tuple[dict[str, Sketch], dict[str, str]]:
+    """(the sketches with the key, k and kind that most sites have, reason for each of the others)."""
+    if not sketches:
+        return {}, {}
+    groups, largest = _groups(sketches)
+    kept = {site: sketches[site] for site in groups.pop(largest)}
+    first = min(kept)
+    return kept, {
+        site: f"its sketch ({_of(group)}) cannot be compared with that of '{first}' ({_of(largest)})"
+        for group, sites in groups.items()
+        for site in sites
+    }
+
+
+def check_comparable(sketches: Mapping[str, Sketch]) -> None:
+    """Raises UpdateError that names the sites whose key, k or kind is not that of the majority."""
+    if not sketches:
+        return
+    groups, largest = _groups(sketches)
+    others = [f"'{s}' ({_of(group)})" for group, sites in groups.items() if group != largest for s in sites]
+    if others:
+        raise UpdateError(
+            f"sketches of {', '.join(others)} cannot be compared with the others' ({_of(largest)}). Give "
+            "every site the same sketch key, context and k, and sketch again."
+        )
+
+
+def unlike_most(digests: Mapping[str, str]) -> list[str]:
+    """The sites whose vocabulary's digest is not that of more than half; all, where no digest is."""
+    counts = Counter(digests.values())
+    return sorted(site for site, digest in digests.items() if 2 * counts[digest] <= len(digests))
+
+
+def estimated_jaccard(one: Sketch, other: Sketch) -> float:
+    """Ĵ: the share of equal positions; 0 where a graph is empty (DD-3)."""
+    check_comparable({"one": one, "other": other})
+    return 0.0 if one.empty or other.empty else float(np.mean(one.values == other.values))
+
+
+def standard_error(k: int, similarity: float = 0.5) -> float:
+    """√(J(1 − J)/k): at most 1/(2√k), 0.0156 for k = 1024."""
+    return math.sqrt(similarity * (1 - similarity) / k)
+
+
+def jaccard_interval(estimate: float, k: int, level: float = 0.95) -> tuple[float, float]:
+    """The interval that holds J with probability `level` or more (Clopper and Pearson 1934)."""
+    equal, tail = round(estimate * k), (1 - level) / 2
+    low = float(betaincinv(equal, k - equal + 1, tail)) if equal else 0.0
+    high = float(betaincinv(equal + 1, k - equal, 1 - tail)) if equal < k else 1.0
+    return low, high
+
+
+def error_bound(k: int, level: float = 0.95) -> float:
+    """|Ĵ − J| is larger with probability 1 − `level` at most, whatever J (Hoeffding 1963)."""
+    return math.sqrt(math.log(2 / (1 - level)) / (2 * k))

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labels of a report: 14 CheXpert conditions, each blank, positive, negative or uncertain.
+
+`label_report` is a rule labeller with the classes and merge rules of the CheXpert labeler (Irvin et al.,
+AAAI 2019); `chexbert_labels` runs CheXbert from local weights. Numbers and limits: docs/labels.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+from medflare.core.conditions import CONDITIONS, Code
+from medflare.labelling import rules
+from medflare.labelling.chexbert import chexbert_labels
+from medflare.labelling.negation import Status, negation_status, status_in
+
+__all__ = [
+    "Mention",
+    "chexbert_labels",
+    "label_report",
+    "label_reports",
+    "mentions_in",
+    "negation_status",
+    "sentences_of",
+]
+
+_INDEX = {condition: index for index, condition in enumerate(CONDITIONS)}
+_NO_FINDING = _INDEX["no finding"]
+_DEVICES = _INDEX["support devices"]
+_CARDIOMEGALY = _INDEX["cardiomegaly"]
+_EDEMA = _INDEX["edema"]
+_EFFUSION = _INDEX["pleural effusion"]
+_RANK = {Code.BLANK: 0, Code.NEGATIVE: 1, Code.UNCERTAIN: 2, Code.POSITIVE: 3}
+_CODE = {Status.AFFIRMED: Code.POSITIVE, Status.NEGATED: Code.NEGATIVE, Status.POSSIBLE: Code.UNCERTAIN}
+
+
+def _alternatives(patterns: Iterable[str], end: str = "") -> re.Pattern[str]:
+    """One pattern of numbered groups; the word boundary stands outside so that most places fail at once."""
+    return re.compile(r"\b(?:" + "|".join(f"(?P<g{i}>{p})" for i, p in enumerate(patterns)) + ")" + end)
+
+
+_MENTION = _alternatives(pattern for _, pattern in rules.MENTIONS)
+_STRUCTURE = _alternatives((pattern for _, pattern in rules.STRUCTURES), end=r"\b")
+_PREDICATE = _alternatives(pattern for _, pattern in rules.PREDICATES)
+_SENTENCE_END = re.compile(
+    r"(?<!\bvs)(?:(?<!\d)\.|\.(?!\d))|[!?;](?=\s|$)|\n\s*\n|\n(?=\s*(?:[-*•]|\d{1,2}[.)]))"
+)
+_CLAUSE_END = re.compile(
+    r";|\b(?:but|however|although|though|which|while|whereas)\b|, (?=the |there |no |with )"
+    r"|\band (?=the |there |no |lungs? |both )|(?:,|\band) (?=lungs?\b)|\bwith(?:out)?\b"
+)
+_SPACE = re.compile(r"\s+")
+_REACH_BEFORE = 40
+"""Characters before a structure in which an adjective is looked for."""
+
+
+def label_report(text: str) -> tuple[int, ...]:
+    """14 values of Code in the order of CONDITIONS; never raises on any text.
+
+    Within a report positive wins over uncertain over negative over blank. "no finding" is positive when no
+    other condition than support devices is positive or uncertain, also for a text that says nothing.
+    """
+    codes = [Code.BLANK] * len(CONDITIONS)
+    for sentence in sentences_of(text):
+        for index, code, *_ in mentions_in(sentence):
+            if _RANK[code] > _RANK[codes[index]]:
+                codes[index] = code
+    found = any(
+        code in (Code.POSITIVE, Code.UNCERTAIN) for index, code in enumerate(codes) if index < _DEVICES
+    )
+    codes[_NO_FINDING] = Code.BLANK if found else Code.POSITIVE
+    return tuple(int(code) for code in codes)
+
+
+def label_reports(texts: Iterable[str]) -> list[tuple[int, ...]]:
+    """`label_report` of each text."""
+    return [label_report(text) for text in texts]
+
+
+def sentences_of(text: str) -> list[str]:
+    """The sentences of a report in lower case, with single blanks."""
+    parts = _SENTENCE_END.split(text.lower())
+    return [_SPACE.sub(" ", part).strip() for part in parts if part and not part.isspace()]
+
+
+class Mention(NamedTuple):
+    """Where a sentence speaks of CONDITIONS[condition] (start, end), and what it says of it.
+
+    `body_part` is true where it names no finding but a part, as in "the heart is enlarged".
+    """
+
+    condition: int
+    code: Code
+    span: tuple[int, int]
+    body_part: bool = False
+
+
+@lru_cache(maxsize=65536)
+def mentions_in(sentence: str) -> tuple[Mention, ...]:
+    """Every mention in a lower-case sentence."""
+    found: list[Mention] = []
+    for match in _MENTION.finditer(sentence):
+        conditions, _ = rules.MENTIONS[_group(match)]
+        if conditions:
+            code = _CODE[status_in(sentence, match.span())]
+            for condition in conditions:
+                found.extend(Mention(index, said, match.span()) for index, said in _expand(condition, code))
+    for match in _STRUCTURE.finditer(sentence):
+        code = _structure_code(sentence, match.start(), match.end())
+        if code != Code.BLANK:
+            index = _INDEX[rules.STRUCTURES[_group(match)][0]]
+            found.append(Mention(index, code, match.span(), body_part=True))
+    return tuple(found)
+
+
+def _expand(condition: str, code: Code) -> list[tuple[int, Code]]:
+    """A mention's condition, with CheXpert's indirect ones: heart failure, congestion, a blunted angle."""
+    affirmed = code in (Code.POSITIVE, Code.UNCERTAIN)
+    if condition == "heart failure":
+        return [(_CARDIOMEGALY, Code.UNCERTAIN)] if affirmed else []
+    if condition == "blunted angle":
+        return [(_EFFUSION, Code.UNCERTAIN)] if affirmed else []
+    if condition == "congestion":
+        return [(_EDEMA, Code.UNCERTAIN if affirmed else code)]
+    return [(_INDEX[condition], code)]
+
+
+def _structure_code(sentence: str, start: int, end: int) -> Code:
+    """What the nearest predicate says of a body part: the adjective before it, else the clause after it."""
+    first = max(0, start - _REACH_BEFORE)
+    adjectives = [
+        m for m in _PREDICATE.finditer(sentence, first, start) if _adjoins(sentence[m.end() : start])
+    ]
+    if adjectives:
+        codes = [_predicate_code(sentence, match) for match in adjectives]
+        return Code.NEGATIVE if Code.NEGATIVE in codes else codes[-1]
+    stop = _CLAUSE_END.search(sentence, end)
+    after = _PREDICATE.search(sentence, end, stop.start() if stop else len(sentence))
+    return _predicate_code(sentence, after) if after else Code.BLANK
+
+
+def _adjoins(gap: str) -> bool:
+    words = gap.split()
+    return len(words) <= 3 and "," not in gap and not {"is", "are", "with"} & set(words)
+
+
+def _predicate_code(sentence: str, match: re.Match[str]) -> Code:
+    verdict, _ = rules.PREDICATES[_group(match)]
+    if verdict == "abnormal":
+        return _CODE[status_in(sentence, match.span())]
+    return Code.NEGATIVE if verdict == "normal" else Code.UNCERTAIN
+
+
+def _group(match: re.Match[str]) -> int:
+    assert match.lastgroup is not None
+    return int(match.lastgroup[1:])

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From annotated notes to token ids of questions and answers, with every loss counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from medflare.data.records import Note
+from medflare.models.text_model import Sequenced
+from medflare.tasks.extraction.examples import Losses
+from medflare.tasks.extraction.extractor import Extractor, training_examples
+
+LOST = ("nested or crossing entity", "crossing modifier", "entity without words")
+"""Kinds of `extraction.examples.Losses` by which a mark is in no answer; others bend its borders."""
+
+
+def rows_of(
+    extractor: Extractor, notes: Iterable[Note], longest: int
+) -> tuple[list[Sequenced], Counter[str]]:
+    """One row for each question about `notes`, within each note's tasks; kind -> count of what no row holds.
+
+    Args:
+        longest: tokens of a question and its answer; what is longer is left out and counted.
+    """
+    losses = Losses()
+    examples, lost = training_examples(extractor, notes, losses)
+    words = extractor.wording
+    rows = extractor.model.sequences(
+        [words.question(e) for e in examples], [words.answer(e) for e in examples]
+    )
+    kept = [row for row in rows if len(row.ids) <= longest]
+    lost["example too long"] = len(rows) - len(kept)
+    lost.update({kind: losses.counts[kind] for kind in LOST})
+    return kept, +lost

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of Fed-MedLoRA: prompts, adapter, training, and which factors travel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+
+from medflare.core.presets import resolve_settings
+from medflare.learners.facts import MethodFacts
+from medflare.learners.text_task.settings import OptimiserSettings, TextTaskSettings
+
+__all__ = ["FACTS", "PRESETS", "VARIANTS", "ExtractionSettings", "OptimiserSettings", "resolve"]
+
+
+class ExtractionSettings(TextTaskSettings):
+    """Everything of Fed-MedLoRA that a job can choose; defaults are the paper's (algorithms.md 4.1)."""
+
+    variant: str = "fed_medlora"
+    sentences: int = Field(default=1, ge=1, description="of a window; more keep relations across sentences")
+    format: Literal["html", "json"] = "html"
+    eval_limit: int = Field(
+        4, ge=0, description="validation notes extracted after a round; 0 for the loss alone"
+    )
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "recommended": {},
+    "paper": {"optimiser": {"gradient_checkpointing": True}},
+}
+"""What `preset` changes before a job's own settings apply (algorithms.md 1.8)."""
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "fed_medlora": {},
+    "fedsa_lora": {"sharing": "fedsa"},
+    "freeze_a": {"sharing": "freeze_a"},
+    "stack": {"sharing": "stack"},
+}
+"""Named combinations: the method, and FedSA-LoRA (7.8)."""
+
+FACTS = MethodFacts(
+    summary="Fed-MedLoRA: LoRA on a frozen language model that marks entities and modifiers in notes.",
+    source="Fed-MedLoRA (paper 002); algorithms.md 4; ML-1 to ML-15",
+    metrics=("loss", "steps", "tokens", "seconds"),
+    lora=True,
+    scored=True,
+    judged=True,
+)
+
+
+def resolve(given: Mapping[str, Any]) -> ExtractionSettings:
+    """Preset, then what the job says, then its variant; all errors together."""
+    return resolve_settings(ExtractionSettings, given, PRESETS, VARIANTS)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FedMRG's settings: presets, the paper's ablations and its Fed-LoRA baseline as named variants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from medflare.core.config import Settings
+from medflare.core.presets import resolve_settings
+from medflare.learners.facts import MethodFacts
+from medflare.learners.fedmrg.memory_bank import BankMode
+from medflare.models.adapters.methods import METHODS
+from medflare.models.report_generator import DecodingSettings, ModelSettings
+
+
+class FedMRGSettings(Settings):
+    """Everything of FedMRG that a job can choose; ids are resolutions of algorithms.md 2.6."""
+
+    preset: Literal["recommended", "paper"] = "recommended"
+    variant: str = "fedmrg"
+    model: ModelSettings = ModelSettings()
+    decoding: DecodingSettings = DecodingSettings()
+
+    # -- training (2.3) --
+    batch: int = Field(16, ge=1)
+    lr: float = Field(5e-5, gt=0)
+    encoder_lr_scale: float = Field(
+        1.0, ge=0, description="the encoder's rate is lr times this; 0 freezes it"
+    )
+    specialised_lr_scale: float = Field(1.0, gt=0)
+    warmup: float = Field(0.0, ge=0, lt=1, description="share of all steps with a rising rate")
+    weight_decay: float = Field(0.05, ge=0)
+    clip_value: float = Field(0.1, gt=0, description="gradients are cut to this absolute value (PromptMRG)")
+    max_report_tokens: int = Field(100, ge=1)
+    rotation: float = Field(5.0, ge=0, description="degrees; never a flip, laterality is reported")
+
+    # -- HCP --
+    contrastive: bool = True
+    classification: bool = True
+    tau: float = Field(0.07, gt=0)
+    positive_in_denominator: bool = Field(False, description="MRG-1: True is InfoNCE")
+    bank: BankMode = Field("off", description="MRG-4")
+    bank_rows: int = Field(64, ge=1)
+    k_min: int = Field(16, ge=1)
+    bank_sample: int = Field(1024, ge=1, description="training images a site's prototypes are made of")
+    lambda_hcl: float = Field(0.1, ge=0)
+    lambda_cls: float = Field(1.0, ge=0)
+    prompt_dropout: float = Field(
+        0.0, ge=0, le=1, description="MRG-16: share of images prompted by prediction"
+    )
+
+    # -- DMB --
+    dual: bool = True
+    distil_to_generic: bool = True
+    distil_to_specialised: bool = True
+    lambda_kd: float = Field(0.1, ge=0)
+    kd_temperature: float = Field(2.0, gt=0)
+    kd_cosine: float = Field(1.0, ge=0, description="weight of 1 − cos of hidden states in L_kd")
+    kl_direction: Literal["teacher_student", "student_teacher"] = Field(
+        "teacher_student", description="MRG-9"
+    )
+    combine: Literal["sum", "mean"] = Field("sum", description="MRG-7")
+    gamma_mix: float = Field(0.5, ge=0, le=1, description="MRG-8; 0 is the adapter as trained")
+    encoder_update: Literal["both", "first"] = Field("both", description="MRG-12")
+    reuse_teacher: bool = Field(
+        True, description="step 1's student output teaches step 2, as FedDAT's code does"
+    )
+
+    # -- evaluation --
+    eval_batch: int = Field(32, ge=1)
+    eval_limit: int | None = Field(32, description="validation studies drafted per round; None for all")
+
+    @property
+    def contrasts(self) -> bool:
+        """Whether L_hcl is computed: it moves nothing but the encoder."""
+        return self.contrastive and self.encoder_lr_scale > 0
+
+    @property
+    def peft_method(self) -> str:
+        """The adapters' method, a name in `models.peft_methods.METHODS`."""
+        return self.model.peft.method
+
+    @property
+    def sends_sums(self) -> dict[str, str]:
+        """Settings by which updates carry declared sums -> what would send none."""
+        found = {}
+        if self.bank in ("prototypes", "raw"):
+            found[f"settings.bank '{self.bank}'"] = "settings.bank 'off' or 'local_queue'"
+        if self.peft_method == "adalora":
+            found["settings.model.peft.method 'adalora'"] = "another method"
+        return found
+
+    @model_validator(mode="after")
+    def _prompts_need_the_head(self) -> FedMRGSettings:
+        if self.model.prompts and not self.classification:
+            raise ValueError(
+                "model.prompts needs classification: an untrained head would prompt at test time"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _two_adapters_at_once(self) -> FedMRGSettings:
+        if self.dual and not METHODS[self.peft_method].several:
+            usable = " or ".join(f"'{name}'" for name, row in METHODS.items() if row.several)
+            raise ValueError(
+                f"dual needs two adapters at once, and model.peft.method '{self.peft_method}' can have one: "
+                f"set dual to false, or use method {usable}"
+            )
+        return self
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "recommended": {},
+    "paper": {"bank": "raw", "kl_direction": "student_teacher", "reuse_teacher": False},
+}
+"""What `preset` changes before a job's own settings apply (algorithms.md 1.8)."""
+
+_PLAIN: dict[str, Any] = {"dual": False, "contrastive": False, "classification": False}
+
+
+def _baseline(method: str) -> dict[str, Any]:
+    """Fed-LoRA with another parameter-efficient method in its place (7.10 to 7.14)."""
+    return {**_PLAIN, "model": {"prompts": False, "peft": {"method": method}}}
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "fedmrg": {},
+    "fed_lora": {**_PLAIN, "model": {"prompts": False}},
+    "without_specialised": {"dual": False},
+    "without_contrastive": {"contrastive": False},
+    "without_prompts": {"classification": False, "model": {"prompts": False}},
+    "without_g2l": {"distil_to_specialised": False},
+    "without_l2g": {"distil_to_generic": False},
+    "fed_para": _baseline("fedpara"),
+    "fed_adalora": _baseline("adalora"),
+    "fed_vera": _baseline("vera"),
+    "fed_prefix": _baseline("prefix"),
+    "fed_prompt": _baseline("prompt"),
+    "fed_p_tuning": _baseline("p_tuning"),
+    "fed_dat": {
+        **_baseline("bottleneck"),
+        "dual": True,
+        "combine": "mean",
+        "gamma_mix": 0.0,
+        "lambda_kd": 1.0,
+        "kd_temperature": 3.0,
+        "kd_cosine": 0.0,
+        "kl_direction": "teacher_student",
+        "reuse_teacher": True,
+        "encoder_update": "first",
+    },
+}
+"""Table IV's ablations, Fed-LoRA (7.7), and the other adapters of the paper's tables (7.9 to 7.14).
+`without_prompts` drops the diagnosis branch as a whole, since nothing else reads it. `fed_dat` is FedDAT with
+rule weighted_mean, weighting uniform; its halves of (L + KL) / 2 are left out: AdamW sees no scale."""
+
+FACTS = MethodFacts(
+    summary="FedMRG: radiographs to reports; a shared encoder and adapter, and an adapter that stays.",
+    source="FedMRG (paper 000); algorithms.md 2; MRG-1 to MRG-19",
+    metrics=("loss", "steps", "seconds"),
+    lora=True,
+)
+
+
+def resolve(given: Mapping[str, Any]) -> FedMRGSettings:
+    """Preset, then what the job says, then its variant; all errors together."""
+    return resolve_settings(FedMRGSettings, given, PRESETS, VARIANTS)

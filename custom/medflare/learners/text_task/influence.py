@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The influence factor that a site computes for its own update (algorithms.md 10, ML-15).
+
+It stands here and not with the rules because a learner needs it; the rule is `aggregation.influence`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from medflare.core.errors import UpdateError
+
+
+def reference_loss(hint: Mapping[str, Any], own: Callable[[], float]) -> float:
+    """ℓ_ref of a round: what the server says, in the first round the broadcast model's loss here."""
+    told = hint.get("reference")
+    return own() if told is None else float(told)
+
+
+def self_influence(loss: float, reference: float, temperature: float = 1.0, clip: float = 2.0) -> float:
+    """exp(-(ℓ - ℓ_ref)/κ) within [e^-clip, e^clip]: what multiplies this site's examples as its weight.
+
+    Args:
+        loss: ℓ_k, mean cross-entropy per output token of the site's new model on D_v (ML-4).
+        reference: ℓ_ref (`reference_loss`); equal at all sites, so it cancels.
+        temperature: κ.
+        clip: the server refuses a factor outside (against self-promotion).
+
+    Raises UpdateError if a loss is not finite.
+    """
+    if not (math.isfinite(loss) and math.isfinite(reference)):
+        raise UpdateError(
+            f"influence: the loss on the validation notes is {loss} and was {reference} before training; "
+            "expected finite numbers. Lower the learning rate, or look at the validation notes."
+        )
+    return math.exp(min(max((reference - loss) / temperature, -clip), clip))

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tasks of a frozen language model with an adapter share at one site: declaration, a round, local state.
+
+A task adds the questions it trains on, how it is scored and what a reader of its result needs. A round:
+algorithms.md 4.1; weights by influence: 4.2, ML-4, ML-15.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+import torch
+from safetensors.torch import save_file
+
+from medflare.core.data_order import DataOrder, batches, derived_seed, drawn, examples_to_visit
+from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.learner import RoundPlan, SharedSpec, State, Update
+from medflare.core.run_record import EvaluationRecord
+from medflare.data.load import Cohort, SiteConfig
+from medflare.learners.client_terms import ClientTerms
+from medflare.learners.text_task.influence import reference_loss, self_influence
+from medflare.learners.text_task.settings import TextTaskSettings
+from medflare.learners.text_task.shared_adapter import SharedAdapter
+from medflare.learners.text_task.validation_texts import none_shared
+from medflare.models.adapters.lora import GENERIC
+from medflare.models.backbone import device_of, load_backbone
+from medflare.models.text_model import Sequenced, TextModel
+
+Settings = TypeVar("Settings", bound=TextTaskSettings)
+
+
+def text_model(
+    settings: TextTaskSettings, site: SiteConfig, seed: int, embedded: Literal["decoder", "notes_decoder"]
+) -> TextModel:
+    """The site's backbone, or the embedded one of that name, with the adapter of `settings`."""
+    torch.set_num_threads(site.threads)
+    folder, precision = site.backbone.folder, site.backbone.precision
+    backbone = load_backbone(folder, precision, device_of(site.device), embedded)
+    return TextModel(backbone, settings.adapter, (GENERIC,), seed)
+
+
+class TextTask(ABC, Generic[Settings]):
+    """Implements `learners.base.Learner` but for what a task adds. One object lives for all rounds of a run.
+
+    Attributes:
+        FILE: name of the file beside a result's adapter, without its ending; also the block in it.
+        EXPORTED: the settings that a reader of the result needs.
+        PAPER: the paper's own counts, for the record.
+        longest: tokens of a question and its answer.
+        shared_rows: questions about D_v, the records that every site has, for rule `influence` (ML-15).
+    """
+
+    FILE: ClassVar[str]
+    EXPORTED: ClassVar[frozenset[str]]
+    PAPER: ClassVar[Mapping[str, Any]] = {}
+
+    def __init__(self, site: str, cohort: Cohort, model: TextModel, settings: Settings, seed: int) -> None:
+        self.site, self.cohort, self.model, self.settings, self.seed = site, cohort, model, settings, seed
+        self.adapter = SharedAdapter(site, model, settings.sharing, seed)
+        self.longest = min(settings.max_tokens, model.context)
+        self.train_rows: Sequence[Sequenced] = ()
+        self.val_rows: Sequence[Sequenced] = ()
+        self.shared_rows: Sequence[Sequenced] = ()
+        self.lost: Counter[str] = Counter()
+        self.terms = ClientTerms(site, self.adapter.live)
+
+    def learn_from(self, train: Sequence[Sequenced], val: Sequence[Sequenced]) -> None:
+        """The questions of both splits, with their answers."""
+        self.train_rows, self.val_rows = train, val
+        self.order = DataOrder(max(len(train), 1), derived_seed(self.seed, self.site, "order"))
+
+    # ---- what a task adds --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def tested(self) -> int:
+        """How many records the split `test` has."""
+
+    @abstractmethod
+    def test_rows(self) -> Sequence[Sequenced]:
+        """Questions and answers of the split `test`, which are not kept: they are asked for rarely."""
+
+    @abstractmethod
+    def quality(self, split: str, limit: int | None) -> dict[str, float]:
+        """Scores on the first records of a split with the adapter in use; limit None: as the settings say."""
+
+    @abstractmethod
+    def test(self, folder: Path, limit: int | None) -> list[EvaluationRecord]:
+        """`finish` of the protocol, with the adapter in use."""
+
+    def shared_records(self) -> dict[str, Any]:
+        """Count and digest of D_v, which the server compares between sites; nothing without any."""
+        return {}
+
+    # ---- what is declared --------------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        backbone = self.model.backbone
+        counts = {"train": len(self.train_rows), "val": len(self.val_rows), "test": self.tested()}
+        skipped = Counter(item.reason for item in self.cohort.skipped) + self.lost
+        facts = {
+            "backbone": {
+                "name": backbone.name,
+                "fingerprint": backbone.fingerprint,
+                "precision": backbone.precision,
+            },
+            "parameters": {"adapter": self.adapter.parameters()},
+            "adapter_config": self.model.adapters.config_dict() | {"base_model_name_or_path": backbone.name},
+            "export": self.export(),
+            "examples": counts,
+            "skipped": dict(skipped),
+            "heterogeneity": {},
+            "settings": self.settings.model_dump(mode="json"),
+            "paper": dict(self.PAPER),
+        }
+        if shared := self.shared_records():
+            facts["validation"] = shared
+        return facts
+
+    def export(self) -> dict[str, Any]:
+        """What a reader needs besides the adapter, `<FILE>.json` of a result."""
+        backbone = self.model.backbone
+        return {
+            "file": self.FILE,
+            "format": 1,
+            self.FILE: self.settings.model_dump(mode="json", include=set(self.EXPORTED)),
+            "backbone": {"name": backbone.name, "fingerprint": backbone.fingerprint},
+            "untravelled": self.adapter.untravelled(),
+        }
+
+    def shared_spec(self) -> SharedSpec:
+        return self.adapter.spec
+
+    def sums_spec(self, sites: int) -> SharedSpec:
+        spec: SharedSpec = self.model.adapters.sums_spec()
+        return spec
+
+    def initial_shared(self) -> State:
+        return self.adapter.state()
+
+    def load_shared(self, state: State) -> None:
+        self.adapter.load(state)
+
+    # ---- training ----------------------------------------------------------------------------------------
+
+    def fit(self, plan: RoundPlan) -> Update:
+        """One round at this site (4.1): AdamW and its cosine start anew (1.6)."""
+        # transformers' Trainer takes seconds to import
+        from medflare.learners.text_task.round_trainer import train_round
+
+        started = time.monotonic()
+        self.model.adapters.begin_round(plan.totals, plan.round, plan.rounds)
+        self.use()
+        hint = plan.hints.get("influence")
+        reference = reference_loss(hint, self._shared_loss) if hint else float("nan")
+        rows = self._round_rows(plan)
+        seed = derived_seed(self.seed, self.site, plan.round)
+        cut = batches(rows, [len(row.ids) for row in self.train_rows], self.settings.optimiser.batch, seed)
+        self.use(train=True)
+        self.model.backbone.model.train()
+        self.terms.begin(plan)
+        metrics = train_round(
+            self.model,
+            [[self.train_rows[i] for i in part] for part in cut],
+            self.settings.optimiser,
+            seed,
+            self.terms.watch,
+        )
+        told = self.terms.finish()
+        self.use()
+        factor = told.factor
+        if hint:
+            loss = self._shared_loss()
+            factor = self_influence(loss, reference, hint["temperature"], hint["clip"])
+            metrics["shared_loss"] = loss
+        metrics |= told.metrics | {"seconds": time.monotonic() - started}
+        n = len(self.train_rows)
+        sums = told.sums | self.model.adapters.sums(n)
+        return Update(delta=self.adapter.delta(), examples=n, metrics=metrics, sums=sums, factor=factor)
+
+    def _round_rows(self, plan: RoundPlan) -> list[int]:
+        """Which training examples this round visits."""
+        if not self.train_rows:
+            raise UpdateError(
+                f"site '{self.site}' has no training example; look with `medflare cohort inspect`."
+            )
+        step = self.settings.optimiser.batch * self.settings.optimiser.accumulate
+        count = examples_to_visit(plan, len(self.train_rows), step, self.settings.local_epochs)
+        return self.order.take(count)
+
+    def _shared_loss(self) -> float:
+        """Mean loss per output token on D_v (ML-4) with the weights as they are."""
+        if not self.shared_rows:
+            raise none_shared(self.site)
+        return self.model.mean_loss(self.shared_rows, self.settings.eval_batch)
+
+    def use(self, train: bool = False) -> None:
+        """Which adapters compute; with `train`, the site's own factors learn."""
+        self.adapter.use(train)
+
+    # ---- quality -----------------------------------------------------------------------------------------
+
+    def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
+        self.use()
+        if plan.hints.get("loss_only") and self.settings.sharing == "fedsa":
+            raise ConfigError(
+                "settings.sharing is 'fedsa': every site keeps its own B, so the server can score nothing. "
+                'Set rule_settings: {"mode": "client"}, or another sharing.'
+            )
+        rows = self._rows(split)
+        if count := plan.hints.get("probe"):
+            rows = drawn(rows, count, self.seed, self.site, plan.round)
+        found = {"loss": self.model.mean_loss(rows, self.settings.eval_batch)} if rows else {}
+        if plan.hints.get("loss_only") or plan.hints.get("probe"):
+            return found
+        return found | self.quality(split, plan.limit)
+
+    def _rows(self, split: str) -> Sequence[Sequenced]:
+        if split == "test":
+            return self.test_rows()
+        return self.train_rows if split == "train" else self.val_rows
+
+    def tested_adapter(self, folder: Path) -> Literal["generic", "personalised"]:
+        """What the site's adapter is: with its own B (`fedsa`) it is personalised and stays, in `folder`."""
+        if self.settings.sharing != "fedsa":
+            return "generic"
+        write_personalised(self.model, folder / "personalised")
+        return "personalised"
+
+    def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
+        self.use()
+        return self.test(folder, plan.limit)
+
+    # ---- what stays --------------------------------------------------------------------------------------
+
+    def local_state(self) -> tuple[State, dict[str, Any]]:
+        return self.adapter.own() | self.terms.state(), {"position": self.order.position}
+
+    def load_local_state(self, tensors: State, values: Mapping[str, Any]) -> None:
+        self.order.position = int(values["position"])
+        self.adapter.restore(self.terms.restore(dict(tensors)))
+
+
+def write_personalised(model: TextModel, folder: Path) -> None:
+    """The shared factors with the site's own as a PEFT folder."""
+    adapters = model.adapters
+    config = adapters.config_dict() | {"base_model_name_or_path": model.backbone.name}
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(adapters.exported(GENERIC), folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One round of local training of a text model, by transformers' Trainer.
+
+Every round starts a new optimiser and a new cosine, as the released code of Fed-MedLoRA does (1.6).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+
+from medflare.core.errors import UpdateError
+from medflare.core.seeds import GENERATOR
+from medflare.learners.client_terms import Watch, unwatched
+from medflare.learners.text_task.settings import OptimiserSettings
+from medflare.models.text_model import Sequenced, TextModel
+
+
+class RoundTrainer(Trainer):
+    """Trainer over batches that were cut before, with the loss on answers alone.
+
+    Precision and device are the backbone's own, so that a site's settings count and not Trainer's guess.
+    """
+
+    def __init__(
+        self,
+        text: TextModel,
+        batches: Sequence[Sequence[Sequenced]],
+        args: TrainingArguments,
+        watch: Watch = unwatched,
+    ) -> None:
+        self.text, self.batches, self.watch = text, list(batches), watch
+        super().__init__(model=text.adapters.peft, args=args)
+        self.remove_callback(PrinterCallback)
+        self.add_callback(AfterStep(text.adapters))
+        self.losses: list[float] = []
+        self.tokens = 0
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(self.batches, batch_size=None, collate_fn=lambda batch: {"batch": batch})  # type: ignore[arg-type]
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """The optimiser itself is watched, inside what accelerate wraps around it."""
+        new = self.optimizer is None
+        optimiser: torch.optim.Optimizer = super().create_optimizer(model)
+        if new:
+            self.watch(optimiser, self.args.max_steps)
+        return optimiser
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *unused: Any, **also_unused: Any) -> Tensor:
+        """Mean over the answers' tokens of a batch."""
+        total, count = self.text.loss(inputs["batch"])
+        loss = total / max(count, 1)
+        if not torch.isfinite(loss):
+            raise UpdateError(
+                f"the loss is {loss.item()}; nothing of this round was kept. Lower settings.optimiser.lr, or "
+                "look for odd notes with `medflare cohort inspect`."
+            )
+        self.losses.append(loss.item())
+        self.tokens += count
+        return loss + self.text.adapters.penalty()
+
+
+class AfterStep(TrainerCallback):
+    """Tells adapters of a finished step while its gradients are there."""
+
+    def __init__(self, adapters: Any) -> None:
+        self.adapters = adapters
+
+    def on_optimizer_step(self, *unused: Any, **also_unused: Any) -> None:
+        self.adapters.after_step()
+
+
+def train_round(
+    model: TextModel,
+    batches: Sequence[Sequence[Sequenced]],
+    settings: OptimiserSettings,
+    seed: int,
+    watch: Watch = unwatched,
+) -> dict[str, float]:
+    """Trains whatever adapters are set to learn on `batches` in their order, once.
+
+    Returns: `loss` (mean of the batches' token means), `steps`, `tokens`.
+    Raises: UpdateError where there is no batch, or a loss or a trained factor is not finite.
+    """
+    if not batches:
+        raise UpdateError("there is no training example, so there is nothing to learn in this round.")
+    steps = math.ceil(len(batches) / settings.accumulate)
+    if settings.gradient_checkpointing and not model.backbone.model.is_gradient_checkpointing:
+        model.checkpoint_gradients()
+    with alone(model.device), tempfile.TemporaryDirectory() as folder:
+        trainer = RoundTrainer(model, batches, _arguments(folder, model, settings, steps, seed), watch)
+        trainer.train()
+    _check_finite(model, settings)
+    return {
+        "loss": sum(trainer.losses) / len(trainer.losses),
+        "steps": float(steps),
+        "tokens": float(trainer.tokens),
+    }
+
+
+@contextlib.contextmanager
+def alone(device: torch.device) -> Iterator[None]:
+    """One training of this process at a time, and everybody's random numbers as before afterwards.
+
+    Trainer seeds the generators of Python, numpy and torch, which are the process's: sites that are threads
+    of one process would draw their dropout from each other's.
+    """
+    devices = [device] if device.type == "cuda" else []
+    with GENERATOR, torch.random.fork_rng(devices=devices):
+        before = random.getstate(), np.random.get_state()
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+
+
+def _check_finite(model: TextModel, settings: OptimiserSettings) -> None:
+    """The last step has no loss after it that could tell."""
+    learned = [p for p in model.adapters.peft.parameters() if p.requires_grad]
+    if not all(bool(torch.isfinite(p).all()) for p in learned):
+        raise UpdateError(
+            "training left values in the adapter that are not finite; nothing of this round was kept. Lower "
+            f"settings.optimiser.lr, which is {settings.lr:g}."
+        )
+
+
+def _arguments(
+    folder: str, model: TextModel, settings: OptimiserSettings, steps: int, seed: int
+) -> TrainingArguments:
+    args = TrainingArguments(
+        output_dir=folder,
+        max_steps=steps,
+        gradient_accumulation_steps=settings.accumulate,
+        learning_rate=settings.lr,
+        lr_scheduler_type="cosine",
+        warmup_steps=round(settings.warmup * steps),
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.clip_norm,
+        optim="adamw_torch",
+        use_cpu=model.device.type == "cpu",
+        save_strategy="no",
+        logging_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        dataloader_pin_memory=False,
+        seed=seed % 2**31,
+    )
+    args._n_gpu = min(args._n_gpu, 1)  # a site's worker has one device; no DataParallel
+    return args

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The adapter of a text model at one site: which of its factors travel, which stay, which were merged.
+
+Ways of sharing LoRA's factors: algorithms.md 1.4 and 7.8. Of other methods than LoRA all travels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from medflare.core.errors import UpdateError
+from medflare.core.learner import SharedSpec, State, check_state
+from medflare.learners.text_task.settings import Sharing
+from medflare.models.adapters.lora import GENERIC
+from medflare.models.text_model import TextModel
+
+ADAPTER_PREFIX, MERGED_PREFIX = "adapter.", "merged."
+MERGED = "merged"
+A, B = "lora_A.weight", "lora_B.weight"
+STAYS: dict[str, str] = {"freeze_a": A, "fedsa": B}
+"""Way of sharing -> the factor that never leaves a site."""
+
+
+class SharedAdapter:
+    """What a site sends of its adapter, and what it takes from the server.
+
+    Attributes:
+        spec: names, shapes and dtypes of what travels.
+        received: the values that were loaded last.
+    """
+
+    def __init__(self, site: str, model: TextModel, sharing: Sharing, seed: int) -> None:
+        self.site, self.model, self.sharing, self.seed = site, model, sharing, seed
+        if sharing == "freeze_a":
+            model.adapters.set_seeded_a(GENERIC, seed)
+        self.received: State = {}
+        self._merged = False
+        self.spec: SharedSpec = {n: (tuple(t.shape), t.dtype) for n, t in self.state().items()}
+
+    def travels(self, name: str) -> bool:
+        """Whether a factor leaves the site."""
+        own = STAYS.get(self.sharing)
+        return own is None or not name.endswith(own)
+
+    def parameters(self) -> int:
+        """How many numbers travel."""
+        return sum(torch.Size(shape).numel() for shape, _ in self.spec.values())
+
+    def state(self) -> State:
+        """Copies of what travels."""
+        state = self.model.adapters.state(GENERIC)
+        return {ADAPTER_PREFIX + name: value for name, value in state.items() if self.travels(name)}
+
+    def live(self) -> dict[str, torch.nn.Parameter]:
+        """The shared tensors themselves."""
+        own = self.model.adapters.live(GENERIC)
+        return {ADAPTER_PREFIX + name: p for name, p in own.items() if self.travels(name)}
+
+    def delta(self) -> State:
+        """What travels, minus what was received, in fp32."""
+        return {name: value.float() - self.received[name].float() for name, value in self.state().items()}
+
+    def load(self, state: State) -> None:
+        """Takes the server's state; raises UpdateError where it does not fit, and then nothing changes."""
+        merged = {n: t for n, t in state.items() if n.startswith(MERGED_PREFIX)}
+        shared = {n: t for n, t in state.items() if n not in merged}
+        whose = f"site '{self.site}': the server's state"
+        if merged and self.sharing != "stack":
+            raise UpdateError(
+                f"{whose} holds {len(merged)} merged factors, as rule 'lora_stack' makes them, but "
+                f"settings.sharing is '{self.sharing}'. Set it to 'stack', or take another rule."
+            )
+        check_state(shared, self.spec, whose)
+        if merged:
+            check_state(merged, self._merged_spec(merged), whose)
+            self.model.adapters.put(MERGED, {n.removeprefix(MERGED_PREFIX): t for n, t in merged.items()})
+        self._merged = bool(merged)
+        adapter = {n.removeprefix(ADAPTER_PREFIX): t for n, t in shared.items()}
+        self.model.adapters.load(GENERIC, self.model.adapters.state(GENERIC) | adapter)
+        self.received = self.state()
+        self.use()
+
+    def _merged_spec(self, merged: State) -> SharedSpec:
+        """What merged factors must be like: every pair of the adapter, each of whatever rank its A has."""
+        spec: SharedSpec = {}
+        for name, (shape, dtype) in self.spec.items():
+            own = name.replace(ADAPTER_PREFIX, MERGED_PREFIX, 1)
+            first = merged.get(own.removesuffix(B).removesuffix(A) + A)
+            rank = shape[0] if first is None or first.ndim != 2 else first.shape[0]
+            spec[own] = ((rank, shape[1]) if own.endswith(A) else (shape[0], rank), dtype)
+        return spec
+
+    def use(self, train: bool = False) -> None:
+        """Which adapters compute; with `train`, the site's own factors learn."""
+        active = (GENERIC, MERGED) if self._merged else (GENERIC,)
+        self.model.adapters.use(active, train=(GENERIC,) if train else ())
+        if train and self.sharing == "freeze_a":
+            for name, parameter in self.model.adapters.peft.named_parameters():
+                if "lora_A" in name:
+                    parameter.requires_grad_(False)
+
+    def untravelled(self) -> dict[str, Any]:
+        """How the server completes an adapter of which only one factor travels: A from the seed (`freeze_a`),
+        B = 0 (`fedsa`: a hospital without a B of its own starts from zero, 7.8)."""
+        state = self.model.adapters.state(GENERIC)
+        shapes = {name: list(value.shape) for name, value in state.items() if not self.travels(name)}
+        own: dict[str, Any] = self.model.adapters.untravelled()
+        return {"seed": self.seed, "shapes": shapes} | own
+
+    def own(self) -> State:
+        """What stays at the site."""
+        state = self.model.adapters.state(GENERIC)
+        return {name: value for name, value in state.items() if not self.travels(name)}
+
+    def restore(self, own: State) -> None:
+        """Puts back what `own` returned."""
+        self.model.adapters.load(GENERIC, self.model.adapters.state(GENERIC) | own)

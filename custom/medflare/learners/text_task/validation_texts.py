@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""D_v of a text task at a site: the records by which it weighs its own update (ML-15).
+
+Disjoint from what is trained and tested on; which they are is told by a digest, so that the server can
+compare sites without seeing a text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from medflare.core.errors import ConfigError, DataError
+from medflare.data.load import Cohort, SiteConfig, load_cohort
+
+SHOWN = 8
+"""Records that an error lists."""
+
+
+class Known(NamedTuple):
+    """A record's name and split, and the text by which it is recognised."""
+
+    name: str
+    split: str
+    text: str
+
+
+def load_shared_texts(
+    site: SiteConfig, own: Cohort, known: Callable[[Cohort], Iterable[Known]], what: str = "record"
+) -> Cohort | None:
+    """The records under `validation` in site.yaml, all of them whatever their split; None without that entry.
+
+    Raises DataError where one of them is also in the site's training or test split.
+    """
+    if site.validation is None:
+        return None
+    shared = load_cohort(site.model_copy(update={"cohort": (site.validation,)}), f"{site.name}, validation")
+    check_disjoint(site.name, known(own), known(shared), what)
+    return shared
+
+
+def check_disjoint(site: str, own: Iterable[Known], shared: Iterable[Known], what: str = "record") -> None:
+    """DataError, whose text stays at the site, that names the records of `shared` that it trains or tests on;
+    spacing and case do not count. what: one of them, as the error names it."""
+    there = {_plain(item.text): item for item in own if item.split != "val"}
+    both = [(item, there[_plain(item.text)]) for item in shared if _plain(item.text) in there]
+    if not both:
+        return
+    listed = [f"'{one.name}' is '{other.name}' of the split {other.split}" for one, other in both[:SHOWN]]
+    more = f"; and {len(both) - SHOWN} more" if len(both) > SHOWN else ""
+    raise DataError(
+        f"site '{site}': {len(both)} of the shared validation {what}s are among the site's own: "
+        f"{'; '.join(listed)}{more}. A {what} that weighs updates must not be trained or tested on. Take "
+        f"these {what}s out of 'cohort', or name others under 'validation' in site.yaml, at every site."
+    )
+
+
+def none_shared(site: str) -> ConfigError:
+    """For a site that is to weigh its own update and has nothing to weigh it by."""
+    return ConfigError(
+        f"site '{site}': rule 'influence' in client mode needs the shared validation notes. "
+        "Name them under 'validation' in site.yaml (format and root, as under 'cohort')."
+    )
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).casefold()
+
+
+def digest_of(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """Count (`notes`, as `preparation` compares it) and SHA-256 of records, whatever their order; {} of none.
+
+    rows: of each record what the loss on it depends on, JSON types.
+    """
+    if not rows:
+        return {}
+    each = sorted(hashlib.sha256(json.dumps(row).encode()).hexdigest() for row in rows)
+    return {"notes": len(rows), "sha256": hashlib.sha256("\n".join(each).encode()).hexdigest()}

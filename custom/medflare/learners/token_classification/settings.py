@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of the encoder baseline of Fed-MedLoRA."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+
+from medflare.core.config import Settings
+from medflare.core.presets import resolve_settings
+from medflare.learners.facts import MethodFacts
+from medflare.models.encoder_folder import EncoderSettings
+
+
+class TaggerOptimiser(Settings):
+    """AdamW with a linear warm-up and a cosine, anew in every round."""
+
+    batch: int = Field(default=64, ge=1)
+    lr: float = Field(default=2e-4, gt=0)
+    warmup: float = Field(default=0.05, ge=0, lt=1)
+    weight_decay: float = Field(default=0.01, ge=0)
+    clip_norm: float = Field(default=1.0, gt=0)
+
+
+class TaggerSettings(Settings):
+    """Everything of the baseline that a job can choose; defaults are the paper's (algorithms.md 4.5)."""
+
+    preset: Literal["recommended", "paper"] = "recommended"
+    variant: str = "token_classification"
+    encoder: EncoderSettings = EncoderSettings()
+    optimiser: TaggerOptimiser = TaggerOptimiser()
+    freeze_words: bool = Field(
+        default=False,
+        description="word embeddings neither learn nor travel, as in the released configuration",
+    )
+    local_epochs: int = Field(
+        default=10,
+        ge=1,
+        description="passes in a round, unless the job says steps or fraction; the paper's 10 passes in all "
+        "are 10 / R in each of R rounds (ML-6)",
+    )
+    max_tokens: int = Field(default=512, ge=16, description="of an input")
+    sentences: int = Field(default=1, ge=1, description="of a window; more keep relations across sentences")
+    eval_batch: int = Field(default=64, ge=1)
+    eval_limit: int = Field(
+        default=4, ge=0, description="validation notes tagged after a round; 0 for the loss alone"
+    )
+
+
+PRESETS: dict[str, dict[str, Any]] = {"recommended": {}, "paper": {"sentences": 1, "local_epochs": 10}}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "token_classification": {},
+    "frozen_words": {"freeze_words": True},
+}
+"""Named combinations: the paper's text, and its released configuration."""
+
+FACTS = MethodFacts(
+    summary="Fed-MedLoRA's encoder baseline: entities and modifiers by token classification, all weights.",
+    source="Bio_ClinicalBERT baseline (paper 002); algorithms.md 4.5; ML-6",
+    metrics=("loss", "steps", "words", "seconds"),
+    scored=True,
+    judged=True,
+)
+
+
+def resolve(given: Mapping[str, Any]) -> TaggerSettings:
+    """Preset, then what the job says, then its variant; all errors together."""
+    return resolve_settings(TaggerSettings, given, PRESETS, VARIANTS)

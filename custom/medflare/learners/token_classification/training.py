@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One round of local training of a tagger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from medflare.core.errors import UpdateError
+from medflare.learners.client_terms import Watch, unwatched
+from medflare.learners.optim import adamw, cosine, scale_rates
+from medflare.learners.token_classification.settings import TaggerOptimiser
+from medflare.models.tagger import Tagged, Tagger
+
+
+def train_round(
+    tagger: Tagger,
+    batches: Sequence[Sequence[Tagged]],
+    settings: TaggerOptimiser,
+    seed: int,
+    watch: Watch = unwatched,
+) -> dict[str, float]:
+    """Trains on `batches` in their order, once, from new moments (1.6); the tagger is in eval mode after.
+
+    Returns: `loss` (mean of the batches' word means), `steps`, `words`.
+    Raises: UpdateError where the loss is not finite.
+    """
+    learning = [p for p in tagger.parameters() if p.requires_grad]
+    optimiser = adamw([(learning, settings.lr)], settings.weight_decay)
+    watch(optimiser, len(batches))
+    losses, words = [], 0
+    torch.manual_seed(seed)
+    tagger.train()
+    for step, batch in enumerate(batches):
+        scale_rates(optimiser, cosine(step / len(batches), settings.warmup))
+        total, count = tagger.loss(batch)
+        loss = total / max(count, 1)
+        if not torch.isfinite(loss):
+            raise UpdateError(
+                f"the loss is {loss.item()}; nothing of this round was kept. Lower settings.optimiser.lr, or "
+                "look for odd notes with `medflare cohort inspect`."
+            )
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(learning, settings.clip_norm)
+        optimiser.step()
+        losses.append(loss.item())
+        words += count
+    tagger.eval()
+    return {"loss": sum(losses) / len(losses), "steps": float(len(losses)), "words": float(words)}

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FedViT-GPT2 at one site: all weights of a ViT and a GPT-2 learn, and all of them travel.
+
+Paper: FedViT-GPT2, section 3; algorithms.md section 5. FedAvg, L-FedAvg and Krum differ at the server alone:
+L-FedAvg reads the `val_loss` that `fit` reports (VG-4: of the site's own validation studies; VG-5: after
+training).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from medflare.core.data_order import DataOrder, batches, derived_seed, examples_to_visit
+from medflare.core.errors import UpdateError
+from medflare.core.learner import RoundPlan, SharedSpec, State, Update, check_state
+from medflare.core.run_record import EvaluationRecord
+from medflare.data.heterogeneity import site_facts
+from medflare.data.images import augment, centre
+from medflare.data.load import SiteConfig
+from medflare.data.samples import Samples, open_samples
+from medflare.learners.client_terms import ClientTerms
+from medflare.learners.fedmrg import losses
+from medflare.learners.optim import adamw, cosine, scale_rates
+from medflare.learners.vit_gpt2.settings import ViTGPT2LearnerSettings, resolve
+from medflare.models.backbone import device_of
+from medflare.models.vit_gpt2 import ViTGPT2, export_settings, parameter_counts
+from medflare.models.vit_gpt2_folder import load_vit_gpt2
+from medflare.tasks.reports.evaluation import (
+    curve_metrics,
+    finish_site,
+    probe_loss,
+    split_loss,
+)
+from medflare.tasks.scoring import AdapterKind
+
+PAPER = {
+    "configuration": "ViT-B/16 and GPT-2 with 12 cross-attention blocks",
+    "total": 238_605_312,
+    "bytes_fp32_per_direction": 954_421_248,
+}
+"""What travels at the paper's shape: 239.2 M less the ViT's pooling layer, which nothing trains; counted
+again in tests/unit/models/test_vit_gpt2.py."""
+
+
+def build(
+    settings: Mapping[str, Any], site: SiteConfig, seed: int, cache: Path | None = None
+) -> ViTGPT2Learner:
+    """The learner of a site, from the job's settings and the site's own file.
+
+    `backbone.folder` of the site, where given, holds `encoder/` and `decoder/` (models.vit_gpt2_folder).
+    """
+    chosen = resolve(settings)
+    torch.set_num_threads(site.threads)
+    model = load_vit_gpt2(
+        site.backbone.folder, site.backbone.precision, device_of(site.device), chosen.model, seed
+    )
+    samples = open_samples(site, model.settings.encoder.stored_size, cache)
+    return ViTGPT2Learner(site.name, samples, model, chosen, seed)
+
+
+class ViTGPT2Learner:
+    """Implements `learners.base.Learner`. One object lives for all rounds of a run."""
+
+    def __init__(
+        self, site: str, samples: Samples, model: ViTGPT2, settings: ViTGPT2LearnerSettings, seed: int
+    ) -> None:
+        self.site, self.samples, self.model, self.settings, self.seed = site, samples, model, settings, seed
+        self.train_rows = samples.split_indices("train")
+        self.order = DataOrder(max(len(self.train_rows), 1), derived_seed(seed, site, "order"))
+        self.tokens = model.tokenise(samples.reports, settings.max_report_tokens)
+        self.terms = ClientTerms(site, model.shared_tensors)
+        self._received: State = {}
+        self._spec: SharedSpec = {n: (tuple(t.shape), t.dtype) for n, t in self.initial_shared().items()}
+
+    # ---- what is declared --------------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        model = self.model
+        return {
+            "backbone": {
+                "name": model.name,
+                "fingerprint": model.fingerprint,
+                "precision": model.precision,
+            },
+            "parameters": parameter_counts(model),
+            "adapter_config": {},
+            "export": export_settings(model, self.settings.decoding),
+            "examples": self.samples.examples(),
+            "skipped": self.samples.skipped(),
+            "heterogeneity": site_facts(self.samples.studies),
+            "settings": self.settings.model_dump(mode="json"),
+            "paper": PAPER,
+        }
+
+    def shared_spec(self) -> SharedSpec:
+        return self._spec
+
+    def sums_spec(self, sites: int) -> SharedSpec:
+        return {}
+
+    def initial_shared(self) -> State:
+        return {n: t.detach().cpu().clone() for n, t in self.model.shared_tensors().items()}
+
+    @torch.no_grad()
+    def load_shared(self, state: State) -> None:
+        check_state(state, self._spec, f"site '{self.site}': the server's state")
+        for name, tensor in self.model.shared_tensors().items():
+            tensor.copy_(state[name])
+        self._received = self.initial_shared()
+
+    # ---- training ----------------------------------------------------------------------------------------
+
+    def fit(self, plan: RoundPlan) -> Update:
+        """One round at this site; AdamW starts anew (1.6). `val_loss` needs validation images."""
+        started = time.monotonic()
+        seed = derived_seed(self.seed, self.site, plan.round)
+        batch = min(self.settings.optimiser.batch, max(len(self.train_rows), 1))
+        cut = batches(self._round_rows(plan), [len(t) for t in self.tokens], batch, seed)
+        self.terms.begin(plan)
+        metrics = {"loss": self._train(cut, seed), "steps": float(len(cut))}
+        told = self.terms.finish()
+        if held_out := self.samples.split_indices("val"):
+            metrics["val_loss"] = split_loss(self, held_out)
+        metrics |= told.metrics | {"seconds": time.monotonic() - started}
+        delta = {n: t - self._received[n] for n, t in self.initial_shared().items()}
+        n = len(self.train_rows)
+        return Update(delta=delta, examples=n, metrics=metrics, sums=told.sums, factor=told.factor)
+
+    def _round_rows(self, plan: RoundPlan) -> list[int]:
+        """Which training images this round visits: what the plan asks for, else `local_epochs` passes."""
+        if not self.train_rows:
+            raise UpdateError(
+                f"site '{self.site}' has no training image; look with `medflare cohort inspect`."
+            )
+        batch, epochs = self.settings.optimiser.batch, self.settings.local_epochs
+        count = examples_to_visit(plan, len(self.train_rows), batch, epochs)
+        return [self.train_rows[i] for i in self.order.take(count)]
+
+    def _train(self, cut: list[list[int]], seed: int) -> float:
+        """One step on each batch; the mean of their losses. Raises UpdateError where one is not finite."""
+        chosen, parameters = self.settings.optimiser, list(self.model.parameters())
+        optimiser = adamw([(parameters, chosen.lr)], chosen.weight_decay)
+        self.terms.watch(optimiser, len(cut))
+        generator = torch.Generator().manual_seed(seed)
+        torch.manual_seed(seed)
+        self.model.train()
+        total = 0.0
+        for step, rows in enumerate(cut):
+            scale_rates(optimiser, self._rate(step / len(cut)))
+            loss = self.model.report_loss(*self._load(rows, generator))
+            if not torch.isfinite(loss):
+                raise UpdateError(
+                    f"site '{self.site}': the loss is {loss.item()}; nothing of this round was kept. Lower "
+                    "settings.optimiser.lr, or look for odd images with `medflare cohort inspect --images`."
+                )
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            if chosen.clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_(parameters, chosen.clip_norm)
+            optimiser.step()
+            total += loss.item() / len(cut)
+        self.model.eval()
+        return total
+
+    def _rate(self, progress: float) -> float:
+        """Learning-rate factor at `progress` in [0, 1] of this round."""
+        chosen = self.settings.optimiser
+        if chosen.schedule == "cosine" or progress < chosen.warmup:
+            return cosine(progress, chosen.warmup)
+        return 1.0
+
+    def _load(self, rows: list[int], generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Images, report ids and targets of one batch, on the device."""
+        stored, size = self.samples.images(rows), self.model.settings.encoder.image_size
+        images = (
+            augment(stored, size, self.settings.rotation, generator)
+            if self.settings.augment
+            else centre(stored, size)
+        )
+        reports, targets = losses.pad([self.tokens[i] for i in rows])
+        device = self.model.device
+        return images.to(device), reports.to(device), targets.to(device)
+
+    # ---- evaluation and what stays -----------------------------------------------------------------------
+
+    def adapters(self) -> dict[AdapterKind, Callable[[], None]]:
+        """The shared model, which is in use already."""
+        return {"generic": lambda: None}
+
+    def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
+        if count := plan.hints.get("probe"):
+            return probe_loss(self, split, plan, count)
+        if plan.hints.get("loss_only"):
+            rows = self.samples.split_indices(split)[: plan.limit]
+            return {"loss": split_loss(self, rows)} if rows else {}
+        return curve_metrics(self, split, plan.limit if plan.limit is not None else self.settings.eval_limit)
+
+    def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
+        return finish_site(self, folder, plan.limit)
+
+    def local_state(self) -> tuple[State, dict[str, Any]]:
+        return self.terms.state(), {"position": self.order.position}
+
+    def load_local_state(self, tensors: State, values: Mapping[str, Any]) -> None:
+        self.order.position = int(values["position"])
+        self.terms.restore(tensors)

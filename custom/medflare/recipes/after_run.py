@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person does with a run afterwards: find its record, test its adapters on a hospital's studies."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from medflare.core.errors import DataError
+from medflare.core.run_record import EvaluationRecord, read_record
+from medflare.data.load import SiteConfig, load_site
+from medflare.evaluation.predictions import compare_predictions, prediction_statistics, read_predictions
+from medflare.recipes.simulate import SERVER_FOLDER
+
+TESTERS = {
+    "report_generator.json": "medflare.tasks.reports.evaluation:score_result",
+    "longitudinal_generator.json": "medflare.learners.fedtar.result:score_result",
+    "vit_gpt2.json": "medflare.tasks.reports.evaluation:score_result",
+    "extraction.json": "medflare.tasks.extraction.evaluation:score_result",
+    "question_answering.json": "medflare.tasks.questions.evaluation:score_result",
+    "summarisation.json": "medflare.tasks.summaries.evaluation:score_result",
+    "token_classification.json": "medflare.tasks.extraction.evaluation:score_result",
+}
+"""File of a result folder -> `module:function` that tests it on a site's split."""
+COMPARED = ("bleu_1", "bleu_4", "rouge_l", "cider", "label_f1", "label_micro_f1")
+
+
+def locate(run: Path) -> Path:
+    """The run.json of a run: the file itself, its folder, or a simulator workspace."""
+    for candidate in (run, run / "run.json", run / SERVER_FOLDER / "run.json"):
+        if candidate.is_file():
+            return candidate
+    raise DataError(f"{run}: there is no run record. Name a folder that `medflare run` made.")
+
+
+def score_site(
+    record_path: Path,
+    site: SiteConfig,
+    *,
+    adapter: Literal["final", "best"] = "final",
+    personalised: Path | None = None,
+    split: str = "test",
+    scorers: Mapping[str, str | Path] | None = None,
+) -> EvaluationRecord:
+    """Tests a run's adapter on a site's split and adds the evaluation to the record.
+
+    Args:
+        personalised: the site's own `personalised` folder, instead of the global adapter.
+    """
+    record = read_record(record_path)
+    if adapter not in record.artefacts:
+        raise DataError(
+            f"{record_path}: the run kept no {adapter} adapter; it has: {', '.join(record.artefacts)}."
+        )
+    torch.set_num_threads(site.threads)
+    place = f"evaluation/{site.name}" if split == "test" else f"evaluation/{site.name}@{split}"
+    folder = record_path.parent / place
+    result = record_path.parent / record.artefacts[adapter]
+    found: EvaluationRecord = tester(result)(
+        result,
+        site,
+        role="participant" if site.name in record.sites else "unseen",
+        adapter=personalised,
+        split=split,
+        folder=folder,
+        seed=record.seed,
+        **({"scorers": scorers} if scorers else {}),
+    )
+    found = found.model_copy(update={"split": split, "predictions": f"{place}/{found.predictions}"})
+    same = (found.site, found.adapter, found.split)
+    record.evaluations = [e for e in record.evaluations if (e.site, e.adapter, e.split) != same] + [found]
+    record.write(record_path)
+    return found
+
+
+def tester(result: Path) -> Callable[..., EvaluationRecord]:
+    """What tests a result folder on a site, by the file that lies beside its adapter."""
+    for file, path in TESTERS.items():
+        if (result / file).is_file():
+            module, function = path.split(":")
+            found: Callable[..., EvaluationRecord] = getattr(importlib.import_module(module), function)
+            return found
+    raise DataError(f"{result}: nothing beside the adapter says what it is for ({', '.join(TESTERS)}).")
+
+
+def compare_adapters(record_path: Path) -> None:
+    """Adds the paired difference of personalised and generic adapter where a site's predictions are here."""
+    record = read_record(record_path)
+    files = {
+        (item.site, item.adapter): record_path.parent / item.predictions
+        for item in record.evaluations
+        if item.predictions and item.split == "test"
+    }
+    record.comparisons = []
+    for site in sorted({site for site, adapter in files if adapter == "personalised"}):
+        if (site, "generic") not in files:
+            continue
+        own, shared = (read_predictions(files[site, kind]) for kind in ("personalised", "generic"))
+        record.comparisons += compare_predictions(
+            (f"{record.method} personalised", prediction_statistics(own)),
+            (f"{record.method} generic", prediction_statistics(shared)),
+            site=site,
+            metrics=COMPARED,
+            groups=[item.patient_id for item in own],
+            seed=record.seed,
+        )
+    record.write(record_path)
+
+
+def score_unseen(record_path: Path, site_file: Path, name: str) -> EvaluationRecord:
+    """The final global adapter on a hospital that took no part."""
+    return score_site(record_path, load_site(site_file, name))

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The classes a site lets a job name, one by one: FLARE's own default list and each component of ours.
+
+Never a package prefix: with `medflare.` in the list, a job could name anything a module of ours imports,
+`subprocess.Popen` included. `python -m medflare.recipes.allow_list` writes the template's file.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from medflare.federation.engine import DEFAULT_CLASS_ALLOW_LIST
+from medflare.federation.server.aggregator import ValidatingAggregator
+from medflare.federation.server.persistor import AdapterPersistor
+from medflare.federation.server.progress import ProgressReporter
+from medflare.federation.server.rounds import RoundsController
+from medflare.federation.server.temporal import TemporalRoundsController
+from medflare.federation.site.executor import LearnerExecutor
+from medflare.wire import tensors as wire
+
+COMPONENTS: tuple[type, ...] = (
+    LearnerExecutor,
+    RoundsController,
+    TemporalRoundsController,
+    ValidatingAggregator,
+    AdapterPersistor,
+    ProgressReporter,
+)
+"""Every class a job folder of ours may name."""
+TEMPLATE = Path("workspace_templates/simulator/local/resources.json")
+
+
+def class_path(kind: type) -> str:
+    """The dotted path a job names a class by."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def allowed_classes() -> list[str]:
+    """The explicit list."""
+    return [*DEFAULT_CLASS_ALLOW_LIST, *(class_path(kind) for kind in COMPONENTS)]
+
+
+def resources() -> dict[str, Any]:
+    """A site's `local/resources.json`.
+
+    Nothing private may ever be added here: FLARE sends unknown top-level keys to every other site. Error
+    logs stay at the site because their streaming is on unless a site says no.
+    """
+    return {
+        "format_version": 2,
+        "allow_log_streaming": False,
+        "class_list_enforcement_mode": "enforce",
+        "class_allow_list": allowed_classes(),
+    }
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else TEMPLATE
+    wire.write_json(target, resources())
+    print(target)

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rule, method, uplink codec and protection go together (algorithms.md 10); the rest is refused early.
+
+Everything follows from what rules, methods and codecs say of themselves, so a new one needs no line here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from medflare.aggregation import make_rule
+from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.robust import ByzantineRule
+from medflare.core.config import Settings
+from medflare.core.errors import ConfigError
+from medflare.federation.protections import PROTECTIONS, Protection
+from medflare.learners.facts import method_facts, resolved, sharing
+from medflare.wire.compression import CODECS
+
+_UNDER = {"masking": "masking", "he": "homomorphic encryption"}
+_TRAVELS = {
+    "none": "no LoRA factors travel",
+    "factors": "both LoRA factors travel",
+    "freeze_a": "only the LoRA factors B travel",
+    "fedsa": "only the LoRA factors A travel",
+    "stack": "sites expect the merged factors of rule 'lora_stack'",
+}
+
+
+def problems(
+    rule: str,
+    method: str,
+    settings: Mapping[str, Any],
+    uplink: str,
+    protection: Protection = "none",
+    *,
+    rule_settings: Mapping[str, Any] | None = None,
+    sites: int | None = None,
+) -> list[str]:
+    """Why a combination cannot work, each with what to use instead; nothing if it can.
+
+    Args:
+        settings: the method's own, as a job has them; rule_settings: the rule's.
+        uplink: a name in `compression.CODECS`.
+        sites: how many can take part at most; None where that is not known yet.
+
+    Raises ConfigError where a part alone is wrong: no such rule, method, codec or protection, bad settings.
+    """
+    for name, known in ((uplink, tuple(CODECS)), (protection, PROTECTIONS)):
+        if name not in known:
+            raise ConfigError(f"'{name}' is none of {', '.join(known)}.")
+    made, chosen = make_rule(rule, rule_settings or {}), resolved(method, settings)
+    mode = sharing(method, chosen)
+    return [
+        *unprotected(rule, made, protection),
+        *_codec(uplink, protection),
+        *_factors(rule, made, method, mode),
+        *_comparable(rule, made, mode, chosen),
+        *_weighed(rule, made, method, mode),
+        *_enough(rule, made, sites),
+    ]
+
+
+def unprotected(name: str, rule: AggregationRule, protection: Protection) -> Iterator[str]:
+    """What the server would have to read and cannot; asked again where a run starts."""
+    if protection == "none":
+        return
+    if rule.needs == "individual":
+        instead = rule.instead or "rule 'weighted_mean'"
+        yield (
+            f"rule '{name}' must see each update, and under {_UNDER[protection]} the server sees at most "
+            f"their sum. Use {instead}."
+        )
+    elif protection == "he" and rule.reads_sum:
+        yield (
+            f"rule '{name}' computes with the sum of the updates, which stays encrypted at the server under "
+            "homomorphic encryption. Use rule 'weighted_mean', or masking in its place."
+        )
+
+
+def _codec(uplink: str, protection: Protection) -> Iterator[str]:
+    if protection != "none" and not CODECS[uplink].summable:
+        summable = " or ".join(f"'{kind}'" for kind, codec in CODECS.items() if codec.summable)
+        yield (
+            f"uplink '{uplink}' sends codes that mean nothing once they are added, as {_UNDER[protection]} "
+            f"adds them. Use uplink {summable}."
+        )
+
+
+def _factors(name: str, rule: AggregationRule, method: str, mode: str) -> Iterator[str]:
+    """LoRA factors that do not travel as the rule, or the sites, need it."""
+    if rule.sharing and mode not in rule.sharing:
+        wanted = rule.sharing[0]
+        can = mode != "none" and _can_share(method, wanted)
+        advice = f"Set settings.sharing to '{wanted}' or use" if can else "Use"
+        other = "lora_stack" if mode == "stack" else "weighted_mean"
+        yield (
+            f"rule '{name}' works on LoRA factors shared as '{wanted}'; with method '{method}' as it is set, "
+            f"{_TRAVELS[mode]}. {advice} rule '{other}'."
+        )
+    elif mode == "stack" and "stack" not in rule.sharing:
+        instead = f"rule_settings {json.dumps(dict(rule.stack_with))}, " if rule.stack_with else ""
+        yield (
+            f"settings.sharing is 'stack': {_TRAVELS[mode]}, and rule '{name}' sends none. "
+            f"Use {instead}rule 'lora_stack', or settings.sharing 'factors'."
+        )
+
+
+def _can_share(method: str, mode: str) -> bool:
+    """Whether a method has the setting `sharing` and knows this mode."""
+    try:
+        return sharing(method, resolved(method, {"sharing": mode})) == mode
+    except ConfigError:
+        return False
+
+
+def _comparable(name: str, rule: AggregationRule, mode: str, settings: Settings) -> Iterator[str]:
+    """Rules that hold updates against each other need updates that mean the same and are all there is."""
+    if not rule.compares:
+        return
+    if mode == "fedsa":
+        yield (
+            f"rule '{name}' compares updates, and with settings.sharing 'fedsa' each site trains its A "
+            "against a B of its own: honest sites differ too. Use settings.sharing 'factors', or rule "
+            "'weighted_mean'."
+        )
+    for what, instead in getattr(settings, "sends_sums", {}).items():
+        yield (
+            f"rule '{name}' withstands hostile updates, but the sums that {what} sends beside them are added "
+            f"from every site. Use {instead}."
+        )
+
+
+def _weighed(name: str, rule: AggregationRule, method: str, mode: str) -> Iterator[str]:
+    """Rules that weigh updates by a number nobody sends, or by a score nobody can compute."""
+    facts = method_facts(method)
+    for metric in rule.metrics_read():
+        if metric not in facts.metrics:
+            yield (
+                f"rule '{name}' weighs updates by their metric '{metric}', which updates of method "
+                f"'{method}' do not hold (they hold {', '.join(facts.metrics)}). Use rule 'weighted_mean'."
+            )
+    weighs_itself = rule.factor_clip and not rule.draws
+    if (rule.scored_by and not facts.judged) or (weighs_itself and not facts.scored):
+        yield (
+            f"rule '{name}' weighs updates by their loss on shared validation data, which method '{method}' "
+            "does not compute. Use rule 'weighted_mean'."
+        )
+    elif rule.scored_by and mode == "fedsa":
+        yield (
+            "settings.sharing is 'fedsa': every site keeps its own B, so nobody else can score its update. "
+            f"Use {rule.instead}; or settings.sharing 'factors'."
+        )
+
+
+def _enough(name: str, rule: AggregationRule, sites: int | None) -> Iterator[str]:
+    """Fewer sites than a Byzantine guarantee needs (VG-6)."""
+    if sites is None or not isinstance(rule, ByzantineRule) or rule.allow_unsafe or sites >= rule.least:
+        return
+    f = (sites - rule.least_of_f[1]) // rule.least_of_f[0]
+    smaller = f'{{"f": {f}}}' if f >= 1 else '{"allow_unsafe": true} to go on without a Byzantine guarantee'
+    yield (
+        f"rule '{name}' with f = {rule.f} needs {rule.least} sites and has {sites} at most. "
+        f"Use rule_settings {smaller}, or rule 'median'."
+    )

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `python jobs/<job>/job.py` does: export the job's folder, or run it through FLARE's SimEnv."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from medflare.core.errors import ConfigError, MedflareError
+from medflare.recipes import recipes, simulate
+from medflare.recipes.progress_view import live
+
+
+def arguments(job: recipes.Job) -> argparse.ArgumentParser:
+    """The options of a job.py; names as in FLARE's own examples."""
+    parser = argparse.ArgumentParser(
+        description=f"Exports the job '{job.title}' or runs it in FLARE's simulator.",
+        epilog="Example: python job.py --n_clients 3 --num_rounds 5 --sites site.yaml --set settings.lr=1e-4",
+    )
+    parser.add_argument("--n_clients", type=int, default=None, help="sites site-1 to site-n")
+    parser.add_argument("--num_rounds", type=int, default=None)
+    parser.add_argument(
+        "--sites", type=Path, help="site.yaml with 'sites:'; default <workspace>/local/site.yaml"
+    )
+    parser.add_argument("--workspace", type=Path, help="default runs/<timestamp>-<job>")
+    parser.add_argument("--export", action="store_true", help="write the job folder and stop")
+    parser.add_argument("--export-dir", type=Path, default=Path("fl_job"))
+    parser.add_argument("--set", action="append", default=[], metavar="key=value", help="change any setting")
+    return parser
+
+
+def changes_of(pairs: Sequence[str]) -> dict[str, Any]:
+    """`key=value` pairs as a mapping; values are read as YAML."""
+    out = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set {pair}: expected key=value.")
+        out[key] = yaml.safe_load(value)
+    return out
+
+
+def wanted_job(job: recipes.Job, given: argparse.Namespace) -> recipes.Job:
+    """The job with the command line's changes, checked."""
+    changes = changes_of(given.set)
+    if given.num_rounds is not None:
+        changes["num_rounds"] = given.num_rounds
+    job = recipes.override(job, changes)
+    if given.n_clients is not None:
+        job = replace(job, n_clients=given.n_clients)
+    recipes.check(job)
+    return job
+
+
+def run(job: recipes.Job, given: argparse.Namespace) -> Path:
+    """Runs a job through SimEnv; returns the server's folder of the run."""
+    from medflare.federation.engine_jobs import SimEnv
+    from medflare.recipes.sim_job import FolderJob
+
+    workspace = (given.workspace or simulate.new_workspace(job.title)).resolve()
+    known = simulate.prepare_workspace(workspace, given.sites)
+    sites = known if given.n_clients is None else [f"site-{i + 1}" for i in range(job.n_clients)]
+    missing = sorted(set(sites) - set(known))
+    if missing:
+        raise ConfigError(f"site.yaml describes no {', '.join(missing)}. It has: {', '.join(known)}.")
+    display, on_event = live()
+    folder_job = FolderJob(replace(job, n_clients=len(sites)), workspace, on_event)
+    with display:
+        environment = SimEnv(clients=sites, num_threads=len(sites), workspace_root=str(workspace.parent))
+        environment.deploy(folder_job)
+    simulate.judge(workspace)
+    return workspace / simulate.SERVER_FOLDER
+
+
+def main(job: recipes.Job, argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0 for a completed run or export, our error's own otherwise."""
+    given = arguments(job).parse_args(argv)
+    try:
+        job = wanted_job(job, given)
+        if given.export:
+            print(job.write(given.export_dir / job.title))
+            return 0
+        print(run(job, given))
+        return 0
+    except MedflareError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code

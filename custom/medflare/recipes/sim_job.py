@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A FedJob that is one of our folders, so that FLARE's SimEnv and ProdEnv can run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from medflare.federation.engine_jobs import FedJob
+from medflare.recipes import recipes, simulate
+
+
+class FolderJob(FedJob):
+    """Exports and simulates the folder as written; FedJob's own generator is not asked."""
+
+    def __init__(
+        self,
+        job: recipes.Job,
+        workspace: Path | None = None,
+        on_event: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        super().__init__(name=workspace.name if workspace else job.title, min_clients=job.n_clients)
+        self.description, self.on_event = job, on_event
+
+    def export_job(self, job_root: str) -> None:
+        """Writes the folder below `job_root`."""
+        self.description.write(Path(job_root) / self.name)
+
+    def simulator_run(
+        self,
+        workspace: str,
+        n_clients: int | None = None,
+        clients: list[str] | None = None,
+        threads: int | None = None,
+        gpu: str | None = None,
+        log_config: str | None = None,
+    ) -> int:
+        """Runs the folder; the outcome is judged by the caller from what was produced."""
+        sites = clients or [f"site-{i + 1}" for i in range(n_clients or self.description.n_clients)]
+        with recipes.write_to_temporary(self.description) as holder:
+            folder = Path(holder) / self.description.title
+            simulate.launch(folder, Path(workspace), sites, threads, self.on_event)
+        return 0

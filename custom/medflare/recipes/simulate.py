@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a job in FLARE's simulator and judges it by what it made, never by the simulator's exit code.
+
+The simulator wipes its workspace except `local/` and `startup/`, exits with 0 even when no round ran, and
+starts a process per client and round unless every client has its own thread.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from medflare.core.config import read_yaml
+from medflare.core.errors import ConfigError, RunError
+from medflare.core.run_record import RunRecord, read_record
+from medflare.data.load import load_site_file
+from medflare.federation.protections.sides import STARTUP
+from medflare.federation.server.persistor import FINAL, readable
+from medflare.federation.server.scorer import SERVER
+from medflare.federation.site.executor import SITE_FILE
+from medflare.recipes import allow_list, recipes
+from medflare.recipes.progress_view import Follower
+from medflare.secure_aggregation.encryption_parameters import Parameters, make_contexts
+from medflare.wire import tensors as wire
+
+SERVER_FOLDER = Path("server/simulate_job")
+"""Where the simulator keeps the server's run below its workspace; a site's is `<site>/simulate_job`."""
+STARTS = 3
+"""So often is a simulator started that loses clients before anything happens."""
+_LOST = re.compile(r"Communication error with client (\S+):")
+_UNREACHED = "Failed to create connection to the child process"
+_COHORT_PATHS = {"root", "reports", "demographics", "chexbert_folder"}
+_PATHS = _COHORT_PATHS | {
+    "state",
+    "encoder_weights",
+    "encoder",
+    "vocabulary",
+    "key",
+    "triples",
+    "path",
+    "same",
+    "bertscore",
+}
+
+
+def new_workspace(title: str, base: Path = Path("runs")) -> Path:
+    """`runs/<timestamp>-<title>` below the current folder."""
+    return (base / f"{time.strftime('%Y%m%d-%H%M%S')}-{title}").resolve()
+
+
+def prepare_workspace(workspace: Path, site_file: Path | None) -> list[str]:
+    """Writes `local/resources.json` and `local/site.yaml`; returns the names of the sites in it.
+
+    An entry `server` is no site: it names what the server itself needs (`federation.scorer`).
+
+    Relative folders of `site_file` are made absolute, because the simulator copies it elsewhere. Without a
+    file, the workspace must already hold one.
+    """
+    local = workspace / "local"
+    local.mkdir(parents=True, exist_ok=True)
+    wire.write_json(local / "resources.json", allow_list.resources())
+    if site_file is not None:
+        document = _absolute(read_yaml(site_file), site_file.resolve().parent)
+        (local / SITE_FILE).write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    names = sorted(set(load_site_file(local / SITE_FILE)) - {SERVER})
+    if names == [""]:
+        raise ConfigError(
+            f"{site_file or local / SITE_FILE}: describes one site without a name. "
+            "The simulator needs 'sites:' with one block for each site name."
+        )
+    return names
+
+
+def _absolute(node: Any, base: Path, inside: str = "") -> Any:
+    """A site document with relative folders made absolute; column tables are left alone."""
+    if isinstance(node, Mapping):
+        return {
+            key: value if key in ("columns", "select") else _absolute(value, base, str(key))
+            for key, value in node.items()
+        }
+    if isinstance(node, list):
+        return [_absolute(item, base, inside) for item in node]
+    wanted = inside in _PATHS or inside == "folder"
+    if wanted and isinstance(node, str) and not node.startswith(("~", "${")):
+        return str(base / node)
+    return node
+
+
+def run_simulator(
+    job_folder: Path,
+    workspace: Path | None = None,
+    sites: Sequence[str] | None = None,
+    site_file: Path | None = None,
+    rounds: int | None = None,
+    canary: bool | None = None,
+    changes: Mapping[str, Any] | None = None,
+    on_event: Callable[[dict[str, Any]], None] | None = None,
+    timeout: float | None = None,
+) -> RunRecord:
+    """Runs a job folder over the sites of a site.yaml.
+
+    Args:
+        workspace: default `runs/<timestamp>-<job>`; what lies there is replaced, except `local/`.
+        sites: names to take part; default all of the file.
+        changes: as `recipes.override` takes them.
+        on_event: called with each line of the server's progress.
+
+    Raises:
+        ConfigError: before anything is started, with all problems of the job.
+        RunError: the run did not complete; the reason and the path of the log.
+    """
+    job = recipes.read_job(Path(job_folder))
+    workspace = (workspace or new_workspace(job.title)).resolve()
+    known = prepare_workspace(workspace, site_file)
+    chosen = list(sites) if sites else known
+    missing = sorted(set(chosen) - set(known))
+    if missing:
+        raise ConfigError(f"no site {', '.join(missing)} in site.yaml. It has: {', '.join(known)}.")
+    given = {"num_rounds": rounds, "canary": canary}
+    wanted = {**{key: value for key, value in given.items() if value is not None}, **(changes or {})}
+    job = recipes.override(job, wanted)
+    job = recipes.Job(**{**_fields(job), "n_clients": len(chosen)})
+    recipes.check(job)
+    _check_profiles(job, chosen)
+    if job.controller.get("protection") == "he":
+        make_contexts(workspace / STARTUP, Parameters())
+    with recipes.write_to_temporary(job) as holder:
+        launch(Path(holder) / job.title, workspace, chosen, on_event=on_event, timeout=timeout)
+    return judge(workspace)
+
+
+def _check_profiles(job: recipes.Job, sites: Sequence[str]) -> None:
+    """ConfigError for sites that a job with a simulated clock does not know, before anything is started."""
+    profiles = job.controller.get("latency_profiles") or {}
+    without = [site for site in sites if site not in profiles]
+    if profiles and without:
+        raise ConfigError(
+            f"the job runs by a simulated clock and has no latency profile for {', '.join(without)}, only "
+            f"for {', '.join(sorted(profiles))}. Give every site one, name those that take no part with "
+            "--unseen, or take the seconds that pass: --set latency_profiles={}."
+        )
+
+
+def _fields(job: recipes.Job) -> dict[str, Any]:
+    return {name: getattr(job, name) for name in job.__dataclass_fields__}
+
+
+def launch(
+    job_folder: Path,
+    workspace: Path,
+    sites: Sequence[str],
+    threads: int | None = None,
+    on_event: Callable[[dict[str, Any]], None] | None = None,
+    timeout: float | None = None,
+) -> None:
+    """Starts `nvflare simulator` with a thread for every client and waits for it to end.
+
+    Its output goes to `<workspace>.log`, beside the workspace, because it wipes the workspace first. It looks
+    for free ports before its clients take them: where another program was quicker, clients are lost as they
+    start, and the others would wait for hours. Then it is started again.
+
+    Raises RunError where it takes more than `timeout` seconds, or loses clients in each of STARTS starts.
+    """
+    for start in range(1, STARTS + 1):
+        lost = _launched(job_folder, workspace, sites, threads, on_event, timeout)
+        if not lost:
+            return
+        if start == STARTS:
+            raise RunError(
+                f"the simulator lost {', '.join(lost)} as it started, {STARTS} times: its processes died, or "
+                f"other programs took their ports. See the log, and run it again. Log: {log_path(workspace)}"
+            )
+
+
+def _launched(
+    job_folder: Path,
+    workspace: Path,
+    sites: Sequence[str],
+    threads: int | None,
+    on_event: Callable[[dict[str, Any]], None] | None,
+    timeout: float | None,
+) -> list[str]:
+    """One start, until it ends; the clients that were lost before anything happened, if so at once."""
+    shutil.rmtree(workspace / "server", ignore_errors=True)
+    command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job_folder), "-w", str(workspace)]
+    command += ["-c", ",".join(sites), "-t", str(threads or len(sites))]
+    env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
+    env.setdefault("OMP_NUM_THREADS", "1")
+    follower = Follower(workspace / SERVER_FOLDER / "progress.jsonl")
+    until, begun = time.monotonic() + timeout if timeout else None, False
+    with log_path(workspace).open("wb") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
+        )
+        try:
+            while process.poll() is None:
+                begun = _pass_on(follower, on_event) or begun
+                if not begun and (lost := lost_clients(log_path(workspace))):
+                    return lost
+                if until is not None and time.monotonic() > until:
+                    raise RunError(f"the simulator took more than {timeout:g} s. Log: {log_path(workspace)}")
+                time.sleep(0.2)
+            _pass_on(follower, on_event)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return []
+
+
+def _pass_on(follower: Follower, on_event: Callable[[dict[str, Any]], None] | None) -> bool:
+    """Hands on what is new; whether there was anything."""
+    events = list(follower.new_events())
+    for event in events:
+        if on_event is not None:
+            on_event(event)
+    return bool(events)
+
+
+def lost_clients(log: Path) -> list[str]:
+    """Clients whose process the simulator could not reach, by its log, which does not name all of them."""
+    said = log.read_text(errors="replace")
+    return sorted(set(_LOST.findall(said))) or ["a client"] * (_UNREACHED in said)
+
+
+def log_path(workspace: Path) -> Path:
+    """Where the simulator's own output goes."""
+    return workspace.with_name(workspace.name + ".log")
+
+
+def judge(workspace: Path) -> RunRecord:
+    """The record of a completed run; RunError with reason and log otherwise."""
+    folder, log = workspace / SERVER_FOLDER, log_path(workspace)
+    if not (folder / "run.json").exists():
+        raise RunError(f"no round ran: the server wrote no run.json.{_last_error(log)} Log: {log}")
+    record = read_record(folder)
+    if record.status != "completed":
+        reason = record.reason or "the run ended without a word."
+        more = "" if record.status == "failed" else _last_error(log)
+        raise RunError(f"the run is {record.status}: {reason}{more} Log: {log}")
+    result = folder / record.artefacts.get("final", f"result/{FINAL}")
+    if not readable(result):
+        raise RunError(f"the run completed but its adapter cannot be opened: {result}")
+    return record
+
+
+def _last_error(log: Path) -> str:
+    """The last line of the log that speaks of an error."""
+    if not log.exists():
+        return ""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if "Error" in line]
+    return f" Last error: {lines[-1].strip()[:600]}" if lines else ""

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A site's side of one round of secure aggregation (Bonawitz et al. 2017, figure 4).
+
+advertise -> share -> mask -> confirm -> reveal, each once and in this order; a step that fails is over too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from medflare.secure_aggregation import exchange, keystream, peers, shamir
+from medflare.secure_aggregation import secret_sharing as dealing
+from medflare.secure_aggregation.errors import BrokenProtocol, too_few
+from medflare.secure_aggregation.identity import Identity
+from medflare.secure_aggregation.layout import Layout
+from medflare.secure_aggregation.masked import Masked, encode
+from medflare.secure_aggregation.messages import take_bytes, to_text
+from medflare.secure_aggregation.round_parameters import Limits, Terms
+
+PHASES = ("advertise", "share", "mask", "confirm", "reveal")
+Messages = Mapping[str, Mapping[str, Any]]
+"""Site -> what it said."""
+
+
+class Member:
+    """One site in one round; a new one is made for the next.
+
+    Args:
+        identity: who the site is and how it signs.
+        layout: what the site declared before round 1.
+        limits: the site's own policy.
+    """
+
+    def __init__(self, identity: Identity, layout: Layout, limits: Limits | None = None) -> None:
+        self.name, self.identity, self.layout = identity.name, identity, layout
+        self.limits = limits or Limits()
+        self._done = 0
+
+    def advertise(self, terms: Terms) -> dict[str, Any]:
+        """Fresh public keys, signed; BrokenProtocol for terms against the site's policy or other tensors."""
+        self._enter("advertise")
+        problem = self.limits.problem(terms, self.name)
+        if terms.layout != self.layout.digest:
+            problem = "they describe other tensors than those this site declared before round 1"
+        if problem:
+            raise self._refusal("advertise", f"does not agree to the terms: {problem}")
+        self.terms = terms
+        self._share_pair, self._mask_pair = exchange.Pair(), exchange.Pair()
+        return peers.make_advert(self.identity, terms, self._share_pair.public, self._mask_pair.public)
+
+    def share(self, adverts: Messages) -> dict[str, Any]:
+        """Shares of this site's two secrets, each sealed for one holder, with commitments to all of them.
+
+        adverts: every site's, this one's own among them. Raises UntrustedSite, TooFewSites, and
+        BrokenProtocol where a key is missing, stands twice, or this site's own was exchanged.
+        """
+        self._enter("share")
+        self._require("share", adverts, self.terms.sites, "gave their keys")
+        read = {site: peers.read_advert(self.identity, self.terms, site, adverts[site]) for site in adverts}
+        peers.check_distinct(read)
+        own = (self._share_pair.public, self._mask_pair.public)
+        if self.name not in read or (read[self.name].share_key, read[self.name].mask_key) != own:
+            raise self._refusal("share", "does not find the keys it gave among those the server passes on")
+        self._peers, self._seed = read, os.urandom(shamir.SIZE)
+        dealt = dealing.deal(self.terms, self._mask_pair.private, self._seed, read)
+        held = {site: dealing.commitments(self.terms, self.name, site, dealt[site]) for site in dealt}
+        self._shares = {self.name: dealt.pop(self.name)}
+        return {
+            "seed": dealing.seed_commitment(self.terms, self.name, self._seed),
+            "held": held,
+            "sealed": {site: to_text(self._sealed(site, shares)) for site, shares in dealt.items()},
+        }
+
+    def mask(self, shares: Messages, narrow: Tensor, wide: Tensor, weight: float) -> Masked:
+        """The update, weighted, in fixed point, under this site's own mask and one with every peer.
+
+        shares: what other sites sealed for this one, `{site: {"sealed": ..., "held": [..., ...]}}`.
+        narrow, wide: as `Layout.pack` made them. weight: above 0, or 0 where the terms allow it, at most
+            `terms.most_weight`.
+
+        Raises UpdateError that names the tensor for a value beyond the declared bound, and for the weight;
+        BrokenProtocol for shares that cannot be opened; TooFewSites.
+        """
+        self._enter("mask")
+        others = self._peers.keys() - {self.name}
+        self._require("mask", {*shares, self.name}, others | {self.name}, "shared their secrets")
+        for site, message in shares.items():
+            self._shares[site] = self._opened(site, message)
+        out = encode(self.terms, self.layout, narrow, wide, weight)
+        plus = [exchange.self_streams(self._seed, self.terms.digest, self.name)]
+        minus: list[exchange.Streams] = []
+        for site in shares:
+            secret = self._agree(self._mask_pair, "mask", site, self._peers[site].mask_key)
+            streams = exchange.pair_streams(secret, self.terms.digest, self.name, site)
+            (plus if self.name < site else minus).append(streams)
+        for place, vector in enumerate((out.narrow, out.wide)):
+            keystream.apply(vector, [keys[place] for keys in plus], [keys[place] for keys in minus])
+        del self._seed, self._mask_pair
+        return out
+
+    def confirm(self, survivors: Sequence[str]) -> dict[str, Any]:
+        """A signature over whose updates are in the sum; after it this site unmasks no other set.
+
+        Raises BrokenProtocol if this site is missing although it sent, or one is named with which it has no
+        mask in common; TooFewSites below the threshold or this site's own minimum.
+        """
+        self._enter("confirm")
+        self._require("confirm", survivors, self._shares, "sent masked updates", self.limits.min_sites)
+        if self.name not in survivors:
+            raise self._refusal("confirm", "sent its masked update, and the server says it did not")
+        self.survivors = tuple(sorted(set(survivors)))
+        return peers.make_confirmation(self.identity, self.terms, self.survivors)
+
+    def reveal(self, confirmations: Messages) -> dict[str, Any]:
+        """Shares of the self-masks of who survived and of the mask keys of who did not; never both of one.
+
+        confirmations: what survivors' `confirm` gave. Raises TooFewSites unless a threshold of them confirms
+        the very set this site confirmed.
+        """
+        self._enter("reveal")
+        agreed = [site for site, message in confirmations.items() if self._confirms(site, message)]
+        self._require("reveal", agreed, self.survivors, "confirm the survivors this site was told")
+        shares = self._shares
+        del self._shares, self._share_pair
+        return {
+            secret: {
+                site: to_text(dealt.share(secret))
+                for site, dealt in shares.items()
+                if (site in self.survivors) == (secret == "self")
+            }
+            for secret in dealing.SECRETS
+        }
+
+    def _enter(self, phase: str) -> None:
+        """Steps come in order, each once, whether it succeeds or not."""
+        expected = PHASES[self._done] if self._done < len(PHASES) else "nothing more in this round"
+        if phase != expected:
+            raise self._refusal(phase, f"was asked to {phase} out of turn; expected: {expected}")
+        self._done += 1
+
+    def _require(
+        self, phase: str, present: Iterable[str], known: Iterable[str], what: str, least: int = 0
+    ) -> None:
+        """At least the threshold, and nobody else than who is known."""
+        strangers = sorted(set(present) - set(known))
+        if strangers:
+            raise self._refusal(phase, f"knows nothing of {', '.join(strangers)} in this phase", strangers)
+        needed = max(self.terms.threshold, least)
+        if len(set(present)) < needed:
+            raise too_few(phase, present, self.terms.sites, needed, what)
+
+    def _refusal(self, phase: str, problem: str, sites: Iterable[str] = ()) -> BrokenProtocol:
+        return BrokenProtocol(
+            f"secure aggregation, {phase}: site '{self.name}' {problem}. It takes no further "
+            "part in this round.",
+            phase=phase,
+            sites=sites or [self.name],
+        )
+
+    def _agree(self, pair: exchange.Pair, phase: str, site: str, key: bytes) -> bytes:
+        try:
+            return pair.agree(key)
+        except ValueError:
+            raise self._refusal(phase, f"was given a key of '{site}' that is no X25519 key", [site]) from None
+
+    def _sealed(self, holder: str, shares: dealing.Dealt) -> bytes:
+        agreed = self._agree(self._share_pair, "share", holder, self._peers[holder].share_key)
+        return dealing.seal(self.terms, self.name, holder, shares, agreed)
+
+    def _opened(self, dealer: str, message: Mapping[str, Any]) -> dealing.Dealt:
+        sealed = take_bytes(message, "sealed", dealing.SEALED, phase="mask", site=dealer)
+        agreed = self._agree(self._share_pair, "mask", dealer, self._peers[dealer].share_key)
+        opened = dealing.open_sealed(self.terms, dealer, self.name, sealed, message.get("held"), agreed)
+        if opened is None:
+            raise self._refusal(
+                "mask",
+                f"cannot open the shares of '{dealer}': they are of another round or run, were changed on "
+                "the way, or are not what their sender committed itself to",
+                [dealer],
+            )
+        return opened
+
+    def _confirms(self, site: str, message: Mapping[str, Any]) -> bool:
+        if site not in self.survivors:
+            return False
+        certificate = self._peers[site].certificate
+        return peers.confirms(self.identity, self.terms, self.survivors, site, certificate, message)

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the sum of masked vectors to the weighted mean: takes off the masks that are left, checks, decodes.
+
+Survivors' pairwise masks cancel. Left are their self-masks, and their pairwise masks with who dropped out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from medflare.secure_aggregation import exchange, keystream
+from medflare.secure_aggregation.errors import BrokenProtocol
+from medflare.secure_aggregation.fixed_point import Ring
+from medflare.secure_aggregation.layout import Layout, Segment
+from medflare.secure_aggregation.masked import Masked
+from medflare.secure_aggregation.round_parameters import Terms
+
+
+@dataclass(frozen=True, slots=True)
+class SecureSum:
+    """What a round gives the server, and nothing of a single site.
+
+    Attributes:
+        narrow: fp32 (P,), the weighted mean. wide: fp64 (S,), weighted means, then sums.
+        weight: sum of the weights. sites: whose updates are in it.
+        blamed: site -> what it did wrong, where the sum was recovered in spite of it.
+    """
+
+    narrow: Tensor
+    wide: Tensor
+    weight: float
+    sites: tuple[str, ...]
+    blamed: Mapping[str, str] = field(default_factory=dict)
+
+    def report(self) -> dict[str, Any]:
+        """For run.json."""
+        return {"sites": list(self.sites), "weight": self.weight, "blamed": dict(self.blamed)}
+
+
+def unmask(
+    terms: Terms,
+    total: Masked,
+    seeds: Mapping[str, bytes],
+    dropped: Mapping[str, exchange.Pair],
+    mask_keys: Mapping[str, bytes],
+) -> None:
+    """Takes the masks off the sum of masked vectors, in place.
+
+    seeds: survivor -> seed of its self-mask; dropped: who shared and sent nothing -> its mask keys;
+    mask_keys: survivor -> public mask key.
+    """
+    minus = [exchange.self_streams(seed, terms.digest, site) for site, seed in seeds.items()]
+    plus: list[exchange.Streams] = []
+    for gone, pair in dropped.items():
+        for site in seeds:
+            keys = exchange.pair_streams(pair.agree(mask_keys[site]), terms.digest, site, gone)
+            (minus if site < gone else plus).append(keys)
+    for place, vector in enumerate((total.narrow, total.wide)):
+        keystream.apply(vector, [keys[place] for keys in plus], [keys[place] for keys in minus])
+
+
+def decode(terms: Terms, layout: Layout, total: Masked, sites: Sequence[str]) -> SecureSum:
+    """The mean of an unmasked sum over `sites`; `total` is used up.
+
+    Raises BrokenProtocol that names the tensor where a sum is larger than so many sites within the bounds
+    can make it: then a vector was no masked update of this round.
+    """
+    means, count, ring = terms.weighted, len(sites), terms.wide_ring
+    weight = float(ring.decode(total.wide[-1]))
+    if not 0 <= weight <= count * terms.most_weight + ring.error or (weight == 0 and not terms.idle):
+        raise _outside("the sum of the weights", sites)
+    share = weight / terms.most_weight
+    whole = 1 / share if share else 0.0
+    _check(total.narrow, _room(terms.narrow_ring, share, count), layout.narrow, 0, sites)
+    _check(total.wide[:means], _room(ring, share, count), layout.wide, 0, sites)
+    _check(total.wide[means:-1], count * ring.most, layout.wide, means, sites)
+    return SecureSum(
+        terms.narrow_ring.decode_to_float32(total.narrow, whole),
+        torch.cat([ring.decode(total.wide[:means], whole), ring.decode(total.wide[means:-1])]),
+        weight,
+        tuple(sites),
+    )
+
+
+def _room(ring: Ring, share: float, count: int) -> int:
+    """Largest encoded sum of weighted values: the shares add up to `share`, and each is rounded."""
+    return min(count * ring.most, int(share * ring.bound * 2.0**ring.fraction) + count)
+
+
+def _check(total: Tensor, room: int, segment: Segment, start: int, sites: Sequence[str]) -> None:
+    if not total.numel():
+        return
+    low, high = (int(value) for value in total.aminmax())
+    if max(-low, high) > room:
+        beyond = int(((total > room) | (total < -room)).nonzero()[0])
+        raise _outside(f"the sum of tensor '{segment.name_at(start + beyond)}'", sites)
+
+
+def _outside(what: str, sites: Sequence[str]) -> BrokenProtocol:
+    return BrokenProtocol(
+        f"secure aggregation, unmask: {what} is not what {len(sites)} updates within the declared bounds can "
+        f"add up to. One of {', '.join(sites)} sent a vector that is no masked update of this round "
+        "(nobody can see which). The round is given up and the state stays as it was.",
+        phase="unmask",
+        sites=sites,
+    )

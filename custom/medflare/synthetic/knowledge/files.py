@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hospitals with questions or summaries on disk, with the vocabulary and the key of their graphs."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from medflare.data.grouped_split import Record
+from medflare.data.partition.texts import write_sites
+
+from .hospitals import QuestionsDemo, question_hospitals
+from .note_summaries import note_terms
+from .obo import CHEST, Terms, terms_of, write_vocabulary
+from .summaries import SummariesDemo, summary_hospitals
+
+VOCABULARY, KEY = "vocabulary.obo", "hospitals.key"
+KEY_BYTES = 32
+HEAD = (
+    "# The synthetic hospitals, keyed by site name; files count from this folder. vocabulary.obo: the terms\n"
+    "# of their world. hospitals.key: the secret that they share; the server never has it.\n"
+)
+
+
+def write_questions_demo(
+    folder: Path | str, hospitals: int = 3, partition: str = "class", seed: int = 0, **further: Any
+) -> dict[str, int]:
+    """Writes `<hospital>/questions.jsonl` each, vocabulary.obo, hospitals.key and site.yaml.
+
+    Args:
+        further: of `QuestionsDemo`: questions, alpha, tested, diseases, groups.
+
+    Returns:
+        Hospital -> questions it trains on.
+    """
+    demo = QuestionsDemo(hospitals=hospitals, partition=partition, seed=seed, **further)
+    dealt = question_hospitals(demo)
+    return _write(Path(folder), dealt, terms_of(demo.world))
+
+
+def write_summaries_demo(
+    folder: Path | str, hospitals: int = 3, partition: str = "class", seed: int = 0, **further: Any
+) -> dict[str, int]:
+    """Writes `<hospital>/summaries.jsonl` each, and the other files as `write_questions_demo`.
+
+    Args:
+        further: of `SummariesDemo`: kind, reports, alpha.
+
+    Returns:
+        Hospital -> summaries it trains on.
+    """
+    demo = SummariesDemo(hospitals=hospitals, partition=partition, seed=seed, **further)
+    return _write(Path(folder), summary_hospitals(demo), CHEST if demo.kind == "chests" else note_terms())
+
+
+def _write(folder: Path, dealt: dict[str, list[Record]], terms: Terms) -> dict[str, int]:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_vocabulary(terms, folder / VOCABULARY)
+    write_key(folder / KEY)
+    write_sites(dealt, folder, HEAD, {"knowledge": {"vocabulary": [VOCABULARY], "key": KEY}})
+    return {name: sum(record.split == "train" for record in own) for name, own in dealt.items()}
+
+
+def write_key(file: Path) -> Path:
+    """A fresh secret of hexadecimal digits that only the owner of the file can read."""
+    file.unlink(missing_ok=True)
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
+        out.write(f"{secrets.token_hex(KEY_BYTES)}\n")
+    return file

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hospitals that ask about the world: which facts each of them has, how many, and in which words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from medflare.core.errors import ConfigError
+from medflare.data.partition.texts import TextPlan, site_of
+from medflare.data.records import Question
+
+from .questions import ask, draw_habits
+from .world import Fact, World, world
+
+SPREAD = 0.5
+"""Standard deviation of the logarithm of a hospital's size."""
+HELD_OUT = 20
+"""Validation and test questions a hospital has at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionsDemo:
+    """Synthetic hospitals with questions.
+
+    Attributes:
+        questions: training questions of a hospital on average; validation has a tenth of it, the test a
+            quarter (HELD_OUT at least).
+        partition: how training facts are dealt, of `text_partition.METHODS`; alpha: of dirichlet.
+        tested: every hospital is tested on all facts that any hospital trains on, or on its own.
+        diseases, groups: size of the world; five facts a disease.
+        synonyms, vignettes: as in `draw_habits`; the milder, the sooner facts are learnt.
+    """
+
+    hospitals: int = 3
+    partition: str = "class"
+    alpha: float = 0.3
+    seed: int = 0
+    questions: int = 240
+    tested: Literal["all", "own"] = "all"
+    diseases: int = 3
+    groups: int = 8
+    synonyms: float = 0.8
+    vignettes: float = 0.3
+
+    def __post_init__(self) -> None:
+        if self.hospitals < 2:
+            raise ConfigError(f"{self.hospitals} hospital(s): expected 2 or more.")
+        if self.questions < 1:
+            raise ConfigError(f"{self.questions} questions of a hospital: expected 1 or more.")
+        if self.tested not in ("all", "own"):
+            raise ConfigError(f"tested: {self.tested!r}; choose all or own.")
+        if not (0 <= self.synonyms <= 1 and 0 <= self.vignettes <= 1):
+            raise ConfigError(f"synonyms {self.synonyms}, vignettes {self.vignettes}: expected 0 to 1.")
+
+    @property
+    def world(self) -> World:
+        return world(self.diseases, self.groups)
+
+
+def site_names(count: int) -> tuple[str, ...]:
+    """The names of the demo's hospitals."""
+    return tuple(f"site-{number}" for number in range(1, count + 1))
+
+
+def sizes_of(count: int, seed: int) -> tuple[float, ...]:
+    """Relative sizes of hospitals, log-normal with SPREAD."""
+    rng = np.random.default_rng([seed, 71])
+    return tuple(float(size) for size in np.exp(rng.normal(0, SPREAD, count)))
+
+
+def question_hospitals(demo: QuestionsDemo) -> dict[str, list[Question]]:
+    """Hospital -> its questions of all splits; the same for the same settings on every machine.
+
+    Raises:
+        ConfigError: as `text_partition.site_of`; ValueError: a world that the tables do not have.
+    """
+    names = site_names(demo.hospitals)
+    plan = TextPlan(
+        sites=names,
+        method=demo.partition,
+        alpha=demo.alpha,
+        seed=demo.seed,
+        sizes=sizes_of(demo.hospitals, demo.seed),
+    )
+    rng = np.random.default_rng([demo.seed, 72])
+    facts = _in_turn(demo.world.facts, demo.questions * demo.hospitals, rng)
+    given = site_of({str(number): fact.group for number, fact in enumerate(facts)}, plan)
+    trained = list(dict.fromkeys(facts))
+    found: dict[str, list[Question]] = {}
+    for number, name in enumerate(names):
+        own = [fact for index, fact in enumerate(facts) if given[str(index)] == number]
+        habits = draw_habits(np.random.default_rng([demo.seed, 73, number]), demo.synonyms, demo.vignettes)
+        asked = trained if demo.tested == "all" else list(dict.fromkeys(own))
+        words = np.random.default_rng([demo.seed, 74, number])
+        found[name] = [
+            question
+            for split, listed in (
+                ("train", own),
+                ("val", _in_turn(asked, max(demo.questions // 10, HELD_OUT), words)),
+                ("test", _in_turn(asked, max(demo.questions // 4, HELD_OUT), words)),
+            )
+            for question in ask(demo.world, listed, split, habits, words, name)
+        ]
+    return found
+
+
+def _in_turn(facts: Sequence[Fact], count: int, rng: np.random.Generator) -> list[Fact]:
+    """`count` facts, every one as often as any other (but for one), in random order."""
+    found: list[Fact] = []
+    while len(found) < count:
+        found += [facts[int(i)] for i in rng.permutation(len(facts))]
+    return found[:count]

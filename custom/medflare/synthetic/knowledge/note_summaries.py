@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Synthetic clinical notes and what a colleague must know of them: problems, what may be, and drugs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from medflare.data.records import Entity, Note
+from medflare.synthetic.notes.generate import generate_notes
+from medflare.synthetic.notes.lexicon_drugs import DRUGS
+from medflare.synthetic.notes.lexicon_problems import DISEASES
+from medflare.synthetic.notes.profiles import NOTE_STYLES, NotesProfile
+
+from .obo import Terms
+
+MOST = 6
+"""Problems, possible ones, and drugs that a summary names of each at most."""
+SPECIALTIES = tuple(name for name in DISEASES if name != "general")
+POPULATION = 8_000_000  # seeds far from those of hospitals with annotated notes
+_OWNER = re.compile(r"^(?:an?|the|his|her|their|my|this|some|any)\s+", re.IGNORECASE)
+_MARKS = re.compile(r"[_^*+]")
+_NOT_THE_PATIENTS = frozenset({"negation", "subject", "condition"})
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryFrames:
+    """How a house sums up: each with {} for a list, and what it says where there is nothing."""
+
+    problems: str
+    possible: str
+    drugs: str
+    nothing: str
+
+
+FRAMES: Mapping[str, SummaryFrames] = {
+    "narrative": SummaryFrames(
+        "Problems are {}.", "There may be {}.", "The patient takes {}.", "No active problem."
+    ),
+    "structured": SummaryFrames("PROBLEMS: {}.", "RULE OUT: {}.", "DRUGS: {}.", "PROBLEMS: none."),
+    "telegraphic": SummaryFrames("Pt w/ {}.", "? {}.", "Rx {}.", "No probs."),
+    "dictated": SummaryFrames(
+        "The patient has {}.", "There is a question of {}.", "Medications are {}.", "Nothing to report."
+    ),
+    "letter": SummaryFrames("Diagnoses: {}.", "To be excluded: {}.", "Treatment: {}.", "Diagnoses: none."),
+}
+
+
+def style_of(site: int) -> str:
+    """The style in which a hospital documents."""
+    return list(NOTE_STYLES)[site % len(NOTE_STYLES)]
+
+
+def write_note_pair(number: int, specialty: str, site: int, seed: int) -> tuple[str, str]:
+    """The note of one patient of a specialty in a hospital's style, and its summary."""
+    profile = NotesProfile(
+        name="note",
+        style=style_of(site),
+        emphasis={specialty: 1.0},
+        abbreviates=0.1 + 0.1 * (site % 8),
+        seed=POPULATION + 100_000 * seed + number,
+    )
+    (note,) = generate_notes(profile, 1)
+    return note.text, summarised(note, FRAMES[profile.style])
+
+
+def summarised(note: Note, frames: SummaryFrames) -> str:
+    """The patient's problems, possible problems and drugs, in the order of the note, none twice.
+
+    What is denied, conditional, or somebody else's is left out; a drug that was stopped too.
+    """
+    labels = {entity.entity_id: entity.label for entity in note.entities}
+    said: dict[str, set[str]] = {}
+    for relation in note.relations:
+        said.setdefault(relation.head, set()).add(labels[relation.tail])
+    sure, possible, drugs = list[str](), list[str](), list[str]()
+    for entity in sorted(note.entities, key=lambda found: found.spans):
+        modifiers = said.get(entity.entity_id, set())
+        if entity.label not in ("problem", "drug") or modifiers & _NOT_THE_PATIENTS:
+            continue
+        listed = drugs if entity.label == "drug" else possible if "uncertain" in modifiers else sure
+        listed.append(_named(note, entity))
+    possible = [name for name in possible if name.lower() not in {other.lower() for other in sure}]
+    parts = [(frames.problems, sure), (frames.possible, possible), (frames.drugs, drugs)]
+    told = [frame.format(", ".join(_distinct(names)[:MOST])) for frame, names in parts if names]
+    return " ".join(told) or frames.nothing
+
+
+def _named(note: Note, entity: Entity) -> str:
+    """An entity's words without article or owner; a problem begins small unless with an abbreviation."""
+    words = " ".join(" ".join(note.text[start:end] for start, end in entity.spans).split())
+    words = _OWNER.sub("", words)
+    small = entity.label == "problem" and words[1:2].islower()
+    return words[:1].lower() + words[1:] if small else words
+
+
+def _distinct(names: list[str]) -> list[str]:
+    return list({name.lower(): name for name in reversed(names)}.values())[::-1]
+
+
+def note_terms() -> Terms:
+    """The diseases and drugs of the notes' lexicon with their short names; a name is only one term's."""
+    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+    taken: set[str] = set()
+    for kind, names in _entries():
+        own = tuple(name for name in names if name.lower() not in taken)
+        if own and names[0].lower() not in taken:
+            found[names[0]] = (kind, own)
+            taken |= {name.lower() for name in own}
+    return list(found.values())
+
+
+def _entries() -> Iterator[tuple[str, tuple[str, ...]]]:
+    for kind, lexicon in (("disease", DISEASES), ("drug", DRUGS)):
+        for entries in lexicon.values():
+            for entry in entries:
+                names = entry.split(";")[0].split("=")
+                yield kind, tuple(" ".join(_MARKS.sub("", name).split()) for name in names)

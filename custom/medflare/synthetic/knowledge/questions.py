@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions about the facts of the world, with wrong options of the same kind, in a hospital's own habits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from string import ascii_uppercase
+
+import numpy as np
+
+from medflare.data.records import Question
+
+from .wordings import VIGNETTES, WORDINGS
+from .world import RELATIONS, Fact, World
+
+OPTIONS = 4
+NEAR = (1, 2)
+"""Fewest and most wrong options from the disease's own specialty; the others are from elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionHabits:
+    """How one hospital asks.
+
+    Attributes:
+        wordings: relation -> numbers of its training wordings that this hospital uses, its favourite first.
+        synonyms: how often a disease goes by another name; vignettes: how often a patient comes first.
+    """
+
+    wordings: dict[str, tuple[int, ...]]
+    synonyms: float
+    vignettes: float
+
+
+PLAIN = QuestionHabits(wordings={}, synonyms=0.0, vignettes=0.0)
+
+
+def draw_habits(rng: np.random.Generator, synonyms: float, vignettes: float, used: int = 4) -> QuestionHabits:
+    """Habits of a hospital: `used` of the wordings of each relation, and how it names diseases.
+
+    Args:
+        synonyms: the most it uses other names; vignettes: how often every second hospital begins so.
+    """
+    chosen = {
+        relation: tuple(int(i) for i in rng.permutation(len(WORDINGS[relation]["train"]))[:used])
+        for relation in RELATIONS
+    }
+    return QuestionHabits(
+        wordings=chosen,
+        synonyms=float(rng.uniform(0, synonyms)),
+        vignettes=float(rng.choice([0.0, vignettes])),
+    )
+
+
+def ask(
+    world: World,
+    facts: Sequence[Fact],
+    split: str,
+    habits: QuestionHabits,
+    rng: np.random.Generator,
+    name: str,
+) -> Iterator[Question]:
+    """One question a fact, in order; a fact that comes again is asked in the hospital's next wording.
+
+    Args:
+        split: train in the hospital's wordings and names, val and test in wordings that nobody trains on,
+            with the preferred name and without a patient, alike at every hospital.
+        name: prefix of the questions' ids.
+    """
+    seen: Counter[Fact] = Counter()
+    for number, fact in enumerate(facts):
+        wordings = WORDINGS[fact.relation][split]
+        usual = habits.wordings[fact.relation] if split == "train" else range(len(wordings))
+        wording = wordings[usual[seen[fact] % len(usual)]]
+        seen[fact] += 1
+        letters = ascii_uppercase[:OPTIONS]
+        texts = [fact.value.name, *_wrong(world, fact, rng)]
+        order = [texts[int(i)] for i in rng.permutation(len(texts))]
+        yield Question(
+            question_id=f"{name}-{split}-{number:05d}",
+            text=_worded(wording, fact, habits if split == "train" else PLAIN, rng),
+            options=tuple(zip(letters, order, strict=True)),
+            answer=letters[order.index(fact.value.name)],
+            split=split,
+            group=fact.group,
+        )
+
+
+def _worded(wording: str, fact: Fact, habits: QuestionHabits, rng: np.random.Generator) -> str:
+    preferred, *others = fact.disease.names
+    other, opens = rng.random() < habits.synonyms, rng.random() < habits.vignettes
+    disease = others[int(rng.integers(len(others)))] if others and other else preferred
+    asked = " ".join(disease if word == "D" else word for word in _words(wording))
+    asked = asked.replace(" ?", "?")
+    asked = asked[:1].upper() + asked[1:]
+    if not opens:
+        return asked
+    opening = VIGNETTES[int(rng.integers(len(VIGNETTES)))]
+    opening = opening.replace("AGE", str(int(rng.integers(19, 90))))
+    return f"{opening.replace('SEX', str(rng.choice(['woman', 'man'])))} {asked}"
+
+
+def _words(wording: str) -> list[str]:
+    return wording.replace("?", " ?").split()
+
+
+def _wrong(world: World, fact: Fact, rng: np.random.Generator) -> list[str]:
+    """Values of the relation that belong to other diseases, some of the same specialty."""
+    others = [f for f in world.facts if f.relation == fact.relation and f.value != fact.value]
+    near = [f.value.name for f in others if f.group == fact.group]
+    far = [f.value.name for f in others if f.group != fact.group]
+    close = min(int(rng.integers(NEAR[0], NEAR[1] + 1)), len(near))
+    chosen = [near[int(i)] for i in rng.permutation(len(near))[:close]]
+    return chosen + [far[int(i)] for i in rng.permutation(len(far))[: OPTIONS - 1 - close]]

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Notes of a hospital: every patient has one, drawn from the profile's seed and the patient's number."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from medflare.data.records import Note
+
+from .grammar import Writer
+from .house import House, Section
+from .markup import parse
+from .phrases import SHARED
+from .profiles import NotesProfile
+
+_STOP = re.compile(r"\.(\]*)\.")
+_INNER = re.compile(r"(?<!Dr\.) (?<=\. )(?=[\[{])")
+_FIRST = re.compile(r"^((?:\[[^|\[\]]*\|)*)([a-zé])")
+
+
+def generate_notes(profile: NotesProfile, count: int) -> Iterator[Note]:
+    """`count` notes of as many patients; split is "", which leaves it to the cohort to assign one.
+
+    Note k is the same whatever `count` is.
+    """
+    for index in range(count):
+        rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence((profile.seed, index))))
+        text, entities, relations = parse(_written(profile, rng))
+        patient = f"{profile.name}-n{profile.seed}-{index:05d}"
+        yield Note(
+            note_id=f"{patient}-1",
+            text=text,
+            patient_id=patient,
+            split="",
+            entities=entities,
+            relations=relations,
+        )
+
+
+def _written(profile: NotesProfile, rng: np.random.Generator) -> str:
+    """The markup of a note, section by section."""
+    house = profile.house
+    writer = Writer(profile, {**SHARED, **house.rules}, rng)
+    parts = [
+        _section(writer, house, section, f"s{number}")
+        for number, section in enumerate(house.sections)
+        if writer.chance(section.share)
+    ]
+    markup = house.between.join(parts)
+    for american, british in house.spelling.items():
+        markup = markup.replace(american, british)
+        markup = markup.replace(american.capitalize(), british.capitalize())
+    return markup
+
+
+def _section(writer: Writer, house: House, section: Section, key: str) -> str:
+    count = int(writer.rng.integers(section.least, section.most + 1))
+    written: list[str] = []
+    patterns: set[str] = set()
+    for number in range(count):
+        rule = section.rules[min(number, len(section.rules) - 1)]
+        pattern = writer.pick([p for p in house.rules[rule] if section.listed or p not in patterns])
+        patterns.add(pattern)
+        sentences = [writer.expand(part, f"{key}.{number}") for part in _INNER.split(pattern)]
+        if house.capital:
+            sentences = [_FIRST.sub(lambda found: found[1] + found[2].upper(), part) for part in sentences]
+        written.append(_STOP.sub(r".\1", " ".join(" ".join(sentences).split())))
+    if section.listed:
+        body = "\n".join(f"{number + 1}. {sentence}" for number, sentence in enumerate(written))
+        return f"{section.heading}\n{body}" if section.heading else body
+    heading = f"{section.heading}{house.glue}" if section.heading else ""
+    return heading + " ".join(written)

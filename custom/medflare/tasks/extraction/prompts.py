@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wording around a question, and the texts a model is trained on (algorithms.md 4.3).
+
+The wording is our own; the fields and type names are the paper's. A backbone folder may bring its own,
+shorter wording in `medflare_prompt.json` under `extraction`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from medflare.core.errors import ConfigError
+from medflare.core.inventory import ENTITY_TYPES, MODIFIER_TYPES
+from medflare.models.templates import filled
+from medflare.tasks.extraction.examples import NER, RE, Example
+from medflare.tasks.extraction.markup import (
+    MISPLACED,
+    Reading,
+    read_json,
+    read_spans,
+    write_json,
+    write_spans,
+)
+
+Format = Literal["html", "json"]
+
+DEFINITIONS: dict[str, str] = {
+    "problem": "a disease, symptom, sign, injury or abnormal finding of the patient",
+    "treatment": "a procedure, therapy or device used to treat, other than a medication",
+    "test": "an examination, measurement, laboratory analysis or imaging study",
+    "drug": "a medication, vaccine or other substance given to the patient",
+    "severity": "how bad the problem is",
+    "condition": "under which circumstances the problem would occur",
+    "uncertain": "a word that says the problem is only possible",
+    "subject": "who has the problem, if it is not the patient",
+    "bodyloc": "where in the body the problem is",
+    "course": "how the problem develops",
+    "temporal": "when it happened, or since when",
+    "negation": "a word that says it is absent or was not done",
+    "labvalue": "the result of the test",
+    "reference_range": "the normal range of the test",
+    "strength": "amount of substance in one unit of the drug",
+    "dosage": "how many units are taken at once",
+    "duration": "for how long the drug is taken",
+    "form": "tablet, cream, injection and the like",
+    "frequency": "how often the drug is taken",
+    "route": "by which way the drug is given",
+}
+
+
+def _lines(types: Sequence[str], html: bool) -> str:
+    tag = '<span class="{0}"> for {0}: {1}' if html else '"{0}": {1}'
+    return "\n".join("- " + tag.format(name, DEFINITIONS[name]) for name in types)
+
+
+HOW: dict[str, str] = {
+    "html": "Copy the text and put a span around",
+    "json": 'Answer with a JSON list of {"entity": type, "text": words as written}, in order, one row for',
+}
+
+DEFAULT_NER = (
+    "### Task\n{how} every {names} in the clinical text.\n\n### Types\n{types}\n\n"
+    "### Text\n{text}\n\n### Answer\n"
+)
+DEFAULT_RE = (
+    "### Task\n{how} every modifier of the {head} that is marked in the clinical text, "
+    "and nothing else.\n\n### Types\n{types}\n\n### Text\n{text}\n\n### Answer\n"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
+    """Texts with the fields {text} and, where wanted, {how}, {names}, {types}, {head}."""
+
+    ner: str = DEFAULT_NER
+    re: str = DEFAULT_RE
+    format: Format = "html"
+
+    def question(self, example: Example) -> str:
+        """The prompt of an example; the model writes on from its end."""
+        html = self.format == "html"
+        marks = [example.head] if example.head is not None else []
+        fields = {
+            "how": HOW[self.format],
+            "names": ", ".join(example.types),
+            "types": _lines(example.types, html),
+            "text": write_spans(example.source, marks),
+            "head": example.head.label if example.head is not None else "",
+        }
+        return filled(self.ner if example.task == NER else self.re, fields)
+
+    def answer(self, example: Example) -> str:
+        """The text a model should write, without the end mark."""
+        write = write_spans if self.format == "html" else write_json
+        return write(example.source, example.answer)
+
+    def read(self, output: str, example: Example) -> Reading:
+        """What a model's output says of the example's source.
+
+        Read with the whole inventory of the task (4.4, pitfall 4); a modifier that the head cannot have is
+        left out and counted, and does not make the output malformed.
+        """
+        types = ENTITY_TYPES if example.task == NER else MODIFIER_TYPES
+        if self.format == "html":
+            reading = read_spans(output, example.source, types)
+        else:
+            reading = read_json(output, example.source, types, example.head)
+        if example.head is not None:
+            fitting = [mark for mark in reading.marks if mark.label in example.types]
+            if len(fitting) < len(reading.marks):
+                reading.faults[MISPLACED] += len(reading.marks) - len(fitting)
+            reading.marks = fitting
+        return reading
+
+
+def wording(prompt_settings: Mapping[str, str] | None, format: Format = "html") -> Wording:
+    """A backbone's own wording where it has one, else ours; ConfigError for one that cannot ask."""
+    own = dict(prompt_settings or {})
+    odd = sorted(set(own) - {NER, RE})
+    if odd:
+        raise ConfigError(
+            f"medflare_prompt.json: extraction has '{odd[0]}', which nothing reads; expected 'ner' and 're'."
+        )
+    for task, words in own.items():
+        if "{text}" not in words:
+            raise ConfigError(
+                f"medflare_prompt.json: extraction.{task} has no {{text}}, so the model would never see the "
+                "note. Put {text} where it belongs."
+            )
+    return Wording(ner=own.get("ner", DEFAULT_NER), re=own.get("re", DEFAULT_RE), format=format)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model found in notes as files that annotation tools open and our readers read again.
+
+BRAT (one .txt and one .ann of each note) or one notes.jsonl. Offsets are code points of the note's file as it
+is: a line end of two characters counts as two, a byte order mark as one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from medflare.core.errors import DataError
+from medflare.data.notes.note_files import notes_row, standoff
+from medflare.data.readers.annotated import NoteError, check_text, read_text
+from medflare.data.records import Entity, Note, Relation
+from medflare.evaluation.extraction_predictions import Link, Mention
+from medflare.tasks.extraction.extractor import Answers, Asker
+
+RELATION = "hasAttr"
+"""What links a head to a modifier, as in the published annotation."""
+
+LINES = "notes.jsonl"
+
+
+def read_note(path: Path, name: str) -> Note:
+    """An unannotated note; NoteError where the file cannot be read, is no text, or says nothing."""
+    text = read_text(path)
+    if "\0" in text:
+        detail = f"{path.name}, offset {text.index(chr(0))}: is no plain text; save the note as UTF-8 text"
+        raise NoteError("not a text", detail)
+    check_text(text, path.name)
+    return Note(note_id=name, text=text, split="", tasks=())
+
+
+def names_of(paths: Iterable[Path]) -> dict[Path, str]:
+    """A name of its own for each file: its stem, or its way from the folder all share where stems repeat."""
+    files = list(dict.fromkeys(paths))
+    if len({path.stem for path in files}) == len(files):
+        return {path: path.stem for path in files}
+    shared = Path(os.path.commonpath([path.resolve().parent for path in files]))
+    names = {path: path.resolve().relative_to(shared).with_suffix("").as_posix() for path in files}
+    if len(set(names.values())) == len(files):
+        return names
+    return {path: f"{name}{path.suffix}" for path, name in names.items()}
+
+
+def annotate(asker: Asker, notes: Iterable[Note]) -> list[tuple[Note, Answers]]:
+    """Each note with what was found in it, heads and their modifiers, and the answers themselves."""
+    given = list(notes)
+    pairs = zip(given, asker.extract(given), strict=True)
+    return [(annotated(note, answers), answers) for note, answers in pairs]
+
+
+def annotated(note: Note, answers: Answers) -> Note:
+    """`note` with the entities and modifiers of `answers`, each once, in the order of the text."""
+    links = list(dict.fromkeys(answers.links_end_to_end or ()))
+    found = {*answers.entities, *(end for link in links for end in (link.head, link.modifier))}
+    order = sorted(found, key=lambda m: (m.spans[0][0], -m.spans[-1][1], m.label, m.spans))
+    names = {mention: f"T{number}" for number, mention in enumerate(order, start=1)}
+    return replace(
+        note,
+        entities=tuple(Entity(entity_id=names[m], label=m.label, spans=m.spans) for m in order),
+        relations=tuple(_relations(links, names)),
+    )
+
+
+def _relations(links: Iterable[Link], names: dict[Mention, str]) -> list[Relation]:
+    ends = sorted((int(names[link.head][1:]), int(names[link.modifier][1:])) for link in links)
+    return [Relation(label=RELATION, head=f"T{head}", tail=f"T{tail}") for head, tail in ends]
+
+
+def check_free(folder: Path, names: Iterable[str], format: str) -> None:
+    """DataError where files of `folder` would be overwritten; an empty .ann is BRAT's own and is no loss."""
+    if format == "jsonl":
+        taken = [LINES] if (folder / LINES).exists() else []
+    else:
+        files = [(name, folder / f"{name}.ann") for name in names]
+        taken = [f"{name}.ann" for name, path in files if path.is_file() and path.stat().st_size]
+    if taken:
+        more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""
+        raise DataError(
+            f"{folder}: has {taken[0]}{more} already, perhaps somebody's own annotation. "
+            "Name another folder with --out, or say --overwrite."
+        )
+
+
+def write_brat(folder: Path, note: Note, source: Path) -> list[Path]:
+    """Writes `<name>.ann`, and beside it the note's file byte by byte, unless it is that file."""
+    target = folder / f"{note.note_id}.txt"
+    annotation = folder / f"{note.note_id}.ann"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not (target.exists() and target.samefile(source)):
+        _write(target, source.read_bytes())
+    _write(annotation, standoff(note).encode())
+    return [target, annotation]
+
+
+def write_lines(folder: Path, notes: Iterable[Note]) -> list[Path]:
+    """Writes notes.jsonl, one line of each note with its text."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = "".join(json.dumps(notes_row(note), ensure_ascii=False) + "\n" for note in notes)
+    _write(folder / LINES, rows.encode())
+    return [folder / LINES]
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Puts a file in its place in one step."""
+    scratch = path.with_name(path.name + ".tmp")
+    scratch.write_bytes(content)
+    os.replace(scratch, path)

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafting and scoring reports of a split: the numbers of a round, and the final test at a site."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors.torch import save_file
+
+from medflare.core.data_order import drawn
+from medflare.core.errors import DataError
+from medflare.core.learner import RoundPlan
+from medflare.core.run_record import EvaluationRecord
+from medflare.data.images import centre
+from medflare.data.load import SiteConfig
+from medflare.data.samples import Samples, open_samples
+from medflare.evaluation.predictions import Prediction, relative_image, write_predictions
+from medflare.evaluation.report_metrics import Evaluation, evaluate_reports, quick_metrics
+from medflare.labelling.labels import label_report
+from medflare.learners.fedmrg import losses
+from medflare.models.adapters.lora import GENERIC, SPECIALISED
+from medflare.models.report_generator import DecodingSettings, ReportGenerator
+from medflare.models.report_result import Drafter, load_generator
+from medflare.tasks.scoring import AdapterKind, Role, evaluation_record, kind_of, opened
+
+
+class ReportSettings(Protocol):
+    """What this module reads of a method's settings."""
+
+    @property
+    def decoding(self) -> DecodingSettings: ...
+
+    @property
+    def eval_batch(self) -> int: ...
+
+    @property
+    def classification(self) -> bool:
+        """Whether the model names diagnoses before it writes."""
+        ...
+
+
+class ReportLearner(Protocol):
+    """What this module needs of a learner that drafts reports."""
+
+    site: str
+    seed: int
+    samples: Samples
+    tokens: list[list[int]]
+
+    @property
+    def model(self) -> Drafter: ...
+
+    @property
+    def settings(self) -> ReportSettings: ...
+
+    def adapters(self) -> dict[AdapterKind, Callable[[], None]]:
+        """What is tested at the end, and how to put each to use."""
+        ...
+
+
+class Personalised(Protocol):
+    """A learner whose site has an adapter of its own."""
+
+    model: ReportGenerator
+
+    def mix(self) -> tuple[float, float]: ...
+
+
+def draft(
+    model: Drafter, samples: Samples, rows: list[int], decoding: DecodingSettings, batch: int
+) -> tuple[list[str], torch.Tensor]:
+    """Reports of `rows` with the adapters in use, and the (n, 14) codes that prompted them."""
+    texts: list[str] = []
+    codes: list[torch.Tensor] = []
+    size = model.settings.encoder.image_size
+    with model.evaluating():
+        for start in range(0, len(rows), batch):
+            images = centre(samples.images(rows[start : start + batch]), size).to(model.device)
+            written, prompted = model.generate(images, decoding)
+            texts += written
+            codes.append(prompted.cpu())
+    return texts, torch.cat(codes)
+
+
+def curve_metrics(learner: ReportLearner, split: str, limit: int | None) -> dict[str, float]:
+    """Loss with predicted prompts and quick report scores on the first `limit` samples of a split.
+
+    Greedy decoding whatever the job's settings: a curve needs the same decoder each round, not the best one.
+    """
+    rows = learner.samples.split_indices(split)[:limit]
+    if not rows:
+        return {}
+    loss = split_loss(learner, rows)
+    greedy = DecodingSettings(
+        beams=1,
+        max_new_tokens=learner.settings.decoding.max_new_tokens,
+        min_new_tokens=0,
+        repetition_penalty=1.0,
+    )
+    texts, prompted = draft(learner.model, learner.samples, rows, greedy, learner.settings.eval_batch)
+    gold = learner.samples.codes[rows]
+    found = quick_metrics([learner.samples.reports[i] for i in rows], texts, gold.numpy())
+    found |= {"loss": loss}
+    if learner.settings.classification:
+        found["diagnosis_accuracy"] = float((prompted == gold).float().mean())
+    return found
+
+
+@torch.no_grad()
+def split_loss(learner: ReportLearner, rows: list[int]) -> float:
+    """Mean negative log-likelihood per report token with the adapters in use and predicted prompts."""
+    model, batch, total, count = learner.model, learner.settings.eval_batch, 0.0, 0
+    with model.evaluating():
+        for start in range(0, len(rows), batch):
+            part = rows[start : start + batch]
+            images = centre(learner.samples.images(part), model.settings.encoder.image_size)
+            ids, targets = losses.pad([learner.tokens[i] for i in part])
+            loss = model.report_loss(*(x.to(model.device) for x in (images, ids, targets)))
+            kept = int((targets != losses.IGNORED).sum())
+            total += loss.item() * kept
+            count += kept
+    return total / count
+
+
+def probe_loss(learner: ReportLearner, split: str, plan: RoundPlan, count: int) -> dict[str, float]:
+    """The loss alone on `count` studies of a split that the round draws; nothing without any."""
+    rows = drawn(learner.samples.split_indices(split), count, learner.seed, learner.site, plan.round)
+    return {"loss": split_loss(learner, rows)} if rows else {}
+
+
+def finish_site(learner: ReportLearner, folder: Path, limit: int | None) -> list[EvaluationRecord]:
+    """Test quality of each of the learner's adapters; predictions into `folder`."""
+    rows = learner.samples.split_indices("test")[:limit]
+    settings, found = learner.settings, []
+    for kind, use in learner.adapters().items() if rows else ():
+        use()
+        site = ScoredSite(learner.site, "participant", kind, folder, learner.seed)
+        found.append(
+            score_adapter(learner.model, learner.samples, rows, site, settings.decoding, settings.eval_batch)
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredSite:
+    """Whose test this is, with which adapter, and where the predictions go."""
+
+    name: str
+    role: Role
+    adapter: AdapterKind
+    folder: Path
+    seed: int = 0
+
+
+def predict(
+    model: Drafter,
+    samples: Samples,
+    rows: list[int],
+    site: ScoredSite,
+    decoding: DecodingSettings,
+    batch: int = 32,
+) -> list[Prediction]:
+    """Drafts the reports of `rows` with the adapters in use and writes `predictions_<adapter>.jsonl`."""
+    texts, _ = draft(model, samples, rows, decoding, batch)
+    path = site.folder / f"predictions_{site.adapter}.jsonl"
+    found = [
+        Prediction(
+            study_id=samples.studies[row].study_id,
+            patient_id=samples.studies[row].patient_id,
+            site=site.name,
+            adapter=site.adapter,
+            reference=samples.reports[row],
+            generated=text,
+            gold_codes=tuple(samples.codes[row].tolist()),
+            predicted_codes=label_report(text),
+            image=relative_image(samples.paths[row], path),
+        )
+        for row, text in zip(rows, texts, strict=True)
+    ]
+    write_predictions(path, found)
+    return found
+
+
+def score_adapter(
+    model: Drafter,
+    samples: Samples,
+    rows: list[int],
+    site: ScoredSite,
+    decoding: DecodingSettings,
+    batch: int = 32,
+    scorers: Mapping[str, str | Path] | None = None,
+) -> EvaluationRecord:
+    """Drafts the reports of `rows` with the adapters in use, keeps them in a file and scores them."""
+    found = predict(model, samples, rows, site, decoding, batch)
+    scored = evaluate_predictions(found, scorers, site.seed)
+    path = site.folder / f"predictions_{site.adapter}.jsonl"
+    return evaluation_record(scored, path, len(rows), site.name, site.role, site.adapter)
+
+
+def evaluate_predictions(
+    found: Sequence[Prediction], scorers: Mapping[str, str | Path] | None, seed: int
+) -> Evaluation:
+    """Scores drafted reports; intervals are over patients."""
+    return evaluate_reports(
+        [item.reference for item in found],
+        [item.generated for item in found],
+        [item.gold_codes for item in found],
+        [item.predicted_codes for item in found],
+        scorers=scorers,
+        groups=[item.patient_id for item in found],
+        seed=seed,
+    )
+
+
+def score_result(
+    result: Path,
+    site: SiteConfig,
+    *,
+    role: Role,
+    adapter: Path | None,
+    split: str,
+    folder: Path,
+    seed: int,
+    scorers: Mapping[str, str | Path] | None = None,
+) -> EvaluationRecord:
+    """Tests a result folder on a site's split.
+
+    Args:
+        adapter: the site's own `personalised` folder instead of the result's adapter, or None.
+    """
+    model, decoding = opened(load_generator, result, site, adapter)
+    samples = open_samples(site, model.settings.encoder.stored_size, folder / "cache")
+    rows = samples.split_indices(split)
+    if not rows:
+        raise DataError(f"site '{site.name}': no study in the split '{split}': {samples.examples()}.")
+    tested = ScoredSite(site.name, role, kind_of(adapter), folder, seed)
+    return score_adapter(model, samples, rows, tested, decoding, scorers=scorers)
+
+
+def write_personalised(learner: Personalised, folder: Path) -> None:
+    """γ ΔW_g + (1−γ) ΔW_s as one folder of twice the rank; of LoRA, any PEFT user can open it (MRG-8)."""
+    state, config = learner.model.adapters.mixture((GENERIC, SPECIALISED), learner.mix())
+    config |= {"base_model_name_or_path": learner.model.backbone.name}
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(
+        {name: value.contiguous() for name, value in state.items()}, folder / "adapter_model.safetensors"
+    )
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partitions keep patients whole; uneven ones are uneven; what is written can be read again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cohort_folders as folders
+import numpy as np
+import pytest
+
+from medflare.core.conditions import CONDITIONS
+from medflare.core.errors import ConfigError
+from medflare.data.heterogeneity import heterogeneity, jensen_shannon
+from medflare.data.load import CohortConfig, SiteConfig, load_cohort, load_site_file
+from medflare.data.partition.studies import METHODS, PartitionPlan, partition, site_scanners, write_partition
+from medflare.data.records import Study
+
+SITES = ("site-1", "site-2", "site-3")
+
+
+def pool(patients: int = 150) -> list[Study]:
+    """Studies with one or two visits a patient and one of five main conditions each."""
+    rng = np.random.default_rng(0)
+    studies = []
+    for patient in range(patients):
+        kind = int(rng.integers(5))
+        for visit in range(1 + patient % 2):
+            codes = [0] * 14
+            codes[kind] = 1
+            codes[5] = int(rng.integers(3))
+            report = f"{CONDITIONS[kind]} is seen word{kind}."
+            studies.append(
+                Study(
+                    study_id=f"{patient}-{visit}",
+                    patient_id=f"p{patient}",
+                    images=(Path(f"{patient}.png"),),
+                    report=report,
+                    codes=tuple(codes),
+                )
+            )
+    return studies
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_patient_is_at_two_sites_and_none_is_lost(method: str) -> None:
+    studies = pool()
+    dealt = partition(studies, PartitionPlan(sites=SITES, method=method))
+    owners = [{study.patient_id for study in own} for own in dealt.values()]
+    assert all(owners)
+    assert sum(len(own) for own in owners) == len(set().union(*owners)) == 150
+    assert sum(len(own) for own in dealt.values()) == len(studies)
+    assert dealt == partition(studies, PartitionPlan(sites=SITES, method=method))
+
+
+def divergence(plan: PartitionPlan) -> float:
+    return float(heterogeneity(partition(pool(), plan))["mean_divergence"])
+
+
+def test_small_alpha_diverges_more_than_large() -> None:
+    small = [divergence(PartitionPlan(sites=SITES, method="dirichlet", alpha=0.1, seed=s)) for s in range(5)]
+    large = [divergence(PartitionPlan(sites=SITES, method="dirichlet", alpha=100, seed=s)) for s in range(5)]
+    assert np.mean(small) > 5 * np.mean(large)
+
+
+def test_clusters_diverge_more_than_a_stratified_deal() -> None:
+    even = divergence(PartitionPlan(sites=SITES))
+    assert even < 0.01
+    assert divergence(PartitionPlan(sites=SITES, method="report_clusters")) > 5 * even
+
+
+def test_clusters_and_stratified_deals_are_balanced() -> None:
+    for method in ("report_clusters", "random_stratified"):
+        dealt = partition(pool(), PartitionPlan(sites=SITES, method=method))
+        assert {len({study.patient_id for study in own}) for own in dealt.values()} == {50}
+
+
+def test_dirichlet_over_a_named_label_moves_that_label() -> None:
+    plan = PartitionPlan(sites=SITES, method="dirichlet", alpha=0.1, label="cardiomegaly", seed=1)
+    shares = [site["cardiomegaly"] for site in heterogeneity(partition(pool(), plan))["labels"].values()]
+    assert max(shares) - min(shares) > 0.15
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (PartitionPlan(sites=SITES, method="alphabet"), "random_stratified, report_clusters, dirichlet"),
+        (PartitionPlan(sites=SITES, label="flu"), "cardiomegaly"),
+        (PartitionPlan(sites=SITES, alpha=0), "above 0"),
+        (PartitionPlan(sites=tuple(map(str, range(200)))), "150 patients cannot be dealt to 200 sites"),
+    ],
+)
+def test_impossible_plans_say_what_is_possible(plan: PartitionPlan, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        partition(pool(), plan)
+
+
+def test_jensen_shannon_is_zero_for_equal_and_one_for_disjoint() -> None:
+    p, q = np.array([1.0, 0, 0, 0]), np.array([0, 0.5, 0.5, 0])
+    assert jensen_shannon(p, p) == 0
+    assert jensen_shannon(p, q) == pytest.approx(1)
+    assert jensen_shannon(np.array([0.5, 0.5]), np.array([1.0, 0.0])) == pytest.approx(0.311278, abs=1e-6)
+
+
+def test_heterogeneity_counts_shared_words() -> None:
+    def study(site: str, text: str) -> Study:
+        return Study(study_id=site, patient_id=site, images=(), report=text, codes=(0,) * 14)
+
+    rows = heterogeneity({"a": [study("a", "heart is big")], "b": [study("b", "heart is small now")]})["rows"]
+    assert [row["overlap"] for row in rows] == [0.667, 0.5]
+    assert [row["words"] for row in rows] == [3.0, 4.0]
+
+
+def test_scanners_are_fixed_per_site_and_in_range() -> None:
+    found = site_scanners(SITES, seed=4)
+    assert found == site_scanners(SITES, seed=4)
+    assert len({scanner.contrast for scanner in found.values()}) == 3
+    for scanner in found.values():
+        assert scanner.blur in (0, 0.5, 1)
+        assert min(scanner.contrast, scanner.brightness) >= 0.8
+        assert max(scanner.contrast, scanner.brightness) <= 1.2
+
+
+def test_a_written_partition_is_read_as_it_was_dealt(tmp_path: Path) -> None:
+    root = folders.manifest(tmp_path / "pool")
+    pooled = load_cohort(SiteConfig(cohort=CohortConfig(format="manifest", root=root)))
+    plan = PartitionPlan(sites=("north", "south"), seed=2)
+    path = write_partition(pooled.studies, plan, tmp_path / "dealt")
+    dealt = partition(pooled.studies, plan)
+    sites = load_site_file(path)
+    assert set(sites) == {"north", "south"}
+    for name, site in sites.items():
+        read = load_cohort(site)
+        assert [(s.study_id, s.split, s.codes, s.report, s.age) for s in read.studies] == [
+            (s.study_id, s.split, s.codes, s.report, s.age) for s in dealt[name]
+        ]
+        assert site.cohort[0].scanner == site_scanners(plan.sites, 2)[name]
