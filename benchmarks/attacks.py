@@ -12,7 +12,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from medflare.core.learner import State, Update
+from medflare.core.tensors import State
+from medflare.core.update import Update
 
 Attack = Callable[[Mapping[str, Update], Sequence[str], torch.Generator], dict[str, Update]]
 """(what every site would send if honest, who is hostile, randomness) -> what the hostile ones send."""

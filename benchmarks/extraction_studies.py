@@ -11,7 +11,10 @@ from typing import Any, Literal
 
 import torch
 
-from medflare.core.learner import Learner, RoundPlan, State, Update
+from medflare.core.learner import Learner
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import State
+from medflare.core.update import Update
 from medflare.data.records import Note
 from medflare.data.site_settings import SiteConfig
 

@@ -25,7 +25,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from medflare.aggregation import make_rule
-from medflare.core.learner import RoundPlan
+from medflare.core.plan import RoundPlan
 from medflare.data.site_settings import SiteConfig
 from medflare.federation.site.mixture_sums import mixture_hint
 from medflare.in_process.loop import Loop

@@ -33,7 +33,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from medflare.aggregation import make_rule
-from medflare.core.learner import SharedSpec, State, Update
+from medflare.core.tensors import SharedSpec, State
+from medflare.core.update import Update
 from medflare.secure_aggregation.coordinator import Coordinator
 from medflare.secure_aggregation.identity import Identity
 from medflare.secure_aggregation.layout import Layout

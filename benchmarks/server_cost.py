@@ -32,7 +32,8 @@ from typing import Any
 import torch
 
 from medflare.aggregation import RULES, make_rule, rule_class
-from medflare.core.learner import State, Update
+from medflare.core.tensors import State
+from medflare.core.update import Update
 
 CONTEXT = multiprocessing.get_context("fork")
 """A child begins with what this process has imported, and with nothing else."""

@@ -32,7 +32,8 @@ from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.robust import ByzantineRule
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import ConfigError, UpdateError
-from medflare.core.learner import State, Update
+from medflare.core.tensors import State
+from medflare.core.update import Update
 from medflare.evaluation.label_metrics import label_statistics
 from medflare.evaluation.statistics import Statistic, over_seeds
 from medflare.in_process.loop import ScoringRule

@@ -182,7 +182,7 @@ def train_unit(partition: str, name: str, seed: int, given: argparse.Namespace) 
     """Trains one unit; writes its rounds by the simulated clock and what the rule said of each."""
     import gc
 
-    from medflare.core.learner import RoundPlan
+    from medflare.core.plan import RoundPlan
     from medflare.in_process.clocked_loop import Workload, federate_clocked
     from medflare.selection.clock import SimulatedClock, drawn_profiles
 

@@ -57,7 +57,7 @@ def job_settings() -> tuple[dict[str, Any], dict[str, Any]]:
 def train_unit(name: str, seed: int, site_file: Path, folder: Path, budget: Mapping[str, int]) -> None:
     """Trains one unit and writes its predictions below `folder`."""
     from medflare.aggregation.weighted_mean import WeightedMean
-    from medflare.core.learner import RoundPlan
+    from medflare.core.plan import RoundPlan
     from medflare.in_process.loop import federate
     from medflare.learners.fedmrg.learner import build
 

@@ -145,7 +145,7 @@ def write_start(out: Path, own: Mapping[str, Any]) -> None:
     """Bridge and client adapter after a central training on the teaching hospitals."""
     from safetensors.torch import save_file
 
-    from medflare.core.learner import RoundPlan
+    from medflare.core.plan import RoundPlan
     from medflare.learners.fedtar.learner import build
 
     if not (out / "teaching" / "site.yaml").is_file():
@@ -172,7 +172,7 @@ def train_unit(name: str, seed: int, given: argparse.Namespace) -> None:
 
     from medflare.aggregation import make_rule
     from medflare.aggregation.temporal import TemporalResidual
-    from medflare.core.learner import RoundPlan
+    from medflare.core.plan import RoundPlan
     from medflare.evaluation.predictions import write_predictions
     from medflare.in_process.loop import federate
     from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits, in_turn

@@ -78,7 +78,7 @@ def sites_of(given: argparse.Namespace) -> dict[str, SiteConfig]:
 def train_unit(name: str, seed: int, given: argparse.Namespace) -> None:
     """Trains one unit; writes its predictions and what the rule said of every round."""
     from medflare.aggregation import make_rule
-    from medflare.core.learner import RoundPlan
+    from medflare.core.plan import RoundPlan
     from medflare.in_process.loop import federate
     from medflare.learners.vit_gpt2.learner import build
     from medflare.tasks.reports.evaluation import ScoredSite, predict

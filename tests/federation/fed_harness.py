@@ -21,8 +21,8 @@ from nvflare.apis.impl.wf_comm_server import WFCommServer
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from medflare.core.learner import State
 from medflare.core.run_record import RunRecord, read_record
+from medflare.core.tensors import State
 from medflare.federation.server.aggregator import ValidatingAggregator
 from medflare.federation.server.persistor import AdapterPersistor
 from medflare.federation.server.progress import ProgressReporter

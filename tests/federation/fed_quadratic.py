@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from medflare.core.learner import RoundPlan, SharedSpec, State, Update, check_state
+from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.tensors import SharedSpec, State, check_state
+from medflare.core.update import Update
 from medflare.data.load import load_site
 from medflare.federation.site import worker_session
 from medflare.learners.client_terms import ClientTerms

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from medflare.core.errors import DataError
-from medflare.core.learner import RoundPlan, SharedSpec, State, Update, check_state
+from medflare.core.plan import RoundPlan
 from medflare.core.run_record import Estimate, EvaluationRecord
+from medflare.core.tensors import SharedSpec, State, check_state
+from medflare.core.update import Update
 
 SPLITS = ("train", "val", "test")
 ADAPTER = "adapter.base_model.model.layer.lora_A.weight"

@@ -10,8 +10,10 @@ import torch
 from fed_harness import Federation, final
 from torch import Tensor, nn
 
-from medflare.core.learner import RoundPlan, SharedSpec, State, Update, check_state
+from medflare.core.plan import RoundPlan
 from medflare.core.run_record import Estimate, EvaluationRecord
+from medflare.core.tensors import SharedSpec, State, check_state
+from medflare.core.update import Update
 from medflare.learners.client_terms import ClientTerms
 from medflare.learners.fedtar.expectation import moments_of, statistics_of
 from medflare.learners.fedtar.mixture import Mixture

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from medflare.core.learner import State
+from medflare.core.tensors import State
 from medflare.data.policy_settings import PolicyConfig
 from medflare.egress.chain import MAX_METRICS, Egress
 from medflare.egress.declaration import SECURE_SUM_BYTES

@@ -16,7 +16,9 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 from safetensors.torch import load_file
 
-from medflare.core.learner import RoundPlan, State, Update
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import State
+from medflare.core.update import Update
 from medflare.federation.server.run_state import load_state
 from medflare.secure_aggregation.encryption_parameters import Parameters, make_contexts
 

@@ -13,8 +13,9 @@ import torch
 from fed_harness import Federation
 from safetensors.torch import load_file
 
-from medflare.core.learner import RoundPlan, Update
+from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RunRecord
+from medflare.core.update import Update
 from medflare.federation.server.run_state import load_state
 from medflare.learners.extraction.learner import ExtractionLearner
 from medflare.secure_aggregation.encryption_parameters import Parameters, make_contexts

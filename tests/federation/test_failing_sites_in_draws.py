@@ -14,8 +14,9 @@ import torch
 from fed_quadratic import NAME, QuadraticLearner
 
 from medflare.core.errors import DataError
-from medflare.core.learner import RoundPlan, Update
+from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RunRecord
+from medflare.core.update import Update
 
 ROUNDS = 24
 FAST = {"latency_profiles": {"site-1": {"seconds_per_example": 1.0, "down": 10, "up": 10}}}

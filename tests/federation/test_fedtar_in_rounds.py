@@ -14,7 +14,8 @@ import torch
 from fed_harness import Federation, completed, final
 
 from medflare.aggregation import make_rule
-from medflare.core.learner import RoundPlan, State
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import State
 from medflare.data.site_settings import load_site
 from medflare.federation.server.temporal import TemporalRoundsController
 from medflare.in_process.loop import federate

@@ -16,7 +16,8 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
-from medflare.core.learner import RoundPlan, Update
+from medflare.core.plan import RoundPlan
+from medflare.core.update import Update
 from medflare.federation import messages
 from medflare.federation.server.run_state import load_state
 from medflare.secure_aggregation.encryption import Adder

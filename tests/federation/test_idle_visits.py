@@ -16,7 +16,7 @@ from torch import Tensor
 
 from medflare.aggregation import make_rule
 from medflare.aggregation.base import AggregationRule
-from medflare.core.learner import RoundPlan
+from medflare.core.plan import RoundPlan
 from medflare.federation.server.rounds import RoundsController
 from medflare.federation.server.temporal import TemporalRoundsController
 from medflare.in_process.loop import federate

@@ -19,7 +19,8 @@ from fed_quadratic import CURVES, NAME, QuadraticLearner
 from torch import Tensor
 
 from medflare.aggregation import make_rule
-from medflare.core.learner import RoundPlan, Update
+from medflare.core.plan import RoundPlan
+from medflare.core.update import Update
 from medflare.federation.messages import read_reply
 from medflare.federation.server.run_state import load_state
 from medflare.in_process.clocked_loop import Workload, federate_clocked

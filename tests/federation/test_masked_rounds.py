@@ -16,7 +16,7 @@ from nvflare.apis.dxo import from_shareable
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 
-from medflare.core.learner import State
+from medflare.core.tensors import State
 from medflare.federation.server.run_state import load_state
 from medflare.reporting.page import write_page
 

@@ -13,7 +13,8 @@ import torch
 from fed_harness import Federation
 from safetensors.torch import load_file
 
-from medflare.core.learner import RoundPlan, Update
+from medflare.core.plan import RoundPlan
+from medflare.core.update import Update
 from medflare.federation.server.run_state import load_state
 from medflare.learners.extraction.learner import ExtractionLearner
 from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital

@@ -18,7 +18,7 @@ from nvflare.apis.shareable import Shareable
 from safetensors.torch import load_file
 
 from medflare.aggregation.weighted_mean import WeightedMean
-from medflare.core.learner import RoundPlan
+from medflare.core.plan import RoundPlan
 from medflare.federation.server.persistor import AdapterPersistor
 from medflare.federation.server.run_state import load_state
 from medflare.in_process.loop import federate

@@ -16,7 +16,9 @@ from medflare.aggregation.influence import Influence
 from medflare.aggregation.lora import LoraStack
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.errors import UpdateError
-from medflare.core.learner import RoundPlan, State, Update
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import State
+from medflare.core.update import Update
 from medflare.federation.server.aggregator import ValidatingAggregator
 from medflare.federation.server.run_state import load_state
 from medflare.in_process.loop import federate

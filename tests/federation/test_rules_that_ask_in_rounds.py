@@ -22,7 +22,9 @@ from fed_quadratic import (
 from torch import Tensor
 
 from medflare.aggregation import make_rule
-from medflare.core.learner import RoundPlan, State, Update
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import State
+from medflare.core.update import Update
 from medflare.federation.server.run_state import load_state
 from medflare.in_process.loop import federate
 

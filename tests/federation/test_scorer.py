@@ -20,7 +20,9 @@ from medflare.aggregation.l_fedavg import LossFedAvg
 from medflare.aggregation.lora import LoraStack
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.errors import RunError
-from medflare.core.learner import RoundPlan, State, Update
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import State
+from medflare.core.update import Update
 from medflare.data.site_settings import SplitConfig
 from medflare.egress.failures import SiteSettingsError
 from medflare.federation.server.run_state import load_state

@@ -12,7 +12,7 @@ from fed_quadratic import CURVES, NAME, QuadraticLearner
 from torch import Tensor
 
 from medflare.aggregation import make_rule
-from medflare.core.learner import RoundPlan
+from medflare.core.plan import RoundPlan
 from medflare.federation.server.run_state import load_state
 from medflare.in_process.loop import federate
 

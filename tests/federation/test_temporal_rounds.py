@@ -20,7 +20,8 @@ from nvflare.apis.shareable import Shareable, make_reply
 from medflare.aggregation import make_rule
 from medflare.aggregation.temporal import TemporalResidual
 from medflare.core.errors import ConfigError
-from medflare.core.learner import RoundPlan, Update
+from medflare.core.plan import RoundPlan
+from medflare.core.update import Update
 from medflare.egress import ledger
 from medflare.federation.server.mixture import Gathered
 from medflare.federation.server.temporal import TemporalRoundsController

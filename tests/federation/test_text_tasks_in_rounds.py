@@ -12,7 +12,8 @@ import yaml
 from fed_harness import Federation
 
 from medflare.aggregation import make_rule
-from medflare.core.learner import RoundPlan, State
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import State
 from medflare.data.site_settings import load_site
 from medflare.evaluation.question_metrics import read_answers
 from medflare.evaluation.summary_metrics import read_summaries

@@ -14,7 +14,8 @@ from fed_harness import TOY_WORKER
 from fed_toy import ToyLearner
 
 from medflare.core.errors import ConfigError, DataError, RunError
-from medflare.core.learner import RoundPlan, Update
+from medflare.core.plan import RoundPlan
+from medflare.core.update import Update
 from medflare.egress.failures import Code, TaskError, failure_of
 from medflare.federation.site.worker import ProcessWorker
 from medflare.federation.site.worker_session import Opening, Session, Work

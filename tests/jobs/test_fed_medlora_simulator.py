@@ -13,8 +13,9 @@ import yaml
 
 from medflare.aggregation import make_rule
 from medflare.aggregation.influence import influence_weights
-from medflare.core.learner import RoundPlan, State
+from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RunRecord
+from medflare.core.tensors import State
 from medflare.data.site_settings import SplitConfig, load_site
 from medflare.evaluation.extraction_predictions import read_documents
 from medflare.in_process.loop import federate

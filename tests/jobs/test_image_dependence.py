@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from medflare.core.learner import RoundPlan
+from medflare.core.plan import RoundPlan
 from medflare.data.site_settings import SiteConfig
 from medflare.evaluation.report_metrics import label_metrics, rule_codes
 from medflare.learners.fedmrg.learner import build

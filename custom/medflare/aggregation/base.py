@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from medflare.core.learner import State, Update
+from medflare.core.tensors import State
+from medflare.core.update import Update
 
 
 class Probe(NamedTuple):

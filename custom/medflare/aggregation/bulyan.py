@@ -17,7 +17,7 @@ from medflare.aggregation.robust import (
     ordered,
     squared_distances,
 )
-from medflare.core.learner import State
+from medflare.core.tensors import State
 
 
 def mean_around_median(values: Tensor, keep: int) -> Tensor:

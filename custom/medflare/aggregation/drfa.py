@@ -14,8 +14,8 @@ from pydantic import Field
 from medflare.aggregation.base import Probe
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.data_order import derived_seed
-from medflare.core.learner import State, Update
-from medflare.core.tensors import moved
+from medflare.core.tensors import State, moved
+from medflare.core.update import Update
 
 SNAPSHOT, DRAWN = "snapshot.", "drawn"
 MOST_DRAWS = 128

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.errors import UpdateError
-from medflare.core.learner import State, finite
-from medflare.core.tensors import settled
+from medflare.core.tensors import State, finite, settled
 
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 

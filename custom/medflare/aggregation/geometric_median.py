@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from medflare.aggregation.robust import RobustRule, gram_matrix, weighted
-from medflare.core.learner import State
+from medflare.core.tensors import State
 
 
 def coordinates(gram: Tensor) -> Tensor:

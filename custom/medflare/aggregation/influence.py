@@ -12,8 +12,8 @@ from pydantic import Field
 
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.errors import ConfigError, UpdateError
-from medflare.core.learner import State, Update
-from medflare.core.tensors import moved
+from medflare.core.tensors import State, moved
+from medflare.core.update import Update
 from medflare.learners.text_task.influence import self_influence
 
 __all__ = ["Influence", "Score", "influence_weights", "self_influence"]

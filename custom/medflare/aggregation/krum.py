@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from medflare.aggregation.robust import ByzantineRule, gram_matrix, squared_distances, weighted
-from medflare.core.learner import State
+from medflare.core.tensors import State
 
 
 def krum_scores(distances: Tensor, f: int) -> Tensor:

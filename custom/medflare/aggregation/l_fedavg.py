@@ -13,8 +13,8 @@ from pydantic import Field
 from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.influence import Score
 from medflare.core.errors import ConfigError, UpdateError
-from medflare.core.learner import State, Update
-from medflare.core.tensors import add_scaled, add_to_each, moved, settled, zeros
+from medflare.core.tensors import State, add_scaled, add_to_each, moved, settled, zeros
+from medflare.core.update import Update
 
 SCORED_BY: dict[str, Literal["", "server", "sites"]] = {"client": "", "server": "server", "cross": "sites"}
 """loss_source -> who measures."""

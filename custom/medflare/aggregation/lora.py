@@ -18,8 +18,8 @@ from torch import Tensor
 
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.errors import ConfigError
-from medflare.core.learner import State, Update
-from medflare.core.tensors import accumulator_dtype
+from medflare.core.tensors import State, accumulator_dtype
+from medflare.core.update import Update
 
 A, B = ".lora_A.weight", ".lora_B.weight"
 MERGED = "merged."

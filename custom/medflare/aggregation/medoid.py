@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from medflare.aggregation.robust import RobustRule, gram_matrix, squared_distances
-from medflare.core.learner import State
+from medflare.core.tensors import State
 
 
 class Medoid(RobustRule):

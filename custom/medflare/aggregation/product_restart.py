@@ -25,7 +25,7 @@ from medflare.aggregation.lora import (
     truncation_error,
 )
 from medflare.core.errors import ConfigError
-from medflare.core.learner import State
+from medflare.core.tensors import State
 
 
 class ProductRestart:

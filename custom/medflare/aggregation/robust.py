@@ -18,8 +18,8 @@ from torch import Tensor
 
 from medflare.aggregation.base import AggregationRule
 from medflare.core.errors import ConfigError
-from medflare.core.learner import State, Update
-from medflare.core.tensors import accumulator_dtype, moved
+from medflare.core.tensors import State, accumulator_dtype, moved
+from medflare.core.update import Update
 
 BLOCK = 1 << 22
 """Values that are looked at together, of all sites: 32 MiB of float64, however many sites there are."""

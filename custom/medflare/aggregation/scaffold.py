@@ -10,8 +10,7 @@ import torch
 from pydantic import Field
 
 from medflare.aggregation.weighted_mean import WeightedMean
-from medflare.core.learner import State
-from medflare.core.tensors import settled
+from medflare.core.tensors import State, settled
 
 CONTROL = "control."
 

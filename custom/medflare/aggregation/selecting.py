@@ -15,8 +15,8 @@ from medflare.aggregation.product_restart import ProductRestart
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.data_order import derived_seed
 from medflare.core.errors import ConfigError
-from medflare.core.learner import State, Update
-from medflare.core.tensors import settled, squares
+from medflare.core.tensors import State, settled, squares
+from medflare.core.update import Update
 from medflare.knowledge.sketches import Sketch
 from medflare.selection.latency import Latencies, Timing
 from medflare.selection.sampling import Draw, shares_of

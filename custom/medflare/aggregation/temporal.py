@@ -26,8 +26,8 @@ from medflare.aggregation.coefficients import (
 )
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.errors import UpdateError
-from medflare.core.learner import State, Update
-from medflare.core.tensors import settled
+from medflare.core.tensors import State, settled
+from medflare.core.update import Update
 from medflare.learners.fedtar.visit_sums import EXAMPLES, LARGEST, PATIENTS, SLOPES, VISITS, YEARS
 from medflare.learners.optim import moments, restore_moments
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from medflare.aggregation.robust import ByzantineRule, coordinatewise, ordered
-from medflare.core.learner import State
+from medflare.core.tensors import State
 
 
 def trimmed_mean(values: Tensor, trim: int) -> Tensor:

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from medflare.aggregation.base import AggregationRule
 from medflare.core.errors import UpdateError
-from medflare.core.learner import State, Update
-from medflare.core.tensors import add_scaled, settled, zeros
+from medflare.core.tensors import State, add_scaled, settled, zeros
+from medflare.core.update import Update
 
 
 class WeightedMean(AggregationRule):

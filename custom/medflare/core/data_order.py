@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from medflare.core.learner import RoundPlan
+from medflare.core.plan import RoundPlan
 
 T = TypeVar("T")
 

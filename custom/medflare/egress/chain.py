@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from medflare.core.learner import SharedSpec, State
+from medflare.core.tensors import SharedSpec, State
 from medflare.egress.declaration import (
     DESCRIPTION,
     EXACT,

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from medflare.core.errors import UpdateError
-from medflare.core.learner import SharedSpec
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.tensors import SharedSpec
 from medflare.knowledge.cardinality import MOST, message_bytes
 from medflare.knowledge.minhash import MOST_HASHES
 from medflare.knowledge.sketch_key import VOCABULARY

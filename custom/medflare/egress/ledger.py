@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from medflare.core.learner import SharedSpec
+from medflare.core.tensors import SharedSpec
 from medflare.egress.failures import Failure
 from medflare.wire import tensors as wire
 

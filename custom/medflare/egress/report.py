@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from medflare.core.errors import DataError
-from medflare.core.learner import SharedSpec
+from medflare.core.tensors import SharedSpec
 from medflare.egress.ledger import FILE, Event, declaration_digest, line_digest
 from medflare.wire import compression
 from medflare.wire import tensors as wire

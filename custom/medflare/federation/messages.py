@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from medflare.core.learner import State
+from medflare.core.tensors import State
 from medflare.egress.declaration import EXACT
 from medflare.egress.failures import Code, Failure
 from medflare.federation.engine import (

@@ -14,7 +14,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from medflare.core.data_order import examples_to_visit
 from medflare.core.errors import ConfigError
-from medflare.core.learner import Learner, RoundPlan, State, Update
+from medflare.core.learner import Learner
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import State
+from medflare.core.update import Update
 from medflare.in_process.loop import Loop, MakePlan, Rule
 from medflare.selection.clock import SimulatedClock, seconds_to_target
 from medflare.selection.latency import Timing

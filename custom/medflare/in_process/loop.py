@@ -13,7 +13,10 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 
 from medflare.core.errors import UpdateError
-from medflare.core.learner import Learner, RoundPlan, State, Update
+from medflare.core.learner import Learner
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import State
+from medflare.core.update import Update
 
 LOGGER = logging.getLogger(__name__)
 MakePlan = Callable[[int], RoundPlan]

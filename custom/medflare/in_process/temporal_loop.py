@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
-from medflare.core.learner import Learner, RoundPlan, State
+from medflare.core.learner import Learner
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import State
 from medflare.in_process.loop import MakePlan, OnRound, Rule, federate
 from medflare.learners.fedtar.expectation import FederatedMixture, added
 from medflare.learners.fedtar.mixture import Mixture, MixtureSettings

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import nn
 
-from medflare.core.learner import State
+from medflare.core.tensors import State
 
 FIRST = 0.02
 """Share of the full rate that the very first step of a warm-up has, so that it learns too."""

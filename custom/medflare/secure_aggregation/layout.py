@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from medflare.core.errors import ConfigError
-from medflare.core.learner import SharedSpec, State, check_state
+from medflare.core.tensors import SharedSpec, State, check_state
 
 
 @dataclass(frozen=True)

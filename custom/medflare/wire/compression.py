@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from medflare.core.errors import UpdateError
-from medflare.core.learner import SharedSpec, State
+from medflare.core.tensors import SharedSpec, State
 from medflare.wire import tensors as wire
 
 Uplink = Literal["float32", "bfloat16", "int8", "int4"]

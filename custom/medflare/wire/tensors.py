@@ -16,7 +16,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from medflare.core.learner import RoundPlan, SharedSpec, State
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import SharedSpec, State
 
 SUM, TOTAL = "sum:", "total:"
 """Prefixes of auxiliary sums on the way up, and of their totals on the way down."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from medflare.aggregation import make_rule
-from medflare.core.learner import Update
+from medflare.core.update import Update
 
 EXAMPLES = {"a": 40, "b": 30, "c": 15}
 

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from medflare.core.learner import Update
+from medflare.core.update import Update
 
 SITES = ("a", "b", "c", "d", "e")
 HOSTILE = ("b", "d")

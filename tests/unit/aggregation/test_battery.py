@@ -23,7 +23,8 @@ from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.influence import Influence
 from medflare.aggregation.l_fedavg import LossFedAvg
 from medflare.core.errors import UpdateError
-from medflare.core.learner import State, Update
+from medflare.core.tensors import State
+from medflare.core.update import Update
 from medflare.federation.server.aggregator import ValidatingAggregator
 from medflare.federation.server.run_state import RunState, load_state, save_state
 

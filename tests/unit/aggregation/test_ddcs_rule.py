@@ -16,7 +16,9 @@ from medflare.aggregation import make_rule
 from medflare.aggregation.ddcs import Ddcs
 from medflare.aggregation.selecting import WEIGHT, Selecting
 from medflare.core.errors import ConfigError
-from medflare.core.learner import RoundPlan, State, Update
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import State
+from medflare.core.update import Update
 from medflare.federation.protections.weights import Weighing
 from medflare.federation.server.run_state import RunState, load_state, save_state
 from medflare.knowledge.minhash import Sketcher

@@ -23,7 +23,7 @@ from medflare.aggregation.robust import BLOCK, coordinatewise, gram_matrix, squa
 from medflare.aggregation.trimmed_mean import trimmed_mean
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.errors import ConfigError, UpdateError
-from medflare.core.learner import Update
+from medflare.core.update import Update
 
 D, LOSS = (1655, 1241, 828, 414), (1.2, 1.3, 1.4, 1.6)
 

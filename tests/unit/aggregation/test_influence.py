@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from medflare.aggregation import make_rule
 from medflare.aggregation.influence import Influence, influence_weights
 from medflare.core.errors import ConfigError, UpdateError
-from medflare.core.learner import State, Update
+from medflare.core.tensors import State
+from medflare.core.update import Update
 from medflare.learners.text_task.influence import reference_loss, self_influence
 
 EXAMPLES, LOSSES = (100, 200, 300), (0.5, 0.9, 0.7)

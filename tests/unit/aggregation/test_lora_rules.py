@@ -14,7 +14,8 @@ from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.lora import FreezeA, LoraProductSvd, LoraStack, Pair, best_of_rank, stacked, stems
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.errors import ConfigError
-from medflare.core.learner import State, Update
+from medflare.core.tensors import State
+from medflare.core.update import Update
 
 STEM = "adapter.base_model.model.model.layers.0.self_attn.q_proj"
 A, B = f"{STEM}.lora_A.weight", f"{STEM}.lora_B.weight"

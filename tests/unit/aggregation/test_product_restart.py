@@ -14,7 +14,8 @@ from medflare.aggregation import make_rule
 from medflare.aggregation.lora import Pair, best_of_rank
 from medflare.aggregation.selecting import Selecting
 from medflare.core.errors import ConfigError
-from medflare.core.learner import State, Update
+from medflare.core.tensors import State
+from medflare.core.update import Update
 from medflare.recipes.combinations import problems
 
 STEM = "adapter.layer.q"

@@ -21,7 +21,8 @@ from medflare.aggregation import make_rule
 from medflare.aggregation.drfa import Drfa, onto_simplex
 from medflare.aggregation.fedprox import FedProx
 from medflare.aggregation.scaffold import Scaffold
-from medflare.core.learner import State, Update
+from medflare.core.tensors import State
+from medflare.core.update import Update
 from medflare.federation.server.run_state import RunState, load_state, save_state
 
 EXAMPLES = {"a": 60, "b": 30, "c": 10}

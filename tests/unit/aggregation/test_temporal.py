@@ -25,7 +25,8 @@ from medflare.aggregation.coefficients import (
 )
 from medflare.aggregation.temporal import TemporalResidual, bounded
 from medflare.core.errors import ConfigError, UpdateError
-from medflare.core.learner import State, Update
+from medflare.core.tensors import State
+from medflare.core.update import Update
 from medflare.federation.server.aggregator import ValidatingAggregator
 from medflare.federation.server.run_state import RunState, load_state, save_state
 from medflare.learners.fedtar.visit_sums import EXAMPLES, PATIENTS, SLOPES, YEARS, silence, visit_sums_spec

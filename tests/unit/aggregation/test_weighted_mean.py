@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medflare.aggregation.weighted_mean import WeightedMean
-from medflare.core.learner import State, Update
-from medflare.core.tensors import PIECE, add_scaled
+from medflare.core.tensors import PIECE, State, add_scaled
+from medflare.core.update import Update
 
 
 def aggregate(rule: WeightedMean, state: State, updates: dict[str, Update]) -> State:

@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from medflare.cli.main import app
-from medflare.core.learner import State
+from medflare.core.tensors import State
 from medflare.data.policy_settings import PolicyConfig
 from medflare.egress.chain import Egress
 from medflare.egress.failures import Code, Failure

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from medflare.cli.extract_view import COLOURS, coloured, print_note
 from medflare.cli.main import app
 from medflare.core.inventory import ENTITY_TYPES
-from medflare.core.learner import RoundPlan
+from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RunRecord
 from medflare.data.load import load_cohort
 from medflare.data.records import Entity, Note, Relation

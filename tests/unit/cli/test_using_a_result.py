@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from medflare.cli.main import app
 from medflare.core.errors import ConfigError
-from medflare.core.learner import RoundPlan
+from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RunRecord, SiteRecord, read_record
 from medflare.data.site_settings import SiteConfig
 from medflare.federation.server.persistor import AdapterPersistor, Card

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medflare.core.errors import UpdateError
-from medflare.core.learner import SharedSpec, State
+from medflare.core.tensors import SharedSpec, State
 from medflare.wire import tensors as wire
 from medflare.wire.compression import (
     BLOCK,

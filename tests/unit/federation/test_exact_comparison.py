@@ -12,7 +12,7 @@ import torch
 
 from medflare.aggregation import make_rule
 from medflare.core.errors import RunError
-from medflare.core.learner import State
+from medflare.core.tensors import State
 from medflare.data.policy_settings import PolicyConfig
 from medflare.egress.chain import Egress
 from medflare.egress.declaration import fact_problems, message_problems

@@ -14,7 +14,7 @@ import pytest
 
 from medflare.aggregation import make_rule
 from medflare.core.errors import RunError
-from medflare.core.learner import RoundPlan
+from medflare.core.plan import RoundPlan
 from medflare.federation.messages import Reply
 from medflare.federation.server.client_sampling import losses
 from medflare.federation.server.exchange import Outcome

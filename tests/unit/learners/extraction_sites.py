@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medflare.core.learner import RoundPlan
+from medflare.core.plan import RoundPlan
 from medflare.data.site_settings import SiteConfig
 from medflare.learners.extraction.learner import ExtractionLearner, build
 from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital

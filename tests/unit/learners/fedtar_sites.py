@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from medflare.core.learner import RoundPlan, State
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import State
 from medflare.data.site_settings import SiteConfig
 from medflare.learners.fedtar.learner import FedTARLearner, build
 from medflare.synthetic import DEMO_HOSPITALS

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from medflare.core.learner import RoundPlan, Update
+from medflare.core.plan import RoundPlan
+from medflare.core.update import Update
 
 
 def sent_as_declared(learner: Any, plan: RoundPlan) -> Update:

@@ -14,7 +14,7 @@ from extraction_sites import PLAN, SMALL, make, site, write_hospitals
 from sent import sent_as_declared
 
 from medflare.core.errors import UpdateError
-from medflare.core.learner import RoundPlan
+from medflare.core.plan import RoundPlan
 from medflare.federation.site.worker_session import Opening, Session, Work
 from medflare.learners import LEARNERS
 from medflare.learners.extraction.learner import ExtractionLearner, build

@@ -14,7 +14,7 @@ from extraction_sites import PLAN, make, site, write_hospitals
 
 from medflare.aggregation.influence import Influence
 from medflare.core.errors import ConfigError, DataError, RunError
-from medflare.core.learner import RoundPlan
+from medflare.core.plan import RoundPlan
 from medflare.data.records import Entity, Note, Relation
 from medflare.egress.chain import Egress
 from medflare.federation.server.preparation import agree

@@ -15,7 +15,9 @@ from safetensors.torch import load_file
 
 from medflare.aggregation import make_rule
 from medflare.core.errors import ConfigError, UpdateError
-from medflare.core.learner import RoundPlan, State, Update
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import State
+from medflare.core.update import Update
 from medflare.federation.server.persistor import AdapterPersistor, Card
 from medflare.in_process.loop import federate
 from medflare.learners.extraction.learner import ExtractionLearner

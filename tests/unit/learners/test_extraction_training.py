@@ -19,7 +19,7 @@ import torch
 from extraction_sites import PLAN, SMALL, make, site, write_hospitals
 
 from medflare.core.errors import UpdateError
-from medflare.core.learner import State
+from medflare.core.tensors import State
 from medflare.learners.extraction.learner import ExtractionLearner
 from medflare.learners.extraction.settings import OptimiserSettings
 from medflare.learners.text_task.round_trainer import RoundTrainer, train_round

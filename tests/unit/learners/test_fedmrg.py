@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from medflare.core.errors import ConfigError, UpdateError
-from medflare.core.learner import RoundPlan
+from medflare.core.plan import RoundPlan
 from medflare.data.load import SiteConfig
 from medflare.learners.fedmrg.learner import FedMRGLearner, build, losses
 from medflare.learners.fedmrg.settings import VARIANTS, resolve

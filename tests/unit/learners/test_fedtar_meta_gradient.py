@@ -10,7 +10,7 @@ import torch
 from fedtar_sites import SPLIT, VISITS, at_visit, plan
 
 from medflare.aggregation.temporal import TemporalResidual
-from medflare.core.learner import State
+from medflare.core.tensors import State
 from medflare.in_process.temporal_loop import federate_visits
 from medflare.learners.fedtar.visit_sums import EXAMPLES, SLOPES
 

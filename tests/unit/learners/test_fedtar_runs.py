@@ -13,7 +13,8 @@ from fedtar_sites import VISITS, equal, learner, plan, site
 
 from medflare.aggregation import make_rule
 from medflare.aggregation.temporal import TemporalResidual
-from medflare.core.learner import RoundPlan, State
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import State
 from medflare.in_process.loop import federate
 from medflare.in_process.temporal_loop import Profiled, agree_on_mixture, federate_visits, in_turn
 from medflare.learners.fedtar.learner import FedTARLearner

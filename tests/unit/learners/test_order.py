@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medflare.core.data_order import DataOrder, batches, derived_seed, examples_to_visit
-from medflare.core.learner import RoundPlan
+from medflare.core.plan import RoundPlan
 
 
 def test_fifty_rounds_of_two_percent_are_one_epoch() -> None:

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from medflare.aggregation import make_rule
 from medflare.core.errors import ConfigError
-from medflare.core.learner import Learner, RoundPlan
+from medflare.core.learner import Learner
+from medflare.core.plan import RoundPlan
 from medflare.federation.server.preparation import agree
 from medflare.in_process.loop import federate
 from medflare.learners.extraction import learner as extraction

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from medflare.aggregation import RULES, rule_class
 from medflare.core.data_order import drawn
 from medflare.core.errors import ConfigError
-from medflare.core.learner import RoundPlan, State
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import State
 from medflare.learners.client_terms import TERMS, ClientTerms, Told, asked_sums
 
 STEPS = 4

@@ -12,7 +12,10 @@ import torch
 from fedtar_sites import SMALL, site, write_visits
 
 from medflare.aggregation import make_rule
-from medflare.core.learner import Learner, RoundPlan, State, Update
+from medflare.core.learner import Learner
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import State
+from medflare.core.update import Update
 from medflare.data.site_settings import SiteConfig
 from medflare.in_process.loop import federate
 from medflare.learners import LEARNERS, build, reads

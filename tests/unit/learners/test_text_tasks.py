@@ -14,7 +14,7 @@ from sent import sent_as_declared
 from text_task_sites import METHODS, PLAN, make, questions, site, write_site
 
 from medflare.core.errors import DataError, UpdateError
-from medflare.core.learner import RoundPlan
+from medflare.core.plan import RoundPlan
 from medflare.evaluation.question_metrics import read_answers
 from medflare.evaluation.summary_metrics import read_summaries
 from medflare.learners import LEARNERS, embedded, reads

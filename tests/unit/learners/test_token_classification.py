@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from medflare.core.errors import ConfigError, DataError, UpdateError
-from medflare.core.learner import RoundPlan
+from medflare.core.plan import RoundPlan
 from medflare.data.site_settings import SiteConfig
 from medflare.evaluation.extraction_predictions import read_documents
 from medflare.federation.server.persistor import AdapterPersistor, Card

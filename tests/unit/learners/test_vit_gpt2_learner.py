@@ -11,7 +11,9 @@ import torch
 
 from medflare.aggregation import make_rule
 from medflare.core.errors import ConfigError, UpdateError
-from medflare.core.learner import RoundPlan, State, Update
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import State
+from medflare.core.update import Update
 from medflare.data.load import SiteConfig
 from medflare.evaluation.predictions import read_predictions
 from medflare.in_process.loop import federate

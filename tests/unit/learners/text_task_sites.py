@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from medflare.core.learner import RoundPlan
+from medflare.core.plan import RoundPlan
 from medflare.data.site_settings import SiteConfig
 from medflare.learners import build
 

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medflare.core.learner import RoundPlan, SharedSpec, State, Update
+from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.tensors import SharedSpec, State
+from medflare.core.update import Update
 from medflare.learners.fedtar.expectation import moments_of, statistics_of
 from medflare.learners.fedtar.mixture import Mixture
 from medflare.learners.fedtar.visit_sums import VisitTrail, visit_sums_spec, visit_times

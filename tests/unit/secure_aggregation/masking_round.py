@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from medflare.core.learner import SharedSpec, State
+from medflare.core.tensors import SharedSpec, State
 from medflare.secure_aggregation.coordinator import Coordinator
 from medflare.secure_aggregation.identity import Identity
 from medflare.secure_aggregation.layout import Layout

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from medflare.core.errors import ConfigError, UpdateError
-from medflare.core.learner import SharedSpec, State
+from medflare.core.tensors import SharedSpec, State
 from medflare.secure_aggregation.layout import Layout
 
 SHARED: SharedSpec = {

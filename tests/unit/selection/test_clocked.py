@@ -13,7 +13,9 @@ import torch
 
 from medflare.aggregation import make_rule
 from medflare.core.errors import ConfigError, UpdateError
-from medflare.core.learner import RoundPlan, State, Update
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import State
+from medflare.core.update import Update
 from medflare.in_process.clocked_loop import Clocked, Workload, check_deadline, federate_clocked
 from medflare.in_process.loop import Loop, federate
 from medflare.selection.clock import SimulatedClock, SiteProfile, drawn_profiles

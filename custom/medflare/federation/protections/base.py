@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from medflare.core.learner import SharedSpec, State, Update
+from medflare.core.tensors import SharedSpec, State
+from medflare.core.update import Update
 from medflare.egress.chain import Seal
 from medflare.egress.policy import Policy
 from medflare.federation.messages import Request

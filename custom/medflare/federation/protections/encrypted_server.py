@@ -15,7 +15,8 @@ from typing import Any
 from torch import Tensor
 
 from medflare.core.errors import UpdateError
-from medflare.core.learner import SharedSpec, State, Update
+from medflare.core.tensors import SharedSpec, State
+from medflare.core.update import Update
 from medflare.federation.protections.base import Declared, Opened, Round, ServerProtection, Talk
 from medflare.federation.protections.encrypted_parts import (
     ENCRYPTED,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from medflare.core.errors import UpdateError
-from medflare.core.learner import SharedSpec, State
+from medflare.core.tensors import SharedSpec, State
 from medflare.federation.messages import FIT, Request
 from medflare.federation.protections.base import SiteProtection, layout_of
 from medflare.federation.protections.encrypted_parts import (

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from medflare.core.errors import UpdateError
-from medflare.core.learner import SharedSpec, State, Update
+from medflare.core.tensors import SharedSpec, State
+from medflare.core.update import Update
 from medflare.federation.messages import CONFIRM, KEYS, REVEAL, SHARES, Reply
 from medflare.federation.protections.base import (
     SECURE,

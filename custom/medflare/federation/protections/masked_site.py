@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from medflare.core.errors import UpdateError
-from medflare.core.learner import SharedSpec, State
+from medflare.core.tensors import SharedSpec, State
 from medflare.egress.chain import Seal
 from medflare.egress.policy import Policy
 from medflare.federation.messages import CONFIRM, KEYS, REVEAL, SHARES, Request

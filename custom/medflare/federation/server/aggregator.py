@@ -16,8 +16,8 @@ from torch import Tensor
 
 from medflare.aggregation import make_rule
 from medflare.core.errors import UpdateError
-from medflare.core.learner import SharedSpec, State, Update, check_state
-from medflare.core.tensors import squares
+from medflare.core.tensors import SharedSpec, State, check_state, squares
+from medflare.core.update import Update
 from medflare.federation.engine import FLComponent
 from medflare.federation.nested import unmarked
 from medflare.federation.protections.base import ServerProtection

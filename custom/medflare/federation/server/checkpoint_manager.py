@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from medflare.aggregation.base import AggregationRule
-from medflare.core.learner import SharedSpec, State
 from medflare.core.run_record import EvaluationRecord, RoundRecord
+from medflare.core.tensors import SharedSpec, State
 from medflare.federation.server.persistor import BEST, FINAL, AdapterPersistor, Card
 from medflare.federation.server.roster import Roster
 from medflare.federation.server.run_recorder import RunBook

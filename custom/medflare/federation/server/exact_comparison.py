@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 
 from medflare.core.errors import RunError
-from medflare.core.learner import State
+from medflare.core.tensors import State
 from medflare.egress.declaration import (
     ANSWER,
     COMPARE,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from medflare.core.errors import RunError, UpdateError
-from medflare.core.learner import SharedSpec, State, check_state
+from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.federation.messages import Reply
 from medflare.federation.protections.base import ServerProtection
 from medflare.federation.site.mixture_sums import MOMENTS, STAGES, STATISTICS, mixture_hint

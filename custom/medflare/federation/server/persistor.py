@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from medflare.core.errors import RunError
-from medflare.core.learner import State
+from medflare.core.tensors import State
 from medflare.federation.engine import FLComponent
 from medflare.models.adapters.bottleneck import TYPE as BOTTLENECK
 from medflare.models.adapters.lora import made_at_every_site, of_one_rank

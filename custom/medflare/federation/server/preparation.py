@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from medflare.core.errors import RunError
-from medflare.core.learner import SharedSpec
+from medflare.core.tensors import SharedSpec
 from medflare.federation.server.exact_comparison import Compares, Comparison, wants_exact
 from medflare.federation.server.run import RunController
 from medflare.wire import tensors as wire

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.errors import RunError
-from medflare.core.learner import RoundPlan, State, check_state
+from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord
+from medflare.core.tensors import State, check_state
 from medflare.federation.messages import EVALUATE, FINISH, INITIALISE, PREPARE, SKETCH, Reply
 from medflare.federation.protections.base import Declared
 from medflare.federation.protections.weights import Weighing

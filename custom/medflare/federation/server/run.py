@@ -16,7 +16,8 @@ from typing import Any
 
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError, MedflareError
-from medflare.core.learner import RoundPlan, State
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import State
 from medflare.federation.engine import Client, Controller, FLContext, Shareable, Signal
 from medflare.federation.messages import FINISH, STEPS, Reply, Request, read_reply, work_digest
 from medflare.federation.protections import SEAL

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from medflare.core.errors import DataError
-from medflare.core.learner import State
+from medflare.core.tensors import State
 from medflare.wire import tensors as wire
 
 LATEST, BEST = "latest.json", "best.safetensors"

@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 from medflare.aggregation.base import AggregationRule
 from medflare.core.errors import RunError, UpdateError
-from medflare.core.learner import RoundPlan, State
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import State
 from medflare.egress.failures import SiteSettingsError, TaskError
 from medflare.federation.server.preparation import agree
 from medflare.federation.site import worker_session

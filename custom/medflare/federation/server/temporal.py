@@ -13,8 +13,9 @@ from typing import Any
 
 from medflare.aggregation.base import AggregationRule
 from medflare.core.errors import ConfigError
-from medflare.core.learner import RoundPlan, SharedSpec, State
+from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord
+from medflare.core.tensors import SharedSpec, State
 from medflare.federation.messages import FIT
 from medflare.federation.protections.base import Round
 from medflare.federation.server.exchange import Outcome

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from medflare.core.learner import RoundPlan
+from medflare.core.plan import RoundPlan
 from medflare.federation.server.exchange import Outcome
 from medflare.federation.server.run_recorder import as_float
 from medflare.in_process.clocked_loop import Passing, Timed, Workload, check_deadline, lapse_seconds

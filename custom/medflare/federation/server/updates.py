@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from medflare.core.errors import RunError
-from medflare.core.learner import RoundPlan, State
+from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord
+from medflare.core.tensors import State
 from medflare.federation.messages import EVALUATE, FIT, Reply
 from medflare.federation.protections.base import Round
 from medflare.federation.server.client_sampling import losses, present, who_trains

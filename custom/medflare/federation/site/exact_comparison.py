@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from medflare.core.errors import ConfigError, UpdateError
-from medflare.core.learner import State
+from medflare.core.tensors import State
 from medflare.data.knowledge_settings import KnowledgeConfig
 from medflare.data.load import load_cohort
 from medflare.egress.declaration import COUNTED, FEW, MANY, NO_GRAPH, NO_PACKAGE, REQUEST, RESPONSE, SETUP

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from medflare.core.errors import ConfigError, UpdateError
-from medflare.core.learner import Learner, SharedSpec, State
+from medflare.core.learner import Learner
+from medflare.core.tensors import SharedSpec, State
 from medflare.in_process.temporal_loop import Profiled
 from medflare.learners.fedtar.expectation import FIRST, PATIENTS, N, moments_spec, statistics_spec
 from medflare.learners.fedtar.mixture import Mixture

@@ -12,7 +12,9 @@ from typing import Any, Literal
 import torch
 
 from medflare.core.errors import MedflareError
-from medflare.core.learner import Learner, RoundPlan, State
+from medflare.core.learner import Learner
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import State
 from medflare.egress.failures import SiteSettingsError
 from medflare.federation.site.exact_comparison import ExactSide, Part
 from medflare.federation.site.mixture_sums import ASKED, profile_specs, profile_sums, take_mixture

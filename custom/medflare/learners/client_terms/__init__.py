@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from medflare.core.errors import ConfigError
-from medflare.core.learner import RoundPlan, SharedSpec, State
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import SharedSpec, State
 from medflare.learners.client_terms.base import Shared, Term, Told, Watch, learned
 from medflare.learners.client_terms.control_variates import ControlVariates
 from medflare.learners.client_terms.importance import ImportanceWeight

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from medflare.core.learner import RoundPlan, SharedSpec, State
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import SharedSpec, State
 
 Shared = Mapping[str, Tensor]
 """The live tensors that may leave, under the names of `Learner.shared_spec`."""

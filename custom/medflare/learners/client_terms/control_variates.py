@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from medflare.core.learner import RoundPlan, SharedSpec, State
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import SharedSpec, State
 from medflare.learners.client_terms.base import Shared, Term, Told, learned, shift, stepped
 
 CONTROL = "control."

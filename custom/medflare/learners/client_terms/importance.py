@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import torch
 
-from medflare.core.learner import RoundPlan, SharedSpec
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import SharedSpec
 from medflare.learners.client_terms.base import Shared, Term, Told
 
 WEIGHT = "importance.weight"

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from medflare.core.learner import RoundPlan
+from medflare.core.plan import RoundPlan
 from medflare.learners.client_terms.base import Shared, Term, Told, learned, shift, stepped
 
 

@@ -8,7 +8,8 @@ import math
 import torch
 from torch import Tensor
 
-from medflare.core.learner import RoundPlan, SharedSpec, State
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import SharedSpec, State
 from medflare.learners.client_terms.base import Shared, Term, Told
 
 SNAPSHOT, DRAWN = "snapshot.", "drawn"

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from medflare.core.conditions import CONDITIONS, Code
-from medflare.core.learner import RoundPlan, SharedSpec, State
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import SharedSpec, State
 
 BankMode = Literal["off", "local_queue", "prototypes", "raw"]
 CELLS = 2 * len(CONDITIONS)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from medflare.core.errors import RunError
-from medflare.core.learner import SharedSpec, State
+from medflare.core.tensors import SharedSpec, State
 from medflare.learners.fedtar.mixture import Mixture, MixtureSettings, spread_out
 
 PROFILES, STATISTICS = "profiles.", "statistics."

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 
 from medflare.core.data_order import DataOrder, batches, derived_seed, drawn, examples_to_visit
 from medflare.core.errors import ConfigError, UpdateError
-from medflare.core.learner import RoundPlan, SharedSpec, State, Update, check_state
+from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.tensors import SharedSpec, State, check_state
+from medflare.core.update import Update
 from medflare.data.heterogeneity import site_facts
 from medflare.data.load import SiteConfig
 from medflare.data.visits.samples import VisitSamples, open_visits

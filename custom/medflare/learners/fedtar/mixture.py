@@ -17,7 +17,7 @@ from torch import Tensor
 
 from medflare.core.config import Settings
 from medflare.core.errors import UpdateError
-from medflare.core.learner import SharedSpec, State, check_state
+from medflare.core.tensors import SharedSpec, State, check_state
 
 MIXTURE = "mixture."
 WEIGHTS, MEANS, VARIANCES = f"{MIXTURE}weights", f"{MIXTURE}means", f"{MIXTURE}variances"

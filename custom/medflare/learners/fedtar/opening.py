@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from medflare.core.errors import ConfigError
-from medflare.core.learner import State
+from medflare.core.tensors import State
 from medflare.data.site_settings import SiteConfig
 from medflare.data.visits.samples import VisitSamples
 from medflare.learners.fedtar.people import People

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 
 from medflare.core.errors import UpdateError
-from medflare.core.learner import State
+from medflare.core.tensors import State
 from medflare.learners.fedtar.expectation import fitted, moments_of, statistics_of
 from medflare.learners.fedtar.mixture import MIXTURE, Mixture, MixtureSettings, fixed_grid
 from medflare.learners.fedtar.profile import Profiles

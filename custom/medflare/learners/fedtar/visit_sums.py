@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from medflare.core.errors import UpdateError
-from medflare.core.learner import RoundPlan, SharedSpec, State
+from medflare.core.plan import RoundPlan
+from medflare.core.tensors import SharedSpec, State
 
 VISITS = "temporal."
 SLOPES, EXAMPLES = f"{VISITS}slopes", f"{VISITS}examples"

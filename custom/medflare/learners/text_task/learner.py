@@ -20,8 +20,10 @@ from safetensors.torch import save_file
 
 from medflare.core.data_order import DataOrder, batches, derived_seed, drawn, examples_to_visit
 from medflare.core.errors import ConfigError, UpdateError
-from medflare.core.learner import RoundPlan, SharedSpec, State, Update
+from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.tensors import SharedSpec, State
+from medflare.core.update import Update
 from medflare.data.load import Cohort, SiteConfig
 from medflare.learners.client_terms import ClientTerms
 from medflare.learners.text_task.influence import reference_loss, self_influence

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from medflare.core.errors import UpdateError
-from medflare.core.learner import SharedSpec, State, check_state
+from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.learners.text_task.settings import Sharing
 from medflare.models.adapters.lora import GENERIC
 from medflare.models.text_model import TextModel

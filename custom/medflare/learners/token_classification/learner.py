@@ -17,8 +17,10 @@ import torch
 
 from medflare.core.data_order import DataOrder, batches, derived_seed, drawn, examples_to_visit
 from medflare.core.errors import ConfigError, UpdateError
-from medflare.core.learner import RoundPlan, SharedSpec, State, Update, check_state
+from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.tensors import SharedSpec, State, check_state
+from medflare.core.update import Update
 from medflare.data.load import Cohort, SiteConfig, load_cohort
 from medflare.data.records import SPLITS, Note
 from medflare.evaluation.extraction_metrics import quick_extraction_metrics

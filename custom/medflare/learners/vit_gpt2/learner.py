@@ -18,8 +18,10 @@ from torch import Tensor
 
 from medflare.core.data_order import DataOrder, batches, derived_seed, examples_to_visit
 from medflare.core.errors import UpdateError
-from medflare.core.learner import RoundPlan, SharedSpec, State, Update, check_state
+from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.tensors import SharedSpec, State, check_state
+from medflare.core.update import Update
 from medflare.data.heterogeneity import site_facts
 from medflare.data.images import augment, centre
 from medflare.data.load import SiteConfig

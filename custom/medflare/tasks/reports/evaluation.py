@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from medflare.core.data_order import drawn
 from medflare.core.errors import DataError
-from medflare.core.learner import RoundPlan
+from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.data.images import centre
 from medflare.data.load import SiteConfig
