@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker process with the toy learner: what tests start in place of `medflare.federation.site.worker_main`."""
+"""A worker process with the toy learner: tests start it in place of `federation.site.worker_main`."""
 
 from __future__ import annotations
 

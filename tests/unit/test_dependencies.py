@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports between rooms point downwards only, and only three rooms import nvflare (docs/explanation/architecture.md)."""
+"""Imports between rooms point downwards only, and only three rooms import nvflare."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class CohortConfig(Settings):
     )
     label_map: str | dict[str, str | None] = Field(
         default_factory=dict,
-        description="notes: one of medflare.data.notes.label_maps.LABEL_MAPS, or the source's label -> a type of "
+        description="notes: a name of data.notes.label_maps.LABEL_MAPS, or the source's label -> a type of "
         "the inventory, null leaves the label out; a label that is neither in it nor a type is a fault",
     )
     tasks: tuple[Literal["ner", "re"], ...] = Field(

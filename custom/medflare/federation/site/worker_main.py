@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker process: `python -m medflare.federation.site.worker_main <file descriptor>`, started by the executor.
+"""The worker process that the executor starts: `python -m medflare.federation.site.worker_main <descriptor>`.
 
 Control messages are JSON lines over the socket whose descriptor is given; tensors are safetensors files.
 When the executor goes away the socket closes and the process ends at once, even in the middle of a step.
