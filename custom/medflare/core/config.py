@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -15,7 +15,14 @@ from medflare.core.errors import ConfigError
 
 
 class Settings(BaseModel):
-    """Base of every settings class; a key that nothing reads is refused."""
+    """Base of every settings class; a key that nothing reads is refused.
+
+    Attributes:
+        renamed: keys that this class had in earlier releases -> today's key, or a sentence that says what to
+            write instead. Subclasses need not repeat the entries of their bases.
+    """
+
+    renamed: ClassVar[dict[str, str]] = {}
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, protected_namespaces=())
 
@@ -23,59 +30,78 @@ class Settings(BaseModel):
 S = TypeVar("S", bound=Settings)
 
 
-def parse(kind: type[S], data: Mapping[str, Any], where: str) -> S:
-    """Builds `kind` from `data`, or raises ConfigError that lists every problem and the keys that exist.
+def parse(settings: type[S], data: Mapping[str, Any], where: str) -> S:
+    """Build `settings` from `data`.
 
     Args:
         where: the document the person must open, for instance `local/site.yaml`.
+
+    Raises:
+        ConfigError: lists every problem of `data` and the keys that exist.
     """
     try:
-        return kind.model_validate(dict(data))
+        return settings.model_validate(dict(data))
     except ValidationError as error:
-        raise ConfigError(explain(error, kind, where)) from None
+        raise ConfigError(explain(error, settings, where)) from None
 
 
-def explain(error: ValidationError, kind: type[BaseModel], where: str) -> str:
-    """One line for each problem of a pydantic error, in the words of the document."""
+def explain(error: ValidationError, settings: type[BaseModel], where: str) -> str:
+    """Return one line for each problem of a pydantic error, in the words of the document."""
     lines = [f"{where}: {error.error_count()} setting(s) cannot be used:"]
     for item in error.errors():
-        place = ".".join(str(part) for part in item["loc"])
+        key = ".".join(str(part) for part in item["loc"])
         if item["type"] == "extra_forbidden":
-            valid = _valid_keys(kind, item["loc"][:-1])
-            near = difflib.get_close_matches(str(item["loc"][-1]), valid, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
-            lines.append(f"  {place}: no such setting.{hint} Valid here: {', '.join(sorted(valid))}.")
+            message = _unknown_key(str(item["loc"][-1]), _settings_at(settings, item["loc"][:-1]), where)
+            lines.append(f"  {key}: {message}")
         elif item["type"] == "missing":
-            lines.append(f"  {place}: is missing and has no default.")
+            lines.append(f"  {key}: is missing and has no default.")
         else:
-            lines.append(f"  {place}: {item['msg']} (found {item['input']!r}).")
+            lines.append(f"  {key}: {item['msg']} (found {item['input']!r}).")
     return "\n".join(lines)
 
 
-def _valid_keys(kind: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    """Field names of the settings class that `path` leads to; of `kind` itself where it leads nowhere."""
-    here: type[BaseModel] = kind
+def _unknown_key(key: str, settings: type[BaseModel], where: str) -> str:
+    """Return what to do about a key that `settings` does not have: its new name, or the keys that exist."""
+    for base in settings.__mro__:
+        new = vars(base).get("renamed", {}).get(key)
+        if new is not None:
+            is_key = new.replace(".", "").isidentifier()
+            return f"is now called {new}. Rename it in {where}." if is_key else new
+    valid = list(settings.model_fields)
+    near = difflib.get_close_matches(key, valid, n=1)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    return f"no such setting.{hint} Valid here: {', '.join(sorted(valid))}."
+
+
+def _settings_at(settings: type[BaseModel], path: tuple[int | str, ...]) -> type[BaseModel]:
+    """Return the settings class that `path` leads to, `settings` itself where it leads to none."""
+    current: type[BaseModel] = settings
     choices: list[type[BaseModel]] = []
     for part in path:
-        if part in here.model_fields:
-            choices = _settings_classes(here.model_fields[str(part)].annotation)
+        if part in current.model_fields:
+            choices = _settings_classes(current.model_fields[str(part)].annotation)
             if not choices:
-                return list(kind.model_fields)
-            here = choices[0]
-        else:  # the name of one of several kinds, or a place in a list
-            here = next((c for c in choices if part in [f.default for f in c.model_fields.values()]), here)
-    return list(here.model_fields)
+                return settings
+            current = choices[0]
+        else:  # the tag of one of several classes, or an index in a list
+            tagged = (c for c in choices if part in [f.default for f in c.model_fields.values()])
+            current = next(tagged, current)
+    return current
 
 
 def _settings_classes(annotation: Any) -> list[type[BaseModel]]:
-    """The settings classes inside an annotation such as `X | None`, `list[X]` or `X | Y`."""
+    """Return the settings classes inside an annotation such as `X | None`, `list[X]` or `X | Y`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [kind for arg in getattr(annotation, "__args__", ()) for kind in _settings_classes(arg)]
+    return [found for arg in getattr(annotation, "__args__", ()) for found in _settings_classes(arg)]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; ConfigError that names the file and the line otherwise."""
+    """Return the mapping in a YAML file.
+
+    Raises:
+        ConfigError: the file is missing, is not YAML (the message names the line), or holds no mapping.
+    """
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
