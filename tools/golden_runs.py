@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Record what every job makes in one canary and one round, and compare two recordings.
+
+A change that claims to keep all behaviour is checked on one machine, before and after:
+
+    python tools/golden_runs.py record golden/before            # in a checkout of the old commit
+    python tools/golden_runs.py record golden/after             # in a checkout of the new one
+    python tools/golden_runs.py compare golden/before golden/after
+
+Numbers are compared bit for bit (tensors by SHA-256), so both recordings must come from the same machine.
+Identifiers, dates, durations, versions and paths are left out. Keys that a release renames are listed in
+`RENAMED` below. A recording of all jobs takes about half an hour on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[1]
+
+RUNS: dict[str, list[str]] = {
+    "fed_medlora": [],
+    "fed_medlora_plus": [],
+    "ddcs_qa": [],
+    "ddcs_summary": [],
+    "fedvit_gpt2": [],
+    "fedvit_gpt2_krum": [],
+    "fedvit_gpt2_l_fedavg": [],
+    "fedtar": [],
+    "fedmrg": [],
+    "fed_medlora~int8": ["--set", "uplink=int8", "--set", "downlink=int8"],
+    "fed_medlora~masking": ["--set", "protection=masking"],
+}
+"""Name of a recording -> what is set over the job whose name stands before `~`."""
+
+RENAMED: dict[str, str] = {}
+"""Key of the old recording -> its name in the new one, at any depth."""
+
+VOLATILE = {
+    "run_id",
+    "started",
+    "seconds",
+    "timings",
+    "versions",
+    "paths",
+    "schema_version",
+    "task",
+    "latency",
+    "compute",
+    "transfer",
+}
+"""Keys that differ from run to run, or that only one schema has."""
+
+
+def record(out: Path, names: list[str]) -> None:
+    """Run each job once in the FLARE simulator and write what it made to `out/<name>.json`."""
+    out.mkdir(parents=True, exist_ok=True)
+    environment = os.environ | {
+        "PYTHONPATH": str(REPOSITORY / "custom"),
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "HF_HUB_OFFLINE": "1",
+    }
+    for name in names:
+        workspace, started = out / "workspaces" / name, time.monotonic()
+        job = REPOSITORY / "jobs" / name.split("~")[0]
+        command = [sys.executable, "-m", "medflare.cli.main", "run", str(job), "--rounds", "1", "--canary"]
+        command += ["--json", "--no-page", "-w", str(workspace), *RUNS[name]]
+        done = subprocess.run(command, cwd=out, env=environment, capture_output=True, text=True)
+        (out / f"{name}.json").write_text(json.dumps(facts_of(workspace, done), indent=1, sort_keys=True))
+        print(f"{name}: exit {done.returncode}, {time.monotonic() - started:.0f} s", flush=True)
+
+
+def facts_of(workspace: Path, done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """Return a run's exit status, record, printed JSON and the digest of every result tensor."""
+    from safetensors import safe_open
+
+    facts: dict[str, Any] = {"exit": done.returncode}
+    folder = workspace / "server" / "simulate_job"
+    if done.returncode or not (folder / "run.json").is_file():
+        return facts | {"error": done.stderr[-1500:]}
+    facts["record"] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    facts["stdout"] = json.loads(done.stdout)
+    tensors: dict[str, str] = {}
+    for path in sorted(folder.glob("result/**/*.safetensors")):
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118 - safe_open is no mapping
+                values = file.get_tensor(name).float().numpy().tobytes()
+                tensors[f"{path.relative_to(folder)}:{name}"] = hashlib.sha256(values).hexdigest()[:16]
+    return facts | {"tensors": tensors}
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (path, value) of every leaf that is compared, with renamed keys under their new names."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if key not in VOLATILE:
+                yield from leaves(inner, f"{path}/{RENAMED.get(key, key)}")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from leaves(inner, f"{path}/{index}")
+    else:
+        yield path, value
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return one line for every leaf that is missing, new or different."""
+    old, new = dict(leaves(before)), dict(leaves(after))
+    lines = [f"missing  {path}: {old[path]!r}" for path in sorted(set(old) - set(new))]
+    lines += [f"new      {path}: {new[path]!r}" for path in sorted(set(new) - set(old))]
+    changed = sorted(path for path in set(old) & set(new) if old[path] != new[path])
+    return lines + [f"changed  {path}: {old[path]!r} -> {new[path]!r}" for path in changed]
+
+
+def compare(before: Path, after: Path, most: int) -> int:
+    """Print the differences of two recordings; return the exit status, 1 if there are any."""
+    status = 0
+    for path in sorted(before.glob("*.json")):
+        other = after / path.name
+        if not other.is_file():
+            print(f"{path.stem}: not recorded in {after}")
+            continue
+        lines = differences(json.loads(path.read_text()), json.loads(other.read_text()))
+        print(f"{path.stem}: {'equal' if not lines else f'{len(lines)} differences'}")
+        print("".join(f"  {line}\n" for line in lines[:most]), end="")
+        status |= bool(lines)
+    return status
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    recording = commands.add_parser("record")
+    recording.add_argument("out", type=Path)
+    recording.add_argument("names", nargs="*", metavar="run", help=f"default: all of {', '.join(RUNS)}")
+    comparing = commands.add_parser("compare")
+    comparing.add_argument("before", type=Path)
+    comparing.add_argument("after", type=Path)
+    comparing.add_argument("--most", type=int, default=20, help="lines shown for each run")
+    given = parser.parse_args()
+    if given.command == "compare":
+        raise SystemExit(compare(given.before, given.after, given.most))
+    record(given.out.resolve(), given.names or list(RUNS))
+
+
+if __name__ == "__main__":
+    main()
