@@ -101,11 +101,11 @@ class Travelling:
 def _travel(state: State, codec: str) -> tuple[State, int]:
     """What arrives, in fp32, and the bytes of it on the way."""
     from medflare.wire import compression
-    from medflare.wire import tensors as wire
+    from medflare.wire.digest import byte_count
 
     packed = compression.compress(state, codec)
     arrived = {name: value.float() for name, value in compression.decompress(packed).items()}
-    return arrived, wire.byte_count(packed)
+    return arrived, byte_count(packed)
 
 
 def grouped(mode: str, sites: Mapping[str, SiteConfig]) -> dict[str, dict[str, SiteConfig]]:

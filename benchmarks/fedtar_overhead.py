@@ -34,7 +34,7 @@ from medflare.learners.fedtar.learner import FedTARLearner, build
 from medflare.synthetic import DEMO_HOSPITALS
 from medflare.synthetic.follow_up import write_follow_up
 from medflare.wire.compression import message_bytes
-from medflare.wire.tensors import save_tensors
+from medflare.wire.files import save_tensors
 from study_fedtar import SETTINGS, VISITS
 
 WIDTHS = (8, 16, 64)

@@ -24,7 +24,7 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from medflare.core.run_record import RunRecord, read_record
 from medflare.deployment import hardening
-from medflare.wire import tensors as wire
+from medflare.wire.files import read_json, write_json
 
 REPOSITORY = Path(__file__).parents[2]
 PROJECT = REPOSITORY / "provisioning" / "project.yml"
@@ -51,9 +51,9 @@ def provision(folder: Path, project: Path = PROJECT, name: str | None = None) ->
 
 def notice_soon(resources: Path) -> None:
     """A server that counts a silent site as gone after the shortest time that hardening leaves alone."""
-    content = wire.read_json(resources)
+    content = read_json(resources)
     content["servers"][0]["heart_beat_timeout"] = 30
-    wire.write_json(resources, content)
+    write_json(resources, content)
 
 
 @dataclass

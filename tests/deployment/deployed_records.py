@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from medflare.core.run_record import RunRecord
-from medflare.wire import tensors as wire
+from medflare.wire.files import load_tensors
 
 OWN_TO_A_RUN = {"timings", "run_id", "started", "seconds", "versions", "predictions"}
 """`predictions` is the path of a file at a site, with the run's folder in it."""
@@ -46,7 +46,7 @@ def differences(ours: Any, theirs: Any, place: str = "") -> list[str]:
 
 def assert_same_adapter(ours: Path, theirs: Path) -> None:
     """Two adapters hold the same tensors, but for the order of a sum, and not only zeros."""
-    found, expected = (wire.load_tensors(path / "adapter_model.safetensors")[0] for path in (ours, theirs))
+    found, expected = (load_tensors(path / "adapter_model.safetensors")[0] for path in (ours, theirs))
     assert found.keys() == expected.keys()
     assert any(value.any() for value in found.values())
     for key, value in expected.items():

@@ -9,7 +9,7 @@ import deployed_jobs
 import psutil
 from deployed import SITES, Federation, Finished
 
-from medflare.wire import tensors as wire
+from medflare.wire.files import load_tensors
 
 SLOW = {"steps": 8, "num_rounds": 3}
 """Long enough in a round to be killed in it."""
@@ -72,6 +72,4 @@ def test_a_killed_job_process_ends_the_job_and_the_last_good_state_is_kept(
 
 def adapter(run: Finished) -> dict[str, object]:
     """The final adapter of a run."""
-    return dict(
-        wire.load_tensors(run.folder / run.record.artefacts["final"] / "adapter_model.safetensors")[0]
-    )
+    return dict(load_tensors(run.folder / run.record.artefacts["final"] / "adapter_model.safetensors")[0])

@@ -14,7 +14,7 @@ from deployed import SITES, Federation, Finished
 from deployed_programs import LONG, wait_until
 
 from medflare.federation.protections import SEAL
-from medflare.wire import tensors as wire
+from medflare.wire.files import load_tensors
 
 ROUNDED = 1e-5
 """Of a mean after one round, relative: more than the declared error of both protections and of fp32."""
@@ -26,7 +26,7 @@ ADAPTER = "result/adapter/adapter_model.safetensors"
 
 def furthest(ours: Path, theirs: Path) -> float:
     """The largest absolute difference of two final adapters."""
-    found, expected = (wire.load_tensors(path)[0] for path in (ours, theirs))
+    found, expected = (load_tensors(path)[0] for path in (ours, theirs))
     assert found.keys() == expected.keys()
     assert max(float(value.abs().max()) for value in expected.values()) > 1e-3
     return max(float((found[name] - value).abs().max()) for name, value in expected.items())

@@ -16,7 +16,7 @@ from deployed_programs import LONG, wait_until
 from nvflare.fuel.flare_api.api_spec import AuthorizationError
 
 from medflare.recipes import recipes
-from medflare.wire import tensors as wire
+from medflare.wire.files import write_json
 
 MEMBER, ORG_ADMIN = "member@hospital-c.org", "orgadmin@hospital-b.org"
 
@@ -32,7 +32,7 @@ def test_a_class_that_is_not_listed_is_refused_at_the_site_and_never_made(
     content = json.loads((job / recipes.CLIENT).read_text())
     args = {"args": ["touch", str(tmp_path / "made")]}
     content["components"].append({"id": "extra", "path": "subprocess.Popen", "args": args})
-    wire.write_json(job / recipes.CLIENT, content)
+    write_json(job / recipes.CLIENT, content)
     job_id = federation.submit(job)
     assert federation.wait(job_id) == "FINISHED:ABNORMAL"
     assert "ComponentNotAuthorized" in federation.log("site-1")

@@ -14,7 +14,7 @@ from deployed import ADMIN, SERVER, SITES, Federation, Finished
 from deployed_records import assert_same_adapter, contents, differences, facts, found_in
 from transformers import AutoModelForCausalLM
 
-from medflare.wire import tensors as wire
+from medflare.wire.files import load_tensors
 
 RUNS = ("fedmrg", "fed_medlora")
 
@@ -63,7 +63,7 @@ def test_the_downloaded_folder_opens_with_peft(
     folder = run.folder / run.record.artefacts["final"]
     model = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_backbone), folder)
     own = peft.get_peft_model_state_dict(model)
-    saved = wire.load_tensors(folder / "adapter_model.safetensors")[0]
+    saved = load_tensors(folder / "adapter_model.safetensors")[0]
     assert {key: tuple(value.shape) for key, value in own.items()} == {
         key: tuple(value.shape) for key, value in saved.items()
     }

@@ -28,10 +28,10 @@ from medflare.federation.server.persistor import AdapterPersistor
 from medflare.federation.server.progress import ProgressReporter
 from medflare.federation.server.rounds import RoundsController
 from medflare.federation.server.run_state import load_state
-from medflare.federation.site import worker_session
+from medflare.federation.site import worker_config
 from medflare.federation.site.executor import LearnerExecutor
 from medflare.federation.site.worker import ProcessWorker, ThreadWorker, Worker
-from medflare.federation.site.worker_session import Opening
+from medflare.federation.site.worker_config import WorkerConfig
 
 SITES = ("site-1", "site-2", "site-3")
 TOY_WORKER = (sys.executable, str(Path(__file__).parent / "fed_toy_worker.py"))
@@ -45,19 +45,19 @@ class ToyExecutor(LearnerExecutor):
     def check_method(method: str) -> None:
         assert method == "toy"
 
-    def make_worker(self, opening: Opening, run_folder: Path) -> Worker:
+    def make_worker(self, config: WorkerConfig, run_folder: Path) -> Worker:
         if self.args.worker == "thread":
-            return ThreadWorker(opening, build_toy)
-        return ProcessWorker(opening, run_folder / "worker", command=TOY_WORKER)
+            return ThreadWorker(config, build_toy)
+        return ProcessWorker(config, run_folder / "worker", command=TOY_WORKER)
 
 
 class ToyRounds(RoundsController):
     """The controller with the toy learner as the server's own scorer."""
 
-    def make_worker(self, opening: Opening, folder: Path) -> Worker:
+    def make_worker(self, config: WorkerConfig, folder: Path) -> Worker:
         if self.args.scorer == "thread":
-            return ThreadWorker(opening, build_toy)
-        return ProcessWorker(opening, folder, command=TOY_WORKER)
+            return ThreadWorker(config, build_toy)
+        return ProcessWorker(config, folder, command=TOY_WORKER)
 
 
 @dataclass
@@ -264,4 +264,4 @@ def final(run: Federation) -> State:
 
 def use_site_names(monkeypatch: Any) -> None:
     """Toy sites have no site.yaml: the name stands in for the settings."""
-    monkeypatch.setattr(worker_session, "load_site_settings", lambda opening: opening.site)
+    monkeypatch.setattr(worker_config, "load_site_settings", lambda config: config.site)

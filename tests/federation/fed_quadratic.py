@@ -16,7 +16,7 @@ from medflare.core.run_record import EvaluationRecord
 from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.core.update import Update
 from medflare.data.load import load_site
-from medflare.federation.site import worker_session
+from medflare.federation.site import worker_config
 from medflare.learners.client_terms import ClientTerms
 
 NAME = "adapter.base_model.model.layer.lora_A.weight"
@@ -117,7 +117,7 @@ def build_quadratic(
 def quadratic_sites(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sites read their own site.yaml and train quadratic losses."""
     monkeypatch.setattr(
-        worker_session, "load_site_settings", lambda opening: load_site(Path(opening.site_file), opening.site)
+        worker_config, "load_site_settings", lambda config: load_site(Path(config.site_file), config.site)
     )
 
     def build(method: str, settings: dict[str, Any], site: Any, seed: int, cache: Path | None) -> Any:

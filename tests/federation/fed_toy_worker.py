@@ -7,8 +7,8 @@ import sys
 
 from fed_toy import build_toy
 
-from medflare.federation.site import worker_main, worker_session
+from medflare.federation.site import worker_config, worker_main
 
 if __name__ == "__main__":
-    worker_session.load_site_settings = lambda opening: opening.site
+    worker_config.load_site_settings = lambda config: config.site
     worker_main.main(int(sys.argv[1]), build_toy)

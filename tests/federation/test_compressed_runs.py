@@ -16,8 +16,9 @@ from medflare.core.errors import ConfigError
 from medflare.core.plan import RoundPlan
 from medflare.federation.server.rounds import RoundsController
 from medflare.federation.server.run_state import load_state
-from medflare.wire import tensors as wire
 from medflare.wire.compression import compress, decompress, message_bytes
+from medflare.wire.digest import state_digest
+from medflare.wire.files import load_tensors
 
 ALL = ("site-1", "site-2", "site-3")
 WIDE = {"width": 40}
@@ -34,7 +35,7 @@ def ledger(run: Any, site: str) -> list[dict[str, Any]]:
 
 def residual(run: Any, site: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     (file,) = run.root.glob(f"{site}/local_state/*/residual.safetensors")
-    return wire.load_tensors(file)
+    return load_tensors(file)
 
 
 @pytest.mark.parametrize(("kinds", "off"), [(INT8, 0.01), (INT4, 0.05)])
@@ -69,7 +70,7 @@ def test_the_ledger_has_the_digest_of_what_was_sent(federation) -> None:
 
     def look(site, task, reply):
         if (site, task) == ("site-2", "fit"):
-            sent.append(wire.digest(dict(from_shareable(reply).data)))
+            sent.append(state_digest(dict(from_shareable(reply).data)))
 
     run = federation(controller=INT4, tamper=look)
     run.run()

@@ -22,9 +22,9 @@ from medflare.egress.failures import Code, EgressError, Failure, failure_of
 from medflare.egress.ledger import declaration_digest, declaration_of, line_digest
 from medflare.egress.policy import Policy, PolicyError
 from medflare.federation.site import executor
-from medflare.federation.site.worker_session import Result
 from medflare.knowledge.sketches import Sketch
-from medflare.wire import tensors as wire
+from medflare.wire.digest import state_digest
+from medflare.wire.task_messages import TaskResult
 
 SHARED = {"w": ((2,), torch.float32)}
 SUMS = {"count": ((3,), torch.float32)}
@@ -77,7 +77,7 @@ class Packed:
 
 
 def test_a_declared_update_leaves_in_the_jobs_dtype_and_sums_keep_theirs(door: Egress) -> None:
-    sent = door.send("fit", 0, Result(GOOD, {"w": torch.ones(2), "sum:count": torch.ones(3)}))
+    sent = door.send("fit", 0, TaskResult(GOOD, {"w": torch.ones(2), "sum:count": torch.ones(3)}))
     assert {name: value.dtype for name, value in sent.tensors.items()} == {
         "w": torch.bfloat16,
         "sum:count": torch.float32,
@@ -105,7 +105,7 @@ def test_a_declared_update_leaves_in_the_jobs_dtype_and_sums_keep_theirs(door: E
 )
 def test_what_is_not_declared_stays(door: Egress, task: str, facts: Any, tensors: Any, named: str) -> None:
     with pytest.raises(EgressError) as caught:
-        door.send(task, 0, Result(facts, tensors))
+        door.send(task, 0, TaskResult(facts, tensors))
     assert named in str(caught.value)
     (line,) = lines(door)
     assert (line["event"], line["task"], line["rules"]) == ("blocked", task, ["declaration"])
@@ -115,7 +115,7 @@ def test_what_is_not_declared_stays(door: Egress, task: str, facts: Any, tensors
 def test_nothing_leaves_before_a_declaration(tmp_path: Path) -> None:
     egress = Egress(ledger=tmp_path / "egress.jsonl", site="site-1", job="job", uplink="float32")
     with pytest.raises(EgressError, match="nothing was declared"):
-        egress.send("fit", 0, Result(GOOD, {"w": torch.ones(2)}))
+        egress.send("fit", 0, TaskResult(GOOD, {"w": torch.ones(2)}))
 
 
 def test_a_declaration_cannot_change(door: Egress) -> None:
@@ -125,12 +125,12 @@ def test_a_declaration_cannot_change(door: Egress) -> None:
 
 
 def test_the_ledger_has_a_line_per_message_with_the_digest_of_what_was_sent(door: Egress) -> None:
-    first = door.send("fit", 0, Result(GOOD, {"w": torch.ones(2)}))
-    door.send("evaluate", 0, Result({"metrics": {"loss": 0.5}}, {}))
+    first = door.send("fit", 0, TaskResult(GOOD, {"w": torch.ones(2)}))
+    door.send("evaluate", 0, TaskResult({"metrics": {"loss": 0.5}}, {}))
     fit, evaluate = lines(door)
     assert (fit["site"], fit["job"], fit["round"], fit["task"]) == ("site-1", "job", 0, "fit")
     assert (fit["tensors"], fit["dtypes"], fit["bytes"]) == (1, ["bfloat16"], 4)
-    assert fit["sha256"] == wire.digest(first.tensors)
+    assert fit["sha256"] == state_digest(first.tensors)
     assert (evaluate["tensors"], evaluate["bytes"]) == (0, 0)
 
 
@@ -151,8 +151,8 @@ def test_a_whole_run_is_in_the_ledgers(federation) -> None:
 def test_a_line_says_what_was_declared_once_and_refers_to_it_afterwards(door: Egress) -> None:
     whole = {"w": torch.ones(2), "sum:count": torch.ones(3)}
     for number in range(2):
-        door.send("fit", number, Result(GOOD, whole))
-    door.send("fit", 2, Result(GOOD, {"w": torch.ones(2)}))
+        door.send("fit", number, TaskResult(GOOD, whole))
+    door.send("fit", 2, TaskResult(GOOD, {"w": torch.ones(2)}))
     first, second, third = lines(door)
     declared = {"shared": {"w": [[2], "float32"]}, "sums": {"count": [[3], "float32"]}}
     assert first["declaration_content"] == declared == declaration_of(SHARED, SUMS)
@@ -162,11 +162,11 @@ def test_a_line_says_what_was_declared_once_and_refers_to_it_afterwards(door: Eg
 
 
 def test_bytes_of_a_round_add_up_and_survive_a_restart_of_the_process(door: Egress, tmp_path: Path) -> None:
-    door.send("fit", 0, Result(GOOD, {"w": torch.ones(2)}))
+    door.send("fit", 0, TaskResult(GOOD, {"w": torch.ones(2)}))
     again = Egress(ledger=door.ledger, site="site-1", job="job", uplink="bfloat16")
     again.declare(SHARED, SUMS)
-    again.send("evaluate", 0, Result({"metrics": {"loss": 0.5}}, {}))
-    again.send("evaluate", 1, Result({"metrics": {"loss": 0.5}}, {}))
+    again.send("evaluate", 0, TaskResult({"metrics": {"loss": 0.5}}, {}))
+    again.send("evaluate", 1, TaskResult({"metrics": {"loss": 0.5}}, {}))
     one, two, three = lines(door)
     sizes = [line["bytes"] + line["facts_bytes"] for line in (one, two, three)]
     assert [line["round_bytes"] for line in (one, two, three)] == [sizes[0], sum(sizes[:2]), sizes[2]]
@@ -175,34 +175,36 @@ def test_bytes_of_a_round_add_up_and_survive_a_restart_of_the_process(door: Egre
 
 def test_each_line_holds_the_digest_of_the_line_before(door: Egress) -> None:
     for number in range(3):
-        door.send("evaluate", number, Result({"metrics": {"loss": 0.5}}, {}))
+        door.send("evaluate", number, TaskResult({"metrics": {"loss": 0.5}}, {}))
     texts = door.ledger.read_text().splitlines()
     assert [json.loads(text)["previous"] for text in texts] == ["", *map(line_digest, texts[:2])]
 
 
 def test_after_a_power_cut_in_the_middle_of_a_line_the_next_line_stands_alone(door: Egress) -> None:
-    door.send("evaluate", 0, Result({"metrics": {"loss": 0.5}}, {}))
+    door.send("evaluate", 0, TaskResult({"metrics": {"loss": 0.5}}, {}))
     with door.ledger.open("a") as file:
         file.write('{"time": "2026-')
     again = Egress(ledger=door.ledger, site="site-1", job="job")
-    again.send("evaluate", 1, Result({"metrics": {"loss": 0.5}}, {}))
+    again.send("evaluate", 1, TaskResult({"metrics": {"loss": 0.5}}, {}))
     texts = door.ledger.read_text().splitlines()
     assert json.loads(texts[2])["previous"] == line_digest(texts[1])
 
 
 def test_a_seal_is_the_last_step_and_the_ledger_has_the_digest_of_what_it_made(tmp_path: Path) -> None:
     door = guarded(tmp_path)
-    sent = door.send("fit", 0, Result(GOOD, {"w": torch.ones(2), "sum:count": torch.ones(3)}), seal=Packed())
+    sent = door.send(
+        "fit", 0, TaskResult(GOOD, {"w": torch.ones(2), "sum:count": torch.ones(3)}), seal=Packed()
+    )
     (line,) = lines(door)
     assert list(sent.tensors) == ["masked"]
     assert (line["protections"], line["sealed"]) == (["mask"], {"masked": [[5], "float32"]})
-    assert (line["tensors"], line["bytes"], line["sha256"]) == (2, 20, wire.digest(sent.tensors))
+    assert (line["tensors"], line["bytes"], line["sha256"]) == (2, 20, state_digest(sent.tensors))
     assert line["compression"] is None
 
 
 def test_undeclared_tensors_are_held_back_before_a_seal_could_hide_them(tmp_path: Path) -> None:
     with pytest.raises(EgressError, match="tensor 'x'"):
-        guarded(tmp_path).send("fit", 0, Result(GOOD, {"x": torch.ones(2)}), seal=Packed())
+        guarded(tmp_path).send("fit", 0, TaskResult(GOOD, {"x": torch.ones(2)}), seal=Packed())
 
 
 def test_a_seal_that_leaves_a_tensor_open_is_refused(tmp_path: Path) -> None:
@@ -211,7 +213,7 @@ def test_a_seal_that_leaves_a_tensor_open_is_refused(tmp_path: Path) -> None:
             return dict(tensors)
 
     with pytest.raises(EgressError, match="1 of them under a declared name"):
-        guarded(tmp_path).send("fit", 0, Result(GOOD, {"w": torch.ones(2)}), seal=Forgetful())
+        guarded(tmp_path).send("fit", 0, TaskResult(GOOD, {"w": torch.ones(2)}), seal=Forgetful())
 
 
 @pytest.mark.parametrize("task", ["keys", "shares", "confirm", "reveal"])
@@ -219,7 +221,7 @@ def test_steps_of_a_secure_sum_leave_with_facts_alone_and_are_in_the_ledger(
     task: str, tmp_path: Path
 ) -> None:
     door = Egress(tmp_path / "egress.jsonl", "site-1", "job")
-    assert door.send(task, 0, Result({"secure_sum": {"site-2": "00ff"}}, {})).facts["secure_sum"]
+    assert door.send(task, 0, TaskResult({"secure_sum": {"site-2": "00ff"}}, {})).facts["secure_sum"]
     (line,) = lines(door)
     assert (line["task"], line["facts"], line["bytes"]) == (task, ["secure_sum"], 0)
 
@@ -238,7 +240,7 @@ def test_a_step_of_a_secure_sum_carries_nothing_else(
     door: Egress, facts: Any, tensors: Any, named: str
 ) -> None:
     with pytest.raises(EgressError, match=named):
-        door.send("shares", 0, Result(facts, tensors))
+        door.send("shares", 0, TaskResult(facts, tensors))
 
 
 UPDATE = {"w": torch.ones(2), "sum:count": torch.ones(3)}
@@ -247,42 +249,42 @@ UPDATE = {"w": torch.ones(2), "sum:count": torch.ones(3)}
 @pytest.mark.parametrize(
     ("rules", "task", "result", "rule", "found"),
     [
-        ({"max_bytes_per_round": 70}, "fit", Result(GOOD, UPDATE), "max_bytes_per_round", "at most 70"),
+        ({"max_bytes_per_round": 70}, "fit", TaskResult(GOOD, UPDATE), "max_bytes_per_round", "at most 70"),
         (
             {"require": ["mask"]},
             "fit",
-            Result(GOOD, UPDATE),
+            TaskResult(GOOD, UPDATE),
             "require",
             "the protection mask, they have none",
         ),
-        ({"require": ["mask|he"]}, "fit", Result(GOOD, UPDATE), "require", "mask or he"),
-        ({"tensors": ["sum:*"]}, "fit", Result(GOOD, UPDATE), "tensors", "'w' may not leave"),
-        ({"tensors": ["head.*"]}, "initialise", Result({}, {"w": torch.ones(2)}), "tensors", "'w'"),
+        ({"require": ["mask|he"]}, "fit", TaskResult(GOOD, UPDATE), "require", "mask or he"),
+        ({"tensors": ["sum:*"]}, "fit", TaskResult(GOOD, UPDATE), "tensors", "'w' may not leave"),
+        ({"tensors": ["head.*"]}, "initialise", TaskResult({}, {"w": torch.ones(2)}), "tensors", "'w'"),
         (
             {"min_examples": 5},
             "fit",
-            Result(GOOD, UPDATE),
+            TaskResult(GOOD, UPDATE),
             "min_examples",
             "an update is about fewer than 5 examples",
         ),
         (
             {"min_examples": 5},
             "finish",
-            Result({"evaluations": [evaluation()]}, {}),
+            TaskResult({"evaluations": [evaluation()]}, {}),
             "min_examples",
             "evaluation is about fewer",
         ),
         (
             {"min_examples": 5},
             "prepare",
-            Result({"describe": {"examples": {"train": 20, "val": 2, "test": 0}}}, {}),
+            TaskResult({"describe": {"examples": {"train": 20, "val": 2, "test": 0}}}, {}),
             "min_examples",
             "'val' is about fewer",
         ),
     ],
 )
 def test_what_the_policy_refuses_stays_and_the_rule_and_the_file_are_named(
-    tmp_path: Path, rules: Any, task: str, result: Result, rule: str, found: str
+    tmp_path: Path, rules: Any, task: str, result: TaskResult, rule: str, found: str
 ) -> None:
     door = guarded(tmp_path, **rules)
     with pytest.raises(PolicyError) as caught:
@@ -303,16 +305,16 @@ def test_a_sketch_is_counted_even_if_it_is_of_no_text(tmp_path: Path, counted: d
     data = base64.b64encode(made.to_bytes()).decode()
     door = guarded(tmp_path, min_examples=5)
     with pytest.raises(PolicyError, match="a sketch is about fewer than 5 examples"):
-        door.send("sketch", -1, Result({"state": "new", "sketch": data, **counted}, {}))
-    assert door.send("sketch", -1, Result({"state": "same"}, {})).facts == {"state": "same"}
+        door.send("sketch", -1, TaskResult({"state": "new", "sketch": data, **counted}, {}))
+    assert door.send("sketch", -1, TaskResult({"state": "same"}, {})).facts == {"state": "same"}
 
 
 def test_the_limit_of_a_round_counts_every_message_of_it(tmp_path: Path) -> None:
     door = guarded(tmp_path, max_bytes_per_round=100)
-    door.send("fit", 0, Result(GOOD, UPDATE))
+    door.send("fit", 0, TaskResult(GOOD, UPDATE))
     with pytest.raises(PolicyError, match="27 bytes after 77 in the same round; at most 100"):
-        door.send("evaluate", 0, Result({"metrics": {"loss": 0.25}}, {}))
-    door.send("evaluate", 1, Result({"metrics": {"loss": 0.25}}, {}))
+        door.send("evaluate", 0, TaskResult({"metrics": {"loss": 0.25}}, {}))
+    door.send("evaluate", 1, TaskResult({"metrics": {"loss": 0.25}}, {}))
 
 
 def test_an_update_that_is_too_large_leaves_no_trace_in_the_feedback_of_compression(tmp_path: Path) -> None:
@@ -320,27 +322,27 @@ def test_an_update_that_is_too_large_leaves_no_trace_in_the_feedback_of_compress
         raise AssertionError("compressed although it may not leave")
 
     with pytest.raises(PolicyError, match="max_bytes_per_round"):
-        guarded(tmp_path, max_bytes_per_round=10).send("fit", 0, Result(GOOD, UPDATE), compress)
+        guarded(tmp_path, max_bytes_per_round=10).send("fit", 0, TaskResult(GOOD, UPDATE), compress)
 
 
 def test_a_sealed_update_is_measured_as_it_travels(tmp_path: Path) -> None:
     door = guarded(tmp_path, max_bytes_per_round=70, require="mask")
     with pytest.raises(PolicyError, match="max_bytes_per_round"):
-        door.send("fit", 0, Result(GOOD, UPDATE), seal=Packed())
+        door.send("fit", 0, TaskResult(GOOD, UPDATE), seal=Packed())
 
 
 def test_a_required_protection_that_is_there_lets_the_update_leave(tmp_path: Path) -> None:
     for number, (rule, seal) in enumerate([("mask", "mask"), ("mask|he", "he"), ("mask|he", "mask")]):
         door = guarded(tmp_path / str(number), require=[rule])
-        assert door.send("fit", 0, Result(GOOD, UPDATE), seal=Packed(seal)).tensors
+        assert door.send("fit", 0, TaskResult(GOOD, UPDATE), seal=Packed(seal)).tensors
 
 
 def test_metrics_that_may_not_leave_are_taken_out_and_counted(tmp_path: Path) -> None:
     facts = GOOD | {"metrics": {"loss": 1.0, "label_f1/edema": 0.5}}
     for rule, left in (("none", {}), (["loss"], {"loss": 1.0})):
         door = guarded(tmp_path / str(rule), metrics=rule)
-        assert door.send("fit", 0, Result(facts, UPDATE)).facts["metrics"] == left
-        sent = door.send("finish", 0, Result({"evaluations": [evaluation()]}, {}))
+        assert door.send("fit", 0, TaskResult(facts, UPDATE)).facts["metrics"] == left
+        sent = door.send("finish", 0, TaskResult({"evaluations": [evaluation()]}, {}))
         assert sent.facts["evaluations"][0]["metrics"] == {}
         assert [line["withheld"] for line in lines(door)] == [2 - len(left), 1]
     assert facts["metrics"] == {"loss": 1.0, "label_f1/edema": 0.5}
@@ -350,7 +352,7 @@ def test_a_policy_that_changes_during_a_run_is_written_down_again(tmp_path: Path
     door = guarded(tmp_path)
     for rules in ({}, {}, {"min_sites": 3}):
         door.policy = Policy(rules=PolicyConfig(**rules))
-        door.send("evaluate", 0, Result({"metrics": {}}, {}))
+        door.send("evaluate", 0, TaskResult({"metrics": {}}, {}))
     stated = [line.get("policy_content", {}).get("min_sites") for line in lines(door)]
     assert stated == [1, None, 3]
 
@@ -367,7 +369,7 @@ def test_a_site_whose_policy_a_run_does_not_meet_is_absent_with_the_rule_as_the_
 ) -> None:
     rules = {"site-2": PolicyConfig(most_rounds=1)}
     monkeypatch.setattr(
-        executor, "policy_of", lambda opening, _: Policy(rules=rules.get(opening.site, PolicyConfig()))
+        executor, "policy_of", lambda config, _: Policy(rules=rules.get(config.site, PolicyConfig()))
     )
     run = federation(controller={"num_rounds": 2, "min_accepted": 2})
     record = run.run()

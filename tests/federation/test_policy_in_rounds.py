@@ -28,7 +28,7 @@ def under(federation: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
 
     def make(rules: dict[str, dict[str, Any]], **options: Any) -> Federation:
         found = {site: Policy(rules=PolicyConfig(**given)) for site, given in rules.items()}
-        monkeypatch.setattr(executor, "policy_of", lambda opening, _: found.get(opening.site, Policy()))
+        monkeypatch.setattr(executor, "policy_of", lambda config, _: found.get(config.site, Policy()))
         return federation(**options)
 
     return make

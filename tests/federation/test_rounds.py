@@ -22,7 +22,7 @@ from medflare.core.plan import RoundPlan
 from medflare.federation.server.persistor import AdapterPersistor
 from medflare.federation.server.run_state import load_state
 from medflare.in_process.loop import federate
-from medflare.wire import tensors as wire
+from medflare.wire.files import load_tensors
 
 ALL = ["site-1", "site-2", "site-3"]
 TWO_OF_THREE = {"min_accepted": 2}
@@ -359,7 +359,7 @@ def test_a_killed_worker_costs_one_round_and_its_local_state_comes_back(federati
     assert accepted(record) == [ALL, ["site-1", "site-3"], ALL]
     assert "SIGKILL" in record.rounds[1].absent["site-2"]
     (state,) = run.root.glob("site-2/local_state/*/local_state.safetensors")
-    assert wire.load_tensors(state)[1]["learner"]["fits"] == 2, "rounds 0 and 2"
+    assert load_tensors(state)[1]["learner"]["fits"] == 2, "rounds 0 and 2"
 
 
 def test_process_and_thread_workers_give_the_same_result(federation) -> None:

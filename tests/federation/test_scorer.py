@@ -21,18 +21,18 @@ from medflare.aggregation.lora import LoraStack
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.errors import RunError
 from medflare.core.plan import RoundPlan
+from medflare.core.tensor_names import split_by_prefix
 from medflare.core.tensors import State
 from medflare.core.update import Update
 from medflare.data.site_settings import SplitConfig
 from medflare.egress.failures import SiteSettingsError
 from medflare.federation.server.run_state import load_state
 from medflare.federation.server.scorer import SERVER, common_method, scores_candidates
-from medflare.federation.site import worker_session
+from medflare.federation.site import worker_config
 from medflare.federation.site.worker import ProcessWorker
-from medflare.federation.site.worker_session import Opening, load_site_settings
+from medflare.federation.site.worker_config import WorkerConfig, load_site_settings
 from medflare.in_process.loop import federate
 from medflare.recipes import recipes, simulate
-from medflare.wire import tensors as wire
 
 ALL = list(SITES)
 
@@ -219,7 +219,7 @@ def test_a_server_that_dies_while_scoring_starts_again(federation, tmp_path) -> 
     run = scored(federation(controller={"scorer": "process", "min_accepted": 2}, timeout=300))
 
     command = (TOY_WORKER[0], str(script))
-    run.flow.make_worker = lambda opening, folder: ProcessWorker(opening, folder, command=command)
+    run.flow.make_worker = lambda config, folder: ProcessWorker(config, folder, command=command)
     record = run.run()
     assert record.status == "completed", record.reason
     assert "SIGKILL" in record.rounds[0].absent["site-1"]
@@ -229,12 +229,12 @@ def test_a_server_that_dies_while_scoring_starts_again(federation, tmp_path) -> 
 def test_no_notes_at_the_server_stops_before_round_one_and_says_what_to_write(
     federation, monkeypatch
 ) -> None:
-    def settings(opening: Opening) -> str:
-        if opening.site == SERVER:
-            raise SiteSettingsError(f"{opening.site_file}: no such file.")
-        return opening.site
+    def settings(config: WorkerConfig) -> str:
+        if config.site == SERVER:
+            raise SiteSettingsError(f"{config.site_file}: no such file.")
+        return config.site
 
-    monkeypatch.setattr(worker_session, "load_site_settings", settings)
+    monkeypatch.setattr(worker_config, "load_site_settings", settings)
     run = scored(federation())
     record = run.run()
     assert (record.status, record.rounds) == ("failed", [])
@@ -277,7 +277,7 @@ sites:
 
 def test_all_notes_of_the_server_count_as_val(tmp_path: Path) -> None:
     (tmp_path / "site.yaml").write_text(SERVER_FILE)
-    opening = Opening(
+    config = WorkerConfig(
         method="toy",
         settings={},
         seed=0,
@@ -287,8 +287,8 @@ def test_all_notes_of_the_server_count_as_val(tmp_path: Path) -> None:
         cache_folder="",
         run_id="run",
     )
-    assert load_site_settings(opening).cohort[0].split.val == 0.25
-    whole = load_site_settings(Opening(**{**opening.to_json(), "split": "val"}))
+    assert load_site_settings(config).cohort[0].split.val == 0.25
+    whole = load_site_settings(WorkerConfig(**{**config.to_json(), "split": "val"}))
     assert whole.cohort[0].split == SplitConfig(train=0, val=1, test=0)
 
 
@@ -322,7 +322,7 @@ class Takes(ToyLearner):
     """Notes the ranks of the merged factors it was given."""
 
     def load_shared(self, state: State) -> None:
-        plain, merged = wire.without_prefix(state, "merged.")
+        plain, merged = split_by_prefix(state, "merged.")
         self.seen = merged["q.lora_A.weight"].shape[0] if merged else 0
         super().load_shared(plain)
 

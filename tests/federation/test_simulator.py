@@ -11,7 +11,7 @@ import pytest
 
 from medflare.core.errors import RunError
 from medflare.recipes import allow_list, recipes, simulate
-from medflare.wire import tensors as wire
+from medflare.wire.files import write_json
 
 pytestmark = pytest.mark.simulator
 SITES = ("site-1", "site-2")
@@ -23,7 +23,7 @@ def toy_job(folder: Path, **toy: Any) -> Path:
     recipes.Job(title="toy", method="toy", n_clients=2, controller=controller, settings=toy).write(folder)
     client = json.loads((folder / recipes.CLIENT).read_text())
     client["executors"][0]["executor"]["path"] = "fed_harness.ToyExecutor"
-    wire.write_json(folder / recipes.CLIENT, client)
+    write_json(folder / recipes.CLIENT, client)
     return folder
 
 
@@ -31,7 +31,7 @@ def toy_workspace(folder: Path, *more: str) -> Path:
     """A workspace whose own allow-list admits the toy executor."""
     resources = allow_list.resources()
     resources["class_allow_list"] += more
-    wire.write_json(folder / "local/resources.json", resources)
+    write_json(folder / "local/resources.json", resources)
     return folder
 
 
@@ -60,7 +60,7 @@ def test_the_server_scores_with_the_notes_of_its_own_entry_in_the_sites_file(tmp
     server = json.loads((job / recipes.SERVER).read_text())
     server["components"][0]["args"] = {"rule": "influence"}
     server["workflows"][0]["path"] = "fed_harness.ToyRounds"
-    wire.write_json(job / recipes.SERVER, server)
+    write_json(job / recipes.SERVER, server)
     simulate.launch(job, workspace, SITES, timeout=280)
     with pytest.raises(RunError, match=r"site.yaml: no such file.*an entry `server:` under `sites:`"):
         simulate.judge(workspace)

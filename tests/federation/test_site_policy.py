@@ -25,7 +25,7 @@ from medflare.data.policy_settings import PolicyConfig
 from medflare.egress.failures import SiteSettingsError
 from medflare.egress.policy import Policy
 from medflare.federation.site.policy import SitePolicy, policy_of
-from medflare.federation.site.worker_session import Opening
+from medflare.federation.site.worker_config import WorkerConfig
 
 META = {
     "name": "fedmrg",
@@ -174,8 +174,8 @@ def test_a_job_without_a_name_or_submitter_is_not_taken_for_an_admitted_one(tmp_
     assert "policy.submitters: submitter ''" in reason
 
 
-def opening(file: Path) -> Opening:
-    return Opening(
+def config(file: Path) -> WorkerConfig:
+    return WorkerConfig(
         method="fedmrg",
         settings={},
         seed=0,
@@ -189,17 +189,17 @@ def opening(file: Path) -> Opening:
 
 def test_a_running_job_meets_the_rules_as_they_are_now(tmp_path: Path) -> None:
     site, file = Site(tmp_path, {"min_sites": 3}), tmp_path / "local/site.yaml"
-    first = policy_of(opening(file), Policy())
+    first = policy_of(config(file), Policy())
     assert (first.rules, first.file) == (PolicyConfig(min_sites=3), file)
     site.write({"min_sites": 5})
-    second = policy_of(opening(file), first)
+    second = policy_of(config(file), first)
     assert second.rules.min_sites == 5
     file.unlink()
-    assert policy_of(opening(file), second) is second, "rules do not go away with their file"
+    assert policy_of(config(file), second) is second, "rules do not go away with their file"
     file.write_text("cohort: {format: manifest, root: .}\npolicy: {min_site: 5}\n")
     with pytest.raises(SiteSettingsError, match="Did you mean 'min_sites'"):
-        policy_of(opening(file), second)
+        policy_of(config(file), second)
 
 
 def test_a_site_without_the_file_has_set_no_rules(tmp_path: Path) -> None:
-    assert policy_of(opening(tmp_path / "site.yaml"), Policy()).rules == PolicyConfig()
+    assert policy_of(config(tmp_path / "site.yaml"), Policy()).rules == PolicyConfig()

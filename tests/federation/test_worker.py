@@ -18,8 +18,11 @@ from medflare.core.plan import RoundPlan
 from medflare.core.update import Update
 from medflare.egress.failures import Code, TaskError, failure_of
 from medflare.federation.site.worker import ProcessWorker
-from medflare.federation.site.worker_session import Opening, Session, Work
-from medflare.wire import tensors as wire
+from medflare.federation.site.worker_config import WorkerConfig
+from medflare.federation.site.worker_session import WorkerSession
+from medflare.wire.files import load_tensors, save_tensors
+from medflare.wire.plan_codec import plan_to_json
+from medflare.wire.task_messages import TaskRequest
 
 LONG = 240.0
 """Seconds that no task here takes."""
@@ -34,7 +37,7 @@ def start(tmp_path: Path):
     workers = []
 
     def make(run_id: str = "run", **settings) -> ProcessWorker:
-        opening = Opening(
+        config = WorkerConfig(
             method="toy",
             settings=settings,
             seed=0,
@@ -44,7 +47,7 @@ def start(tmp_path: Path):
             cache_folder=str(tmp_path / "cache"),
             run_id=run_id,
         )
-        workers.append(ProcessWorker(opening, tmp_path / "worker", command=TOY_WORKER))
+        workers.append(ProcessWorker(config, tmp_path / "worker", command=TOY_WORKER))
         return workers[-1]
 
     yield make
@@ -52,48 +55,50 @@ def start(tmp_path: Path):
         worker.close()
 
 
-def fit(number: int, **options) -> Work:
-    plan = wire.plan_to_json(RoundPlan(round=number, rounds=9))
-    return Work(task="fit", plan=plan, options=options, tensors=ToyLearner({}, "site-1", 0).initial_shared())
+def fit(number: int, **options) -> TaskRequest:
+    plan = plan_to_json(RoundPlan(round=number, rounds=9))
+    return TaskRequest(
+        task="fit", plan=plan, options=options, tensors=ToyLearner({}, "site-1", 0).initial_shared()
+    )
 
 
-PREPARE = Work(task="prepare", plan={}, options={"sites": 3})
+PREPARE = TaskRequest(task="prepare", plan={}, options={"sites": 3})
 
 
 def test_a_hanging_worker_is_killed_at_the_deadline_and_comes_back_with_its_state(start) -> None:
     worker = start(hang={"1": 60})
-    worker.do(fit(0), LONG, no)
+    worker.run_task(fit(0), LONG, no)
     first = worker.process.pid
     started = time.monotonic()
     with pytest.raises(TaskError, match="E31"):
-        worker.do(fit(1), 0.3, no)
+        worker.run_task(fit(1), 0.3, no)
     assert time.monotonic() - started < 30
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
-    worker.do(fit(2), LONG, no)
-    _, values = wire.load_tensors(Path(worker.opening.state_folder) / "local_state.safetensors")
+    worker.run_task(fit(2), LONG, no)
+    _, values = load_tensors(Path(worker.config.state_folder) / "local_state.safetensors")
     assert values["learner"]["fits"] == 2
 
 
 def test_an_aborted_job_kills_the_worker(start) -> None:
     worker = start(hang={"0": 60})
-    worker.do(PREPARE, LONG, no)
+    worker.run_task(PREPARE, LONG, no)
     with pytest.raises(TaskError, match="E32"):
-        worker.do(fit(0), LONG, lambda: True)
+        worker.run_task(fit(0), LONG, lambda: True)
     assert worker.process is None
 
 
 def test_a_worker_killed_between_tasks_is_started_again(start) -> None:
     worker = start()
-    worker.do(PREPARE, LONG, no)
+    worker.run_task(PREPARE, LONG, no)
     worker.process.send_signal(signal.SIGKILL)
     worker.process.wait()
-    assert worker.do(fit(0), LONG, no).facts["examples"] == 16
+    assert worker.run_task(fit(0), LONG, no).facts["examples"] == 16
 
 
 def test_the_worker_ends_when_its_executor_does(start) -> None:
     worker = start()
-    worker.do(PREPARE, LONG, no)
+    worker.run_task(PREPARE, LONG, no)
     process = worker.process
     worker._channel.close()
     assert process.wait(60) == 0
@@ -101,23 +106,23 @@ def test_the_worker_ends_when_its_executor_does(start) -> None:
 
 def test_local_state_of_another_run_is_not_restored(start) -> None:
     worker = start()
-    worker.do(fit(0), LONG, no)
+    worker.run_task(fit(0), LONG, no)
     worker.close()
     other = start(run_id="another")
-    other.do(fit(0), LONG, no)
-    _, values = wire.load_tensors(Path(other.opening.state_folder) / "local_state.safetensors")
+    other.run_task(fit(0), LONG, no)
+    _, values = load_tensors(Path(other.config.state_folder) / "local_state.safetensors")
     assert values["learner"]["fits"] == 1
 
 
 def test_no_tensor_files_are_left_and_no_pickle_is_used(start, tmp_path: Path) -> None:
     worker = start()
-    assert worker.do(fit(0), LONG, no).tensors
+    assert worker.run_task(fit(0), LONG, no).tensors
     assert [path.name for path in (tmp_path / "worker").iterdir()] == ["worker.log"]
 
 
 def test_one_torch_thread_and_passive_waiting(start, tmp_path: Path) -> None:
     worker = start()
-    worker.do(PREPARE, LONG, no)
+    worker.run_task(PREPARE, LONG, no)
     environment = Path(f"/proc/{worker.process.pid}/environ").read_bytes().split(b"\0")
     assert {b"OMP_NUM_THREADS=1", b"OMP_WAIT_POLICY=PASSIVE"} <= set(environment)
 
@@ -125,7 +130,7 @@ def test_one_torch_thread_and_passive_waiting(start, tmp_path: Path) -> None:
 def test_the_whole_trace_stays_in_the_sites_log(start, tmp_path: Path) -> None:
     worker = start(raises={"0": "DataError"})
     with pytest.raises(TaskError) as caught:
-        worker.do(fit(0), LONG, no)
+        worker.run_task(fit(0), LONG, no)
     assert "Doe" not in str(caught.value)
     assert "patient John Doe" in (tmp_path / "worker/worker.log").read_text()
 
@@ -147,8 +152,8 @@ def test_what_an_error_may_say(error: Exception, code: Code, told: bool) -> None
 
 def test_tensors_survive_the_file_unchanged(tmp_path: Path) -> None:
     state = {"a": torch.randn(3, 2).to(torch.bfloat16), "n": torch.tensor(3), "flag": torch.tensor([True])}
-    wire.save_tensors(tmp_path / "x.safetensors", state, {"round": 3})
-    back, values = wire.load_tensors(tmp_path / "x.safetensors")
+    save_tensors(tmp_path / "x.safetensors", state, {"round": 3})
+    back, values = load_tensors(tmp_path / "x.safetensors")
     assert values == {"round": 3}
     assert all(
         torch.equal(back[name], state[name]) and back[name].dtype == state[name].dtype for name in state
@@ -164,7 +169,7 @@ def test_a_round_that_fails_half_way_leaves_nothing_in_what_never_leaves(tmp_pat
                 raise ValueError("half way")
             return update
 
-    opening = Opening(
+    config = WorkerConfig(
         method="toy",
         settings={},
         seed=0,
@@ -174,10 +179,12 @@ def test_a_round_that_fails_half_way_leaves_nothing_in_what_never_leaves(tmp_pat
         cache_folder=str(tmp_path),
         run_id="run",
     )
-    session = Session(opening, lambda method, settings, site, seed, cache: Breaks(settings, "site-1", seed))
-    session.do(fit(0))
+    session = WorkerSession(
+        config, lambda method, settings, site, seed, cache: Breaks(settings, "site-1", seed)
+    )
+    session.run_task(fit(0))
     good = session.learner.bias.clone()
     with pytest.raises(ValueError, match="half way"):
-        session.do(fit(1))
+        session.run_task(fit(1))
     assert torch.equal(session.learner.bias, good)
     assert session.learner.fits == 1

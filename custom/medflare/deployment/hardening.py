@@ -14,7 +14,7 @@ from typing import Any
 
 from medflare.deployment import kit_settings
 from medflare.deployment.kits import SECRETS, Kit, effective, find_kits, read_object
-from medflare.wire import tensors as wire
+from medflare.wire.files import write_json
 
 SITE_TEMPLATE = Path(__file__).with_name("kit_site.yaml")
 """The `local/site.yaml` that a hospital starts from."""
@@ -97,7 +97,7 @@ def _write(kit: Kit, site_template: Path) -> None:
     for name, wanted in wanted_files(kit).items():
         path = kit.local / name
         if not path.is_file() or read_object(path) != wanted:
-            wire.write_json(path, wanted)
+            write_json(path, wanted)
     site = kit.local / "site.yaml"
     if kit.role == "site" and not site.exists():
         site.write_text(site_template.read_text(encoding="utf-8"), encoding="utf-8")

@@ -17,7 +17,7 @@ from cryptography import x509
 
 from medflare.core.errors import ConfigError
 from medflare.deployment.kits import read_object
-from medflare.wire import tensors as wire
+from medflare.wire.files import write_json
 
 STATE = "state/cert.json"
 _AUTHORITY = ("root_cert", "root_pri_key")
@@ -49,7 +49,7 @@ def renew(workspace: Path, names: Sequence[str]) -> None:
             f"{file}: the authority ended on {_end(state['root_cert']):%Y-%m-%d}; no certificate of it can "
             "be renewed. Provision into a new folder and replace every kit"
         )
-    wire.write_json(file, {name: value for name, value in state.items() if name not in names})
+    write_json(file, {name: value for name, value in state.items() if name not in names})
     os.chmod(file, 0o600)
 
 

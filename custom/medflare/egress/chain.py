@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from medflare.core.tensor_names import SUM_PREFIX
 from medflare.core.tensors import SharedSpec, State
 from medflare.egress.declaration import (
     DESCRIPTION,
@@ -35,9 +36,10 @@ from medflare.egress.declaration import (
 from medflare.egress.failures import EgressError, Failure
 from medflare.egress.ledger import Ledger, declaration_digest, declaration_of, tensor_facts
 from medflare.egress.policy import Policy, PolicyError
-from medflare.federation.site.worker_session import Result
 from medflare.wire import compression
-from medflare.wire import tensors as wire
+from medflare.wire.digest import byte_count
+from medflare.wire.spec_codec import spec_to_json
+from medflare.wire.task_messages import TaskResult
 
 __all__ = ["DESCRIPTION", "FACTS", "MAX_METRICS", "METRIC", "SECURE_SUM", "Compress", "Egress", "Seal"]
 
@@ -120,10 +122,10 @@ class Egress:
         self,
         task: str,
         round_number: int,
-        result: Result,
+        result: TaskResult,
         compress: Compress = compression.compress,
         seal: Seal | None = None,
-    ) -> Result:
+    ) -> TaskResult:
         """The result as it leaves; EgressError or PolicyError names everything that may not."""
         try:
             return self._send(task, round_number, result, compress, seal)
@@ -136,8 +138,8 @@ class Egress:
         self.book.failed(task, round_number, failure)
 
     def _send(
-        self, task: str, round_number: int, result: Result, compress: Compress, seal: Seal | None
-    ) -> Result:
+        self, task: str, round_number: int, result: TaskResult, compress: Compress, seal: Seal | None
+    ) -> TaskResult:
         allowed = self._check(task, result)
         facts, withheld = self._facts(result.facts)
         facts = facts if seal is None else seal.facts(facts)
@@ -154,12 +156,12 @@ class Egress:
         tensors = compress(result.tensors, kind)
         if seal is not None:
             tensors = _sealed(seal, tensors)
-            self._volume(round_number, facts_bytes + wire.byte_count(tensors))
+            self._volume(round_number, facts_bytes + byte_count(tensors))
         line = tensor_facts(result.tensors, tensors, allowed)
         line |= {"protections": applied, "facts": sorted(facts), "facts_bytes": facts_bytes}
         line["compression"] = kind if tensors and seal is None and task not in MESSAGES else None
         if seal is not None:
-            line["sealed"] = wire.spec_to_json({n: (tuple(v.shape), v.dtype) for n, v in tensors.items()})
+            line["sealed"] = spec_to_json({n: (tuple(v.shape), v.dtype) for n, v in tensors.items()})
         if withheld:
             line["withheld"] = withheld
         if sketch := sketch_bytes(facts):
@@ -167,9 +169,9 @@ class Egress:
         if "partner" in facts:
             line["exact"] = {"partner": facts["partner"], **_message(tensors)}
         self.book.sent(task, round_number, line | self._stated())
-        return Result(facts, tensors)
+        return TaskResult(facts, tensors)
 
-    def _check(self, task: str, result: Result) -> SharedSpec:
+    def _check(self, task: str, result: TaskResult) -> SharedSpec:
         """What this task may hold; EgressError names all that was not declared."""
         allowed = self._allowed(task, result.tensors)
         problems = fact_problems(task, result.facts, self.site)
@@ -182,7 +184,7 @@ class Egress:
             raise EgressError(f"{task}: not declared, so it stays here: {'; '.join(problems[:8])}.")
         return allowed
 
-    def _moved_by_nobody(self, result: Result) -> list[str]:
+    def _moved_by_nobody(self, result: TaskResult) -> list[str]:
         """Changes that say they are of no examples: so few are never counted."""
         if result.facts.get("examples") != 0:
             return []
@@ -258,7 +260,7 @@ def _message(tensors: State) -> dict[str, Any]:
 
 def _as_sums(spec: SharedSpec) -> SharedSpec:
     """A declaration of sums under the names they travel by."""
-    return {wire.SUM + name: found for name, found in spec.items()}
+    return {SUM_PREFIX + name: found for name, found in spec.items()}
 
 
 def _sealed(seal: Seal, tensors: State) -> State:

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from medflare.core.tensors import SharedSpec
 from medflare.egress.failures import Failure
-from medflare.wire import tensors as wire
+from medflare.wire.digest import byte_count, state_digest
+from medflare.wire.spec_codec import spec_to_json
 
 FILE = "egress.jsonl"
 Event = Literal["sent", "blocked", "failure"]
@@ -140,7 +141,7 @@ def line_digest(text: str) -> str:
 
 def declaration_of(shared: SharedSpec, sums: SharedSpec) -> dict[str, Any]:
     """What a run's messages may hold: name -> [shape, dtype] of shared tensors and of sums."""
-    return {"shared": wire.spec_to_json(shared), "sums": wire.spec_to_json(sums)}
+    return {"shared": spec_to_json(shared), "sums": spec_to_json(sums)}
 
 
 def declaration_digest(declaration: Mapping[str, Any]) -> str:
@@ -155,8 +156,8 @@ def tensor_facts(
     facts: dict[str, Any] = {
         "tensors": len(declared),
         "dtypes": sorted({str(value.dtype).removeprefix("torch.") for value in travelling.values()}),
-        "bytes": wire.byte_count(travelling),
-        "sha256": wire.digest(travelling),
+        "bytes": byte_count(travelling),
+        "sha256": state_digest(travelling),
     }
     missing = sorted(set(allowed) - set(declared))
     if declared and missing:

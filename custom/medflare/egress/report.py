@@ -12,10 +12,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from medflare.core.errors import DataError
+from medflare.core.tensor_names import SUM_PREFIX
 from medflare.core.tensors import SharedSpec
 from medflare.egress.ledger import FILE, Event, declaration_digest, line_digest
 from medflare.wire import compression
-from medflare.wire import tensors as wire
+from medflare.wire.spec_codec import spec_from_json
 
 
 class Line(BaseModel):
@@ -72,9 +73,9 @@ class LedgerFile:
         declared = self.declarations.get(line.declaration)
         if declared is None or not line.tensors:
             return {}
-        sums = {wire.SUM + name: value for name, value in declared["sums"].items()}
+        sums = {SUM_PREFIX + name: value for name, value in declared["sums"].items()}
         allowed = {**declared["shared"], **(sums if line.task == "fit" else {})}
-        return wire.spec_from_json({n: v for n, v in allowed.items() if n not in set(line.missing)})
+        return spec_from_json({n: v for n, v in allowed.items() if n not in set(line.missing)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +152,7 @@ def _check(ledger: LedgerFile, line: Line, volumes: dict[tuple[str, int], int]) 
 def _expected_bytes(ledger: LedgerFile, line: Line) -> int:
     """Bytes of the tensors that a message names, as compressed or sealed."""
     if line.sealed:
-        return compression.message_bytes(wire.spec_from_json(line.sealed), "float32")
+        return compression.message_bytes(spec_from_json(line.sealed), "float32")
     if line.exact:
         return int(line.exact.get("bytes", 0))
     if line.compression is None:

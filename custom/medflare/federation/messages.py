@@ -27,7 +27,7 @@ from medflare.federation.engine import (
 )
 from medflare.federation.protections import Protection
 from medflare.wire import compression
-from medflare.wire import tensors as wire
+from medflare.wire.digest import state_digest
 
 WORK = PREPARE, SKETCH, INITIALISE, FIT, EVALUATE, FINISH = (
     "prepare",
@@ -52,7 +52,7 @@ class Request:
 
     Attributes:
         round: -1 before round 0.
-        plan: `wire.plan_to_json` of the round's plan.
+        plan: `plan_to_json` of the round's plan.
         roster: all sites of the run in order; a site finds its own index in it.
         deadline: seconds a site may take.
         uplink, downlink: how floating tensors travel to the server and to the sites.
@@ -99,7 +99,7 @@ def read_request(message: Shareable) -> Request:
 def work_digest(plan: Mapping[str, Any], travelling: State) -> str:
     """sha256 of what a site is sent to train on: the same at all sites of a secure sum."""
     text = json.dumps(plan, sort_keys=True)
-    return hashlib.sha256(f"{text}|{wire.digest(travelling)}".encode()).hexdigest()
+    return hashlib.sha256(f"{text}|{state_digest(travelling)}".encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from medflare.federation.server.progress import ProgressReporter
 from medflare.federation.server.rounds import RoundsController
 from medflare.federation.server.temporal import TemporalRoundsController
 from medflare.federation.site.executor import LearnerExecutor
-from medflare.wire import tensors as wire
+from medflare.wire.files import write_json
 
 COMPONENTS: tuple[type, ...] = (
     LearnerExecutor,
@@ -58,5 +58,5 @@ def resources() -> dict[str, Any]:
 
 if __name__ == "__main__":
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else TEMPLATE
-    wire.write_json(target, resources())
+    write_json(target, resources())
     print(target)

@@ -33,7 +33,7 @@ from medflare.learners import builder
 from medflare.learners.facts import resolved
 from medflare.recipes import combinations
 from medflare.recipes.allow_list import allowed_classes, class_path
-from medflare.wire import tensors as wire
+from medflare.wire.files import write_json
 
 SERVER, CLIENT = "app/config/config_fed_server.json", "app/config/config_fed_client.json"
 WORKFLOWS: dict[str, type[RoundsController]] = {
@@ -123,7 +123,7 @@ class Job:
     def write(self, folder: Path) -> Path:
         """Writes the folder."""
         for name, content in self.files().items():
-            wire.write_json(folder / name, content)
+            write_json(folder / name, content)
         return folder
 
 

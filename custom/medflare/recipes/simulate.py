@@ -32,7 +32,7 @@ from medflare.federation.site.executor import SITE_FILE
 from medflare.recipes import allow_list, recipes
 from medflare.recipes.progress_view import Follower
 from medflare.secure_aggregation.encryption_parameters import Parameters, make_contexts
-from medflare.wire import tensors as wire
+from medflare.wire.files import write_json
 
 SERVER_FOLDER = Path("server/simulate_job")
 """Where the simulator keeps the server's run below its workspace; a site's is `<site>/simulate_job`."""
@@ -69,7 +69,7 @@ def prepare_workspace(workspace: Path, site_file: Path | None) -> list[str]:
     """
     local = workspace / "local"
     local.mkdir(parents=True, exist_ok=True)
-    wire.write_json(local / "resources.json", allow_list.resources())
+    write_json(local / "resources.json", allow_list.resources())
     if site_file is not None:
         document = _absolute(read_yaml(site_file), site_file.resolve().parent)
         (local / SITE_FILE).write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")

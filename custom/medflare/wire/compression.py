@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from medflare.core.errors import UpdateError
+from medflare.core.tensor_names import SUM_PREFIX, TOTAL_PREFIX
 from medflare.core.tensors import SharedSpec, State
-from medflare.wire import tensors as wire
+from medflare.wire.files import load_tensors, save_tensors
 
 Uplink = Literal["float32", "bfloat16", "int8", "int4"]
 Downlink = Literal["float32", "bfloat16", "int8"]
@@ -70,7 +71,7 @@ def initial_kind(uplink: Uplink) -> Uplink:
 
 
 def _travels_lossy(name: str, kind: torch.dtype) -> bool:
-    return kind.is_floating_point and not name.startswith((wire.SUM, wire.TOTAL))
+    return kind.is_floating_point and not name.startswith((SUM_PREFIX, TOTAL_PREFIX))
 
 
 def compress(state: Mapping[str, Tensor], kind: str) -> State:
@@ -165,7 +166,7 @@ def _rounded_up(values: Tensor) -> Tensor:
 
 
 def message_bytes(spec: SharedSpec, kind: str) -> int:
-    """Bytes of one message with every tensor of `spec`; equals what `wire.byte_count` finds in it."""
+    """Bytes of one message with every tensor of `spec`; equals what `byte_count` finds in it."""
     codec, total = CODECS[kind], 0
     for name, (shape, dtype) in spec.items():
         count = math.prod(shape)
@@ -196,7 +197,7 @@ class ErrorFeedback:
         """e of this run; empty before the first update."""
         if not self.file.exists():
             return {}
-        tensors, values = wire.load_tensors(self.file)
+        tensors, values = load_tensors(self.file)
         return tensors if values["run_id"] == self.run_id else {}
 
     def compress(self, update: Mapping[str, Tensor], kind: str) -> State:
@@ -214,5 +215,5 @@ class ErrorFeedback:
         if all(torch.isfinite(value).all() for value in whole.values()):
             received = decompress(sent)
             residual = {name: value - received[name].float() for name, value in whole.items()}
-            wire.save_tensors(self.file, residual, {"run_id": self.run_id})
+            save_tensors(self.file, residual, {"run_id": self.run_id})
         return sent

@@ -25,13 +25,13 @@ from medflare.aggregation.coefficients import (
 )
 from medflare.aggregation.temporal import TemporalResidual, bounded
 from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.tensor_names import SUM_PREFIX, with_prefix
 from medflare.core.tensors import State
 from medflare.core.update import Update
 from medflare.federation.server.aggregator import ValidatingAggregator
 from medflare.federation.server.run_state import RunState, load_state, save_state
 from medflare.learners.fedtar.visit_sums import EXAMPLES, PATIENTS, SLOPES, YEARS, silence, visit_sums_spec
 from medflare.recipes.combinations import problems
-from medflare.wire.tensors import SUM, with_prefix
 
 MODES = get_args(AlphaMode)
 LEARNT = tuple(mode for mode in MODES if mode != "constant")
@@ -400,7 +400,10 @@ def test_slopes_reach_the_rule_through_the_aggregators_checks_and_do_not_travel_
         for site, slope in (("s0", 0.3), ("s1", -0.1)):
             sums = silence(2) | told(slope, slope, examples=4)
             facts = {"examples": 9, "metrics": {"visit": float(number % 2 + 1)}}
-            assert aggregator.accept(site, number, facts, tensors(number) | with_prefix(sums, SUM)) is None
+            assert (
+                aggregator.accept(site, number, facts, tensors(number) | with_prefix(sums, SUM_PREFIX))
+                is None
+            )
         state, totals, checks = aggregator.finish()
         assert totals == {}
         assert 0 < checks["alpha"] < 1

@@ -18,8 +18,8 @@ from medflare.data.policy_settings import PolicyConfig
 from medflare.egress.chain import Egress
 from medflare.egress.failures import Code, Failure
 from medflare.egress.policy import Policy, PolicyError
-from medflare.federation.site.worker_session import Result
-from medflare.wire import tensors as wire
+from medflare.wire.digest import state_digest
+from medflare.wire.task_messages import TaskResult
 
 RUNNER = CliRunner()
 SHARED = {"adapter.q_proj.lora_A": ((4, 8), torch.float32), "head.bias": ((3,), torch.float32)}
@@ -54,10 +54,10 @@ def workspace(tmp_path: Path) -> Path:
     """Two sites of a simulator, three rounds each: plain at the first, masked at the second."""
     for site, seal in (("site-1", None), ("site-2", Packed())):
         egress = door(tmp_path / site / "simulate_job", min_sites=2)
-        egress.send("prepare", -1, Result({"describe": {}, "shared": {}, "sums": {}}, {}))
+        egress.send("prepare", -1, TaskResult({"describe": {}, "shared": {}, "sums": {}}, {}))
         for number in range(3):
-            egress.send("fit", number, Result(GOOD, update()), seal=seal)
-            egress.send("evaluate", number, Result({"metrics": {"loss": 0.5}}, {}))
+            egress.send("fit", number, TaskResult(GOOD, update()), seal=seal)
+            egress.send("evaluate", number, TaskResult({"metrics": {"loss": 0.5}}, {}))
     return tmp_path
 
 
@@ -134,7 +134,7 @@ def test_tables_name_what_an_officer_asks_for(workspace: Path) -> None:
 def test_what_was_held_back_and_failures_are_told(tmp_path: Path) -> None:
     egress = door(tmp_path / "site-1" / "job", max_bytes_per_round=20)
     with pytest.raises(PolicyError):
-        egress.send("fit", 0, Result(GOOD, update()))
+        egress.send("fit", 0, TaskResult(GOOD, update()))
     egress.failed("fit", 0, Failure(Code.POLICY, "PolicyError: refused by this site's site.yaml"))
     told = facts(tmp_path)
     assert told["messages"] == []
@@ -151,11 +151,13 @@ def test_bytes_of_every_way_to_compress_are_those_of_the_declared_tensors(
     tmp_path: Path, uplink: str
 ) -> None:
     egress = door(tmp_path / "site-1" / "job", uplink)
-    egress.send("initialise", -1, Result({"seconds": 1}, {n: torch.ones(s) for n, (s, _) in SHARED.items()}))
-    egress.send("fit", 0, Result(GOOD, update()))
+    egress.send(
+        "initialise", -1, TaskResult({"seconds": 1}, {n: torch.ones(s) for n, (s, _) in SHARED.items()})
+    )
+    egress.send("fit", 0, TaskResult(GOOD, update()))
     part = update()
     del part["head.bias"]
-    egress.send("fit", 1, Result(GOOD, part))
+    egress.send("fit", 1, TaskResult(GOOD, part))
     told = facts(tmp_path)
     assert told["problems"] == []
     assert told["messages"][2]["missing"] == ["head.bias"]
@@ -218,8 +220,8 @@ def test_a_folder_without_ledger_is_no_success(tmp_path: Path) -> None:
 
 
 def test_the_hash_in_the_report_is_that_of_the_tensors(tmp_path: Path) -> None:
-    sent = door(tmp_path / "site-1" / "job").send("fit", 0, Result(GOOD, update()))
-    assert facts(tmp_path)["messages"][0]["sha256"] == wire.digest(sent.tensors)
+    sent = door(tmp_path / "site-1" / "job").send("fit", 0, TaskResult(GOOD, update()))
+    assert facts(tmp_path)["messages"][0]["sha256"] == state_digest(sent.tensors)
 
 
 def test_the_command_shows_an_example() -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from medflare.core.errors import UpdateError
 from medflare.core.tensors import SharedSpec, State
-from medflare.wire import tensors as wire
 from medflare.wire.compression import (
     BLOCK,
     CODECS,
@@ -23,6 +22,7 @@ from medflare.wire.compression import (
     initial_kind,
     message_bytes,
 )
+from medflare.wire.digest import byte_count
 
 QUANTISED = [kind for kind, codec in CODECS.items() if codec.bits is not None]
 WORST = {"int8": 1 / 254, "int4": 0.152}
@@ -120,7 +120,7 @@ def test_uncompressed_tensors_are_copies() -> None:
 @pytest.mark.parametrize("kind", sorted(CODECS))
 def test_bytes_are_foreseen_exactly(kind: str) -> None:
     state = {"a": torch.randn(33, 7), "b": torch.randn(5), "n": torch.tensor(3), "e": torch.zeros(2, 0)}
-    assert message_bytes(spec_of(state), kind) == wire.byte_count(compress(state, kind))
+    assert message_bytes(spec_of(state), kind) == byte_count(compress(state, kind))
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,9 @@ from medflare.federation.messages import Reply
 from medflare.federation.server.exact_comparison import Comparison, wants_exact
 from medflare.federation.server.exchange import OnReply, Outcome
 from medflare.federation.server.sketch_exchange import wants_sketches
-from medflare.federation.site.worker_session import Result
 from medflare.knowledge.cardinality import MOST, message_bytes
 from medflare.knowledge.pairs import pair_bytes
+from medflare.wire.task_messages import TaskResult
 
 KEY, OTHER = "0" * 32, "f" * 32
 WORDS, OTHERS = "0" * 16, "f" * 16
@@ -234,13 +234,13 @@ def test_what_is_no_step_of_exact_comparison_stays(
 ) -> None:
     egress = door(tmp_path)
     with pytest.raises(EgressError, match="not declared, so it stays here"):
-        egress.send(task, -1, Result(facts, tensors))
+        egress.send(task, -1, TaskResult(facts, tensors))
     assert read_ledger(egress.ledger).lines[0].event == "blocked"
 
 
 def test_a_message_leaves_as_it_is_whatever_tensors_an_update_may_have(tmp_path: Path) -> None:
     egress = door(tmp_path, tensors=("adapter.*",))
-    sent = egress.send("offer", -1, Result({"partner": "b", "examples": 5}, {"request": message() + 7}))
+    sent = egress.send("offer", -1, TaskResult({"partner": "b", "examples": 5}, {"request": message() + 7}))
     assert torch.equal(sent.tensors["request"], message() + 7)
     ledger = read_ledger(egress.ledger)
     assert ledger.problems == []
@@ -269,9 +269,9 @@ def test_no_step_is_admitted_without_the_sites_yes(tmp_path: Path, task: str) ->
 def test_no_step_leaves_that_is_about_too_few_texts(
     tmp_path: Path, task: str, facts: dict[str, Any], tensors: State
 ) -> None:
-    door(tmp_path, min_examples=8).send(task, -1, Result({**facts, "examples": 8}, tensors))
+    door(tmp_path, min_examples=8).send(task, -1, TaskResult({**facts, "examples": 8}, tensors))
     with pytest.raises(PolicyError, match=r"policy.min_examples: .* is about fewer than 8 examples"):
-        door(tmp_path, min_examples=8).send(task, -1, Result({**facts, "examples": 7}, tensors))
+        door(tmp_path, min_examples=8).send(task, -1, TaskResult({**facts, "examples": 7}, tensors))
 
 
 def test_a_step_that_is_well_formed_has_no_problem() -> None:

@@ -15,10 +15,12 @@ from sent import sent_as_declared
 
 from medflare.core.errors import UpdateError
 from medflare.core.plan import RoundPlan
-from medflare.federation.site.worker_session import Opening, Session, Work
+from medflare.federation.site.worker_config import WorkerConfig
+from medflare.federation.site.worker_session import WorkerSession
 from medflare.learners import LEARNERS
 from medflare.learners.extraction.learner import ExtractionLearner, build
-from medflare.wire.tensors import plan_to_json
+from medflare.wire.plan_codec import plan_to_json
+from medflare.wire.task_messages import TaskRequest
 
 SECOND = RoundPlan(round=1, rounds=2, steps=2)
 
@@ -126,7 +128,7 @@ def test_a_round_that_burst_leaves_nothing_at_the_site(notes: Path, tmp_path: Pa
     document = site(notes).model_dump(mode="json", include={"backbone", "device"})
     cohort = {"format": "notes_jsonl", "root": str(notes / "site-1")}
     (tmp_path / "site.yaml").write_text(yaml.safe_dump(document | {"cohort": cohort}))
-    opening = Opening(
+    config = WorkerConfig(
         method="fed_medlora",
         settings=SMALL | {"sharing": "fedsa", "optimiser": {"batch": 2, "lr": 1e37}},
         seed=0,
@@ -136,11 +138,11 @@ def test_a_round_that_burst_leaves_nothing_at_the_site(notes: Path, tmp_path: Pa
         cache_folder=str(tmp_path / "cache"),
         run_id="r",
     )
-    session = Session(opening)
+    session = WorkerSession(config)
     tensors, values = session.learner.local_state()
-    fit = Work(task="fit", plan=plan_to_json(PLAN), tensors=session.learner.initial_shared())
+    fit = TaskRequest(task="fit", plan=plan_to_json(PLAN), tensors=session.learner.initial_shared())
     with pytest.raises(UpdateError, match="the loss is"):
-        session.do(fit)
+        session.run_task(fit)
     after, values_after = session.learner.local_state()
     assert values_after == values == {"position": 0}
     assert all(torch.equal(t, after[n]) for n, t in tensors.items())

@@ -18,11 +18,11 @@ from medflare.core.plan import RoundPlan
 from medflare.data.records import Entity, Note, Relation
 from medflare.egress.chain import Egress
 from medflare.federation.server.preparation import agree
-from medflare.federation.site.worker_session import Result
 from medflare.in_process.loop import federate
 from medflare.learners.extraction.learner import ExtractionLearner
 from medflare.learners.extraction.validation_notes import digest, known
 from medflare.learners.text_task.validation_texts import check_disjoint
+from medflare.wire.task_messages import TaskResult
 
 NOTE = Note(
     note_id="n1",
@@ -128,7 +128,7 @@ def test_a_site_tells_how_many_shared_notes_it_has_and_their_digest(
     assert facts["validation"] == digest(learner.validation)
     assert facts["validation"]["notes"] == 2
     door = Egress(ledger=tmp_path / "egress.jsonl", site="site-1", job="job", uplink="float32")
-    assert door.send("prepare", -1, Result({"describe": facts}, {})).facts["describe"] is facts
+    assert door.send("prepare", -1, TaskResult({"describe": facts}, {})).facts["describe"] is facts
 
 
 def told(sha256: str | None) -> dict[str, Any]:

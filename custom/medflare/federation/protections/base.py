@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from medflare.core.tensor_names import SUM_PREFIX, TOTAL_PREFIX, with_prefix
 from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
 from medflare.egress.chain import Seal
@@ -17,10 +18,9 @@ from medflare.egress.policy import Policy
 from medflare.federation.messages import Request
 from medflare.federation.protections.weights import Weighing
 from medflare.federation.server.exchange import OnReply, Outcome
-from medflare.federation.site.worker_session import Result
 from medflare.secure_aggregation.layout import Layout
-from medflare.wire import tensors as wire
 from medflare.wire.compression import message_bytes
+from medflare.wire.task_messages import TaskResult
 
 SECURE = "secure_sum"
 """Under this key the steps of a protocol stand in options of requests and in facts of replies."""
@@ -98,7 +98,7 @@ class Declared:
 
 def layout_of(shared: SharedSpec, sums: SharedSpec) -> Layout:
     """The layout of an update of these tensors and sums."""
-    return Layout.of(shared, {wire.SUM + name: spec for name, spec in sums.items()})
+    return Layout.of(shared, {SUM_PREFIX + name: spec for name, spec in sums.items()})
 
 
 class ServerProtection:
@@ -139,7 +139,7 @@ class ServerProtection:
 
     def down(self, state: State, totals: State) -> tuple[State, dict[str, Any]]:
         """(tensors, options) that bring the state of the run to a site."""
-        return {**state, **wire.with_prefix(totals, wire.TOTAL)}, {}
+        return {**state, **with_prefix(totals, TOTAL_PREFIX)}, {}
 
     def values(self) -> dict[str, Any]:
         """What must be saved beside the state's tensors to open it again; JSON types."""
@@ -174,7 +174,7 @@ class SiteProtection:
         """The site's part in a step of the protocol."""
         raise NotImplementedError
 
-    def seal(self, request: Request, result: Result) -> Seal | None:
+    def seal(self, request: Request, result: TaskResult) -> Seal | None:
         """What closes the tensors of an update before they leave; None where nothing does."""
         return None
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from medflare.core.errors import UpdateError
+from medflare.core.tensor_names import SUM_PREFIX, TOTAL_PREFIX, split_by_prefix, with_prefix
 from medflare.core.tensors import SharedSpec, State
 from medflare.federation.messages import FIT, Request
 from medflare.federation.protections.base import SiteProtection, layout_of
@@ -27,13 +28,12 @@ from medflare.federation.protections.encrypted_parts import (
 )
 from medflare.federation.protections.weights import Weighing
 from medflare.federation.server.persistor import FINAL, AdapterPersistor, Card
-from medflare.federation.site.worker_session import Result
 from medflare.secure_aggregation.encryption import decrypt, encrypt
 from medflare.secure_aggregation.encryption_keys import Keys, read_site_context
 from medflare.secure_aggregation.encryption_parameters import SITE_FILE
 from medflare.secure_aggregation.encryption_schemes import Terms
 from medflare.secure_aggregation.layout import Layout
-from medflare.wire import tensors as wire
+from medflare.wire.task_messages import TaskResult
 
 
 class EncryptedSite(SiteProtection):
@@ -61,7 +61,7 @@ class EncryptedSite(SiteProtection):
         said = request.options.get(ENCRYPTED)
         if said is None:
             return request.tensors
-        plain, sealed = wire.without_prefix(request.tensors, f"{ENCRYPTED}:")
+        plain, sealed = split_by_prefix(request.tensors, f"{ENCRYPTED}:")
         layout, terms = self._layout(), read_terms(said["terms"])
         parts: dict[str, Tensor] = {}
         for name, message in sealed.items():
@@ -69,13 +69,13 @@ class EncryptedSite(SiteProtection):
             total = decrypt(self.keys, message, sizes(layout)[part], terms[part])
             found = total / said["weights"][int(group)] if group else total
             parts[part] = parts[part] + found if part in parts else found
-        change, totals = wire.without_prefix(joined(layout, parts), wire.SUM)
+        change, totals = split_by_prefix(joined(layout, parts), SUM_PREFIX)
         state = {name: _moved(value, change[name], self.dtypes[name]) for name, value in plain.items()}
         if SUMS in parts and request.task == FIT:
-            state |= wire.with_prefix(totals, wire.TOTAL)
+            state |= with_prefix(totals, TOTAL_PREFIX)
         return state
 
-    def seal(self, request: Request, result: Result) -> Ciphers | None:
+    def seal(self, request: Request, result: TaskResult) -> Ciphers | None:
         said = request.options[ENCRYPTED]
         weighing = Weighing(**said["weighing"])
         share = weighing.weight(result.facts) / weighing.most

@@ -28,7 +28,6 @@ from medflare.secure_aggregation.errors import MaskingError
 from medflare.secure_aggregation.identity import Identity
 from medflare.secure_aggregation.masked import Masked
 from medflare.secure_aggregation.round_parameters import Terms
-from medflare.wire import tensors as wire
 
 NARROW, WIDE = "masked:narrow", "masked:wide"
 """An update's two vectors on the wire: int32 [P] and int64 [S + 1]."""
@@ -131,9 +130,8 @@ class MaskedServer(ServerProtection):
         found = self.coordinator.result()
         self._report |= {**found.report(), "lost": self._lost}
         self._report["open_seconds"] = round(time.monotonic() - started, 3)
-        delta, sums = wire.without_prefix(self.current.unpack(found.narrow, found.wide), wire.SUM)
         examples = max(1, round(found.weight)) if found.weight else 0
-        return Update(delta=delta, examples=examples, sums=sums)
+        return Update.from_message(self.current.unpack(found.narrow, found.wide), {"examples": examples})
 
     def report(self) -> dict[str, Any]:
         return self._report

@@ -16,12 +16,12 @@ from medflare.federation.protections.base import SECURE, SiteProtection, layout_
 from medflare.federation.protections.limits import limits_of
 from medflare.federation.protections.masked_server import NARROW, WIDE
 from medflare.federation.protections.weights import Weighing
-from medflare.federation.site.worker_session import Result
 from medflare.secure_aggregation.identity import Identity
 from medflare.secure_aggregation.layout import Layout
 from medflare.secure_aggregation.member import Member
 from medflare.secure_aggregation.round_parameters import Terms
-from medflare.wire import tensors as wire
+from medflare.wire.files import read_json, write_json
+from medflare.wire.task_messages import TaskResult
 
 MEMORY = "secure_sum.json"
 """File that remembers for which round keys were given last."""
@@ -77,13 +77,13 @@ class MaskedSite(SiteProtection):
                 f"{request.round} of run {request.run_id}."
             )
         place = -1 if terms.canary else terms.round
-        last = wire.read_json(self.memory) if self.memory.exists() else {}
+        last = read_json(self.memory) if self.memory.exists() else {}
         if last.get("run_id") == terms.run_id and place <= last["place"]:
             raise UpdateError(
                 f"keys for round {terms.round} were asked for again. A site joins the sum of a round once: "
                 "two sums over different sites would differ by one site's update."
             )
-        wire.write_json(self.memory, {"run_id": terms.run_id, "place": place})
+        write_json(self.memory, {"run_id": terms.run_id, "place": place})
         member = Member(self.identity, self._layout(terms.layout), self.limits)
         advert = member.advertise(terms)
         self.member = member
@@ -104,7 +104,7 @@ class MaskedSite(SiteProtection):
             )
         return self.member
 
-    def seal(self, request: Request, result: Result) -> Seal | None:
+    def seal(self, request: Request, result: TaskResult) -> Seal | None:
         """Masks the update that was trained on what all sites agreed to train on."""
         member = self._member(request)
         if request.work != member.terms.work:

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from medflare.aggregation import make_rule
 from medflare.core.errors import UpdateError
+from medflare.core.tensor_names import SUM_PREFIX, split_by_prefix
 from medflare.core.tensors import SharedSpec, State, check_state, squares
 from medflare.core.update import Update
 from medflare.federation.engine import FLComponent
 from medflare.federation.nested import unmarked
 from medflare.federation.protections.base import ServerProtection
 from medflare.in_process.loop import ScoringRule
-from medflare.wire import tensors as wire
 from medflare.wire.compression import decompress
 
 ALL_SITES = "all sites"
@@ -79,19 +79,12 @@ class ValidatingAggregator(FLComponent):
         try:
             tensors = decompress(tensors)
             reason = self.problem(site, round_number, facts, tensors)
+            if reason is None:
+                update = Update.from_message(tensors, facts)
+                self.accepted[site] = update.examples
+                self._waiting[site] = update
         except UpdateError as error:
             reason = f"update: {error}"
-        if reason is None:
-            delta, sums = wire.without_prefix(tensors, wire.SUM)
-            update = Update(
-                delta=delta,
-                examples=int(facts["examples"]),
-                metrics=dict(facts.get("metrics", {})),
-                sums=sums,
-                factor=float(facts.get("factor", 1.0)),
-            )
-            self.accepted[site] = update.examples
-            self._waiting[site] = update
         refused = self.settle(site)
         return reason or refused.get(site)
 
@@ -154,7 +147,7 @@ class ValidatingAggregator(FLComponent):
         overweight = self._overweight(site, facts)
         if overweight is not None:
             return overweight
-        delta, sums = wire.without_prefix(tensors, wire.SUM)
+        delta, sums = split_by_prefix(tensors, SUM_PREFIX)
         wrong = [name for name in sorted(set(delta) & set(self.spec)) if not self._right_kind(name, delta)]
         if wrong:
             return f"'{wrong[0]}' has dtype {delta[wrong[0]].dtype}, expected {self.spec[wrong[0]][1]}"

@@ -18,7 +18,7 @@ from medflare.core.run_record import Traffic
 from medflare.egress.failures import Code
 from medflare.federation.engine import ClientTask, Controller, FLContext, Signal, Task
 from medflare.federation.messages import Reply, Request, read_reply
-from medflare.wire import tensors as wire
+from medflare.wire.digest import byte_count
 
 _TICK = 0.02
 _BREATH = 0.2
@@ -138,7 +138,7 @@ class Exchange:
     def _task(self, request: Request, sites: list[str]) -> Task:
         """FLARE's task that brings a request to these sites."""
         tensors = request.packed()
-        self._down |= dict.fromkeys(sites, wire.byte_count(tensors))
+        self._down |= dict.fromkeys(sites, byte_count(tensors))
         return Task(
             name=request.task,
             data=request.to_shareable(tensors),
@@ -188,7 +188,7 @@ class Exchange:
             reply = read_reply(message)
             if reply.failure is not None and reply.failure.code is Code.DEADLINE:
                 self.outcome.overdue.append(site)
-            self._traffic(site).sent += wire.byte_count(reply.tensors)
+            self._traffic(site).sent += byte_count(reply.tensors)
             reason = self._judge(site, reply)
             if reason is None:
                 self.outcome.facts[site] = reply.facts

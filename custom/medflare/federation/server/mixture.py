@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from medflare.core.errors import RunError, UpdateError
+from medflare.core.tensor_names import SUM_PREFIX, split_by_prefix
 from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.federation.messages import Reply
 from medflare.federation.protections.base import ServerProtection
 from medflare.federation.site.mixture_sums import MOMENTS, STAGES, STATISTICS, mixture_hint
 from medflare.learners.fedtar.expectation import FIRST, FederatedMixture, added
 from medflare.learners.fedtar.mixture import MixtureSettings
-from medflare.wire import tensors as wire
 from medflare.wire.compression import decompress
+from medflare.wire.spec_codec import spec_from_json
 
 Gather = Callable[[int, SharedSpec, Mapping[str, Any]], State]
 """(number of the exchange, sums expected, hints) -> their totals over the sites."""
@@ -50,7 +51,7 @@ class Gathered:
             if self.protection.sealed:
                 self.protection.take(site, reply.facts, reply.tensors)
                 return None
-            others, sums = wire.without_prefix(decompress(reply.tensors), wire.SUM)
+            others, sums = split_by_prefix(decompress(reply.tensors), SUM_PREFIX)
             check_state(others, {}, "sums of profiles")
             check_state(sums, self.spec, "sums of profiles")
         except UpdateError as error:
@@ -73,4 +74,4 @@ def agreed_specs(facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -
             f"the profiles of {', '.join(other) or first} have other entries than those of {first}, or none. "
             "Give all sites the same settings of profile and mixture, and the same version of medflare."
         )
-    return {stage: wire.spec_from_json(found[stage]) for stage in STAGES}
+    return {stage: spec_from_json(found[stage]) for stage in STAGES}

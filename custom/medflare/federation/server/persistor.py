@@ -25,12 +25,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from medflare.core.errors import RunError
+from medflare.core.tensor_names import split_by_prefix
 from medflare.core.tensors import State
 from medflare.federation.engine import FLComponent
 from medflare.models.adapters.bottleneck import TYPE as BOTTLENECK
 from medflare.models.adapters.lora import made_at_every_site, of_one_rank
 from medflare.models.adapters.virtual_tokens import prompt_of
-from medflare.wire import tensors as wire
+from medflare.wire.files import load_tensors, write_json
 
 ADAPTER, MERGED = "adapter.", "merged."
 A, B = ".lora_A.weight", ".lora_B.weight"
@@ -101,18 +102,18 @@ class AdapterPersistor(FLComponent):
         scratch = folder.with_name(folder.name + ".tmp")
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
-        rest, adapter = wire.without_prefix(state, ADAPTER)
-        rest, merged = wire.without_prefix(rest, MERGED)
+        rest, adapter = split_by_prefix(state, ADAPTER)
+        rest, merged = split_by_prefix(rest, MERGED)
         adapter = prompt_of(adapter | self._missing(adapter))
         config = self.adapter_config
         if merged:
             adapter, config = side_by_side(merged, adapter, config)
         _save(adapter, scratch / "adapter_model.safetensors")
-        wire.write_json(scratch / "adapter_config.json", config)
+        write_json(scratch / "adapter_config.json", config)
         if rest:
             _save(rest, scratch / f"{self.file}.safetensors")
         if self.export:
-            wire.write_json(scratch / f"{self.file}.json", self.export)
+            write_json(scratch / f"{self.file}.json", self.export)
         opening = self._opening(config)
         (scratch / "README.md").write_text(model_card(card, opening), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
@@ -178,7 +179,7 @@ def readable(folder: Path) -> bool:
     """Whether a folder holds an adapter's two files in a state that can be opened."""
     try:
         json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-        wire.load_tensors(folder / "adapter_model.safetensors")
+        load_tensors(folder / "adapter_model.safetensors")
     except (OSError, ValueError, SafetensorError):
         return False
     return True

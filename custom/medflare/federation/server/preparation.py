@@ -14,7 +14,7 @@ from medflare.core.errors import RunError
 from medflare.core.tensors import SharedSpec
 from medflare.federation.server.exact_comparison import Compares, Comparison, wants_exact
 from medflare.federation.server.run import RunController
-from medflare.wire import tensors as wire
+from medflare.wire.spec_codec import spec_from_json
 
 
 def agree(
@@ -41,7 +41,7 @@ def agree(
         raise RunError(f"the sites cannot train together: {'; '.join(problems)}. {advice}")
     first = facts[present[0]]
     examples = {site: dict(facts[site]["describe"]["examples"]) for site in present}
-    return wire.spec_from_json(first["shared"]), wire.spec_from_json(first["sums"]), examples
+    return spec_from_json(first["shared"]), spec_from_json(first["sums"]), examples
 
 
 def require_shared_notes(facts: Mapping[str, Mapping[str, Any]]) -> None:

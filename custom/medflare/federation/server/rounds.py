@@ -29,7 +29,7 @@ from medflare.federation.server.sketch_exchange import Sketched, Sketches, wants
 from medflare.federation.server.timing import workload
 from medflare.federation.server.updates import UpdatesController
 from medflare.federation.site.worker import ProcessWorker, ThreadWorker, Worker
-from medflare.federation.site.worker_session import Opening
+from medflare.federation.site.worker_config import WorkerConfig
 from medflare.wire.compression import decompress, message_bytes
 
 
@@ -97,8 +97,8 @@ class RoundsController(UpdatesController):
     def _open_scorer(self, facts: dict[str, dict[str, Any]]) -> None:
         """Starts the server's own scoring; its base model and tensors must be the sites'."""
         workspace, folder = self.fl_ctx.get_engine().get_workspace(), self.folder / "scorer"
-        opening = server_opening(workspace, facts, self.run_id, self.args.seed, folder)
-        worker, limit = self.make_worker(opening, folder), self.args.deadline
+        config = server_opening(workspace, facts, self.run_id, self.args.seed, folder)
+        worker, limit = self.make_worker(config, folder), self.args.deadline
         self.scorer = scorer = Scorer(worker, limit, lambda: bool(self.abort.triggered), self.progress.event)
         scorer.prepare(facts, self.roster.sites)
         self.aggregator.bind(scorer)
@@ -111,9 +111,9 @@ class RoundsController(UpdatesController):
             add_traffic(self.book.record.rounds[-1], outcome.traffic)
         return {site: finite(facts["metrics"]) for site, facts in sorted(outcome.facts.items())}
 
-    def make_worker(self, opening: Opening, folder: Path) -> Worker:
+    def make_worker(self, config: WorkerConfig, folder: Path) -> Worker:
         """The worker in which the server scores updates."""
-        return ThreadWorker(opening) if self.args.scorer == "thread" else ProcessWorker(opening, folder)
+        return ThreadWorker(config) if self.args.scorer == "thread" else ProcessWorker(config, folder)
 
     def _initialise(self) -> State:
         """The shared tensors before round 1, from the first site by name."""

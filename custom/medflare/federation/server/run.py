@@ -40,8 +40,8 @@ from medflare.federation.server.settings import RoundsSettings
 from medflare.federation.server.timing import SeenTimes, SimulatedTimes
 from medflare.recipes.combinations import unprotected
 from medflare.selection.clock import SimulatedClock, read_profiles
-from medflare.wire import tensors as wire
 from medflare.wire.compression import compress
+from medflare.wire.plan_codec import plan_to_json
 
 
 class StoppedError(Exception):
@@ -184,7 +184,7 @@ class RunController(Controller):
         """Digest of what sites are sent to train on, where a protection binds them to it."""
         if self.args.protection != "masking":
             return ""
-        return work_digest(wire.plan_to_json(plan), compress(tensors, self.args.downlink))
+        return work_digest(plan_to_json(plan), compress(tensors, self.args.downlink))
 
     def ask(
         self,
@@ -232,7 +232,7 @@ class RunController(Controller):
             downlink="float32" if task == FINISH and not self.protection.readable else args.downlink,
             protection=args.protection,
             seed=args.seed,
-            plan=wire.plan_to_json(plan) if plan else {},
+            plan=plan_to_json(plan) if plan else {},
             options=options or {},
             tensors=tensors or {},
         )

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 from medflare.core.errors import DataError
+from medflare.core.tensor_names import with_prefix
 from medflare.core.tensors import State
-from medflare.wire import tensors as wire
+from medflare.wire.files import load_tensors, save_tensors, write_json
 
 LATEST, BEST = "latest.json", "best.safetensors"
 
@@ -45,16 +46,16 @@ def save_state(folder: Path, state: RunState) -> None:
     name = f"round-{state.rounds_done:04d}"
     scratch, final = folder / f"{name}.tmp", folder / name
     shutil.rmtree(scratch, ignore_errors=True)
-    wire.save_tensors(scratch / "shared.safetensors", state.shared)
-    wire.save_tensors(scratch / "totals.safetensors", state.totals)
+    save_tensors(scratch / "shared.safetensors", state.shared)
+    save_tensors(scratch / "totals.safetensors", state.totals)
     tensors, values = _flatten(state.rule)
-    wire.save_tensors(scratch / "rule.safetensors", tensors, values)
+    save_tensors(scratch / "rule.safetensors", tensors, values)
     generator = {"torch_rng": torch.get_rng_state()}
-    wire.save_tensors(scratch / "random.safetensors", generator)
-    wire.write_json(scratch / "state.json", {"rounds_done": state.rounds_done, **state.values})
+    save_tensors(scratch / "random.safetensors", generator)
+    write_json(scratch / "state.json", {"rounds_done": state.rounds_done, **state.values})
     shutil.rmtree(final, ignore_errors=True)
     os.replace(scratch, final)
-    wire.write_json(folder / LATEST, {"folder": name})
+    write_json(folder / LATEST, {"folder": name})
     for old in folder.glob("round-*"):
         if old.name != name:
             shutil.rmtree(old, ignore_errors=True)
@@ -67,11 +68,11 @@ def load_state(folder: Path) -> RunState:
         raise DataError(f"{folder}: holds no run state. Name the `state` folder of a server's run.")
     inner = folder / json.loads(pointer.read_text(encoding="utf-8"))["folder"]
     values = json.loads((inner / "state.json").read_text(encoding="utf-8"))
-    rule_tensors, rule_values = wire.load_tensors(inner / "rule.safetensors")
+    rule_tensors, rule_values = load_tensors(inner / "rule.safetensors")
     return RunState(
         rounds_done=values.pop("rounds_done"),
-        shared=wire.load_tensors(inner / "shared.safetensors")[0],
-        totals=wire.load_tensors(inner / "totals.safetensors")[0],
+        shared=load_tensors(inner / "shared.safetensors")[0],
+        totals=load_tensors(inner / "totals.safetensors")[0],
         rule=_unflatten(rule_tensors, rule_values),
         values=values,
     )
@@ -87,7 +88,7 @@ def _flatten(rule: Mapping[str, Any]) -> tuple[State, dict[str, Any]]:
         elif (
             isinstance(value, Mapping) and value and all(isinstance(v, torch.Tensor) for v in value.values())
         ):
-            tensors.update(wire.with_prefix(value, f"{key}/"))
+            tensors.update(with_prefix(value, f"{key}/"))
         else:
             values[key] = value
     return tensors, values

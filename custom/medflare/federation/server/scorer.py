@@ -21,11 +21,12 @@ from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.egress.failures import SiteSettingsError, TaskError
 from medflare.federation.server.preparation import agree
-from medflare.federation.site import worker_session
+from medflare.federation.site import worker_config
 from medflare.federation.site.executor import site_file
 from medflare.federation.site.worker import Worker
-from medflare.federation.site.worker_session import Opening, Work
-from medflare.wire import tensors as wire
+from medflare.federation.site.worker_config import WorkerConfig
+from medflare.wire.plan_codec import plan_to_json
+from medflare.wire.task_messages import TaskRequest
 
 SERVER = "server"
 """The server's name where sites go by theirs: in site.yaml, and in messages about what must agree."""
@@ -58,14 +59,14 @@ def common_method(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, dict[str
 
 def server_opening(
     workspace: Any, facts: Mapping[str, Mapping[str, Any]], run_id: str, seed: int, folder: Path
-) -> Opening:
+) -> WorkerConfig:
     """What the server's worker needs: the sites' method and settings, its own data and folders.
 
     RunError, which says what to write where, unless the server has a site.yaml that can be used.
     """
     method, settings = common_method(facts)
     root = Path(workspace.get_root_dir())
-    opening = Opening(
+    config = WorkerConfig(
         method=method,
         settings=settings,
         seed=seed,
@@ -77,17 +78,17 @@ def server_opening(
         split=SPLIT,
     )
     try:
-        worker_session.load_site_settings(opening)
+        worker_config.load_site_settings(config)
     except SiteSettingsError as error:
-        raise RunError(f"{error} {ADVICE.format(file=opening.site_file)}") from error
-    return opening
+        raise RunError(f"{error} {ADVICE.format(file=config.site_file)}") from error
+    return config
 
 
 class Scorer:
     """Loss of a candidate state on D_v; give it to `rule.bind`.
 
     Args:
-        worker: one whose `Opening` is the server's own.
+        worker: one whose `WorkerConfig` is the server's own.
         deadline: seconds a score may take.
         aborted: whether the job was stopped.
         tell: called with "scored" and the facts of each score.
@@ -101,9 +102,9 @@ class Scorer:
 
     def prepare(self, facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> None:
         """Loads model and data; RunError if they do not fit what the sites declared, or there are none."""
-        work = Work(task="prepare", plan={}, options={"sites": len(sites)})
+        work = TaskRequest(task="prepare", plan={}, options={"sites": len(sites)})
         try:
-            own = self.worker.do(work, self.deadline, self.aborted).facts
+            own = self.worker.run_task(work, self.deadline, self.aborted).facts
         except TaskError as error:
             text = str(error).replace("at the site", "in the folder `scorer` of the server's run")
             raise RunError(f"the server cannot score updates: {text}") from error
@@ -117,10 +118,10 @@ class Scorer:
     def __call__(self, site: str, state: State) -> float:
         """Loss of `site`'s candidate θ + Δ_k; an UpdateError costs the site its round if there is none."""
         started = time.monotonic()
-        plan = wire.plan_to_json(replace(self.plan, hints={**self.plan.hints, "loss_only": True}))
-        work = Work(task="evaluate", plan=plan, options={"split": SPLIT}, tensors=state)
+        plan = plan_to_json(replace(self.plan, hints={**self.plan.hints, "loss_only": True}))
+        work = TaskRequest(task="evaluate", plan=plan, options={"split": SPLIT}, tensors=state)
         try:
-            metrics = self.worker.do(work, self.deadline, self.aborted).facts["metrics"]
+            metrics = self.worker.run_task(work, self.deadline, self.aborted).facts["metrics"]
         except TaskError as error:
             raise UpdateError(f"could not be scored at the server: {error}") from error
         loss = float(metrics.get("loss", math.nan))

@@ -22,7 +22,7 @@ from medflare.federation.server.run import RunController, any_reply
 from medflare.federation.server.run_recorder import add_traffic, finite, weighted_means
 from medflare.federation.server.scorer import CrossScorer, Scorer
 from medflare.in_process.clocked_loop import Timed
-from medflare.wire import tensors as wire
+from medflare.wire.digest import byte_count
 
 
 class UpdatesController(RunController):
@@ -137,7 +137,7 @@ class UpdatesController(RunController):
             site=site,
             verdict=reason or "accepted",
             loss=loss,
-            bytes_sent=wire.byte_count(reply.tensors),
+            bytes_sent=byte_count(reply.tensors),
             seconds=reply.facts.get("seconds"),
         )
         return reason

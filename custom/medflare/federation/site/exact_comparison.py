@@ -35,7 +35,7 @@ from medflare.knowledge.cardinality import (
 from medflare.knowledge.site_graph import site_graph
 from medflare.knowledge.sketch_key import SketchKey
 from medflare.knowledge.texts import knowledge_texts
-from medflare.wire import tensors as wire
+from medflare.wire.files import read_json, write_json
 
 TOLD = "exact_told.json"
 """In the folder of local state: what this site said of its graph in this run, who its partners are, and with
@@ -183,11 +183,11 @@ class ExactSide:
     def _told(self) -> dict[str, Any] | None:
         if not self.file.exists():
             return None
-        told: dict[str, Any] = wire.read_json(self.file)
+        told: dict[str, Any] = read_json(self.file)
         return told if told["run_id"] == self.run_id else None
 
     def _keep(self, told: Mapping[str, Any]) -> None:
-        wire.write_json(self.file, {**told, "run_id": self.run_id})
+        write_json(self.file, {**told, "run_id": self.run_id})
 
 
 def _marks(config: KnowledgeConfig) -> dict[str, str]:

@@ -32,10 +32,11 @@ from medflare.federation.protections.base import SECURE, SiteProtection, exact
 from medflare.federation.protections.sides import site_side
 from medflare.federation.site.policy import job_name, policy_of
 from medflare.federation.site.worker import ProcessWorker, ThreadWorker, Worker
-from medflare.federation.site.worker_session import Opening, Result, Work, residual_file
+from medflare.federation.site.worker_config import WorkerConfig, residual_file
 from medflare.learners import LEARNERS
-from medflare.wire import tensors as wire
 from medflare.wire.compression import CODECS, ErrorFeedback, compress
+from medflare.wire.spec_codec import spec_from_json
+from medflare.wire.task_messages import TaskRequest, TaskResult
 
 SITE_FILE = "site.yaml"
 
@@ -106,15 +107,17 @@ class LearnerExecutor(Executor):
         protection = self._protection(request, fl_ctx)
         if request.task in messages.STEPS:
             facts = {SECURE: protection.answer(request)}
-            sent = egress.send(request.task, request.round, Result(facts, {}))
+            sent = egress.send(request.task, request.round, TaskResult(facts, {}))
             return messages.reply(request, sent.facts, sent.tensors)
         work = self._work(replace(request, tensors=protection.opened(request)), fl_ctx)
-        self.worker = self.worker or self.make_worker(self._opening(request, fl_ctx), _run_folder(fl_ctx))
+        self.worker = self.worker or self.make_worker(
+            self._worker_config(request, fl_ctx), _run_folder(fl_ctx)
+        )
         limit = min(self.args.deadline, request.deadline)
-        result: Result = self.worker.do(work, limit, lambda: bool(abort.triggered))
+        result: TaskResult = self.worker.run_task(work, limit, lambda: bool(abort.triggered))
         if request.task == messages.PREPARE:
-            shared, sums = (wire.spec_from_json(result.facts[key]) for key in ("shared", "sums"))
-            profiles = [wire.spec_from_json(spec) for spec in result.facts.get("profiles", {}).values()]
+            shared, sums = (spec_from_json(result.facts[key]) for key in ("shared", "sums"))
+            profiles = [spec_from_json(spec) for spec in result.facts.get("profiles", {}).values()]
             egress.declare(shared, sums, profiles)
             protection.declare(shared, sums, result.facts["describe"])
             protection.declare_sums(profiles)
@@ -132,7 +135,7 @@ class LearnerExecutor(Executor):
         if self.protection is None:
             root = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
             policy = self._egress(request, fl_ctx).policy
-            memory = Path(self._opening(request, fl_ctx).state_folder)
+            memory = Path(self._worker_config(request, fl_ctx).state_folder)
             name = fl_ctx.get_identity_name()
             self.protection = site_side(self.args.protection, name, root, policy, memory)
         self.protection.obey(self._door(fl_ctx).policy)
@@ -142,7 +145,7 @@ class LearnerExecutor(Executor):
         """The other sites of the run."""
         return [name for name in request.roster if name != fl_ctx.get_identity_name()]
 
-    def _work(self, request: messages.Request, fl_ctx: FLContext) -> Work:
+    def _work(self, request: messages.Request, fl_ctx: FLContext) -> TaskRequest:
         """The worker's task, with what only this site knows: its place in the roster, its folders."""
         plan = dict(request.plan)
         place = {"site_index": request.roster.index(fl_ctx.get_identity_name()), "sites": len(request.roster)}
@@ -153,12 +156,12 @@ class LearnerExecutor(Executor):
             options["partners"] = self._partners(request, fl_ctx)
         if request.task == messages.FINISH:
             options["folder"] = str(_run_folder(fl_ctx) / "result")
-        return Work(task=request.task, plan=plan, options=options, tensors=request.tensors)
+        return TaskRequest(task=request.task, plan=plan, options=options, tensors=request.tensors)
 
-    def _opening(self, request: messages.Request, fl_ctx: FLContext) -> Opening:
+    def _worker_config(self, request: messages.Request, fl_ctx: FLContext) -> WorkerConfig:
         workspace = fl_ctx.get_engine().get_workspace()
         root = Path(workspace.get_root_dir())
-        return Opening(
+        return WorkerConfig(
             method=self.args.method,
             settings=self.args.settings,
             seed=request.seed,
@@ -169,27 +172,27 @@ class LearnerExecutor(Executor):
             run_id=request.run_id,
         )
 
-    def make_worker(self, opening: Opening, run_folder: Path) -> Worker:
+    def make_worker(self, config: WorkerConfig, run_folder: Path) -> Worker:
         """The worker the job's setting asks for."""
         if self.args.worker == "thread":
-            return ThreadWorker(opening)
-        return ProcessWorker(opening, run_folder / "worker")
+            return ThreadWorker(config)
+        return ProcessWorker(config, run_folder / "worker")
 
-    def _compress(self, request: messages.Request, result: Result, fl_ctx: FLContext) -> Compress:
+    def _compress(self, request: messages.Request, result: TaskResult, fl_ctx: FLContext) -> Compress:
         """How this reply is made smaller; updates with feedback, except those that count nowhere: a canary's
         and one of no examples."""
         exact = CODECS[request.uplink].bits is None
         uncounted = request.options.get("canary") or not result.facts.get("examples")
         if exact or request.task != messages.FIT or uncounted:
             return compress
-        opening = self._opening(request, fl_ctx)
-        return ErrorFeedback(residual_file(opening), request.run_id).compress
+        config = self._worker_config(request, fl_ctx)
+        return ErrorFeedback(residual_file(config), request.run_id).compress
 
     def _egress(self, request: messages.Request, fl_ctx: FLContext) -> Egress:
         """The site's door for this request, with the rules in force at this moment."""
         egress = self._door(fl_ctx)
         egress.uplink = request.uplink
-        egress.policy = policy_of(self._opening(request, fl_ctx), egress.policy)
+        egress.policy = policy_of(self._worker_config(request, fl_ctx), egress.policy)
         return egress
 
     def _door(self, fl_ctx: FLContext) -> Egress:

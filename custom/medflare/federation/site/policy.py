@@ -15,8 +15,8 @@ from medflare.data.site_settings import load_site
 from medflare.egress.ledger import FILE, Ledger
 from medflare.egress.policy import Policy, PolicyError
 from medflare.federation.engine import EventType, FLComponent, FLContext, FLContextKey
-from medflare.federation.site import worker_session
-from medflare.federation.site.worker_session import Opening
+from medflare.federation.site import worker_config
+from medflare.federation.site.worker_config import WorkerConfig
 
 SITE_FILE = "site.yaml"
 UNUSABLE = f"this site's {SITE_FILE} cannot be used; its people find the reason in the site's log."
@@ -76,17 +76,17 @@ class SitePolicy(FLComponent):
             self._ledger.blocked(command, -1, rules, str(error), error.file)
 
 
-def policy_of(opening: Opening, before: Policy) -> Policy:
+def policy_of(config: WorkerConfig, before: Policy) -> Policy:
     """The rules in force for a running job, read anew each time: a hospital may change its mind.
 
     A site without the file has set no rules, and its learner says what is missing; if the file goes away
     during a run, the rules of `before` stay.
     """
-    if opening.site_file and not Path(opening.site_file).exists():
+    if config.site_file and not Path(config.site_file).exists():
         return before
-    site = worker_session.load_site_settings(opening)
+    site = worker_config.load_site_settings(config)
     rules = getattr(site, "policy", PolicyConfig())
-    return Policy(rules=rules, file=Path(opening.site_file or SITE_FILE))
+    return Policy(rules=rules, file=Path(config.site_file or SITE_FILE))
 
 
 def job_name(fl_ctx: FLContext) -> str:

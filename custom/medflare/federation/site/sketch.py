@@ -28,7 +28,7 @@ from medflare.knowledge.sketch_key import SketchKey
 from medflare.knowledge.sketches import Sketch
 from medflare.knowledge.texts import knowledge_texts
 from medflare.version import __version__
-from medflare.wire import tensors as wire
+from medflare.wire.files import read_json, write_json
 
 SENT = "sketch_sent.json"
 """In the folder of local state: the last sketch of this run, of how many texts, and for which exchange."""
@@ -83,7 +83,7 @@ def sketch_facts(site: Any, state: Path, cache: Path, run_id: str, asked: Asked)
             return {"state": SAME_SKETCH}
     except ConfigError as error:
         raise SiteSettingsError(str(error)) from error
-    wire.write_json(state / SENT, {**last, "run_id": run_id, "exchange": asked.exchange})
+    write_json(state / SENT, {**last, "run_id": run_id, "exchange": asked.exchange})
     facts = {"state": NEW_SKETCH, "sketch": last["sketch"], "examples": last["texts"]}
     return facts | ({"vocabulary": last["vocabulary"]} if "vocabulary" in last else {})
 
@@ -92,7 +92,7 @@ def _last(file: Path, run_id: str, fingerprint: bytes) -> dict[str, Any] | None:
     """What SENT says of this run; None before the first sketch, and where it could not be compared now."""
     if not file.exists():
         return None
-    last: dict[str, Any] = wire.read_json(file)
+    last: dict[str, Any] = read_json(file)
     if last["run_id"] != run_id:
         return None
     sketch = Sketch.from_bytes(base64.b64decode(last["sketch"]), "of this folder")

@@ -25,9 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from medflare.egress.failures import SEE_LOG, Code, Failure, TaskError, failure_of
-from medflare.federation.site.worker_session import Builder, Opening, Result, Session, Work
+from medflare.federation.site.worker_config import WorkerConfig
+from medflare.federation.site.worker_session import Builder, WorkerSession
 from medflare.learners import build
-from medflare.wire import tensors as wire
+from medflare.wire.files import load_tensors, save_tensors
+from medflare.wire.task_messages import TaskRequest, TaskResult
 
 MAIN = (sys.executable, "-P", "-m", "medflare.federation.site.worker_main")
 _POLL = 0.05
@@ -37,7 +39,7 @@ class Worker(ABC):
     """Does tasks one at a time."""
 
     @abstractmethod
-    def do(self, work: Work, deadline: float, aborted: Callable[[], bool]) -> Result:
+    def run_task(self, work: TaskRequest, deadline: float, aborted: Callable[[], bool]) -> TaskResult:
         """The result of a task, or TaskError; never takes much longer than `deadline` seconds."""
 
     @abstractmethod
@@ -49,16 +51,16 @@ class ProcessWorker(Worker):
     """A learner in a process of its own.
 
     Args:
-        opening: sent with the first task after each start.
+        config: sent with the first task after each start.
         scratch: folder for tensors on their way and for `worker.log`, which holds full traces.
         threads: of torch in the worker.
         command: the program to start; the descriptor of its socket is added as last argument.
     """
 
     def __init__(
-        self, opening: Opening, scratch: Path, threads: int = 1, command: Sequence[str] = MAIN
+        self, config: WorkerConfig, scratch: Path, threads: int = 1, command: Sequence[str] = MAIN
     ) -> None:
-        self.opening, self.scratch, self.threads, self.command = opening, scratch, threads, tuple(command)
+        self.config, self.scratch, self.threads, self.command = config, scratch, threads, tuple(command)
         self.process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._buffer = b""
@@ -82,7 +84,7 @@ class ProcessWorker(Worker):
             )
         self._buffer = b""
 
-    def do(self, work: Work, deadline: float, aborted: Callable[[], bool]) -> Result:
+    def run_task(self, work: TaskRequest, deadline: float, aborted: Callable[[], bool]) -> TaskResult:
         if self.process is None or self.process.poll() is not None:
             self.close()
             self._start()
@@ -90,10 +92,10 @@ class ProcessWorker(Worker):
         sent, reply = (self.scratch / f"{way}-{self._number}.safetensors" for way in ("to", "from"))
         try:
             if work.tensors:
-                wire.save_tensors(sent, work.tensors)
+                save_tensors(sent, work.tensors)
             message = {
                 "number": self._number,
-                "opening": self.opening.to_json(),
+                "config": self.config.to_json(),
                 "task": work.task,
                 "plan": work.plan,
                 "options": work.options,
@@ -103,7 +105,7 @@ class ProcessWorker(Worker):
             answer = self._exchange(message, time.monotonic() + deadline, aborted)
             if not answer["ok"]:
                 raise TaskError(Failure.from_json(answer["failure"]))
-            return Result(answer["facts"], wire.load_tensors(reply)[0] if answer["tensors"] else {})
+            return TaskResult(answer["facts"], load_tensors(reply)[0] if answer["tensors"] else {})
         finally:
             sent.unlink(missing_ok=True)
             reply.unlink(missing_ok=True)
@@ -168,17 +170,17 @@ def _exit_of(process: subprocess.Popen[bytes]) -> str:
 class ThreadWorker(Worker):
     """A learner in this process, for fast tests: a task past its deadline is left behind, not stopped."""
 
-    def __init__(self, opening: Opening, builder: Builder = build) -> None:
-        self.opening, self.builder = opening, builder
-        self._session: Session | None = None
+    def __init__(self, config: WorkerConfig, builder: Builder = build) -> None:
+        self.config, self.builder = config, builder
+        self._session: WorkerSession | None = None
 
-    def do(self, work: Work, deadline: float, aborted: Callable[[], bool]) -> Result:
-        box: list[Result | BaseException] = []
+    def run_task(self, work: TaskRequest, deadline: float, aborted: Callable[[], bool]) -> TaskResult:
+        box: list[TaskResult | BaseException] = []
 
         def task() -> None:
             try:
-                self._session = self._session or Session(self.opening, self.builder)
-                box.append(self._session.do(work))
+                self._session = self._session or WorkerSession(self.config, self.builder)
+                box.append(self._session.run_task(work))
             except Exception as error:
                 traceback.print_exc()
                 box.append(error)

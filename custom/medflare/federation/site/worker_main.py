@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from medflare.egress.failures import failure_of
-from medflare.federation.site.worker_session import Builder, Opening, Result, Session, Work
+from medflare.federation.site.worker_config import WorkerConfig
+from medflare.federation.site.worker_session import Builder, WorkerSession
 from medflare.learners import build
-from medflare.wire import tensors as wire
+from medflare.wire.files import load_tensors, save_tensors
+from medflare.wire.task_messages import TaskRequest, TaskResult
 
 
 def _listen(channel: socket.socket, inbox: queue.Queue[dict[str, Any]]) -> None:
@@ -31,13 +33,15 @@ def _listen(channel: socket.socket, inbox: queue.Queue[dict[str, Any]]) -> None:
     os._exit(0)
 
 
-def answer(session: Session, message: dict[str, Any]) -> dict[str, Any]:
+def answer(session: WorkerSession, message: dict[str, Any]) -> dict[str, Any]:
     """Does the task of a message and says where the tensors of the result lie."""
-    tensors = wire.load_tensors(Path(message["tensors"]))[0] if message["tensors"] else {}
-    work = Work(task=message["task"], plan=message["plan"], options=message["options"], tensors=tensors)
-    result: Result = session.do(work)
+    tensors = load_tensors(Path(message["tensors"]))[0] if message["tensors"] else {}
+    work = TaskRequest(
+        task=message["task"], plan=message["plan"], options=message["options"], tensors=tensors
+    )
+    result: TaskResult = session.run_task(work)
     if result.tensors:
-        wire.save_tensors(Path(message["reply"]), result.tensors)
+        save_tensors(Path(message["reply"]), result.tensors)
     return {"ok": True, "facts": result.facts, "tensors": message["reply"] if result.tensors else None}
 
 
@@ -46,12 +50,12 @@ def main(descriptor: int, builder: Builder = build) -> None:
     channel = socket.socket(fileno=descriptor)
     inbox: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
-    session: Session | None = None
+    session: WorkerSession | None = None
     while True:
         message = inbox.get()
         try:
             if session is None:
-                session = Session(Opening(**message["opening"]), builder)
+                session = WorkerSession(WorkerConfig(**message["config"]), builder)
             reply = answer(session, message)
         except Exception as error:
             traceback.print_exc()

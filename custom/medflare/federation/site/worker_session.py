@@ -1,222 +1,177 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One learner at one site and the tasks it is asked to do; the same in a child process and in a thread."""
+"""One learner at one site and the tasks that it runs; the same in a child process and in a thread."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from medflare.core.errors import MedflareError
 from medflare.core.learner import Learner
 from medflare.core.plan import RoundPlan
+from medflare.core.tensor_names import TOTAL_PREFIX, split_by_prefix
 from medflare.core.tensors import State
-from medflare.egress.failures import SiteSettingsError
+from medflare.core.update import Update
+from medflare.federation.site import worker_config
 from medflare.federation.site.exact_comparison import ExactSide, Part
 from medflare.federation.site.mixture_sums import ASKED, profile_specs, profile_sums, take_mixture
 from medflare.federation.site.sketch import Asked, sketch_facts
+from medflare.federation.site.worker_config import WorkerConfig, state_folder
 from medflare.learners import build
 from medflare.learners.client_terms import asked_sums
-from medflare.wire import tensors as wire
+from medflare.wire.files import load_tensors, save_tensors
+from medflare.wire.plan_codec import plan_from_json
+from medflare.wire.spec_codec import spec_to_json
+from medflare.wire.task_messages import TaskRequest, TaskResult
 
 Builder = Callable[[str, dict[str, Any], Any, int, Path | None], Learner]
-LOCAL_STATE, RESIDUAL = "local_state.safetensors", "residual.safetensors"
+"""(method, settings, site, seed, cache folder) -> learner: `learners.build`, or a test's own."""
+LOCAL_STATE = "local_state.safetensors"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
-    """What a worker needs before its first task; JSON types only.
+class WorkerSession:
+    """The learner of one run at one site, with the local state of earlier tasks restored.
 
-    Attributes:
-        site_file: the site's own site.yaml, or None for a learner that has no cohort.
-        state_folder: where the local state survives restarts; the site's setting `state` goes before it.
-        run_id: local state of another run is never restored.
-        split: where every record belongs whose source names no split; None for the shares in site.yaml.
+    Args:
+        config: of the worker; the site's settings are read from the file that it names.
+        builder: makes the learner.
+
+    Raises:
+        SiteSettingsError: the site's settings cannot be used.
     """
 
-    method: str
-    settings: dict[str, Any]
-    seed: int
-    site: str
-    site_file: str | None
-    state_folder: str
-    cache_folder: str
-    run_id: str
-    split: Literal["train", "val", "test"] | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """One task for a worker: plan and options in JSON types, tensors as received."""
-
-    task: str
-    plan: dict[str, Any]
-    options: dict[str, Any] = field(default_factory=dict)
-    tensors: State = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a worker answers: JSON facts and tensors."""
-
-    facts: dict[str, Any]
-    tensors: State
-
-
-def load_site_settings(opening: Opening) -> Any:
-    """The site's settings; SiteSettingsError keeps what the file says at the site."""
-    if opening.site_file is None:
-        return None
-    from medflare.data.load import SplitConfig, load_site
-
-    try:
-        site = load_site(Path(opening.site_file), opening.site)
-    except MedflareError as error:
-        raise SiteSettingsError(str(error)) from error
-    if opening.split is None:
-        return site
-    whole = SplitConfig(**{"train": 0, "val": 0, "test": 0, opening.split: 1})
-    return site.model_copy(
-        update={"cohort": tuple(c.model_copy(update={"split": whole}) for c in site.cohort)}
-    )
-
-
-def state_folder(opening: Opening, site: Any) -> Path:
-    """Where what never leaves survives a restart: the site's own choice, or the one FLARE's workspace has."""
-    own = getattr(site, "state", None)
-    return Path(own) / opening.run_id if own else Path(opening.state_folder)
-
-
-def residual_file(opening: Opening) -> Path:
-    """Where the site keeps what compression lost, beside its local state."""
-    return state_folder(opening, load_site_settings(opening)) / RESIDUAL
-
-
-class Session:
-    """The learner of one run at one site, with the local state of earlier tasks put back."""
-
-    def __init__(self, opening: Opening, builder: Builder = build) -> None:
-        self.run_id, self.opening = opening.run_id, opening
-        site = load_site_settings(opening)
+    def __init__(self, config: WorkerConfig, builder: Builder = build) -> None:
+        self.run_id, self.config = config.run_id, config
+        site = self._site_settings()
         torch.set_num_threads(getattr(site, "threads", None) or 1)
-        self.state_file = state_folder(opening, site) / LOCAL_STATE
-        cache = Path(opening.cache_folder)
-        self._build = lambda: builder(opening.method, opening.settings, site, opening.seed, cache)
+        self.state_file = state_folder(config, site) / LOCAL_STATE
+        cache = Path(config.cache_folder)
+        self._build = lambda: builder(config.method, config.settings, site, config.seed, cache)
         self._learner: Learner | None = None
-        self._exact = ExactSide(state_folder(opening, site), opening.run_id)
+        self._exact = ExactSide(state_folder(config, site), config.run_id)
         self.restored = False
-        self._open()
+        self._make_learner()
 
     @property
     def learner(self) -> Learner:
         """The learner; after a failed round a new one, made only when the old one's memory is free again."""
         if self._learner is None:
-            self._open()
+            self._make_learner()
         assert self._learner is not None
         return self._learner
 
-    def _open(self) -> None:
-        """A new learner with the local state of the last good round."""
+    def run_task(self, request: TaskRequest) -> TaskResult:
+        """Run one task and add its duration to the facts.
+
+        Raises:
+            Exception: whatever the task raises; the caller turns it into a failure that may leave the site.
+        """
+        started = time.monotonic()
+        result = _TASKS[request.task](self, request)
+        result.facts["seconds"] = round(time.monotonic() - started, 3)
+        return result
+
+    def _site_settings(self) -> Any:
+        """Return the site's settings as its file says now: a hospital may change it during a run."""
+        return worker_config.load_site_settings(self.config)
+
+    def _make_learner(self) -> None:
+        """Make a learner with the local state of the last good round."""
         self._learner = self._build()
         self.restored = self._restore()
 
     def _restore(self) -> bool:
-        """Puts back the local state of this run, if there is one."""
+        """Load the local state of this run; return whether there was one."""
         if not self.state_file.exists():
             return False
-        tensors, values = wire.load_tensors(self.state_file)
+        tensors, values = load_tensors(self.state_file)
         if values["run_id"] != self.run_id:
             return False
         self.learner.load_local_state(tensors, values["learner"])
         return True
 
     def _save(self) -> None:
+        """Write the local state, which never leaves the site."""
         tensors, values = self.learner.local_state()
-        wire.save_tensors(self.state_file, tensors, {"run_id": self.run_id, "learner": values})
+        save_tensors(self.state_file, tensors, {"run_id": self.run_id, "learner": values})
 
-    def do(self, work: Work) -> Result:
-        """Does one task; whatever it raises is the caller's to report."""
-        started = time.monotonic()
-        result = _TASKS[work.task](self, work)
-        result.facts["seconds"] = round(time.monotonic() - started, 3)
-        return result
+    def prepare(self, request: TaskRequest) -> TaskResult:
+        """Return the facts before round 1: the learner's description and the tensors that it declares.
 
-    def prepare(self, work: Work) -> Result:
-        """Facts before round 1. With `options.sites`, the sums this method will send among so many sites, and
-        those that the rule asks for by `options.hints`; with `options.mixture`, the sums of profiles."""
-        sums = self.learner.sums_spec(int(work.options["sites"]))
-        sums = sums | asked_sums(self.learner, work.options.get("hints", {}))
+        `options.sites`: number of sites, on which the shapes of the sums depend; `options.hints`: what the
+        rule asks of local training; `options.mixture`: the settings of the mixture of profiles, whose sums
+        are declared too.
+        """
+        sums = self.learner.sums_spec(int(request.options["sites"]))
+        sums = sums | asked_sums(self.learner, request.options.get("hints", {}))
         facts = {
             "describe": self.learner.describe(),
-            "shared": wire.spec_to_json(self.learner.shared_spec()),
-            "sums": wire.spec_to_json(sums),
+            "shared": spec_to_json(self.learner.shared_spec()),
+            "sums": spec_to_json(sums),
         }
-        if "mixture" in work.options:
-            specs = profile_specs(self.learner, int(work.options["mixture"]["components"]))
-            facts["profiles"] = {stage: wire.spec_to_json(spec) for stage, spec in specs.items()}
-        return Result(facts, {})
+        if "mixture" in request.options:
+            specs = profile_specs(self.learner, int(request.options["mixture"]["components"]))
+            facts["profiles"] = {stage: spec_to_json(spec) for stage, spec in specs.items()}
+        return TaskResult(facts, {})
 
-    def sketch(self, work: Work) -> Result:
-        """The sketch of the site's knowledge graph, from its files as they are now.
+    def sketch(self, request: TaskRequest) -> TaskResult:
+        """Return the sketch of the site's knowledge graph, from its files as they are now.
 
         `options.held`: site -> exchange from which the server has its sketch; the others as in `Asked`.
         """
-        opening, site = self.opening, load_site_settings(self.opening)
-        place, cache = state_folder(opening, site), Path(opening.cache_folder)
-        said = work.options
-        asked = Asked(int(said["exchange"]), said["held"].get(opening.site), float(said["growth"]))
-        return Result(sketch_facts(site, place, cache, self.run_id, asked), {})
+        site, options = self._site_settings(), request.options
+        folder, cache = state_folder(self.config, site), Path(self.config.cache_folder)
+        held = options["held"].get(self.config.site)
+        asked = Asked(int(options["exchange"]), held, float(options["growth"]))
+        return TaskResult(sketch_facts(site, folder, cache, self.run_id, asked), {})
 
-    def count(self, work: Work) -> Result:
-        """How large the site's knowledge graph is. `options.partners`: the other sites of the run."""
-        return Result(self._exact.count(load_site_settings(self.opening), work.options["partners"]), {})
+    def count(self, request: TaskRequest) -> TaskResult:
+        """Return the size of the site's knowledge graph. `options.partners`: the other sites of the run."""
+        return TaskResult(self._exact.count(self._site_settings(), request.options["partners"]), {})
 
-    def offer(self, work: Work) -> Result:
-        """Encrypted elements for `options.partner`; the others as in `Part`."""
-        said, site = work.options, load_site_settings(self.opening)
-        part = Part(str(said["partner"]), int(said["elements"]), bool(said["asks"]))
-        message = self._exact.offer(site, said["partners"], part)
-        return Result({"partner": part.partner, "examples": self._exact.texts()}, message)
+    def offer(self, request: TaskRequest) -> TaskResult:
+        """Return encrypted elements for `options.partner`; the others as in `Part`."""
+        options = request.options
+        part = Part(str(options["partner"]), int(options["elements"]), bool(options["asks"]))
+        message = self._exact.offer(self._site_settings(), options["partners"], part)
+        return TaskResult({"partner": part.partner, "examples": self._exact.texts()}, message)
 
-    def answer(self, work: Work) -> Result:
-        """The request of `options.partner`, encrypted a second time."""
-        partner = str(work.options["partner"])
-        message = self._exact.answer(partner, work.tensors)
-        return Result({"partner": partner, "examples": self._exact.texts()}, message)
+    def answer(self, request: TaskRequest) -> TaskResult:
+        """Return the request of `options.partner`, encrypted a second time."""
+        partner = str(request.options["partner"])
+        message = self._exact.answer(partner, request.tensors)
+        return TaskResult({"partner": partner, "examples": self._exact.texts()}, message)
 
-    def compare(self, work: Work) -> Result:
-        """How many elements this site and `options.partner` share."""
-        partner = str(work.options["partner"])
-        shared = self._exact.compare(partner, work.tensors)
-        return Result({"partner": partner, "examples": self._exact.texts(), "shared": shared}, {})
+    def compare(self, request: TaskRequest) -> TaskResult:
+        """Return how many elements this site and `options.partner` share."""
+        partner = str(request.options["partner"])
+        shared = self._exact.compare(partner, request.tensors)
+        return TaskResult({"partner": partner, "examples": self._exact.texts(), "shared": shared}, {})
 
-    def initialise(self, work: Work) -> Result:
-        """The shared tensors before round 1."""
-        return Result({}, self.learner.initial_shared())
+    def initialise(self, request: TaskRequest) -> TaskResult:
+        """Return the shared tensors before round 1."""
+        return TaskResult({}, self.learner.initial_shared())
 
-    def fit(self, work: Work) -> Result:
-        """One round of training, or the sums of profiles that its hints ask for in place of it.
+    def fit(self, request: TaskRequest) -> TaskResult:
+        """Train for one round, or return the sums of profiles that the hints ask for in place of it.
 
-        With `options.canary`, the local state is put back afterwards.
+        With `options.canary`, the local state is put back afterwards: the update counts nowhere, so the site
+        must be as if it had never trained.
         """
-        if ASKED in work.plan.get("hints", {}):
-            sums, patients = profile_sums(self.learner, work.plan["hints"])
-            return Result({"examples": patients, "metrics": {}}, wire.with_prefix(sums, wire.SUM))
-        canary = bool(work.options.get("canary"))
-        state, totals = wire.without_prefix(work.tensors, wire.TOTAL)
+        if ASKED in request.plan.get("hints", {}):
+            sums, patients = profile_sums(self.learner, request.plan["hints"])
+            return _as_result(Update(delta={}, examples=patients, sums=sums))
+        canary = bool(request.options.get("canary"))
+        state, totals = split_by_prefix(request.tensors, TOTAL_PREFIX)
         if canary:
             tensors, values = self.learner.local_state()
             before = {name: value.detach().clone() for name, value in tensors.items()}
         self.learner.load_shared(state)
         try:
-            update = self.learner.fit(self._plan(work, totals))
+            update = self.learner.fit(self._plan(request, totals))
         except Exception:
             self._learner = None  # half a round must not stay in what never leaves
             raise
@@ -224,41 +179,43 @@ class Session:
             self.learner.load_local_state(before, values)
         else:
             self._save()
-        facts: dict[str, Any] = {"examples": update.examples, "metrics": update.metrics}
-        if update.factor != 1:
-            facts["factor"] = update.factor
-        return Result(facts, {**update.delta, **wire.with_prefix(update.sums, wire.SUM)})
+        return _as_result(update)
 
-    def _plan(self, work: Work, totals: State) -> RoundPlan:
-        """The plan; a mixture of profiles that came along is the learner's from here on."""
-        plan = wire.plan_from_json(work.plan, totals)
+    def _plan(self, request: TaskRequest, totals: State) -> RoundPlan:
+        """Return the plan, after giving the learner the mixture of profiles that came along, if one did."""
+        plan = plan_from_json(request.plan, totals)
         take_mixture(self.learner, plan.hints)
         return plan
 
-    def evaluate(self, work: Work) -> Result:
-        """Numbers on one split with the state that came along."""
-        self.learner.load_shared(work.tensors)
-        plan = self._plan(work, {})
-        return Result({"metrics": self.learner.evaluate(str(work.options["split"]), plan)}, {})
+    def evaluate(self, request: TaskRequest) -> TaskResult:
+        """Return numbers on `options.split` with the state that came along."""
+        self.learner.load_shared(request.tensors)
+        plan = self._plan(request, {})
+        return TaskResult({"metrics": self.learner.evaluate(str(request.options["split"]), plan)}, {})
 
-    def finish(self, work: Work) -> Result:
-        """Final numbers; the personalised adapter and the predictions stay in `options.folder`."""
-        self.learner.load_shared(work.tensors)
-        folder = Path(str(work.options["folder"]))
+    def finish(self, request: TaskRequest) -> TaskResult:
+        """Return the final numbers; the personalised adapter and the predictions stay in `options.folder`."""
+        self.learner.load_shared(request.tensors)
+        folder = Path(str(request.options["folder"]))
         folder.mkdir(parents=True, exist_ok=True)
-        found = self.learner.finish(self._plan(work, {}), folder)
-        return Result({"evaluations": [item.model_dump(mode="json") for item in found]}, {})
+        records = self.learner.finish(self._plan(request, {}), folder)
+        return TaskResult({"evaluations": [item.model_dump(mode="json") for item in records]}, {})
 
 
-_TASKS: dict[str, Callable[[Session, Work], Result]] = {
-    "prepare": Session.prepare,
-    "sketch": Session.sketch,
-    "count": Session.count,
-    "offer": Session.offer,
-    "answer": Session.answer,
-    "compare": Session.compare,
-    "initialise": Session.initialise,
-    "fit": Session.fit,
-    "evaluate": Session.evaluate,
-    "finish": Session.finish,
+def _as_result(update: Update) -> TaskResult:
+    tensors, facts = update.to_message()
+    return TaskResult(facts, tensors)
+
+
+_TASKS: dict[str, Callable[[WorkerSession, TaskRequest], TaskResult]] = {
+    "prepare": WorkerSession.prepare,
+    "sketch": WorkerSession.sketch,
+    "count": WorkerSession.count,
+    "offer": WorkerSession.offer,
+    "answer": WorkerSession.answer,
+    "compare": WorkerSession.compare,
+    "initialise": WorkerSession.initialise,
+    "fit": WorkerSession.fit,
+    "evaluate": WorkerSession.evaluate,
+    "finish": WorkerSession.finish,
 }

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prefixes that tell the kinds of tensors in one message apart, and how they are put on and taken off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from medflare.core.tensors import State
+
+SUM_PREFIX = "sum:"
+"""Of auxiliary sums, on the way from a site to the server."""
+TOTAL_PREFIX = "total:"
+"""Of the totals of these sums over all sites, on the way back."""
+
+
+def with_prefix(state: Mapping[str, Tensor], prefix: str) -> State:
+    """Return the same tensors under `prefix + name`."""
+    return {prefix + name: value for name, value in state.items()}
+
+
+def split_by_prefix(state: Mapping[str, Tensor], prefix: str) -> tuple[State, State]:
+    """Split a message's tensors by the prefix of their names.
+
+    Returns:
+        (tensors whose names do not start with `prefix`, the others with the prefix taken off).
+    """
+    without = {name: value for name, value in state.items() if not name.startswith(prefix)}
+    inner = {name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)}
+    return without, inner

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker is started with, and where the files of its site lie that survive a restart."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from medflare.core.errors import MedflareError
+from medflare.egress.failures import SiteSettingsError
+
+RESIDUAL = "residual.safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """What a worker needs before its first task; JSON types only.
+
+    Attributes:
+        site_file: the site's own site.yaml, or None for a learner that has no cohort.
+        state_folder: where the local state survives restarts, unless the site's setting `state` names a
+            folder.
+        run_id: local state of another run is never restored.
+        split: where every record belongs whose source names no split; None for the shares in site.yaml.
+    """
+
+    method: str
+    settings: dict[str, Any]
+    seed: int
+    site: str
+    site_file: str | None
+    state_folder: str
+    cache_folder: str
+    run_id: str
+    split: Literal["train", "val", "test"] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields in JSON types, as the message to a worker process carries them."""
+        return asdict(self)
+
+
+def load_site_settings(config: WorkerConfig) -> Any:
+    """Return the site's settings from its site.yaml, or None where the learner has no cohort.
+
+    Raises:
+        SiteSettingsError: the file cannot be used. What it says stays at the site; the server learns the code
+        only.
+    """
+    if config.site_file is None:
+        return None
+    from medflare.data.load import SplitConfig, load_site
+
+    try:
+        site = load_site(Path(config.site_file), config.site)
+    except MedflareError as error:
+        raise SiteSettingsError(str(error)) from error
+    if config.split is None:
+        return site
+    all_in_one = SplitConfig(**{"train": 0, "val": 0, "test": 0, config.split: 1})
+    return site.model_copy(
+        update={"cohort": tuple(c.model_copy(update={"split": all_in_one}) for c in site.cohort)}
+    )
+
+
+def state_folder(config: WorkerConfig, site: Any) -> Path:
+    """Return the folder of what survives a restart: the site's choice, else FLARE's workspace."""
+    chosen = getattr(site, "state", None)
+    return Path(chosen) / config.run_id if chosen else Path(config.state_folder)
+
+
+def residual_file(config: WorkerConfig) -> Path:
+    """Return the file in which the site keeps what compression lost, beside its local state."""
+    return state_folder(config, load_site_settings(config)) / RESIDUAL

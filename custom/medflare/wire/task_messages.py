@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What passes between a site's executor and the worker that runs its learner: a request and its result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from medflare.core.tensors import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRequest:
+    """One task for a worker.
+
+    Attributes:
+        task: a key of the worker session's table of tasks, for instance "fit".
+        plan: the round's plan as `plan_to_json` gives it; empty before round 1.
+        options: what else the task needs, JSON types.
+        tensors: as received, decompressed.
+    """
+
+    task: str
+    plan: dict[str, Any]
+    options: dict[str, Any] = field(default_factory=dict)
+    tensors: State = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What a task came to, before the egress chain: JSON facts and tensors."""
+
+    facts: dict[str, Any]
+    tensors: State
