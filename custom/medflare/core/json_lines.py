@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files with one record a line, written whole or not at all and read with the line that is wrong."""
+"""JSON Lines files of records: one record per line, written atomically and validated line by line on reading."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from medflare.core.errors import DataError
-from medflare.core.run_record import Part
+from medflare.core.run_record import RecordModel
 
-Kind = TypeVar("Kind", bound=Part)
+Model = TypeVar("Model", bound=RecordModel)
 
 
-def write_lines(path: Path, items: Iterable[Part]) -> Path:
-    """Writes the file atomically, one line for each item in the order given."""
+def write_lines(path: Path, items: Iterable[RecordModel]) -> Path:
+    """Write the file atomically, one line for each item in the order given, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(path.name + ".tmp")
     with scratch.open("w", encoding="utf-8") as out:
@@ -28,16 +28,25 @@ def write_lines(path: Path, items: Iterable[Part]) -> Path:
     return path
 
 
-def read_lines(path: Path, kind: type[Kind], what: str) -> list[Kind]:
-    """The items of a file; DataError names it and the first line that is no `what`."""
+def read_lines(path: Path, model: type[Model], what: str) -> list[Model]:
+    """Return the records of a file.
+
+    Args:
+        path: the file.
+        model: class of a line.
+        what: words for one record in an error message, such as "a prediction".
+
+    Raises:
+        DataError: there is no such file, or a line is not a `model`; it names the file and the first such line.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such predictions file.") from None
-    found = []
+    items = []
     for number, line in enumerate(lines, start=1):
         try:
-            found.append(kind.model_validate(json.loads(line)))
+            items.append(model.model_validate(json.loads(line)))
         except (json.JSONDecodeError, ValidationError) as error:
             raise DataError(f"{path}:{number}: is not {what}: {error}") from None
-    return found
+    return items

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run.json: what a run was, what happened in it and what it made. Tables and pages read only this."""
+"""run.json: what a run was, what happened in it and what it made. Tables and pages read only this.
+
+Schema 2 names the task of the run (`task`). `read_record` also reads schema 1, which did not.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,27 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from medflare.core.errors import DataError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
-class Part(BaseModel):
-    """Base of the record's parts: unknown keys are refused, so that the schema stays written down."""
+class RecordModel(BaseModel):
+    """Base of everything that is written to disk: unknown keys are refused, so the schema stays written down."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
 
-class Traffic(Part):
+class Traffic(RecordModel):
     """Bytes that one site sent and received in one round, counted from the messages' tensors."""
 
     sent: int = 0
     received: int = 0
 
 
-class RoundRecord(Part):
+class RoundRecord(RecordModel):
     """One round as the server saw it."""
 
     round: int = Field(description="0-based, as in RoundPlan; pages show it counted from 1")
@@ -48,11 +51,11 @@ class RoundRecord(Part):
     rule: dict[str, Any] = Field(default_factory=dict, description="what the aggregation rule reports")
     protection: dict[str, Any] = Field(default_factory=dict, description="what a secure sum reports")
     exchanges: list[RoundRecord] = Field(
-        default_factory=list, description="of a temporal round: each visit's own, counted through the run"
+        default_factory=list, description="of a temporal round: one for each visit, counted through the run"
     )
 
 
-class SiteRecord(Part):
+class SiteRecord(RecordModel):
     """What a site declared before round 1."""
 
     backbone: str
@@ -60,11 +63,11 @@ class SiteRecord(Part):
     examples: dict[str, int] = Field(default_factory=dict, description="split -> count")
     skipped: dict[str, int] = Field(default_factory=dict, description="reason -> count")
     heterogeneity: dict[str, Any] = Field(
-        default_factory=dict, description="what cohort.partition.heterogeneity says"
+        default_factory=dict, description="what data.heterogeneity reports of the site"
     )
 
 
-class Estimate(Part):
+class Estimate(RecordModel):
     """A metric with its 95 % bootstrap interval over studies."""
 
     value: float
@@ -72,7 +75,7 @@ class Estimate(Part):
     high: float
 
 
-class EvaluationRecord(Part):
+class EvaluationRecord(RecordModel):
     """Final quality of one adapter on one site's split."""
 
     site: str
@@ -85,7 +88,7 @@ class EvaluationRecord(Part):
     predictions: str | None = Field(None, description="path of the per-study file, relative to the record")
 
 
-class ComparisonRecord(Part):
+class ComparisonRecord(RecordModel):
     """Two systems on the same studies: `ours` minus `theirs`, 95 % interval, two-sided p-value."""
 
     metric: str
@@ -100,12 +103,15 @@ class ComparisonRecord(Part):
     p: float
 
 
-class RunRecord(Part):
+class RunRecord(RecordModel):
     """The whole run."""
 
     schema_version: int = SCHEMA_VERSION
     job: str
     method: str
+    task: str = Field(
+        default="", description="name of a Task; empty until the first site has declared its method"
+    )
     run_id: str
     status: Literal["running", "completed", "failed", "stopped"] = "running"
     reason: str = ""
@@ -117,9 +123,9 @@ class RunRecord(Part):
     sites: dict[str, SiteRecord] = Field(default_factory=dict)
     parameters: dict[str, int] = Field(default_factory=dict, description="shared parameter counts by part")
     expected_bytes_per_direction: int = Field(default=0, description="of a site's message, as compressed")
-    expected_bytes_down: int = Field(default=0, description="of a message to a site; 0 if not told")
+    expected_bytes_down: int = Field(default=0, description="of a message to a site; 0 if unknown")
     paper: dict[str, Any] = Field(
-        default_factory=dict, description="the paper's own arithmetic, for comparison"
+        default_factory=dict, description="sizes as the paper states them, for comparison"
     )
     protections: list[str] = Field(default_factory=list)
     epsilon: float | None = None
@@ -134,7 +140,7 @@ class RunRecord(Part):
     artefacts: dict[str, str] = Field(default_factory=dict, description="name -> path relative to the record")
 
     def write(self, path: Path) -> None:
-        """Writes atomically, so that a reader never sees half a record."""
+        """Write the record atomically, so that a reader never sees half of it."""
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = path.with_suffix(".tmp")
         scratch.write_text(self.model_dump_json(indent=1), encoding="utf-8")
@@ -142,11 +148,48 @@ class RunRecord(Part):
 
 
 def read_record(path: Path) -> RunRecord:
-    """The record at `path` (a file, or a folder that holds run.json); DataError says what is wrong."""
+    """Return the record at `path`, of this schema or the one before.
+
+    Args:
+        path: run.json, or a folder that holds it.
+
+    Raises:
+        DataError: there is no record, or it is not one of a schema that this version reads.
+    """
     path = path / "run.json" if path.is_dir() else path
     try:
-        return RunRecord.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return _validated(data)
     except FileNotFoundError:
         raise DataError(f"{path}: there is no run record. Name a folder that `medflare run` made.") from None
-    except (json.JSONDecodeError, ValidationError) as error:
-        raise DataError(f"{path}: is not a run record of schema {SCHEMA_VERSION}: {error}") from None
+    except ValueError as error:  # of JSON, of a field, or of the schema's number
+        raise DataError(f"{path}: is not a run record of schema 1 to {SCHEMA_VERSION}: {error}") from None
+
+
+def _validated(data: Any) -> RunRecord:
+    """Return the record that JSON holds, as this schema has it."""
+    version = data.get("schema_version", 1) if isinstance(data, dict) else SCHEMA_VERSION
+    if version == 1:
+        record = RunRecord.model_validate({**data, "schema_version": SCHEMA_VERSION})
+        return record.model_copy(update={"task": _task_of_schema_1(record)})
+    if version != SCHEMA_VERSION:
+        raise ValueError(f"it has schema {version}. Read it with the version of medflare that wrote it.")
+    return RunRecord.model_validate(data)
+
+
+def _task_of_schema_1(record: RunRecord) -> str:
+    """Return the task of a record that does not name it, by the scores it holds.
+
+    This is the only place that infers a task: a record of schema 2 names it.
+    """
+    evaluated = {name for item in record.evaluations for name in item.metrics}
+    curves = {name.partition("_")[2] for entry in record.rounds for name in entry.mean}
+    scores = evaluated or curves
+    if any(name.startswith(("ner_", "re_gold_", "re_e2e_")) for name in scores):
+        return "extraction"
+    if "accuracy" in scores:
+        return "questions"
+    if "length_ratio" in scores:
+        return "summaries"
+    visits = any(entry.exchanges for entry in record.rounds)
+    return "visits" if visits or any(name.startswith("visit_") for name in scores) else "reports"

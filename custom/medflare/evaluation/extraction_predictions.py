@@ -19,7 +19,7 @@ from typing import Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from medflare.core.errors import DataError
-from medflare.core.run_record import Part
+from medflare.core.run_record import RecordModel
 
 KIND: Literal["extraction"] = "extraction"
 SCHEMA_VERSION: Literal[1] = 1
@@ -62,7 +62,7 @@ class Link:
     modifier: Mention
 
 
-class ScoredDocument(Part):
+class ScoredDocument(RecordModel):
     """One note: gold annotation and what one adapter made of it.
 
     `gold_entities` and `predicted_entities` hold what named entity recognition looks for; modifiers occur

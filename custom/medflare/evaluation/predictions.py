@@ -15,7 +15,7 @@ from pydantic import Field
 
 from medflare.core.conditions import CONDITIONS
 from medflare.core.json_lines import read_lines, write_lines
-from medflare.core.run_record import ComparisonRecord, Part
+from medflare.core.run_record import ComparisonRecord, RecordModel
 from medflare.evaluation.label_metrics import label_statistics
 from medflare.evaluation.report_metrics import report_statistics
 from medflare.evaluation.statistics import Statistic, paired_difference
@@ -23,7 +23,7 @@ from medflare.evaluation.statistics import Statistic, paired_difference
 WIDTH = len(CONDITIONS)
 
 
-class Prediction(Part):
+class Prediction(RecordModel):
     """One study: what the radiologist wrote, what the model wrote, and what the labeller reads in both."""
 
     study_id: str

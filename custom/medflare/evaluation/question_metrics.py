@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from medflare.core.json_lines import read_lines
-from medflare.core.run_record import Estimate, Part
+from medflare.core.run_record import Estimate, RecordModel
 from medflare.evaluation.statistics import Statistic, bootstrap, mean_statistic, restricted
 
 NO_GROUP = "no group"
@@ -25,7 +25,7 @@ FEWEST, MOST_GROUPS = 5, 40
 """Questions of a group whose accuracy is told, and how many groups: what is told leaves the site."""
 
 
-class AnsweredQuestion(Part):
+class AnsweredQuestion(RecordModel):
     """One question with the score of each option."""
 
     question_id: str

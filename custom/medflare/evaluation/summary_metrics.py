@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from medflare.core.json_lines import read_lines
-from medflare.core.run_record import Part
+from medflare.core.run_record import RecordModel
 from medflare.evaluation import meteor as meteor_program
 from medflare.evaluation.label_metrics import label_statistics
 from medflare.evaluation.report_metrics import (
@@ -37,7 +37,7 @@ the labeller says of any other text too."""
 NO_LABELS = "skipped: fewer than a fifth of the references speak of one of the 13 chest X-ray conditions"
 
 
-class WrittenSummary(Part):
+class WrittenSummary(RecordModel):
     """One text: what the physician made of it, and what the model did."""
 
     summary_id: str

@@ -38,6 +38,52 @@ def test_a_record_with_an_unknown_key_is_refused(
         read_record(path)
 
 
+def written(folder: Path, **data: object) -> Path:
+    """A record as JSON, without the keys that have defaults."""
+    record = {"job": "j", "method": "m", "run_id": "r", "started": "now", **data}
+    (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    return folder
+
+
+def scored(*metrics: str) -> dict[str, object]:
+    """One evaluation with these scores."""
+    found = {name: {"value": 0.5, "low": 0.4, "high": 0.6} for name in metrics}
+    about = {"site": "a", "role": "unseen", "adapter": "generic", "split": "test", "studies": 1}
+    return {"evaluations": [{**about, "metrics": found}]}
+
+
+VISIT = {"round": 0, "seconds": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("data", "task"),
+    [
+        ({}, "reports"),
+        (scored("bleu_4", "label_f1"), "reports"),
+        (scored("rouge_l", "length_ratio"), "summaries"),
+        (scored("accuracy", "accuracy/dental"), "questions"),
+        (scored("re_gold_strict_f1"), "extraction"),
+        (scored("bleu_4", "visit_1/bleu_4"), "visits"),
+        ({"rounds": [{**VISIT, "exchanges": [VISIT]}]}, "visits"),
+        ({"rounds": [{**VISIT, "mean": {"val_ner_strict_f1": 0.5}}]}, "extraction"),
+        ({"rounds": [{**VISIT, "mean": {"val_accuracy": 0.5}}], **scored("bleu_4")}, "reports"),
+        ({"schema_version": 2, "task": "summaries", **scored("accuracy")}, "summaries"),
+        ({"schema_version": 2, **scored("accuracy")}, ""),
+    ],
+)
+def test_only_records_of_schema_1_have_their_task_inferred(
+    tmp_path: Path, data: dict[str, object], task: str
+) -> None:
+    record = read_record(written(tmp_path, **({"schema_version": 1} | data)))
+    assert (record.task, record.schema_version) == (task, 2)
+
+
+@pytest.mark.parametrize("version", [0, 3, "2"])
+def test_a_record_of_another_schema_is_refused(tmp_path: Path, version: object) -> None:
+    with pytest.raises(DataError, match=f"schema 1 to 2: it has schema {version}"):
+        read_record(written(tmp_path, schema_version=version))
+
+
 def test_a_missing_record_is_explained(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no run record"):
         read_record(tmp_path)

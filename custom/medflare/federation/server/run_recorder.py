@@ -60,6 +60,17 @@ def weighted_means(
     }
 
 
+METHOD_TASKS = {
+    "fedmrg": "reports",
+    "fedvit_gpt2": "reports",
+    "fedtar": "visits",
+    "fed_medlora": "extraction",
+    "token_classification": "extraction",
+    "question_answering": "questions",
+    "summarisation": "summaries",
+}
+
+
 class RunBook:
     """The record of one run and the file it is written to."""
 
@@ -96,6 +107,7 @@ class RunBook:
             )
         first = facts[min(facts)]
         self.record.method = str(first.get("method", ""))
+        self.record.task = METHOD_TASKS.get(self.record.method, "")
         self.record.parameters = dict(first["describe"].get("parameters", {}))
         self.record.paper = dict(first["describe"].get("paper", {}))
         settings = first["describe"].get("settings") or first.get("settings", {})
