@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON Lines files of records: one record per line, written atomically and validated line by line on reading."""
+"""JSON Lines files of records: one record per line, written atomically and validated on reading."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_lines(path: Path, model: type[Model], what: str) -> list[Model]:
         what: words for one record in an error message, such as "a prediction".
 
     Raises:
-        DataError: there is no such file, or a line is not a `model`; it names the file and the first such line.
+        DataError: there is no such file, or a line is not a `model`; names the file and that line.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -19,7 +19,7 @@ SCHEMA_VERSION = 2
 
 
 class RecordModel(BaseModel):
-    """Base of everything that is written to disk: unknown keys are refused, so the schema stays written down."""
+    """Base of everything written to disk: unknown keys are refused, so the schema is written down."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
