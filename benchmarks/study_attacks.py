@@ -29,6 +29,12 @@ from torch import Tensor, nn
 from attacks import ATTACKS, sent
 from medflare.aggregation import RULES, make_rule
 from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.capabilities import (
+    AsksClientTerms,
+    ScoresCandidates,
+    factor_clip,
+    round_hints,
+)
 from medflare.aggregation.robust import ByzantineRule
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import ConfigError, UpdateError
@@ -36,7 +42,6 @@ from medflare.core.tensors import State
 from medflare.core.update import Update
 from medflare.evaluation.label_metrics import label_statistics
 from medflare.evaluation.statistics import Statistic, over_seeds
-from medflare.in_process.loop import ScoringRule
 from medflare.learners.text_task.influence import self_influence
 from medflare.synthetic.hospitals import generate
 from medflare.synthetic.profiles import DEMO_HOSPITALS, UNSEEN_HOSPITAL, HospitalProfile
@@ -50,7 +55,7 @@ TEMPERATURE = 0.1
 WITHOUT_LORA = [
     n
     for n, rule in ((n, make_rule(n, {})) for n in sorted(RULES))
-    if n not in ("factors", "weighted_mean") and not (rule.sharing or rule.asks or rule.draws)
+    if n not in ("factors", "weighted_mean") and not (rule.sharing or rule.capability(AsksClientTerms))
 ]
 """Rules that ask nothing of LoRA factors, of a site's own steps or of who takes part."""
 
@@ -188,14 +193,15 @@ def federated(
     if attack == "label-shuffled":
         own |= {site: _shuffled(sites[site], generator) for site in hostile}
     d_v = (judge.features["train"], judge.targets["train"])
-    if isinstance(rule, ScoringRule) and rule.scored_by == "server":
-        rule.bind(lambda _, candidate: head.measured(candidate, *d_v))
+    scored = rule.capability(ScoresCandidates)
+    if scored is not None and scored.scored_by == "server":
+        scored.set_score(lambda _, candidate: head.measured(candidate, *d_v))
     for _ in range(given.rounds):
         honest = head.fit(state, own, given.steps, generator)
-        if rule.factor_clip:
+        if factor_clip(rule):
             _score_themselves(head, state, honest, d_v, rule)
         rule.begin(state)
-        for site, update in sent(attack, honest, hostile, math.exp(rule.factor_clip), generator).items():
+        for site, update in sent(attack, honest, hostile, math.exp(factor_clip(rule)), generator).items():
             try:
                 rule.add(site, update)
             except UpdateError:
@@ -208,7 +214,7 @@ def _score_themselves(
     head: Head, state: State, honest: Mapping[str, Update], d_v: tuple[Tensor, Tensor], rule: AggregationRule
 ) -> None:
     """Client mode of `influence`: every site weighs its own update by its loss on D_v."""
-    reference, hint = head.measured(state, *d_v), rule.plan_hints()["influence"]
+    reference, hint = head.measured(state, *d_v), round_hints(rule)["influence"]
     for update in honest.values():
         loss = head.measured({n: v + update.delta[n] for n, v in state.items()}, *d_v)
         update.factor = self_influence(loss, reference, hint["temperature"], hint["clip"])

@@ -4,20 +4,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, TypeVar
 
 from medflare.core.tensors import State
 from medflare.core.update import Update
 
-
-class Probe(NamedTuple):
-    """A state whose loss some sites measure on `examples` of their own training examples."""
-
-    state: State
-    sites: list[str]
-    examples: int
+C = TypeVar("C")
 
 
 class AggregationRule(ABC):
@@ -36,13 +30,6 @@ class AggregationRule(ABC):
         summary: what the rule does, in one sentence for listings.
         source: paper, section of algorithms.md, resolution ids.
         outside_spec: prefixes of tensors that the rule may add to the state beside the shared ones.
-        asks: whether `plan_hints` asks something of every optimiser step of a site (`learners.terms`).
-        sums: prefixes of the sums that sites send because `plan_hints` asks for them.
-        draws: whether the rule itself draws who trains in a round, with `draw`.
-        idle: whether a site may answer with an update of no examples, which weighs nothing and tells sums.
-        factor_clip: c, when sites may scale their own weight by a factor within [e^-c, e^c]; 0 when not.
-        scored_by: who scores candidates for the rule by the function that its `bind` takes: nobody (""), the
-            server on its own validation set, or every site on its own.
     """
 
     needs: Literal["sum", "individual"] = "sum"
@@ -56,12 +43,6 @@ class AggregationRule(ABC):
     summary: str = ""
     source: str = ""
     outside_spec: tuple[str, ...] = ()
-    asks: bool = False
-    sums: tuple[str, ...] = ()
-    draws: bool = False
-    idle: bool = False
-    factor_clip: float = 0.0
-    scored_by: Literal["", "server", "sites"] = ""
 
     @abstractmethod
     def begin(self, global_state: State) -> None:
@@ -75,46 +56,13 @@ class AggregationRule(ABC):
     def finish(self) -> State:
         """The new global state, in the dtypes of the old one; raises ValueError if nothing was added."""
 
-    def metrics_read(self) -> tuple[str, ...]:
-        """Names of the updates' metrics by which the rule, as it is set, weighs them."""
+    def disabled_capabilities(self) -> tuple[type, ...]:
+        """Return the mixins among the rule's bases that its settings switch off."""
         return ()
 
-    def metrics_of_sum(self) -> dict[str, float]:
-        """The same metrics of the sum of all updates, where no single one can be read."""
-        return dict.fromkeys(self.metrics_read(), 1.0)
-
-    def plan_hints(self) -> dict[str, Any]:
-        """JSON values that the controller puts into every site's `RoundPlan.hints`."""
-        return {}
-
-    def draw(
-        self, number: int, seed: int, examples: Mapping[str, int], asked: Sequence[str], least: int = 1
-    ) -> list[str]:
-        """Which of the sites that can be asked train in a round, in order of name; before `plan_hints`.
-
-        Args:
-            seed: of the run; a draw depends on it, the round and what the rule keeps.
-            examples: training examples of every site of the run.
-            least: so many different sites, where there are, because a sum over fewer hides too little.
-        """
-        return sorted(asked)
-
-    def lose(self) -> None:  # noqa: B027 - most rules count no rounds
-        """In place of `finish`: the round's updates could not be read, and the state stays as it is."""
-
-    def take_sums(self, totals: State, sites: int) -> State:
-        """After `finish`: takes what is the rule's out of the totals of the accepted updates' sums.
-
-        What it returns travels to the sites in the next plan, as its `totals`. sites: K of the whole run.
-        """
-        return totals
-
-    def probe(self) -> Probe | None:
-        """After `take_sums`: what sites shall measure before the round ends, if anything."""
-        return None
-
-    def probed(self, losses: Mapping[str, float]) -> None:  # noqa: B027 - most rules probe nothing
-        """The losses that sites measured of a probe; those that gave none are not among them."""
+    def capability(self, mixin: type[C]) -> C | None:
+        """Return the rule as an instance of a mixin of `aggregation.capabilities`, or None if it is none."""
+        return self if isinstance(self, mixin) and mixin not in self.disabled_capabilities() else None
 
     def report(self) -> dict[str, Any]:
         """What happened in the last finished round, for run.json: JSON types.

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from medflare.aggregation.capabilities import NeedsExactSizes, NeedsSketches
 from medflare.aggregation.selecting import MOST_DRAWS, PRODUCTS, Mode, Selecting
+from medflare.knowledge.sketches import Sketch
 from medflare.selection.baselines import FedCS as FedCSSelector
 from medflare.selection.baselines import Importance, Uniform
 from medflare.selection.latency import Latencies
@@ -30,7 +33,7 @@ def _check_draws(draws: int) -> None:
     _require(draws=(draws, 1 <= draws <= MOST_DRAWS, f"1 to {MOST_DRAWS}"))
 
 
-class Ddcs(Selecting):
+class Ddcs(Selecting, NeedsSketches, NeedsExactSizes):
     """S draws from the q that makes the expected slowest site fast while the drawn data stay alike.
 
     Args:
@@ -99,8 +102,21 @@ class Ddcs(Selecting):
             pairs_of=pairs_of,
         )
         super().__init__(self.chosen, Latencies(smoothing, quantile), mode, most_rank)
-        self.exact = distances == "exact"
-        self.sketch_period = 0 if self.exact else period
+        self.exact, self.sketch_period = distances == "exact", period
+
+    def disabled_capabilities(self) -> tuple[type, ...]:
+        return (NeedsSketches,) if self.exact else (NeedsExactSizes,)
+
+    def set_sketch(self, site: str, sketch: Sketch | None) -> None:
+        """A first sketch, a newer one, or None where there is none any more; the odds change with it."""
+        if sketch is None:
+            self.known.sketches.pop(site, None)
+        else:
+            self.known.sketches[site] = sketch
+
+    def set_exact_sizes(self, sizes: Mapping[str, int], shared: Mapping[tuple[str, str], int]) -> None:
+        """Exact sizes: of the sites' graphs, and of what pairs of them share."""
+        self.known.sizes, self.known.shared = dict(sizes), dict(shared)
 
     def report(self) -> dict[str, Any]:
         """As `Selecting`, and `solution`: the odds before the age bonus and what they bring."""
@@ -134,8 +150,8 @@ class UniformSelection(Selecting):
         super().__init__(Uniform(draws=draws), Latencies(), mode, most_rank)
         self.mu = mu
 
-    def plan_hints(self) -> dict[str, Any]:
-        return super().plan_hints() | ({"fedprox": {"mu": self.mu}} if self.mu else {})
+    def client_terms(self) -> dict[str, Any]:
+        return super().client_terms() | ({"fedprox": {"mu": self.mu}} if self.mu else {})
 
 
 class ImportanceSampling(Selecting):

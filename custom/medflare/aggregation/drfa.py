@@ -11,7 +11,14 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from medflare.aggregation.base import Probe
+from medflare.aggregation.capabilities import (
+    AllowsSiteFactors,
+    AsksClientTerms,
+    Probe,
+    ProbesLosses,
+    SamplesClients,
+    UsesAuxiliarySums,
+)
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.data_order import derived_seed
 from medflare.core.tensors import State, moved
@@ -30,7 +37,7 @@ def onto_simplex(values: np.ndarray) -> np.ndarray:
     return found
 
 
-class Drfa(WeightedMean):
+class Drfa(WeightedMean, SamplesClients, AsksClientTerms, UsesAuxiliarySums, ProbesLosses, AllowsSiteFactors):
     """min over θ of max over λ of Σ λ_k f_k(θ): m sites drawn ~ λ with replacement, and their uniform mean.
 
     λ starts at n_k/N. After each round m sites, drawn uniformly, tell the loss f_k of the mean of all
@@ -46,10 +53,8 @@ class Drfa(WeightedMean):
     summary = "DRFA: sites are drawn by weights that grow with their losses, for the worst mixture of sites."
     source = "Deng et al. 2020; algorithms.md 7.6, 10"
     needs: Literal["sum", "individual"] = "sum"
-    asks = True
     reads_sum = True
-    draws = True
-    sums = (SNAPSHOT, DRAWN)
+    auxiliary_sums = (SNAPSHOT, DRAWN)
 
     def __init__(
         self,
@@ -77,18 +82,23 @@ class Drfa(WeightedMean):
 
     # ---- before a round ----------------------------------------------------------------------------------
 
-    def draw(
-        self, number: int, seed: int, examples: Mapping[str, int], asked: Sequence[str], least: int = 1
+    def sample_clients(
+        self,
+        round_number: int,
+        seed: int,
+        examples: Mapping[str, int],
+        eligible: Sequence[str],
+        min_clients: int = 1,
     ) -> list[str]:
         if set(self.weights_of_sites) != set(examples):
             whole = sum(examples.values())
             self.weights_of_sites = {site: n / whole for site, n in sorted(examples.items())}
-        there = sorted(asked)
-        random = np.random.default_rng(derived_seed(seed, "drfa", number))
+        there = sorted(eligible)
+        random = np.random.default_rng(derived_seed(seed, "drfa", round_number))
         odds = np.array([self.weights_of_sites[site] for site in there])
         count = self.m or min(len(there), MOST_DRAWS)
         self._drawn = Counter(random.choice(there, count, p=odds / odds.sum()).tolist())
-        self._add_others(there, odds, random, least)
+        self._add_others(there, odds, random, min_clients)
         self._share = 1 - float(random.random())
         probed = random.choice(there, min(count, len(there)), replace=False)
         self._probed_sites = sorted(probed.tolist())
@@ -102,7 +112,7 @@ class Drfa(WeightedMean):
             left = np.array([site not in self._drawn for site in there]) * odds
             self._drawn[str(random.choice(there, p=left / left.sum()))] = 1
 
-    def plan_hints(self) -> dict[str, Any]:
+    def client_terms(self) -> dict[str, Any]:
         """`share`: after which part of its steps a site keeps its snapshot; `drawn`: site -> how often."""
         return {"drfa": {"share": self._share, "drawn": dict(self._drawn)}}
 
@@ -116,19 +126,19 @@ class Drfa(WeightedMean):
         """How often the site was drawn: what the server knows, not what the site says."""
         return float(self._drawn.get(site, 1))
 
-    def take_sums(self, totals: State, sites: int) -> State:
+    def update_server_state(self, totals: State, sites: int) -> State:
         if DRAWN in totals:
             drawn = float(totals[DRAWN])
             change = {n: totals[SNAPSHOT + n] / drawn for n in self._global if SNAPSHOT + n in totals}
             self._snapshot = moved(self._global, change)
-        return {name: value for name, value in totals.items() if not name.startswith(self.sums)}
+        return {name: value for name, value in totals.items() if not name.startswith(self.auxiliary_sums)}
 
     def probe(self) -> Probe | None:
         if self._snapshot is None or not self._probed_sites:
             return None
         return Probe(self._snapshot, self._probed_sites, self.batch)
 
-    def probed(self, losses: Mapping[str, float]) -> None:
+    def receive_losses(self, losses: Mapping[str, float]) -> None:
         """A site without a finite loss of 0 or more says nothing about λ."""
         self._snapshot = None
         self._losses = {s: x for s, x in sorted(losses.items()) if math.isfinite(x) and x >= 0}

@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from medflare.aggregation.capabilities import AsksClientTerms
 from medflare.aggregation.weighted_mean import WeightedMean
 
 
-class FedProx(WeightedMean):
+class FedProx(WeightedMean, AsksClientTerms):
     """θ⁺ = θ + Σ w_k Δ_k; every site minimises its loss + (μ/2)‖θ − θ_r‖² over shared parameters that learn.
 
     Args:
@@ -22,7 +23,6 @@ class FedProx(WeightedMean):
 
     summary = "FedProx: FedAvg of sites that a proximal term holds near the state they received."
     source = "Li et al. 2020; algorithms.md 7.2, 10"
-    asks = True
 
     def __init__(
         self,
@@ -35,5 +35,5 @@ class FedProx(WeightedMean):
             raise ValueError(f"mu is {mu}; expected 0 or more.")
         self.mu = mu
 
-    def plan_hints(self) -> dict[str, Any]:
+    def client_terms(self) -> dict[str, Any]:
         return {"fedprox": {"mu": self.mu}}

@@ -4,22 +4,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from medflare.aggregation.capabilities import AllowsSiteFactors, Score, ScoresCandidates, SendsHints
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.tensors import State, moved
 from medflare.core.update import Update
 from medflare.learners.text_task.influence import self_influence
 
-__all__ = ["Influence", "Score", "influence_weights", "self_influence"]
-
-Score = Callable[[str, State], float]
-"""(site, shared state θ + Δ_k) -> mean loss per output token on D_v."""
+__all__ = ["Influence", "influence_weights", "self_influence"]
 
 
 def influence_weights(
@@ -36,13 +34,13 @@ def influence_weights(
     return [share / sum(shares) for share in shares]
 
 
-class Influence(WeightedMean):
+class Influence(WeightedMean, ScoresCandidates, SendsHints, AllowsSiteFactors):
     """θ⁺ = θ + Σ_k C_k Δ_k.
 
     Args:
-        mode: "server": the rule scores each candidate itself with what `bind` gave it. "client": each site
-            scores its own update and sends the factor; only sums are needed, and sites are trusted within
-            `clip`.
+        mode: "server": the rule scores each candidate itself with the function it was given. "client": each
+            site scores its own update and sends the factor; only sums are needed, and sites are trusted
+            within `clip`.
         temperature: κ; with losses per token and κ = 1 the weights stay close to FedAvg's.
         use_data_size: false is the code variant without n_k.
         clip: c of the client's factor.
@@ -72,14 +70,16 @@ class Influence(WeightedMean):
             raise ValueError(f"clip is {clip}; expected more than 0 and at most 20 (a factor of e^20).")
         self.mode, self.temperature, self.use_data_size, self.clip = mode, temperature, use_data_size, clip
         self.needs = "individual" if mode == "server" else "sum"
-        self.factor_clip = clip if mode == "client" else 0.0
-        self.scored_by = "server" if mode == "server" else ""
+        self.factor_clip, self.scored_by = clip, "server"
         self._score: Score | None = None
         self._losses: dict[str, float] = {}
         self._told: dict[str, tuple[int, float]] = {}
         self._reference: float | None = None
 
-    def bind(self, score: Score) -> None:
+    def disabled_capabilities(self) -> tuple[type, ...]:
+        return (SendsHints, AllowsSiteFactors) if self.mode == "server" else (ScoresCandidates,)
+
+    def set_score(self, score: Score) -> None:
         """Gives the rule the model and D_v behind a function; server mode only."""
         self._score = score
 
@@ -124,14 +124,12 @@ class Influence(WeightedMean):
             self._reference = sum(count * loss for count, loss in self._told.values()) / examples
         return state
 
-    def plan_hints(self) -> dict[str, Any]:
+    def round_hints(self) -> dict[str, Any]:
         """In client mode `influence`: what a site needs for `self_influence`.
 
         `reference` is ℓ_ref, the mean of what sites told in the last round (None before): close to this
         round's losses, so that factors stay within the clip, and the same for all, so that it cancels.
         """
-        if self.mode == "server":
-            return {}
         names = ("temperature", "clip", "use_data_size")
         return {"influence": {name: getattr(self, name) for name in names} | {"reference": self._reference}}
 

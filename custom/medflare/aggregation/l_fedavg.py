@@ -11,18 +11,18 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from medflare.aggregation.base import AggregationRule
-from medflare.aggregation.influence import Score
+from medflare.aggregation.capabilities import ReadsMetrics, Score, ScoresCandidates
 from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.tensors import State, add_scaled, add_to_each, moved, settled, zeros
 from medflare.core.update import Update
 
-SCORED_BY: dict[str, Literal["", "server", "sites"]] = {"client": "", "server": "server", "cross": "sites"}
-"""loss_source -> who measures."""
+SCORED_BY: dict[str, Literal["server", "sites"]] = {"server": "server", "cross": "sites"}
+"""loss_source -> who measures; with "client" nobody does."""
 
 _log = logging.getLogger(__name__)
 
 
-class LossFedAvg(AggregationRule):
+class LossFedAvg(AggregationRule, ScoresCandidates, ReadsMetrics):
     """w_k = ω n_k/D + (1−ω) × loss term, D = Σ n_j.
 
     Args:
@@ -56,15 +56,18 @@ class LossFedAvg(AggregationRule):
             raise ValueError(f"omega is {omega}; expected 0 (losses alone) to 1 (examples alone).")
         if loss_weight not in ("normalised", "raw"):
             raise ValueError(f"loss_weight is '{loss_weight}'; expected 'normalised' or 'raw'.")
-        if loss_source not in SCORED_BY:
-            raise ValueError(f"loss_source is '{loss_source}'; expected one of {', '.join(SCORED_BY)}.")
+        if loss_source not in ("client", *SCORED_BY):
+            raise ValueError(f"loss_source is '{loss_source}'; expected one of client, server, cross.")
         if not 0 < floor < math.inf:
             raise ValueError(f"floor is {floor}; expected a positive loss.")
         self.omega, self.loss_weight, self.loss_metric, self.floor = omega, loss_weight, loss_metric, floor
-        self.loss_source, self.scored_by = loss_source, SCORED_BY[loss_source]
+        self.loss_source, self.scored_by = loss_source, SCORED_BY.get(loss_source, "server")
         self._score: Score | None = None
 
-    def bind(self, score: Score) -> None:
+    def disabled_capabilities(self) -> tuple[type, ...]:
+        return (ScoresCandidates,) if self.loss_source == "client" else ()
+
+    def set_score(self, score: Score) -> None:
         """Gives the rule the function that measures a candidate; not for `loss_source` "client"."""
         self._score = score
 
@@ -72,7 +75,7 @@ class LossFedAvg(AggregationRule):
         return (self.loss_metric,) if self.loss_source == "client" else ()
 
     def begin(self, global_state: State) -> None:
-        if self.scored_by and self._score is None:
+        if self.loss_source != "client" and self._score is None:
             raise ConfigError(
                 f"rule 'l_fedavg' with loss_source '{self.loss_source}' needs somebody who measures the "
                 'models, and there is nobody. Set rule_settings: {"loss_source": "client"}.'
@@ -102,7 +105,7 @@ class LossFedAvg(AggregationRule):
 
     def _loss(self, site: str, update: Update) -> float:
         """ℓ_k as `loss_source` says; NaN where a site told none, UpdateError where none could be measured."""
-        if self._score is None or not self.scored_by:
+        if self._score is None or self.loss_source == "client":
             return float(update.metrics.get(self.loss_metric, math.nan))
         loss = self._score(site, moved(self._global, update.delta))
         if not (math.isfinite(loss) and loss >= 0):

@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 
+from medflare.aggregation.capabilities import AsksClientTerms, UsesAuxiliarySums
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.tensors import State, settled
 
 CONTROL = "control."
 
 
-class Scaffold(WeightedMean):
+class Scaffold(WeightedMean, AsksClientTerms, UsesAuxiliarySums):
     """θ⁺ = θ + η_s mean Δ_k; c⁺ = c + (1/K) Σ Δc_k over the accepted updates, K being all sites of the run.
 
     Sites step along g − c_k + c and send Δc_k as a declared sum; c goes down where the totals of sums do, in
@@ -31,9 +32,8 @@ class Scaffold(WeightedMean):
 
     summary = "SCAFFOLD: control variates of sites and server correct every step; needs only sums."
     source = "Karimireddy et al. 2020; algorithms.md 7.3, 10"
-    asks = True
     reads_sum = True
-    sums = (CONTROL,)
+    auxiliary_sums = (CONTROL,)
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Scaffold(WeightedMean):
         self.lr, self.control = lr, control
         self.c: State = {}
 
-    def plan_hints(self) -> dict[str, Any]:
+    def client_terms(self) -> dict[str, Any]:
         return {"scaffold": {"control": self.control}}
 
     def finish(self) -> State:
@@ -59,7 +59,7 @@ class Scaffold(WeightedMean):
                 value.mul_(self.lr)
         return settled(self._global, change)
 
-    def take_sums(self, totals: State, sites: int) -> State:
+    def update_server_state(self, totals: State, sites: int) -> State:
         """Σ Δc_k becomes c, which the sites get in its place."""
         for name, total in totals.items():
             if name.startswith(CONTROL):

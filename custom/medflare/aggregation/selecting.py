@@ -10,6 +10,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from medflare.aggregation.capabilities import (
+    AllowsSiteFactors,
+    AsksClientTerms,
+    CountsAbortedRounds,
+    NeedsLatencies,
+    NeedsSumMembers,
+    SamplesClients,
+    UsesAuxiliarySums,
+)
 from medflare.aggregation.lora import MERGED
 from medflare.aggregation.product_restart import ProductRestart
 from medflare.aggregation.weighted_mean import WeightedMean
@@ -33,7 +42,16 @@ SLACK = 1e-3
 """How far the Σ w_i of a sum may be from the known one, by the rounding of masks."""
 
 
-class Selecting(WeightedMean):
+class Selecting(
+    WeightedMean,
+    SamplesClients,
+    AsksClientTerms,
+    UsesAuxiliarySums,
+    CountsAbortedRounds,
+    AllowsSiteFactors,
+    NeedsLatencies,
+    NeedsSumMembers,
+):
     """θ⁺ = θ + Σ w_i Δ_i over the different sites of a draw; unbiased odds make E θ⁺ = θ + Σ d_i Δ_i.
 
     A site that was drawn and gave no update adds nothing, and nobody takes its part: the step is the smaller
@@ -46,12 +64,8 @@ class Selecting(WeightedMean):
     """
 
     needs: Literal["sum", "individual"] = "sum"
-    asks = True
     reads_sum = True
-    draws = True
-    sums = (WEIGHT,)
-    sketch_period = 0
-    exact = False
+    auxiliary_sums = (WEIGHT,)
 
     def __init__(
         self,
@@ -81,43 +95,37 @@ class Selecting(WeightedMean):
 
     # ---- what the server learns beside updates -----------------------------------------------------------
 
-    def observe(self, site: str, timing: Timing) -> None:
+    def observe_latency(self, site: str, timing: Timing) -> None:
         """What a round took a site."""
         self.known.latencies.observe(site, timing)
 
-    def lapsed(self, site: str, waited: float) -> None:
+    def report_timeout(self, site: str, waited: float) -> None:
         """A site that was drawn gave no answer in so many seconds."""
         self.known.latencies.lapsed(site, waited)
         self.selector.lapsed()
 
-    def in_sum(self, sites: Iterable[str]) -> None:
+    def set_sum_members(self, sites: Iterable[str]) -> None:
         """Before `finish`: whose updates are in a sum that nobody could look into."""
         self._there = frozenset(sites)
 
-    def take_sketch(self, site: str, sketch: Sketch | None) -> None:
-        """A first sketch, a newer one, or None where there is none any more; the odds change with it."""
-        if sketch is None:
-            self.known.sketches.pop(site, None)
-        else:
-            self.known.sketches[site] = sketch
-
-    def take_sizes(self, sizes: Mapping[str, int], shared: Mapping[tuple[str, str], int]) -> None:
-        """Exact sizes: of the sites' graphs, and of what pairs of them share."""
-        self.known.sizes, self.known.shared = dict(sizes), dict(shared)
-
     # ---- before a round ----------------------------------------------------------------------------------
 
-    def draw(
-        self, number: int, seed: int, examples: Mapping[str, int], asked: Sequence[str], least: int = 1
+    def sample_clients(
+        self,
+        round_number: int,
+        seed: int,
+        examples: Mapping[str, int],
+        eligible: Sequence[str],
+        min_clients: int = 1,
     ) -> list[str]:
-        shares = shares_of(examples, list(asked))
+        shares = shares_of(examples, list(eligible))
         if not shares:
-            raise ConfigError(f"none of the sites {', '.join(sorted(asked))} has training examples.")
-        random = np.random.default_rng(derived_seed(seed, "selection", number))
-        self._draw = self.selector.choose(number, shares, self.known, random, least)
+            raise ConfigError(f"none of the sites {', '.join(sorted(eligible))} has training examples.")
+        random = np.random.default_rng(derived_seed(seed, "selection", round_number))
+        self._draw = self.selector.choose(round_number, shares, self.known, random, min_clients)
         return self._draw.sites
 
-    def plan_hints(self) -> dict[str, Any]:
+    def client_terms(self) -> dict[str, Any]:
         """`weights`: site -> w_i; `largest` of them, by which sites divide before a masked sum."""
         weights = dict(self._draw.weights) if self._draw else {}
         return {HINT: {"weights": weights, "largest": max(weights.values(), default=1.0)}}
@@ -170,10 +178,10 @@ class Selecting(WeightedMean):
     def _refuse_sum(self) -> State:
         """The state as it was; the round counts as one that nobody trained in."""
         self._refused = self._whole
-        self.lose()
+        self.abort_round()
         return {name: value.clone() for name, value in self._global.items()}
 
-    def lose(self) -> None:
+    def abort_round(self) -> None:
         """Nobody who was drawn is in the step: all grow older."""
         self._shares, self._weights, self._whole, self._there = {}, {}, None, None
         if self._draw is not None:
@@ -193,7 +201,7 @@ class Selecting(WeightedMean):
         for site in {**self.known.ages, **self._draw.odds}:
             self.known.ages[site] = 0 if site in there else self.known.ages.get(site, 0) + 1
 
-    def take_sums(self, totals: State, sites: int) -> State:
+    def update_server_state(self, totals: State, sites: int) -> State:
         return {name: value for name, value in totals.items() if name != WEIGHT}
 
     # ---- records -----------------------------------------------------------------------------------------

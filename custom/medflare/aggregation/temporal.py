@@ -15,6 +15,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from medflare.aggregation.capabilities import (
+    AcceptsZeroWeight,
+    CountsAbortedRounds,
+    SendsHints,
+    TrainsVisits,
+    UsesAuxiliarySums,
+)
 from medflare.aggregation.coefficients import (
     ALPHA_MODES,
     EMBEDDINGS,
@@ -34,7 +41,9 @@ from medflare.learners.optim import moments, restore_moments
 ADAM = "adam"
 
 
-class TemporalResidual(WeightedMean):
+class TemporalResidual(
+    WeightedMean, SendsHints, UsesAuxiliarySums, CountsAbortedRounds, AcceptsZeroWeight, TrainsVisits
+):
     """w_t = w_{t-1} + α_t Σ_k p_k Δ_k for the visits t = 1..T of a round, p_k = n_{k,t} / Σ n_{k,t} (TAR-1,
     TAR-2).
 
@@ -57,8 +66,7 @@ class TemporalResidual(WeightedMean):
     summary = "FedTAR: one exchange a visit, each a step of learnt length towards the mean; needs only sums."
     source = "FedTAR (paper 001); algorithms.md 3.2 to 3.4, 10; TAR-1, TAR-2, TAR-3, TAR-6"
     reads_sum = True
-    sums = (VISITS,)
-    idle = True
+    auxiliary_sums = (VISITS,)
 
     def __init__(
         self,
@@ -92,7 +100,7 @@ class TemporalResidual(WeightedMean):
     def metrics_of_sum(self) -> dict[str, float]:
         return {**super().metrics_of_sum(), "visit": self.visit + 1.0}
 
-    def plan_hints(self) -> dict[str, Any]:
+    def round_hints(self) -> dict[str, Any]:
         """`temporal`: `visit` to train on, from 1 to `visits`, of `round`; what is asked: `slopes`,
         `days`."""
         at = {"round": self.round, "visit": self.visit + 1, "visits": self.visits}
@@ -136,7 +144,7 @@ class TemporalResidual(WeightedMean):
             return {name: value.clone() for name, value in self._global.items()}
         return settled(self._global, change)
 
-    def lose(self) -> None:
+    def abort_round(self) -> None:
         self._told = {}
         if self.visit == 0:
             self._open_round()
@@ -149,7 +157,7 @@ class TemporalResidual(WeightedMean):
         self.visit = (self.visit + 1) % self.visits
         self.round += self.visit == 0
 
-    def take_sums(self, totals: State, sites: int) -> State:
+    def update_server_state(self, totals: State, sites: int) -> State:
         return {name: value for name, value in totals.items() if not name.startswith(VISITS)}
 
     # ---- one round ---------------------------------------------------------------------------------------

@@ -9,12 +9,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.capabilities import ReadsMetrics
 from medflare.core.errors import UpdateError
 from medflare.core.tensors import State, add_scaled, settled, zeros
 from medflare.core.update import Update
 
 
-class WeightedMean(AggregationRule):
+class WeightedMean(AggregationRule, ReadsMetrics):
     """θ⁺ = θ + Σ_k w_k Δ_k with Σ w_k = 1 over the sites that took part (ML-1, ML-2).
 
     Args:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.capabilities import round_hints
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
 from medflare.federation.server.settings import RoundsSettings, TemporalSettings
@@ -20,7 +21,7 @@ def visit_problems(rounds: RoundsSettings, rule: AggregationRule, method: Settin
     """
     if isinstance(rounds, TemporalSettings):
         yield from _same_visits(rounds, rule, method)
-    elif rule.plan_hints().get("temporal", {}).get("visits", 1) > 1:
+    elif round_hints(rule).get("temporal", {}).get("visits", 1) > 1:
         yield (
             "the rule takes one visit an exchange, and in the workflow 'rounds' a round is one exchange. Use "
             "workflow 'temporal', or rule 'weighted_mean'."

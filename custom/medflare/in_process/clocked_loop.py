@@ -10,28 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
+from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.capabilities import NeedsLatencies
 from medflare.core.data_order import examples_to_visit
 from medflare.core.errors import ConfigError
 from medflare.core.learner import Learner
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.core.update import Update
-from medflare.in_process.loop import Loop, MakePlan, Rule
+from medflare.in_process.loop import Loop, MakePlan
 from medflare.selection.clock import SimulatedClock, seconds_to_target
 from medflare.selection.latency import Timing
-
-
-@runtime_checkable
-class Timed(Protocol):
-    """A rule that is told how long sites take, and who is in a sum that it cannot look into."""
-
-    def observe(self, site: str, timing: Timing) -> None: ...
-
-    def lapsed(self, site: str, waited: float) -> None: ...
-
-    def in_sum(self, sites: Iterable[str]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +97,7 @@ OnClocked = Callable[[int, State, Mapping[str, Update]], Mapping[str, float] | N
 
 def federate_clocked(
     learners: Mapping[str, Learner],
-    rule: Rule,
+    rule: AggregationRule,
     rounds: int,
     make_plan: MakePlan,
     clock: SimulatedClock,
@@ -119,7 +110,7 @@ def federate_clocked(
     """As `loop.federate`, where every site takes the seconds of its profile.
 
     A site that vanishes, or is late, gives no update and keeps its local state; where all do, the state stays
-    as it is. Rules that are `Timed` are told after each round who took how long, and who lapsed: vanished,
+    as it is. Rules that need latencies are told after each round who took how long, and who lapsed: vanished,
     was late, or gave an update that the rule refused.
 
     Args:
@@ -174,18 +165,19 @@ class Passing:
         self.answered = {s: t for s, t in timings.items() if t is not None and s not in self.late}
         return list(self.answered)
 
-    def tell(self, rule: object, accepted: Collection[str]) -> None:
+    def tell(self, rule: AggregationRule, accepted: Collection[str]) -> None:
         """What the round took each site, to a rule that asks; who has no update among `accepted` lapses."""
-        if not isinstance(rule, Timed):
+        timed = rule.capability(NeedsLatencies)
+        if timed is None:
             return
         lost = lapse_seconds(self.deadline, self.answered.values())
         for site, timing in self.answered.items():
             if site in accepted:
-                rule.observe(site, timing)
+                timed.observe_latency(site, timing)
             else:
-                rule.lapsed(site, lost)
+                timed.report_timeout(site, lost)
         for site in self.late:
-            rule.lapsed(site, self.deadline)
+            timed.report_timeout(site, self.deadline)
 
 
 def lapse_seconds(deadline: float, timings: Iterable[Timing]) -> float:

@@ -8,10 +8,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.capabilities import (
+    AcceptsZeroWeight,
+    CountsAbortedRounds,
+    ProbesLosses,
+    SamplesClients,
+    ScoresCandidates,
+    UsesAuxiliarySums,
+    round_hints,
+)
 from medflare.core.errors import UpdateError
 from medflare.core.learner import Learner
 from medflare.core.plan import RoundPlan
@@ -27,49 +36,9 @@ TEMPORAL = "temporal"
 """Hint that names the visit of an exchange."""
 
 
-@runtime_checkable
-class ScoringRule(Protocol):
-    """A rule that can score candidates by a function it is given."""
-
-    def bind(self, score: Callable[[str, State], float]) -> None: ...
-
-
-class Rule(Protocol):
-    """What is needed of an `aggregation.base.AggregationRule`, which stands above this room."""
-
-    @property
-    def scored_by(self) -> str: ...
-
-    @property
-    def idle(self) -> bool: ...
-
-    def begin(self, global_state: State) -> None: ...
-
-    def add(self, site: str, update: Update) -> None: ...
-
-    def finish(self) -> State: ...
-
-    def lose(self) -> None: ...
-
-    def plan_hints(self) -> dict[str, Any]: ...
-
-    @property
-    def draws(self) -> bool: ...
-
-    def draw(
-        self, number: int, seed: int, examples: Mapping[str, int], asked: Sequence[str], least: int = 1
-    ) -> list[str]: ...
-
-    def take_sums(self, totals: State, sites: int) -> State: ...
-
-    def probe(self) -> tuple[State, list[str], int] | None: ...
-
-    def probed(self, losses: Mapping[str, float]) -> None: ...
-
-
 def federate(
     learners: Mapping[str, Learner],
-    rule: Rule,
+    rule: AggregationRule,
     rounds: int,
     make_plan: MakePlan,
     on_round: OnRound | None = None,
@@ -87,7 +56,7 @@ def federate(
         on_round: called after each round with its number, the new state and the sites' updates, without
             those that the rule refused.
         state: where to start; default the first site's initial state.
-        judge: scores candidates on its split `val`, for a rule that has a `bind`.
+        judge: scores candidates on its split `val`, for a rule that scores candidates.
     """
     loop = Loop(learners, rule, make_plan, state, judge)
     for number in range(rounds):
@@ -107,7 +76,7 @@ class Loop:
     def __init__(
         self,
         learners: Mapping[str, Learner],
-        rule: Rule,
+        rule: AggregationRule,
         make_plan: MakePlan,
         state: State | None = None,
         judge: Learner | None = None,
@@ -128,13 +97,14 @@ class Loop:
 
     def _bind(self) -> None:
         """Gives a rule that scores candidates the function that does it."""
+        scored = self.rule.capability(ScoresCandidates)
         if self._score is not None:
-            if not isinstance(self.rule, ScoringRule):
+            if scored is None:
                 name = type(self.rule).__name__
                 raise ValueError(f"a judge is of no use to {name}, which scores no candidates.")
-            self.rule.bind(self._score)
-        elif self.rule.scored_by == "sites" and isinstance(self.rule, ScoringRule):
-            self.rule.bind(_CrossScore(self.learners))
+            scored.set_score(self._score)
+        elif scored is not None and scored.scored_by == "sites":
+            scored.set_score(_CrossScore(self.learners))
 
     def round(self, number: int, attend: Attend | None = None) -> dict[str, Update]:
         """One round; the sites' updates, without those that the rule refused.
@@ -142,7 +112,8 @@ class Loop:
         attend: which of the sites that were drawn give an update. Where none does, the state stays.
         """
         rule, plan = self.rule, self.make_plan(number)
-        asked = rule.draw(number, plan.seed, self.train, self.sites) if rule.draws else self.sites
+        sampler = rule.capability(SamplesClients)
+        asked = sampler.sample_clients(number, plan.seed, self.train, self.sites) if sampler else self.sites
         there = asked if attend is None else attend(plan, asked)
         rule.begin(self.state)
         updates: dict[str, Update] = {}
@@ -156,21 +127,23 @@ class Loop:
                 continue
             updates[site] = update
         if not there:
-            rule.lose()
+            _abort(rule)
             return updates
         seen = {site: update for site, update in updates.items() if not self._holds_nothing(update, plan)}
         if seen or not updates:
             self.state = rule.finish()
         else:
-            rule.lose()
-        self.totals = rule.take_sums(_totals(seen), len(self.sites))
+            _abort(rule)
+        self.totals = _server_totals(rule, _totals(seen), len(self.sites))
         _probe(rule, self.learners, self.make_plan(number))
         self.summed = [index for index, site in enumerate(self.sites) if site in updates]
         return updates
 
     def _holds_nothing(self, update: Update, plan: RoundPlan) -> bool:
         """Whether the rule need not see an update: its site lacks the visit, and the rule knows no such."""
-        return not update.examples and TEMPORAL in plan.hints and not self.rule.idle
+        return (
+            not update.examples and TEMPORAL in plan.hints and self.rule.capability(AcceptsZeroWeight) is None
+        )
 
     def _fit(self, site: str, number: int) -> Update:
         """A site's update, with the plan as a controller would send it."""
@@ -178,15 +151,22 @@ class Loop:
         if self._score is not None:
             self._score.plan = plan
         own = {"site_index": self.sites.index(site), "sites": len(self.sites), "summed": self.summed}
-        hints = {**plan.hints, **self.rule.plan_hints(), **own}
+        hints = {**plan.hints, **round_hints(self.rule), **own}
         self.learners[site].load_shared({name: value.clone() for name, value in self.state.items()})
         return self.learners[site].fit(replace(plan, hints=hints, totals=self.totals))
 
 
-def _probe(rule: Rule, learners: Mapping[str, Learner], plan: RoundPlan) -> None:
+def _abort(rule: AggregationRule) -> None:
+    """Closes a round that gave the rule nothing; the state stays as it is."""
+    if counting := rule.capability(CountsAbortedRounds):
+        counting.abort_round()
+
+
+def _probe(rule: AggregationRule, learners: Mapping[str, Learner], plan: RoundPlan) -> None:
     """The second exchange of a round, for a rule that wants one; of examples of all visits."""
-    wanted = rule.probe()
-    if wanted is None:
+    prober = rule.capability(ProbesLosses)
+    wanted = prober.probe() if prober else None
+    if prober is None or wanted is None:
         return
     state, sites, examples = wanted
     hints = {name: value for name, value in plan.hints.items() if name != TEMPORAL}
@@ -194,7 +174,7 @@ def _probe(rule: Rule, learners: Mapping[str, Learner], plan: RoundPlan) -> None
     for site in sites:
         learners[site].load_shared({name: value.clone() for name, value in state.items()})
         losses[site] = learners[site].evaluate("train", plan).get("loss", math.nan)
-    rule.probed(losses)
+    prober.receive_losses(losses)
 
 
 class _Score:
@@ -231,3 +211,9 @@ def _totals(updates: Mapping[str, Update]) -> dict[str, Tensor]:
         for name, value in update.sums.items():
             out[name] = out[name] + value if name in out else value.clone()
     return out
+
+
+def _server_totals(rule: AggregationRule, totals: State, sites: int) -> State:
+    """The totals that go down with the next plan, once the rule has taken its own out of them."""
+    summing = rule.capability(UsesAuxiliarySums)
+    return summing.update_server_state(totals, sites) if summing else totals

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
+from medflare.aggregation.temporal import TemporalResidual
 from medflare.core.learner import Learner
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
-from medflare.in_process.loop import MakePlan, OnRound, Rule, federate
+from medflare.in_process.loop import MakePlan, OnRound, federate
 from medflare.learners.fedtar.expectation import FederatedMixture, added
 from medflare.learners.fedtar.mixture import Mixture, MixtureSettings
 
@@ -36,12 +37,6 @@ class Profiled(Protocol):
         ...
 
 
-class TemporalRule(Rule, Protocol):
-    """A rule whose rounds are several exchanges."""
-
-    visits: int
-
-
 def agree_on_mixture(
     learners: Mapping[str, Profiled], settings: MixtureSettings, entries: int, seed: int
 ) -> FederatedMixture:
@@ -61,7 +56,7 @@ def agree_on_mixture(
 
 def federate_visits(
     learners: Mapping[str, Learner],
-    rule: TemporalRule,
+    rule: TemporalResidual,
     rounds: int,
     make_plan: MakePlan,
     on_exchange: OnRound | None = None,

@@ -12,6 +12,12 @@ from typing import Any
 
 from medflare.aggregation import make_rule
 from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.capabilities import (
+    AllowsSiteFactors,
+    ReadsMetrics,
+    SamplesClients,
+    ScoresCandidates,
+)
 from medflare.aggregation.robust import ByzantineRule
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
@@ -136,19 +142,20 @@ def _comparable(name: str, rule: AggregationRule, mode: str, settings: Settings)
 def _weighed(name: str, rule: AggregationRule, method: str, mode: str) -> Iterator[str]:
     """Rules that weigh updates by a number nobody sends, or by a score nobody can compute."""
     facts = method_facts(method)
-    for metric in rule.metrics_read():
+    reading, scored = rule.capability(ReadsMetrics), rule.capability(ScoresCandidates)
+    for metric in reading.metrics_read() if reading else ():
         if metric not in facts.metrics:
             yield (
                 f"rule '{name}' weighs updates by their metric '{metric}', which updates of method "
                 f"'{method}' do not hold (they hold {', '.join(facts.metrics)}). Use rule 'weighted_mean'."
             )
-    weighs_itself = rule.factor_clip and not rule.draws
-    if (rule.scored_by and not facts.judged) or (weighs_itself and not facts.scored):
+    weighs_itself = rule.capability(AllowsSiteFactors) and not rule.capability(SamplesClients)
+    if (scored and not facts.judged) or (weighs_itself and not facts.scored):
         yield (
             f"rule '{name}' weighs updates by their loss on shared validation data, which method '{method}' "
             "does not compute. Use rule 'weighted_mean'."
         )
-    elif rule.scored_by and mode == "fedsa":
+    elif scored and mode == "fedsa":
         yield (
             "settings.sharing is 'fedsa': every site keeps its own B, so nobody else can score its update. "
             f"Use {rule.instead}; or settings.sharing 'factors'."

@@ -15,7 +15,7 @@ def test_a_site_that_is_not_asked_grows_older_too() -> None:
     rule = make_rule("ddcs", {"draws": 60, "age_bonus": 0.0})
     ages = []
     for number, asked in enumerate(("abc", "ac", "ac", "abc")):
-        sites = rule.draw(number, 7, EXAMPLES, list(asked))
+        sites = rule.sample_clients(number, 7, EXAMPLES, list(asked))
         rule.begin({"w": torch.zeros(2)})
         for site in sites:
             rule.add(site, Update(delta={"w": torch.ones(2)}, examples=EXAMPLES[site]))
@@ -27,7 +27,7 @@ def test_a_site_that_is_not_asked_grows_older_too() -> None:
 def test_in_a_lost_round_all_grow_older() -> None:
     rule = make_rule("ddcs", {"draws": 60})
     for number, asked in enumerate(("abc", "ac")):
-        rule.draw(number, 7, EXAMPLES, list(asked))
+        rule.sample_clients(number, 7, EXAMPLES, list(asked))
         rule.begin({"w": torch.zeros(2)})
-        rule.lose()
+        rule.abort_round()
     assert rule.report()["ages"] == {"a": 2, "b": 2, "c": 2}

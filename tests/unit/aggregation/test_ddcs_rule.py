@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from medflare.aggregation import make_rule
+from medflare.aggregation.capabilities import NeedsExactSizes, NeedsSketches
 from medflare.aggregation.ddcs import Ddcs
 from medflare.aggregation.selecting import WEIGHT, Selecting
 from medflare.core.errors import ConfigError
@@ -43,12 +44,12 @@ def made(name: str = "ddcs", **given: Any) -> Selecting:
     rule = make_rule(name, given)
     assert isinstance(rule, Selecting)
     for seconds, site in enumerate(SITES, 1):
-        rule.observe(site, Timing(float(seconds), 0.5))
+        rule.observe_latency(site, Timing(float(seconds), 0.5))
     return rule
 
 
 def one_round(rule: Selecting, number: int, gone: tuple[str, ...] = (), least: int = 1) -> np.ndarray:
-    sites = rule.draw(number, 7, EXAMPLES, SITES, least)
+    sites = rule.sample_clients(number, 7, EXAMPLES, SITES, least)
     rule.begin(STATE)
     for site in sites:
         if site not in gone:
@@ -76,14 +77,14 @@ def test_a_step_is_the_sum_of_importance_weights_times_differences() -> None:
 
 def test_a_draw_depends_on_seed_and_round_alone() -> None:
     rule, again = made(draws=3), made(draws=3)
-    again.draw(0, 7, EXAMPLES, SITES)
-    assert rule.draw(4, 7, EXAMPLES, SITES) == again.draw(4, 7, EXAMPLES, SITES[::-1])
-    assert len({tuple(rule.draw(number, 7, EXAMPLES, SITES)) for number in range(20)}) > 1
+    again.sample_clients(0, 7, EXAMPLES, SITES)
+    assert rule.sample_clients(4, 7, EXAMPLES, SITES) == again.sample_clients(4, 7, EXAMPLES, SITES[::-1])
+    assert len({tuple(rule.sample_clients(number, 7, EXAMPLES, SITES)) for number in range(20)}) > 1
 
 
 def test_a_site_that_vanishes_adds_nothing_and_is_named() -> None:
     rule = made(draws=6)
-    number = next(n for n in range(50) if {"a", "b"} <= set(rule.draw(n, 7, EXAMPLES, SITES)))
+    number = next(n for n in range(50) if {"a", "b"} <= set(rule.sample_clients(n, 7, EXAMPLES, SITES)))
     found = one_round(rule, number, gone=("b",))
     report = rule.report()
     left = {s: w for s, w in report["importance"].items() if s != "b"}
@@ -91,7 +92,7 @@ def test_a_site_that_vanishes_adds_nothing_and_is_named() -> None:
     assert report["vanished"] == ["b"]
     assert report["ages"]["b"] == 1
     assert report["ages"]["a"] == 0
-    rule.lapsed("b", 90.0)
+    rule.report_timeout("b", 90.0)
     assert rule.report()["latencies"]["b"]["compute"] > 20
 
 
@@ -105,9 +106,9 @@ def test_under_masks_the_mean_of_the_sum_becomes_the_same_step() -> None:
     """Each site divides by the largest weight; the server sees Σ f Δ / Σ f and Σ w."""
     rule, masked = made(draws=5), made(draws=5)
     straight = one_round(rule, 3, least=3)
-    sites = masked.draw(3, 7, EXAMPLES, SITES, 3)
+    sites = masked.sample_clients(3, 7, EXAMPLES, SITES, 3)
     masked.begin(STATE)
-    hints = json.loads(json.dumps(masked.plan_hints()))
+    hints = json.loads(json.dumps(masked.round_hints()))
     net, factors, whole = nn.Linear(2, 1), {}, 0.0
     for site in sites:
         terms = ClientTerms(site, lambda: dict(net.named_parameters()))
@@ -127,34 +128,36 @@ def test_under_masks_the_mean_of_the_sum_becomes_the_same_step() -> None:
     )
     masked.add("all sites", opened)
     assert masked.finish()["w"].numpy() == pytest.approx(straight, rel=1e-5)
-    assert masked.take_sums({WEIGHT: torch.tensor(1.0), "bank": torch.ones(1)}, 5).keys() == {"bank"}
+    assert masked.update_server_state({WEIGHT: torch.tensor(1.0), "bank": torch.ones(1)}, 5).keys() == {
+        "bank"
+    }
 
 
 def test_three_different_sites_are_drawn_under_masks_or_it_is_refused() -> None:
     rule = made(draws=4)
-    assert all(len(rule.draw(number, 1, EXAMPLES, SITES, 3)) >= 3 for number in range(40))
+    assert all(len(rule.sample_clients(number, 1, EXAMPLES, SITES, 3)) >= 3 for number in range(40))
     with pytest.raises(ConfigError, match="2 draws from 5 sites give 3 different ones never"):
-        made(draws=2).draw(0, 1, EXAMPLES, SITES, 3)
+        made(draws=2).sample_clients(0, 1, EXAMPLES, SITES, 3)
     with pytest.raises(ConfigError, match="none of the sites a, b has training examples"):
-        rule.draw(0, 1, {"a": 0, "b": 0}, ["b", "a"])
+        rule.sample_clients(0, 1, {"a": 0, "b": 0}, ["b", "a"])
 
 
 @pytest.mark.parametrize("name", ["ddcs", "uniform_selection", "importance_sampling", "fedcs"])
 def test_two_sites_with_data_never_make_a_masked_sum_and_may_train_in_the_clear(name: str) -> None:
     examples = {"a": 5, "b": 5, "c": 0}
     with pytest.raises(ConfigError, match="2 sites"):
-        make_rule(name, {}).draw(0, 7, examples, ["a", "b", "c"], 3)
-    assert set(make_rule(name, {}).draw(0, 7, examples, ["a", "b", "c"])) <= {"a", "b"}
+        make_rule(name, {}).sample_clients(0, 7, examples, ["a", "b", "c"], 3)
+    assert set(make_rule(name, {}).sample_clients(0, 7, examples, ["a", "b", "c"])) <= {"a", "b"}
 
 
 def test_a_run_under_masks_does_not_end_where_one_site_has_nearly_all_data() -> None:
     rule, examples = make_rule("ddcs", {"draws": 5, "age_bonus": 0.0}), {"a": 2000, "b": 30, "c": 25}
     mixed = []
     for number in range(12):
-        assert rule.draw(number, 7, examples, list(examples), 3) == ["a", "b", "c"]
+        assert rule.sample_clients(number, 7, examples, list(examples), 3) == ["a", "b", "c"]
         for site, seconds in {"a": 5.0, "b": 60.0, "c": 70.0}.items():
-            rule.observe(site, Timing(seconds, 0.1))
-        rule.lose()
+            rule.observe_latency(site, Timing(seconds, 0.1))
+        rule.abort_round()
         mixed.append(rule.report().get("mixed", 0.0))
     assert mixed[0] == 0.0
     assert any(0.001 < share < 0.1 for share in mixed)
@@ -164,12 +167,12 @@ def test_sketches_hold_the_odds_within_epsilon() -> None:
     rule = make_rule("ddcs", {"draws": 3, "age_bonus": 0.0})
     assert isinstance(rule, Ddcs)
     for seconds, site in enumerate(SITES, 1):
-        rule.observe(site, Timing(20.0 if site in "bc" else float(seconds), 0.5))
+        rule.observe_latency(site, Timing(20.0 if site in "bc" else float(seconds), 0.5))
     sketcher = Sketcher(SketchKey(bytes(32), "p"), 128)
     for at, site in enumerate(SITES):
-        rule.draw(0, 1, EXAMPLES, SITES)
-        rule.take_sketch(site, sketcher.sketch({Triple("x", "y", str(i + 40 * at)): 1.0 for i in range(100)}))
-    rule.draw(0, 1, EXAMPLES, SITES)
+        rule.sample_clients(0, 1, EXAMPLES, SITES)
+        rule.set_sketch(site, sketcher.sketch({Triple("x", "y", str(i + 40 * at)): 1.0 for i in range(100)}))
+    rule.sample_clients(0, 1, EXAMPLES, SITES)
     solution = rule.chosen.solution
     assert solution is not None
     assert 0 < solution.divergence <= solution.epsilon + 1e-8
@@ -177,12 +180,13 @@ def test_sketches_hold_the_odds_within_epsilon() -> None:
 
 def test_exact_sizes_hold_the_odds_within_epsilon_as_sketches_do() -> None:
     rule = made(distances="exact", epsilon=0.1, floor=0.1)
-    assert (rule.exact, rule.sketch_period, made().exact, made().sketch_period) == (True, 0, False, 5)
+    needs = [(bool(r.capability(NeedsExactSizes)), bool(r.capability(NeedsSketches))) for r in (rule, made())]
+    assert needs == [(True, False), (False, True)]
     assert rule.known.distances(SITES) is None
     sizes = dict.fromkeys(SITES, 100)
     alike = {(one, other): 100 for one in "de" for other in SITES if one > other and other not in "abc"}
     apart = {(one, other): 0 for one in SITES for other in SITES if one > other and other in "abc"}
-    rule.take_sizes(sizes, {**alike, **apart})
+    rule.set_exact_sizes(sizes, {**alike, **apart})
     one_round(rule, 0)
     solution = rule.report()["solution"]
     assert solution["divergence"] > 0
@@ -203,8 +207,8 @@ def test_on_pairs_of_sites_repeating_the_fastest_keeps_no_epsilon() -> None:
         for at, site in enumerate(SITES):
             first = 0 if site == "a" else 1000 + 20 * at
             graph = {Triple("x", "y", str(first + i)): 1.0 for i in range(100)}
-            rule.take_sketch(site, sketcher.sketch(graph))
-        rule.draw(0, 1, EXAMPLES, SITES)
+            rule.set_sketch(site, sketcher.sketch(graph))
+        rule.sample_clients(0, 1, EXAMPLES, SITES)
         solution = rule.report()["solution"]
         assert solution["divergence"] <= solution["epsilon"] + 1e-8
         odds[pairs_of] = solution["q"]
@@ -218,10 +222,10 @@ def test_a_site_that_breaks_within_a_period_loses_its_odds_at_once() -> None:
     one_round(rule, 0)
     before = rule.report()["solution"]["q"]
     assert max(before, key=before.__getitem__) == "a"
-    rule.observe("b", Timing(1.5, 0.0))
+    rule.observe_latency("b", Timing(1.5, 0.0))
     one_round(rule, 1)
     assert rule.report()["solution"]["q"] == before, "within a period"
-    rule.lapsed("a", 600.0)
+    rule.report_timeout("a", 600.0)
     one_round(rule, 2)
     after = rule.report()["solution"]["q"]
     assert max(after, key=after.__getitem__) == "b"
@@ -231,9 +235,9 @@ def test_the_memory_of_a_rule_survives_a_restart(tmp_path: Path) -> None:
     straight, first = made(draws=3), made(draws=3)
     sketch = Sketcher(SketchKey(bytes(32), "p"), 64).sketch({Triple("x", "y", "z"): 1.0})
     for rule in (straight, first):
-        rule.take_sketch("a", sketch)
+        rule.set_sketch("a", sketch)
         one_round(rule, 0)
-        rule.observe("a", Timing(400.0, 0.0))
+        rule.observe_latency("a", Timing(400.0, 0.0))
     save_state(tmp_path, RunState(rounds_done=1, shared=STATE, rule=first.state_dict()))
     again = make_rule("ddcs", {"draws": 3})
     assert isinstance(again, Selecting)
@@ -244,25 +248,25 @@ def test_the_memory_of_a_rule_survives_a_restart(tmp_path: Path) -> None:
 
 def test_fedcs_leaves_out_who_is_too_slow() -> None:
     rule = made("fedcs", deadline=3.6)
-    assert rule.draw(0, 1, EXAMPLES, SITES) == ["a", "b", "c"]
-    assert sum(rule.plan_hints()["importance"]["weights"].values()) == pytest.approx(1.0)
+    assert rule.sample_clients(0, 1, EXAMPLES, SITES) == ["a", "b", "c"]
+    assert sum(rule.round_hints()["importance"]["weights"].values()) == pytest.approx(1.0)
 
 
 def test_uniform_selection_can_hold_drawn_sites_near_what_they_received() -> None:
-    assert make_rule("uniform_selection", {"mu": 0.1}).plan_hints()["fedprox"] == {"mu": 0.1}
-    assert "fedprox" not in make_rule("uniform_selection", {}).plan_hints()
+    assert make_rule("uniform_selection", {"mu": 0.1}).round_hints()["fedprox"] == {"mu": 0.1}
+    assert "fedprox" not in make_rule("uniform_selection", {}).round_hints()
     with pytest.raises(ConfigError, match="mu is -1"):
         make_rule("uniform_selection", {"mu": -1.0})
 
 
 def test_a_sum_whose_weights_are_not_those_of_the_sites_in_it_changes_nothing() -> None:
     rule = make_rule("uniform_selection", {"draws": 3})
-    sites = rule.draw(0, 0, dict.fromkeys("abcd", 10), list("abcd"), 3)
-    right = sum(rule.plan_hints()["importance"]["weights"][site] for site in sites)
+    sites = rule.sample_clients(0, 0, dict.fromkeys("abcd", 10), list("abcd"), 3)
+    right = sum(rule.round_hints()["importance"]["weights"][site] for site in sites)
     for told, moved in ((right, True), (-1000.0, False), (2 * right, False)):
         rule.begin({"w": torch.zeros(2)})
         sums = {WEIGHT: torch.tensor(told, dtype=torch.float64)}
         rule.add("all sites", Update(delta={"w": torch.ones(2)}, examples=1, sums=sums))
-        rule.in_sum(sites)
+        rule.set_sum_members(sites)
         assert bool(rule.finish()["w"].any()) is moved
         assert ("refused_sum" in rule.report()) is not moved

@@ -71,7 +71,7 @@ def test_a_measured_loss_stands_in_for_what_sites_say(source: str) -> None:
     measured, claimed = {"s0": 0.5, "s1": 2.0}, [0.1, 0.1]
     rule = make_rule("l_fedavg", {"omega": 0.0, "loss_source": source})
     seen: list[float] = []
-    rule.bind(lambda site, state: seen.append(float(state["w"])) or measured[site])
+    rule.set_score(lambda site, state: seen.append(float(state["w"])) or measured[site])
     found = run(rule, *(scalar(float(i), val_loss=x) for i, x in enumerate(claimed)))
     assert rule.report()["losses"] == measured
     assert found == pytest.approx(0.2)
@@ -81,7 +81,7 @@ def test_a_measured_loss_stands_in_for_what_sites_say(source: str) -> None:
 @pytest.mark.parametrize("broken", [math.nan, math.inf, -0.5])
 def test_a_model_without_a_measured_loss_is_refused(broken: float) -> None:
     rule = make_rule("l_fedavg", {"loss_source": "server"})
-    rule.bind(lambda site, state: broken)
+    rule.set_score(lambda site, state: broken)
     with pytest.raises(UpdateError, match=f"validation loss of {broken}, expected a finite number"):
         run(rule, scalar(1.0))
 

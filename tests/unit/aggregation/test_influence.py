@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medflare.aggregation import make_rule
+from medflare.aggregation.capabilities import factor_clip, round_hints
 from medflare.aggregation.influence import Influence, influence_weights
 from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.tensors import State
@@ -33,7 +34,7 @@ def updates(factors: tuple[float, ...] = (1.0, 1.0, 1.0)) -> dict[str, Update]:
 def served(losses: tuple[float, ...], **settings: Any) -> Influence:
     """A round in server mode in which site s_i's candidate has loss `losses[i]`."""
     rule = Influence("server", **settings)
-    rule.bind(lambda site, state: losses[int(site[1:])])
+    rule.set_score(lambda site, state: losses[int(site[1:])])
     rule.begin(ZERO)
     for site, update in updates().items():
         rule.add(site, update)
@@ -43,7 +44,7 @@ def served(losses: tuple[float, ...], **settings: Any) -> Influence:
 def asked(losses: tuple[float, ...], reference: float = 0.8, **settings: Any) -> Influence:
     """The same in client mode: each site scores itself."""
     rule = Influence("client", **settings)
-    hints = rule.plan_hints()["influence"]
+    hints = rule.round_hints()["influence"]
     factors = tuple(self_influence(x, reference, hints["temperature"], hints["clip"]) for x in losses)
     rule.begin(ZERO)
     for site, update in updates(factors).items():
@@ -88,7 +89,7 @@ def test_both_modes_agree_to_rounding_when_nothing_is_clipped(losses: list[float
 @given(st.permutations([120.0, 150.0, 140.0, 1e-3, 800.0]))
 def test_the_running_sum_equals_the_batch_whatever_the_order_of_losses(losses: list[float]) -> None:
     rule = Influence("server")
-    rule.bind(lambda site, state: losses[int(site)])
+    rule.set_score(lambda site, state: losses[int(site)])
     rule.begin(ZERO)
     for i in range(5):
         rule.add(str(i), Update(delta={"w": torch.tensor([float(i)], dtype=torch.float64)}, examples=i + 1))
@@ -106,7 +107,7 @@ def test_extreme_losses_do_not_overflow() -> None:
 def test_the_scorer_sees_the_candidate_in_the_dtype_of_the_state() -> None:
     seen: list[State] = []
     rule = Influence("server")
-    rule.bind(lambda site, state: seen.append(state) or 1.0)  # type: ignore[func-returns-value]
+    rule.set_score(lambda site, state: seen.append(state) or 1.0)  # type: ignore[func-returns-value]
     rule.begin({"w": torch.tensor([1.0, 2.0], dtype=torch.bfloat16)})
     rule.add("a", Update(delta={"w": torch.tensor([0.5, -1.0])}, examples=3))
     assert torch.equal(seen[0]["w"], torch.tensor([1.5, 1.0], dtype=torch.bfloat16))
@@ -115,7 +116,7 @@ def test_the_scorer_sees_the_candidate_in_the_dtype_of_the_state() -> None:
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_costs_only_that_site(loss: float) -> None:
     rule = Influence("server")
-    rule.bind(lambda site, state: loss if site == "s1" else 0.5)
+    rule.set_score(lambda site, state: loss if site == "s1" else 0.5)
     rule.begin(ZERO)
     rule.add("s0", updates()["s0"])
     with pytest.raises(UpdateError, match="finite"):
@@ -133,10 +134,10 @@ def test_a_site_cannot_promote_itself_beyond_the_clip() -> None:
 
 def test_modes_declare_what_they_need() -> None:
     server, client = Influence("server"), Influence("client", clip=1.5)
-    assert (server.needs, server.factor_clip, server.plan_hints()) == ("individual", 0.0, {})
-    assert (client.needs, client.factor_clip) == ("sum", 1.5)
+    assert (server.needs, factor_clip(server), round_hints(server)) == ("individual", 0.0, {})
+    assert (client.needs, factor_clip(client)) == ("sum", 1.5)
     hints = {"temperature": 1.0, "clip": 1.5, "use_data_size": True, "reference": None}
-    assert client.plan_hints() == {"influence": hints}
+    assert client.round_hints() == {"influence": hints}
 
 
 def test_server_mode_without_validation_notes_says_what_to_do() -> None:
@@ -153,18 +154,18 @@ def test_settings_out_of_range_are_named(wrong: dict[str, Any]) -> None:
 def test_after_the_first_round_sites_measure_from_what_all_told() -> None:
     """A base model far above its trained losses must not clip every site to one factor (ML-15)."""
     rule = Influence("client", temperature=0.1, clip=2.0)
-    assert rule.plan_hints()["influence"]["reference"] is None
+    assert rule.round_hints()["influence"]["reference"] is None
     for losses in ((0.08, 0.09, 0.21), (0.07, 0.08, 0.20)):
-        hint = rule.plan_hints()["influence"]
+        hint = rule.round_hints()["influence"]
         factors = [self_influence(x, reference_loss(hint, lambda: 0.5), 0.1, 2.0) for x in losses]
         rule.begin(ZERO)
         for (site, update), loss, factor in zip(updates().items(), losses, factors, strict=True):
             update.metrics["shared_loss"], update.factor = loss, factor
             rule.add(site, update)
-            assert rule.plan_hints()["influence"] == hint  # the same for every site of a round
+            assert rule.round_hints()["influence"] == hint  # the same for every site of a round
         rule.finish()
     expected = influence_weights((0.07, 0.08, 0.20), EXAMPLES, 0.1)
     assert list(rule.report()["weights"].values()) == pytest.approx(expected, rel=1e-4)
     restored = Influence("client", temperature=0.1)
     restored.load_state_dict(rule.state_dict())
-    assert restored.plan_hints() == rule.plan_hints()
+    assert restored.round_hints() == rule.round_hints()

@@ -69,7 +69,7 @@ def made(name: str = "uniform_selection", **settings: Any) -> Selecting:
 
 
 def one_round(rule: Selecting, state: State, number: int = 1, vanish: tuple[str, ...] = ()) -> State:
-    sites = rule.draw(number, 0, EXAMPLES, SITES)
+    sites = rule.sample_clients(number, 0, EXAMPLES, SITES)
     rule.begin(state)
     for site in sites:
         if site not in vanish:
@@ -115,7 +115,7 @@ def test_its_expectation_over_draws_is_the_sum_by_data_and_that_of_factors_is_no
 
 def test_a_site_that_vanishes_makes_the_step_smaller() -> None:
     rule, state = made(draws=4), broadcast()
-    gone = rule.draw(1, 0, EXAMPLES, SITES)[0]
+    gone = rule.sample_clients(1, 0, EXAMPLES, SITES)[0]
     new = one_round(rule, state, vanish=(gone,))
     weights = rule.report()["importance"]
     expected = sum(w * own_product(state, site) for site, w in weights.items() if site != gone)

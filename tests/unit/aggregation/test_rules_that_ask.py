@@ -42,7 +42,7 @@ def kept(rule: Any, folder: Path) -> dict[str, Any]:
 def ready(**settings: Any) -> Drfa:
     """DRFA that drew its sites for round 0 and began it."""
     rule = Drfa(**settings)
-    rule.draw(0, 5, EXAMPLES, list(EXAMPLES))
+    rule.sample_clients(0, 5, EXAMPLES, list(EXAMPLES))
     rule.begin(STATE)
     return rule
 
@@ -51,7 +51,7 @@ def ready(**settings: Any) -> Drfa:
 
 
 def test_fedprox_is_fedavg_at_the_server_and_tells_mu() -> None:
-    assert FedProx().plan_hints() == {"fedprox": {"mu": 0.01}}
+    assert FedProx().round_hints() == {"fedprox": {"mu": 0.01}}
     states = []
     for rule in (make_rule("fedprox", {"mu": 1.0}), make_rule("fedavg", {})):
         rule.begin(STATE)
@@ -67,10 +67,10 @@ def test_scaffold_adds_a_kth_of_the_changes_of_whoever_took_part_to_c() -> None:
     rule.add("a", update(1.0, 90))
     rule.add("b", update(3.0, 10))
     assert rule.finish()["w"].tolist() == [1.0, 1.0]
-    down = rule.take_sums({"control.w": torch.tensor([8.0, 4.0]), "bank": torch.ones(1)}, sites=4)
+    down = rule.update_server_state({"control.w": torch.tensor([8.0, 4.0]), "bank": torch.ones(1)}, sites=4)
     assert down["control.w"].tolist() == [2.0, 1.0]
     assert down["bank"].tolist() == [1.0]
-    down = rule.take_sums({"control.w": torch.tensor([-4.0, 0.0])}, sites=4)
+    down = rule.update_server_state({"control.w": torch.tensor([-4.0, 0.0])}, sites=4)
     assert down["control.w"].tolist() == [1.0, 1.0]
     assert rule.report()["checks"] == {"control_norm": pytest.approx(math.sqrt(2))}
 
@@ -84,9 +84,9 @@ def test_counters_are_averaged_whatever_the_servers_rate() -> None:
 
 def test_c_goes_down_even_after_a_round_without_sums_and_survives_a_restart(tmp_path: Path) -> None:
     rule, again = Scaffold(), Scaffold()
-    rule.take_sums({"control.w": torch.ones(2)}, 2)
+    rule.update_server_state({"control.w": torch.ones(2)}, 2)
     again.load_state_dict(kept(rule, tmp_path))
-    assert again.take_sums({}, 2)["control.w"].tolist() == [0.5, 0.5]
+    assert again.update_server_state({}, 2)["control.w"].tolist() == [0.5, 0.5]
 
 
 # ---- DRFA --------------------------------------------------------------------------------------------------
@@ -117,9 +117,9 @@ def test_the_projection_is_what_a_solver_finds(values: list[float]) -> None:
 def test_lambda_starts_at_the_share_of_the_examples_and_decides_how_often_a_site_is_drawn() -> None:
     rule, often = Drfa(m=2), Counter[str]()
     for number in range(2000):
-        drawn = rule.draw(number, 1, EXAMPLES, list(EXAMPLES))
-        often.update(rule.plan_hints()["drfa"]["drawn"])
-        assert drawn == sorted(rule.plan_hints()["drfa"]["drawn"])
+        drawn = rule.sample_clients(number, 1, EXAMPLES, list(EXAMPLES))
+        often.update(rule.round_hints()["drfa"]["drawn"])
+        assert drawn == sorted(rule.round_hints()["drfa"]["drawn"])
     assert rule.report()["lambda"] == pytest.approx({"a": 0.6, "b": 0.3, "c": 0.1})
     assert sum(often.values()) == 4000
     assert {site: n / 4000 for site, n in often.items()} == pytest.approx(
@@ -129,34 +129,34 @@ def test_lambda_starts_at_the_share_of_the_examples_and_decides_how_often_a_site
 
 def test_a_site_that_cannot_be_asked_is_not_drawn_and_keeps_its_lambda() -> None:
     rule = Drfa(m=4)
-    assert all(set(rule.draw(r, 1, EXAMPLES, ["b", "c"])) <= {"b", "c"} for r in range(20))
+    assert all(set(rule.sample_clients(r, 1, EXAMPLES, ["b", "c"])) <= {"b", "c"} for r in range(20))
     assert rule.report()["lambda"]["a"] == 0.6
 
 
 def test_drawing_goes_on_until_enough_different_sites_were_drawn() -> None:
     rule, names = Drfa(m=1), list(EXAMPLES)
-    assert {len(rule.draw(r, 1, EXAMPLES, names)) for r in range(20)} == {1}
-    assert {len(rule.draw(r, 1, EXAMPLES, names, least=2)) for r in range(20)} == {2}
-    assert all(rule.draw(r, 1, EXAMPLES, names, least=3) == names for r in range(20))
-    assert rule.draw(0, 1, EXAMPLES, ["b"], least=3) == ["b"]
+    assert {len(rule.sample_clients(r, 1, EXAMPLES, names)) for r in range(20)} == {1}
+    assert {len(rule.sample_clients(r, 1, EXAMPLES, names, min_clients=2)) for r in range(20)} == {2}
+    assert all(rule.sample_clients(r, 1, EXAMPLES, names, min_clients=3) == names for r in range(20))
+    assert rule.sample_clients(0, 1, EXAMPLES, ["b"], min_clients=3) == ["b"]
 
 
 def test_shares_of_the_snapshot_are_uniform_and_a_draw_is_repeatable() -> None:
     rule, again, shares = Drfa(), Drfa(), []
     for number in range(400):
-        rule.draw(number, 3, EXAMPLES, list(EXAMPLES))
-        again.draw(number, 3, EXAMPLES, list(EXAMPLES))
-        assert rule.plan_hints() == again.plan_hints()
-        shares.append(rule.plan_hints()["drfa"]["share"])
+        rule.sample_clients(number, 3, EXAMPLES, list(EXAMPLES))
+        again.sample_clients(number, 3, EXAMPLES, list(EXAMPLES))
+        assert rule.round_hints() == again.round_hints()
+        shares.append(rule.round_hints()["drfa"]["share"])
     assert 0 < min(shares) < 0.05
     assert 0.95 < max(shares) <= 1
     assert np.mean(shares) == pytest.approx(0.5, abs=0.05)
-    json.dumps(rule.plan_hints())
+    json.dumps(rule.round_hints())
 
 
 def test_a_site_counts_as_often_as_it_was_drawn_whatever_it_says() -> None:
     rule = ready(m=8)
-    drawn = rule.plan_hints()["drfa"]["drawn"]
+    drawn = rule.round_hints()["drfa"]["drawn"]
     for site in drawn:
         rule.add(site, update({"a": 1.0, "b": 2.0, "c": 4.0}[site], examples=1000, factor=7.0))
     mean = sum(n * {"a": 1.0, "b": 2.0, "c": 4.0}[site] for site, n in drawn.items()) / 8
@@ -168,13 +168,13 @@ def probed(rule: Drfa, losses: dict[str, float], snapshot: float = 6.0) -> dict[
     rule.add("a", update(1.0))
     rule.finish()
     sums = {"snapshot.w": torch.full((2,), snapshot), "snapshot.n": torch.tensor(3.0)}
-    left = rule.take_sums(sums | {"drawn": torch.tensor(3.0), "bank": torch.ones(1)}, 3)
+    left = rule.update_server_state(sums | {"drawn": torch.tensor(3.0), "bank": torch.ones(1)}, 3)
     assert set(left) == {"bank"}
     probe = rule.probe()
     assert probe is not None
     assert probe.state["w"].tolist() == [snapshot / 3] * 2
     assert (int(probe.state["n"]), probe.examples) == (5, 32)
-    rule.probed(losses)
+    rule.receive_losses(losses)
     found: dict[str, float] = rule.report()["lambda"]
     return found
 
@@ -204,8 +204,8 @@ def test_lambda_survives_a_restart(tmp_path: Path) -> None:
     probed(rule, {"a": 1.0, "b": 2.0, "c": 4.0})
     again.load_state_dict(kept(rule, tmp_path))
     names = list(EXAMPLES)
-    assert [rule.draw(r, 9, EXAMPLES, names) for r in range(9)] == [
-        again.draw(r, 9, EXAMPLES, names) for r in range(9)
+    assert [rule.sample_clients(r, 9, EXAMPLES, names) for r in range(9)] == [
+        again.sample_clients(r, 9, EXAMPLES, names) for r in range(9)
     ]
     assert again.report()["lambda"] == rule.report()["lambda"]
 
@@ -214,5 +214,5 @@ def test_without_snapshots_nothing_is_probed() -> None:
     rule = ready()
     rule.add("a", update(1.0))
     rule.finish()
-    rule.take_sums({}, 3)
+    rule.update_server_state({}, 3)
     assert rule.probe() is None

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from medflare.aggregation import make_rule
+from medflare.aggregation.capabilities import NeedsExactSizes
 from medflare.core.errors import RunError
 from medflare.core.tensors import State
 from medflare.data.policy_settings import PolicyConfig
@@ -20,7 +21,7 @@ from medflare.egress.failures import EgressError
 from medflare.egress.policy import Policy, PolicyError
 from medflare.egress.report import read_ledger
 from medflare.federation.messages import Reply
-from medflare.federation.server.exact_comparison import Comparison, wants_exact
+from medflare.federation.server.exact_comparison import Comparison
 from medflare.federation.server.exchange import OnReply, Outcome
 from medflare.federation.server.sketch_exchange import wants_sketches
 from medflare.knowledge.cardinality import MOST, message_bytes
@@ -183,10 +184,10 @@ def test_one_site_or_none_is_compared_with_nobody() -> None:
 
 def test_a_rule_knows_sites_by_sketches_or_by_exact_sizes_and_not_by_both() -> None:
     sketches, exact = make_rule("ddcs", {}), make_rule("ddcs", {"distances": "exact"})
-    assert [wants_exact(rule) for rule in (sketches, exact, None)] == [False, True, False]
+    assert [bool(rule.capability(NeedsExactSizes)) for rule in (sketches, exact)] == [False, True]
     assert [wants_sketches(rule) for rule in (sketches, exact)] == [True, False]
-    assert not wants_exact(make_rule("uniform_selection", {}))
-    assert not wants_exact(make_rule("weighted_mean", {}))
+    assert not make_rule("uniform_selection", {}).capability(NeedsExactSizes)
+    assert not make_rule("weighted_mean", {}).capability(NeedsExactSizes)
 
 
 # ---- the door of a site ------------------------------------------------------------------------------------

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 from medflare.aggregation import make_rule
+from medflare.aggregation.capabilities import NeedsSketches
 from medflare.core.errors import RunError
 from medflare.core.plan import RoundPlan
 from medflare.federation.messages import Reply
 from medflare.federation.server.client_sampling import losses
 from medflare.federation.server.exchange import Outcome
 from medflare.federation.server.run_recorder import finite
-from medflare.federation.server.sketch_exchange import Sketched, Sketches, wants_sketches
+from medflare.federation.server.sketch_exchange import Sketches, wants_sketches
 from medflare.federation.server.timing import SeenTimes, timing_of, workload
 from medflare.knowledge.minhash import MOST_HASHES, Sketcher
 from medflare.knowledge.sketch_key import SECRET, SketchKey
@@ -90,9 +91,11 @@ def share_of_draws(told: Callable[[Any, Outcome], None]) -> float:
     seconds = dict(zip("abcdefgh", (2, 10, 12, 14, 16, 18, 20, 25), strict=True))
     rule, counts = make_rule("ddcs", {"draws": 5}), Counter[str]()
     for site, own in seconds.items():
-        rule.observe(site, Timing(own, 0.1))
+        rule.observe_latency(site, Timing(own, 0.1))
     for number in range(60):
-        others = [s for s in rule.draw(number, 7, dict.fromkeys(seconds, 100), list(seconds)) if s != "a"]
+        others = [
+            s for s in rule.sample_clients(number, 7, dict.fromkeys(seconds, 100), list(seconds)) if s != "a"
+        ]
         outcome = Outcome(
             facts={site: {"seconds": seconds[site]} for site in others},
             trips={site: seconds[site] + 0.1 for site in others},
@@ -187,7 +190,7 @@ def test_a_reply_without_a_sketch_is_refused_with_a_reason(bad: Reply) -> None:
 
 def test_when_most_sites_change_their_key_the_others_are_left_out_of_the_rule_too() -> None:
     made, told = rule(), Sketches()
-    assert isinstance(made, Sketched)
+    assert made.capability(NeedsSketches)
     for site in "abc":
         assert told.accept(site, reply(sketch(OLD, 1, 2, 3))) is None
     assert told.settle(made, -1, {}) == ["a", "b", "c"]

@@ -12,6 +12,7 @@ import torch
 from fedtar_sites import VISITS, equal, learner, plan, site
 
 from medflare.aggregation import make_rule
+from medflare.aggregation.capabilities import round_hints
 from medflare.aggregation.temporal import TemporalResidual
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
@@ -52,7 +53,7 @@ def test_a_site_restarted_in_the_middle_of_a_round_continues_as_if_nothing_had_h
                 made.load_local_state(*kept)
             rule.begin(state)
             made.load_shared(state)
-            update = made.fit(plan(exchange, 2 * VISITS, hints=rule.plan_hints(), steps=2))
+            update = made.fit(plan(exchange, 2 * VISITS, hints=round_hints(rule), steps=2))
             told += update.sums[SLOPES].tolist()
             rule.add("site-1", update)
             state = rule.finish()

@@ -68,7 +68,7 @@ def test_the_slopes_of_sites_are_the_meta_gradient_of_the_pooled_validation_loss
     assert torch.allclose(w, path[-1], atol=1e-14)
     (slow,) = torch.autograd.grad(val_loss(learners, w), alpha)
 
-    hint = rule.plan_hints()
+    hint = rule.round_hints()
     rule.begin({"w": path[-1]})
     for name, site in learners.items():
         site.load_shared({"w": path[-1]})

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from medflare.aggregation import RULES, rule_class
+from medflare.aggregation.capabilities import AsksClientTerms
 from medflare.core.data_order import drawn
 from medflare.core.errors import ConfigError
 from medflare.core.plan import RoundPlan
@@ -258,15 +259,16 @@ def test_the_snapshot_is_the_model_after_its_share_of_the_steps(share: float, st
 
 
 def test_every_term_has_a_rule_that_asks_and_declares_its_sums() -> None:
-    asking = [rule_class(name)() for name in RULES if rule_class(name).asks]
-    assert {name for rule in asking for name in rule.plan_hints()} == set(TERMS)
+    rules = [rule_class(name)() for name in RULES]
+    asking = [asks for rule in rules if (asks := rule.capability(AsksClientTerms))]
+    assert {name for rule in asking for name in rule.client_terms()} == set(TERMS)
     for rule in asking:
-        net = model()
-        spec = terms_of(net).sums_spec(rule.plan_hints())
-        assert len(rule.plan_hints()) == 1
-        assert all(key.startswith(rule.sums) for key in spec)
-        assert bool(spec) == bool(rule.sums)
-        told = train(net, optimiser_of(net, "sgd"), terms_of(net), plan(**rule.plan_hints()))
+        net, prefixes = model(), getattr(rule, "auxiliary_sums", ())
+        spec = terms_of(net).sums_spec(rule.client_terms())
+        assert len(rule.client_terms()) == 1
+        assert all(key.startswith(prefixes) for key in spec)
+        assert bool(spec) == bool(prefixes)
+        told = train(net, optimiser_of(net, "sgd"), terms_of(net), plan(**rule.client_terms()))
         assert {n: (tuple(t.shape), t.dtype) for n, t in told.sums.items()} == spec
 
 

@@ -12,6 +12,7 @@ import torch
 from fedtar_sites import SMALL, site, write_visits
 
 from medflare.aggregation import make_rule
+from medflare.aggregation.capabilities import round_hints
 from medflare.core.learner import Learner
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
@@ -149,7 +150,7 @@ DRAWN = {"importance": {"weights": {}, "largest": 2.0}}
 
 @pytest.mark.parametrize("name", sorted(TERMS))
 def test_an_update_holds_the_sums_that_were_declared(make: Make, method: str, name: str) -> None:
-    learner, hints = make(method), DRAWN if name == "importance" else make_rule(name, {}).plan_hints()
+    learner, hints = make(method), DRAWN if name == "importance" else round_hints(make_rule(name, {}))
     spec = learner.sums_spec(1) | asked_sums(learner, hints)
     update = learner.fit(plan(**hints))
     assert {n: (tuple(t.shape), t.dtype) for n, t in update.sums.items()} == spec

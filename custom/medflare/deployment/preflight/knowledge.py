@@ -6,12 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 from medflare.aggregation import make_rule
+from medflare.aggregation.capabilities import NeedsExactSizes, NeedsSketches
 from medflare.core.errors import MedflareError
 from medflare.data.knowledge_settings import KnowledgeConfig
 from medflare.data.site_settings import SiteConfig
 from medflare.deployment.preflight.base import Check, ok, problem, warning
-from medflare.federation.server.exact_comparison import wants_exact
-from medflare.federation.server.sketch_exchange import wants_sketches
 from medflare.federation.site.sketch import files_of
 from medflare.knowledge.cardinality import available
 from medflare.knowledge.encoder import check_encoder
@@ -25,7 +24,8 @@ NAME = "knowledge"
 def knowledge(site: SiteConfig, job: Job | None) -> list[Check]:
     """Nothing where site.yaml has no `knowledge` and the job no use for it."""
     rule = make_rule(*_rule(job)) if job is not None else None
-    wanted, exact = wants_sketches(rule), wants_exact(rule)
+    wanted = rule is not None and rule.capability(NeedsSketches) is not None
+    exact = rule is not None and rule.capability(NeedsExactSizes) is not None
     if site.knowledge is None:
         return [_without()] if wanted or exact else []
     if wanted and site.policy.knowledge_sketch == "deny":

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.capabilities import AcceptsZeroWeight, factor_clip
 from medflare.core.errors import UpdateError
 
 
@@ -36,8 +37,8 @@ class Weighing:
         largest = float(max(examples.values(), default=1)) if by != "uniform" else 1.0
         if by == "tokens":
             largest *= float(getattr(rule, "most_tokens", 1))
-        most = largest * getattr(rule, "most_factor", math.exp(rule.factor_clip))
-        return cls(by=by, most=most, idle=rule.idle or idle)
+        most = largest * getattr(rule, "most_factor", math.exp(factor_clip(rule)))
+        return cls(by=by, most=most, idle=idle or rule.capability(AcceptsZeroWeight) is not None)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

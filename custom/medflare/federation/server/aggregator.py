@@ -8,13 +8,22 @@ site its round and nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from medflare.aggregation import make_rule
+from medflare.aggregation.capabilities import (
+    AcceptsZeroWeight,
+    CountsAbortedRounds,
+    ReadsMetrics,
+    Score,
+    ScoresCandidates,
+    UsesAuxiliarySums,
+    factor_clip,
+)
 from medflare.core.errors import UpdateError
 from medflare.core.tensor_names import SUM_PREFIX, split_by_prefix
 from medflare.core.tensors import SharedSpec, State, check_state, squares
@@ -22,7 +31,6 @@ from medflare.core.update import Update
 from medflare.federation.engine import FLComponent
 from medflare.federation.nested import unmarked
 from medflare.federation.protections.base import ServerProtection
-from medflare.in_process.loop import ScoringRule
 from medflare.wire.compression import decompress
 
 ALL_SITES = "all sites"
@@ -48,13 +56,14 @@ class ValidatingAggregator(FLComponent):
         self.sums_spec: SharedSpec = {}
         self.declared: dict[str, int] = {}
         self.deferred = False
-        self.idle = self.rule.idle
+        self.idle = self.rule.capability(AcceptsZeroWeight) is not None
         self.protection = ServerProtection()
 
-    def bind(self, score: Callable[[str, State], float]) -> None:
+    def bind(self, score: Score) -> None:
         """Gives a rule that scores candidates the function that does it."""
-        assert isinstance(self.rule, ScoringRule)
-        self.rule.bind(score)
+        scored = self.rule.capability(ScoresCandidates)
+        assert scored is not None, "only rules that score candidates are given a score"
+        scored.set_score(score)
         self.deferred = True
 
     def expect(self, spec: SharedSpec, sums: SharedSpec, declared: Mapping[str, int]) -> None:
@@ -108,7 +117,8 @@ class ValidatingAggregator(FLComponent):
         """What all sealed updates of the round came to: to the rule it is the update of one large site."""
         check_state(update.delta, self.spec, "opened sum")
         check_state(update.sums, self.sums_spec, "opened sum")
-        weighed = self.rule.metrics_of_sum()
+        reading = self.rule.capability(ReadsMetrics)
+        weighed = reading.metrics_of_sum() if reading else {}
         whole = replace(update, examples=min(1, update.examples), metrics=weighed)
         if self._holds_nothing(whole):
             return
@@ -118,7 +128,7 @@ class ValidatingAggregator(FLComponent):
 
     def _holds_nothing(self, update: Update) -> bool:
         """Whether the rule need not see an update: it is of no examples, and the rule knows no such."""
-        nothing = not update.examples and not self.rule.idle
+        nothing = not update.examples and self.rule.capability(AcceptsZeroWeight) is None
         self._idle += nothing
         return nothing
 
@@ -164,7 +174,7 @@ class ValidatingAggregator(FLComponent):
         least, most = 0 if self.idle else 1, self.declared.get(site, 0)
         if isinstance(examples, bool) or not isinstance(examples, int) or not least <= examples <= most:
             return f"weight {examples!r}, expected {least} to the {most} training examples the site declared"
-        clip, factor = self.rule.factor_clip, facts.get("factor", 1.0)
+        clip, factor = factor_clip(self.rule), facts.get("factor", 1.0)
         if not _within(factor, clip):
             expected = (
                 f"between e^-{clip:g} and e^{clip:g}" if clip else "1: this rule takes no site's own factor"
@@ -224,13 +234,16 @@ class ValidatingAggregator(FLComponent):
         """
         self.judge()
         if self.nobody:
-            self.rule.lose()
+            self._abort()
             new = dict(self.state)
         else:
             new = self.rule.finish()
         own = {name: value for name, value in new.items() if name.startswith(self.rule.outside_spec)}
         check_state(new, {**self.spec, **_spec_of(own)}, "aggregation")
-        totals = self.rule.take_sums(self._totals, len(self.declared))
+        summing = self.rule.capability(UsesAuxiliarySums)
+        totals = self._totals
+        if summing is not None:
+            totals = summing.update_server_state(totals, len(self.declared))
         change = sum(squares(new[name], self.state[name]) for name in self.spec)
         whole = sum(squares(value) for value in new.values() if value.is_floating_point())
         norms = {"update_norm": math.sqrt(change), "state_norm": math.sqrt(whole)}
@@ -239,7 +252,11 @@ class ValidatingAggregator(FLComponent):
     def lose(self) -> None:
         """In place of `finish`, and of `begin` where a round was lost before it: the state stays as it is."""
         self._idle = self._taken = 0
-        self.rule.lose()
+        self._abort()
+
+    def _abort(self) -> None:
+        if counting := self.rule.capability(CountsAbortedRounds):
+            counting.abort_round()
 
     def report(self) -> dict[str, Any]:
         """What the rule reports, without what it says of the one large site that a sealed sum is to it."""

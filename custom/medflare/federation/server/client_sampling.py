@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from medflare.aggregation.base import AggregationRule, Probe
+from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.capabilities import Probe, SamplesClients
 from medflare.federation.server.exchange import Outcome
 from medflare.federation.server.run_recorder import as_float
 from medflare.secure_aggregation.round_parameters import Limits
@@ -28,9 +29,10 @@ def who_trains(
     examples: training examples of every site of the run; sealed: whether updates are summed unseen, which
     sites agree to among `HIDING` or more.
     """
-    if not rule.draws or not asked:
+    sampler = rule.capability(SamplesClients)
+    if sampler is None or not asked:
         return asked, {}
-    drawn = rule.draw(number, seed, examples, asked, HIDING if sealed else 1)
+    drawn = sampler.sample_clients(number, seed, examples, asked, HIDING if sealed else 1)
     return drawn, {site: NOT_DRAWN for site in asked if site not in drawn}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from torch import Tensor
 
@@ -50,24 +50,6 @@ Orders = Mapping[str, tuple[dict[str, Any], State]]
 """Site -> options and tensors of its request."""
 Ask = Callable[[str, OnReply, Orders], Outcome]
 """(task, what to do with replies, who is asked for what) -> what came of it."""
-
-
-@runtime_checkable
-class Compares(Protocol):
-    """A rule that can know how far sites lie apart from exact sizes.
-
-    Attributes:
-        exact: whether it asks for them.
-    """
-
-    exact: bool
-
-    def take_sizes(self, sizes: Mapping[str, int], shared: Mapping[tuple[str, str], int]) -> None: ...
-
-
-def wants_exact(rule: object) -> bool:
-    """Whether a rule knows sites by exact sizes, and not by sketches."""
-    return isinstance(rule, Compares) and rule.exact
 
 
 @dataclass(slots=True)

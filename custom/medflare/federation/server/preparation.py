@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from medflare.aggregation.capabilities import NeedsExactSizes
 from medflare.core.errors import RunError
 from medflare.core.tensors import SharedSpec
-from medflare.federation.server.exact_comparison import Compares, Comparison, wants_exact
+from medflare.federation.server.exact_comparison import Comparison
 from medflare.federation.server.run import RunController
 from medflare.wire.spec_codec import spec_from_json
 
@@ -60,12 +61,12 @@ def compare_graphs(run: RunController) -> None:
 
     Raises RunError where no two sites have the same key, StoppedError where the job was aborted.
     """
-    rule, sites = run.aggregator.rule, run.roster.asked(0)
-    if not isinstance(rule, Compares) or not wants_exact(rule):
+    rule, sites = run.aggregator.rule.capability(NeedsExactSizes), run.roster.asked(0)
+    if rule is None:
         return
     found = Comparison(run.ask_each)
     found.run(sites)
-    rule.take_sizes(found.sizes, found.shared)
+    rule.set_exact_sizes(found.sizes, found.shared)
     run.book.record.preparation["exact"] = found.report(run.roster.sites)
     run.book.write()
     told = {"compared": len(found.shared), "failed": len(found.failed), "without": found.without}

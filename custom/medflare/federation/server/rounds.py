@@ -12,6 +12,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from medflare.aggregation.capabilities import (
+    NeedsSketches,
+    SamplesClients,
+    ScoresCandidates,
+    round_hints,
+)
 from medflare.core.errors import RunError
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord
@@ -25,7 +31,7 @@ from medflare.federation.server.roster import words
 from medflare.federation.server.run import any_reply
 from medflare.federation.server.run_recorder import add_traffic, finite, weighted_means
 from medflare.federation.server.scorer import CrossScorer, Scorer, scores_candidates, server_opening
-from medflare.federation.server.sketch_exchange import Sketched, Sketches, wants_sketches
+from medflare.federation.server.sketch_exchange import Sketches, wants_sketches
 from medflare.federation.server.timing import workload
 from medflare.federation.server.updates import UpdatesController
 from medflare.federation.site.worker import ProcessWorker, ThreadWorker, Worker
@@ -59,7 +65,7 @@ class RoundsController(UpdatesController):
 
     def _prepare(self) -> None:
         """What the sites are and have; backbones and shared tensors must agree before round 1."""
-        hints = self.aggregator.rule.plan_hints()
+        hints = round_hints(self.aggregator.rule)
         options = {"job": self.args.job, "hints": hints, **self.prepare_options()}
         outcome = self.ask(PREPARE, any_reply, options=options, quorum=self.quorum())
         self.require(outcome, "prepare")
@@ -67,7 +73,7 @@ class RoundsController(UpdatesController):
         for site, reason in outcome.absent.items():
             self.roster.exclude(site, f"prepare failed: {reason}")
         shared, sums, self.examples = agree(outcome.facts, self.roster.sites)
-        if "influence" in self.aggregator.rule.plan_hints():
+        if "influence" in hints:
             require_shared_notes(outcome.facts)
         train = {site: counts.get("train", 0) for site, counts in self.examples.items()}
         self.aggregator.expect(shared, sums, train)
@@ -88,7 +94,7 @@ class RoundsController(UpdatesController):
         self.shared_spec = shared
         if scores_candidates(self.aggregator.rule):
             self._open_scorer(outcome.facts)
-        elif self.aggregator.rule.scored_by == "sites":
+        elif self.aggregator.rule.capability(ScoresCandidates):
             val = {site: counts.get("val", 0) for site, counts in self.examples.items()}
             self.scorer = CrossScorer(self._measure, val, self.progress.event)
             self.aggregator.bind(self.scorer)
@@ -134,13 +140,14 @@ class RoundsController(UpdatesController):
     def _sketch(self, exchange: int) -> None:
         """Asks every site for a sketch of its knowledge graph, for a rule that wants them."""
         rule, sites = self.aggregator.rule, self.roster.asked(max(exchange, 0))
-        if not isinstance(rule, Sketched) or not wants_sketches(rule, exchange if exchange >= 0 else None):
+        sketched = rule.capability(NeedsSketches)
+        if sketched is None or not wants_sketches(rule, exchange if exchange >= 0 else None):
             return
         plan = RoundPlan(round=exchange, rounds=self.exchanges) if exchange >= 0 else None
         held = {site: when for site, when in self.sketched.items() if site in self.sketches.held}
         options = {"held": held, "exchange": exchange, "growth": self.args.sketch_growth}
         outcome = self.ask(SKETCH, self.sketches.accept, sites, plan, options=options, quorum=0)
-        new = self.sketches.settle(rule, exchange, outcome.absent)
+        new = self.sketches.settle(sketched, exchange, outcome.absent)
         self.sketched |= dict.fromkeys(new, exchange)
         self.book.record.preparation["sketches"] = self.sketches.report(self.roster.sites)
         self.book.write()
@@ -196,7 +203,7 @@ class RoundsController(UpdatesController):
             limit=self.args.limit,
             hints=self.agreed,
         )
-        drawn = self.aggregator.rule.draws
+        drawn = self.aggregator.rule.capability(SamplesClients) is not None
         sites = self.roster.asked(self.at) if drawn else sorted(entry.accepted)
         tensors, brought = self.protection.down(self.state, {})
         outcome = self.ask(EVALUATE, any_reply, sites, plan, tensors, {"split": "val", **brought}, quorum=1)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.capabilities import ScoresCandidates
 from medflare.core.errors import RunError, UpdateError
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
@@ -41,7 +42,8 @@ ADVICE = (
 
 def scores_candidates(rule: AggregationRule) -> bool:
     """Whether a rule, as it is set, has the server score candidates."""
-    return rule.scored_by == "server"
+    scored = rule.capability(ScoresCandidates)
+    return scored is not None and scored.scored_by == "server"
 
 
 def common_method(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
@@ -85,7 +87,7 @@ def server_opening(
 
 
 class Scorer:
-    """Loss of a candidate state on D_v; give it to `rule.bind`.
+    """Loss of a candidate state on D_v; give it to `rule.set_score`.
 
     Args:
         worker: one whose `WorkerConfig` is the server's own.

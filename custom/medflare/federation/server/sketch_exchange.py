@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
+from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.capabilities import NeedsSketches
 from medflare.core.errors import RunError, UpdateError
 from medflare.egress.declaration import NO_SKETCH, SAME_SKETCH, fact_problems, sketch_bytes
 from medflare.egress.failures import Code
@@ -19,24 +21,12 @@ REFUSED = f"E{int(Code.POLICY)} "
 """Begins the reason of a site whose own policy keeps its sketch in."""
 
 
-@runtime_checkable
-class Sketched(Protocol):
-    """A rule that knows sites by sketches of their knowledge graphs.
-
-    Attributes:
-        sketch_period: exchanges after which sites are asked whether theirs has changed; 0 for a rule that
-            has no use for sketches.
-    """
-
-    sketch_period: int
-
-    def take_sketch(self, site: str, sketch: Sketch | None) -> None: ...
-
-
-def wants_sketches(rule: object, exchange: int | None = None) -> bool:
+def wants_sketches(rule: AggregationRule, exchange: int | None = None) -> bool:
     """Whether a rule wants sketches at all, or asks again before this exchange."""
-    period = rule.sketch_period if isinstance(rule, Sketched) else 0
-    return bool(period) and (exchange is None or (exchange > 0 and exchange % period == 0))
+    sketched = rule.capability(NeedsSketches)
+    if sketched is None:
+        return False
+    return exchange is None or (exchange > 0 and exchange % sketched.sketch_period == 0)
 
 
 @dataclass(slots=True)
@@ -79,7 +69,7 @@ class Sketches:
             self.vocabularies[site] = reply.facts["vocabulary"]
         return None
 
-    def settle(self, rule: Sketched, exchange: int, absent: dict[str, str]) -> list[str]:
+    def settle(self, rule: NeedsSketches, exchange: int, absent: dict[str, str]) -> list[str]:
         """After an exchange: hands new sketches to the rule; the sites whose sketch is new.
 
         A site whose key, context, kind or k is not that of most sites is left out, with the reason. A site
@@ -96,22 +86,22 @@ class Sketches:
         before, self.held = self.held, kept
         self.without |= strange
         for site in strange:
-            rule.take_sketch(site, None)
+            rule.set_sketch(site, None)
         new = sorted(set(fresh) & set(kept))
         for site in new:
             self.without.pop(site, None)
             if exchange >= 0:
                 self.renewed.append(self._renewal(site, exchange, before.get(site)))
-            rule.take_sketch(site, kept[site])
+            rule.set_sketch(site, kept[site])
         return new
 
-    def _withdraw(self, rule: Sketched, absent: dict[str, str]) -> None:
+    def _withdraw(self, rule: NeedsSketches, absent: dict[str, str]) -> None:
         """Takes out of the rule what sites have no more, or will not have used any more."""
         refused = {site for site, why in absent.items() if why.startswith(REFUSED)}
         gone, self._gone = (self._gone | refused) & set(self.held), set()
         for site in gone:
             del self.held[site], self.texts[site]
-            rule.take_sketch(site, None)
+            rule.set_sketch(site, None)
 
     def _quarrel(self, kept: dict[str, Sketch], strange: dict[str, str]) -> None:
         """No two sketches agree: time alone counts, unless that was all the run has to go on."""

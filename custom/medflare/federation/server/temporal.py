@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.capabilities import round_hints
 from medflare.core.errors import ConfigError
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord
@@ -125,7 +126,7 @@ def turn(exchange: int, visits: int) -> dict[str, Any]:
 
 def check_visits(rule: AggregationRule, visits: int) -> None:
     """ConfigError where the rule counts other visits than the controller."""
-    own = rule.plan_hints().get("temporal", {}).get("visits", visits)
+    own = round_hints(rule).get("temporal", {}).get("visits", visits)
     if own != visits:
         raise ConfigError(
             f"rule_settings.visits is {own}, and the controller's `visits` is {visits}. Set both to the "

@@ -11,10 +11,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.capabilities import NeedsLatencies
 from medflare.core.plan import RoundPlan
 from medflare.federation.server.exchange import Outcome
 from medflare.federation.server.run_recorder import as_float
-from medflare.in_process.clocked_loop import Passing, Timed, Workload, check_deadline, lapse_seconds
+from medflare.in_process.clocked_loop import Passing, Workload, check_deadline, lapse_seconds
 from medflare.selection.clock import SimulatedClock
 from medflare.selection.latency import Timing
 
@@ -45,7 +47,7 @@ class SeenTimes:
         """(who of `sites` is asked to train, reason for each of the others)."""
         return list(sites), {}
 
-    def tell(self, rule: object, outcome: Outcome) -> dict[str, Timing]:
+    def tell(self, rule: AggregationRule, outcome: Outcome) -> dict[str, Timing]:
         """After an exchange of updates: what accepted sites took, to a rule that asks, and who lapsed.
 
         A site that was waited for lapses by those seconds. One that answered with an error, or whose update
@@ -91,7 +93,7 @@ class SimulatedTimes(SeenTimes):
             return VANISHED
         return f"{LATE}: {timing.total:.1f} s, and the deadline is {self.deadline:g} s"
 
-    def tell(self, rule: object, outcome: Outcome) -> dict[str, Timing]:
+    def tell(self, rule: AggregationRule, outcome: Outcome) -> dict[str, Timing]:
         found = {s: t for s, t in self.passing.answered.items() if s in outcome.facts}
         late = [*self.passing.late, *outcome.waited, *_failed(outcome)]
         _tell(rule, found, dict.fromkeys(late, lapse_seconds(self.deadline, found.values())))
@@ -106,13 +108,14 @@ def _failed(outcome: Outcome) -> list[str]:
     return [site for site in outcome.absent if site not in outcome.silent]
 
 
-def _tell(rule: object, found: Mapping[str, Timing], waited: Mapping[str, float]) -> None:
-    if not isinstance(rule, Timed):
+def _tell(rule: AggregationRule, found: Mapping[str, Timing], waited: Mapping[str, float]) -> None:
+    timed = rule.capability(NeedsLatencies)
+    if timed is None:
         return
     for site, timing in sorted(found.items()):
-        rule.observe(site, timing)
+        timed.observe_latency(site, timing)
     for site, seconds in sorted(waited.items()):
-        rule.lapsed(site, max(seconds, SHORTEST))
+        timed.report_timeout(site, max(seconds, SHORTEST))
 
 
 def timing_of(facts: Mapping[str, Any], trip: float) -> Timing:

@@ -10,6 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from medflare.aggregation.capabilities import (
+    NeedsSumMembers,
+    ProbesLosses,
+    SamplesClients,
+    round_hints,
+)
 from medflare.core.errors import RunError
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord
@@ -21,7 +27,6 @@ from medflare.federation.server.exchange import Outcome, TooFewError
 from medflare.federation.server.run import RunController, any_reply
 from medflare.federation.server.run_recorder import add_traffic, finite, weighted_means
 from medflare.federation.server.scorer import CrossScorer, Scorer
-from medflare.in_process.clocked_loop import Timed
 from medflare.wire.digest import byte_count
 
 
@@ -75,7 +80,7 @@ class UpdatesController(RunController):
         """The updates of those who were chosen; TooFewError where not enough of them came."""
         there, gone = self.times.attend(plan, sites)
         rule, outcome = self.aggregator.rule, Outcome(absent=dict(gone))
-        self.most = len(sites) if rule.draws or gone else None
+        self.most = len(sites) if rule.capability(SamplesClients) or gone else None
         entry.absent |= gone
         try:
             if len(there) >= self.quorum():
@@ -91,7 +96,7 @@ class UpdatesController(RunController):
 
     def hints(self, exchange: int) -> dict[str, Any]:
         """What sites are told of an exchange beside the roster."""
-        return {**self.agreed, **self.aggregator.rule.plan_hints()}
+        return {**self.agreed, **round_hints(self.aggregator.rule)}
 
     def named(self, exchange: int) -> str:
         """An exchange as messages name it."""
@@ -147,8 +152,9 @@ class UpdatesController(RunController):
         rule = self.aggregator.rule
         if self.protection.sealed and not self._open_sum(plan, entry):
             return
-        if self.protection.sealed and isinstance(rule, Timed):
-            rule.in_sum(entry.accepted)
+        members = rule.capability(NeedsSumMembers)
+        if self.protection.sealed and members is not None:
+            members.set_sum_members(entry.accepted)
         self.lost = 0
         self.state, self.totals, entry.checks = self.aggregator.finish()
         self._probe(plan, entry)
@@ -184,15 +190,15 @@ class UpdatesController(RunController):
             entry.absent.setdefault(site, reason)
         entry.accepted, self.lost = {}, self.lost + 1
         self.aggregator.lose()
-        if self.aggregator.rule.draws and sites:
+        if self.aggregator.rule.capability(SamplesClients) and sites:
             entry.rule = self.aggregator.report()
         self.progress.event("round lost", round=entry.round, reason=reason)
 
     def _probe(self, plan: RoundPlan, entry: RoundRecord) -> None:
         """The second exchange of a rule that wants losses before the round ends."""
-        rule = self.aggregator.rule
-        wanted = rule.probe()
-        if wanted is None:
+        prober = self.aggregator.rule.capability(ProbesLosses)
+        wanted = prober.probe() if prober else None
+        if prober is None or wanted is None:
             return
         asked = replace(plan, hints={**self.agreed, "probe": wanted.examples})
         sites = present(wanted, self.roster.asked(plan.round))
@@ -200,7 +206,7 @@ class UpdatesController(RunController):
         add_traffic(entry, outcome.traffic)
         for site, reason in outcome.absent.items():
             self.progress.event("probe failed", round=plan.round, site=site, reason=reason)
-        rule.probed(losses(outcome))
+        prober.receive_losses(losses(outcome))
 
     def _note(self, entry: RoundRecord, outcome: Outcome) -> None:
         """Writes a fit exchange into the round's record."""
@@ -221,7 +227,7 @@ class UpdatesController(RunController):
         A rule that draws heeds odds and latencies instead: benching would tilt the step to all others.
         """
         entry.absent |= outcome.absent
-        if self.aggregator.rule.draws:
+        if self.aggregator.rule.capability(SamplesClients):
             return
         for site in outcome.silent:
             self.roster.bench(site, entry.round, outcome.absent[site])
