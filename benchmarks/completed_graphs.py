@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from medflare.data.knowledge_settings import CompletionConfig
+from medflare.data.settings.knowledge import CompletionConfig
 from medflare.knowledge.completion import completed
 from medflare.knowledge.triples import Triple, jaccard
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from medflare.data.site_settings import SiteConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.learners.fedmrg.learner import build
 from medflare.recipes.recipes import read_job
 from medflare.synthetic import DEMO_HOSPITALS, write_hospital

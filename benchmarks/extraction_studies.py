@@ -16,7 +16,7 @@ from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.core.update import Update
 from medflare.data.records import Note
-from medflare.data.site_settings import SiteConfig
+from medflare.data.settings.site import SiteConfig
 
 
 @dataclass(frozen=True)

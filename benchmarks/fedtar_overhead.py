@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from medflare.aggregation import make_rule
 from medflare.core.plan import RoundPlan
-from medflare.data.site_settings import SiteConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.federation.site.mixture_sums import mixture_hint
 from medflare.in_process.loop import Loop
 from medflare.in_process.temporal_loop import agree_on_mixture, in_turn

@@ -18,9 +18,10 @@ import numpy as np
 
 from extraction_studies import Budget, Method, grouped, train_and_test, zero_shot
 from medflare.data.load import load_cohort
-from medflare.data.notes.label_maps import mapping_of, targets
-from medflare.data.notes.note_files import notes_row
-from medflare.data.site_settings import CohortConfig, SiteConfig, SplitConfig
+from medflare.data.notes.note_writers import notes_row
+from medflare.data.settings.cohort import CohortConfig, SplitConfig
+from medflare.data.settings.label_maps import mapping_of, targets
+from medflare.data.settings.site import SiteConfig
 from study_extraction_tables import write_tables
 from study_units import complete, run_units, timed, unit_folder
 

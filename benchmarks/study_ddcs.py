@@ -23,7 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from medflare.data.load import Cohort, SiteConfig, load_cohort, load_site_file
+from medflare.data.cohort import Cohort
+from medflare.data.load import load_cohort
+from medflare.data.settings.site import SiteConfig, load_site_file
 from medflare.synthetic.knowledge.files import write_questions_demo
 from study_units import DONE, timed, unit_folder
 
@@ -128,7 +130,7 @@ def learners_of(sites: Mapping[str, SiteConfig], seed: int) -> tuple[dict[str, A
 
 def sketches_of(sites: Mapping[str, SiteConfig], graph: str) -> dict[str, Any]:
     """Every hospital's sketch, under a key that is the same in every run of this program."""
-    from medflare.data.knowledge_settings import CompletionConfig
+    from medflare.data.settings.knowledge import CompletionConfig
     from medflare.knowledge.minhash import Sketcher
     from medflare.knowledge.site_graph import site_graph
     from medflare.knowledge.sketch_key import SECRET, SketchKey

@@ -15,7 +15,8 @@ from typing import Any
 
 from extraction_studies import Budget, Codec, Method, grouped, train_and_test, zero_shot
 from medflare.data.records import Note
-from medflare.data.site_settings import CohortConfig, SiteConfig, SplitConfig
+from medflare.data.settings.cohort import CohortConfig, SplitConfig
+from medflare.data.settings.site import SiteConfig
 from study_extraction_tables import write_tables
 from study_units import complete, run_units, timed, unit_folder
 

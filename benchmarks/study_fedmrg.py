@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medflare.data.load import SiteConfig, load_site_file
+from medflare.data.settings.site import SiteConfig, load_site_file
 from study_units import run_units, unit_folder
 
 SITES, UNSEEN = ("site-1", "site-2", "site-3"), "hospital-4"

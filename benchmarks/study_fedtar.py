@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from medflare.data.load import SiteConfig, load_site_file
+from medflare.data.settings.site import SiteConfig, load_site_file
 from study_units import DONE, timed, unit_folder
 
 REAL = Path(__file__).parents[1] / "jobs" / "fedtar" / "sites" / "cxr_multisite.yaml"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from medflare.data.load import SiteConfig, load_site_file
+from medflare.data.settings.site import SiteConfig, load_site_file
 from study_units import complete, run_units, timed, unit_folder
 
 SHARES = {"site-1": 600, "site-2": 450, "site-3": 300, "site-4": 150}

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from medflare.cli.main import app
 from medflare.data.load import load_cohort
-from medflare.data.site_settings import load_site
+from medflare.data.settings.site import load_site
 from medflare.knowledge.cardinality import elements
 from medflare.knowledge.minhash import Sketcher
 from medflare.knowledge.site_graph import site_graph

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import yaml
 from fed_quadratic import CURVES
 
-from medflare.data.load import load_cohort, load_site
+from medflare.data.load import load_cohort
+from medflare.data.settings.site import load_site
 from medflare.knowledge.site_graph import site_graph
 from medflare.knowledge.texts import knowledge_texts
 

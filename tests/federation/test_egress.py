@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from medflare.core.tensors import State
-from medflare.data.policy_settings import PolicyConfig
+from medflare.data.settings.policy import PolicyConfig
 from medflare.egress.chain import MAX_METRICS, Egress
 from medflare.egress.declaration import SECURE_SUM_BYTES
 from medflare.egress.failures import Code, EgressError, Failure, failure_of

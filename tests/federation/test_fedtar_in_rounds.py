@@ -16,7 +16,7 @@ from fed_harness import Federation, completed, final
 from medflare.aggregation import make_rule
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
-from medflare.data.site_settings import load_site
+from medflare.data.settings.site import load_site
 from medflare.federation.server.temporal import TemporalRoundsController
 from medflare.in_process.loop import federate
 from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits, in_turn

@@ -11,7 +11,7 @@ import pytest
 from fed_harness import SITES, Federation
 from fed_visits import build_visits
 
-from medflare.data.policy_settings import PolicyConfig
+from medflare.data.settings.policy import PolicyConfig
 from medflare.egress.policy import Policy
 from medflare.egress.report import LedgerFile, read_ledger
 from medflare.federation.server.temporal import TemporalRoundsController

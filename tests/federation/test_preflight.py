@@ -19,8 +19,8 @@ from preflight_kit import PATIENT, Project, listening, proxy_answer, tls_answer,
 from typer.testing import CliRunner
 
 from medflare.cli.main import app
-from medflare.data.policy_settings import PolicyConfig
-from medflare.data.site_settings import SiteConfig
+from medflare.data.settings.policy import PolicyConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.deployment.kits import Kit
 from medflare.deployment.preflight import kit_files, network, site_checks
 from medflare.deployment.preflight.base import Check, exit_code, ok, problem, warning

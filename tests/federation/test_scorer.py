@@ -24,7 +24,7 @@ from medflare.core.plan import RoundPlan
 from medflare.core.tensor_names import split_by_prefix
 from medflare.core.tensors import State
 from medflare.core.update import Update
-from medflare.data.site_settings import SplitConfig
+from medflare.data.settings.cohort import SplitConfig
 from medflare.egress.failures import SiteSettingsError
 from medflare.federation.server.run_state import load_state
 from medflare.federation.server.scorer import SERVER, common_method, scores_candidates

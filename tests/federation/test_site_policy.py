@@ -21,7 +21,7 @@ from nvflare.private.event import fire_event
 from nvflare.private.fed.client.admin import FedAdminAgent, RequestProcessor
 from nvflare.private.fed.utils.fed_utils import set_message_security_data
 
-from medflare.data.policy_settings import PolicyConfig
+from medflare.data.settings.policy import PolicyConfig
 from medflare.egress.failures import SiteSettingsError
 from medflare.egress.policy import Policy
 from medflare.federation.site.policy import SitePolicy, policy_of

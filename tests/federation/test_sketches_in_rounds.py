@@ -14,7 +14,8 @@ import yaml
 from fed_knowing import SITES, KnowingHospitals
 from fed_quadratic import quadratic_sites
 
-from medflare.data.load import load_cohort, load_site
+from medflare.data.load import load_cohort
+from medflare.data.settings.site import load_site
 from medflare.egress.declaration import fact_problems
 from medflare.egress.failures import Code, Failure
 from medflare.egress.report import read_ledger

@@ -14,7 +14,7 @@ from fed_harness import Federation
 from medflare.aggregation import make_rule
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
-from medflare.data.site_settings import load_site
+from medflare.data.settings.site import load_site
 from medflare.evaluation.question_metrics import read_answers
 from medflare.evaluation.summary_metrics import read_summaries
 from medflare.federation.server.run_state import load_state

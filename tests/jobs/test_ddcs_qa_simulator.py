@@ -13,7 +13,7 @@ import yaml
 
 from medflare.core.errors import ConfigError
 from medflare.core.run_record import RunRecord
-from medflare.data.site_settings import load_site
+from medflare.data.settings.site import load_site
 from medflare.evaluation.question_metrics import read_answers
 from medflare.federation.server.run_state import load_state
 from medflare.models.adapters.lora import GENERIC

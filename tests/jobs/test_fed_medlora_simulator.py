@@ -16,7 +16,8 @@ from medflare.aggregation.influence import influence_weights
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RunRecord
 from medflare.core.tensors import State
-from medflare.data.site_settings import SplitConfig, load_site
+from medflare.data.settings.cohort import SplitConfig
+from medflare.data.settings.site import load_site
 from medflare.evaluation.extraction_predictions import read_documents
 from medflare.in_process.loop import federate
 from medflare.learners.extraction.learner import ADAPTER_PREFIX, build

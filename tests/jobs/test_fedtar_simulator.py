@@ -15,7 +15,7 @@ import yaml
 
 from medflare.core.errors import ConfigError
 from medflare.core.run_record import RunRecord
-from medflare.data.site_settings import load_site
+from medflare.data.settings.site import load_site
 from medflare.evaluation.predictions import read_predictions
 from medflare.recipes import after_run, recipes, simulate
 from medflare.recipes.job_main import changes_of

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from medflare.cli.main import app
-from medflare.data.load import load_site
+from medflare.data.settings.site import load_site
 from medflare.recipes import simulate
 from medflare.recipes.after_run import score_site
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from medflare.core.plan import RoundPlan
-from medflare.data.site_settings import SiteConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.report_metrics import label_metrics, rule_codes
 from medflare.learners.fedmrg.learner import build
 from medflare.recipes.recipes import read_job

@@ -94,7 +94,7 @@ def test_a_workspace_gets_absolute_folders_and_the_class_list(tmp_path: Path) ->
 
 
 def test_the_template_describes_the_sites_of_the_jobs() -> None:
-    from medflare.data.load import load_site_file
+    from medflare.data.settings.site import load_site_file
 
     template = JOBS.parent / "workspace_templates/simulator/local/site.yaml"
     sites = load_site_file(template)

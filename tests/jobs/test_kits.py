@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from medflare.cli.main import app
 from medflare.core.errors import ConfigError
-from medflare.data.site_settings import load_site
+from medflare.data.settings.site import load_site
 from medflare.deployment.hardening import harden, pending
 from medflare.deployment.kit_check import Finding, check, fingerprint
 from medflare.deployment.kit_settings import kit_classes

@@ -10,6 +10,7 @@ import typer
 
 from medflare.cli import cohort_make
 from medflare.cli.output import JSON_OPTION, plain_errors, print_json
+from medflare.data.cohort_summary import summarise
 
 app = typer.Typer(help="Look at a hospital's files, or make the synthetic hospitals.", no_args_is_help=True)
 app.command()(cohort_make.partition)
@@ -61,7 +62,7 @@ def _sites(source: Path, format: str | None, label_map: str | None, site: str | 
     """Site -> its settings, of a site.yaml or of one folder of files."""
     from medflare.core.config import parse
     from medflare.core.errors import ConfigError
-    from medflare.data.load import SiteConfig, load_site_file
+    from medflare.data.settings.site import SiteConfig, load_site_file
 
     if label_map is not None and format is None:
         raise ConfigError("--label-map goes with --format; a site.yaml has its own 'label_map'.")
@@ -98,8 +99,8 @@ def _guessed(folder: Path) -> Any:
     """A folder with a file of ours needs no --format."""
     from medflare.core.config import parse
     from medflare.core.errors import ConfigError
-    from medflare.data.load import SiteConfig
-    from medflare.data.readers import FORMATS
+    from medflare.data.settings.formats import FORMATS
+    from medflare.data.settings.site import SiteConfig
 
     for file, format in OURS.items():
         if (folder / file).is_file():
@@ -118,6 +119,6 @@ def _open(config: Any, images: bool) -> tuple[Any, dict[str, Any]]:
 
     if not images:
         cohort = load_cohort(config)
-        return cohort, cohort.summary()
+        return cohort, summarise(cohort)
     samples = open_samples(config, 64)
-    return samples.cohort, samples.cohort.summary() | {"usable_images": len(samples)}
+    return samples.cohort, summarise(samples.cohort) | {"usable_images": len(samples)}

@@ -40,7 +40,8 @@ def partition(
     """
     from medflare.cli.cohort_view import print_heterogeneity
     from medflare.core.errors import ConfigError
-    from medflare.data.load import load_cohort, load_site_file
+    from medflare.data.load import load_cohort
+    from medflare.data.settings.site import load_site_file
 
     found = load_site_file(source)
     if len(found) != 1:
@@ -66,8 +67,9 @@ def _deal_studies(
     cohort: Any, out: Path, sites: tuple[str, ...], method: str, alpha: float, seed: int, scanners: bool
 ) -> tuple[Path, dict[str, Any]]:
     from medflare.data.heterogeneity import heterogeneity
-    from medflare.data.load import load_cohort, load_site_file
+    from medflare.data.load import load_cohort
     from medflare.data.partition.studies import PartitionPlan, write_partition
+    from medflare.data.settings.site import load_site_file
 
     plan = PartitionPlan(sites=sites, method=method, alpha=alpha, seed=seed, scanners=scanners)
     path = write_partition(cohort.studies, plan, out)

@@ -118,7 +118,7 @@ def _declaration(content: Mapping[str, Any], digest: str) -> Table:
 def _print_rules(console: Console, contents: Sequence[Mapping[str, Any]]) -> None:
     """The rules under which the messages left; more than one set where the site changed them."""
     from medflare.core.config import parse
-    from medflare.data.policy_settings import PolicyConfig
+    from medflare.data.settings.policy import PolicyConfig
     from medflare.egress.policy import Policy, in_words
 
     said = []

@@ -164,7 +164,7 @@ def _tell(totals: Totals, notes: Sequence[Note], out: Path | None, as_json: bool
     from rich.console import Console
 
     from medflare.cli.extract_view import print_totals
-    from medflare.data.notes.note_files import notes_row
+    from medflare.data.notes.note_writers import notes_row
 
     if not as_json:
         print_totals(Console(), totals)

@@ -13,8 +13,8 @@ import typer
 from medflare.cli.output import JSON_OPTION, plain_errors, print_json
 
 if TYPE_CHECKING:
-    from medflare.data.knowledge_settings import KnowledgeConfig
-    from medflare.data.site_settings import SiteConfig
+    from medflare.data.settings.knowledge import KnowledgeConfig
+    from medflare.data.settings.site import SiteConfig
     from medflare.knowledge.sketches import Sketch
     from medflare.knowledge.triples import Triple
 
@@ -115,7 +115,7 @@ def compare(
 
 def _site(file: Path, name: str | None) -> SiteConfig:
     from medflare.core.errors import ConfigError
-    from medflare.data.site_settings import load_site, load_site_file
+    from medflare.data.settings.site import load_site, load_site_file
 
     if name is None:
         names = sorted(load_site_file(file))

@@ -70,7 +70,7 @@ def _test_adapter(run: Path, site_file: Path, sites: list[str] | None, as_json: 
 
     from medflare.cli.run import SHOWN
     from medflare.core.run_record import read_record
-    from medflare.data.load import load_site, load_site_file
+    from medflare.data.settings.site import load_site, load_site_file
     from medflare.federation.server.scorer import SERVER
     from medflare.recipes.after_run import locate, score_site
     from medflare.reporting.tables import results_table, rows_of

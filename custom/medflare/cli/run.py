@@ -79,7 +79,7 @@ def run(
 
 def _all_but(away: list[str], site_file: Path) -> list[str]:
     """The sites of a site file that train where nobody chose them."""
-    from medflare.data.load import load_site_file
+    from medflare.data.settings.site import load_site_file
     from medflare.federation.server.scorer import SERVER
 
     others = {*away, SERVER}

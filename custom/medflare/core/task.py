@@ -18,7 +18,7 @@ class Task:
 
     Attributes:
         name: of the task, as methods, run records and reports write it.
-        reads: the records that a cohort must hold; a key of `Cohort.summary()`.
+        reads: the records that a cohort must hold; a key of `cohort_summary.summarise`.
         record_name: the word for one test record in messages and tables.
         records_name: the word for several of them.
         headline: metrics of the main table, the most important one first.

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from medflare.data.site_settings import ScannerConfig
+from medflare.data.settings.cohort import ScannerConfig
 
 WINDOW = (0.5, 99.5)
 """Percentiles that become black and white in images of more than 8 bits."""

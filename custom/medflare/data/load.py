@@ -9,85 +9,24 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from medflare.core.errors import DataError
+from medflare.data.cohort import Cohort, check_skipped, counted_reasons
 from medflare.data.grouped_split import limited, settle_tied, split_tied
-from medflare.data.notes.notes import AnnotationCounts, inventory_notes
+from medflare.data.notes.inventory_mapping import inventory_notes
 from medflare.data.pool import owner, settle, settle_notes, whole_patients, whole_patients_of_notes
 from medflare.data.readers import read_source
 from medflare.data.readers.common import Source
 from medflare.data.records import SPLITS, Note, Question, Skipped, Study, Summary
-from medflare.data.site_settings import (
-    BackboneConfig,
-    CohortConfig,
-    ScannerConfig,
-    SiteConfig,
-    SplitConfig,
-    load_site,
-    load_site_file,
-)
+from medflare.data.settings.cohort import CohortConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.data.splits import assign, one_per_patient, split_name
 from medflare.data.text import clean_report
 from medflare.data.text_facts import TextCounts
-from medflare.data.visits.counts import VisitCounts
 from medflare.data.visits.longitudinal import number_visits, settle_visits, without_visits
 from medflare.labelling import labels as labelling
-
-__all__ = [
-    "BackboneConfig",
-    "Cohort",
-    "CohortConfig",
-    "ScannerConfig",
-    "SiteConfig",
-    "SplitConfig",
-    "check_skipped",
-    "load_cohort",
-    "load_site",
-    "load_site_file",
-]
-
-
-@dataclass(slots=True, kw_only=True)
-class Cohort:
-    """A site's usable records.
-
-    Attributes:
-        skipped: what was left out; several entries may speak of one record.
-        records: how many distinct records the sources had, usable or not.
-        moved: patients whom a source put in two splits and who are now in one.
-        allowed: how many records may be unusable before the site stops.
-        annotation: what the notes' sources held and what of it was not taken over.
-        visits: what reading studies as visits changed or left out on purpose.
-        texts: what was changed or left out on purpose of questions and summaries.
-    """
-
-    name: str
-    studies: list[Study] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
-    questions: list[Question] = field(default_factory=list)
-    summaries: list[Summary] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
-    records: int = 0
-    moved: int = 0
-    allowed: float = 0.0
-    scanners: dict[str, ScannerConfig | None] = field(default_factory=dict)
-    annotation: AnnotationCounts = field(default_factory=AnnotationCounts)
-    visits: VisitCounts = field(default_factory=VisitCounts)
-    texts: TextCounts = field(default_factory=TextCounts)
-
-    def split(self, name: str) -> list[Study]:
-        """The studies of one of SPLITS; ValueError lists the splits."""
-        if name not in SPLITS:
-            raise ValueError(f"there is no split '{name}'; choose one of: {', '.join(SPLITS)}.")
-        return [study for study in self.studies if study.split == name]
-
-    def summary(self) -> dict[str, Any]:
-        """JSON facts about the cohort (summary.summarise)."""
-        from medflare.data.summary import summarise
-
-        return summarise(self)
 
 
 def load_cohort(site: SiteConfig, name: str = "") -> Cohort:
@@ -135,28 +74,8 @@ def load_cohort(site: SiteConfig, name: str = "") -> Cohort:
         where = ", ".join(str(config.root) for config in site.cohort)
         few = cohort.visits.patients_with_too_few
         why = f" {few} patient(s) have fewer visits than 'visits: fewest' asks for." if few else ""
-        raise DataError(f"{where}: holds no usable record{_counted(cohort.skipped)}.{why}")
+        raise DataError(f"{where}: holds no usable record{counted_reasons(cohort.skipped)}.{why}")
     return cohort
-
-
-def check_skipped(cohort: Cohort, where: str) -> None:
-    """DataError if more distinct records are unusable than `max_skipped` allows."""
-    unusable = len({item.record for item in cohort.skipped})
-    if unusable <= cohort.allowed + 1e-9:
-        return
-    first = "; ".join(f"{item.record}: {item.detail}" for item in cohort.skipped[:3])
-    share = cohort.allowed / max(cohort.records, 1)
-    raise DataError(
-        f"{where}: {unusable} of {cohort.records} records cannot be used, allowed are {share:.1%}"
-        f"{_counted(cohort.skipped)}. The first: {first}. "
-        "Mend the files, or raise 'max_skipped' in site.yaml if these records may be left out."
-    )
-
-
-def _counted(skipped: Sequence[Skipped]) -> str:
-    reasons = Counter(item.reason for item in skipped)
-    listed = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
-    return f" ({listed})" if listed else ""
 
 
 def _read_one(config: CohortConfig, number: int | None) -> Cohort:

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from medflare.core.conditions import CONDITIONS
-from medflare.data.load import Cohort, SiteConfig, check_skipped, load_cohort
+from medflare.data.cohort import Cohort, check_skipped
+from medflare.data.load import load_cohort
 from medflare.data.records import SPLITS, Skipped, Study
+from medflare.data.settings.site import SiteConfig
 from medflare.data.store import ImageStore, Sample
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from medflare.core.errors import DataError
 from medflare.data.images import DecodeError, fit_square, read_image, scan, warm_up
 from medflare.data.records import Skipped
-from medflare.data.site_settings import ScannerConfig
+from medflare.data.settings.cohort import ScannerConfig
 from medflare.data.volumes import read_slice
 
 LAYOUT = 1

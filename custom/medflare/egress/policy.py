@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.errors import MedflareError
-from medflare.data.policy_settings import ANY, PolicyConfig
+from medflare.data.settings.policy import ANY, PolicyConfig
 
 SHOWN = 3
 

@@ -20,7 +20,7 @@ from unittest import mock
 import numpy as np
 
 from medflare.core.errors import ConfigError
-from medflare.data.knowledge_settings import CompletionConfig
+from medflare.data.settings.knowledge import CompletionConfig
 from medflare.knowledge.graph import PATIENT, SYMMETRIC, ordered
 from medflare.knowledge.triples import Graph, Triple
 

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from medflare.core.errors import ConfigError
-from medflare.data.knowledge_settings import KnowledgeConfig
-from medflare.data.site_settings import BackboneConfig
+from medflare.data.settings.knowledge import KnowledgeConfig
+from medflare.data.settings.site import BackboneConfig
 from medflare.knowledge.completion import completed
 from medflare.knowledge.encoder import NameEncoder
 from medflare.knowledge.graph import RuleExtractor

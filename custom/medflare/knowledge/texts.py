@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from medflare.data.records import SPLITS, Question, Summary
 
 if TYPE_CHECKING:
-    from medflare.data.load import Cohort
+    from medflare.data.cohort import Cohort
 
 
 def knowledge_texts(cohort: Cohort, split: str = "train") -> list[str]:

@@ -55,7 +55,7 @@ def build(method: str, settings: dict[str, Any], site: Any, seed: int, cache: Pa
 
     Args:
         settings: the job's `settings` block, validated by the method's own settings class.
-        site: a `medflare.data.load.SiteConfig`.
+        site: a `medflare.data.settings.site.SiteConfig`.
         seed: of the run.
         cache: folder of this site for decoded pictures; None keeps them in memory.
     """

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medflare.data.site_settings import SiteConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.learners.facts import resolved
 from medflare.learners.footprint_steps import STEPS, Step
 from medflare.models.backbone import device_of, resolve_precision

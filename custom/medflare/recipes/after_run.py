@@ -12,7 +12,7 @@ import torch
 
 from medflare.core.errors import DataError
 from medflare.core.run_record import EvaluationRecord, read_record
-from medflare.data.load import SiteConfig, load_site
+from medflare.data.settings.site import SiteConfig, load_site
 from medflare.evaluation.predictions import compare_predictions, prediction_statistics, read_predictions
 from medflare.recipes.simulate import SERVER_FOLDER
 

@@ -24,7 +24,7 @@ import yaml
 from medflare.core.config import read_yaml
 from medflare.core.errors import ConfigError, RunError
 from medflare.core.run_record import RunRecord, read_record
-from medflare.data.load import load_site_file
+from medflare.data.settings.site import load_site_file
 from medflare.federation.protections.sides import STARTUP
 from medflare.federation.server.persistor import FINAL, readable
 from medflare.federation.server.scorer import SERVER

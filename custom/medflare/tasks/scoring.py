@@ -9,7 +9,7 @@ from typing import Literal, Protocol, TypeVar
 
 from medflare.core.errors import DataError
 from medflare.core.run_record import Estimate, EvaluationRecord
-from medflare.data.site_settings import SiteConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.models.backbone import device_of
 
 AdapterKind = Literal["generic", "personalised", "none"]

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from medflare.cli.main import app
 from medflare.core.tensors import State
-from medflare.data.policy_settings import PolicyConfig
+from medflare.data.settings.policy import PolicyConfig
 from medflare.egress.chain import Egress
 from medflare.egress.failures import Code, Failure
 from medflare.egress.policy import Policy, PolicyError

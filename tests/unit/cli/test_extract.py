@@ -20,7 +20,8 @@ from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RunRecord
 from medflare.data.load import load_cohort
 from medflare.data.records import Entity, Note, Relation
-from medflare.data.site_settings import CohortConfig, SiteConfig
+from medflare.data.settings.cohort import CohortConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.federation.server.persistor import AdapterPersistor, Card
 from medflare.learners.extraction.learner import build as build_extraction
 from medflare.learners.token_classification.learner import build

@@ -14,7 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from medflare.cli.main import app
-from medflare.data.site_settings import load_site
+from medflare.data.settings.site import load_site
 from medflare.deployment.preflight import knowledge as preflight_knowledge
 from medflare.deployment.preflight.base import Check
 from medflare.deployment.preflight.knowledge import knowledge

@@ -17,7 +17,7 @@ from medflare.cli.main import app
 from medflare.core.errors import ConfigError
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RunRecord, SiteRecord, read_record
-from medflare.data.site_settings import SiteConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.federation.server.persistor import AdapterPersistor, Card
 from medflare.learners.fedmrg.learner import FedMRGLearner, build
 from medflare.models.report_result import load_generator

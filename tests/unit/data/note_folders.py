@@ -7,8 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from medflare.data.load import Cohort, CohortConfig, SiteConfig, load_cohort
+from medflare.data.cohort import Cohort
+from medflare.data.load import load_cohort
 from medflare.data.records import Note
+from medflare.data.settings.cohort import CohortConfig
+from medflare.data.settings.site import SiteConfig
 
 TEXT = "Severe pain in the left wrist and ankle .\nNo fever ."
 ANN = (

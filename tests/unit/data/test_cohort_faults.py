@@ -15,9 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medflare.core.errors import DataError
+from medflare.data.cohort_summary import summarise
 from medflare.data.images import DecodeError, read_image
-from medflare.data.load import CohortConfig, SiteConfig, load_cohort
+from medflare.data.load import load_cohort
 from medflare.data.samples import open_samples
+from medflare.data.settings.cohort import CohortConfig
+from medflare.data.settings.site import SiteConfig
 
 Rows = list[dict[str, Any]]
 
@@ -121,7 +124,7 @@ def test_fault_is_counted_with_its_reason_and_the_rest_goes_on(
     assert samples.skipped() == {reason: 1}
     assert len(samples) == 5 == len(samples.cohort.studies) == len(samples.codes)
     assert samples.images(range(5)).isfinite().all()
-    assert samples.cohort.summary()["skipped"][reason]["count"] == 1
+    assert summarise(samples.cohort)["skipped"][reason]["count"] == 1
 
 
 @pytest.mark.parametrize(("fault", "reason"), FAULTS, ids=[fault.__name__ for fault, _ in FAULTS])

@@ -15,7 +15,7 @@ from PIL import Image
 from medflare.core.errors import DataError
 from medflare.data import store as store_module
 from medflare.data.images import augment, centre, fit_square, read_image, scan
-from medflare.data.site_settings import ScannerConfig
+from medflare.data.settings.cohort import ScannerConfig
 from medflare.data.store import ImageStore, Sample, one_image
 
 pytestmark = pytest.mark.filterwarnings("ignore:PydicomReader")

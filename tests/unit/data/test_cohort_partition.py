@@ -12,9 +12,11 @@ import pytest
 from medflare.core.conditions import CONDITIONS
 from medflare.core.errors import ConfigError
 from medflare.data.heterogeneity import heterogeneity, jensen_shannon
-from medflare.data.load import CohortConfig, SiteConfig, load_cohort, load_site_file
+from medflare.data.load import load_cohort
 from medflare.data.partition.studies import METHODS, PartitionPlan, partition, site_scanners, write_partition
 from medflare.data.records import Study
+from medflare.data.settings.cohort import CohortConfig
+from medflare.data.settings.site import SiteConfig, load_site_file
 
 SITES = ("site-1", "site-2", "site-3")
 

@@ -15,8 +15,12 @@ import pytest
 
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import DataError
-from medflare.data.load import Cohort, CohortConfig, SiteConfig, load_cohort
+from medflare.data.cohort import Cohort
+from medflare.data.cohort_summary import summarise
+from medflare.data.load import load_cohort
 from medflare.data.samples import open_samples
+from medflare.data.settings.cohort import CohortConfig
+from medflare.data.settings.site import SiteConfig
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 def test_format_reads_all_studies_and_skips_none(case: Case, tmp_path: Path) -> None:
-    facts = load(case.format, case.write(tmp_path), **case.settings).summary()
+    facts = summarise(load(case.format, case.write(tmp_path), **case.settings))
     assert facts["skipped"] == {}
     assert (facts["studies"], facts["patients"], facts["images"]) == (
         case.studies,

@@ -11,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medflare.core.errors import ConfigError
-from medflare.data.load import CohortConfig, SiteConfig, SplitConfig, load_cohort, load_site, load_site_file
+from medflare.data.cohort_summary import summarise
+from medflare.data.load import load_cohort
 from medflare.data.samples import open_samples
+from medflare.data.settings.cohort import CohortConfig, SplitConfig
+from medflare.data.settings.site import SiteConfig, load_site, load_site_file
 from medflare.data.splits import assign, one_per_patient
 
 SITES = Path(__file__).parents[3] / "jobs" / "fedmrg" / "sites" / "cxr_multisite.yaml"
@@ -87,7 +90,7 @@ def test_pooled_hospitals_do_not_share_patients_or_studies(tmp_path: Path) -> No
     cohorts = [CohortConfig(format="manifest", root=root) for root in (first, second)]
     cohort = load_cohort(SiteConfig(cohort=cohorts))
     assert len({study.study_id for study in cohort.studies}) == 12
-    assert cohort.summary()["patients"] == 10
+    assert summarise(cohort)["patients"] == 10
     assert len(open_samples(SiteConfig(cohort=cohorts), 16)) == 12
 
 
@@ -95,7 +98,7 @@ def test_the_same_folder_pooled_with_itself_keeps_its_patients(tmp_path: Path) -
     root = folders.manifest(tmp_path)
     halves = [CohortConfig(format="manifest", root=root, select={"sex": sex}) for sex in "FM"]
     cohort = load_cohort(SiteConfig(cohort=halves))
-    assert (len(cohort.studies), cohort.summary()["patients"]) == (6, 5)
+    assert (len(cohort.studies), summarise(cohort)["patients"]) == (6, 5)
 
 
 def test_limit_takes_whole_patients_and_is_stable(tmp_path: Path) -> None:
@@ -112,7 +115,7 @@ def test_a_patient_in_two_splits_goes_to_the_most_common_one(tmp_path: Path) -> 
         SiteConfig(cohort=CohortConfig(format="manifest", root=folders.manifest(tmp_path, rows)))
     )
     assert [study.split for study in cohort.studies[4:]] == ["test", "test"]
-    assert cohort.summary()["patients_in_two_splits"] == 1
+    assert summarise(cohort)["patients_in_two_splits"] == 1
 
 
 patients = st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=60, unique=True)

@@ -10,7 +10,7 @@ import pytest
 
 from medflare.data.readers.common import Source
 from medflare.data.readers.i2b2_2010 import read
-from medflare.data.site_settings import CohortConfig
+from medflare.data.settings.cohort import CohortConfig
 
 TEXT = (
     "CHIEF COMPLAINT :\nThe patient has  Chest Pain ; ECG was normal .\nHe was given Aspirin for the pain .\n"

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from medflare.core.errors import DataError
 from medflare.core.inventory import ENTITY_TYPES, MODIFIERS, TYPES
-from medflare.data.notes.label_maps import LABEL_MAPS, targets
 from medflare.data.records import Note
+from medflare.data.settings.label_maps import LABEL_MAPS, targets
 
 OWN = {"Condition": "problem", "Grade": "severity"}
 
@@ -153,7 +153,9 @@ def test_a_named_map_knows_every_label_of_its_corpus(public_data: Path, name: st
 
 
 def test_pooled_sources_keep_their_notes_apart(tmp_path: Path) -> None:
-    from medflare.data.load import CohortConfig, SiteConfig, load_cohort
+    from medflare.data.load import load_cohort
+    from medflare.data.settings.cohort import CohortConfig
+    from medflare.data.settings.site import SiteConfig
 
     for place in ("a", "b"):
         for number in range(6):

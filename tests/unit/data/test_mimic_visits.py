@@ -12,11 +12,14 @@ import pytest
 
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError, DataError
-from medflare.data.load import Cohort, CohortConfig, SiteConfig, load_cohort
+from medflare.data.cohort import Cohort
+from medflare.data.load import load_cohort
 from medflare.data.records import Patient
+from medflare.data.settings.cohort import CohortConfig
+from medflare.data.settings.site import SiteConfig
+from medflare.data.settings.visits import VisitConfig
+from medflare.data.visit_samples import open_visits
 from medflare.data.visits.longitudinal import patients_of
-from medflare.data.visits.samples import open_visits
-from medflare.data.visits.settings import VisitConfig
 
 SUBJECT = "10000015"
 

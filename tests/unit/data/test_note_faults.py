@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from medflare.core.errors import DataError
+from medflare.data.cohort_summary import summarise
 from medflare.data.readers import read_source
-from medflare.data.site_settings import CohortConfig
+from medflare.data.settings.cohort import CohortConfig
 
 PAIN = "T1\tproblem 7 11\tpain\n"
 
@@ -56,7 +57,7 @@ def test_a_bad_brat_note_is_skipped_with_file_and_offset(case: str, tmp_path: Pa
     assert [(item.record, item.reason) for item in cohort.skipped] == [("n2", reason)]
     assert place in cohort.skipped[0].detail
     assert [note.note_id for note in cohort.notes] == ["n1"]
-    assert (cohort.records, cohort.summary()["skipped"][reason]["count"]) == (2, 1)
+    assert (cohort.records, summarise(cohort)["skipped"][reason]["count"]) == (2, 1)
 
 
 @pytest.mark.parametrize("case", BRAT)

@@ -12,10 +12,14 @@ from typer.testing import CliRunner
 
 from medflare.cli.main import app
 from medflare.core.errors import DataError
+from medflare.data.cohort import Cohort
+from medflare.data.cohort_summary import summarise
 from medflare.data.grouped_split import owners, split_tied, words_key
-from medflare.data.load import Cohort, CohortConfig, SiteConfig, load_cohort
+from medflare.data.load import load_cohort
 from medflare.data.readers import read_source
 from medflare.data.records import SPLITS, Question, Summary
+from medflare.data.settings.cohort import CohortConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.knowledge.texts import knowledge_texts
 
 ASKED: dict[str, Any] = {
@@ -155,7 +159,7 @@ def test_white_space_is_tidied_and_masks_stay(tmp_path: Path) -> None:
 def test_rows_with_many_masks_are_left_out_and_are_no_faults(tmp_path: Path) -> None:
     rows = [read_row(1, impression="XXXX ___"), read_row(2, impression="x-XXXX"), read_row(3)]
     cohort = load("summaries_jsonl", written(tmp_path, *rows), most_masks=1, max_skipped=0)
-    facts = cohort.summary()
+    facts = summarise(cohort)
     assert [summary.summary_id for summary in cohort.summaries] == ["r2", "r3"]
     assert (facts["records"], facts["skipped"], facts["summarised"]["masked"]) == (3, {}, 1)
     assert facts["summarised"]["changed"] == {"too_masked": 1}
@@ -177,14 +181,14 @@ def test_texts_that_repeat_each_other_are_in_one_split_and_counted(tmp_path: Pat
         splits.setdefault(words_key(summary), set()).add(summary.split)
     assert all(len(found) == 1 for found in splits.values())
     assert {summary.split for summary in cohort.summaries} == set(SPLITS)
-    assert cohort.summary()["summarised"]["repeated"] == 150
+    assert summarise(cohort)["summarised"]["repeated"] == 150
 
 
 def test_a_source_that_puts_a_text_in_two_splits_is_put_right(tmp_path: Path) -> None:
     rows = [read_row(i, findings="Same.", split=split) for i, split in enumerate(["train", "test", "train"])]
     cohort = load("summaries_jsonl", written(tmp_path, *rows))
     assert {summary.split for summary in cohort.summaries} == {"train"}
-    assert cohort.summary()["summarised"]["changed"] == {"groups_moved": 1}
+    assert summarise(cohort)["summarised"]["changed"] == {"groups_moved": 1}
 
 
 def summary(number: int, text: str, patient: str, split: str = "") -> Summary:
@@ -293,7 +297,7 @@ def test_indiana_reports_repeat_each_other_within_one_split(public_data: Path) -
     for found in cohort.summaries:
         splits.setdefault(words_key(found), set()).add(found.split)
     assert all(len(names) == 1 for names in splits.values())
-    facts = cohort.summary()["summarised"]
+    facts = summarise(cohort)["summarised"]
     assert (facts["repeated"], facts["masked"]) == (483, 1218)
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from medflare.core.inventory import ENTITY_TYPES, MODIFIERS, TYPES
 from medflare.data.readers import read_source
-from medflare.data.site_settings import CohortConfig
+from medflare.data.settings.cohort import CohortConfig
 from medflare.synthetic.notes import (
     NOTE_HOSPITALS,
     NOTE_STYLES,

@@ -17,9 +17,10 @@ from medflare.cli.main import app
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import ConfigError
 from medflare.data.grouped_split import words_key
-from medflare.data.load import load_cohort, load_site_file
+from medflare.data.load import load_cohort
 from medflare.data.partition.texts import METHODS
 from medflare.data.records import SPLITS, Entity, Note, Question, Relation
+from medflare.data.settings.site import load_site_file
 from medflare.knowledge.graph import RuleExtractor
 from medflare.knowledge.texts import knowledge_texts
 from medflare.knowledge.vocabulary import Vocabulary, read_obo

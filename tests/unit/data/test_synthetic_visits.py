@@ -15,9 +15,9 @@ import pytest
 
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.data.load import load_cohort
-from medflare.data.site_settings import load_site_file
+from medflare.data.settings.site import load_site_file
+from medflare.data.visit_samples import open_visits
 from medflare.data.visits.longitudinal import patients_of
-from medflare.data.visits.samples import open_visits
 from medflare.labelling.labels import label_report
 from medflare.synthetic import DEMO_HOSPITALS, UNSEEN_HOSPITAL, generate, generate_reports
 from medflare.synthetic.follow_up import (

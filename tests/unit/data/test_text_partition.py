@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from medflare.cli.main import app
 from medflare.core.errors import ConfigError
-from medflare.data.load import load_cohort, load_site_file
+from medflare.data.load import load_cohort
 from medflare.data.partition.partitioning import class_shares, deal, dirichlet_shares, even_shares
 from medflare.data.partition.texts import (
     METHODS,
@@ -25,6 +25,7 @@ from medflare.data.partition.texts import (
     write_text_partition,
 )
 from medflare.data.records import Question, Summary
+from medflare.data.settings.site import load_site_file
 from medflare.data.text_heterogeneity import text_heterogeneity
 
 SITES = ("site-1", "site-2", "site-3", "site-4")

@@ -15,12 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medflare.core.errors import ConfigError, DataError
-from medflare.data.load import Cohort, CohortConfig, SiteConfig, load_cohort
+from medflare.data.cohort import Cohort
+from medflare.data.cohort_summary import summarise
+from medflare.data.load import load_cohort
 from medflare.data.records import Patient
-from medflare.data.site_settings import load_site_file
+from medflare.data.settings.cohort import CohortConfig
+from medflare.data.settings.site import SiteConfig, load_site_file
+from medflare.data.settings.visits import VisitConfig
+from medflare.data.visit_samples import open_visits
 from medflare.data.visits.longitudinal import patients_of, visits_per_number
-from medflare.data.visits.samples import open_visits
-from medflare.data.visits.settings import VisitConfig
 
 Rows = list[dict[str, Any]]
 
@@ -104,7 +107,7 @@ def test_the_sources_own_numbers_leave_a_hole_where_a_visit_was_missed(tmp_path:
     assert patients["A"].visits[2].prior == folders.REPORTS[1]
     assert visits_per_number(list(patients.values())) == [2, 2, 1, 1]
     assert visits_per_number(list(patients.values()), "train") == [2, 1, 1, 1]
-    assert cohort.summary()["visits"]["missed"] == 3
+    assert summarise(cohort)["visits"]["missed"] == 3
 
 
 def test_the_order_of_the_file_needs_no_days_and_knows_no_gaps(tmp_path: Path) -> None:
@@ -322,7 +325,7 @@ def test_visit_numbers_that_nobody_asked_for_are_ignored(tmp_path: Path) -> None
     folders.manifest(tmp_path, [{**row, "visit": "V-17"} for row in visit_rows()])
     cohort = load_cohort(SiteConfig(cohort=CohortConfig(format="manifest", root=tmp_path)))
     assert {study.visit for study in cohort.studies} == {None}
-    assert cohort.summary()["visits"] == {}
+    assert summarise(cohort)["visits"] == {}
     assert cohort.skipped == []
 
 
@@ -456,7 +459,7 @@ def test_a_site_where_everyone_came_once_has_nothing_of_visit_two(tmp_path: Path
     samples = open_visits(site(tmp_path, rows), 16)
     assert (samples.last, samples.counts("train", 3)) == (1, [2, 0, 0])
     assert samples.images(samples.rows("train", 2))[0].shape == (0, 0, 1, 16, 16)
-    assert samples.cohort.summary()["visits"]["T"] == 1
+    assert summarise(samples.cohort)["visits"]["T"] == 1
 
 
 def test_a_cohort_without_visits_is_refused_with_the_key_to_add(tmp_path: Path) -> None:
@@ -474,7 +477,7 @@ def test_two_folders_pool_their_patients_apart(tmp_path: Path) -> None:
 
 
 def test_summary_tells_visits_gaps_and_people(tmp_path: Path) -> None:
-    facts = read(tmp_path)[0].summary()["visits"]
+    facts = summarise(read(tmp_path)[0])["visits"]
     assert facts["patients_with"] == {"1": 1, "2": 1, "3": 1}
     assert facts["per_visit"] == {"train": [2, 2, 1], "val": [0, 0, 0], "test": [1, 0, 0]}
     assert facts["gaps"] == {"count": 3, "unknown": 0, "min": 30, "median": 60, "max": 365}

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from medflare.data.images import DecodeError
-from medflare.data.load import CohortConfig, SiteConfig
 from medflare.data.samples import open_samples
-from medflare.data.visits.samples import open_visits
-from medflare.data.visits.settings import VisitConfig
+from medflare.data.settings.cohort import CohortConfig
+from medflare.data.settings.site import SiteConfig
+from medflare.data.settings.visits import VisitConfig
+from medflare.data.visit_samples import open_visits
 from medflare.data.volumes import read_slice, read_slices, slice_positions
 
 DEPTH = 20

@@ -14,7 +14,7 @@ from medflare.aggregation import make_rule
 from medflare.aggregation.capabilities import NeedsExactSizes
 from medflare.core.errors import RunError
 from medflare.core.tensors import State
-from medflare.data.policy_settings import PolicyConfig
+from medflare.data.settings.policy import PolicyConfig
 from medflare.egress.chain import Egress
 from medflare.egress.declaration import fact_problems, message_problems
 from medflare.egress.failures import EgressError

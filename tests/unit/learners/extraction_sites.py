@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from medflare.core.plan import RoundPlan
-from medflare.data.site_settings import SiteConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.learners.extraction.learner import ExtractionLearner, build
 from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
 from medflare.synthetic.notes.files import write_validation_notes

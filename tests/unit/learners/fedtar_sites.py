@@ -11,7 +11,7 @@ import torch
 
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
-from medflare.data.site_settings import SiteConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.learners.fedtar.learner import FedTARLearner, build
 from medflare.synthetic import DEMO_HOSPITALS
 from medflare.synthetic.follow_up import write_follow_up

@@ -12,7 +12,7 @@ import torch
 
 from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.plan import RoundPlan
-from medflare.data.load import SiteConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.learners.fedmrg.learner import FedMRGLearner, build, losses
 from medflare.learners.fedmrg.settings import VARIANTS, resolve
 from medflare.models.adapters.lora import ANCHOR, GENERIC, SPECIALISED

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from medflare.data.load import load_site
-from medflare.data.visits.samples import VisitSamples, open_visits
+from medflare.data.settings.site import load_site
+from medflare.data.visit_samples import VisitSamples, open_visits
 from medflare.evaluation.predictions import read_predictions
 from medflare.learners.fedtar.evaluation import codes_before, curve_metrics, finish_site, rows_of
 from medflare.models.report_generator import DecodingSettings

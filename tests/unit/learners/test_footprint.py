@@ -12,7 +12,7 @@ from fedtar_sites import learner as learner_of_visits
 from fedtar_sites import site as visits_site
 from fedtar_sites import write_visits
 
-from medflare.data.site_settings import SiteConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.learners import build
 from medflare.learners.footprint import Footprint, footprint
 from medflare.learners.footprint_steps import STEPS

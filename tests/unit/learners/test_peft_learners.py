@@ -70,7 +70,7 @@ def notes_site(notes: Path, backbone: Path, name: str, seed: int = 0, **settings
 
 
 def image_site(folder: Path, backbone: Path, **settings: Any) -> Any:
-    from medflare.data.load import SiteConfig
+    from medflare.data.settings.site import SiteConfig
 
     config = SiteConfig.model_validate(
         {

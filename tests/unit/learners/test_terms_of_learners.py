@@ -17,7 +17,7 @@ from medflare.core.learner import Learner
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.core.update import Update
-from medflare.data.site_settings import SiteConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.in_process.loop import federate
 from medflare.learners import LEARNERS, build, reads
 from medflare.learners.client_terms import TERMS, asked_sums

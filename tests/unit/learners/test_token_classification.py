@@ -12,7 +12,7 @@ import torch
 
 from medflare.core.errors import ConfigError, DataError, UpdateError
 from medflare.core.plan import RoundPlan
-from medflare.data.site_settings import SiteConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.extraction_predictions import read_documents
 from medflare.federation.server.persistor import AdapterPersistor, Card
 from medflare.learners import LEARNERS

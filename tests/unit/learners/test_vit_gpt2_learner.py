@@ -14,7 +14,7 @@ from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.core.update import Update
-from medflare.data.load import SiteConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.predictions import read_predictions
 from medflare.in_process.loop import federate
 from medflare.learners.fedmrg import losses

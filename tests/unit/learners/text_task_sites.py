@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.plan import RoundPlan
-from medflare.data.site_settings import SiteConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.learners import build
 
 METHODS = ("question_answering", "summarisation")

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from safetensors.torch import save_file
 
 from medflare.core.errors import DataError
-from medflare.data.site_settings import load_site_file
+from medflare.data.settings.site import load_site_file
 from medflare.models import encoders
 from medflare.models.encoders import EncoderSettings, SmallResNet, VisualEncoder
 

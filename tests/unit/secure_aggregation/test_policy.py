@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from medflare.core.errors import ConfigError
-from medflare.data.policy_settings import PolicyConfig, size_of
-from medflare.data.site_settings import load_site, load_site_file
+from medflare.data.settings.policy import PolicyConfig, size_of
+from medflare.data.settings.site import load_site, load_site_file
 from medflare.egress.policy import Policy, PolicyError, in_words
 
 ASKED: dict[str, Any] = {

@@ -13,7 +13,7 @@ import pytest
 
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError
-from medflare.data.knowledge_settings import CompletionConfig, KnowledgeConfig
+from medflare.data.settings.knowledge import CompletionConfig, KnowledgeConfig
 from medflare.knowledge.completion import calibrated, completed
 from medflare.knowledge.site_graph import site_graph
 from medflare.knowledge.triples import Triple, graph_of
@@ -61,7 +61,7 @@ def test_missing_facts_of_a_regular_world_are_found(model: str) -> None:
 
 AFTER = """
 import bitsandbytes.optim
-from medflare.data.knowledge_settings import CompletionConfig
+from medflare.data.settings.knowledge import CompletionConfig
 from medflare.knowledge.completion import completed
 from medflare.knowledge.triples import Triple
 

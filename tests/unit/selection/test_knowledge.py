@@ -10,8 +10,8 @@ import pytest
 
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError, DataError
-from medflare.data.knowledge_settings import KnowledgeConfig
-from medflare.data.site_settings import load_site_file
+from medflare.data.settings.knowledge import KnowledgeConfig
+from medflare.data.settings.site import load_site_file
 from medflare.knowledge.site_graph import site_graph, site_sketch
 from medflare.knowledge.sketches import estimated_jaccard
 from medflare.knowledge.triples import Triple, jaccard

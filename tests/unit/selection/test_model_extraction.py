@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError
-from medflare.data.knowledge_settings import KnowledgeConfig
-from medflare.data.site_settings import BackboneConfig
+from medflare.data.settings.knowledge import KnowledgeConfig
+from medflare.data.settings.site import BackboneConfig
 from medflare.knowledge.model_extraction import CUT, ModelExtractor, as_lines, prompt
 from medflare.knowledge.site_graph import site_graph
 from medflare.knowledge.triple_parsing import (

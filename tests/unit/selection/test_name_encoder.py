@@ -14,8 +14,8 @@ import torch
 
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError
-from medflare.data.knowledge_settings import KnowledgeConfig
-from medflare.data.site_settings import BackboneConfig, load_site_file
+from medflare.data.settings.knowledge import KnowledgeConfig
+from medflare.data.settings.site import BackboneConfig, load_site_file
 from medflare.federation.site.sketch import files_of, sketch_digest
 from medflare.knowledge.encoder import NameEncoder, check_encoder
 from medflare.knowledge.nearest import NearestConcept

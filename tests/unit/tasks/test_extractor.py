@@ -14,7 +14,8 @@ import pytest
 from medflare.core.errors import ConfigError
 from medflare.data.load import load_cohort
 from medflare.data.records import Entity, Note, Relation
-from medflare.data.site_settings import CohortConfig, SiteConfig
+from medflare.data.settings.cohort import CohortConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.extraction_metrics import quick_extraction_metrics
 from medflare.evaluation.extraction_predictions import Link, Mention
 from medflare.models.text_model import Written

@@ -15,7 +15,8 @@ from medflare.core.errors import DataError
 from medflare.data.load import load_cohort
 from medflare.data.readers.annotated import NoteError
 from medflare.data.records import Entity, Note, Relation
-from medflare.data.site_settings import CohortConfig, SiteConfig
+from medflare.data.settings.cohort import CohortConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.extraction_predictions import Link, Mention
 from medflare.tasks.extraction.extractor import Answers
 from medflare.tasks.extraction.writer import (

@@ -21,7 +21,7 @@ from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import ConfigError
 from medflare.data.partition.partitioning import deal, dirichlet_shares
 from medflare.data.records import Study
-from medflare.data.site_settings import ScannerConfig
+from medflare.data.settings.cohort import ScannerConfig
 
 BLURS = (0.0, 0.5, 1.0)
 GAINS = (0.8, 1.2)

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from medflare.data.readers.annotated import (
     NoteError,
@@ -31,11 +30,7 @@ from medflare.data.readers.annotated import (
 )
 from medflare.data.readers.common import Source
 from medflare.data.records import Entity, Note, Relation
-
-if TYPE_CHECKING:
-    from medflare.data.site_settings import CohortConfig
-
-SETTINGS = frozenset({"label_map", "tasks", "annotated"})
+from medflare.data.settings.cohort import CohortConfig
 
 LEFT_OUT = {
     "A": "attribute",

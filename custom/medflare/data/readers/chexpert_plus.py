@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from medflare.data.readers.common import (
     Columns,
@@ -25,11 +24,8 @@ from medflare.data.readers.common import (
     sex,
 )
 from medflare.data.records import Study
+from medflare.data.settings.cohort import CohortConfig
 
-if TYPE_CHECKING:
-    from medflare.data.site_settings import CohortConfig
-
-SETTINGS = frozenset({"file", "columns", "select", "sections"})
 FILES = ("df_chexpert_plus_*.csv", "df_chexpert_plus_*.csv.gz")
 DEFAULTS: dict[str, str | list[str] | None] = {
     "image": "path_to_image",

@@ -14,17 +14,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from medflare.core.errors import DataError
 from medflare.data.readers.annotated import NoteError, annotation_files, check_text, read_text, split_of
 from medflare.data.readers.common import Source
 from medflare.data.records import Entity, Note
+from medflare.data.settings.cohort import CohortConfig
 
-if TYPE_CHECKING:
-    from medflare.data.site_settings import CohortConfig
-
-SETTINGS = frozenset({"file", "columns", "label_map", "tasks", "annotated"})
 SUFFIXES = (".conll", ".bio", ".iob", ".iob2", ".tsv", ".txt")
 DEFAULTS = {"token": 1, "tag": -1}
 

@@ -15,7 +15,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from medflare.data.readers.annotated import (
     NoteError,
@@ -29,11 +28,8 @@ from medflare.data.readers.annotated import (
 )
 from medflare.data.readers.common import Source
 from medflare.data.records import Entity, Note, Relation
+from medflare.data.settings.cohort import CohortConfig
 
-if TYPE_CHECKING:
-    from medflare.data.site_settings import CohortConfig
-
-SETTINGS = frozenset({"label_map", "tasks", "annotated"})
 FOLDERS = {".con": "concept", ".rel": "rel", ".ast": "ast"}
 
 _PLACE = r'c="(.*)" (\d+):(\d+) (\d+):(\d+)'

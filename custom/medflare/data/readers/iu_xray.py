@@ -11,7 +11,6 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from medflare.core.errors import DataError
 from medflare.data.readers.common import (
@@ -24,11 +23,8 @@ from medflare.data.readers.common import (
     selected,
 )
 from medflare.data.records import Study
+from medflare.data.settings.cohort import CohortConfig
 
-if TYPE_CHECKING:
-    from medflare.data.site_settings import CohortConfig
-
-SETTINGS = frozenset({"select", "sections"})
 FOLDERS = ("images/images_normalized", "images", "NLMCXR_png", "png", ".")
 SUFFIXES = ("", ".png", ".jpg", ".dcm")
 

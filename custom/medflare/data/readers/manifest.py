@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import DataError
@@ -31,11 +31,8 @@ from medflare.data.readers.common import (
 )
 from medflare.data.readers.fields import date, days_of_dates, unread, whole
 from medflare.data.records import Study
+from medflare.data.settings.cohort import CohortConfig
 
-if TYPE_CHECKING:
-    from medflare.data.site_settings import CohortConfig
-
-SETTINGS = frozenset({"file", "columns", "select", "visits"})
 FILES = ("manifest.jsonl", "manifest.csv", "manifest.jsonl.gz", "manifest.csv.gz")
 DEFAULTS: dict[str, str | list[str] | None] = {
     name: name

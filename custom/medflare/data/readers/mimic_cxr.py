@@ -13,7 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from medflare.core.errors import DataError
 from medflare.data.readers.common import (
@@ -31,11 +31,8 @@ from medflare.data.readers.common import (
 from medflare.data.readers.fields import date, days_of_dates, unread
 from medflare.data.readers.mimic_iv import Persons, read_persons
 from medflare.data.records import Study
+from medflare.data.settings.cohort import CohortConfig
 
-if TYPE_CHECKING:
-    from medflare.data.site_settings import CohortConfig
-
-SETTINGS = frozenset({"select", "sections", "reports", "visits", "demographics"})
 KEYS = ("dicom_id", "study_id", "subject_id")
 _NEXT_HEADING = r"(?=^[ \t]*[A-Z][A-Z /,&()'-]{2,60}:|\Z)"
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from medflare.data.notes.label_maps import LabelMap, mapping_of
 from medflare.data.readers.annotated import (
     NoteError,
     check_ends,
@@ -24,12 +23,9 @@ from medflare.data.readers.annotated import (
 )
 from medflare.data.readers.common import Source, find_file, read_table, selected
 from medflare.data.records import Entity, Note, Relation
+from medflare.data.settings.cohort import CohortConfig
+from medflare.data.settings.label_maps import LabelMap, mapping_of
 from medflare.data.splits import split_name
-
-if TYPE_CHECKING:
-    from medflare.data.site_settings import CohortConfig
-
-SETTINGS = frozenset({"file", "select", "label_map", "tasks", "annotated"})
 
 
 def read(config: CohortConfig) -> Source:

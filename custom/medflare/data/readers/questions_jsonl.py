@@ -11,17 +11,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from medflare.data.readers.common import Source
 from medflare.data.readers.fields import whole
 from medflare.data.readers.text_rows import RowError, TextRow, has_splits, shown, text_rows
 from medflare.data.records import Question
+from medflare.data.settings.cohort import CohortConfig
 
-if TYPE_CHECKING:
-    from medflare.data.site_settings import CohortConfig
-
-SETTINGS = frozenset({"file", "columns", "select", "first_index"})
 DEFAULTS: dict[str, str | int | list[str] | None] = {
     "id": ["id", "question_id"],
     "question": "question",

@@ -12,16 +12,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from medflare.core.errors import DataError
 from medflare.data.readers.common import Source, find_file, selected
 from medflare.data.records import Study
+from medflare.data.settings.cohort import CohortConfig
 
-if TYPE_CHECKING:
-    from medflare.data.site_settings import CohortConfig
-
-SETTINGS = frozenset({"file", "select"})
 FILES = ("annotation.json", "*/annotation.json", "*annotation*.json")
 
 

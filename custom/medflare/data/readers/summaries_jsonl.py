@@ -7,17 +7,12 @@ group (else device_family). Rows with more de-identification marks (XXXX, ___) t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from medflare.data.readers.common import Source
 from medflare.data.readers.text_rows import RowError, TextRow, has_splits, text_rows
 from medflare.data.records import Summary
+from medflare.data.settings.cohort import CohortConfig
 from medflare.data.text import count_masks
 
-if TYPE_CHECKING:
-    from medflare.data.site_settings import CohortConfig
-
-SETTINGS = frozenset({"file", "columns", "select", "most_masks"})
 DEFAULTS: dict[str, str | int | list[str] | None] = {
     "id": ["id", "summary_id", "uid"],
     "source": ["source", "findings"],

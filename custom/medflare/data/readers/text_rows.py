@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from medflare.data.readers.common import (
     ColumnMap,
@@ -18,10 +18,8 @@ from medflare.data.readers.common import (
     read_table,
     selected,
 )
+from medflare.data.settings.cohort import CohortConfig
 from medflare.data.splits import split_name
-
-if TYPE_CHECKING:
-    from medflare.data.site_settings import CohortConfig
 
 
 class RowError(Exception):

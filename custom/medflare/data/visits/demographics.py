@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from medflare.data.records import Skipped, Study
+from medflare.data.settings.visits import VisitConfig
 from medflare.data.visits.counts import VisitCounts
 from medflare.data.visits.order import by_patient, fault
-from medflare.data.visits.settings import VisitConfig
 
 OLDEST = 120.0
 """Years; no one was ever older than 122."""

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from medflare.data.records import Patient, Skipped, Study, Visit
+from medflare.data.settings.visits import VisitConfig
 from medflare.data.visits.counts import VisitCounts
 from medflare.data.visits.demographics import with_people
 from medflare.data.visits.order import by_patient, fault, in_order
-from medflare.data.visits.settings import VisitConfig
 
 
 def settle_visits(

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from medflare.core.conditions import Code
 from medflare.data.records import Skipped, Study
+from medflare.data.settings.visits import VisitConfig
 from medflare.data.visits.counts import VisitCounts
-from medflare.data.visits.settings import VisitConfig
 
 LIFE = 120 * 366.0
 """Days; a day beyond is a date that was taken for a number, as 20240531."""

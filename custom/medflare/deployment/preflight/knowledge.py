@@ -8,8 +8,8 @@ from typing import Any
 from medflare.aggregation import make_rule
 from medflare.aggregation.capabilities import NeedsExactSizes, NeedsSketches
 from medflare.core.errors import MedflareError
-from medflare.data.knowledge_settings import KnowledgeConfig
-from medflare.data.site_settings import SiteConfig
+from medflare.data.settings.knowledge import KnowledgeConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.deployment.preflight.base import Check, ok, problem, warning
 from medflare.federation.site.sketch import files_of
 from medflare.knowledge.cardinality import available

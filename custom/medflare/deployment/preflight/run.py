@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medflare.core.errors import ConfigError, MedflareError
-from medflare.data.site_settings import SiteConfig, load_site, load_site_file
+from medflare.data.settings.site import SiteConfig, load_site, load_site_file
 from medflare.deployment.kits import Kit, as_kit
 from medflare.deployment.preflight import kit_files, network, site_checks
 from medflare.deployment.preflight.base import Check, ok, problem

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 
 from medflare.core.errors import MedflareError
-from medflare.data.load import Cohort, load_cohort
-from medflare.data.site_settings import SiteConfig
+from medflare.data.cohort import Cohort
+from medflare.data.cohort_summary import summarise
+from medflare.data.load import load_cohort
+from medflare.data.settings.site import SiteConfig
 from medflare.deployment.preflight.base import Check, ok, problem, warning
 from medflare.egress.policy import Policy, PolicyError, in_words
 from medflare.learners import embedded, reads
@@ -37,7 +39,7 @@ def open_cohort(site: SiteConfig, method: str | None) -> tuple[Check, Cohort | N
     except (MedflareError, OSError) as error:
         remedy = "Mend the files or the key 'cohort'; `medflare cohort inspect` says more"
         return problem(name, str(error), "a cohort that can be read", remedy), None
-    facts = cohort.summary()
+    facts = summarise(cohort)
     present = [name for name in ("studies", "notes", "questions", "summaries") if facts[name]]
     kind = reads(method) if method else present[0]
     splits = ", ".join(f"{split} {counts[kind]}" for split, counts in facts["splits"].items())
@@ -56,7 +58,7 @@ def open_cohort(site: SiteConfig, method: str | None) -> tuple[Check, Cohort | N
 
 def labels(cohort: Cohort) -> Check:
     """Whether the cohort says what there is to learn: conditions of studies, entities of notes."""
-    facts = cohort.summary()
+    facts = summarise(cohort)
     if cohort.notes:
         return _marks(facts)
     if facts.get("asked") or facts.get("summarised"):

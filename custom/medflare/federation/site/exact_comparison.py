@@ -19,8 +19,8 @@ from torch import Tensor
 
 from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.tensors import State
-from medflare.data.knowledge_settings import KnowledgeConfig
 from medflare.data.load import load_cohort
+from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.egress.declaration import COUNTED, FEW, MANY, NO_GRAPH, NO_PACKAGE, REQUEST, RESPONSE, SETUP
 from medflare.egress.failures import SiteSettingsError
 from medflare.knowledge.cardinality import (

@@ -10,8 +10,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from medflare.data.policy_settings import PolicyConfig
-from medflare.data.site_settings import load_site
+from medflare.data.settings.policy import PolicyConfig
+from medflare.data.settings.site import load_site
 from medflare.egress.ledger import FILE, Ledger
 from medflare.egress.policy import Policy, PolicyError
 from medflare.federation.engine import EventType, FLComponent, FLContext, FLContextKey

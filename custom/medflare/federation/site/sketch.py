@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.errors import ConfigError, UpdateError
-from medflare.data.knowledge_settings import KnowledgeConfig
 from medflare.data.load import load_cohort
-from medflare.data.site_settings import BackboneConfig
+from medflare.data.settings.knowledge import KnowledgeConfig
+from medflare.data.settings.site import BackboneConfig
 from medflare.egress.declaration import NEW_SKETCH, NO_SKETCH, SAME_SKETCH
 from medflare.egress.failures import SiteSettingsError
 from medflare.knowledge.divergence import due_for_sketch

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from medflare.core.run_record import EvaluationRecord
-from medflare.data.load import Cohort, SiteConfig, load_cohort
+from medflare.data.cohort import Cohort
+from medflare.data.load import load_cohort
 from medflare.data.records import Note
+from medflare.data.settings.site import SiteConfig
 from medflare.learners.extraction.rows import rows_of
 from medflare.learners.extraction.settings import ExtractionSettings, resolve
 from medflare.learners.extraction.validation_notes import digest, load_shared_notes

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from medflare.data.load import Cohort, SiteConfig
+from medflare.data.cohort import Cohort
 from medflare.data.notes.word_offsets import source_of
 from medflare.data.records import Note
+from medflare.data.settings.site import SiteConfig
 from medflare.learners.text_task.validation_texts import Known, digest_of, load_shared_texts
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 
 from medflare.core.run_record import EvaluationRecord
-from medflare.data.visits.samples import VisitSamples
+from medflare.data.visit_samples import VisitSamples
 from medflare.evaluation.predictions import Prediction, relative_image, write_predictions
 from medflare.evaluation.report_metrics import quick_metrics
 from medflare.evaluation.visit_metrics import change_statistics, evaluate_visits

@@ -22,8 +22,8 @@ from medflare.core.run_record import EvaluationRecord
 from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.core.update import Update
 from medflare.data.heterogeneity import site_facts
-from medflare.data.load import SiteConfig
-from medflare.data.visits.samples import VisitSamples, open_visits
+from medflare.data.settings.site import SiteConfig
+from medflare.data.visit_samples import VisitSamples, open_visits
 from medflare.learners.client_terms import ClientTerms
 from medflare.learners.fedmrg import losses
 from medflare.learners.fedtar.evaluation import curve_metrics, finish_site

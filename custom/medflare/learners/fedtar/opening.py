@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from medflare.core.errors import ConfigError
 from medflare.core.tensors import State
-from medflare.data.site_settings import SiteConfig
-from medflare.data.visits.samples import VisitSamples
+from medflare.data.settings.site import SiteConfig
+from medflare.data.visit_samples import VisitSamples
 from medflare.learners.fedtar.people import People
 from medflare.learners.fedtar.profile import profiles, site_key
 from medflare.learners.fedtar.settings import FedTARSettings

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from medflare.data.images import augment, centre
-from medflare.data.visits.samples import VisitSamples
+from medflare.data.visit_samples import VisitSamples
 from medflare.models.longitudinal_generator import LongitudinalGenerator
 
 

@@ -12,8 +12,8 @@ import torch
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError, DataError
 from medflare.core.run_record import EvaluationRecord
-from medflare.data.site_settings import SiteConfig
-from medflare.data.visits.samples import VisitSamples, open_visits
+from medflare.data.settings.site import SiteConfig
+from medflare.data.visit_samples import VisitSamples, open_visits
 from medflare.learners.fedtar.evaluation import finish_site
 from medflare.learners.fedtar.learner import FedTARLearner
 from medflare.learners.fedtar.mixture import MIXTURE, Mixture

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from medflare.core.run_record import EvaluationRecord
-from medflare.data.load import Cohort, SiteConfig, load_cohort
+from medflare.data.cohort import Cohort
+from medflare.data.load import load_cohort
 from medflare.data.records import Summary
+from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.summary_metrics import quick_summary_metrics
 from medflare.learners.summaries.settings import SummarySettings, resolve
 from medflare.learners.text_task.learner import TextTask, text_model

@@ -24,7 +24,8 @@ from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
-from medflare.data.load import Cohort, SiteConfig
+from medflare.data.cohort import Cohort
+from medflare.data.settings.site import SiteConfig
 from medflare.learners.client_terms import ClientTerms
 from medflare.learners.text_task.influence import reference_loss, self_influence
 from medflare.learners.text_task.settings import TextTaskSettings

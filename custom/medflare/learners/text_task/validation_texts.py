@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from medflare.core.errors import ConfigError, DataError
-from medflare.data.load import Cohort, SiteConfig, load_cohort
+from medflare.data.cohort import Cohort
+from medflare.data.load import load_cohort
+from medflare.data.settings.site import SiteConfig
 
 SHOWN = 8
 """Records that an error lists."""

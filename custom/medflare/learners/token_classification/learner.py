@@ -21,8 +21,10 @@ from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.core.update import Update
-from medflare.data.load import Cohort, SiteConfig, load_cohort
+from medflare.data.cohort import Cohort
+from medflare.data.load import load_cohort
 from medflare.data.records import SPLITS, Note
+from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.extraction_metrics import quick_extraction_metrics
 from medflare.learners.client_terms import ClientTerms
 from medflare.learners.extraction.validation_notes import digest, load_shared_notes

@@ -24,8 +24,8 @@ from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.core.update import Update
 from medflare.data.heterogeneity import site_facts
 from medflare.data.images import augment, centre
-from medflare.data.load import SiteConfig
 from medflare.data.samples import Samples, open_samples
+from medflare.data.settings.site import SiteConfig
 from medflare.learners.client_terms import ClientTerms
 from medflare.learners.fedmrg import losses
 from medflare.learners.optim import adamw, cosine, scale_rates

@@ -14,7 +14,7 @@ from medflare.data.grouped_split import split_tied
 from medflare.data.partition.studies import main_classes
 from medflare.data.partition.texts import TextPlan, site_of
 from medflare.data.records import Summary
-from medflare.data.site_settings import SplitConfig
+from medflare.data.settings.cohort import SplitConfig
 from medflare.synthetic.findings import MILD, MODERATE, SUBTLE, Finding
 from medflare.synthetic.patients import courses
 from medflare.synthetic.styles.house import STYLES, HouseStyle

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from medflare.data.notes.note_files import notes_row, standoff
+from medflare.data.notes.note_writers import notes_row, standoff
 from medflare.data.records import Note
 
 from .corrupt import corrupt_labels

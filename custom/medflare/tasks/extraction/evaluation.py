@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from medflare.core.run_record import EvaluationRecord
-from medflare.data.load import Cohort, SiteConfig, load_cohort
+from medflare.data.cohort import Cohort
+from medflare.data.load import load_cohort
 from medflare.data.records import Note
+from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.extraction_metrics import evaluate_extraction, quick_extraction_metrics
 from medflare.evaluation.extraction_predictions import write_documents
 from medflare.learners.extraction.settings import ExtractionSettings

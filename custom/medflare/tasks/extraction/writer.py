@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from medflare.core.errors import DataError
-from medflare.data.notes.note_files import notes_row, standoff
+from medflare.data.notes.note_writers import notes_row, standoff
 from medflare.data.readers.annotated import NoteError, check_text, read_text
 from medflare.data.records import Entity, Note, Relation
 from medflare.evaluation.extraction_predictions import Link, Mention

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from medflare.core.json_lines import write_lines
 from medflare.core.run_record import EvaluationRecord
-from medflare.data.load import SiteConfig, load_cohort
+from medflare.data.load import load_cohort
 from medflare.data.records import Question
+from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.question_metrics import AnsweredQuestion, evaluate_questions
 from medflare.tasks.answer_result import load_answerer
 from medflare.tasks.questions.questions import Answerer

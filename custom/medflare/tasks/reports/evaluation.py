@@ -17,8 +17,8 @@ from medflare.core.errors import DataError
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.data.images import centre
-from medflare.data.load import SiteConfig
 from medflare.data.samples import Samples, open_samples
+from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.predictions import Prediction, relative_image, write_predictions
 from medflare.evaluation.report_metrics import Evaluation, evaluate_reports, quick_metrics
 from medflare.labelling.labels import label_report

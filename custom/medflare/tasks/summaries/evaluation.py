@@ -8,8 +8,9 @@ from pathlib import Path
 
 from medflare.core.json_lines import write_lines
 from medflare.core.run_record import EvaluationRecord
-from medflare.data.load import SiteConfig, load_cohort
+from medflare.data.load import load_cohort
 from medflare.data.records import Summary
+from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.summary_metrics import WrittenSummary, evaluate_summaries
 from medflare.tasks.answer_result import load_summariser
 from medflare.tasks.scoring import AdapterKind, Role, evaluation_record, kind_of, of_split, opened

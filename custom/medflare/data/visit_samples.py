@@ -13,13 +13,14 @@ from torch import Tensor
 
 from medflare.core.conditions import CONDITIONS
 from medflare.core.errors import ConfigError
-from medflare.data.load import Cohort, check_skipped, load_cohort
+from medflare.data.cohort import Cohort, check_skipped
+from medflare.data.load import load_cohort
 from medflare.data.records import SPLITS, Patient, Study, Visit
 from medflare.data.samples import drop_unusable
-from medflare.data.site_settings import SiteConfig
+from medflare.data.settings.site import SiteConfig
+from medflare.data.settings.visits import VisitConfig
 from medflare.data.store import ImageStore, Sample
 from medflare.data.visits.longitudinal import patients_of, visits_per_number
-from medflare.data.visits.settings import VisitConfig
 from medflare.data.volumes import is_volume
 
 

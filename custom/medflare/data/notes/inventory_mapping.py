@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from medflare.core.inventory import ENTITY_TYPES, MODIFIER_TYPES, MODIFIERS, TYPES
-from medflare.data.notes.label_maps import LabelMap, mapping_of, targets
 from medflare.data.readers.annotated import NoteError, located
 from medflare.data.readers.common import Source
 from medflare.data.records import Entity, Note, Relation
-
-if TYPE_CHECKING:
-    from medflare.data.site_settings import CohortConfig
+from medflare.data.settings.cohort import CohortConfig
+from medflare.data.settings.label_maps import LabelMap, mapping_of, targets
 
 
 @dataclass(slots=True, kw_only=True)

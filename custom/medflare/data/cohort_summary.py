@@ -5,17 +5,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.inventory import TYPES
+from medflare.data.cohort import Cohort
 from medflare.data.notes.windows import split_note
 from medflare.data.records import SPLITS, Note, Skipped, Study, Summary
 from medflare.data.text_facts import question_facts, summary_facts, words_per_report
-from medflare.data.visits.summary import visit_facts
-
-if TYPE_CHECKING:
-    from medflare.data.load import Cohort
+from medflare.data.visits.visit_facts import visit_facts
 
 EXAMPLES = 3
 

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `load` makes of a site's files: usable records, and counts of everything that is not among them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from medflare.core.errors import DataError
+from medflare.data.notes.inventory_mapping import AnnotationCounts
+from medflare.data.records import SPLITS, Note, Question, Skipped, Study, Summary
+from medflare.data.settings.cohort import ScannerConfig
+from medflare.data.text_facts import TextCounts
+from medflare.data.visits.counts import VisitCounts
+
+
+@dataclass(slots=True, kw_only=True)
+class Cohort:
+    """A site's usable records.
+
+    Attributes:
+        skipped: what was left out; several entries may speak of one record.
+        records: how many distinct records the sources had, usable or not.
+        moved: patients whom a source put in two splits and who are now in one.
+        allowed: how many records may be unusable before the site stops.
+        annotation: what the notes' sources held and what of it was not taken over.
+        visits: what reading studies as visits changed or left out on purpose.
+        texts: what was changed or left out on purpose of questions and summaries.
+    """
+
+    name: str
+    studies: list[Study] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
+    summaries: list[Summary] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    records: int = 0
+    moved: int = 0
+    allowed: float = 0.0
+    scanners: dict[str, ScannerConfig | None] = field(default_factory=dict)
+    annotation: AnnotationCounts = field(default_factory=AnnotationCounts)
+    visits: VisitCounts = field(default_factory=VisitCounts)
+    texts: TextCounts = field(default_factory=TextCounts)
+
+    def split(self, name: str) -> list[Study]:
+        """The studies of one of SPLITS; ValueError lists the splits."""
+        if name not in SPLITS:
+            raise ValueError(f"there is no split '{name}'; choose one of: {', '.join(SPLITS)}.")
+        return [study for study in self.studies if study.split == name]
+
+
+def check_skipped(cohort: Cohort, where: str) -> None:
+    """Refuse a cohort of which more distinct records are unusable than `max_skipped` allows.
+
+    Args:
+        where: the folder or folders of the cohort, for the message.
+
+    Raises:
+        DataError: counts the reasons and quotes the first three records.
+    """
+    unusable = len({item.record for item in cohort.skipped})
+    if unusable <= cohort.allowed + 1e-9:
+        return
+    first = "; ".join(f"{item.record}: {item.detail}" for item in cohort.skipped[:3])
+    share = cohort.allowed / max(cohort.records, 1)
+    raise DataError(
+        f"{where}: {unusable} of {cohort.records} records cannot be used, allowed are {share:.1%}"
+        f"{counted_reasons(cohort.skipped)}. The first: {first}. "
+        "Mend the files, or raise 'max_skipped' in site.yaml if these records may be left out."
+    )
+
+
+def counted_reasons(skipped: Sequence[Skipped]) -> str:
+    """Return " (reason count, ...)", most frequent first, or "" where nothing was skipped."""
+    reasons = Counter(item.reason for item in skipped)
+    listed = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
+    return f" ({listed})" if listed else ""

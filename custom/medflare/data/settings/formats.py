@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The formats of data sets that a site may name, and the settings of a cohort that each of them reads.
+
+A new format is one module in `medflare.data.readers` and one line in FORMATS. Readers are named and not
+imported here, because they need the settings that are validated against this table.
+"""
+
+from __future__ import annotations
+
+FORMATS: dict[str, frozenset[str]] = {
+    "manifest": frozenset({"file", "columns", "select", "visits"}),
+    "r2gen": frozenset({"file", "select"}),
+    "mimic_cxr": frozenset({"select", "sections", "reports", "visits", "demographics"}),
+    "iu_xray": frozenset({"select", "sections"}),
+    "chexpert_plus": frozenset({"file", "columns", "select", "sections"}),
+    "notes_jsonl": frozenset({"file", "select", "label_map", "tasks", "annotated"}),
+    "brat": frozenset({"label_map", "tasks", "annotated"}),
+    "i2b2_2010": frozenset({"label_map", "tasks", "annotated"}),
+    "conll": frozenset({"file", "columns", "label_map", "tasks", "annotated"}),
+    "questions_jsonl": frozenset({"file", "columns", "select", "first_index"}),
+    "summaries_jsonl": frozenset({"file", "columns", "select", "most_masks"}),
+}
+"""Format, which is also the reader's module -> the settings of OPTIONAL that it reads; others are refused."""
+
+OPTIONAL = frozenset(
+    {
+        *("file", "columns", "select", "sections", "reports", "label_map", "tasks", "annotated"),
+        *("visits", "demographics", "first_index", "most_masks"),
+    }
+)
+"""Settings of a cohort that only some formats can obey."""

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""site.yaml: the settings a site owns, from the text of the file to typed, resolved values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from medflare.core.config import Settings, parse, read_yaml
+from medflare.core.errors import ConfigError
+from medflare.core.variables import expand
+from medflare.data.settings.cohort import CohortConfig
+from medflare.data.settings.knowledge import KnowledgeConfig
+from medflare.data.settings.policy import PolicyConfig
+
+
+class BackboneConfig(Settings):
+    """The frozen language model; `folder` None is the embedded one."""
+
+    folder: Path | None = None
+    precision: Literal["auto", "fp32", "bf16", "int8", "nf4"] = Field(
+        default="auto", description="auto: bf16 where the machine computes in it, else fp32"
+    )
+
+    @field_validator("folder", mode="before")
+    @classmethod
+    def _expand(cls, value: Any) -> Any:
+        return expand(value) if isinstance(value, str) else value
+
+
+class SiteConfig(Settings):
+    """Everything a site decides for itself. `cohort` is always a tuple here; more than one is pooled."""
+
+    name: str = ""
+    cohort: tuple[CohortConfig, ...]
+    validation: CohortConfig | None = Field(
+        default=None,
+        description="notes that all sites hold alike, by which a site weighs its own update (rule influence, "
+        "mode client); never trained on, and licensed for sharing",
+    )
+    backbone: BackboneConfig = BackboneConfig()
+    policy: PolicyConfig = PolicyConfig()
+    knowledge: KnowledgeConfig | None = Field(
+        default=None,
+        description="the site's knowledge graph for rule ddcs; without it the site sends no sketch",
+    )
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int = Field(
+        default=1,
+        ge=1,
+        description="torch threads of the site's worker",
+    )
+    state: Path | None = Field(
+        default=None,
+        description="folder for what must survive a restart and never leaves",
+    )
+
+    encoder_weights: Path | None = Field(
+        default=None,
+        description="file of the image encoder's weights, for jobs whose encoder.weights is 'site'",
+    )
+
+    scorers: dict[str, Path] = Field(
+        default_factory=dict,
+        description="summaries: optional scorer (bertscore) -> local folder of its weights; final test",
+    )
+
+    @field_validator("scorers", mode="before")
+    @classmethod
+    def _expand_each(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        return {name: expand(path) if isinstance(path, str) else path for name, path in value.items()}
+
+    @field_validator("cohort", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        if isinstance(value, list | tuple) and not value:
+            raise ValueError("an empty list; name at least one cohort")
+        return [value] if isinstance(value, Mapping | CohortConfig) else value
+
+    @field_validator("state", "encoder_weights", mode="before")
+    @classmethod
+    def _expand(cls, value: Any) -> Any:
+        return expand(value) if isinstance(value, str) else value
+
+
+class SitesFile(Settings):
+    """The simulator's one file for all its sites, keyed by site name."""
+
+    sites: dict[str, SiteConfig] = Field(min_length=1)
+
+
+def load_site_file(path: Path) -> dict[str, SiteConfig]:
+    """The sites described in a YAML file, by name; relative folders count from the file's own folder.
+
+    A document without `sites:` describes one site; its key is its `name`, or "" where it has none.
+    Raises ConfigError that lists every problem of the file.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / "site.yaml"
+    data = read_yaml(path)
+    if "sites" in data:
+        sites = parse(SitesFile, data, str(path)).sites
+        wrong = [f"{key} says name: {site.name}" for key, site in sites.items() if site.name not in ("", key)]
+        if wrong:
+            raise ConfigError(f"{path}: a site's name must be its key or be left out; {'; '.join(wrong)}.")
+        sites = {key: site.model_copy(update={"name": key}) for key, site in sites.items()}
+    else:
+        site = parse(SiteConfig, data, str(path))
+        sites = {site.name: site}
+    base = path.resolve().parent
+    return {key: _resolve(site, base) for key, site in sites.items()}
+
+
+def load_site(path: Path, name: str) -> SiteConfig:
+    """The settings of site `name`; ConfigError lists the names in the file when it is not among them.
+
+    A single-site document without a `name` serves whichever site owns the file.
+    """
+    sites = load_site_file(path)
+    if name in sites:
+        return sites[name]
+    if set(sites) == {""}:
+        return sites[""].model_copy(update={"name": name})
+    raise ConfigError(
+        f"{path}: describes no site '{name}'. It has: {', '.join(sorted(sites))}. "
+        "Add an entry of that name, or start FLARE with the names of the file."
+    )
+
+
+def _resolve(site: SiteConfig, base: Path) -> SiteConfig:
+    """`site` with every relative folder made absolute from `base`."""
+
+    def absolute(settings: Settings, *names: str) -> dict[str, Path]:
+        given = {name: getattr(settings, name) for name in names}
+        return {name: base / path.expanduser() for name, path in given.items() if path is not None}
+
+    folders = ("root", "reports", "demographics", "chexbert_folder")
+    cohorts = tuple(cohort.model_copy(update=absolute(cohort, *folders)) for cohort in site.cohort)
+    shared = site.validation
+    if shared is not None:
+        shared = shared.model_copy(update=absolute(shared, *folders))
+    backbone = site.backbone.model_copy(update=absolute(site.backbone, "folder"))
+    own: dict[str, Any] = absolute(site, "state", "encoder_weights")
+    own["scorers"] = {name: base / path.expanduser() for name, path in site.scorers.items()}
+    own["knowledge"] = site.knowledge and site.knowledge.resolved(base)
+    return site.model_copy(update={"cohort": cohorts, "validation": shared, "backbone": backbone, **own})
