@@ -15,7 +15,7 @@ from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.core.update import Update
-from medflare.data.load import load_site
+from medflare.data.settings.site import load_site
 from medflare.federation.site import worker_config
 from medflare.learners.client_terms import ClientTerms
 

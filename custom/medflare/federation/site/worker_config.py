@@ -49,7 +49,8 @@ def load_site_settings(config: WorkerConfig) -> Any:
     """
     if config.site_file is None:
         return None
-    from medflare.data.load import SplitConfig, load_site
+    from medflare.data.settings.cohort import SplitConfig
+    from medflare.data.settings.site import load_site
 
     try:
         site = load_site(Path(config.site_file), config.site)
