@@ -47,7 +47,7 @@ SETTINGS: dict[str, Any] = {
 """As in jobs/fedtar; equal for all methods. Rounds and passes are options of this program."""
 TEACHING: dict[str, Any] = {"patients": 100, "steps": 500, "batch": 16, "lr": 3e-3}
 META = 1e-2
-"""Rate of ψ: with the paper's 1e-4 no α moves in so few rounds (docs/fedtar.md)."""
+"""Rate of ψ: with the paper's 1e-4 no α moves in so few rounds (docs/methods/fedtar.md)."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 """Aggregation rules: pure, one file per rule; base.py holds the contract.
 
 The table below is the only way from a job's configuration to a rule: a job names a rule and its settings,
-never a dotted path. A new rule is one file and one line here (docs/adding_a_rule.md).
+never a dotted path. A new rule is one file and one line here (docs/how-to/add-a-rule.md).
 """
 
 from __future__ import annotations

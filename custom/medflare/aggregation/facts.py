@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rule says of itself, read from its class: for listings and for docs/rules.md."""
+"""What a rule says of itself, read from its class: for listings and for docs/reference/rules.md."""
 
 from __future__ import annotations
 

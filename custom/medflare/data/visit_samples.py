@@ -134,7 +134,7 @@ def open_visits(site: SiteConfig, size: int, cache: Path | None = None) -> Visit
     if any(config.visits is None for config in site.cohort):
         raise ConfigError(
             f"site '{site.name}': this method needs patients with visits; add 'visits: {{}}' to the cohort "
-            "in site.yaml (docs/longitudinal.md)."
+            "in site.yaml (docs/how-to/patients-with-visits.md)."
         )
     cohort = load_cohort(site)
     pairs = [(study, sample) for study in cohort.studies for sample in _samples(study, cohort, site)]

@@ -2,7 +2,7 @@
 """What a report says became of each finding since the study before: better, worse, new, resolved, unchanged.
 
 Rules on one sentence at a time: mentions of the 14 conditions and what is said of them come from the rule
-labeller (docs/labels.md), words of change from change_words. A finding may have several changes, for instance
+labeller (docs/methods/labelling.md), words of change from change_words. A finding may have several changes, for instance
 where left and right differ.
 """
 

@@ -2,7 +2,7 @@
 """Labels of a report: 14 CheXpert conditions, each blank, positive, negative or uncertain.
 
 `label_report` is a rule labeller with the classes and merge rules of the CheXpert labeler (Irvin et al.,
-AAAI 2019); `chexbert_labels` runs CheXbert from local weights. Numbers and limits: docs/labels.md.
+AAAI 2019); `chexbert_labels` runs CheXbert from local weights. Numbers and limits: docs/methods/labelling.md.
 """
 
 from __future__ import annotations

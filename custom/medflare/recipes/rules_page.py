@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/rules.md from the code: rules, methods, and which of them go together under which protection.
+"""docs/reference/rules.md from the code: rules, methods, and which of them go together under which protection.
 
-medflare rules --markdown > docs/rules.md
+medflare rules --markdown > docs/reference/rules.md
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ any method:
 
 `ddcs`, `uniform_selection`, `importance_sampling` and `fedcs` (6.2, 7.20, 7.21) choose who trains. Nothing of
 a step changes; a site learns its importance weight, and under masks scales its own update by it
-(`docs/client_selection.md`)."""
+(`docs/methods/ddcs.md`)."""
 
 
 def page() -> str:
@@ -51,7 +51,7 @@ def page() -> str:
     parts = [
         "# Rules, methods, and what goes together",
         _prose(
-            "Generated from the code by `medflare rules --markdown > docs/rules.md`; a test compares the "
+            "Generated from the code by `medflare rules --markdown > docs/reference/rules.md`; a test compares the "
             "two. `medflare rules --json` and `medflare methods --json` say the same to a script. A job "
             "names a rule and its `rule_settings`; what cannot work is refused before anything starts, with "
             "the reason and what to use instead."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule that docs/adding_a_rule.md shows, executed from the document itself."""
+"""The rule that docs/how-to/add-a-rule.md shows, executed from the document itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from medflare.aggregation.base import AggregationRule
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "adding_a_rule.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "add-a-rule.md"
 
 
 def documented_code() -> str:

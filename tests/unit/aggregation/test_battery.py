@@ -116,7 +116,7 @@ CASES = {
     "uniform_selection": Case(make=rule("uniform_selection"), slow=slow.weighted_mean),
     "temporal": Case(make=rule("temporal"), slow=slow.weighted_mean),
     "temporal, three visits": Case(make=rule("temporal", visits=3), keeps=False),
-    "docs/adding_a_rule.md": Case(make=documented_rule),
+    "docs/how-to/add-a-rule.md": Case(make=documented_rule),
 }
 
 

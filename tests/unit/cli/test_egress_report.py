@@ -201,7 +201,7 @@ def test_a_ledger_that_was_changed_is_named_with_file_and_line(
 
 
 def test_a_ledger_cut_off_at_its_end_looks_whole(workspace: Path) -> None:
-    """What a chain of digests cannot show; docs/security.md says so."""
+    """What a chain of digests cannot show; docs/explanation/security.md says so."""
     path = workspace / "site-1/simulate_job/egress.jsonl"
     path.write_text("\n".join(path.read_text().splitlines()[:4]) + "\n")
     assert report(workspace).exit_code == 0

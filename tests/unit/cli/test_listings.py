@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`medflare rules` and `medflare methods`: every name a job can use; docs/rules.md is what they print."""
+"""`medflare rules` and `medflare methods`: every name a job can use; docs/reference/rules.md is what they print."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def methods() -> dict[str, dict]:
 
 
 def test_docs_rules_md_is_what_the_code_says() -> None:
-    assert answer("rules", "--markdown") == (ROOT / "docs/rules.md").read_text(encoding="utf-8"), (
-        "docs/rules.md is out of date: medflare rules --markdown > docs/rules.md"
+    assert answer("rules", "--markdown") == (ROOT / "docs/reference/rules.md").read_text(encoding="utf-8"), (
+        "docs/reference/rules.md is out of date: medflare rules --markdown > docs/reference/rules.md"
     )
 
 
@@ -80,7 +80,7 @@ def test_methods_lists_what_adapter_jobs_can_take(methods: dict[str, dict]) -> N
 
 
 def test_the_page_on_adapters_names_every_method() -> None:
-    text = (ROOT / "docs/adapters.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/methods/adapters.md").read_text(encoding="utf-8")
     assert [name for name in METHODS if f"| `{name}` |" not in text] == []
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/errors.md explains every number a site can answer with, and no other."""
+"""docs/reference/errors.md explains every number a site can answer with, and no other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from medflare.egress.failures import Code
 
-PAGE = Path(__file__).parents[3] / "docs" / "errors.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "errors.md"
 
 
 def test_every_number_has_its_row_and_what_to_do() -> None:

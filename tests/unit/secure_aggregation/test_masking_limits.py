@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What secure aggregation does not hide; docs/security.md says so with these facts."""
+"""What secure aggregation does not hide; docs/explanation/security.md says so with these facts."""
 
 from __future__ import annotations
 

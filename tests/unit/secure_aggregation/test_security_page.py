@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/security.md: every statement names the test that shows it, and the test exists."""
+"""docs/explanation/security.md: every statement names the test that shows it, and the test exists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "security.md").read_text(encoding="utf-8")
 NAMED = sorted(set(re.findall(r"(test_\w+\.py)::(test_\w+)", PAGE)))
 MASKING = PAGE.split("## Secure aggregation by masking")[1].split("\n## ")[0].split("### What it costs")[0]
 
