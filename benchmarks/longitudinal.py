@@ -3,7 +3,7 @@
 
     PYTHONPATH=custom python benchmarks/longitudinal.py
 
-Prints the two tables of docs/how-to/patients-with-visits.md; a minute on one core, no training of report models.
+Prints the two tables of docs/results/longitudinal.md; a minute on one core, no training of report models.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ JOB = Job(
         "encoder_lr_scale": 0.02,  # at one rate for all, the pretrained encoder is lost in a few steps
         "warmup": 0.05,
         "clip_value": 1.0,
-        "prompt_dropout": 0.5,  # which negatives a house mentions is its habit; see docs/results/index.md
+        "prompt_dropout": 0.5,  # which negatives a house mentions is its habit; see docs/results/fedmrg.md
         "decoding": {
             "beams": 1,
             "max_new_tokens": 110,
