@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """FedMRG and Fed-LoRA through FLARE on real chest X-rays of three publishers: `make study-real`.
 
-MEDFLARE_DATA names the folder that holds cxr_multisite/ (docs/results/real_xrays.md says what it is). Prints the table.
+MEDFLARE_DATA names the folder that holds cxr_multisite/ (docs/results/real_xrays.md). Prints the table.
 """
 
 from __future__ import annotations
