@@ -15,7 +15,7 @@ from medflare.cli.output import JSON_OPTION, plain_errors, print_json
 
 @plain_errors
 def rules(
-    markdown: bool = typer.Option(False, "--markdown", help="Print docs/reference/rules.md, with the combinations."),
+    markdown: bool = typer.Option(False, "--markdown", help="Print docs/reference/rules.md."),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Lists the aggregation rules: what each needs, does, takes as settings, and where it is from.

@@ -2,8 +2,8 @@
 """What a report says became of each finding since the study before: better, worse, new, resolved, unchanged.
 
 Rules on one sentence at a time: mentions of the 14 conditions and what is said of them come from the rule
-labeller (docs/methods/labelling.md), words of change from change_words. A finding may have several changes, for instance
-where left and right differ.
+labeller (docs/methods/labelling.md), words of change from change_words. A finding may have several changes,
+for instance where left and right differ.
 """
 
 from __future__ import annotations

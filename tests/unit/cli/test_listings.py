@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`medflare rules` and `medflare methods`: every name a job can use; docs/reference/rules.md is what they print."""
+"""`medflare rules` and `medflare methods`: every name a job can use; docs/reference/rules.md."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from medflare.wire.task_messages import TaskResult
 
 
 class EncryptedSite(SiteProtection):
-    """All sites of a provision hold the same secret key (docs/explanation/security.md says what that means)."""
+    """All sites of a provision hold the same secret key (see docs/explanation/security.md)."""
 
     def __init__(self, site: str, startup: Path) -> None:
         self.site, self.keys = site, read_site_context(startup / SITE_FILE)
