@@ -59,8 +59,8 @@ def page() -> str:
         "## Rules",
         _prose(
             "**needs**: a weighted sum of the updates, which can be masked or encrypted, or each update by "
-            "itself. **streams**: memory does not grow with the number of sites. Ids are those of the pages on "
-            "[methods](../methods/index.md)."
+            "itself. **streams**: memory does not grow with the number of sites. Ids are those of "
+            "the pages on [methods](../methods/index.md)."
         ),
         _table(("rule", "needs", "streams", "what it does", "source"), map(_rule_row, _rules())),
         "### Settings of the rules",
