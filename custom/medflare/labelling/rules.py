@@ -2,7 +2,7 @@
 """The words of the rule labeller: what mentions a condition, and what denies or doubts it.
 
 Classes follow the CheXpert labeler (Irvin et al., AAAI 2019); cues follow NegEx (Chapman et al. 2001).
-Everything is matched in lower case, on one sentence. docs/methods/labelling.md lists departures from CheXpert.
+Everything is matched in lower case, on one sentence. docs/methods/labelling.md says where we depart.
 """
 
 from __future__ import annotations
