@@ -119,9 +119,9 @@ def grouped(mode: str, sites: Mapping[str, SiteConfig]) -> dict[str, dict[str, S
 
 
 def make_learner(learner: str, settings: Mapping[str, Any], site: SiteConfig, seed: int) -> Any:
-    from medflare.learners import build
+    from medflare.learners.registry import build_learner
 
-    return build(learner, dict(settings), site, seed)
+    return build_learner(learner, dict(settings), site, seed)
 
 
 def train_and_test(
@@ -184,10 +184,10 @@ def _write(
 def zero_shot(settings: Mapping[str, Any], tests: Mapping[str, list[Note]], folder: Path) -> None:
     """The frozen model with the same prompts and no adapter (7.24)."""
     from medflare.evaluation.extraction_predictions import write_documents
-    from medflare.learners.extraction.settings import resolve
+    from medflare.learners.extraction.settings import METHOD
     from medflare.tasks.extraction.result import ExportedExtraction, base_extractor
 
-    chosen = resolve(settings).model_dump(include={"lora", "format", "sentences", "max_tokens"})
+    chosen = METHOD.resolve(settings).model_dump(include={"lora", "format", "sentences", "max_tokens"})
     extractor = base_extractor(ExportedExtraction.model_validate(chosen))
     for name, notes in tests.items():
         path = folder / name / "predictions.jsonl"

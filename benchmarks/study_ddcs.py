@@ -111,12 +111,12 @@ def cohorts(given: argparse.Namespace, partition: str, seed: int) -> dict[str, S
 
 def learners_of(sites: Mapping[str, SiteConfig], seed: int) -> tuple[dict[str, Any], Any]:
     """Every hospital's learner, all on one model, and a judge with test questions of all hospitals."""
-    from medflare.learners.questions.learner import EMBEDDED, QuestionLearner
-    from medflare.learners.questions.settings import resolve
+    from medflare.learners.questions.learner import QuestionLearner
+    from medflare.learners.questions.settings import METHOD
     from medflare.learners.text_task.learner import text_model
 
-    chosen = resolve(SETTINGS)
-    model = text_model(chosen, next(iter(sites.values())), seed, EMBEDDED)
+    chosen = METHOD.resolve(SETTINGS)
+    model = text_model(chosen, next(iter(sites.values())), seed, METHOD.task)
     read = {name: load_cohort(site) for name, site in sites.items()}
     asked = [q for cohort in read.values() for q in cohort.questions if q.split == "test"]
     place = np.random.default_rng(seed).permutation(len(asked))[:TESTED]

@@ -19,7 +19,7 @@ from medflare.evaluation.question_metrics import read_answers
 from medflare.evaluation.summary_metrics import read_summaries
 from medflare.federation.server.run_state import load_state
 from medflare.in_process.loop import federate
-from medflare.learners import build
+from medflare.learners.registry import build_learner
 from medflare.models.adapters.lora import GENERIC
 from medflare.recipes.after_run import score_site
 from medflare.reporting.page import write_page
@@ -120,7 +120,9 @@ def test_a_run_selects_trains_tests_and_opens_again(
 def in_one_process(run: Federation, method: str, rule: str, **settings: Any) -> State:
     """The same rounds without FLARE."""
     sites = {name: load_site(run.root / name / "local/site.yaml", name) for name in SITES}
-    learners = {name: build(method, SMALL | SETTINGS[method], site, 0) for name, site in sites.items()}
+    learners = {
+        name: build_learner(method, SMALL | SETTINGS[method], site, 0) for name, site in sites.items()
+    }
     plan = {"rounds": ROUNDS, "steps": STEPS}
     return federate(learners, make_rule(rule, settings), ROUNDS, lambda r: RoundPlan(round=r, **plan))
 

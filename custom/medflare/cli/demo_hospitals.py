@@ -37,11 +37,11 @@ def demo_hospitals(job_folder: Path, changes: Mapping[str, Any]) -> tuple[Path, 
 
     changes: to the job, as `recipes.override` takes them.
     """
-    from medflare.learners import reads
+    from medflare.learners.registry import task_of
     from medflare.recipes.recipes import override, read_job
 
     job = override(read_job(job_folder), changes)
-    demo = DEMOS[reads(job.method)](job)
+    demo = DEMOS[task_of(job.method).reads](job)
     folder = RUNS / demo.folder
     if not (folder / "site.yaml").is_file():
         typer.echo(f"writing {demo.taking_part} synthetic hospitals and an unseen one to {folder}", err=True)
@@ -57,11 +57,11 @@ def _studies(job: Job) -> Demo:
 
 
 def _visits(job: Job) -> Demo:
-    from medflare.learners.facts import resolved
+    from medflare.learners.registry import get_method
     from medflare.synthetic.follow_up import write_follow_up_demo
     from medflare.synthetic.profiles import UNSEEN_HOSPITAL
 
-    count = int(getattr(resolved(job.method, job.settings), "visits", 4))
+    count = int(get_method(job.method).resolve(job.settings).visits)
     return Demo(
         folder=f"visit-cohorts-{count}",
         unseen=UNSEEN_HOSPITAL.name,
@@ -108,4 +108,4 @@ DEMOS: dict[str, Callable[[Job], Demo]] = {
     "questions": _questions,
     "summaries": _summaries,
 }
-"""What a method reads (`learners.reads`) -> the hospitals that have it."""
+"""What a task reads (`core.task.Task.reads`) -> the hospitals that have it."""

@@ -62,24 +62,23 @@ def methods(
 def method_listing(jobs: Path) -> list[dict[str, Any]]:
     """Facts of every method, JSON types; each variant with the settings it changes and the rules that fit."""
     from medflare.aggregation.facts import source_of
-    from medflare.learners import LEARNERS, reads
-    from medflare.learners.facts import method_facts, variants
+    from medflare.learners.registry import METHODS, task_of
 
     used = _jobs(jobs)
     out = []
-    for name in sorted(LEARNERS):
-        facts = method_facts(name)
+    for name, method in sorted(METHODS.items()):
+        facts = method.facts
         out.append(
             {
                 "name": name,
-                "reads": reads(name),
+                "reads": task_of(name).reads,
                 "summary": facts.summary,
                 "source": asdict(source_of(facts.source)),
                 "metrics": facts.metrics,
                 "adapters": _adapters() if facts.lora else {},
                 "variants": {
                     variant: {"changes": changes, "rules": _fitting(name, variant)}
-                    for variant, changes in variants(name).items()
+                    for variant, changes in method.variants.items()
                 },
                 "jobs": used.get(name, []),
             }

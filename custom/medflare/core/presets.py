@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Presets and variants of a method, laid under what a job says (algorithms.md 1.8)."""
+"""Presets and variants of a method, merged with what a job sets."""
 
 from __future__ import annotations
 
@@ -9,32 +9,43 @@ from typing import Any, TypeVar
 from medflare.core.config import Settings, parse
 from medflare.core.errors import ConfigError
 
-Kind = TypeVar("Kind", bound=Settings)
+SettingsT = TypeVar("SettingsT", bound=Settings)
 Blocks = Mapping[str, Mapping[str, Any]]
+"""Name of a preset or variant -> nested settings."""
 
 
-def resolve_settings(kind: type[Kind], given: Mapping[str, Any], presets: Blocks, variants: Blocks) -> Kind:
-    """Preset, then what the job says, then its variant; all errors together.
+def resolve_settings(
+    settings_class: type[SettingsT], given: Mapping[str, Any], presets: Blocks, variants: Blocks
+) -> SettingsT:
+    """Return validated settings: the preset, over it what the job sets, over that the job's variant.
 
-    Raises ConfigError for an unknown name, or where job and variant contradict each other. The first name of
-    `presets` and of `variants` is the default.
+    Args:
+        settings_class: validates the merged settings.
+        given: the job's `settings` block.
+        presets, variants: by name; the first of each is the default.
+
+    Raises:
+        ConfigError: an unknown preset or variant, a variant that contradicts what the job sets, or settings
+            that are not valid; all invalid settings are listed together.
     """
     preset, variant = given.get("preset", next(iter(presets))), given.get("variant", next(iter(variants)))
     for name, value, known in (("preset", preset, presets), ("variant", variant, variants)):
         if value not in known:
             raise ConfigError(f"settings.{name} is '{value}'; expected one of {', '.join(known)}.")
-    against = sorted(key for key, value in _leaves(variants[variant]) if _at(given, key) not in (None, value))
-    if against:
+    conflicts = sorted(
+        key for key, value in _leaves(variants[variant]) if _lookup(given, key) not in (None, value)
+    )
+    if conflicts:
         raise ConfigError(
-            f"settings: variant '{variant}' and {', '.join(against)} contradict each other. "
+            f"settings: variant '{variant}' and {', '.join(conflicts)} contradict each other. "
             "Leave these settings out, or the variant."
         )
     merged = _merge(_merge(presets[preset], dict(given)), variants[variant])
-    return parse(kind, merged, "settings of the job's client configuration")
+    return parse(settings_class, merged, "settings of the job's client configuration")
 
 
 def _leaves(block: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names and values of a nested block."""
+    """Yield the dotted names and values of a nested block."""
     for key, value in block.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{key}.")
@@ -42,15 +53,15 @@ def _leaves(block: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield prefix + key, value
 
 
-def _at(block: Any, dotted: str) -> Any:
-    """The value under a dotted name, None where there is none."""
+def _lookup(block: Any, dotted: str) -> Any:
+    """Return the value under a dotted name, None where there is none."""
     for key in dotted.split("."):
         block = block.get(key) if isinstance(block, Mapping) else None
     return block
 
 
 def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    """`top` over `base`, going into nested blocks."""
+    """Return `base` overridden by `top`, going into nested blocks."""
     merged = dict(base)
     for key, value in top.items():
         nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from medflare.core.method import MethodSettings, import_function
 from medflare.data.settings.site import SiteConfig
-from medflare.learners.facts import resolved
-from medflare.learners.footprint_steps import STEPS, Step
+from medflare.learners.registry import get_method
+from medflare.learners.training_step import TrainingStep
 from medflare.models.backbone import device_of, resolve_precision
 
 RUNTIME = 1_000_000_000
@@ -26,6 +27,8 @@ RUNTIME = 1_000_000_000
 WORKSPACE = 1.5
 """Times what autograd keeps: temporaries of the backward pass, and blocks that the allocator does not give
 back (measured on CPU: 1.6 in FedMRG)."""
+VIRTUAL_TOKENS = ("prefix", "prompt", "p_tuning")
+"""Adapters of virtual tokens, which need values to start from."""
 _BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.0, "nf4": 0.56}
 """Bytes of a frozen weight; NF4 with the constants of its blocks of 64."""
 
@@ -53,23 +56,17 @@ class Footprint:
 
 
 def footprint(method: str, settings: dict[str, Any], site: SiteConfig) -> Footprint | None:
-    """The estimate for a job at a site; None for a method whose networks cannot be built from shapes."""
-    build = STEPS.get(method)
-    if build is None:
+    """Return the estimate for a job at a site; None for networks that cannot be built from shapes."""
+    entry = get_method(method)
+    if entry.footprint is None:
         return None
     precision = resolve_precision(site.backbone.precision, device_of(site.device))
-    chosen: Any = resolved(method, settings)
-    if chosen_peft(chosen) in ("prefix", "prompt", "p_tuning"):
+    chosen: MethodSettings = entry.resolve(settings)
+    if chosen.peft_method in VIRTUAL_TOKENS:
         return None
     with _shapes_only():
-        step = build(chosen, site.backbone.folder, precision)
+        step: TrainingStep = import_function(entry.footprint)(chosen, site.backbone.folder, precision)
         return _measure(step)
-
-
-def chosen_peft(settings: Any) -> str:
-    """The parameter-efficient method of a job; empty where all weights learn."""
-    block = getattr(settings, "peft", None) or getattr(getattr(settings, "model", None), "peft", None)
-    return str(getattr(block, "method", ""))
 
 
 @contextmanager
@@ -78,7 +75,7 @@ def _shapes_only() -> Iterator[None]:
         yield
 
 
-def _measure(step: Step) -> Footprint:
+def _measure(step: TrainingStep) -> Footprint:
     parameters = [p for network in step.networks for p in network.parameters()]
     learning = sum(p.numel() for p in parameters if p.requires_grad)
     frozen = sum(p.numel() for p in parameters if not p.requires_grad)
@@ -93,16 +90,16 @@ def _measure(step: Step) -> Footprint:
 
 def _kept(parameters: list[nn.Parameter], forward: Callable[[], Any]) -> tuple[int, int]:
     """(bytes that autograd keeps for the backward pass, bytes of the largest of them)."""
-    own = {p.untyped_storage()._cdata for p in parameters}
-    found: dict[int, Any] = {}
+    weights = {p.untyped_storage()._cdata for p in parameters}
+    saved: dict[int, Any] = {}
 
     def keep(value: Tensor) -> Tensor:
         storage = value.untyped_storage()
-        if storage._cdata not in own:
-            found[storage._cdata] = storage
+        if storage._cdata not in weights:
+            saved[storage._cdata] = storage
         return value
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
         forward()
-    sizes = [storage.nbytes() for storage in found.values()]
+    sizes = [storage.nbytes() for storage in saved.values()]
     return sum(sizes), max(sizes, default=0)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
@@ -14,18 +13,10 @@ from medflare.core.errors import DataError
 from medflare.core.run_record import EvaluationRecord, read_record
 from medflare.data.settings.site import SiteConfig, load_site
 from medflare.evaluation.predictions import compare_predictions, prediction_statistics, read_predictions
+from medflare.learners.registry import methods_by_result_file
 from medflare.recipes.simulate import SERVER_FOLDER
+from medflare.tasks import get_task
 
-TESTERS = {
-    "report_generator.json": "medflare.tasks.reports.evaluation:score_result",
-    "longitudinal_generator.json": "medflare.learners.fedtar.result:score_result",
-    "vit_gpt2.json": "medflare.tasks.reports.evaluation:score_result",
-    "extraction.json": "medflare.tasks.extraction.evaluation:score_result",
-    "question_answering.json": "medflare.tasks.questions.evaluation:score_result",
-    "summarisation.json": "medflare.tasks.summaries.evaluation:score_result",
-    "token_classification.json": "medflare.tasks.extraction.evaluation:score_result",
-}
-"""File of a result folder -> `module:function` that tests it on a site's split."""
 COMPARED = ("bleu_1", "bleu_4", "rouge_l", "cider", "label_f1", "label_micro_f1")
 
 
@@ -78,13 +69,16 @@ def score_site(
 
 
 def tester(result: Path) -> Callable[..., EvaluationRecord]:
-    """What tests a result folder on a site, by the file that lies beside its adapter."""
-    for file, path in TESTERS.items():
+    """Return what tests a result folder on a site: the scorer of the task of the method whose file it has.
+
+    Raises:
+        DataError: no file there belongs to a method.
+    """
+    files = methods_by_result_file()
+    for file, method in files.items():
         if (result / file).is_file():
-            module, function = path.split(":")
-            found: Callable[..., EvaluationRecord] = getattr(importlib.import_module(module), function)
-            return found
-    raise DataError(f"{result}: nothing beside the adapter says what it is for ({', '.join(TESTERS)}).")
+            return get_task(method.task).load_scorer()
+    raise DataError(f"{result}: nothing beside the adapter says what it is for ({', '.join(files)}).")
 
 
 def compare_adapters(record_path: Path) -> None:

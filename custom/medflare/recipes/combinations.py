@@ -19,10 +19,10 @@ from medflare.aggregation.capabilities import (
     ScoresCandidates,
 )
 from medflare.aggregation.robust import ByzantineRule
-from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
+from medflare.core.method import MethodSettings
 from medflare.federation.protections import PROTECTIONS, Protection
-from medflare.learners.facts import method_facts, resolved, sharing
+from medflare.learners.registry import get_method
 from medflare.wire.compression import CODECS
 
 _UNDER = {"masking": "masking", "he": "homomorphic encryption"}
@@ -57,8 +57,8 @@ def problems(
     for name, known in ((uplink, tuple(CODECS)), (protection, PROTECTIONS)):
         if name not in known:
             raise ConfigError(f"'{name}' is none of {', '.join(known)}.")
-    made, chosen = make_rule(rule, rule_settings or {}), resolved(method, settings)
-    mode = sharing(method, chosen)
+    made, chosen = make_rule(rule, rule_settings or {}), get_method(method).resolve(settings)
+    mode = chosen.lora_sharing
     return [
         *unprotected(rule, made, protection),
         *_codec(uplink, protection),
@@ -117,12 +117,12 @@ def _factors(name: str, rule: AggregationRule, method: str, mode: str) -> Iterat
 def _can_share(method: str, mode: str) -> bool:
     """Whether a method has the setting `sharing` and knows this mode."""
     try:
-        return sharing(method, resolved(method, {"sharing": mode})) == mode
+        return get_method(method).resolve({"sharing": mode}).lora_sharing == mode
     except ConfigError:
         return False
 
 
-def _comparable(name: str, rule: AggregationRule, mode: str, settings: Settings) -> Iterator[str]:
+def _comparable(name: str, rule: AggregationRule, mode: str, settings: MethodSettings) -> Iterator[str]:
     """Rules that hold updates against each other need updates that mean the same and are all there is."""
     if not rule.compares:
         return
@@ -132,7 +132,7 @@ def _comparable(name: str, rule: AggregationRule, mode: str, settings: Settings)
             "against a B of its own: honest sites differ too. Use settings.sharing 'factors', or rule "
             "'weighted_mean'."
         )
-    for what, instead in getattr(settings, "sends_sums", {}).items():
+    for what, instead in settings.sends_sums.items():
         yield (
             f"rule '{name}' withstands hostile updates, but the sums that {what} sends beside them are added "
             f"from every site. Use {instead}."
@@ -141,7 +141,7 @@ def _comparable(name: str, rule: AggregationRule, mode: str, settings: Settings)
 
 def _weighed(name: str, rule: AggregationRule, method: str, mode: str) -> Iterator[str]:
     """Rules that weigh updates by a number nobody sends, or by a score nobody can compute."""
-    facts = method_facts(method)
+    facts = get_method(method).facts
     reading, scored = rule.capability(ReadsMetrics), rule.capability(ScoresCandidates)
     for metric in reading.metrics_read() if reading else ():
         if metric not in facts.metrics:

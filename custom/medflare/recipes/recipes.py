@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -29,8 +28,7 @@ from medflare.federation.server.settings import RoundsSettings
 from medflare.federation.server.temporal import TemporalRoundsController
 from medflare.federation.site.executor import ExecutorSettings, LearnerExecutor
 from medflare.federation.visit_settings import visit_problems
-from medflare.learners import builder
-from medflare.learners.facts import resolved
+from medflare.learners.registry import get_method
 from medflare.recipes import combinations
 from medflare.recipes.allow_list import allowed_classes, class_path
 from medflare.wire.files import write_json
@@ -249,7 +247,7 @@ def check(job: Job) -> None:
     _collect(
         problems, lambda: make_rule(job.aggregation.get("rule", ""), job.aggregation.get("rule_settings", {}))
     )
-    _collect(problems, lambda: check_settings(job.method, job.settings))
+    _collect(problems, lambda: get_method(job.method).resolve(job.settings))
     unknown = sorted(set(job.aggregation) - set(AGGREGATION))
     if not problems:
         problems += [f"{job.title}: {what}" for what in _combination(job)]
@@ -264,7 +262,9 @@ def _combination(job: Job) -> list[str]:
     """Why rule, method and codec of a job, each sound by itself, cannot work together."""
     rounds = job.flow.settings.model_validate({"job": job.title, **job.controller})
     name, settings = job.aggregation.get("rule", ""), job.aggregation.get("rule_settings", {})
-    found = list(visit_problems(rounds, make_rule(name, settings), resolved(job.method, job.settings)))
+    found = list(
+        visit_problems(rounds, make_rule(name, settings), get_method(job.method).resolve(job.settings))
+    )
     return found + combinations.problems(
         name,
         job.method,
@@ -274,13 +274,6 @@ def _combination(job: Job) -> list[str]:
         rule_settings=settings,
         sites=job.n_clients,
     )
-
-
-def check_settings(method: str, settings: Mapping[str, Any]) -> None:
-    """The method's own check, where its module has one (`resolve`); the sites make it in any case."""
-    resolve = getattr(sys.modules[builder(method).__module__], "resolve", None)
-    if resolve is not None:
-        resolve(settings)
 
 
 def _collect(problems: list[str], call: Any) -> None:

@@ -13,8 +13,7 @@ from typing import Any
 from medflare.aggregation import RULES, rule_class
 from medflare.aggregation.facts import RuleFacts, SettingFacts, rule_facts, source_of
 from medflare.aggregation.robust import ByzantineRule
-from medflare.learners import LEARNERS, reads
-from medflare.learners.facts import method_facts, resolved, sharing, variants
+from medflare.learners.registry import METHODS, task_of
 from medflare.recipes.combinations import PROTECTIONS, Protection, problems
 from medflare.wire.compression import CODECS
 
@@ -68,7 +67,7 @@ def page() -> str:
         "### Rules that ask something of the sites",
         ASKED,
         "## Methods",
-        _table(("method", "reads", "what it does", "source", "variants"), map(_method_row, sorted(LEARNERS))),
+        _table(("method", "reads", "what it does", "source", "variants"), map(_method_row, sorted(METHODS))),
         "## What goes together",
         _prose(
             "A method stands once for each way of sharing LoRA factors it knows (`settings.sharing`); rules "
@@ -117,9 +116,9 @@ def _setting_rows() -> Iterator[Sequence[str]]:
 
 
 def _method_row(method: str) -> Sequence[str]:
-    facts = method_facts(method)
-    named = ", ".join(f"`{name}`" for name in variants(method))
-    return (f"`{method}`", reads(method), facts.summary, source_text(source_of(facts.source)), named)
+    facts = METHODS[method].facts
+    named = ", ".join(f"`{name}`" for name in METHODS[method].variants)
+    return (f"`{method}`", task_of(method).reads, facts.summary, source_text(source_of(facts.source)), named)
 
 
 # ---- the matrix --------------------------------------------------------------------------------------------
@@ -138,11 +137,11 @@ def rule_choices() -> dict[str, tuple[str, Mapping[str, Any]]]:
 def method_choices() -> dict[str, tuple[str, Mapping[str, Any]]]:
     """Column -> method and settings; one for each way of sharing LoRA factors that its variants have."""
     columns: dict[str, tuple[str, Mapping[str, Any]]] = {}
-    for method in sorted(LEARNERS):
-        modes = {sharing(method, resolved(method, {"variant": v})): v for v in reversed(variants(method))}
+    for name, method in sorted(METHODS.items()):
+        modes = {method.resolve({"variant": v}).lora_sharing: v for v in reversed(list(method.variants))}
         for mode, variant in reversed(modes.items()):
-            name = f"{method} ({mode})" if len(modes) > 1 else method
-            columns[name] = (method, {"variant": variant})
+            column = f"{name} ({mode})" if len(modes) > 1 else name
+            columns[column] = (name, {"variant": variant})
     return columns
 
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from medflare.cli.demo_hospitals import DEMOS, demo_hospitals
-from medflare.learners import LEARNERS, reads
+from medflare.learners.registry import METHODS, task_of
 from medflare.synthetic import follow_up
 
 JOBS = Path(__file__).parents[3] / "jobs"
 
 
-@pytest.mark.parametrize("method", LEARNERS)
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_hospitals_with_what_it_reads(method: str) -> None:
-    assert reads(method) in DEMOS
+    assert task_of(method).reads in DEMOS
 
 
 def test_patients_have_as_many_visits_as_the_job_goes_through_and_are_written_once(

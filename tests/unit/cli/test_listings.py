@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from medflare.aggregation import RULES
 from medflare.cli.main import app
-from medflare.learners import LEARNERS
+from medflare.learners import registry
 from medflare.models.adapters.methods import METHODS
 
 ROOT = Path(__file__).parents[3]
@@ -51,7 +51,7 @@ def test_rules_lists_every_rule_with_what_it_needs_and_its_ids() -> None:
 
 
 def test_methods_lists_every_method_with_its_jobs(methods: dict[str, dict]) -> None:
-    assert set(methods) == set(LEARNERS)
+    assert set(methods) == set(registry.METHODS)
     assert methods["fedmrg"]["jobs"] == ["fedmrg"]
     assert methods["fed_medlora"]["jobs"] == ["fed_medlora", "fed_medlora_plus"]
     assert (methods["fedmrg"]["reads"], methods["fed_medlora"]["reads"]) == ("studies", "notes")

@@ -11,8 +11,7 @@ import pytest
 from medflare.aggregation import RULES, make_rule
 from medflare.aggregation.lora import A, B, stems
 from medflare.core.errors import ConfigError
-from medflare.learners import LEARNERS
-from medflare.learners.facts import method_facts, resolved, settings_module, sharing, variants
+from medflare.learners.registry import METHODS, get_method
 from medflare.recipes import recipes
 from medflare.recipes.combinations import PROTECTIONS, problems
 from medflare.wire.compression import CODECS
@@ -133,18 +132,19 @@ def test_the_settings_said_to_need_a_sum_alone_do(rule: str) -> None:
     assert made.needs == "sum" or made.instead
 
 
-@pytest.mark.parametrize("method", sorted(LEARNERS))
+@pytest.mark.parametrize("method", sorted(METHODS))
 def test_every_method_says_what_it_is_and_its_variants_can_be_had(method: str) -> None:
-    facts = method_facts(method)
+    entry = get_method(method)
+    facts, variants = entry.facts, entry.variants
     assert facts.summary.endswith(".")
     assert "algorithms.md" in facts.source
     assert facts.metrics
-    assert next(iter(variants(method))) in (method, settings_module(method).resolve({}).variant)
-    for variant in variants(method):
-        assert sharing(method, resolved(method, {"variant": variant}))
+    assert next(iter(variants)) in (method, entry.resolve({}).variant)
+    for variant in variants:
+        assert entry.resolve({"variant": variant}).lora_sharing
 
 
-@pytest.mark.parametrize("method", sorted(LEARNERS))
+@pytest.mark.parametrize("method", sorted(METHODS))
 @pytest.mark.parametrize("uplink", sorted(CODECS))
 def test_fedavg_in_the_clear_goes_with_every_method(method: str, uplink: str) -> None:
     assert found("fedavg", method=method, uplink=uplink) == []

@@ -17,8 +17,8 @@ from medflare.core.errors import UpdateError
 from medflare.core.plan import RoundPlan
 from medflare.federation.site.worker_config import WorkerConfig
 from medflare.federation.site.worker_session import WorkerSession
-from medflare.learners import LEARNERS
 from medflare.learners.extraction.learner import ExtractionLearner, build
+from medflare.learners.registry import METHODS
 from medflare.wire.plan_codec import plan_to_json
 from medflare.wire.task_messages import TaskRequest
 
@@ -36,7 +36,7 @@ def learner(notes: Path) -> ExtractionLearner:
 
 
 def test_the_table_of_learners_names_it() -> None:
-    assert LEARNERS["fed_medlora"] == f"{build.__module__}:{build.__name__}"
+    assert METHODS["fed_medlora"].build == f"{build.__module__}:{build.__name__}"
 
 
 # ---- a round ----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.plan import RoundPlan
 from medflare.data.settings.site import SiteConfig
 from medflare.learners.fedmrg.learner import FedMRGLearner, build, losses
-from medflare.learners.fedmrg.settings import VARIANTS, resolve
+from medflare.learners.fedmrg.settings import METHOD, VARIANTS
 from medflare.models.adapters.lora import ANCHOR, GENERIC, SPECIALISED
 from medflare.synthetic import DEMO_HOSPITALS, write_hospital
 
@@ -295,25 +295,25 @@ def test_evaluation_and_finish_leave_a_record_predictions_and_a_personalised_ada
 
 def test_all_setting_errors_are_reported_together() -> None:
     with pytest.raises(ConfigError) as error:
-        resolve({"bacth": 8, "lr": -1, "model": {"lora": {"rnk": 4}}})
+        METHOD.resolve({"bacth": 8, "lr": -1, "model": {"lora": {"rnk": 4}}})
     text = str(error.value)
     assert "3 setting(s)" in text
     assert "Did you mean 'batch'?" in text
     assert "Did you mean 'rank'?" in text
     with pytest.raises(ConfigError, match=r"variant is 'fedmgr'; expected one of fedmrg"):
-        resolve({"variant": "fedmgr"})
+        METHOD.resolve({"variant": "fedmgr"})
 
 
 def test_a_variant_and_a_setting_that_undoes_it_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"variant 'fed_lora' and dual contradict"):
-        resolve({"variant": "fed_lora", "dual": True})
+        METHOD.resolve({"variant": "fed_lora", "dual": True})
     with pytest.raises(ConfigError, match=r"prompts needs classification"):
-        resolve({"classification": False})
-    assert not resolve({"variant": "fed_lora", "model": {"lora": {"rank": 4}}}).model.prompts
+        METHOD.resolve({"classification": False})
+    assert not METHOD.resolve({"variant": "fed_lora", "model": {"lora": {"rank": 4}}}).model.prompts
 
 
 def test_preset_paper_turns_the_literal_readings_on_and_a_job_may_overrule() -> None:
-    paper = resolve({"preset": "paper", "bank": "prototypes"})
+    paper = METHOD.resolve({"preset": "paper", "bank": "prototypes"})
     assert paper.kl_direction == "student_teacher"
     assert paper.bank == "prototypes"
     assert not paper.reuse_teacher

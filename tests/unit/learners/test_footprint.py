@@ -13,9 +13,8 @@ from fedtar_sites import site as visits_site
 from fedtar_sites import write_visits
 
 from medflare.data.settings.site import SiteConfig
-from medflare.learners import build
 from medflare.learners.footprint import Footprint, footprint
-from medflare.learners.footprint_steps import STEPS
+from medflare.learners.registry import METHODS, build_learner
 from medflare.models.backbone import load_backbone
 
 SITE = SiteConfig.model_validate(
@@ -34,7 +33,7 @@ def estimate(method: str, **settings: Any) -> Footprint:
     return found
 
 
-@pytest.mark.parametrize("method", sorted(STEPS))
+@pytest.mark.parametrize("method", sorted(name for name, method in METHODS.items() if method.footprint))
 def test_every_method_has_an_estimate_in_all_its_parts(method: str) -> None:
     found = estimate(method)
     assert found.learning == 2 * found.exchange > 0
@@ -50,7 +49,7 @@ def test_learning_weights_of_fedmrg_are_those_that_the_learner_trains(
 ) -> None:
     settings = {"model": LORA, "dual": dual, "distil_to_generic": dual, "distil_to_specialised": dual}
     site = SITE.model_copy(update={"cohort": (SITE.cohort[0].model_copy(update={"root": small_hospital}),)})
-    learner: Any = build("fedmrg", settings, site, 0)
+    learner: Any = build_learner("fedmrg", settings, site, 0)
     shared = sum(v.numel() for v in learner.initial_shared().values())
     private = sum(p.numel() for p in learner.model.adapters.parameters("specialised")) if dual else 0
     prompts = learner.model.prompts.numel()

@@ -21,7 +21,6 @@ from medflare.federation.server.preparation import agree
 from medflare.in_process.loop import federate
 from medflare.learners.extraction import learner as extraction
 from medflare.learners.extraction import settings as extraction_settings
-from medflare.learners.facts import sharing
 from medflare.learners.fedmrg import learner as fedmrg
 from medflare.learners.fedmrg import settings as fedmrg_settings
 from medflare.models.adapters.bottleneck import merged
@@ -138,22 +137,22 @@ def test_rules_on_lora_factors_are_refused(name: str, rule: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(METHODS) - {"lora"}))
 def test_no_lora_factors_travel_without_lora(name: str) -> None:
-    settings = extraction_settings.resolve({"peft": {"method": name}})
-    assert sharing("fed_medlora", settings) == "none"
+    settings = extraction_settings.METHOD.resolve({"peft": {"method": name}})
+    assert settings.lora_sharing == "none"
     with pytest.raises(ConfigError, match="is about LoRA's factors"):
-        extraction_settings.resolve({"peft": {"method": name}, "sharing": "fedsa"})
+        extraction_settings.METHOD.resolve({"peft": {"method": name}, "sharing": "fedsa"})
 
 
 @pytest.mark.parametrize("name", [n for n, row in METHODS.items() if not row.several])
 def test_two_adapters_at_once_are_refused_where_the_method_has_one(name: str) -> None:
     with pytest.raises(ConfigError, match=r"dual needs two adapters .* 'lora' or 'bottleneck'"):
-        fedmrg_settings.resolve({"model": {"peft": {"method": name}}})
+        fedmrg_settings.METHOD.resolve({"model": {"peft": {"method": name}}})
 
 
 def test_checkpointing_would_drop_a_prefix_and_is_refused() -> None:
     given = {"peft": {"method": "prefix"}, "optimiser": {"gradient_checkpointing": True}}
     with pytest.raises(ConfigError, match="gradient checkpointing drops without a word"):
-        extraction_settings.resolve(given)
+        extraction_settings.METHOD.resolve(given)
 
 
 def test_rules_that_compare_updates_are_refused_the_sums_of_adalora() -> None:
@@ -163,14 +162,16 @@ def test_rules_that_compare_updates_are_refused_the_sums_of_adalora() -> None:
 
 def test_targets_are_those_of_lora_unless_the_method_names_its_own() -> None:
     lora = {"targets": ["up_proj"]}
-    plain = extraction_settings.resolve({"lora": lora, "peft": {"method": "vera"}})
-    own = extraction_settings.resolve({"lora": lora, "peft": {"method": "vera", "targets": ["q_proj"]}})
+    plain = extraction_settings.METHOD.resolve({"lora": lora, "peft": {"method": "vera"}})
+    own = extraction_settings.METHOD.resolve(
+        {"lora": lora, "peft": {"method": "vera", "targets": ["q_proj"]}}
+    )
     assert (plain.adapter.targets, own.adapter.targets) == (("up_proj",), ("q_proj",))
 
 
 def test_a_misspelt_key_is_answered_with_the_keys_of_that_method() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'tokens'"):
-        extraction_settings.resolve({"peft": {"method": "prefix", "token": 4}})
+        extraction_settings.METHOD.resolve({"peft": {"method": "prefix", "token": 4}})
 
 
 # ---- VeRA --------------------------------------------------------------------------------------------------

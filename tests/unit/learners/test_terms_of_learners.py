@@ -19,8 +19,8 @@ from medflare.core.tensors import State
 from medflare.core.update import Update
 from medflare.data.settings.site import SiteConfig
 from medflare.in_process.loop import federate
-from medflare.learners import LEARNERS, build, reads
 from medflare.learners.client_terms import TERMS, asked_sums
+from medflare.learners.registry import METHODS, build_learner, task_of
 from medflare.synthetic.knowledge import write_questions_demo, write_summaries_demo
 from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
 
@@ -92,7 +92,7 @@ def make(
     models = {**dict.fromkeys(adapted, tiny_backbone), "token_classification": tiny_encoder}
 
     def cohort_of(method: str, name: str) -> dict[str, Any]:
-        kind = reads(method)
+        kind = task_of(method).reads
         if kind == "visits":
             own = site(visits / name, None).cohort[0]
             return own.model_dump(mode="json", exclude_unset=True)
@@ -106,14 +106,14 @@ def make(
         config = SiteConfig.model_validate(
             {"name": name, "cohort": cohort, "backbone": folder | {"precision": "fp32"}, "device": "cpu"}
         )
-        learner = build(method, SETTINGS[method] | settings, config, 0)
+        learner = build_learner(method, SETTINGS[method] | settings, config, 0)
         learner.load_shared(learner.initial_shared())
         return learner
 
     return made
 
 
-@pytest.fixture(params=sorted(LEARNERS))
+@pytest.fixture(params=sorted(METHODS))
 def method(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -132,7 +132,7 @@ def same(one: Update, two: Update) -> bool:
 
 
 def test_every_method_is_here() -> None:
-    assert set(SETTINGS) == set(LEARNERS)
+    assert set(SETTINGS) == set(METHODS)
 
 
 def test_without_mu_an_update_is_the_same_to_the_last_bit_and_with_it_not(make: Make, method: str) -> None:

@@ -17,7 +17,7 @@ from medflare.core.errors import DataError, UpdateError
 from medflare.core.plan import RoundPlan
 from medflare.evaluation.question_metrics import read_answers
 from medflare.evaluation.summary_metrics import read_summaries
-from medflare.learners import LEARNERS, embedded, reads
+from medflare.learners import registry
 from medflare.models.adapters.lora import GENERIC
 
 SECOND = RoundPlan(round=1, rounds=2, steps=2)
@@ -40,10 +40,10 @@ def learner(place: Path, method: str, tiny_backbone: Path) -> Any:
 
 
 def test_the_table_of_learners_says_what_they_read() -> None:
-    assert [reads(method) for method in METHODS] == ["questions", "summaries"]
-    assert set(METHODS) < set(LEARNERS)
-    assert {embedded(method) for method in METHODS} == {"notes_decoder"}
-    assert embedded("fedmrg") == "decoder"
+    tasks = [registry.task_of(method) for method in METHODS]
+    assert [task.reads for task in tasks] == ["questions", "summaries"]
+    assert {task.embedded_backbone for task in tasks} == {"notes_decoder"}
+    assert registry.task_of("fedmrg").embedded_backbone == "decoder"
 
 
 def test_a_round_sends_what_was_declared_as_after_minus_received(learner: Any) -> None:

@@ -15,7 +15,7 @@ from medflare.core.plan import RoundPlan
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.extraction_predictions import read_documents
 from medflare.federation.server.persistor import AdapterPersistor, Card
-from medflare.learners import LEARNERS
+from medflare.learners.registry import METHODS
 from medflare.learners.token_classification.learner import TokenClassificationLearner, build
 from medflare.recipes import after_run
 from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
@@ -49,7 +49,7 @@ def learner(site: SiteConfig) -> TokenClassificationLearner:
 
 
 def test_the_table_of_learners_names_it() -> None:
-    assert LEARNERS["token_classification"] == f"{build.__module__}:{build.__name__}"
+    assert METHODS["token_classification"].build == f"{build.__module__}:{build.__name__}"
 
 
 def test_what_is_declared_is_what_travels(learner: TokenClassificationLearner) -> None:

@@ -19,7 +19,7 @@ from medflare.evaluation.predictions import read_predictions
 from medflare.in_process.loop import federate
 from medflare.learners.fedmrg import losses
 from medflare.learners.vit_gpt2.learner import ViTGPT2Learner, build
-from medflare.learners.vit_gpt2.settings import resolve
+from medflare.learners.vit_gpt2.settings import METHOD
 from medflare.tasks.reports.evaluation import split_loss
 
 PART = {"layers": 1, "width": 32, "attention_heads": 2}
@@ -139,7 +139,7 @@ def test_a_loss_that_is_not_finite_ends_the_round(make: Any) -> None:
 
 
 def test_the_paper_preset_adds_nothing_that_is_not_printed(make: Any) -> None:
-    paper = resolve({"preset": "paper"})
+    paper = METHOD.resolve({"preset": "paper"})
     assert (paper.augment, paper.optimiser.schedule, paper.optimiser.clip_norm) == (False, "constant", None)
     assert (paper.optimiser.batch, paper.optimiser.lr, paper.optimiser.weight_decay) == (8, 5e-5, 0.01)
     assert (paper.local_epochs, paper.decoding.beams, paper.max_report_tokens) == (3, 4, 128)
@@ -149,7 +149,7 @@ def test_the_paper_preset_adds_nothing_that_is_not_printed(make: Any) -> None:
     first, second = (learner._load(rows, torch.Generator().manual_seed(seed))[0] for seed in (0, 1))
     assert torch.equal(first, second)
     with pytest.raises(ConfigError, match=r"learning_rate: no such setting"):
-        resolve({"optimiser": {"learning_rate": 1}})
+        METHOD.resolve({"optimiser": {"learning_rate": 1}})
 
 
 def test_the_final_test_writes_predictions_of_the_one_model(make: Any, tmp_path: Path) -> None:

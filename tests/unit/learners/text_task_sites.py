@@ -9,7 +9,7 @@ from typing import Any
 
 from medflare.core.plan import RoundPlan
 from medflare.data.settings.site import SiteConfig
-from medflare.learners import build
+from medflare.learners.registry import build_learner
 
 METHODS = ("question_answering", "summarisation")
 FORMATS = {"question_answering": "questions_jsonl", "summarisation": "summaries_jsonl"}
@@ -94,6 +94,6 @@ def site(root: Path, method: str, backbone: Path | None = None, **further: Any) 
 
 def make(method: str, config: SiteConfig, seed: int = 0, **settings: Any) -> Any:
     """A learner that has loaded its own initial state."""
-    learner = build(method, SMALL | settings, config, seed)
+    learner = build_learner(method, SMALL | settings, config, seed)
     learner.load_shared(learner.initial_shared())
     return learner

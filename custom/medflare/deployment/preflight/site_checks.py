@@ -17,8 +17,8 @@ from medflare.data.load import load_cohort
 from medflare.data.settings.site import SiteConfig
 from medflare.deployment.preflight.base import Check, ok, problem, warning
 from medflare.egress.policy import Policy, PolicyError, in_words
-from medflare.learners import embedded, reads
 from medflare.learners.footprint import footprint
+from medflare.learners.registry import task_of
 from medflare.models.backbone import check_folder, device_of, fingerprint
 from medflare.models.embedded import decoder_folder
 from medflare.models.vit_gpt2_folder import check_parts, fingerprint_of_parts
@@ -41,7 +41,7 @@ def open_cohort(site: SiteConfig, method: str | None) -> tuple[Check, Cohort | N
         return problem(name, str(error), "a cohort that can be read", remedy), None
     facts = summarise(cohort)
     present = [name for name in ("studies", "notes", "questions", "summaries") if facts[name]]
-    kind = reads(method) if method else present[0]
+    kind = task_of(method).reads if method else present[0]
     splits = ", ".join(f"{split} {counts[kind]}" for split, counts in facts["splits"].items())
     found = f"{facts['patients']} patients, {facts[kind]} {kind} ({splits})"
     if skipped := sum(reason["count"] for reason in facts["skipped"].values()):
@@ -107,7 +107,7 @@ def backbone(site: SiteConfig, method: str | None) -> Check:
     folder = site.backbone.folder
     try:
         if folder is None:
-            name = embedded(method) if method else "decoder"
+            name = task_of(method).embedded_backbone if method else "decoder"
             return ok("backbone", f"embedded {name}, fingerprint {fingerprint(decoder_folder(name))}")
         if (folder / "encoder").is_dir() and (folder / "decoder").is_dir():
             check_parts(folder)

@@ -33,7 +33,7 @@ from medflare.federation.protections.sides import site_side
 from medflare.federation.site.policy import job_name, policy_of
 from medflare.federation.site.worker import ProcessWorker, ThreadWorker, Worker
 from medflare.federation.site.worker_config import WorkerConfig, residual_file
-from medflare.learners import LEARNERS
+from medflare.learners.registry import get_method
 from medflare.wire.compression import CODECS, ErrorFeedback, compress
 from medflare.wire.spec_codec import spec_from_json
 from medflare.wire.task_messages import TaskRequest, TaskResult
@@ -74,8 +74,7 @@ class LearnerExecutor(Executor):
     @staticmethod
     def check_method(method: str) -> None:
         """A job names a method of the table and nothing else."""
-        if method not in LEARNERS:
-            raise ConfigError(f"method '{method}' does not exist. Methods: {', '.join(sorted(LEARNERS))}.")
+        get_method(method)
 
     def execute(
         self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal

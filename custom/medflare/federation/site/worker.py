@@ -27,7 +27,7 @@ from typing import Any
 from medflare.egress.failures import SEE_LOG, Code, Failure, TaskError, failure_of
 from medflare.federation.site.worker_config import WorkerConfig
 from medflare.federation.site.worker_session import Builder, WorkerSession
-from medflare.learners import build
+from medflare.learners.registry import build_learner
 from medflare.wire.files import load_tensors, save_tensors
 from medflare.wire.task_messages import TaskRequest, TaskResult
 
@@ -170,7 +170,7 @@ def _exit_of(process: subprocess.Popen[bytes]) -> str:
 class ThreadWorker(Worker):
     """A learner in this process, for fast tests: a task past its deadline is left behind, not stopped."""
 
-    def __init__(self, config: WorkerConfig, builder: Builder = build) -> None:
+    def __init__(self, config: WorkerConfig, builder: Builder = build_learner) -> None:
         self.config, self.builder = config, builder
         self._session: WorkerSession | None = None
 

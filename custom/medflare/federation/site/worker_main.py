@@ -20,7 +20,7 @@ from typing import Any
 from medflare.egress.failures import failure_of
 from medflare.federation.site.worker_config import WorkerConfig
 from medflare.federation.site.worker_session import Builder, WorkerSession
-from medflare.learners import build
+from medflare.learners.registry import build_learner
 from medflare.wire.files import load_tensors, save_tensors
 from medflare.wire.task_messages import TaskRequest, TaskResult
 
@@ -45,7 +45,7 @@ def answer(session: WorkerSession, message: dict[str, Any]) -> dict[str, Any]:
     return {"ok": True, "facts": result.facts, "tensors": message["reply"] if result.tensors else None}
 
 
-def main(descriptor: int, builder: Builder = build) -> None:
+def main(descriptor: int, builder: Builder = build_learner) -> None:
     """Serves until the executor closes the socket."""
     channel = socket.socket(fileno=descriptor)
     inbox: queue.Queue[dict[str, Any]] = queue.Queue()

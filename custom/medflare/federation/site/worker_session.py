@@ -20,8 +20,8 @@ from medflare.federation.site.exact_comparison import ExactSide, Part
 from medflare.federation.site.mixture_sums import ASKED, profile_specs, profile_sums, take_mixture
 from medflare.federation.site.sketch import Asked, sketch_facts
 from medflare.federation.site.worker_config import WorkerConfig, state_folder
-from medflare.learners import build
 from medflare.learners.client_terms import asked_sums
+from medflare.learners.registry import build_learner
 from medflare.wire.files import load_tensors, save_tensors
 from medflare.wire.plan_codec import plan_from_json
 from medflare.wire.spec_codec import spec_to_json
@@ -43,7 +43,7 @@ class WorkerSession:
         SiteSettingsError: the site's settings cannot be used.
     """
 
-    def __init__(self, config: WorkerConfig, builder: Builder = build) -> None:
+    def __init__(self, config: WorkerConfig, builder: Builder = build_learner) -> None:
         self.run_id, self.config = config.run_id, config
         site = self._site_settings()
         torch.set_num_threads(getattr(site, "threads", None) or 1)

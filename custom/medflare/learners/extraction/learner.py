@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from medflare.core.run_record import EvaluationRecord
 from medflare.data.cohort import Cohort
@@ -17,7 +17,7 @@ from medflare.data.load import load_cohort
 from medflare.data.records import Note
 from medflare.data.settings.site import SiteConfig
 from medflare.learners.extraction.rows import rows_of
-from medflare.learners.extraction.settings import ExtractionSettings, resolve
+from medflare.learners.extraction.settings import METHOD, ExtractionSettings
 from medflare.learners.extraction.validation_notes import digest, load_shared_notes
 from medflare.learners.text_task.learner import TextTask, text_model
 from medflare.learners.text_task.shared_adapter import ADAPTER_PREFIX
@@ -26,10 +26,8 @@ from medflare.tasks.extraction.evaluation import curve_metrics, finish_site
 from medflare.tasks.extraction.extractor import Extractor
 from medflare.tasks.extraction.prompts import wording
 
-__all__ = ["ADAPTER_PREFIX", "EMBEDDED", "PAPER", "READS", "ExtractionLearner", "build"]
+__all__ = ["ADAPTER_PREFIX", "PAPER", "ExtractionLearner", "build"]
 
-READS = "notes"
-EMBEDDED: Literal["notes_decoder"] = "notes_decoder"
 
 PAPER = {
     "configuration": "Llama-3.1-8B in NF4, LoRA of rank 16 on all seven projections",
@@ -44,8 +42,8 @@ def build(
     settings: Mapping[str, Any], site: SiteConfig, seed: int, cache: Path | None = None
 ) -> ExtractionLearner:
     """The learner of a site, from the job's settings and the site's own file."""
-    chosen = resolve(settings)
-    model = text_model(chosen, site, seed, EMBEDDED)
+    chosen = METHOD.resolve(settings)
+    model = text_model(chosen, site, seed, METHOD.task)
     cohort = load_cohort(site)
     return ExtractionLearner(site.name, cohort, model, chosen, seed, load_shared_notes(site, cohort))
 

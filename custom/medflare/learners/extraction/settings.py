@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
 
-from medflare.core.presets import resolve_settings
-from medflare.learners.facts import MethodFacts
-from medflare.learners.text_task.settings import OptimiserSettings, TextTaskSettings
-
-__all__ = ["FACTS", "PRESETS", "VARIANTS", "ExtractionSettings", "OptimiserSettings", "resolve"]
+from medflare.core.method import Method, MethodFacts
+from medflare.learners.text_task.settings import TextTaskSettings
 
 
 class ExtractionSettings(TextTaskSettings):
@@ -40,16 +36,21 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 """Named combinations: the method, and FedSA-LoRA (7.8)."""
 
-FACTS = MethodFacts(
-    summary="Fed-MedLoRA: LoRA on a frozen language model that marks entities and modifiers in notes.",
-    source="Fed-MedLoRA (paper 002); algorithms.md 4; ML-1 to ML-15",
-    metrics=("loss", "steps", "tokens", "seconds"),
-    lora=True,
-    scored=True,
-    judged=True,
+METHOD = Method(
+    name="fed_medlora",
+    task="extraction",
+    settings=ExtractionSettings,
+    presets=PRESETS,
+    variants=VARIANTS,
+    facts=MethodFacts(
+        summary="Fed-MedLoRA: LoRA on a frozen language model that marks entities and modifiers in notes.",
+        source="Fed-MedLoRA (paper 002); algorithms.md 4; ML-1 to ML-15",
+        metrics=("loss", "steps", "tokens", "seconds"),
+        lora=True,
+        scored=True,
+        judged=True,
+    ),
+    build="medflare.learners.extraction.learner:build",
+    result_file="extraction.json",
+    footprint="medflare.learners.extraction.footprint:training_step",
 )
-
-
-def resolve(given: Mapping[str, Any]) -> ExtractionSettings:
-    """Preset, then what the job says, then its variant; all errors together."""
-    return resolve_settings(ExtractionSettings, given, PRESETS, VARIANTS)

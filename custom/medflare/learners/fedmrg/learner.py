@@ -31,7 +31,7 @@ from medflare.data.settings.site import SiteConfig
 from medflare.learners.client_terms import ClientTerms
 from medflare.learners.fedmrg import losses
 from medflare.learners.fedmrg.memory_bank import MemoryBank
-from medflare.learners.fedmrg.settings import FedMRGSettings, resolve
+from medflare.learners.fedmrg.settings import METHOD, FedMRGSettings
 from medflare.learners.optim import adamw, cosine, moments, restore_moments, scale_rates
 from medflare.models.adapters.lora import ANCHOR, GENERIC, SPECIALISED
 from medflare.models.backbone import device_of, load_backbone
@@ -66,7 +66,7 @@ def build(
     settings: Mapping[str, Any], site: SiteConfig, seed: int, cache: Path | None = None
 ) -> FedMRGLearner:
     """The learner of a site, from the job's settings and the site's own file."""
-    chosen = resolve(settings)
+    chosen = METHOD.resolve(settings)
     device = device_of(site.device)
     torch.set_num_threads(site.threads)
     samples = open_samples(site, chosen.model.encoder.stored_size, cache)

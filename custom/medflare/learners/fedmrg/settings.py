@@ -3,23 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from medflare.core.config import Settings
-from medflare.core.presets import resolve_settings
-from medflare.learners.facts import MethodFacts
+from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.learners.fedmrg.memory_bank import BankMode
 from medflare.models.adapters.methods import METHODS
 from medflare.models.report_generator import DecodingSettings, ModelSettings
 
 
-class FedMRGSettings(Settings):
+class FedMRGSettings(MethodSettings):
     """Everything of FedMRG that a job can choose; ids are resolutions of algorithms.md 2.6."""
 
-    preset: Literal["recommended", "paper"] = "recommended"
     variant: str = "fedmrg"
     model: ModelSettings = ModelSettings()
     decoding: DecodingSettings = DecodingSettings()
@@ -157,14 +153,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
 `without_prompts` drops the diagnosis branch as a whole, since nothing else reads it. `fed_dat` is FedDAT with
 rule weighted_mean, weighting uniform; its halves of (L + KL) / 2 are left out: AdamW sees no scale."""
 
-FACTS = MethodFacts(
-    summary="FedMRG: radiographs to reports; a shared encoder and adapter, and an adapter that stays.",
-    source="FedMRG (paper 000); algorithms.md 2; MRG-1 to MRG-19",
-    metrics=("loss", "steps", "seconds"),
-    lora=True,
+METHOD = Method(
+    name="fedmrg",
+    task="reports",
+    settings=FedMRGSettings,
+    presets=PRESETS,
+    variants=VARIANTS,
+    facts=MethodFacts(
+        summary="FedMRG: radiographs to reports; a shared encoder and adapter, and an adapter that stays.",
+        source="FedMRG (paper 000); algorithms.md 2; MRG-1 to MRG-19",
+        metrics=("loss", "steps", "seconds"),
+        lora=True,
+    ),
+    build="medflare.learners.fedmrg.learner:build",
+    result_file="report_generator.json",
+    footprint="medflare.learners.fedmrg.footprint:training_step",
 )
-
-
-def resolve(given: Mapping[str, Any]) -> FedMRGSettings:
-    """Preset, then what the job says, then its variant; all errors together."""
-    return resolve_settings(FedMRGSettings, given, PRESETS, VARIANTS)

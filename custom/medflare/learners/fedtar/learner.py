@@ -38,7 +38,7 @@ from medflare.learners.fedtar.opening import (
 )
 from medflare.learners.fedtar.people import People
 from medflare.learners.fedtar.pictures import FreshPatches, KeptPatches, Pictures
-from medflare.learners.fedtar.settings import FedTARSettings, resolve
+from medflare.learners.fedtar.settings import METHOD, FedTARSettings
 from medflare.learners.fedtar.visit_sums import VisitTrail, silence, visit_sums_spec
 from medflare.learners.optim import adamw, cosine, scale_rates
 from medflare.models.adapters.lora import GENERIC
@@ -52,7 +52,6 @@ from medflare.models.longitudinal_generator import (
 )
 from medflare.models.report_generator import ADAPTER_PREFIX, DecodingSettings
 
-READS = "visits"
 FEWEST = 5
 """A loss of fewer validation visits, and a count of fewer visits, is not told: it could be one person's."""
 POOLED = 0
@@ -63,7 +62,7 @@ def build(
     settings: Mapping[str, Any], site: SiteConfig, seed: int, cache: Path | None = None
 ) -> FedTARLearner:
     """The learner of a site, from the job's settings and the site's own file."""
-    chosen = resolve(settings)
+    chosen = METHOD.resolve(settings)
     torch.set_num_threads(site.threads)
     samples = open_visits(site, chosen.model.encoder.stored_size, cache)
     people = open_people(site, samples, chosen, seed)

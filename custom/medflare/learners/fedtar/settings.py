@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from medflare.core.config import Settings
-from medflare.core.presets import resolve_settings
-from medflare.learners.facts import MethodFacts
+from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.learners.fedtar.profile import ProfileSettings
 from medflare.models.adapters.methods import LoraSettings
@@ -19,10 +16,9 @@ from medflare.models.patient_adapter import PatientAdapterSettings
 from medflare.models.report_generator import DecodingSettings, ModelSettings
 
 
-class FedTARSettings(Settings):
+class FedTARSettings(MethodSettings):
     """Everything of FedTAR at a site that a job can choose; α and its rate are the rule's."""
 
-    preset: Literal["recommended", "paper"] = "recommended"
     variant: str = "fedtar"
     visits: int = Field(default=5, ge=1, description="T; later visits of a site are not used")
     model: ModelSettings = ModelSettings(prompts=False, lora=LoraSettings(rank=4, lora_alpha=128))
@@ -123,15 +119,21 @@ VARIANTS: dict[str, dict[str, Any]] = {
 """Table 2's "w/o GMM", and what the baselines train: client LoRA and bridge. Table 2's "w/o temporal" is a
 setting of the rule: `alpha_mode: constant, alpha: 1`."""
 
-FACTS = MethodFacts(
-    summary="FedTAR: visits of a patient to reports; a client adapter, and factors made for each patient.",
-    source="FedTAR (paper 001); algorithms.md 3; TAR-1 to TAR-18",
-    metrics=("loss", "steps", "val_loss", "visit", "seconds"),
-    lora=True,
-    judged=True,
+METHOD = Method(
+    name="fedtar",
+    task="visits",
+    settings=FedTARSettings,
+    presets=PRESETS,
+    variants=VARIANTS,
+    facts=MethodFacts(
+        summary="FedTAR: visits of a patient to reports; a client adapter, and factors made "
+        "for each patient.",
+        source="FedTAR (paper 001); algorithms.md 3; TAR-1 to TAR-18",
+        metrics=("loss", "steps", "val_loss", "visit", "seconds"),
+        lora=True,
+        judged=True,
+    ),
+    build="medflare.learners.fedtar.learner:build",
+    result_file="longitudinal_generator.json",
+    footprint="medflare.learners.fedtar.footprint:training_step",
 )
-
-
-def resolve(given: Mapping[str, Any]) -> FedTARSettings:
-    """Preset, then what the job says, then its variant; all errors together."""
-    return resolve_settings(FedTARSettings, given, PRESETS, VARIANTS)

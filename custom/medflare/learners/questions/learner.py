@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from medflare.core.run_record import EvaluationRecord
 from medflare.data.cohort import Cohort
@@ -16,23 +16,20 @@ from medflare.data.load import load_cohort
 from medflare.data.records import Question
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.question_metrics import quick_question_metrics
-from medflare.learners.questions.settings import QuestionSettings, resolve
+from medflare.learners.questions.settings import METHOD, QuestionSettings
 from medflare.learners.text_task.learner import TextTask, text_model
 from medflare.learners.text_task.validation_texts import Known, digest_of, load_shared_texts
 from medflare.models.text_model import Sequenced, TextModel
 from medflare.tasks.questions.evaluation import answered, score_questions
 from medflare.tasks.questions.questions import Answerer
 
-READS = "questions"
-EMBEDDED: Literal["notes_decoder"] = "notes_decoder"
-
 
 def build(
     settings: Mapping[str, Any], site: SiteConfig, seed: int, cache: Path | None = None
 ) -> QuestionLearner:
     """The learner of a site, from the job's settings and the site's own file."""
-    chosen = resolve(settings)
-    model = text_model(chosen, site, seed, EMBEDDED)
+    chosen = METHOD.resolve(settings)
+    model = text_model(chosen, site, seed, METHOD.task)
     cohort = load_cohort(site)
     shared = load_shared_texts(site, cohort, known)
     return QuestionLearner(site.name, cohort, model, chosen, seed, shared)

@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
 
-from medflare.core.presets import resolve_settings
-from medflare.learners.facts import MethodFacts
+from medflare.core.method import Method, MethodFacts
 from medflare.learners.text_task.ddcs_settings import PRESETS, SHARING, DdcsTaskSettings
-
-__all__ = ["FACTS", "PRESETS", "VARIANTS", "QuestionSettings", "resolve"]
 
 
 class QuestionSettings(DdcsTaskSettings):
@@ -40,16 +36,20 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 """Named combinations: the method, letters in place of texts, and ways of sharing LoRA's factors."""
 
-FACTS = MethodFacts(
-    summary="Question answering: LoRA on a frozen language model that chooses the likeliest option.",
-    source="DDCS (paper 004), Tasks; algorithms.md 6.4; DD-4, DD-10",
-    metrics=("loss", "steps", "tokens", "seconds"),
-    lora=True,
-    scored=True,
-    judged=True,
+METHOD = Method(
+    name="question_answering",
+    task="questions",
+    settings=QuestionSettings,
+    presets=PRESETS,
+    variants=VARIANTS,
+    facts=MethodFacts(
+        summary="Question answering: LoRA on a frozen language model that chooses the likeliest option.",
+        source="DDCS (paper 004), Tasks; algorithms.md 6.4; DD-4, DD-10",
+        metrics=("loss", "steps", "tokens", "seconds"),
+        lora=True,
+        scored=True,
+        judged=True,
+    ),
+    build="medflare.learners.questions.learner:build",
+    result_file="question_answering.json",
 )
-
-
-def resolve(given: Mapping[str, Any]) -> QuestionSettings:
-    """Preset, then what the job says, then its variant; all errors together."""
-    return resolve_settings(QuestionSettings, given, PRESETS, VARIANTS)

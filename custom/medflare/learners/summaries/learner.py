@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from medflare.core.run_record import EvaluationRecord
 from medflare.data.cohort import Cohort
@@ -13,23 +13,20 @@ from medflare.data.load import load_cohort
 from medflare.data.records import Summary
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.summary_metrics import quick_summary_metrics
-from medflare.learners.summaries.settings import SummarySettings, resolve
+from medflare.learners.summaries.settings import METHOD, SummarySettings
 from medflare.learners.text_task.learner import TextTask, text_model
 from medflare.learners.text_task.validation_texts import Known, digest_of, load_shared_texts
 from medflare.models.text_model import Sequenced, TextModel
 from medflare.tasks.summaries.evaluation import score_summaries
 from medflare.tasks.summaries.summaries import Summariser
 
-READS = "summaries"
-EMBEDDED: Literal["notes_decoder"] = "notes_decoder"
-
 
 def build(
     settings: Mapping[str, Any], site: SiteConfig, seed: int, cache: Path | None = None
 ) -> SummaryLearner:
     """The learner of a site, from the job's settings and the site's own file."""
-    chosen = resolve(settings)
-    model = text_model(chosen, site, seed, EMBEDDED)
+    chosen = METHOD.resolve(settings)
+    model = text_model(chosen, site, seed, METHOD.task)
     cohort = load_cohort(site)
     shared = load_shared_texts(site, cohort, known)
     return SummaryLearner(site.name, cohort, model, chosen, seed, shared, site.scorers)

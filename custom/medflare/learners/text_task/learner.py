@@ -34,17 +34,16 @@ from medflare.learners.text_task.validation_texts import none_shared
 from medflare.models.adapters.lora import GENERIC
 from medflare.models.backbone import device_of, load_backbone
 from medflare.models.text_model import Sequenced, TextModel
+from medflare.tasks import get_task
 
 Settings = TypeVar("Settings", bound=TextTaskSettings)
 
 
-def text_model(
-    settings: TextTaskSettings, site: SiteConfig, seed: int, embedded: Literal["decoder", "notes_decoder"]
-) -> TextModel:
-    """The site's backbone, or the embedded one of that name, with the adapter of `settings`."""
+def text_model(settings: TextTaskSettings, site: SiteConfig, seed: int, task: str) -> TextModel:
+    """Return the site's backbone, or the embedded one of a task, with the adapter of `settings`."""
     torch.set_num_threads(site.threads)
     folder, precision = site.backbone.folder, site.backbone.precision
-    backbone = load_backbone(folder, precision, device_of(site.device), embedded)
+    backbone = load_backbone(folder, precision, device_of(site.device), get_task(task).embedded_backbone)
     return TextModel(backbone, settings.adapter, (GENERIC,), seed)
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from medflare.core.config import Settings
+from medflare.core.method import MethodSettings
 from medflare.models.adapters.methods import (
     METHODS,
     AdapterSettings,
@@ -34,11 +35,9 @@ class OptimiserSettings(Settings):
     gradient_checkpointing: bool = False
 
 
-class TextTaskSettings(Settings):
+class TextTaskSettings(MethodSettings):
     """A frozen language model with an adapter that answers prompts; defaults are Fed-MedLoRA's."""
 
-    preset: Literal["recommended", "paper"] = "recommended"
-    variant: str = ""
     lora: LoraSettings = LoraSettings(rank=16, lora_alpha=64, targets=ALL_PROJECTIONS, dropout=0.05)
     peft: PeftChoice = Field(
         LoraChoice(), description="the method; `lora` holds the numbers of LoRA, and the targets of all"
@@ -64,6 +63,11 @@ class TextTaskSettings(Settings):
     def peft_method(self) -> str:
         """The adapter's method, a name in `models.peft_methods.METHODS`."""
         return self.peft.method
+
+    @property
+    def lora_sharing(self) -> str:
+        """`sharing`, where the adapter is LoRA."""
+        return self.sharing if self.peft_method == "lora" else "none"
 
     @property
     def sends_sums(self) -> dict[str, str]:

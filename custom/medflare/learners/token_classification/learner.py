@@ -30,7 +30,7 @@ from medflare.learners.client_terms import ClientTerms
 from medflare.learners.extraction.validation_notes import digest, load_shared_notes
 from medflare.learners.text_task.influence import reference_loss, self_influence
 from medflare.learners.text_task.validation_texts import none_shared
-from medflare.learners.token_classification.settings import TaggerSettings, resolve
+from medflare.learners.token_classification.settings import METHOD, TaggerSettings
 from medflare.learners.token_classification.training import train_round
 from medflare.models.backbone import device_of
 from medflare.models.encoder_folder import load_encoder
@@ -39,7 +39,6 @@ from medflare.tasks.extraction.evaluation import score_notes
 from medflare.tasks.extraction.extractor import training_examples
 from medflare.tasks.extraction.tagging import TaggingExtractor
 
-READS = "notes"
 FILE = "token_classification"
 
 PAPER = {
@@ -53,7 +52,7 @@ def build(
     settings: Mapping[str, Any], site: SiteConfig, seed: int, cache: Path | None = None
 ) -> TokenClassificationLearner:
     """The learner of a site, from the job's settings and the site's own file (`backbone.folder`: encoder)."""
-    chosen = resolve(settings)
+    chosen = METHOD.resolve(settings)
     if chosen.freeze_words and site.backbone.folder is None:
         raise ConfigError(
             "settings.freeze_words: the new encoder's word embeddings are random, so they have to learn. "

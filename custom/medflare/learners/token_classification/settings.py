@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
 from medflare.core.config import Settings
-from medflare.core.presets import resolve_settings
-from medflare.learners.facts import MethodFacts
+from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.models.encoder_folder import EncoderSettings
 
 
@@ -24,10 +22,9 @@ class TaggerOptimiser(Settings):
     clip_norm: float = Field(default=1.0, gt=0)
 
 
-class TaggerSettings(Settings):
+class TaggerSettings(MethodSettings):
     """Everything of the baseline that a job can choose; defaults are the paper's (algorithms.md 4.5)."""
 
-    preset: Literal["recommended", "paper"] = "recommended"
     variant: str = "token_classification"
     encoder: EncoderSettings = EncoderSettings()
     optimiser: TaggerOptimiser = TaggerOptimiser()
@@ -56,15 +53,21 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 """Named combinations: the paper's text, and its released configuration."""
 
-FACTS = MethodFacts(
-    summary="Fed-MedLoRA's encoder baseline: entities and modifiers by token classification, all weights.",
-    source="Bio_ClinicalBERT baseline (paper 002); algorithms.md 4.5; ML-6",
-    metrics=("loss", "steps", "words", "seconds"),
-    scored=True,
-    judged=True,
+METHOD = Method(
+    name="token_classification",
+    task="extraction",
+    settings=TaggerSettings,
+    presets=PRESETS,
+    variants=VARIANTS,
+    facts=MethodFacts(
+        summary="Fed-MedLoRA's encoder baseline: entities and modifiers by token "
+        "classification, all weights.",
+        source="Bio_ClinicalBERT baseline (paper 002); algorithms.md 4.5; ML-6",
+        metrics=("loss", "steps", "words", "seconds"),
+        scored=True,
+        judged=True,
+    ),
+    build="medflare.learners.token_classification.learner:build",
+    result_file="token_classification.json",
+    footprint="medflare.learners.token_classification.footprint:training_step",
 )
-
-
-def resolve(given: Mapping[str, Any]) -> TaggerSettings:
-    """Preset, then what the job says, then its variant; all errors together."""
-    return resolve_settings(TaggerSettings, given, PRESETS, VARIANTS)

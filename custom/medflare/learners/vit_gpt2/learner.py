@@ -29,7 +29,7 @@ from medflare.data.settings.site import SiteConfig
 from medflare.learners.client_terms import ClientTerms
 from medflare.learners.fedmrg import losses
 from medflare.learners.optim import adamw, cosine, scale_rates
-from medflare.learners.vit_gpt2.settings import ViTGPT2LearnerSettings, resolve
+from medflare.learners.vit_gpt2.settings import METHOD, ViTGPT2LearnerSettings
 from medflare.models.backbone import device_of
 from medflare.models.vit_gpt2 import ViTGPT2, export_settings, parameter_counts
 from medflare.models.vit_gpt2_folder import load_vit_gpt2
@@ -57,7 +57,7 @@ def build(
 
     `backbone.folder` of the site, where given, holds `encoder/` and `decoder/` (models.vit_gpt2_folder).
     """
-    chosen = resolve(settings)
+    chosen = METHOD.resolve(settings)
     torch.set_num_threads(site.threads)
     model = load_vit_gpt2(
         site.backbone.folder, site.backbone.precision, device_of(site.device), chosen.model, seed

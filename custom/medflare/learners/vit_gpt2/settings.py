@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
 
 from medflare.core.config import Settings
-from medflare.core.presets import resolve_settings
-from medflare.learners.facts import MethodFacts
+from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.models.vit_gpt2 import BeamSettings, ViTGPT2Settings
 
 
@@ -27,10 +25,9 @@ class OptimiserSettings(Settings):
     clip_norm: float | None = Field(default=1.0, gt=0, description="largest gradient norm; null for any")
 
 
-class ViTGPT2LearnerSettings(Settings):
+class ViTGPT2LearnerSettings(MethodSettings):
     """Everything of FedViT-GPT2 that a job can choose; the rule (VG-1 to VG-11) is the job's."""
 
-    preset: Literal["recommended", "paper"] = "recommended"
     variant: str = "fedvit_gpt2"
     model: ViTGPT2Settings = ViTGPT2Settings()
     optimiser: OptimiserSettings = OptimiserSettings()
@@ -61,14 +58,20 @@ not printed."""
 
 VARIANTS: dict[str, dict[str, Any]] = {"fedvit_gpt2": {}}
 
-FACTS = MethodFacts(
-    summary="FedViT-GPT2: radiographs to reports by ViT and GPT-2 with cross-attention, all weights travel.",
-    source="FedViT-GPT2 (paper 003); algorithms.md 5; VG-1 to VG-11",
-    metrics=("loss", "steps", "val_loss", "seconds"),
-    judged=True,
+METHOD = Method(
+    name="fedvit_gpt2",
+    task="reports",
+    settings=ViTGPT2LearnerSettings,
+    presets=PRESETS,
+    variants=VARIANTS,
+    facts=MethodFacts(
+        summary="FedViT-GPT2: radiographs to reports by ViT and GPT-2 with cross-attention, "
+        "all weights travel.",
+        source="FedViT-GPT2 (paper 003); algorithms.md 5; VG-1 to VG-11",
+        metrics=("loss", "steps", "val_loss", "seconds"),
+        judged=True,
+    ),
+    build="medflare.learners.vit_gpt2.learner:build",
+    result_file="vit_gpt2.json",
+    footprint="medflare.learners.vit_gpt2.footprint:training_step",
 )
-
-
-def resolve(given: Mapping[str, Any]) -> ViTGPT2LearnerSettings:
-    """Preset, then what the job says, then its variant; all errors together."""
-    return resolve_settings(ViTGPT2LearnerSettings, given, PRESETS, VARIANTS)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training method as one object: its task, settings, variants, facts, and where its code is.
+
+Every method folder defines one `METHOD` beside its settings; `learners.registry` lists them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from medflare.core.config import Settings
+from medflare.core.presets import Blocks, resolve_settings
+
+
+class MethodSettings(Settings):
+    """Settings that every method has, and what other rooms ask of a method's settings."""
+
+    preset: Literal["recommended", "paper"] = "recommended"
+    variant: str = ""
+
+    @property
+    def peft_method(self) -> str:
+        """The adapter, a name in `models.adapters.methods.METHODS`; empty where all weights learn."""
+        return ""
+
+    @property
+    def lora_sharing(self) -> str:
+        """Which LoRA factors are communicated: `factors`, `freeze_a`, `fedsa`, `stack`; `none` where there
+        are no pairs of factors."""
+        return "factors" if self.peft_method == "lora" else "none"
+
+    @property
+    def sends_sums(self) -> dict[str, str]:
+        """Settings by which updates carry auxiliary sums -> what would send none."""
+        return {}
+
+
+MethodSettingsT = TypeVar("MethodSettingsT", bound=MethodSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodFacts:
+    """Facts of one method, for listings and for the check that rule and method fit together.
+
+    Attributes:
+        summary: what is trained, in one sentence.
+        source: paper; section of the specification; resolution ids.
+        metrics: numbers that every update holds, by which a rule may weigh it.
+        lora: whether it has adapters, of any method in `models.adapters.methods`. Of LoRA, pairs of factors
+            are communicated; which of them, `MethodSettings.lora_sharing` says.
+        scored: whether a site can score its own update on shared validation data.
+        judged: whether an update can be scored by others, at the server or at another site, by what
+            `evaluate` gives for a plan that asks for the loss alone.
+    """
+
+    summary: str
+    source: str
+    metrics: tuple[str, ...]
+    lora: bool = False
+    scored: bool = False
+    judged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method(Generic[MethodSettingsT]):
+    """One training method.
+
+    `build` and `footprint` are `module:function` and imported when they are called, because learners import
+    transformers and monai.
+
+    Attributes:
+        name: as a job names it.
+        task: name of its task in `tasks.TASKS`.
+        settings: the class that a job's `settings` block is validated by.
+        presets: preset -> settings that it puts below the job's own; the first is the default.
+        variants: variant -> the settings it stands for; the first is the method itself.
+        build: `(settings, site, seed, cache) -> Learner`.
+        result_file: file that a result folder of this method has beside its adapter.
+        footprint: `(settings, backbone folder, precision) -> learners.training_step.TrainingStep`, from which
+            the memory of a training step is estimated; None where there is no estimate.
+    """
+
+    name: str
+    task: str
+    settings: type[MethodSettingsT]
+    presets: Blocks
+    variants: Mapping[str, dict[str, Any]]
+    facts: MethodFacts
+    build: str
+    result_file: str
+    footprint: str | None = None
+
+    def resolve(self, given: Mapping[str, Any]) -> MethodSettingsT:
+        """Return the validated settings of a job: preset, then what the job says, then its variant.
+
+        Raises:
+            ConfigError: with everything that is wrong with them.
+        """
+        return resolve_settings(self.settings, given, self.presets, self.variants)
+
+    def builder(self) -> Callable[..., Any]:
+        """Import and return the function that builds this method's learner."""
+        return import_function(self.build)
+
+
+def import_function(path: str) -> Callable[..., Any]:
+    """Import and return a function of this package by its constant path `module:function`."""
+    module, name = path.split(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the methods' training steps on torch's meta device are made of (footprint.py measures them)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from medflare.models.embedded import decoder_folder
+
+TEMPLATE_TOKENS = 64
+"""Instruction and frame of a prompt, rounded up."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStep:
+    """Networks on the meta device and one forward pass of a batch.
+
+    Attributes:
+        networks: every network that is in memory during the step.
+        forward: runs one batch through them and returns a scalar-like tensor.
+        precision: of the weights that do not learn.
+    """
+
+    networks: tuple[nn.Module, ...]
+    forward: Callable[[], Any]
+    precision: str
+
+
+def meta_decoder(folder: Path | None, embedded: Literal["decoder", "notes_decoder"], precision: str) -> Any:
+    """Return a frozen causal language model of the folder's shape, or the embedded one's, without values."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(folder or decoder_folder(embedded), local_files_only=True)
+    dtype = torch.float32 if precision in ("fp32", "int8") else torch.bfloat16
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.requires_grad_(False)
+    return model
+
+
+def float_mask(batch: int, tokens: int, dtype: torch.dtype) -> Tensor:
+    """Return an additive attention mask (B, 1, T, T).
+
+    transformers uses a mask of four dimensions as it is; of another one it would ask for values, which meta
+    tensors do not have.
+    """
+    return torch.zeros(batch, 1, tokens, tokens, dtype=dtype)
