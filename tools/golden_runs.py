@@ -38,7 +38,14 @@ RUNS: dict[str, list[str]] = {
     "fedtar": [],
     "fedmrg": [],
     "fed_medlora~int8": ["--set", "uplink=int8", "--set", "downlink=int8"],
-    "fed_medlora~masking": ["--set", "protection=masking"],
+    "fed_medlora~masking": [
+        "--set",
+        "protection=masking",
+        "--set",
+        "uplink=float32",
+        "--set",
+        "downlink=float32",
+    ],
 }
 """Name of a recording -> what is set over the job whose name stands before `~`."""
 
