@@ -16,7 +16,7 @@ from medflare.core.run_record import RunRecord
 from medflare.data.settings.site import load_site
 from medflare.evaluation.question_metrics import read_answers
 from medflare.federation.server.run_state import load_state
-from medflare.models.adapters.lora import GENERIC
+from medflare.models.adapters.base import GENERIC
 from medflare.recipes import after_run, simulate
 from medflare.synthetic.knowledge import write_questions_demo
 from medflare.tasks.answer_result import load_answerer

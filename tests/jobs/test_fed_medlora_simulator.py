@@ -21,7 +21,7 @@ from medflare.data.settings.site import load_site
 from medflare.evaluation.extraction_predictions import read_documents
 from medflare.in_process.loop import federate
 from medflare.learners.extraction.learner import ADAPTER_PREFIX, build
-from medflare.models.adapters.lora import GENERIC
+from medflare.models.adapters.base import GENERIC
 from medflare.recipes import after_run, recipes, simulate
 from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
 from medflare.synthetic.notes.files import write_validation_notes

@@ -89,16 +89,16 @@ def method_listing(jobs: Path) -> list[dict[str, Any]]:
 def _adapters() -> dict[str, Any]:
     """Name in `peft.method` -> what learns and travels, where it is from, what it cannot do."""
     from medflare.aggregation.facts import source_of
-    from medflare.models.adapters.methods import METHODS
+    from medflare.models.adapters.registry import METHODS
 
     return {
         name: {
             "summary": row.summary,
             "source": asdict(source_of(row.source)),
-            "peft": row.configure is not None,
-            "dual": row.several,
+            "peft": row.peft_opens,
+            "dual": row.several_active,
             "quantised": row.quantised,
-            "gradient_checkpointing": row.checkpoints,
+            "gradient_checkpointing": row.gradient_checkpointing,
         }
         for name, row in METHODS.items()
     }

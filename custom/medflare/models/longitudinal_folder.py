@@ -17,8 +17,8 @@ from torch import Tensor
 
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError, DataError
-from medflare.models.adapters.lora import GENERIC
-from medflare.models.adapters.methods import as_written
+from medflare.models.adapters.base import GENERIC
+from medflare.models.adapters.registry import settings_of_file
 from medflare.models.backbone import Backbone
 from medflare.models.longitudinal_generator import (
     FILE,
@@ -64,7 +64,7 @@ def open_longitudinal(
             if name not in tensors:
                 raise DataError(f"{folder / f'{FILE}.safetensors'}: lacks the tensor '{name}'.")
             tensor.copy_(tensors[name])
-    model.adapters.restore(GENERIC, dict(adapter))
+    model.adapters.load_file_tensors(GENERIC, dict(adapter))
     model.adapters.use((GENERIC,))
     if not settings.train_backbone:
         _check_encoder(folder, model, facts)
@@ -76,7 +76,7 @@ def open_longitudinal(
 def _as_written(settings: LongitudinalSettings, config: Mapping[str, Any]) -> LongitudinalSettings:
     """With the adapter's sizes as they became, and no weights of an encoder that is among the tensors."""
     model = settings.model
-    peft, lora = as_written(model.peft, model.lora, config)
+    peft, lora = settings_of_file(model.peft, model.lora, config)
     weights = "none" if settings.train_backbone else model.encoder.weights
     encoder = model.encoder.model_copy(update={"weights": weights})
     changed = model.model_copy(update={"peft": peft, "lora": lora, "encoder": encoder})

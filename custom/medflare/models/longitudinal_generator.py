@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from medflare.core.conditions import CONDITIONS
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
-from medflare.models.adapters.lora import GENERIC
+from medflare.models.adapters.base import GENERIC
 from medflare.models.backbone import Backbone, autocast
 from medflare.models.patient_adapter import PROJECTION, PatientAdapter, PatientAdapterSettings
 from medflare.models.report_generator import DecodingSettings, ModelSettings, ReportGenerator
@@ -104,7 +104,7 @@ class LongitudinalGenerator(ReportGenerator):
         the rest."""
         shared: dict[str, Tensor] = {f"projection.{n}": p for n, p in self.projection.named_parameters()}
         if self.patient is not None:
-            shared |= {PATIENT + n: p for n, p in self.patient.live().items()}
+            shared |= {PATIENT + n: p for n, p in self.patient.shared_parameters().items()}
         if self.parts.train_backbone:
             encoder = self.encoder.state_dict(keep_vars=True)
             shared |= {f"encoder.{n}": encoder[n] for n in self.encoder.shared_names()}
@@ -267,7 +267,7 @@ def export_settings(model: LongitudinalGenerator, decoding: DecodingSettings) ->
         "decoding": decoding.model_dump(mode="json"),
         "backbone": {"name": model.backbone.name, "fingerprint": model.backbone.fingerprint},
     }
-    made = model.adapters.untravelled()
+    made = model.adapters.not_communicated()
     if not model.parts.train_backbone:
         found["encoder"] = {"sha256": encoder_checksum(model)}
         both = "+".join(filter(None, (found["encoder"]["sha256"], made.get("sha256"))))

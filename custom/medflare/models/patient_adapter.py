@@ -132,7 +132,7 @@ class PatientAdapter(nn.Module):
 
     # ---- what travels ------------------------------------------------------------------------------------
 
-    def live(self) -> dict[str, nn.Parameter]:
+    def shared_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters themselves by name: `projection.weight`, `<layer>.b.weight` and so on."""
         found = {f"{PROJECTION}{n}": p for n, p in self.projection.named_parameters()}
         for name, generator in zip(self.names, self.generators, strict=True):
@@ -140,12 +140,12 @@ class PatientAdapter(nn.Module):
         return found
 
     def state(self) -> dict[str, Tensor]:
-        """A detached fp32 copy under the names of `live`."""
-        return {n: p.detach().to("cpu", torch.float32).clone() for n, p in self.live().items()}
+        """A detached fp32 copy under the names of `shared_parameters`."""
+        return {n: p.detach().to("cpu", torch.float32).clone() for n, p in self.shared_parameters().items()}
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Puts values in place; KeyError if `state` is not exactly the set of names."""
-        here = self.live()
+        here = self.shared_parameters()
         if odd := sorted(set(here) ^ set(state)):
             raise KeyError(f"patient adapter: {len(odd)} names differ, for instance '{odd[0]}'.")
         with torch.no_grad():

@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.config import Settings
 from medflare.core.seeds import seeded
-from medflare.models.adapters.attach import attach
-from medflare.models.adapters.methods import AdapterSettings, LoraChoice, LoraSettings, PeftChoice, chosen
+from medflare.models.adapters.base import AdapterSettings
+from medflare.models.adapters.lora import LoraChoice, LoraSettings
+from medflare.models.adapters.registry import PeftChoice, attach, effective_settings
 from medflare.models.backbone import Backbone, autocast
 from medflare.models.encoders import EncoderSettings, VisualEncoder
 
@@ -47,7 +48,7 @@ class ModelSettings(Settings):
     @property
     def adapter(self) -> AdapterSettings:
         """The settings of the adapters: `peft`, or `lora` where that is the method."""
-        return chosen(self.peft, self.lora)
+        return effective_settings(self.peft, self.lora)
 
 
 class DecodingSettings(Settings):
@@ -327,7 +328,7 @@ def parameter_counts(model: ReportGenerator, adapter: str) -> dict[str, int]:
 
 def export_settings(model: ReportGenerator, decoding: DecodingSettings) -> dict[str, Any]:
     """What a reader needs besides tensors to rebuild the generator, and the name of the file it stands in."""
-    made = model.adapters.untravelled()
+    made = model.adapters.not_communicated()
     return {
         "file": "report_generator",
         "format": 1,

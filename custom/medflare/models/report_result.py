@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError, DataError
-from medflare.models.adapters.lora import GENERIC
-from medflare.models.adapters.methods import as_written
+from medflare.models.adapters.base import GENERIC
+from medflare.models.adapters.registry import settings_of_file
 from medflare.models.backbone import Backbone, load_backbone
 from medflare.models.encoder_folder import TextEncoder
 from medflare.models.longitudinal_folder import open_longitudinal
@@ -66,7 +66,7 @@ def load_generator(
     decoding = parse(DecodingSettings, facts["decoding"], str(folder / "report_generator.json"))
     adapter = personalised or folder
     config = read_json(adapter / "adapter_config.json")
-    peft, lora = as_written(settings.peft, settings.lora, config)
+    peft, lora = settings_of_file(settings.peft, settings.lora, config)
     encoder = settings.encoder.model_copy(update={"weights": "none"})
     base = load_backbone(backbone, precision, device)
     check_fingerprint(folder, facts["backbone"], base)
@@ -80,7 +80,7 @@ def load_generator(
             if name not in state:
                 raise DataError(f"{folder / 'report_generator.safetensors'}: lacks the tensor '{name}'.")
             tensor.copy_(state[name])
-    model.adapters.restore(GENERIC, read_tensors(adapter / "adapter_model.safetensors"))
+    model.adapters.load_file_tensors(GENERIC, read_tensors(adapter / "adapter_model.safetensors"))
     model.adapters.use((GENERIC,))
     model.eval()
     return model, decoding

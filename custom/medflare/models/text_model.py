@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from medflare.core.errors import ConfigError
-from medflare.models.adapters.attach import attach
-from medflare.models.adapters.methods import AdapterSettings
+from medflare.models.adapters.base import AdapterSettings
+from medflare.models.adapters.registry import attach
 from medflare.models.backbone import Backbone, autocast
 from medflare.models.report_generator import scaled_logits
 

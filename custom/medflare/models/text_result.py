@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.config import Settings
-from medflare.models.adapters.lora import GENERIC
-from medflare.models.adapters.methods import LoraChoice, LoraSettings, PeftChoice, as_written, chosen
+from medflare.models.adapters.base import GENERIC
+from medflare.models.adapters.lora import LoraChoice, LoraSettings
+from medflare.models.adapters.registry import PeftChoice, effective_settings, settings_of_file
 from medflare.models.backbone import load_backbone
 from medflare.models.report_result import check_fingerprint, read_json, read_tensors
 from medflare.models.text_model import TextModel
@@ -42,10 +43,10 @@ def open_text_model(
     Raises: DataError for a missing file; ConfigError where the backbone is not the one of the run.
     """
     adapter = personalised or folder
-    written = as_written(exported.peft, exported.lora, read_json(adapter / "adapter_config.json"))
+    written = settings_of_file(exported.peft, exported.lora, read_json(adapter / "adapter_config.json"))
     base = load_backbone(backbone, precision, device, "notes_decoder")
     check_fingerprint(folder, dict(facts["backbone"]), base)
-    model = TextModel(base, chosen(*written), (GENERIC,), 0)
-    model.adapters.restore(GENERIC, read_tensors(adapter / "adapter_model.safetensors"))
+    model = TextModel(base, effective_settings(*written), (GENERIC,), 0)
+    model.adapters.load_file_tensors(GENERIC, read_tensors(adapter / "adapter_model.safetensors"))
     model.adapters.use((GENERIC,))
     return model

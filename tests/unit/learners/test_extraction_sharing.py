@@ -21,7 +21,8 @@ from medflare.core.update import Update
 from medflare.federation.server.persistor import AdapterPersistor, Card
 from medflare.in_process.loop import federate
 from medflare.learners.extraction.learner import ExtractionLearner
-from medflare.models.adapters.lora import GENERIC, seeded_a
+from medflare.models.adapters.base import GENERIC
+from medflare.models.adapters.lora import seeded_a
 from medflare.models.backbone import load_backbone
 
 A, B = ".lora_A.weight", ".lora_B.weight"

@@ -23,9 +23,9 @@ from medflare.learners.extraction import learner as extraction
 from medflare.learners.extraction import settings as extraction_settings
 from medflare.learners.fedmrg import learner as fedmrg
 from medflare.learners.fedmrg import settings as fedmrg_settings
-from medflare.models.adapters.bottleneck import merged
-from medflare.models.adapters.lora import GENERIC, SPECIALISED
-from medflare.models.adapters.methods import METHODS
+from medflare.models.adapters.base import GENERIC, SPECIALISED
+from medflare.models.adapters.bottleneck import weighted_sum
+from medflare.models.adapters.registry import METHODS
 from medflare.models.report_result import load_generator
 from medflare.recipes.combinations import problems
 
@@ -143,7 +143,7 @@ def test_no_lora_factors_travel_without_lora(name: str) -> None:
         extraction_settings.METHOD.resolve({"peft": {"method": name}, "sharing": "fedsa"})
 
 
-@pytest.mark.parametrize("name", [n for n, row in METHODS.items() if not row.several])
+@pytest.mark.parametrize("name", [n for n, row in METHODS.items() if not row.several_active])
 def test_two_adapters_at_once_are_refused_where_the_method_has_one(name: str) -> None:
     with pytest.raises(ConfigError, match=r"dual needs two adapters .* 'lora' or 'bottleneck'"):
         fedmrg_settings.METHOD.resolve({"model": {"peft": {"method": name}}})
@@ -247,7 +247,7 @@ def test_the_mixture_of_two_bottlenecks_is_one_of_twice_the_width(fed_dat: Any, 
     with torch.no_grad():
         expected = fed_dat.model.backbone.model(input_ids=ids).logits
     states = [adapters.state(GENERIC), adapters.state(SPECIALISED)]
-    both = merged(states, [0.5, 0.5])
+    both = weighted_sum(states, [0.5, 0.5])
     assert both["layers.0.down.weight"].shape[0] == 2 * adapters.width
     x = torch.randn(3, 64)
     total = torch.zeros(3, 64)

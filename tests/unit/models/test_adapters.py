@@ -7,7 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from medflare.models.adapters.lora import ANCHOR, GENERIC, SPECIALISED, Adapters, LoraSettings, weighted_sum
+from medflare.models.adapters.base import ANCHOR, GENERIC, SPECIALISED
+from medflare.models.adapters.lora import LoraAdapters, LoraSettings, weighted_sum
 from medflare.models.backbone import load_backbone
 
 SETTINGS = LoraSettings(rank=4, lora_alpha=8)
@@ -15,9 +16,9 @@ IDS = torch.tensor([[1, 5, 6, 7, 8]])
 
 
 @pytest.fixture
-def adapters(tiny_backbone: Path) -> Adapters:
+def adapters(tiny_backbone: Path) -> LoraAdapters:
     model = load_backbone(tiny_backbone, "fp32").model
-    found = Adapters(model, SETTINGS, (GENERIC, ANCHOR, SPECIALISED), seed=0)
+    found = LoraAdapters(model, SETTINGS, (GENERIC, ANCHOR, SPECIALISED), seed=0)
     generator = torch.Generator().manual_seed(1)
     for name in found.names:
         for parameter in found.parameters(name):
@@ -26,22 +27,22 @@ def adapters(tiny_backbone: Path) -> Adapters:
     return found
 
 
-def logits(adapters: Adapters) -> torch.Tensor:
+def logits(adapters: LoraAdapters) -> torch.Tensor:
     out: torch.Tensor = adapters.peft(input_ids=IDS).logits.detach()
     return out
 
 
-def deltas(adapters: Adapters, name: str) -> list[torch.Tensor]:
+def deltas(adapters: LoraAdapters, name: str) -> list[torch.Tensor]:
     pairs = adapters.parameters(name)
     return [2.0 * b @ a for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
 
 
-def test_an_adapter_of_unequal_ranks_computes_its_products(adapters: Adapters) -> None:
+def test_an_adapter_of_unequal_ranks_computes_its_products(adapters: LoraAdapters) -> None:
     state = adapters.state(SPECIALISED)
     first = min(name.removesuffix("lora_A.weight") for name in state if "lora_A" in name)
     a, b = f"{first}lora_A.weight", f"{first}lora_B.weight"
     state |= {a: torch.randn(9, state[a].shape[1]), b: torch.randn(state[b].shape[0], 9)}
-    adapters.put("merged", state)
+    adapters.add_frozen("merged", state)
     kept = adapters.state("merged")
     assert {v.shape[0 if "lora_A" in n else 1] for n, v in kept.items()} == {9}
     for name in state:
@@ -52,7 +53,7 @@ def test_an_adapter_of_unequal_ranks_computes_its_products(adapters: Adapters) -
     assert layer.scaling["merged"] == layer.scaling[GENERIC] == 2.0
 
 
-def test_vector_10_equal_copies_halve_the_local_part(adapters: Adapters) -> None:
+def test_vector_10_equal_copies_halve_the_local_part(adapters: LoraAdapters) -> None:
     adapters.copy(GENERIC, ANCHOR)
     layer = adapters._layers[0]
     x = torch.randn(3, layer.in_features, generator=torch.Generator().manual_seed(2))
@@ -62,14 +63,14 @@ def test_vector_10_equal_copies_halve_the_local_part(adapters: Adapters) -> None
     assert torch.allclose(layer(x), expected, atol=1e-5)
 
 
-def test_only_named_adapters_learn(adapters: Adapters) -> None:
+def test_only_named_adapters_learn(adapters: LoraAdapters) -> None:
     adapters.use((ANCHOR, SPECIALISED), train=(SPECIALISED,))
     adapters.peft(input_ids=IDS, labels=IDS).loss.backward()
     assert all(p.grad is not None for p in adapters.parameters(SPECIALISED))
     assert all(p.grad is None for name in (GENERIC, ANCHOR) for p in adapters.parameters(name))
 
 
-def test_both_adapters_keep_gradients_when_both_are_in_one_loss(adapters: Adapters) -> None:
+def test_both_adapters_keep_gradients_when_both_are_in_one_loss(adapters: LoraAdapters) -> None:
     adapters.use((GENERIC,), train=(GENERIC, SPECIALISED))
     first = adapters.peft(input_ids=IDS, labels=IDS).loss
     adapters.use((ANCHOR, SPECIALISED), train=(GENERIC, SPECIALISED))
@@ -77,7 +78,7 @@ def test_both_adapters_keep_gradients_when_both_are_in_one_loss(adapters: Adapte
     assert all(p.grad is not None for name in (GENERIC, SPECIALISED) for p in adapters.parameters(name))
 
 
-def test_state_is_a_copy_and_names_transfer_between_adapters(adapters: Adapters) -> None:
+def test_state_is_a_copy_and_names_transfer_between_adapters(adapters: LoraAdapters) -> None:
     state = adapters.state(GENERIC)
     assert all("generic" not in name for name in state)
     before = logits(adapters)
@@ -93,7 +94,7 @@ def test_state_is_a_copy_and_names_transfer_between_adapters(adapters: Adapters)
     )
 
 
-def test_foreign_names_are_refused(adapters: Adapters) -> None:
+def test_foreign_names_are_refused(adapters: LoraAdapters) -> None:
     state = adapters.state(GENERIC)
     state.pop(next(iter(state)))
     with pytest.raises(KeyError, match="names differ"):
@@ -101,7 +102,7 @@ def test_foreign_names_are_refused(adapters: Adapters) -> None:
 
 
 def test_weighted_sum_is_exact_and_opens_in_plain_peft(
-    adapters: Adapters, tiny_backbone: Path, tmp_path: Path
+    adapters: LoraAdapters, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -121,7 +122,7 @@ def test_weighted_sum_is_exact_and_opens_in_plain_peft(
 def test_start_values_depend_on_the_seed_alone(tiny_backbone: Path) -> None:
     def start(seed: int) -> torch.Tensor:
         torch.rand(seed + 1)
-        made = Adapters(load_backbone(tiny_backbone, "fp32").model, SETTINGS, (GENERIC,), seed)
+        made = LoraAdapters(load_backbone(tiny_backbone, "fp32").model, SETTINGS, (GENERIC,), seed)
         return made.parameters(GENERIC)[0].detach()
 
     assert torch.equal(start(3), start(3))

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from medflare.models.adapters.lora import GENERIC
-from medflare.models.adapters.methods import LoraSettings, PrefixSettings, PromptSettings
+from medflare.models.adapters.base import GENERIC
+from medflare.models.adapters.lora import LoraSettings
+from medflare.models.adapters.prefix import PrefixSettings
+from medflare.models.adapters.prompt import PromptSettings
 from medflare.models.backbone import load_backbone
 from medflare.models.continuations import log_likelihoods
 from medflare.models.text_model import Sequenced, TextModel

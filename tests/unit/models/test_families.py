@@ -8,7 +8,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from medflare.models.adapters.lora import GENERIC, LoraSettings
+from medflare.models.adapters.base import GENERIC
+from medflare.models.adapters.lora import LoraSettings
 from medflare.models.backbone import load_backbone
 from medflare.models.embedded import decoder_folder
 from medflare.models.encoders import EncoderSettings

@@ -78,7 +78,7 @@ def learnt(model: LongitudinalGenerator) -> LongitudinalGenerator:
         for name, tensor in model.shared_tensors().items():
             if name.endswith(".b.weight"):
                 tensor.normal_(std=0.3)
-        for name, tensor in model.adapters.live("generic").items():
+        for name, tensor in model.adapters.shared_parameters("generic").items():
             if "lora_B" in name:
                 tensor.normal_(std=0.2)
     return model.eval()

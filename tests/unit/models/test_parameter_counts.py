@@ -8,9 +8,9 @@ from torch import nn
 
 from medflare.learners.extraction.learner import PAPER
 from medflare.learners.extraction.settings import ExtractionSettings
-from medflare.models.adapters.attach import attach
-from medflare.models.adapters.lora import GENERIC, Adapters, LoraSettings
-from medflare.models.adapters.methods import PeftChoice, chosen
+from medflare.models.adapters.base import GENERIC
+from medflare.models.adapters.lora import LoraAdapters, LoraSettings
+from medflare.models.adapters.registry import PeftChoice, attach, effective_settings
 from medflare.models.encoders import EncoderSettings, VisualEncoder
 
 
@@ -25,7 +25,7 @@ def test_fedmrg_sends_59_28_million_parameters() -> None:
     with torch.device("meta"):
         encoder = VisualEncoder(EncoderSettings(name="resnet101", weights="none", image_size=224))
         projection = nn.Linear(encoder.width, 4096)
-        adapters = Adapters(llama2_7b(), LoraSettings(), (GENERIC,), 0)
+        adapters = LoraAdapters(llama2_7b(), LoraSettings(), (GENERIC,), 0)
     trunk = sum(p.numel() for p in encoder.parameters())
     lora = sum(p.numel() for p in adapters.parameters(GENERIC))
     assert trunk == 42_500_160
@@ -72,7 +72,7 @@ def test_fed_medlora_sends_rank_16_on_seven_projections(
     with torch.device("meta"):
         model = LlamaForCausalLM(LlamaConfig(vocab_size=128256, **shape))
         assert sum(p.numel() for p in model.parameters()) == base
-        lora = Adapters(model, ExtractionSettings().lora, (GENERIC,), 0)
+        lora = LoraAdapters(model, ExtractionSettings().lora, (GENERIC,), 0)
     assert sum(p.numel() for p in lora.parameters(GENERIC)) == adapter
 
 
@@ -102,7 +102,7 @@ def test_with_trunk_and_projection_every_method_sends_what_9_1_reports(
     """algorithms.md 7.10 to 7.14, MRG-19; FedDAT's 88 M could not be reconstructed, ours is as built."""
     peft = TypeAdapter(PeftChoice).validate_python(block)
     with torch.device("meta"):
-        adapters = attach(llama2_7b(), chosen(peft, LoraSettings()), (GENERIC,), 0)
+        adapters = attach(llama2_7b(), effective_settings(peft, LoraSettings()), (GENERIC,), 0)
     found = sum(p.numel() for p in adapters.parameters(GENERIC))
     assert found == adapter
     assert f"{(found + 42_500_160 + 8_392_704) / 1e6:.2f}" == reported

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from medflare.core.errors import ConfigError
-from medflare.models.adapters.lora import GENERIC, Adapters, LoraSettings
+from medflare.models.adapters.base import GENERIC
+from medflare.models.adapters.lora import LoraAdapters, LoraSettings
 from medflare.models.backbone import load_backbone
 from medflare.models.patient_adapter import (
     PROJECTION,
@@ -85,7 +86,7 @@ def with_cross_attention() -> Any:
 
 def wrapped(folder: Path) -> Any:
     model = llama(folder)
-    adapters = Adapters(model, LoraSettings(rank=2, lora_alpha=4), (GENERIC,), seed=0)
+    adapters = LoraAdapters(model, LoraSettings(rank=2, lora_alpha=4), (GENERIC,), seed=0)
     draw = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in adapters.parameters(GENERIC):
@@ -196,7 +197,7 @@ def test_at_the_zero_start_only_b_learns_and_the_decoder_never(tiny_backbone: Pa
     adapter = PatientAdapter(model, SETTINGS, K, seed=0)
     with adapter.patients(assigned()):
         model(input_ids=IDS, labels=IDS).loss.backward()
-    for name, parameter in adapter.live().items():
+    for name, parameter in adapter.shared_parameters().items():
         assert parameter.grad is not None
         assert bool(parameter.grad.abs().max() > 0) == (".b." in name), name
     assert all(p.grad is None for p in model.parameters())
@@ -204,7 +205,7 @@ def test_at_the_zero_start_only_b_learns_and_the_decoder_never(tiny_backbone: Pa
 
 def test_client_adapter_and_patient_adapter_learn_together(tiny_backbone: Path) -> None:
     model = llama(tiny_backbone)
-    adapters = Adapters(model, LoraSettings(rank=2, lora_alpha=4), (GENERIC,), seed=0)
+    adapters = LoraAdapters(model, LoraSettings(rank=2, lora_alpha=4), (GENERIC,), seed=0)
     adapters.use((GENERIC,), train=(GENERIC,))
     adapter = moved(PatientAdapter(model, SETTINGS, K, seed=0))
     with adapter.patients(assigned()):
@@ -283,7 +284,7 @@ class _Ends:
 def test_the_embedded_decoder_drafts_for_a_batch_of_patients() -> None:
     """Wrapped by PEFT, from embeddings, with beams; each patient as with weights written out."""
     model = load_backbone(None, "fp32").model
-    Adapters(model, LoraSettings(), (GENERIC,), seed=0)
+    LoraAdapters(model, LoraSettings(), (GENERIC,), seed=0)
     embedded = model.get_input_embeddings()(IDS[:1]).expand(3, -1, -1).detach()
     before = drafted(model, embedded, 3)
     adapter = PatientAdapter(model, PatientAdapterSettings(lora_alpha=4), 16, seed=0)
@@ -375,7 +376,7 @@ def test_every_site_starts_from_the_same_values_and_leaves_others_randomness_alo
 def test_names_and_values_move_between_plain_and_wrapped_decoders(tiny_backbone: Path) -> None:
     one = moved(PatientAdapter(llama(tiny_backbone), SETTINGS, K, seed=0))
     two = PatientAdapter(wrapped(tiny_backbone), SETTINGS, K, seed=1)
-    assert list(one.state()) == list(two.state()) == list(one.live())
+    assert list(one.state()) == list(two.state()) == list(one.shared_parameters())
     two.load(one.state())
     assert all(torch.equal(value, two.state()[name]) for name, value in one.state().items())
     assert sum(name.startswith(PROJECTION) for name in one.state()) == 2

@@ -14,9 +14,15 @@ from torch import Tensor
 
 from medflare.core.errors import ConfigError
 from medflare.federation.server.persistor import AdapterPersistor, Card
-from medflare.models.adapters.attach import attach
-from medflare.models.adapters.lora import GENERIC
-from medflare.models.adapters.methods import METHODS, LoraSettings, PeftChoice, as_written, chosen
+from medflare.models.adapters.base import GENERIC
+from medflare.models.adapters.lora import LoraSettings
+from medflare.models.adapters.registry import (
+    METHODS,
+    PeftChoice,
+    attach,
+    effective_settings,
+    settings_of_file,
+)
 from medflare.models.backbone import load_backbone
 from medflare.models.text_model import TextModel
 
@@ -32,7 +38,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "p_tuning": {"tokens": 5, "width": 24},
     "bottleneck": {"reduction": 4},
 }
-PEFT_OPENS = [name for name, row in METHODS.items() if row.configure]
+PEFT_OPENS = [name for name, row in METHODS.items() if row.peft_opens]
 CARD = Card(
     job="j", method="m", run_id="r", base_model="tiny", fingerprint="f", sites=2, rounds=1, metrics={}
 )
@@ -49,7 +55,7 @@ class Made:
         self.base = load_backbone(folder, "fp32").model
         self.plain = self.base(input_ids=IDS).logits.detach()
         self.frozen = {n: p.detach().clone() for n, p in self.base.named_parameters()}
-        self.adapters = attach(self.base, chosen(block(method), LORA), (GENERIC,), seed)
+        self.adapters = attach(self.base, effective_settings(block(method), LORA), (GENERIC,), seed)
         self.adapters.use((GENERIC,))
 
     @torch.no_grad()
@@ -101,7 +107,7 @@ def test_what_learns_is_what_travels(made: Made) -> None:
     adapters.use((GENERIC,), train=(GENERIC,))
     learning = {id(p) for p in adapters.peft.parameters() if p.requires_grad}
     assert learning == {id(p) for p in adapters.parameters(GENERIC)}
-    state, live = adapters.state(GENERIC), adapters.live(GENERIC)
+    state, live = adapters.state(GENERIC), adapters.shared_parameters(GENERIC)
     assert set(state) == set(live)
     assert {id(p) for p in live.values()} == learning
     assert sum(v.numel() for v in state.values()) == sum(p.numel() for p in adapters.parameters(GENERIC))
@@ -109,7 +115,7 @@ def test_what_learns_is_what_travels(made: Made) -> None:
 
 
 def test_a_new_adapter_changes_nothing_where_the_method_starts_so(made: Made, method: str) -> None:
-    assert torch.allclose(made.logits(), made.plain, atol=1e-6) == METHODS[method].identity
+    assert torch.allclose(made.logits(), made.plain, atol=1e-6) == METHODS[method].starts_as_identity
 
 
 def test_loss_falls_and_the_backbone_stays(made: Made) -> None:
@@ -174,7 +180,7 @@ def written(made: Made, folder: Path) -> Path:
     """The result folder as the server writes it, from what travelled."""
     config = made.adapters.config_dict() | {"base_model_name_or_path": "tiny"}
     persistor = AdapterPersistor()
-    export = {"file": "model", "untravelled": made.adapters.untravelled()}
+    export = {"file": "model", "untravelled": made.adapters.not_communicated()}
     persistor.expect({"adapter_config": json.loads(json.dumps(config)), "export": export})
     state = {f"adapter.{name}": value for name, value in made.adapters.state(GENERIC).items()}
     return persistor.write(folder, state, CARD)
@@ -208,9 +214,11 @@ def test_medflare_opens_the_result_and_says_the_same(
     config = read_json(folder / "adapter_config.json")
     other = Made(tiny_backbone, method)
     base = load_backbone(tiny_backbone, "fp32").model
-    other.adapters = attach(base, chosen(*as_written(block(method), LORA, config)), (GENERIC,), 99)
+    other.adapters = attach(
+        base, effective_settings(*settings_of_file(block(method), LORA, config)), (GENERIC,), 99
+    )
     other.base = base
-    other.adapters.restore(GENERIC, read_tensors(folder / "adapter_model.safetensors"))
+    other.adapters.load_file_tensors(GENERIC, read_tensors(folder / "adapter_model.safetensors"))
     assert torch.allclose(other.logits(), made.logits(), atol=1e-5)
 
 
@@ -270,7 +278,7 @@ def test_beams_work_with_image_tokens(made: Made) -> None:
 # ---- precision and memory ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name, row in METHODS.items() if row.checkpoints])
+@pytest.mark.parametrize("name", [name for name, row in METHODS.items() if row.gradient_checkpointing])
 def test_gradient_checkpointing_leaves_the_gradients_as_they_are(tiny_backbone: Path, name: str) -> None:
     def gradients(checkpointing: bool) -> list[Tensor]:
         made = Made(tiny_backbone, name)
@@ -294,9 +302,9 @@ def test_nf4_learns_where_the_method_can_and_is_refused_where_not(tiny_backbone:
     base = load_backbone(tiny_backbone, "nf4").model
     if not METHODS[method].quantised:
         with pytest.raises(ConfigError, match="packed int8 or NF4"):
-            attach(base, chosen(block(method), LORA), (GENERIC,), 0)
+            attach(base, effective_settings(block(method), LORA), (GENERIC,), 0)
         return
-    adapters = attach(base, chosen(block(method), LORA), (GENERIC,), 0)
+    adapters = attach(base, effective_settings(block(method), LORA), (GENERIC,), 0)
     adapters.use((GENERIC,), train=(GENERIC,))
     base.train()
     optimiser = torch.optim.AdamW(adapters.parameters(GENERIC), lr=0.02)
@@ -321,7 +329,7 @@ ANSWERED = ["Die Lunge ist beidseits frei belüftet.", "Das Herz ist nicht vergr
 
 def test_the_embedded_decoder_learns_and_writes_what_it_learnt(method: str) -> None:
     lora = LoraSettings(rank=8, lora_alpha=16)
-    model = TextModel(load_backbone(None, "fp32"), chosen(block(method), lora), (GENERIC,), 0)
+    model = TextModel(load_backbone(None, "fp32"), effective_settings(block(method), lora), (GENERIC,), 0)
     rows = model.sequences(ASKED, ANSWERED)
     before = model.mean_loss(rows, 2)
     model.adapters.use((GENERIC,), train=(GENERIC,))

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from medflare.models.adapters.adalora import AdaLoraAdapters
-from medflare.models.adapters.attach import attach
-from medflare.models.adapters.lora import GENERIC, VERA_A, VERA_B, made_at_every_site
-from medflare.models.adapters.methods import AdaLoraSettings, VeraSettings
+from medflare.models.adapters.adalora import AdaLoraAdapters, AdaLoraSettings
+from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.rank_allocation import budget, masks, normalised
+from medflare.models.adapters.registry import attach
+from medflare.models.adapters.seed_generated import seed_generated
+from medflare.models.adapters.vera import VERA_A, VERA_B, VeraSettings
 from medflare.models.backbone import load_backbone
 
 IDS = torch.tensor([[1, 5, 6, 7, 8, 9]])
@@ -64,7 +65,7 @@ def test_importance_and_mask_are_those_of_pefts_allocator_at_one_site(tiny_backb
         optimiser.zero_grad()
         model(input_ids=IDS, labels=IDS).loss.backward()
         optimiser.step()
-        adapters.importance.update(adapters._live)
+        adapters.importance.update(adapters._parameters)
         theirs.update_ipt(model)
     ours = adapters.importance.triplets(adapters.modules)
     total = sum(len(scores) for scores in ours.values())
@@ -88,11 +89,11 @@ def test_veras_matrices_are_pefts_own_draw_from_the_seed(tiny_backbone: Path) ->
     adapters = attach(
         load_backbone(tiny_backbone, "fp32").model, VeraSettings(rank=8, targets=TARGETS), (GENERIC,), 11
     )
-    told = adapters.untravelled()
-    made, held = made_at_every_site(told["shapes"], told["seed"]), adapters.exported(GENERIC)
+    told = adapters.not_communicated()
+    made, held = seed_generated(told["shapes"], told["seed"]), adapters.file_tensors(GENERIC)
     assert all(torch.equal(made[name], held[name]) for name in (VERA_A, VERA_B))
     assert not set(adapters.state(GENERIC)) & {VERA_A, VERA_B}
     other = attach(
         load_backbone(tiny_backbone, "fp32").model, VeraSettings(rank=8, targets=TARGETS), (GENERIC,), 12
     )
-    assert other.untravelled()["sha256"] != told["sha256"]
+    assert other.not_communicated()["sha256"] != told["sha256"]

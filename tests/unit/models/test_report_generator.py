@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from medflare.core.errors import ConfigError
-from medflare.models.adapters.lora import GENERIC
+from medflare.models.adapters.base import GENERIC
 from medflare.models.backbone import fingerprint, load_backbone
 from medflare.models.encoders import EncoderSettings
 from medflare.models.report_generator import (

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from medflare.core.errors import ConfigError
-from medflare.models.adapters.lora import GENERIC, LoraSettings
+from medflare.models.adapters.base import GENERIC
+from medflare.models.adapters.lora import LoraSettings
 from medflare.models.backbone import Backbone, load_backbone
 from medflare.models.text_model import Sequenced, TextModel
 

@@ -11,8 +11,8 @@ import pytest
 
 from medflare.core.errors import ConfigError
 from medflare.data.records import Question, Summary
-from medflare.models.adapters.lora import GENERIC
-from medflare.models.adapters.methods import LoraSettings
+from medflare.models.adapters.base import GENERIC
+from medflare.models.adapters.lora import LoraSettings
 from medflare.models.backbone import load_backbone
 from medflare.models.text_model import TextModel
 from medflare.tasks.questions.questions import CUT_OPTION, CUT_QUESTION, Answerer, Scores

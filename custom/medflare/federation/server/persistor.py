@@ -29,8 +29,9 @@ from medflare.core.tensor_names import split_by_prefix
 from medflare.core.tensors import State
 from medflare.federation.engine import FLComponent
 from medflare.models.adapters.bottleneck import TYPE as BOTTLENECK
-from medflare.models.adapters.lora import made_at_every_site, of_one_rank
-from medflare.models.adapters.virtual_tokens import prompt_of
+from medflare.models.adapters.lora import pad_to_common_rank
+from medflare.models.adapters.seed_generated import seed_generated
+from medflare.models.adapters.virtual_tokens import virtual_token_file
 from medflare.wire.files import load_tensors, write_json
 
 ADAPTER, MERGED = "adapter.", "merged."
@@ -95,7 +96,7 @@ class AdapterPersistor(FLComponent):
         """What never travelled: A of LoRA, A and B of VeRA from the run's seed, B of LoRA = 0."""
         shapes, seed = self.untravelled.get("shapes", {}), self.untravelled.get("seed", 0)
         missing = {name: tuple(shape) for name, shape in shapes.items() if name not in adapter}
-        return made_at_every_site(missing, seed)
+        return seed_generated(missing, seed)
 
     def write(self, folder: Path, state: State, card: Card) -> Path:
         """Writes a PEFT folder and puts it at `folder` in one step."""
@@ -104,7 +105,7 @@ class AdapterPersistor(FLComponent):
         scratch.mkdir(parents=True)
         rest, adapter = split_by_prefix(state, ADAPTER)
         rest, merged = split_by_prefix(rest, MERGED)
-        adapter = prompt_of(adapter | self._missing(adapter))
+        adapter = virtual_token_file(adapter | self._missing(adapter))
         config = self.adapter_config
         if merged:
             adapter, config = side_by_side(merged, adapter, config)
@@ -147,7 +148,7 @@ def side_by_side(merged: State, own: State, config: Mapping[str, Any]) -> tuple[
     factors = {
         stem + end: factor for stem, pair in pairs.items() for end, factor in zip((A, B), pair, strict=True)
     }
-    factors, rank = of_one_rank(factors)
+    factors, rank = pad_to_common_rank(factors)
     alpha = config["lora_alpha"] * rank / config["r"]
     return own | factors, {**config, "r": rank, "lora_alpha": int(alpha) if alpha == int(alpha) else alpha}
 

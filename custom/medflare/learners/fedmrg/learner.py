@@ -33,7 +33,7 @@ from medflare.learners.fedmrg import losses
 from medflare.learners.fedmrg.memory_bank import MemoryBank
 from medflare.learners.fedmrg.settings import METHOD, FedMRGSettings
 from medflare.learners.optim import adamw, cosine, moments, restore_moments, scale_rates
-from medflare.models.adapters.lora import ANCHOR, GENERIC, SPECIALISED
+from medflare.models.adapters.base import ANCHOR, GENERIC, SPECIALISED
 from medflare.models.backbone import device_of, load_backbone
 from medflare.models.report_generator import (
     ADAPTER_PREFIX,
@@ -146,7 +146,7 @@ class FedMRGLearner:
         return self._spec
 
     def sums_spec(self, sites: int) -> SharedSpec:
-        return self.bank.sums_spec(sites) | self.model.adapters.sums_spec()
+        return self.bank.sums_spec(sites) | self.model.adapters.auxiliary_sums_spec()
 
     def initial_shared(self) -> State:
         shared = {n: t.detach().cpu().clone() for n, t in self.model.shared_tensors().items()}
@@ -154,7 +154,7 @@ class FedMRGLearner:
 
     def _live(self) -> dict[str, Tensor]:
         """The shared tensors themselves."""
-        adapter = self.model.adapters.live(GENERIC)
+        adapter = self.model.adapters.shared_parameters(GENERIC)
         return self.model.shared_tensors() | {ADAPTER_PREFIX + n: p for n, p in adapter.items()}
 
     def load_shared(self, state: State) -> None:
@@ -199,7 +199,7 @@ class FedMRGLearner:
         after = self.initial_shared()
         delta = {n: after[n].float() - self._received[n].float() for n in after}
         n = len(self.train_rows)
-        more = self._bank_sums(plan) | told.sums | self.model.adapters.sums(n)
+        more = self._bank_sums(plan) | told.sums | self.model.adapters.auxiliary_sums(n)
         return Update(delta=delta, examples=n, metrics=metrics, sums=more, factor=told.factor)
 
     def _batch(self, rows: list[int], generator: torch.Generator) -> dict[str, float]:

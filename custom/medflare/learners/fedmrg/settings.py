@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.learners.fedmrg.memory_bank import BankMode
-from medflare.models.adapters.methods import METHODS
+from medflare.models.adapters.registry import METHODS
 from medflare.models.report_generator import DecodingSettings, ModelSettings
 
 
@@ -76,7 +76,7 @@ class FedMRGSettings(MethodSettings):
 
     @property
     def peft_method(self) -> str:
-        """The adapters' method, a name in `models.peft_methods.METHODS`."""
+        """The adapters' method, a name in `models.adapters.registry.METHODS`."""
         return self.model.peft.method
 
     @property
@@ -99,8 +99,8 @@ class FedMRGSettings(MethodSettings):
 
     @model_validator(mode="after")
     def _two_adapters_at_once(self) -> FedMRGSettings:
-        if self.dual and not METHODS[self.peft_method].several:
-            usable = " or ".join(f"'{name}'" for name, row in METHODS.items() if row.several)
+        if self.dual and not METHODS[self.peft_method].several_active:
+            usable = " or ".join(f"'{name}'" for name, row in METHODS.items() if row.several_active)
             raise ValueError(
                 f"dual needs two adapters at once, and model.peft.method '{self.peft_method}' can have one: "
                 f"set dual to false, or use method {usable}"

@@ -41,7 +41,7 @@ from medflare.learners.fedtar.pictures import FreshPatches, KeptPatches, Picture
 from medflare.learners.fedtar.settings import METHOD, FedTARSettings
 from medflare.learners.fedtar.visit_sums import VisitTrail, silence, visit_sums_spec
 from medflare.learners.optim import adamw, cosine, scale_rates
-from medflare.models.adapters.lora import GENERIC
+from medflare.models.adapters.base import GENERIC
 from medflare.models.longitudinal_generator import (
     PATIENT,
     PATIENT_PROJECTION,
@@ -147,7 +147,7 @@ class FedTARLearner:
         return self._spec
 
     def sums_spec(self, sites: int) -> SharedSpec:
-        return visit_sums_spec(self.settings.visits) | self.model.adapters.sums_spec()
+        return visit_sums_spec(self.settings.visits) | self.model.adapters.auxiliary_sums_spec()
 
     def initial_shared(self) -> State:
         return {n: t.detach().cpu().float().clone() for n, t in self._live().items()}
@@ -155,7 +155,9 @@ class FedTARLearner:
     def _live(self) -> dict[str, Tensor]:
         """The shared tensors themselves."""
         own = {n: t for n, t in self.model.shared_tensors().items() if not n.startswith(self._held_back)}
-        return own | {ADAPTER_PREFIX + n: p for n, p in self.model.adapters.live(GENERIC).items()}
+        return own | {
+            ADAPTER_PREFIX + n: p for n, p in self.model.adapters.shared_parameters(GENERIC).items()
+        }
 
     def load_shared(self, state: State) -> None:
         check_state(state, self._spec, f"site '{self.site}': the server's state")
@@ -209,7 +211,7 @@ class FedTARLearner:
             metrics["val_loss"] = self.rows_loss(held_out)
         metrics |= told.metrics | {"seconds": time.monotonic() - started}
         delta = {n: t - self._received[n] for n, t in self.initial_shared().items()}
-        sums |= told.sums | self.model.adapters.sums(len(rows))
+        sums |= told.sums | self.model.adapters.auxiliary_sums(len(rows))
         return Update(delta=delta, examples=len(rows), metrics=metrics, sums=sums, factor=told.factor)
 
     def _cut(self, plan: RoundPlan, visit: int, rows: list[int]) -> list[list[int]]:

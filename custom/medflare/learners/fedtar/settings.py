@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.learners.fedtar.profile import ProfileSettings
-from medflare.models.adapters.methods import LoraSettings
+from medflare.models.adapters.lora import LoraSettings
 from medflare.models.longitudinal_generator import LongitudinalSettings
 from medflare.models.patient_adapter import PatientAdapterSettings
 from medflare.models.report_generator import DecodingSettings, ModelSettings

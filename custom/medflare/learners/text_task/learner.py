@@ -31,7 +31,7 @@ from medflare.learners.text_task.influence import reference_loss, self_influence
 from medflare.learners.text_task.settings import TextTaskSettings
 from medflare.learners.text_task.shared_adapter import SharedAdapter
 from medflare.learners.text_task.validation_texts import none_shared
-from medflare.models.adapters.lora import GENERIC
+from medflare.models.adapters.base import GENERIC
 from medflare.models.backbone import device_of, load_backbone
 from medflare.models.text_model import Sequenced, TextModel
 from medflare.tasks import get_task
@@ -139,7 +139,7 @@ class TextTask(ABC, Generic[Settings]):
         return self.adapter.spec
 
     def sums_spec(self, sites: int) -> SharedSpec:
-        spec: SharedSpec = self.model.adapters.sums_spec()
+        spec: SharedSpec = self.model.adapters.auxiliary_sums_spec()
         return spec
 
     def initial_shared(self) -> State:
@@ -182,7 +182,7 @@ class TextTask(ABC, Generic[Settings]):
             metrics["shared_loss"] = loss
         metrics |= told.metrics | {"seconds": time.monotonic() - started}
         n = len(self.train_rows)
-        sums = told.sums | self.model.adapters.sums(n)
+        sums = told.sums | self.model.adapters.auxiliary_sums(n)
         return Update(delta=self.adapter.delta(), examples=n, metrics=metrics, sums=sums, factor=factor)
 
     def _round_rows(self, plan: RoundPlan) -> list[int]:
@@ -253,5 +253,5 @@ def write_personalised(model: TextModel, folder: Path) -> None:
     adapters = model.adapters
     config = adapters.config_dict() | {"base_model_name_or_path": model.backbone.name}
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(adapters.exported(GENERIC), folder / "adapter_model.safetensors")
+    save_file(adapters.file_tensors(GENERIC), folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")

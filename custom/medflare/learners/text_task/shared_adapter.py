@@ -13,7 +13,7 @@ import torch
 from medflare.core.errors import UpdateError
 from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.learners.text_task.settings import Sharing
-from medflare.models.adapters.lora import GENERIC
+from medflare.models.adapters.base import GENERIC
 from medflare.models.text_model import TextModel
 
 ADAPTER_PREFIX, MERGED_PREFIX = "adapter.", "merged."
@@ -55,7 +55,7 @@ class SharedAdapter:
 
     def live(self) -> dict[str, torch.nn.Parameter]:
         """The shared tensors themselves."""
-        own = self.model.adapters.live(GENERIC)
+        own = self.model.adapters.shared_parameters(GENERIC)
         return {ADAPTER_PREFIX + name: p for name, p in own.items() if self.travels(name)}
 
     def delta(self) -> State:
@@ -75,7 +75,9 @@ class SharedAdapter:
         check_state(shared, self.spec, whose)
         if merged:
             check_state(merged, self._merged_spec(merged), whose)
-            self.model.adapters.put(MERGED, {n.removeprefix(MERGED_PREFIX): t for n, t in merged.items()})
+            self.model.adapters.add_frozen(
+                MERGED, {n.removeprefix(MERGED_PREFIX): t for n, t in merged.items()}
+            )
         self._merged = bool(merged)
         adapter = {n.removeprefix(ADAPTER_PREFIX): t for n, t in shared.items()}
         self.model.adapters.load(GENERIC, self.model.adapters.state(GENERIC) | adapter)
@@ -106,7 +108,7 @@ class SharedAdapter:
         B = 0 (`fedsa`: a hospital without a B of its own starts from zero, 7.8)."""
         state = self.model.adapters.state(GENERIC)
         shapes = {name: list(value.shape) for name, value in state.items() if not self.travels(name)}
-        own: dict[str, Any] = self.model.adapters.untravelled()
+        own: dict[str, Any] = self.model.adapters.not_communicated()
         return {"seed": self.seed, "shapes": shapes} | own
 
     def own(self) -> State:

@@ -1,53 +1,79 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What learners ask of adapters of every kind; most kinds need nothing in most of these places."""
+"""The contract of adapters of every method, and the row of the table by which a method is registered.
+
+Most methods need nothing but `AdapterSet`'s abstract members; the others have defaults.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from medflare.core.config import Settings
+
+GENERIC, ANCHOR, SPECIALISED = "generic", "anchor", "specialised"
+"""FedMRG's adapters: A_g, its frozen copy A_g^fr that a site received this round, and L_s. The paper's A_s is
+anchor + specialised. Methods with one adapter call it `generic`."""
+
 TensorSpec = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 
+class AdapterSettings(Protocol):
+    """Settings of any method."""
+
+    @property
+    def method(self) -> str:
+        """A name in `registry.METHODS`."""
+        ...
+
+
 class AdapterSet(ABC):
-    """The named adapters of one frozen decoder."""
+    """The named adapters of one frozen decoder.
+
+    Attributes:
+        peft: the module that holds decoder and adapters, for a trainer.
+    """
 
     names: tuple[str, ...]
     settings: Any
     peft: Any
-    """The module that holds decoder and adapters, for a trainer."""
 
     @abstractmethod
     def use(
         self, active: Iterable[str], train: Iterable[str] = (), scales: dict[str, float] | None = None
     ) -> None:
-        """Lets `active` adapters compute (each times its entry of `scales`), and `train` ones learn."""
+        """Let the `active` adapters compute, each times its entry of `scales`, and the `train` ones learn."""
 
     @abstractmethod
     def parameters(self, name: str) -> list[torch.nn.Parameter]:
-        """Everything of one adapter that learns."""
+        """Return everything of one adapter that learns."""
 
     @abstractmethod
-    def state(self, name: str) -> dict[str, Tensor]:
-        """A detached fp32 copy of what travels of one adapter."""
-
-    @abstractmethod
-    def live(self, name: str) -> dict[str, torch.nn.Parameter]:
-        """The parameters themselves under the names of `state`."""
-
-    @abstractmethod
-    def load(self, name: str, state: dict[str, Tensor]) -> None:
-        """Puts what travelled in place; KeyError if `state` is not exactly this adapter's set of names."""
+    def shared_parameters(self, name: str) -> dict[str, torch.nn.Parameter]:
+        """Return the communicated parameters themselves, under the names of `state`."""
 
     @abstractmethod
     def config_dict(self) -> dict[str, Any]:
-        """adapter_config.json as JSON types, for a writer that has no model."""
+        """Return adapter_config.json as JSON types, for a writer that has no model."""
 
     # ---- with a default ----------------------------------------------------------------------------------
+
+    def state(self, name: str) -> dict[str, Tensor]:
+        """Return a detached fp32 copy, on the CPU, of what is communicated of one adapter."""
+        return copies(self.shared_parameters(name))
+
+    def load(self, name: str, state: Mapping[str, Tensor]) -> None:
+        """Put communicated values in place.
+
+        Raises:
+            KeyError: `state` is not exactly this adapter's set of names.
+        """
+        assign(name, self.shared_parameters(name), state)
 
     @property
     def dropout(self) -> float:
@@ -59,43 +85,99 @@ class AdapterSet(ABC):
         return 0
 
     def copy(self, source: str, target: str) -> None:
-        """Gives one adapter the values of another."""
+        """Give one adapter the values of another."""
         self.load(target, self.state(source))
 
-    def exported(self, name: str) -> dict[str, Tensor]:
-        """What the file of one adapter holds."""
+    def file_tensors(self, name: str) -> dict[str, Tensor]:
+        """Return what the file of one adapter holds."""
         return self.state(name)
+
+    def load_file_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Put in place what the file of an adapter holds; KeyError as `load`."""
+        self.load(name, tensors)
 
     def mixture(
         self, names: Sequence[str], weights: Sequence[float]
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """One adapter that computes Σ w_i times what the named ones compute, and its configuration."""
+        """Return one adapter that computes Σ w_i times what the named ones compute, and its configuration."""
         raise NotImplementedError(f"adapters of method '{self.settings.method}' do not mix.")
 
-    def restore(self, name: str, tensors: dict[str, Tensor]) -> None:
-        """Takes what the file of an adapter holds."""
-        self.load(name, tensors)
+    def add_frozen(self, name: str, state: Mapping[str, Tensor]) -> None:
+        """Add or replace an adapter that does not learn."""
+        raise NotImplementedError(f"method '{self.settings.method}' takes no frozen adapter.")
 
-    def untravelled(self) -> dict[str, Any]:
-        """`seed`, `shapes` and `sha256` of what every site makes for itself; empty where there is nothing."""
+    def set_seeded_a(self, name: str, seed: int) -> None:
+        """Give one adapter the A factors that every site and the server can make from the seed alone."""
+        raise NotImplementedError(f"method '{self.settings.method}' has no factors A.")
+
+    def not_communicated(self) -> dict[str, Any]:
+        """Return `seed`, `shapes` and `sha256` of what every site makes for itself; empty if nothing."""
         return {}
 
     def penalty(self) -> Tensor | float:
-        """What the method adds to the loss."""
+        """Return what the method adds to the loss."""
         return 0.0
 
     def begin_round(self, totals: Mapping[str, Tensor], round_number: int, rounds: int) -> None:
-        """Takes the total of all sites' `sums` of the previous round."""
+        """Take the totals of all sites' auxiliary sums of the previous round."""
         return
 
     def after_step(self) -> None:
-        """After the optimiser's step, with the gradients still there."""
+        """Act after the optimiser's step, while the gradients are still there."""
         return
 
-    def sums_spec(self) -> TensorSpec:
-        """What `sums` holds, fixed before round 1."""
+    def auxiliary_sums_spec(self) -> TensorSpec:
+        """Return names, shapes and dtypes of `auxiliary_sums`, fixed before round 1."""
         return {}
 
-    def sums(self, weight: float) -> dict[str, Tensor]:
-        """What a site adds to all sites' total after a round, scaled by its weight."""
+    def auxiliary_sums(self, weight: float) -> dict[str, Tensor]:
+        """Return what a site adds to all sites' totals after a round, scaled by its weight."""
         return {}
+
+
+def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return detached fp32 copies on the CPU."""
+    return {name: value.detach().to("cpu", torch.float32).clone() for name, value in tensors.items()}
+
+
+def assign(adapter: str, targets: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    """Copy `values` into the tensors of the same names, or change nothing and raise KeyError."""
+    if odd := sorted(set(targets) ^ set(values)):
+        raise KeyError(f"adapter '{adapter}': {len(odd)} names differ, for instance '{odd[0]}'.")
+    with torch.no_grad():
+        for name, target in targets.items():
+            target.copy_(values[name])
+
+
+def settings_unchanged(settings: Any, config: Mapping[str, Any]) -> Any:
+    """Return the settings as they are: no rule or merge changes the sizes of most methods."""
+    return settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeftMethod:
+    """One row of `registry.METHODS`.
+
+    Attributes:
+        summary: what learns and is communicated; source: paper, section, resolution ids.
+        settings: class of the job's block `peft`.
+        adapters: class whose constructor takes (model, settings, names, seed).
+        settings_of_file: (settings, adapter_config.json) -> settings of the sizes in the file, which a rule
+            or a merge may have changed.
+        peft_opens: whether plain PEFT opens the result.
+        starts_as_identity: whether a new adapter changes nothing.
+        several_active: whether two adapters can compute at once, as FedMRG's and FedDAT's do.
+        quantised: whether it works on int8 and NF4 layers.
+        gradient_checkpointing: whether it works with gradient checkpointing.
+    """
+
+    summary: str
+    source: str
+    settings: type[Settings]
+    adapters: Callable[[Any, Any, Iterable[str], int], AdapterSet]
+    settings_of_file: Callable[[Any, Mapping[str, Any]], Any] = settings_unchanged
+    peft_opens: bool = True
+    starts_as_identity: bool = True
+    several_active: bool = False
+    quantised: bool = True
+    gradient_checkpointing: bool = True

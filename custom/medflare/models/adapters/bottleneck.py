@@ -1,25 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bottleneck adapters after every feed-forward block: h + Σ s · (W_up GELU(W_down h + b_down) + b_up).
 
-FedDAT's adapters, reduction 16 (algorithms.md 7.9). PEFT 0.21 has no such method, and AdapterHub's `adapters`
-1.3 needs transformers 4.57; hence this small module of our own, which only medflare opens.
+The adapters of Houlsby et al. 2019 and FedDAT, reduction 16. PEFT 0.21 has no such method, and AdapterHub's
+`adapters` 1.3 needs transformers 4.57; hence this small module of our own, which only medflare opens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
+from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
 from medflare.core.seeds import seeded
-from medflare.models.adapters.base import AdapterSet
-from medflare.models.adapters.methods import BottleneckSettings
+from medflare.models.adapters.base import AdapterSet, PeftMethod
 
 TYPE = "BOTTLENECK"
+
+
+class BottleneckSettings(Settings):
+    """h + W_up GELU(W_down h) after the feed-forward block of every layer; FedDAT's adapters.
+
+    reduction: hidden size over the width of the bottleneck; width: given outright instead.
+    """
+
+    method: Literal["bottleneck"] = "bottleneck"
+    reduction: int = Field(16, ge=1)
+    width: int | None = Field(None, ge=1)
 
 
 class Bottleneck(nn.Module):
@@ -32,13 +44,20 @@ class Bottleneck(nn.Module):
         nn.init.zeros_(self.up.bias)
 
     def forward(self, h: Tensor) -> Tensor:
-        """h: (..., hidden)."""
-        out: Tensor = self.up(F.gelu(self.down(h.to(self.down.weight.dtype))))
-        return out
+        """Return what is added to h: (..., hidden) -> (..., width) -> (..., hidden)."""
+        narrow = F.gelu(self.down(h.to(self.down.weight.dtype)))  # (..., width)
+        added: Tensor = self.up(narrow)  # (..., hidden)
+        return added
 
 
 class BottleneckAdapters(AdapterSet):
-    """The named bottleneck adapters of one decoder; the interface of `adapters.Adapters`."""
+    """The named bottleneck adapters of one decoder.
+
+    Raises:
+        ConfigError: the model has no feed-forward blocks called `mlp`.
+    """
+
+    settings: BottleneckSettings
 
     def __init__(self, model: Any, settings: BottleneckSettings, names: Iterable[str], seed: int) -> None:
         self.settings, self.names = settings, tuple(names)
@@ -59,11 +78,11 @@ class BottleneckAdapters(AdapterSet):
                 self.peft.adapters[name] = nn.ModuleList(made).to(model.device)
         self.active: tuple[tuple[str, float], ...] = ()
         for number, block in enumerate(blocks):
-            block.register_forward_hook(self._adding(number))
+            block.register_forward_hook(self._hook(number))
         self.use(self.names[:1])
 
-    def _adding(self, number: int) -> Any:
-        """The hook of one block."""
+    def _hook(self, number: int) -> Any:
+        """Return the forward hook of one block: output (B, T, hidden) plus the active adapters' outputs."""
 
         def hook(block: Any, args: Any, output: Tensor) -> Tensor:
             added = [scale * self.peft.adapters[name][number](output) for name, scale in self.active]
@@ -74,7 +93,6 @@ class BottleneckAdapters(AdapterSet):
     def use(
         self, active: Iterable[str], train: Iterable[str] = (), scales: dict[str, float] | None = None
     ) -> None:
-        """Lets `active` adapters add their output (each times its entry of `scales`), and `train` learn."""
         self.active = tuple((name, (scales or {}).get(name, 1.0)) for name in active)
         learning = set(train)
         for name in self.names:
@@ -83,20 +101,9 @@ class BottleneckAdapters(AdapterSet):
     def parameters(self, name: str) -> list[nn.Parameter]:
         return list(self.peft.adapters[name].parameters())
 
-    def live(self, name: str) -> dict[str, nn.Parameter]:
+    def shared_parameters(self, name: str) -> dict[str, nn.Parameter]:
         """Names are `layers.0.down.weight` and so on."""
         return {f"layers.{n}": p for n, p in self.peft.adapters[name].named_parameters()}
-
-    def state(self, name: str) -> dict[str, Tensor]:
-        return {n: p.detach().to("cpu", torch.float32).clone() for n, p in self.live(name).items()}
-
-    def load(self, name: str, state: dict[str, Tensor]) -> None:
-        here = self.live(name)
-        if odd := sorted(set(here) ^ set(state)):
-            raise KeyError(f"adapter '{name}': {len(odd)} names differ, for instance '{odd[0]}'.")
-        with torch.no_grad():
-            for key, parameter in here.items():
-                parameter.copy_(state[key])
 
     def config_dict(self) -> dict[str, Any]:
         return {"peft_type": TYPE, "reduction": self.settings.reduction, "width": self.width}
@@ -104,12 +111,12 @@ class BottleneckAdapters(AdapterSet):
     def mixture(
         self, names: Sequence[str], weights: Sequence[float]
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        state = merged([self.state(name) for name in names], list(weights))
+        state = weighted_sum([self.state(name) for name in names], list(weights))
         return state, self.config_dict() | {"width": self.width * len(names)}
 
 
-def merged(states: list[dict[str, Tensor]], weights: list[float]) -> dict[str, Tensor]:
-    """One adapter whose output is exactly Σ w_i times that of the given ones: bottlenecks side by side."""
+def weighted_sum(states: list[dict[str, Tensor]], weights: list[float]) -> dict[str, Tensor]:
+    """Return one adapter whose output is exactly Σ w_i times that of the given ones, side by side."""
     out: dict[str, Tensor] = {}
     for key in states[0]:
         parts = [state[key] for state in states]
@@ -121,3 +128,18 @@ def merged(states: list[dict[str, Tensor]], weights: list[float]) -> dict[str, T
         else:
             out[key] = torch.cat(parts, 0)
     return out
+
+
+def _settings_of_file(settings: BottleneckSettings, config: Mapping[str, Any]) -> BottleneckSettings:
+    return settings.model_copy(update={"width": config["width"]})
+
+
+METHOD = PeftMethod(
+    summary="Bottleneck adapters after every feed-forward block; our own module, PEFT has none.",
+    source="Houlsby et al. 2019, FedDAT; algorithms.md 7.9",
+    settings=BottleneckSettings,
+    adapters=BottleneckAdapters,
+    settings_of_file=_settings_of_file,
+    peft_opens=False,
+    several_active=True,
+)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AdaLoRA's rank budget, decided once for all sites from their summed importance (algorithms.md 7.10, 10).
+"""AdaLoRA's rank budget, decided once for all sites from their summed importance (Zhang et al. 2023).
 
 Every site sends the importance of its triplets as a declared sum and gets the total of all sites back; the
 same total gives the same masks everywhere. Local pruning, as AdaLoRA has it, would make ranks disagree.
@@ -14,7 +14,9 @@ from torch import Tensor
 
 
 def budget(round_number: int, rounds: int, first: int, last: int, warm: float, final: float) -> int:
-    """Singular values that stay in a round: all at first, then down a cubic to `last` (AdaLoRA, Eq. 12).
+    """Return the number of singular values that stay in a round (AdaLoRA, Eq. 12).
+
+    All at first, then down a cubic to `last`.
 
     Args:
         round_number: 0-based; rounds: of the run; warm, final: shares of the rounds before and after.
@@ -29,7 +31,7 @@ def budget(round_number: int, rounds: int, first: int, last: int, warm: float, f
 
 
 def masks(importance: Mapping[str, Tensor], kept: int) -> dict[str, Tensor]:
-    """True where a singular value stays: the `kept` most important of all modules together.
+    """Return masks, True where a singular value stays: the `kept` most important of all modules together.
 
     importance: module -> (ρ,) scores. Ties go to the first in order of module name and position, so that
     every site decides alike.
@@ -43,7 +45,7 @@ def masks(importance: Mapping[str, Tensor], kept: int) -> dict[str, Tensor]:
 
 
 def normalised(importance: Mapping[str, Tensor], weight: float) -> dict[str, Tensor]:
-    """Scores of one site that add up to `weight`: the scale of a site's loss does not decide for others."""
+    """Return scores of one site that add up to `weight`, so that the scale of its loss does not count."""
     total = sum(float(scores.double().sum()) for scores in importance.values())
     factor = weight / total if total > 0 else 0.0
     return {name: (scores.double() * factor).float() for name, scores in importance.items()}
@@ -62,7 +64,7 @@ class Importance:
 
     @torch.no_grad()
     def update(self, weights: Mapping[str, torch.nn.Parameter]) -> None:
-        """After a backward pass: |w · ∂L/∂w| of every weight that has a gradient."""
+        """Smooth |w · ∂L/∂w| of every weight that has a gradient; to be called after a backward pass."""
         for name, weight in weights.items():
             if weight.grad is None:
                 continue
@@ -74,7 +76,7 @@ class Importance:
             self.uncertainty[name] = self.beta * spread + (1 - self.beta) * (now - smooth).abs()
 
     def triplets(self, modules: Mapping[str, tuple[str, str, str]]) -> dict[str, Tensor]:
-        """module -> (ρ,) importance of its triplets: that of λ_i plus the means over P's column and Q's row.
+        """Return module -> (ρ,) importance of its triplets: of λ_i, plus means over P's column and Q's row.
 
         modules: module -> names of its Q (ρ, d_in), Λ (ρ, 1) and P (d_out, ρ).
         """

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prefix, prompt and P-tuning: PEFT's prompt encoders, put into the decoder by two hooks.
+"""Virtual tokens before the input of a frozen decoder: PEFT's prompt encoders, applied by two hooks.
 
 PEFT adds virtual tokens in the wrapper's `forward` and `generate`, which know no image tokens
 (`inputs_embeds` in `generate` is refused) and no decoder that is called without its output layer. Hooks on
-the decoder serve training, scoring and generation alike; the positions they add never show.
+the decoder serve training, scoring and generation alike; the added positions are removed from the output.
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -19,22 +20,19 @@ from torch import Tensor
 from medflare.core.errors import ConfigError
 from medflare.core.seeds import seeded
 from medflare.models.adapters.base import AdapterSet
-from medflare.models.adapters.methods import METHODS, PrefixSettings, PromptSettings, PTuningSettings
 
 PROMPT = "prompt_embeddings"
 """PEFT's name of what its files hold."""
 
 
 class VirtualTokens(AdapterSet):
-    """One adapter of virtual tokens on a frozen decoder; the interface of `adapters.Adapters`."""
+    """One adapter of virtual tokens on a frozen decoder.
 
-    def __init__(
-        self,
-        model: Any,
-        settings: PrefixSettings | PromptSettings | PTuningSettings,
-        names: Iterable[str],
-        seed: int,
-    ) -> None:
+    Raises:
+        ConfigError: more than one adapter, or as many virtual tokens as the model has positions.
+    """
+
+    def __init__(self, model: Any, settings: Any, names: Iterable[str], seed: int) -> None:
         from peft import get_peft_model
 
         self.settings, self.names = settings, tuple(names)
@@ -46,9 +44,7 @@ class VirtualTokens(AdapterSet):
                 f"peft.tokens is {settings.tokens}, and this base model has {room} positions for virtual "
                 "tokens, prompt and answer. Set peft.tokens to a fraction of that."
             )
-        configure = METHODS[settings.method].configure
-        assert configure is not None
-        self.config = configure(settings, int(model.config.hidden_size), seed)
+        self.config = self.peft_config(int(model.config.hidden_size))
         with seeded(seed), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*gradient_checkpointing", category=FutureWarning)
             self.peft: Any = get_peft_model(model, self.config, adapter_name=self.names[0])
@@ -60,15 +56,22 @@ class VirtualTokens(AdapterSet):
         decoder.register_forward_hook(self._after)
         self.use(self.names)
 
+    @abstractmethod
+    def peft_config(self, hidden: int) -> Any:
+        """Return PEFT's configuration for a decoder of that hidden size."""
+
     @property
     def positions(self) -> int:
-        """Positions of the decoder that the adapter takes."""
         return int(self.settings.tokens)
 
     # ---- in the decoder ----------------------------------------------------------------------------------
 
     def _before(self, decoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Adds the virtual tokens where no token was seen yet, and their places to mask and positions."""
+        """Add V virtual tokens to the decoder's arguments at the first call of a sequence.
+
+        The mask grows by V columns at every call, since cached keys hold the virtual tokens too; positions
+        move by V.
+        """
         if not self.active:
             return None
         kwargs = dict(kwargs)
@@ -79,33 +82,22 @@ class VirtualTokens(AdapterSet):
         given = kwargs["inputs_embeds"] if kwargs.get("inputs_embeds") is not None else kwargs["input_ids"]
         batch, tokens = given.shape[0], self.positions
         if kwargs.get("attention_mask") is not None:
-            seen = kwargs["attention_mask"].new_ones(batch, tokens)
-            kwargs["attention_mask"] = torch.cat([seen, kwargs["attention_mask"]], 1)
+            visible = kwargs["attention_mask"].new_ones(batch, tokens)  # (B, V)
+            kwargs["attention_mask"] = torch.cat([visible, kwargs["attention_mask"]], 1)  # (B, V + T)
         for name in ("position_ids", "cache_position"):
             if kwargs.get(name) is not None:
                 kwargs[name] = kwargs[name] + tokens
-        if first and isinstance(self.settings, PrefixSettings):
-            kwargs["past_key_values"] = self._prefilled(cache, batch)
-        elif first:
-            self._prepend(decoder, kwargs, batch)
+        if first:
+            self._insert(decoder, kwargs, batch)
         return (), kwargs
 
-    def _prefilled(self, cache: Any, batch: int) -> Any:
-        """The empty cache with the prefix's keys and values in every layer."""
-        prefix = self.peft.get_prompt(batch)
-        if cache is None:
-            return prefix
-        for number, layer in enumerate(prefix.layers):
-            cache.update(layer.keys, layer.values, number)
-        return cache
-
-    def _prepend(self, decoder: Any, kwargs: dict[str, Any], batch: int) -> None:
-        """Puts the virtual tokens before the embeddings."""
+    def _insert(self, decoder: Any, kwargs: dict[str, Any], batch: int) -> None:
+        """Put the virtual tokens before the embeddings (B, T, H)."""
         embedded = kwargs.get("inputs_embeds")
         if embedded is None:
-            embedded = decoder.get_input_embeddings()(kwargs.pop("input_ids"))
-        prompt = self.peft.get_prompt(batch).to(embedded.dtype)
-        kwargs["inputs_embeds"] = torch.cat([prompt, embedded], 1)
+            embedded = decoder.get_input_embeddings()(kwargs.pop("input_ids"))  # (B, T, H)
+        prompt = self.peft.get_prompt(batch).to(embedded.dtype)  # (B, V, H)
+        kwargs["inputs_embeds"] = torch.cat([prompt, embedded], 1)  # (B, V + T, H)
         self._added = self.positions
         for name in ("position_ids", "cache_position"):
             if (places := kwargs.get(name)) is not None:
@@ -113,7 +105,7 @@ class VirtualTokens(AdapterSet):
                 kwargs[name] = torch.cat([ahead, places], -1)
 
     def _after(self, decoder: Any, args: Any, output: Any) -> Any:
-        """Takes the virtual tokens' hidden states off again."""
+        """Remove the virtual tokens' hidden states: (B, V + T, H) -> (B, T, H)."""
         if self._added:
             output.last_hidden_state = output.last_hidden_state[:, self._added :]
             self._added = 0
@@ -124,49 +116,36 @@ class VirtualTokens(AdapterSet):
     def use(
         self, active: Iterable[str], train: Iterable[str] = (), scales: dict[str, float] | None = None
     ) -> None:
-        """Whether the virtual tokens are there, and whether they learn."""
+        """Set whether the virtual tokens are there, and whether they learn."""
         self.active = bool(tuple(active))
         for parameter in self.encoder.parameters():
             parameter.requires_grad_(bool(set(train)))
 
     def parameters(self, name: str) -> list[torch.nn.Parameter]:
-        """The embeddings, and with P-tuning the layers behind them."""
+        """Return the embeddings, and with P-tuning the layers behind them."""
         return list(self.encoder.parameters())
 
-    def live(self, name: str) -> dict[str, torch.nn.Parameter]:
-        """Wire name -> parameter: PEFT's own name where one tensor is all, else the encoder's names."""
-        found = dict(self.encoder.named_parameters())
-        return {PROMPT: found["embedding.weight"]} if len(found) == 1 else found
+    def shared_parameters(self, name: str) -> dict[str, torch.nn.Parameter]:
+        """Names are PEFT's own where one tensor is all, else those of the prompt encoder."""
+        named = dict(self.encoder.named_parameters())
+        return {PROMPT: named["embedding.weight"]} if len(named) == 1 else named
 
-    def state(self, name: str) -> dict[str, Tensor]:
-        """A detached fp32 copy of what travels."""
-        return {
-            key: value.detach().to("cpu", torch.float32).clone() for key, value in self.live(name).items()
-        }
-
-    def load(self, name: str, state: dict[str, Tensor]) -> None:
-        """Puts values in place; KeyError if `state` is not exactly this adapter's set of names."""
-        here = self.live(name)
-        if odd := sorted(set(here) ^ set(state)):
-            raise KeyError(f"adapter '{name}': {len(odd)} names differ, for instance '{odd[0]}'.")
-        with torch.no_grad():
-            for key, parameter in here.items():
-                parameter.copy_(state[key])
-
-    def exported(self, name: str) -> dict[str, Tensor]:
-        """What PEFT's file of this adapter holds."""
-        return prompt_of(self.state(name))
+    def file_tensors(self, name: str) -> dict[str, Tensor]:
+        """Return what PEFT's file of this adapter holds."""
+        return virtual_token_file(self.state(name))
 
     def config_dict(self) -> dict[str, Any]:
-        """PEFT's adapter_config.json as JSON types, for a writer that has no model."""
-        found = self.config.to_dict() | {"inference_mode": True}
-        return {key: getattr(value, "value", value) for key, value in found.items()}
+        config = self.config.to_dict() | {"inference_mode": True}
+        return {key: getattr(value, "value", value) for key, value in config.items()}
 
 
-def prompt_of(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """PEFT's file from what travels: P-tuning's layers applied to its embeddings, the rest as it is."""
+def virtual_token_file(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return PEFT's file from what was communicated: P-tuning's layers applied to its embeddings (V, H).
+
+    A state of any other method comes back as it is.
+    """
     if "embedding.weight" not in state:
-        return state
+        return dict(state)
     value = state["embedding.weight"].float()
     for number in (0, 2, 4):
         weight, bias = (state[f"mlp_head.{number}.{part}"].float() for part in ("weight", "bias"))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from medflare.core.config import parse
-from medflare.models.adapters.lora import GENERIC
+from medflare.models.adapters.base import GENERIC
 from medflare.models.backbone import load_backbone
 from medflare.models.report_result import read_json
 from medflare.models.text_model import TextModel

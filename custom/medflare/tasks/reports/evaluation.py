@@ -23,7 +23,7 @@ from medflare.evaluation.predictions import Prediction, relative_image, write_pr
 from medflare.evaluation.report_metrics import Evaluation, evaluate_reports, quick_metrics
 from medflare.labelling.labels import label_report
 from medflare.learners.fedmrg import losses
-from medflare.models.adapters.lora import GENERIC, SPECIALISED
+from medflare.models.adapters.base import GENERIC, SPECIALISED
 from medflare.models.report_generator import DecodingSettings, ReportGenerator
 from medflare.models.report_result import Drafter, load_generator
 from medflare.tasks.scoring import AdapterKind, Role, evaluation_record, kind_of, opened
