@@ -20,7 +20,7 @@ from medflare.evaluation.summary_metrics import read_summaries
 from medflare.federation.server.run_state import load_state
 from medflare.in_process.loop import federate
 from medflare.learners.registry import build_learner
-from medflare.models.adapters.lora import GENERIC
+from medflare.models.adapters.base import GENERIC
 from medflare.recipes.after_run import score_site
 from medflare.reporting.page import write_page
 from medflare.synthetic.knowledge import write_questions_demo, write_summaries_demo

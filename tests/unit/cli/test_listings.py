@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from medflare.aggregation import RULES
 from medflare.cli.main import app
 from medflare.learners import registry
-from medflare.models.adapters.methods import METHODS
+from medflare.models.adapters.registry import METHODS
 
 ROOT = Path(__file__).parents[3]
 RUNNER = CliRunner()

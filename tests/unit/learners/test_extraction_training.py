@@ -23,7 +23,7 @@ from medflare.core.tensors import State
 from medflare.learners.extraction.learner import ExtractionLearner
 from medflare.learners.text_task.round_trainer import RoundTrainer, train_round
 from medflare.learners.text_task.settings import OptimiserSettings
-from medflare.models.adapters.lora import GENERIC
+from medflare.models.adapters.base import GENERIC
 
 EVEN = {**SMALL["lora"], "dropout": 0.0}
 SETTINGS = {"batch": 2, "lr": 2e-3, "weight_decay": 0.1, "warmup": 0.4, "clip_norm": 0.5}

@@ -15,7 +15,7 @@ from medflare.core.plan import RoundPlan
 from medflare.data.settings.site import SiteConfig
 from medflare.learners.fedmrg.learner import FedMRGLearner, build, losses
 from medflare.learners.fedmrg.settings import METHOD, VARIANTS
-from medflare.models.adapters.lora import ANCHOR, GENERIC, SPECIALISED
+from medflare.models.adapters.base import ANCHOR, GENERIC, SPECIALISED
 from medflare.synthetic import DEMO_HOSPITALS, write_hospital
 
 SMALL: dict[str, Any] = {

@@ -18,7 +18,7 @@ from medflare.core.plan import RoundPlan
 from medflare.evaluation.question_metrics import read_answers
 from medflare.evaluation.summary_metrics import read_summaries
 from medflare.learners import registry
-from medflare.models.adapters.lora import GENERIC
+from medflare.models.adapters.base import GENERIC
 
 SECOND = RoundPlan(round=1, rounds=2, steps=2)
 SHORT = {"writing": {"max_new_tokens": 6}}

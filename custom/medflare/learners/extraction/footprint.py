@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from medflare.learners.training_step import TrainingStep, float_mask, meta_decoder
-from medflare.models.adapters.attach import attach
-from medflare.models.adapters.lora import GENERIC
+from medflare.models.adapters.base import GENERIC
+from medflare.models.adapters.registry import attach
 
 
 def training_step(settings: Any, folder: Path | None, precision: str) -> TrainingStep:

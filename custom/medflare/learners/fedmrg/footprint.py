@@ -11,8 +11,8 @@ from torch import nn
 
 from medflare.core.conditions import CONDITIONS
 from medflare.learners.training_step import TEMPLATE_TOKENS, TrainingStep, float_mask, meta_decoder
-from medflare.models.adapters.attach import attach
-from medflare.models.adapters.lora import ANCHOR, GENERIC, SPECIALISED
+from medflare.models.adapters.base import ANCHOR, GENERIC, SPECIALISED
+from medflare.models.adapters.registry import attach
 from medflare.models.encoders import VisualEncoder
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from medflare.learners.training_step import TEMPLATE_TOKENS, TrainingStep, float_mask, meta_decoder
-from medflare.models.adapters.attach import attach
-from medflare.models.adapters.lora import GENERIC
+from medflare.models.adapters.base import GENERIC
+from medflare.models.adapters.registry import attach
 from medflare.models.encoders import VisualEncoder
 from medflare.models.patient_adapter import PatientAdapter
 

@@ -9,14 +9,9 @@ from pydantic import Field, model_validator
 
 from medflare.core.config import Settings
 from medflare.core.method import MethodSettings
-from medflare.models.adapters.methods import (
-    METHODS,
-    AdapterSettings,
-    LoraChoice,
-    LoraSettings,
-    PeftChoice,
-    chosen,
-)
+from medflare.models.adapters.base import AdapterSettings
+from medflare.models.adapters.lora import LoraChoice, LoraSettings
+from medflare.models.adapters.registry import METHODS, PeftChoice, effective_settings
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -57,11 +52,11 @@ class TextTaskSettings(MethodSettings):
     @property
     def adapter(self) -> AdapterSettings:
         """The settings of the adapter: `peft`, or `lora` where that is the method."""
-        return chosen(self.peft, self.lora)
+        return effective_settings(self.peft, self.lora)
 
     @property
     def peft_method(self) -> str:
-        """The adapter's method, a name in `models.peft_methods.METHODS`."""
+        """The adapter's method, a name in `models.adapters.registry.METHODS`."""
         return self.peft.method
 
     @property
@@ -83,7 +78,7 @@ class TextTaskSettings(MethodSettings):
                 f"sharing '{self.sharing}' is about LoRA's factors, and peft.method '{method}' has none: "
                 "leave sharing out, or use method 'lora'"
             )
-        if self.optimiser.gradient_checkpointing and not METHODS[method].checkpoints:
+        if self.optimiser.gradient_checkpointing and not METHODS[method].gradient_checkpointing:
             raise ValueError(
                 f"peft.method '{method}' puts keys and values into every layer, which gradient checkpointing "
                 "drops without a word: set optimiser.gradient_checkpointing to false"
