@@ -28,7 +28,7 @@ from nvflare.apis.dxo import from_shareable
 from medflare.core.errors import UpdateError
 from medflare.egress.failures import Code, Failure
 from medflare.federation.messages import Reply, failure_reply
-from medflare.federation.site.exact_comparison import ExactSide, Part
+from medflare.federation.site.exact_comparison import ExactSide, PairRequest
 from medflare.knowledge.cardinality import fingerprint
 from medflare.knowledge.sketch_key import SketchKey
 
@@ -248,17 +248,17 @@ def sides(graph_hospitals, tmp_path: Path) -> Callable[..., Any]:
 
 def test_a_pair_is_compared_once_in_a_run_whatever_is_asked(sides, graph_hospitals) -> None:
     one, site = sides(FIRST)
-    assert set(one.offer(site, SITES, Part(SECOND, 60, True))) == {"request"}
+    assert set(one.offer(site, SITES, PairRequest(SECOND, 60, True))) == {"request"}
     with pytest.raises(
         UpdateError, match="was compared with that of 'site-2' in this run: once for each pair"
     ):
-        one.offer(site, SITES, Part(SECOND, 60, False))
+        one.offer(site, SITES, PairRequest(SECOND, 60, False))
     again, _ = sides(FIRST)
     with pytest.raises(UpdateError, match="once for each pair"):
-        again.offer(site, SITES, Part(SECOND, 60, True))
-    assert set(again.offer(site, SITES, Part(THIRD, 90, False))) == {"setup"}
+        again.offer(site, SITES, PairRequest(SECOND, 60, True))
+    assert set(again.offer(site, SITES, PairRequest(THIRD, 90, False))) == {"setup"}
     other, _ = sides(FIRST, "another run")
-    assert set(other.offer(site, SITES, Part(SECOND, 60, True))) == {"request"}
+    assert set(other.offer(site, SITES, PairRequest(SECOND, 60, True))) == {"request"}
 
 
 def test_a_size_is_told_once_and_a_graph_that_changed_is_not_compared(sides, graph_hospitals) -> None:
@@ -268,19 +268,21 @@ def test_a_size_is_told_once_and_a_graph_that_changed_is_not_compared(sides, gra
     restarted, site = sides(FIRST, count=False)
     assert restarted.count(site, SITES)["elements"] == 40
     with pytest.raises(UpdateError, match="has changed since its size was told"):
-        restarted.offer(site, SITES, Part(SECOND, 60, True))
-    assert set(one.offer(site, SITES, Part(SECOND, 60, True))) == {"request"}, "those that were counted"
+        restarted.offer(site, SITES, PairRequest(SECOND, 60, True))
+    assert set(one.offer(site, SITES, PairRequest(SECOND, 60, True))) == {"request"}, (
+        "those that were counted"
+    )
 
 
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        (Part("site-9", 60, True), "'site-9' was no partner"),
-        (Part(SECOND, 19, True), "has 19 elements; expected 20 to 100000"),
-        (Part(SECOND, 100_001, True), "expected 20 to 100000"),
+        (PairRequest("site-9", 60, True), "'site-9' was no partner"),
+        (PairRequest(SECOND, 19, True), "has 19 elements; expected 20 to 100000"),
+        (PairRequest(SECOND, 100_001, True), "expected 20 to 100000"),
     ],
 )
-def test_a_pair_that_was_not_agreed_is_refused(sides, part: Part, said: str) -> None:
+def test_a_pair_that_was_not_agreed_is_refused(sides, part: PairRequest, said: str) -> None:
     one, site = sides(FIRST)
     with pytest.raises(UpdateError, match=said):
         one.offer(site, [*SITES, "site-9"], part)
@@ -289,15 +291,15 @@ def test_a_pair_that_was_not_agreed_is_refused(sides, part: Part, said: str) -> 
 def test_nothing_is_offered_before_a_size_was_told(sides) -> None:
     one, site = sides(FIRST, count=False)
     with pytest.raises(UpdateError, match="told no size"):
-        one.offer(site, SITES, Part(SECOND, 60, True))
+        one.offer(site, SITES, PairRequest(SECOND, 60, True))
 
 
 def test_a_step_out_of_order_or_a_second_one_is_refused(sides) -> None:
     (one, site), (other, theirs) = sides(FIRST), sides(SECOND)
     with pytest.raises(UpdateError, match="no comparison with 'site-2' is open"):
         one.compare(SECOND, {})
-    request = one.offer(site, SITES, Part(SECOND, 60, True))
-    setup = other.offer(theirs, SITES, Part(FIRST, 40, False))
+    request = one.offer(site, SITES, PairRequest(SECOND, 60, True))
+    setup = other.offer(theirs, SITES, PairRequest(FIRST, 40, False))
     with pytest.raises(UpdateError, match="no comparison with 'site-3' is open"):
         other.answer(THIRD, request)
     with pytest.raises(UpdateError, match="no comparison with 'site-1' is open"):
@@ -309,6 +311,6 @@ def test_a_step_out_of_order_or_a_second_one_is_refused(sides) -> None:
 
 def test_a_message_without_what_the_step_needs_is_refused(sides) -> None:
     one, site = sides(FIRST)
-    request = one.offer(site, SITES, Part(SECOND, 60, True))
+    request = one.offer(site, SITES, PairRequest(SECOND, 60, True))
     with pytest.raises(UpdateError, match="holds no setup"):
         one.compare(SECOND, request)

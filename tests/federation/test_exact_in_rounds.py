@@ -23,7 +23,7 @@ from fed_graphs import (
 from nvflare.apis.dxo import from_shareable
 
 from medflare.federation.site import exact_comparison as site_exact
-from medflare.federation.site.exact_comparison import TOLD
+from medflare.federation.site.exact_comparison import ANSWERS_FILE
 from medflare.knowledge.cardinality import elements, message_bytes
 from medflare.knowledge.sketch_key import SketchKey
 from medflare.knowledge.triples import jaccard
@@ -112,7 +112,7 @@ def test_a_site_that_has_not_said_yes_tells_nothing_and_is_at_the_typical_distan
     matrix = told["distances"]["matrix"]
     assert matrix[0][2] == matrix[1][2] == matrix[0][1] == pytest.approx(1 - 30 / 70)
     assert {line.event for line in lines(federation, THIRD)} == {"blocked", "failure"}
-    assert not list((made.root / THIRD).rglob(TOLD)), "nothing is even counted"
+    assert not list((made.root / THIRD).rglob(ANSWERS_FILE)), "nothing is even counted"
 
 
 def test_no_is_the_default(graph_hospitals) -> None:

@@ -21,7 +21,7 @@ from medflare.egress.failures import Code, Failure
 from medflare.egress.report import read_ledger
 from medflare.federation.messages import failure_reply
 from medflare.federation.site import sketch as site_sketch
-from medflare.federation.site.sketch import Asked, kept_sketch, sketch_facts
+from medflare.federation.site.sketch import SketchRequest, cached_sketch, sketch_facts
 from medflare.knowledge.divergence import distance_matrix
 from medflare.knowledge.sketch_key import SketchKey
 from medflare.knowledge.texts import knowledge_texts
@@ -237,7 +237,7 @@ def test_the_site_decides_how_often_another_sketch_leaves_whatever_the_server_as
 
     def answer(exchange: int, held: int | None, growth: float, run_id: str = "run") -> dict[str, Any]:
         site = load_site(made.folder("site-1") / "site.yaml", "site-1")
-        asked = Asked(exchange, held, growth)
+        asked = SketchRequest(exchange, held, growth)
         return sketch_facts(site, tmp_path / "state", tmp_path / "cache", run_id, asked)
 
     many = [(head, tail) for head in TERMS[:5] for tail in TERMS[5:8]]
@@ -286,20 +286,20 @@ def test_a_sketch_is_made_once_for_the_same_data_and_again_for_others(
     settings = load_site(made.folder("site-1") / "site.yaml", "site-1")
     config, texts = settings.knowledge, knowledge_texts(load_cohort(settings))
     assert config is not None
-    first = kept_sketch(config, texts, settings.backbone, tmp_path)
+    first = cached_sketch(config, texts, settings.backbone, tmp_path)
     with monkeypatch.context() as patch:
         patch.delattr(site_sketch, "site_sketch")
-        again = kept_sketch(config, texts, settings.backbone, tmp_path)
+        again = cached_sketch(config, texts, settings.backbone, tmp_path)
         assert again.to_bytes() == first.to_bytes()
         with pytest.raises(NameError):
-            kept_sketch(config, texts[:-1], settings.backbone, tmp_path)
+            cached_sketch(config, texts[:-1], settings.backbone, tmp_path)
         config.vocabulary[0].write_text("[Term]\nid: T:0\nname: gout\n", encoding="utf-8")
         with pytest.raises(NameError):
-            kept_sketch(config, texts, settings.backbone, tmp_path)
-    assert kept_sketch(config, texts, settings.backbone, tmp_path).empty
+            cached_sketch(config, texts, settings.backbone, tmp_path)
+    assert cached_sketch(config, texts, settings.backbone, tmp_path).empty
     broken = next(tmp_path.glob("sketches/*.sketch"))
     broken.write_bytes(b"half")
-    assert kept_sketch(config, texts, settings.backbone, tmp_path).empty
+    assert cached_sketch(config, texts, settings.backbone, tmp_path).empty
 
 
 def test_an_empty_graph_is_at_distance_one_and_the_run_goes_on(hospitals) -> None:

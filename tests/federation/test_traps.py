@@ -10,7 +10,8 @@ import pytest
 from nvflare.apis.fl_constant import ReturnCode
 
 from medflare.core.errors import ConfigError
-from medflare.federation.site.executor import LearnerExecutor, site_file
+from medflare.federation.site.executor import LearnerExecutor
+from medflare.federation.site.worker_config import site_file
 from medflare.recipes import allow_list, recipes
 
 ROOT = Path(__file__).parents[2]

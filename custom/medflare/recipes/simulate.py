@@ -28,7 +28,7 @@ from medflare.data.settings.site import load_site_file
 from medflare.federation.protections.sides import STARTUP
 from medflare.federation.server.persistor import FINAL, readable
 from medflare.federation.server.scorer import SERVER
-from medflare.federation.site.executor import SITE_FILE
+from medflare.federation.site.worker_config import SITE_FILE
 from medflare.recipes import allow_list, recipes
 from medflare.recipes.progress_view import Follower
 from medflare.secure_aggregation.encryption_parameters import Parameters, make_contexts

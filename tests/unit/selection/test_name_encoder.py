@@ -16,7 +16,7 @@ from medflare.core.config import parse
 from medflare.core.errors import ConfigError
 from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.data.settings.site import BackboneConfig, load_site_file
-from medflare.federation.site.sketch import files_of, sketch_digest
+from medflare.federation.site.sketch import knowledge_files, sketch_digest
 from medflare.knowledge.encoder import NameEncoder, check_encoder
 from medflare.knowledge.nearest import NearestConcept
 from medflare.knowledge.site_graph import site_graph
@@ -220,9 +220,9 @@ def test_a_sketch_depends_on_every_file_of_the_encoder_that_is_read(folder: Path
         (folder / name).write_text((folder / name).read_text() + " ")
         seen.add(digest())
     assert len(seen) == 5
-    assert folder not in files_of(config)
+    assert folder not in knowledge_files(config)
     shutil.rmtree(folder)
-    assert folder in files_of(config)
+    assert folder in knowledge_files(config)
 
 
 def test_a_sketch_depends_on_the_weights_of_the_model_that_makes_the_graph(tmp_path: Path) -> None:

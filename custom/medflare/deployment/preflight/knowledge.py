@@ -11,7 +11,7 @@ from medflare.core.errors import MedflareError
 from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.data.settings.site import SiteConfig
 from medflare.deployment.preflight.base import Check, ok, problem, warning
-from medflare.federation.site.sketch import files_of
+from medflare.federation.site.sketch import knowledge_files
 from medflare.knowledge.cardinality import available
 from medflare.knowledge.encoder import check_encoder
 from medflare.knowledge.sketch_key import SketchKey
@@ -85,7 +85,7 @@ def _vocabulary(config: KnowledgeConfig) -> Check:
 
 def _graphs(config: KnowledgeConfig) -> list[Check]:
     """Whether all other files are there; what is in them is read when a sketch is made."""
-    others = [file for file in files_of(config) if file != config.encoder]
+    others = [file for file in knowledge_files(config) if file != config.encoder]
     missing = [str(file) for file in others if not file.exists()]
     if not missing:
         return []

@@ -23,9 +23,8 @@ from medflare.core.tensors import State
 from medflare.egress.failures import SiteSettingsError, TaskError
 from medflare.federation.server.preparation import agree
 from medflare.federation.site import worker_config
-from medflare.federation.site.executor import site_file
 from medflare.federation.site.worker import Worker
-from medflare.federation.site.worker_config import WorkerConfig
+from medflare.federation.site.worker_config import WorkerConfig, site_file
 from medflare.wire.plan_codec import plan_to_json
 from medflare.wire.task_messages import TaskRequest
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A site's side of exact comparison: it tells how large its graph is, and compares it once with each partner.
+"""A site's side of the exact comparison of knowledge graphs (DD-3): its size, then pairs.
 
 Texts, graph and key stay in this process; encrypted elements leave, under a key of their own for each pair.
-What a site has told in a run it keeps on disk, so that neither another request nor a restart gets a second
-answer: sizes of two graphs that differ by one triple would tell that triple. No FLARE here.
+The site keeps its answers of a run on disk, so that neither another request nor a restart gets a second one:
+the sizes of two graphs that differ by one triple would reveal that triple. No FLARE here.
 """
 
 from __future__ import annotations
@@ -37,106 +37,123 @@ from medflare.knowledge.sketch_key import SketchKey
 from medflare.knowledge.texts import knowledge_texts
 from medflare.wire.files import read_json, write_json
 
-TOLD = "exact_told.json"
-"""In the folder of local state: what this site said of its graph in this run, who its partners are, and with
-whom it was compared."""
+ANSWERS_FILE = "exact_told.json"
+"""In the folder of local state: the size stated in this run, the partners, and those already compared with.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PairRequest:
     """What the server asks of a site in a pair.
 
     Attributes:
-        partner: the other site, which has `elements` of them; asks: whether this site is to learn the size of
-            what both share, and otherwise answers.
+        partner: the other site.
+        elements: number of elements the partner stated.
+        learns_size: whether this site learns the size of what both share; otherwise it answers the partner.
     """
 
     partner: str
     elements: int
-    asks: bool
+    learns_size: bool
 
 
 class ExactSide:
     """One run's exact comparison at one site.
 
     Args:
-        state: folder in which TOLD is kept.
+        state: folder of the local state, in which ANSWERS_FILE is kept.
+        run_id: answers of another run count as none.
     """
 
     def __init__(self, state: Path, run_id: str) -> None:
-        self.file, self.run_id = state / TOLD, run_id
+        self.file, self.run_id = state / ANSWERS_FILE, run_id
         self._items: list[str] | None = None
-        self._open: tuple[Part, Asker | Holder] | None = None
+        self._open: tuple[PairRequest, Asker | Holder] | None = None
 
     def count(self, site: Any, partners: Collection[str]) -> dict[str, Any]:
-        """How many elements the site's graph has, of how many texts, under which key; or why it tells none.
+        """Return the number of elements of the site's graph and of its texts, or why there is none.
 
-        The first answer of a run is the answer; its `partners` are the only ones it compares its graph with.
+        The first answer of a run is repeated to the end of the run; its `partners` are the only sites that
+        the graph is compared with.
 
         Args:
             site: its settings; without `knowledge` there is no graph.
 
-        Raises SiteSettingsError where the knowledge settings cannot be used; its text stays at the site.
+        Raises:
+            SiteSettingsError: the knowledge settings cannot be used; the text of the error stays at the site.
         """
-        told = self._told()
-        if told is None:
-            told = {"facts": self._counted(site), "partners": sorted(partners), "compared": []}
-            self._keep(told)
-        return dict(told["facts"])
+        answers = self._answers()
+        if answers is None:
+            answers = {"facts": self._count(site), "partners": sorted(partners), "compared": []}
+            self._keep(answers)
+        return dict(answers["facts"])
 
-    def offer(self, site: Any, partners: Collection[str], part: Part) -> State:
-        """The encrypted elements for a partner: a request, or a set-up.
+    def offer(self, site: Any, partners: Collection[str], pair: PairRequest) -> State:
+        """Return the encrypted elements for a partner, uint8 (bytes,).
 
-        Raises UpdateError for a partner who was not there at the beginning, or was compared before.
+        They are a request where this site learns the size of what is shared, and a set-up where it answers.
+
+        Raises:
+            UpdateError: the partner was none when the size was stated, or was compared with before.
         """
-        told = self._agreed(partners, part)
-        items = self._elements(site, told)
-        self._keep({**told, "compared": [*told["compared"], part.partner]})
-        if part.asks:
+        answers = self._check_pair(partners, pair)
+        items = self._elements(site, answers)
+        # Noted before anything leaves: a crash in between costs the pair, never a second comparison.
+        self._keep({**answers, "compared": [*answers["compared"], pair.partner]})
+        if pair.learns_size:
             asker = Asker(items)
-            self._open = (part, asker)
+            self._open = (pair, asker)
             return {REQUEST: _tensor(asker.request())}
         holder = Holder(items)
-        self._open = (part, holder)
-        return {SETUP: _tensor(holder.setup(part.elements))}
+        self._open = (pair, holder)
+        return {SETUP: _tensor(holder.setup(pair.elements))}
 
     def answer(self, partner: str, tensors: Mapping[str, Tensor]) -> State:
-        """The partner's elements encrypted twice; once."""
-        _, side = self._side(partner)
+        """Return the partner's elements encrypted a second time; once for each pair.
+
+        Raises:
+            UpdateError: no pair with this partner is open, or this site is the one that learns the size.
+        """
+        _, side = self._close_pair(partner)
         if not isinstance(side, Holder):
             raise UpdateError(f"'{partner}' is to answer in this pair, and sent no request.")
         return {RESPONSE: _tensor(side.response(_bytes(tensors, REQUEST)))}
 
     def compare(self, partner: str, tensors: Mapping[str, Tensor]) -> int:
-        """How many elements both have."""
-        part, side = self._side(partner)
+        """Return how many elements both graphs have.
+
+        Raises:
+            UpdateError: no pair with this partner is open, or the partner is the one that learns the size.
+        """
+        pair, side = self._close_pair(partner)
         if not isinstance(side, Asker):
             raise UpdateError(f"'{partner}' learns the size of what is shared in this pair.")
-        return side.shared(_bytes(tensors, SETUP), _bytes(tensors, RESPONSE), part.elements)
+        return side.shared(_bytes(tensors, SETUP), _bytes(tensors, RESPONSE), pair.elements)
 
     def texts(self) -> int:
-        """Of how many texts the graph is whose size was told in this run: each step's message is about them.
+        """Return the number of texts of the graph whose size was stated in this run.
 
-        A refusal of the site's policy comes after this side has counted, so the door asks for them each time.
+        Every message of a pair is about them. A refusal by the site's policy comes after this side has
+        counted, so the egress chain checks the number for each message.
         """
-        return int(self._size_told()["facts"]["examples"])
+        return int(self._stated_size()["facts"]["examples"])
 
-    def _counted(self, site: Any) -> dict[str, Any]:
+    def _count(self, site: Any) -> dict[str, Any]:
         config: KnowledgeConfig | None = getattr(site, "knowledge", None)
         if config is None:
             return {"state": NO_GRAPH}
         if not available():
             return {"state": NO_PACKAGE}
-        texts, items = self._made(site, config)
+        texts, items = self._extract(site, config)
         if 0 < len(items) < LEAST:
             return {"state": FEW}
         if len(items) > MOST:
             return {"state": MANY}
         self._items = items
-        return {"state": COUNTED, "elements": len(items), "examples": texts, **_marks(config)}
+        return {"state": COUNTED, "elements": len(items), "examples": texts, **_digests(config)}
 
-    def _made(self, site: Any, config: KnowledgeConfig) -> tuple[int, list[str]]:
-        """(number of texts, the elements of their graph)."""
+    def _extract(self, site: Any, config: KnowledgeConfig) -> tuple[int, list[str]]:
+        """Return (number of texts, the elements of their graph)."""
         texts = knowledge_texts(load_cohort(site))
         try:
             key = SketchKey.read(config.key, config.context)
@@ -144,54 +161,59 @@ class ExactSide:
         except ConfigError as error:
             raise SiteSettingsError(str(error)) from error
 
-    def _elements(self, site: Any, told: Mapping[str, Any]) -> list[str]:
-        """Those that were counted; made again after a restart."""
+    def _elements(self, site: Any, answers: Mapping[str, Any]) -> list[str]:
+        """Return the elements that were counted, extracted again after a restart.
+
+        Raises:
+            UpdateError: the data have changed since, so the number is another one.
+        """
         if self._items is None:
             config: KnowledgeConfig | None = getattr(site, "knowledge", None)
-            self._items = self._made(site, config)[1] if config is not None else []
-        if len(self._items) != told["facts"]["elements"]:
+            self._items = self._extract(site, config)[1] if config is not None else []
+        if len(self._items) != answers["facts"]["elements"]:
             raise UpdateError("the site's graph has changed since its size was told in this run.")
         return self._items
 
-    def _agreed(self, partners: Collection[str], part: Part) -> dict[str, Any]:
-        """What was told in this run; UpdateError where the pair was not agreed."""
-        told = self._size_told()
-        if part.partner not in set(partners) & set(told["partners"]):
-            raise UpdateError(f"'{part.partner}' was no partner when this site told the size of its graph.")
-        if part.partner in told["compared"]:
+    def _check_pair(self, partners: Collection[str], pair: PairRequest) -> dict[str, Any]:
+        """Return the answers of this run; UpdateError where the pair was not agreed."""
+        answers = self._stated_size()
+        if pair.partner not in set(partners) & set(answers["partners"]):
+            raise UpdateError(f"'{pair.partner}' was no partner when this site told the size of its graph.")
+        if pair.partner in answers["compared"]:
             raise UpdateError(
-                f"the graph was compared with that of '{part.partner}' in this run: once for each pair, as "
+                f"the graph was compared with that of '{pair.partner}' in this run: once for each pair, as "
                 "sizes of graphs that differ by a triple would tell it."
             )
-        if not LEAST <= part.elements <= MOST:
-            raise UpdateError(f"'{part.partner}' has {part.elements} elements; expected {LEAST} to {MOST}.")
-        return told
+        if not LEAST <= pair.elements <= MOST:
+            raise UpdateError(f"'{pair.partner}' has {pair.elements} elements; expected {LEAST} to {MOST}.")
+        return answers
 
-    def _side(self, partner: str) -> tuple[Part, Asker | Holder]:
-        """This site's side of the open pair, which is over then."""
-        found, self._open = self._open, None
-        if found is None or found[0].partner != partner:
+    def _close_pair(self, partner: str) -> tuple[PairRequest, Asker | Holder]:
+        """Return this site's side of the open pair, and close it whatever follows: its key is used once."""
+        pair, self._open = self._open, None
+        if pair is None or pair[0].partner != partner:
             raise UpdateError(f"no comparison with '{partner}' is open here: over, or the site restarted.")
-        return found
+        return pair
 
-    def _size_told(self) -> dict[str, Any]:
-        told = self._told()
-        if told is None or told["facts"]["state"] != COUNTED:
+    def _stated_size(self) -> dict[str, Any]:
+        answers = self._answers()
+        if answers is None or answers["facts"]["state"] != COUNTED:
             raise UpdateError("this site told no size of its graph in this run, and compares none.")
-        return told
+        return answers
 
-    def _told(self) -> dict[str, Any] | None:
+    def _answers(self) -> dict[str, Any] | None:
+        """Return the answers of this run from the file; None before the first."""
         if not self.file.exists():
             return None
-        told: dict[str, Any] = read_json(self.file)
-        return told if told["run_id"] == self.run_id else None
+        answers: dict[str, Any] = read_json(self.file)
+        return answers if answers["run_id"] == self.run_id else None
 
-    def _keep(self, told: Mapping[str, Any]) -> None:
-        write_json(self.file, {**told, "run_id": self.run_id})
+    def _keep(self, answers: Mapping[str, Any]) -> None:
+        write_json(self.file, {**answers, "run_id": self.run_id})
 
 
-def _marks(config: KnowledgeConfig) -> dict[str, str]:
-    """What must be equal at all sites: the key's fingerprint, and the digest of what gives concepts names."""
+def _digests(config: KnowledgeConfig) -> dict[str, str]:
+    """Return what must be equal at all sites: digests of the key and of the concepts' vocabulary."""
     try:
         key = SketchKey.read(config.key, config.context)
         return {"key": fingerprint(key), "vocabulary": key.vocabulary_digest(config.vocabulary, config.align)}
@@ -200,7 +222,7 @@ def _marks(config: KnowledgeConfig) -> dict[str, str]:
 
 
 def _tensor(message: bytes) -> Tensor:
-    """(bytes,) uint8."""
+    """Return a message as uint8 tensor (bytes,)."""
     return torch.from_numpy(np.frombuffer(message, np.uint8).copy())
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A site's side of the exchanges in which sites agree on a mixture of profiles: sums and nothing else (3.7).
+"""A site's side of the exchanges that fit a mixture to the patients' profiles (FedTAR): it sends sums only.
 
-The mixture itself travels in the hints of plans, whose numbers nothing rounds.
+The mixture itself travels in the hints of plans, as JSON numbers, which nothing rounds.
 """
 
 from __future__ import annotations
@@ -18,21 +18,30 @@ from medflare.in_process.temporal_loop import Profiled
 from medflare.learners.fedtar.expectation import FIRST, PATIENTS, N, moments_spec, statistics_spec
 from medflare.learners.fedtar.mixture import Mixture
 
-ASKED, MIXTURE = "profiles", "mixture"
-"""Hints: which sums are asked for, one of STAGES; the mixture as it is."""
+REQUESTED, MIXTURE = "profiles", "mixture"
+"""Hints: which sums are requested, one of STAGES; the present mixture."""
 STAGES = MOMENTS, STATISTICS = ("moments", "statistics")
 PARTS = ("weights", "means", "variances")
 
 
 def profile_specs(learner: Learner, components: int) -> dict[str, SharedSpec]:
-    """Stage -> the sums a site will send in it; ConfigError where the method knows no profiles."""
+    """Return, by stage, the names, shapes and dtypes of the sums that a site sends in it.
+
+    Raises:
+        ConfigError: the method computes no profiles.
+    """
     entries = _profiled(learner).profile_sums()[FIRST].shape[0]
     return {MOMENTS: moments_spec(entries), STATISTICS: statistics_spec(components, entries)}
 
 
 def profile_sums(learner: Learner, hints: Mapping[str, Any]) -> tuple[State, int]:
-    """(the sums that the hints ask for, how many patients they are of)."""
-    site, stage = _profiled(learner), hints[ASKED]
+    """Return (the sums that the hints request, the number of patients they are of).
+
+    Raises:
+        UpdateError: no such stage.
+        ConfigError: the method computes no profiles.
+    """
+    site, stage = _profiled(learner), hints[REQUESTED]
     if stage not in STAGES:
         raise UpdateError(f"sums '{stage}' of the profiles were asked for; expected one of {STAGES}.")
     if stage == MOMENTS:
@@ -43,18 +52,18 @@ def profile_sums(learner: Learner, hints: Mapping[str, Any]) -> tuple[State, int
 
 
 def take_mixture(learner: Learner, hints: Mapping[str, Any]) -> None:
-    """Gives a learner the mixture that came along, if one did."""
+    """Give the learner the mixture that the hints hold, if they hold one."""
     if MIXTURE in hints:
         _profiled(learner).take_mixture(mixture_in(hints))
 
 
 def mixture_hint(mixture: Mixture) -> dict[str, Any]:
-    """A mixture in JSON types, to the last bit."""
+    """Return the hint that holds a mixture, to the last bit."""
     return {MIXTURE: {part: getattr(mixture, part).tolist() for part in PARTS}}
 
 
 def mixture_in(hints: Mapping[str, Any]) -> Mixture:
-    """The inverse of `mixture_hint`; UpdateError where it is none."""
+    """Return the mixture in a hint; UpdateError where it is none."""
     tensors = {part: torch.tensor(hints[MIXTURE][part], dtype=torch.float64) for part in PARTS}
     return Mixture.of({f"{MIXTURE}.{part}": value for part, value in tensors.items()})
 

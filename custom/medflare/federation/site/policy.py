@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The site's veto where FLARE asks for it: before a job is deployed, and the rules a running job meets.
+"""The hospital's policy where FLARE asks for authorization: before a job is deployed, and while one runs.
 
 `SitePolicy` stands in the site's own `local/resources.json`; no job can add, configure or remove it.
 """
@@ -16,14 +16,13 @@ from medflare.egress.ledger import FILE, Ledger
 from medflare.egress.policy import Policy, PolicyError
 from medflare.federation.engine import EventType, FLComponent, FLContext, FLContextKey
 from medflare.federation.site import worker_config
-from medflare.federation.site.worker_config import WorkerConfig
+from medflare.federation.site.worker_config import SITE_FILE, WorkerConfig
 
-SITE_FILE = "site.yaml"
 UNUSABLE = f"this site's {SITE_FILE} cannot be used; its people find the reason in the site's log."
 
 
 class SitePolicy(FLComponent):
-    """Refuses jobs by name, submitter, organisation and role as site.yaml's `policy` says.
+    """Refuse jobs by name, submitter, organisation and role as site.yaml's `policy` says.
 
     FLARE's client parent asks its components before it checks resources for a job and again before it deploys
     one. The file is read at each question, so a change takes effect at once; a file that cannot be read
@@ -36,6 +35,7 @@ class SitePolicy(FLComponent):
         self._ledger: Ledger | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Answer FLARE's question whether a command about a job may run here."""
         if event_type != EventType.AUTHORIZE_COMMAND_CHECK:
             return
         items = fl_ctx.get_prop(FLContextKey.SECURITY_ITEMS) or {}
@@ -52,7 +52,7 @@ class SitePolicy(FLComponent):
             fl_ctx.set_prop(FLContextKey.AUTHORIZATION_REASON, reason, sticky=False)
 
     def _reason(self, meta: dict[str, Any], items: dict[str, Any], fl_ctx: FLContext) -> str:
-        """Why this site refuses the job, or nothing."""
+        """Return why this site refuses the job; empty where it does not."""
         root, site = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_ROOT)), fl_ctx.get_identity_name()
         file = root / "local" / SITE_FILE
         policy = Policy(rules=load_site(file, site).policy, file=file)
@@ -77,10 +77,13 @@ class SitePolicy(FLComponent):
 
 
 def policy_of(config: WorkerConfig, before: Policy) -> Policy:
-    """The rules in force for a running job, read anew each time: a hospital may change its mind.
+    """Return the rules in force for a running job, read from site.yaml for each request.
 
-    A site without the file has set no rules, and its learner says what is missing; if the file goes away
-    during a run, the rules of `before` stay.
+    A site without the file has no rules, and its learner reports what is missing. If the file disappears
+    during a run, the rules of `before` stay in force.
+
+    Raises:
+        SiteSettingsError: the file cannot be used.
     """
     if config.site_file and not Path(config.site_file).exists():
         return before
@@ -90,6 +93,6 @@ def policy_of(config: WorkerConfig, before: Policy) -> Policy:
 
 
 def job_name(fl_ctx: FLContext) -> str:
-    """What the running job's meta.json calls it; empty where FLARE does not say."""
+    """Return the name of the running job in its meta.json; empty where FLARE does not know it."""
     meta = fl_ctx.get_prop(FLContextKey.JOB_META) or {}
     return str(meta.get("name", ""))

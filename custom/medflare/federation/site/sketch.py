@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A site's sketch of its knowledge graph: made when it is asked for, kept while its data stay (6.1; DD-9).
+"""A site's sketch of its knowledge graph: computed on request, reused while its data are the same (DD-9).
 
-Texts, graph and key stay in this process; what is kept on disk is what may leave anyway. Two sketches of few
-different texts would tell them apart, so the site and not the server decides how often a new one leaves. No
-FLARE here.
+Texts, graph and key stay in this process; what is kept on disk is what may leave anyway. The difference of
+two sketches would identify the few texts that came between them, so the site, not the server, decides how
+often a new one leaves. No FLARE here.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from medflare.knowledge.texts import knowledge_texts
 from medflare.version import __version__
 from medflare.wire.files import read_json, write_json
 
-SENT = "sketch_sent.json"
+LAST_SKETCH_FILE = "sketch_sent.json"
 """In the folder of local state: the last sketch of this run, of how many texts, and for which exchange."""
-FOLDER = "sketches"
-"""In the site's cache: one sketch, named by the digest of what it was made of."""
+CACHE_FOLDER = "sketches"
+"""In the site's cache: one sketch, named by the digest of what it was computed from."""
 CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the server says as it asks.
+class SketchRequest:
+    """What the server states as it requests a sketch.
 
     Attributes:
-        exchange: this one; held: the exchange from which it has this site's sketch, None if it says that it
-            has none. growth: as in `due_for_sketch`.
+        exchange: number of this exchange.
+        held: the exchange from which the server has this site's sketch; None if it has none.
+        growth: share by which the number of texts must change before a new sketch leaves (`due_for_sketch`).
     """
 
     exchange: int
@@ -51,18 +52,23 @@ class Asked:
     growth: float
 
 
-def sketch_facts(site: Any, state: Path, cache: Path, run_id: str, asked: Asked) -> dict[str, Any]:
-    """The site's answer: `state`; with a new sketch its bytes in base64, the number of texts, and a keyed
-    digest of the vocabulary.
+def sketch_facts(site: Any, state: Path, cache: Path, run_id: str, request: SketchRequest) -> dict[str, Any]:
+    """Return the site's answer to a request for a sketch.
 
-    After the first sketch of a run another one leaves only if the texts are more or fewer by a share above
-    `asked.growth` and the site's own `least_growth` (DD-9), or if the site has another key, kind or k. Until
-    then a server that lacks the last one is sent that again.
+    It holds `state`; with a sketch also its bytes in base64, the number of texts, and a keyed digest of the
+    vocabulary.
+
+    After the first sketch of a run another one leaves only if the number of texts has changed by a share
+    above `request.growth` and the site's own `least_growth` (DD-9), or if the site has another key, kind or
+    k. Until then a server that lacks the last sketch is sent that one again.
 
     Args:
         site: its settings; without `knowledge` there is no sketch.
+        state: folder of the local state.
+        cache: folder of what can be computed again.
 
-    Raises SiteSettingsError where the knowledge settings cannot be used; its text stays at the site.
+    Raises:
+        SiteSettingsError: the knowledge settings cannot be used; the text of the error stays at the site.
     """
     config: KnowledgeConfig | None = getattr(site, "knowledge", None)
     if config is None:
@@ -70,26 +76,27 @@ def sketch_facts(site: Any, state: Path, cache: Path, run_id: str, asked: Asked)
     texts = knowledge_texts(load_cohort(site))
     try:
         key = SketchKey.read(config.key, config.context)
-        last = _last(state / SENT, run_id, key.fingerprint(config.kind, config.hashes))
-        growth = max(config.least_growth, asked.growth)
+        last = _last_sketch(state / LAST_SKETCH_FILE, run_id, key.fingerprint(config.kind, config.hashes))
+        growth = max(config.least_growth, request.growth)
         if last is None or due_for_sketch(last["texts"], len(texts), growth):
-            sketch = kept_sketch(config, texts, site.backbone, cache).to_bytes()
+            sketch = cached_sketch(config, texts, site.backbone, cache).to_bytes()
             last = {
                 "texts": len(texts),
                 "sketch": base64.b64encode(sketch).decode("ascii"),
                 "vocabulary": key.vocabulary_digest(config.vocabulary, config.align),
             }
-        elif asked.held == last["exchange"]:
+        elif request.held == last["exchange"]:
             return {"state": SAME_SKETCH}
     except ConfigError as error:
         raise SiteSettingsError(str(error)) from error
-    write_json(state / SENT, {**last, "run_id": run_id, "exchange": asked.exchange})
+    write_json(state / LAST_SKETCH_FILE, {**last, "run_id": run_id, "exchange": request.exchange})
     facts = {"state": NEW_SKETCH, "sketch": last["sketch"], "examples": last["texts"]}
     return facts | ({"vocabulary": last["vocabulary"]} if "vocabulary" in last else {})
 
 
-def _last(file: Path, run_id: str, fingerprint: bytes) -> dict[str, Any] | None:
-    """What SENT says of this run; None before the first sketch, and where it could not be compared now."""
+def _last_sketch(file: Path, run_id: str, fingerprint: bytes) -> dict[str, Any] | None:
+    """Return the last sketch of this run; None before the first, and where it cannot be compared with a new
+    one."""
     if not file.exists():
         return None
     last: dict[str, Any] = read_json(file)
@@ -99,11 +106,11 @@ def _last(file: Path, run_id: str, fingerprint: bytes) -> dict[str, Any] | None:
     return last if sketch.fingerprint == fingerprint else None
 
 
-def kept_sketch(
+def cached_sketch(
     config: KnowledgeConfig, texts: Sequence[str], backbone: BackboneConfig, cache: Path
 ) -> Sketch:
-    """The sketch of these texts, from the cache where nothing that it depends on has changed."""
-    folder = cache / FOLDER
+    """Return the sketch of these texts, from the cache where nothing that it depends on has changed."""
+    folder = cache / CACHE_FOLDER
     file = folder / f"{sketch_digest(config, texts, backbone)}.sketch"
     if file.exists():
         try:
@@ -121,11 +128,11 @@ def kept_sketch(
 
 
 def sketch_digest(config: KnowledgeConfig, texts: Sequence[str], backbone: BackboneConfig) -> str:
-    """sha256 of all that a sketch depends on: settings, files, the key's fingerprint, texts, this version."""
+    """Return the sha256 of all that a sketch depends on: settings, files, key, texts and version."""
     key = SketchKey.read(config.key, config.context).fingerprint(config.kind, config.hashes)
     settings = f"{config.model_dump_json()}|{backbone.model_dump_json()}"
     total = hashlib.sha256(f"{__version__}|{settings}|{key.hex()}".encode())
-    for file in [*files_of(config), *_model_files(config, backbone)]:
+    for file in [*knowledge_files(config), *_model_files(config, backbone)]:
         total.update(f"|{file}|".encode())
         if file.is_file():
             with file.open("rb") as stream:
@@ -137,21 +144,21 @@ def sketch_digest(config: KnowledgeConfig, texts: Sequence[str], backbone: Backb
     return total.hexdigest()
 
 
-def files_of(config: KnowledgeConfig) -> list[Path]:
-    """Every file that a graph is made of beside the texts.
+def knowledge_files(config: KnowledgeConfig) -> list[Path]:
+    """Return every file that a graph is computed from beside the texts, sorted.
 
-    The dictionaries of numbered triples are among them, and the files of an encoder's folder that are read; a
-    folder that is not there stands for itself.
+    Among them are the dictionaries of numbered triples, and the files of an encoder's folder that are read. A
+    folder that does not exist is returned as it is.
     """
     named = set(_paths(config.model_dump())) - {config.key}
     if config.encoder is not None and config.encoder.is_dir():
         named = (named - {config.encoder}) | set(encoder_files(config.encoder))
-    beside = {found for graph in config.triples for found in graph.path.parent.glob("*.dict")}
+    beside = {path for graph in config.triples for path in graph.path.parent.glob("*.dict")}
     return sorted(named | beside)
 
 
 def _model_files(config: KnowledgeConfig, backbone: BackboneConfig) -> list[Path]:
-    """The files of the site's own language model, where the graph is made with it."""
+    """Return the files of the site's language model, where the graph is extracted or aligned with it."""
     used = config.extractor == "model" or (config.nearest is not None and config.nearest_by == "backbone")
     if not used or backbone.folder is None or not backbone.folder.is_dir():
         return []
@@ -159,7 +166,7 @@ def _model_files(config: KnowledgeConfig, backbone: BackboneConfig) -> list[Path
 
 
 def _paths(value: Any) -> Iterator[Path]:
-    """Every path among settings."""
+    """Yield every path among nested settings."""
     if isinstance(value, Path):
         yield value
     elif isinstance(value, Mapping):

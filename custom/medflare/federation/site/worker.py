@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the learner lives: a child process that may die or hang without harm, or a thread for fast tests.
+"""The worker that runs the learner: a child process that may die without harm, or a thread for tests.
 
-One client process dying fails a whole FLARE job; a child dying costs one site one round. A worker is started
-at its first task, stopped when it dies, hangs past a deadline or the job is aborted, and started again at the
-next task, where the session puts the site's local state back.
+If a client process of FLARE dies, the whole job fails; if the child dies, one site loses one round. A worker
+is started at its first task, stopped when it dies, exceeds a deadline or the job is aborted, and started
+again at the next task, where the session restores the site's local state.
 """
 
 from __future__ import annotations
@@ -36,23 +36,31 @@ _POLL = 0.05
 
 
 class Worker(ABC):
-    """Does tasks one at a time."""
+    """Runs tasks, one at a time."""
 
     @abstractmethod
-    def run_task(self, work: TaskRequest, deadline: float, aborted: Callable[[], bool]) -> TaskResult:
-        """The result of a task, or TaskError; never takes much longer than `deadline` seconds."""
+    def run_task(self, request: TaskRequest, deadline: float, aborted: Callable[[], bool]) -> TaskResult:
+        """Return the result of a task.
+
+        Args:
+            deadline: seconds after which the task is given up.
+            aborted: whether the job was stopped; asked while the task runs.
+
+        Raises:
+            TaskError: the task failed, exceeded its deadline or was stopped, or the worker died.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """Ends the worker and frees what it holds."""
+        """End the worker and free what it holds."""
 
 
 class ProcessWorker(Worker):
-    """A learner in a process of its own.
+    """A learner in its own process.
 
     Args:
         config: sent with the first task after each start.
-        scratch: folder for tensors on their way and for `worker.log`, which holds full traces.
+        scratch: folder for tensors in transit and for `worker.log`, which holds full traces.
         threads: of torch in the worker.
         command: the program to start; the descriptor of its socket is added as last argument.
     """
@@ -70,9 +78,10 @@ class ProcessWorker(Worker):
     def _start(self) -> None:
         self._channel, theirs = socket.socketpair()
         threads = str(self.threads)
-        quiet = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
-        env = {**os.environ, **quiet, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        settings = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
+        env = {**os.environ, **settings, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         with theirs, (self.scratch / "worker.log").open("ab") as log:
+            # A session of its own, so that close() ends whatever the learner has started.
             self.process = subprocess.Popen(
                 [*self.command, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
@@ -84,34 +93,39 @@ class ProcessWorker(Worker):
             )
         self._buffer = b""
 
-    def run_task(self, work: TaskRequest, deadline: float, aborted: Callable[[], bool]) -> TaskResult:
+    def run_task(self, request: TaskRequest, deadline: float, aborted: Callable[[], bool]) -> TaskResult:
         if self.process is None or self.process.poll() is not None:
             self.close()
             self._start()
         self._number += 1
-        sent, reply = (self.scratch / f"{way}-{self._number}.safetensors" for way in ("to", "from"))
+        request_file, reply_file = (
+            self.scratch / f"{way}-{self._number}.safetensors" for way in ("to", "from")
+        )
         try:
-            if work.tensors:
-                save_tensors(sent, work.tensors)
+            if request.tensors:
+                save_tensors(request_file, request.tensors)
             message = {
                 "number": self._number,
                 "config": self.config.to_json(),
-                "task": work.task,
-                "plan": work.plan,
-                "options": work.options,
-                "tensors": str(sent) if work.tensors else None,
-                "reply": str(reply),
+                "task": request.task,
+                "plan": request.plan,
+                "options": request.options,
+                "tensors": str(request_file) if request.tensors else None,
+                "reply": str(reply_file),
             }
             answer = self._exchange(message, time.monotonic() + deadline, aborted)
             if not answer["ok"]:
                 raise TaskError(Failure.from_json(answer["failure"]))
-            return TaskResult(answer["facts"], load_tensors(reply)[0] if answer["tensors"] else {})
+            return TaskResult(answer["facts"], load_tensors(reply_file)[0] if answer["tensors"] else {})
         finally:
-            sent.unlink(missing_ok=True)
-            reply.unlink(missing_ok=True)
+            request_file.unlink(missing_ok=True)
+            reply_file.unlink(missing_ok=True)
 
     def _exchange(self, message: dict[str, Any], until: float, aborted: Callable[[], bool]) -> dict[str, Any]:
-        """Sends a message and waits for its answer; kills the process when it must."""
+        """Send a message and return its answer; on abort, deadline or a broken socket, kill the process.
+
+        A hanging step of torch cannot be interrupted from outside; only the process can be ended.
+        """
         channel, process = self._channel, self.process
         assert channel is not None
         assert process is not None
@@ -136,7 +150,7 @@ class ProcessWorker(Worker):
             raise
 
     def _read_line(self, channel: socket.socket) -> bytes | None:
-        """The next line, or None if there is none yet; OSError when the worker has gone."""
+        """Return the next line, or None if there is none yet; OSError when the worker has gone."""
         if b"\n" not in self._buffer and select.select([channel], [], [], _POLL)[0]:
             chunk = channel.recv(1 << 16)
             if not chunk:
@@ -159,7 +173,7 @@ class ProcessWorker(Worker):
 
 
 def _exit_of(process: subprocess.Popen[bytes]) -> str:
-    """How a process ended, in words: `exit code 1` or `SIGKILL`."""
+    """Return how a process ended: `exit code 1` or `SIGKILL`."""
     try:
         code = process.wait(5)
     except subprocess.TimeoutExpired:
@@ -168,24 +182,25 @@ def _exit_of(process: subprocess.Popen[bytes]) -> str:
 
 
 class ThreadWorker(Worker):
-    """A learner in this process, for fast tests: a task past its deadline is left behind, not stopped."""
+    """A learner in a thread of this process, for fast tests: a task past its deadline is abandoned, not
+    stopped."""
 
     def __init__(self, config: WorkerConfig, builder: Builder = build_learner) -> None:
         self.config, self.builder = config, builder
         self._session: WorkerSession | None = None
 
-    def run_task(self, work: TaskRequest, deadline: float, aborted: Callable[[], bool]) -> TaskResult:
-        box: list[TaskResult | BaseException] = []
+    def run_task(self, request: TaskRequest, deadline: float, aborted: Callable[[], bool]) -> TaskResult:
+        outcomes: list[TaskResult | BaseException] = []
 
-        def task() -> None:
+        def run() -> None:
             try:
                 self._session = self._session or WorkerSession(self.config, self.builder)
-                box.append(self._session.run_task(work))
+                outcomes.append(self._session.run_task(request))
             except Exception as error:
                 traceback.print_exc()
-                box.append(error)
+                outcomes.append(error)
 
-        thread = threading.Thread(target=task, daemon=True)
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
         until = time.monotonic() + deadline
         while thread.is_alive():
@@ -193,8 +208,8 @@ class ThreadWorker(Worker):
             if thread.is_alive() and (aborted() or time.monotonic() > until):
                 self._session = None
                 code = Code.ABORTED if aborted() else Code.DEADLINE
-                raise TaskError(Failure(code, f"{work.task} was left behind."))
-        outcome = box[0]
+                raise TaskError(Failure(code, f"{request.task} was left behind."))
+        outcome = outcomes[0]
         if isinstance(outcome, BaseException):
             raise TaskError(failure_of(outcome)) from outcome
         return outcome

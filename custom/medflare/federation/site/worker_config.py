@@ -10,6 +10,7 @@ from typing import Any, Literal
 from medflare.core.errors import MedflareError
 from medflare.egress.failures import SiteSettingsError
 
+SITE_FILE = "site.yaml"
 RESIDUAL = "residual.safetensors"
 
 
@@ -62,6 +63,22 @@ def load_site_settings(config: WorkerConfig) -> Any:
     return site.model_copy(
         update={"cohort": tuple(c.model_copy(update={"split": all_in_one}) for c in site.cohort)}
     )
+
+
+def site_file(root: Path, local: Path) -> Path:
+    """Return the path of the site's site.yaml.
+
+    The simulator copies one `local/` to every site. Where the copy equals the original, the original is
+    returned, so that relative folders in it mean the same for all sites.
+
+    Args:
+        root: the site's workspace.
+        local: the `local` folder in it.
+    """
+    copy, original = local / SITE_FILE, root.parent / "local" / SITE_FILE
+    if copy.exists() and original.exists() and copy.read_bytes() == original.read_bytes():
+        return original
+    return copy
 
 
 def state_folder(config: WorkerConfig, site: Any) -> Path:

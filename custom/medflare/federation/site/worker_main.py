@@ -26,7 +26,7 @@ from medflare.wire.task_messages import TaskRequest, TaskResult
 
 
 def _listen(channel: socket.socket, inbox: queue.Queue[dict[str, Any]]) -> None:
-    """Passes on the executor's messages; ends the process when there is no executor any more."""
+    """Queue the executor's messages; end the process when the executor has closed the socket."""
     with channel.makefile("r", encoding="utf-8") as lines:
         for line in lines:
             inbox.put(json.loads(line))
@@ -34,19 +34,24 @@ def _listen(channel: socket.socket, inbox: queue.Queue[dict[str, Any]]) -> None:
 
 
 def answer(session: WorkerSession, message: dict[str, Any]) -> dict[str, Any]:
-    """Does the task of a message and says where the tensors of the result lie."""
+    """Run the task of a message and return the answer: facts, and the file that holds the tensors."""
     tensors = load_tensors(Path(message["tensors"]))[0] if message["tensors"] else {}
-    work = TaskRequest(
+    request = TaskRequest(
         task=message["task"], plan=message["plan"], options=message["options"], tensors=tensors
     )
-    result: TaskResult = session.run_task(work)
+    result: TaskResult = session.run_task(request)
     if result.tensors:
         save_tensors(Path(message["reply"]), result.tensors)
     return {"ok": True, "facts": result.facts, "tensors": message["reply"] if result.tensors else None}
 
 
 def main(descriptor: int, builder: Builder = build_learner) -> None:
-    """Serves until the executor closes the socket."""
+    """Answer messages until the executor closes the socket.
+
+    Args:
+        descriptor: of the socket, inherited from the executor.
+        builder: makes the learner.
+    """
     channel = socket.socket(fileno=descriptor)
     inbox: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()

@@ -16,9 +16,9 @@ from medflare.core.tensor_names import TOTAL_PREFIX, split_by_prefix
 from medflare.core.tensors import State
 from medflare.core.update import Update
 from medflare.federation.site import worker_config
-from medflare.federation.site.exact_comparison import ExactSide, Part
-from medflare.federation.site.mixture_sums import ASKED, profile_specs, profile_sums, take_mixture
-from medflare.federation.site.sketch import Asked, sketch_facts
+from medflare.federation.site.exact_comparison import ExactSide, PairRequest
+from medflare.federation.site.mixture_sums import REQUESTED, profile_specs, profile_sums, take_mixture
+from medflare.federation.site.sketch import SketchRequest, sketch_facts
 from medflare.federation.site.worker_config import WorkerConfig, state_folder
 from medflare.learners.client_terms import asked_sums
 from medflare.learners.registry import build_learner
@@ -120,24 +120,26 @@ class WorkerSession:
     def sketch(self, request: TaskRequest) -> TaskResult:
         """Return the sketch of the site's knowledge graph, from its files as they are now.
 
-        `options.held`: site -> exchange from which the server has its sketch; the others as in `Asked`.
+        `options.held`: site -> exchange from which the server has its sketch; the others as in
+        `SketchRequest`.
         """
         site, options = self._site_settings(), request.options
         folder, cache = state_folder(self.config, site), Path(self.config.cache_folder)
         held = options["held"].get(self.config.site)
-        asked = Asked(int(options["exchange"]), held, float(options["growth"]))
-        return TaskResult(sketch_facts(site, folder, cache, self.run_id, asked), {})
+        sketch = SketchRequest(int(options["exchange"]), held, float(options["growth"]))
+        return TaskResult(sketch_facts(site, folder, cache, self.run_id, sketch), {})
 
     def count(self, request: TaskRequest) -> TaskResult:
         """Return the size of the site's knowledge graph. `options.partners`: the other sites of the run."""
         return TaskResult(self._exact.count(self._site_settings(), request.options["partners"]), {})
 
     def offer(self, request: TaskRequest) -> TaskResult:
-        """Return encrypted elements for `options.partner`; the others as in `Part`."""
+        """Return encrypted elements for `options.partner`; the others `elements` and `asks` as in
+        `PairRequest`."""
         options = request.options
-        part = Part(str(options["partner"]), int(options["elements"]), bool(options["asks"]))
-        message = self._exact.offer(self._site_settings(), options["partners"], part)
-        return TaskResult({"partner": part.partner, "examples": self._exact.texts()}, message)
+        pair = PairRequest(str(options["partner"]), int(options["elements"]), bool(options["asks"]))
+        message = self._exact.offer(self._site_settings(), options["partners"], pair)
+        return TaskResult({"partner": pair.partner, "examples": self._exact.texts()}, message)
 
     def answer(self, request: TaskRequest) -> TaskResult:
         """Return the request of `options.partner`, encrypted a second time."""
@@ -161,7 +163,7 @@ class WorkerSession:
         With `options.canary`, the local state is put back afterwards: the update counts nowhere, so the site
         must be as if it had never trained.
         """
-        if ASKED in request.plan.get("hints", {}):
+        if REQUESTED in request.plan.get("hints", {}):
             sums, patients = profile_sums(self.learner, request.plan["hints"])
             return _as_result(Update(delta={}, examples=patients, sums=sums))
         canary = bool(request.options.get("canary"))
