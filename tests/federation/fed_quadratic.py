@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.site_description import SiteDescription
 from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.core.update import Update
 from medflare.data.settings.site import load_site
@@ -50,14 +51,16 @@ class QuadraticLearner:
         self.theta = nn.Parameter(torch.zeros(1, 2))
         self.terms = ClientTerms(site, lambda: {NAME: self.theta})
 
-    def describe(self) -> dict[str, Any]:
-        return {
-            "backbone": {"name": "quadratic", "fingerprint": "f0"},
-            "parameters": {"adapter": 2},
-            "adapter_config": {"peft_type": "LORA", "r": 1, "base_model_name_or_path": "quadratic"},
-            "export": {"file": "report_generator", "kind": "toy"},
-            "examples": {"train": EXAMPLES[self.site], "val": 5, "test": 5},
-        }
+    def describe(self) -> SiteDescription:
+        return SiteDescription.model_validate(
+            {
+                "backbone": {"name": "quadratic", "fingerprint": "f0"},
+                "parameters": {"adapter": 2},
+                "adapter_config": {"peft_type": "LORA", "r": 1, "base_model_name_or_path": "quadratic"},
+                "export": {"file": "report_generator", "kind": "toy"},
+                "examples": {"train": EXAMPLES[self.site], "val": 5, "test": 5},
+            }
+        )
 
     def shared_spec(self) -> SharedSpec:
         return {NAME: ((1, 2), torch.float32)}

@@ -14,6 +14,7 @@ from torch import Tensor
 from medflare.core.errors import DataError
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import Estimate, EvaluationRecord
+from medflare.core.site_description import SiteDescription
 from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.core.update import Update
 
@@ -42,19 +43,21 @@ class ToyLearner:
         self.bias, self.momentum, self.position = torch.zeros(1), torch.zeros(self.width), 0
         self.fits, self.totals_seen = 0, dict[str, Tensor]()
 
-    def describe(self) -> dict[str, Any]:
-        return {
-            "backbone": {"name": "toy", "fingerprint": self.settings.get("fingerprint", "f0")},
-            "parameters": {"adapter": self.width, "head": 6},
-            "adapter_config": {
-                "peft_type": "LORA",
-                "r": 1,
-                "lora_alpha": 2,
-                "base_model_name_or_path": "toy",
-            },
-            "export": {"file": "report_generator", "kind": "toy"},
-            "examples": {split: int(self.settings.get(split, len(self.x))) for split in SPLITS},
-        }
+    def describe(self) -> SiteDescription:
+        return SiteDescription.model_validate(
+            {
+                "backbone": {"name": "toy", "fingerprint": self.settings.get("fingerprint", "f0")},
+                "parameters": {"adapter": self.width, "head": 6},
+                "adapter_config": {
+                    "peft_type": "LORA",
+                    "r": 1,
+                    "lora_alpha": 2,
+                    "base_model_name_or_path": "toy",
+                },
+                "export": {"file": "report_generator", "kind": "toy"},
+                "examples": {split: int(self.settings.get(split, len(self.x))) for split in SPLITS},
+            }
+        )
 
     def shared_spec(self) -> SharedSpec:
         return {n: (tuple(v.shape), v.dtype) for n, v in self._shared().items()}

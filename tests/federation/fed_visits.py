@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import Estimate, EvaluationRecord
+from medflare.core.site_description import SiteDescription
 from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.core.update import Update
 from medflare.learners.client_terms import ClientTerms
@@ -50,19 +51,21 @@ class VisitLearner:
         x = torch.randn(count, WIDTH, generator=draw)
         return x, x @ torch.full((WIDTH,), 1.0 + 0.5 * visit) + 0.1 * torch.randn(count, generator=draw)
 
-    def describe(self) -> dict[str, Any]:
-        return {
-            "backbone": {"name": "visits", "fingerprint": "f0"},
-            "parameters": {"adapter": WIDTH},
-            "adapter_config": {
-                "peft_type": "LORA",
-                "r": 1,
-                "lora_alpha": 2,
-                "base_model_name_or_path": "toy",
-            },
-            "export": {"file": "report_generator", "kind": "toy"},
-            "examples": {"train": sum(self.counts), "val": VAL, "test": VAL},
-        }
+    def describe(self) -> SiteDescription:
+        return SiteDescription.model_validate(
+            {
+                "backbone": {"name": "visits", "fingerprint": "f0"},
+                "parameters": {"adapter": WIDTH},
+                "adapter_config": {
+                    "peft_type": "LORA",
+                    "r": 1,
+                    "lora_alpha": 2,
+                    "base_model_name_or_path": "toy",
+                },
+                "export": {"file": "report_generator", "kind": "toy"},
+                "examples": {"train": sum(self.counts), "val": VAL, "test": VAL},
+            }
+        )
 
     def shared_spec(self) -> SharedSpec:
         return {NAME: ((1, WIDTH), torch.float32)}

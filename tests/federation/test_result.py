@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from medflare.core.errors import RunError
+from medflare.core.site_description import BackboneFacts, SiteDescription
 from medflare.federation.engine import GroupInfoCollector, InfoCollector
 from medflare.federation.server.persistor import AdapterPersistor, Card, readable
 from medflare.federation.server.progress import ProgressReporter
@@ -32,6 +34,11 @@ CARD = Card(
     rounds=5,
     metrics={"val_loss": 1.25},
 )
+
+
+def described(**facts: Any) -> SiteDescription:
+    """What a site with these facts says about itself."""
+    return SiteDescription(backbone=BackboneFacts(name="b", fingerprint="f"), **facts)
 
 
 def test_the_result_opens_in_peft_as_it_is(tmp_path: Path) -> None:
@@ -54,7 +61,7 @@ def test_the_result_opens_in_peft_as_it_is(tmp_path: Path) -> None:
     config = model.peft_config["default"].to_dict()
     config = {k: sorted(v) if isinstance(v, set) else v for k, v in config.items()}
     persistor = AdapterPersistor()
-    persistor.expect({"adapter_config": config, "export": {"file": "report_generator", "kind": "test"}})
+    persistor.expect(described(adapter_config=config, export={"file": "report_generator", "kind": "test"}))
     folder = persistor.write(tmp_path / "adapter", state, CARD)
 
     again = peft.PeftModel.from_pretrained(base(), folder)
@@ -75,7 +82,7 @@ def pair(state: dict[str, torch.Tensor], scale: float) -> torch.Tensor:
 
 def test_factors_that_a_rule_merged_are_written_as_the_adapter_with_its_scale(tmp_path: Path) -> None:
     persistor = AdapterPersistor()
-    persistor.expect({"adapter_config": {"peft_type": "LORA", "r": 2, "lora_alpha": 8}})
+    persistor.expect(described(adapter_config={"peft_type": "LORA", "r": 2, "lora_alpha": 8}))
     merged = {"q.lora_A.weight": torch.randn(6, 5), "q.lora_B.weight": torch.randn(4, 6)}
     short = {"k.lora_A.weight": torch.randn(3, 5), "k.lora_B.weight": torch.randn(3, 3)}
     own = {"q.lora_A.weight": torch.randn(2, 5), "q.lora_B.weight": torch.zeros(4, 2)}
@@ -104,7 +111,7 @@ def test_factors_that_never_travelled_are_completed(tmp_path: Path) -> None:
     for missing, there, expected in [(a, b, seeded_a(a, (2, 5), 7)), (b, a, torch.zeros(2, 5))]:
         export = {"file": "extraction", "untravelled": {"seed": 7, "shapes": {missing: [2, 5]}}}
         persistor = AdapterPersistor()
-        persistor.expect({"adapter_config": {"r": 2, "lora_alpha": 8}, "export": export})
+        persistor.expect(described(adapter_config={"r": 2, "lora_alpha": 8}, export=export))
         folder = persistor.write(tmp_path / "adapter", {f"adapter.{there}": torch.ones(4, 2)}, CARD)
         written = load_file(folder / "adapter_model.safetensors")
         assert set(written) == {a, b}
@@ -126,7 +133,7 @@ def test_a_merged_adapter_opens_in_peft_and_computes_what_was_merged(tmp_path: P
     config = peft.LoraConfig(r=2, lora_alpha=8, target_modules=["q"]).to_dict()
     config = {k: sorted(v) if isinstance(v, set) else v for k, v in config.items()}
     persistor = AdapterPersistor()
-    persistor.expect({"adapter_config": config})
+    persistor.expect(described(adapter_config=config))
     stem = "base_model.model.q"
     a, b = torch.randn(6, 5), torch.randn(4, 6)
     state = {f"merged.{stem}.lora_A.weight": a, f"merged.{stem}.lora_B.weight": b}
@@ -152,7 +159,7 @@ def test_a_merged_adapter_opens_in_peft_and_computes_what_was_merged(tmp_path: P
 )
 def test_the_learner_names_what_lies_beside_the_adapter(tmp_path: Path, export, rest, files) -> None:
     persistor = AdapterPersistor()
-    persistor.expect({"adapter_config": {"r": 1}, "export": export})
+    persistor.expect(described(adapter_config={"r": 1}, export=export))
     state = {"adapter.w": torch.ones(1)} | ({"head": torch.ones(2)} if rest else {})
     folder = persistor.write(tmp_path / "adapter", state, CARD)
     usual = {"adapter_config.json", "adapter_model.safetensors", "README.md"}
@@ -164,7 +171,7 @@ def test_the_learner_names_what_lies_beside_the_adapter(tmp_path: Path, export, 
 @pytest.mark.parametrize("file", ["../../x", "adapter_model", "a/b", "", "X"])
 def test_a_site_cannot_name_a_path(file: str) -> None:
     with pytest.raises(RunError, match="export facts name the file"):
-        AdapterPersistor().expect({"export": {"file": file}})
+        AdapterPersistor().expect(described(export={"file": file}))
 
 
 def test_curves_are_in_tensorboard(tmp_path: Path) -> None:

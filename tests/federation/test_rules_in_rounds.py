@@ -17,6 +17,7 @@ from medflare.aggregation.lora import LoraStack
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.errors import UpdateError
 from medflare.core.plan import RoundPlan
+from medflare.core.site_description import SharedRecords
 from medflare.core.tensors import State
 from medflare.core.update import Update
 from medflare.federation.server.aggregator import ValidatingAggregator
@@ -161,8 +162,8 @@ def test_refused_updates_do_not_count_towards_the_quorum(federation) -> None:
 def sites_with_shared_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Toy sites that say they hold the same validation notes."""
     original = ToyLearner.describe
-    notes = {"notes": 5, "sha256": "0" * 64}
-    monkeypatch.setattr(ToyLearner, "describe", lambda self: original(self) | {"validation": notes})
+    told = {"validation": SharedRecords(notes=5, sha256="0" * 64)}
+    monkeypatch.setattr(ToyLearner, "describe", lambda self: original(self).model_copy(update=told))
 
 
 @pytest.mark.usefixtures("sites_with_shared_notes")

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.site_description import SiteDescription
 from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
 
@@ -20,13 +21,8 @@ from medflare.core.update import Update
 class Learner(Protocol):
     """Local training of one method at one site."""
 
-    def describe(self) -> dict[str, Any]:
-        """JSON facts exchanged before round 1.
-
-        Keys: `backbone` (name, fingerprint), `parameters` (trainable counts by part),
-        `adapter_config` (PEFT's dict), `export` (what the server needs to write the result folder),
-        `examples` (count per split), `validation` (count and `sha256` of shared notes, where there are any).
-        """
+    def describe(self) -> SiteDescription:
+        """Return the facts that sites and server exchange before round 1."""
         ...
 
     def shared_spec(self) -> SharedSpec:

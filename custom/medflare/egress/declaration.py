@@ -16,6 +16,7 @@ from torch import Tensor
 
 from medflare.core.errors import UpdateError
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.site_description import SiteDescription
 from medflare.core.tensors import SharedSpec
 from medflare.knowledge.cardinality import MOST, message_bytes
 from medflare.knowledge.minhash import MOST_HASHES
@@ -55,22 +56,8 @@ COUNT_FACTS = frozenset({"elements", "examples", "key", "vocabulary"})
 """Those that come with a count alone."""
 NUMBERS = ("examples", "factor")
 """Facts that are one number."""
-DESCRIPTION = frozenset(
-    {
-        "backbone",
-        "parameters",
-        "adapter_config",
-        "export",
-        "examples",
-        "skipped",
-        "heterogeneity",
-        "settings",
-        "paper",
-        "protection",
-        "validation",
-    }
-)
-"""What a site may say about itself before round 1: counts, public facts, a digest of the notes all share."""
+DESCRIPTION = frozenset(SiteDescription.model_fields)
+"""What a site may say about itself before round 1."""
 METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_.@-]{0,47}(/[a-z][a-z0-9_ -]{0,47})?")
 """A metric's name, and after a slash the condition it is about: `label_f1/pleural effusion`."""
 MAX_METRICS = 400

@@ -92,8 +92,7 @@ class Loop:
     @cached_property
     def train(self) -> dict[str, int]:
         """Training examples of each site."""
-        described = {site: self.learners[site].describe()["examples"] for site in self.sites}
-        return {site: int(counts["train"]) for site, counts in described.items()}
+        return {site: self.learners[site].describe().examples["train"] for site in self.sites}
 
     def _bind(self) -> None:
         """Gives a rule that scores candidates the function that does it."""
@@ -194,7 +193,7 @@ class _CrossScore:
 
     def __init__(self, learners: Mapping[str, Learner]) -> None:
         self.learners = learners
-        self.examples = {site: int(own.describe()["examples"]["val"]) for site, own in learners.items()}
+        self.examples = {site: own.describe().examples["val"] for site, own in learners.items()}
 
     def __call__(self, site: str, state: State) -> float:
         total = 0.0

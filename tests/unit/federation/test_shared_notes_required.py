@@ -8,10 +8,9 @@ from medflare.federation.server.preparation import require_shared_notes
 
 
 def facts(**digests: str | None) -> dict[str, dict[str, dict[str, object]]]:
-    return {
-        site: {"describe": {"validation": {"notes": 5, "sha256": digest}} if digest else {"validation": None}}
-        for site, digest in digests.items()
-    }
+    backbone = {"name": "b", "fingerprint": "f"}
+    notes = {site: {"notes": 5, "sha256": digest} if digest else None for site, digest in digests.items()}
+    return {site: {"describe": {"backbone": backbone, "validation": told}} for site, told in notes.items()}
 
 
 def test_sites_with_notes_may_begin_and_those_without_are_named_with_what_to_do() -> None:

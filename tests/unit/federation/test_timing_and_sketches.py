@@ -122,10 +122,13 @@ def test_a_site_that_always_fails_is_drawn_no_more_often_than_a_silent_one() -> 
 
 def test_the_work_of_a_round_is_counted_by_what_the_sites_set() -> None:
     whole, steps = RoundPlan(round=0, rounds=1), RoundPlan(round=0, rounds=1, steps=5)
-    told = workload({"describe": {"settings": {"batch": 4, "local_epochs": 3}}}, 10, 20)
+    plain: dict[str, Any] = {"backbone": {"name": "b", "fingerprint": "f"}}
+    told = workload({"describe": plain | {"settings": {"batch": 4, "local_epochs": 3}}}, 10, 20)
     assert (told.down, told.up, told.examples(whole, 50), told.examples(steps, 50)) == (10, 20, 150, 20)
-    assert workload({"describe": {}, "settings": {"optimiser": {"batch": 4}}}, 1, 1).examples(steps, 50) == 20
-    assert workload({"describe": {}}, 1, 1).examples(steps, 50) == 5
+    assert (
+        workload({"describe": plain, "settings": {"optimiser": {"batch": 4}}}, 1, 1).examples(steps, 50) == 20
+    )
+    assert workload({"describe": plain}, 1, 1).examples(steps, 50) == 5
 
 
 # ---- sketches ----------------------------------------------------------------------------------------------

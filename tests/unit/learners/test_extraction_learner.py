@@ -43,7 +43,7 @@ def test_the_table_of_learners_names_it() -> None:
 
 
 def test_a_round_sends_what_was_declared_as_after_minus_received(learner: ExtractionLearner) -> None:
-    update, facts = sent_as_declared(learner, PLAN), learner.describe()
+    update, facts = sent_as_declared(learner, PLAN), learner.describe().to_json()
     assert sum(facts["parameters"].values()) == sum(t.numel() for t in update.delta.values())
     assert update.examples == facts["examples"]["train"] == len(learner.train_rows)
     assert (update.metrics["steps"], update.factor, update.sums) == (2, 1.0, {})
@@ -151,7 +151,7 @@ def test_a_round_that_burst_leaves_nothing_at_the_site(notes: Path, tmp_path: Pa
 
 def test_a_site_without_training_notes_says_so(notes: Path) -> None:
     made = make(site(notes, split={"train": 0, "val": 0.5, "test": 0.5}))
-    assert made.describe()["examples"]["train"] == 0
+    assert made.describe().examples["train"] == 0
     with pytest.raises(UpdateError, match=r"site 'site-1' has no training example.*cohort inspect"):
         made.fit(PLAN)
 
@@ -179,8 +179,8 @@ def test_long_sentences_are_cut_into_windows_and_what_is_lost_is_counted(notes: 
     around = max(len(row.ids) for row in whole.model.sequences([words.ner, words.re], ["", ""]))
     cut = make(site(notes, split={"train": 1, "val": 0, "test": 0}), max_tokens=around + 48 + 3 * 24)
     assert max(len(row.ids) for row in cut.train_rows) <= cut.settings.max_tokens
-    lost = cut.describe()["skipped"]
-    assert lost["relation across windows"] > whole.describe()["skipped"].get("relation across windows", 0)
+    lost = cut.describe().skipped
+    assert lost["relation across windows"] > whole.describe().skipped.get("relation across windows", 0)
     for note in cut.notes("train"):
         windows = cut.extractor.windows(note).windows
         assert "".join(w.text for w in windows).split() or not note.text.strip()

@@ -124,15 +124,17 @@ def test_the_digest_knows_notes_by_what_a_loss_depends_on(same: bool, notes: lis
 def test_a_site_tells_how_many_shared_notes_it_has_and_their_digest(
     learner: ExtractionLearner, tmp_path: Path
 ) -> None:
-    facts = learner.describe()
-    assert facts["validation"] == digest(learner.validation)
+    facts = learner.describe().to_json()
+    records = digest(learner.validation)
+    assert records is not None
+    assert facts["validation"] == records.model_dump()
     assert facts["validation"]["notes"] == 2
     door = Egress(ledger=tmp_path / "egress.jsonl", site="site-1", job="job", uplink="float32")
     assert door.send("prepare", -1, TaskResult({"describe": facts}, {})).facts["describe"] is facts
 
 
 def told(sha256: str | None) -> dict[str, Any]:
-    described: dict[str, Any] = {"backbone": {"fingerprint": "f"}, "examples": {"train": 1}}
+    described: dict[str, Any] = {"backbone": {"name": "b", "fingerprint": "f"}, "examples": {"train": 1}}
     if sha256 is not None:
         described["validation"] = {"notes": 5, "sha256": sha256}
     return {"describe": described, "shared": {}, "sums": {}}
@@ -162,6 +164,6 @@ def test_shared_notes_that_a_site_learns_or_tests_are_refused_by_name(split: str
 
 def test_a_sites_own_validation_split_may_hold_the_shared_notes(notes: Path) -> None:
     own = site(notes, validation=notes / "site-1", split={"train": 0, "val": 1, "test": 0})
-    assert make(own).describe()["validation"]["notes"] == 4
+    assert make(own).describe().to_json()["validation"]["notes"] == 4
     with pytest.raises(DataError, match="4 of the shared validation notes are among the site's own"):
         make(site(notes, validation=notes / "site-1", split={"train": 1, "val": 0, "test": 0}))

@@ -56,7 +56,7 @@ def test_only_the_shared_set_is_declared(make: Any) -> None:
     spec = learner.shared_spec()
     assert {name.split(".")[0] for name in spec} == {"encoder", "projection", "head", "prompts", "adapter"}
     assert set(learner.fit(PLAN).delta) == set(spec)
-    assert sum(learner.describe()["parameters"].values()) == sum(
+    assert sum(learner.describe().parameters.values()) == sum(
         torch.Size(shape).numel() for shape, _ in spec.values()
     )
 
@@ -262,12 +262,12 @@ def test_a_tiny_cohort_trains(patients: int, tiny_backbone: Path, tmp_path: Path
     assert learner.fit(PLAN).examples == patients
     assert learner.evaluate("val", PLAN) == {}
     assert learner.finish(PLAN, tmp_path / "out") == []
-    assert "labels" not in learner.describe()["heterogeneity"]
+    assert "labels" not in learner.describe().heterogeneity
 
 
 def test_nothing_a_site_declares_names_a_local_path(make: Any) -> None:
-    assert "/" not in json.dumps(make().describe()["adapter_config"])
-    assert "/" not in make().describe()["backbone"]["name"]
+    assert "/" not in json.dumps(make().describe().adapter_config)
+    assert "/" not in make().describe().backbone.name
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ def test_an_exchange_is_of_one_visit_and_without_hint_of_all(fedtar: Any) -> Non
     assert [found[t].metrics["visit"] for t in found] == [1, 2, 3]
     pooled = made.fit(plan())
     assert (pooled.examples, pooled.metrics["visit"]) == (sum(counts), 0.0)
-    assert made.describe()["examples"]["train"] == sum(counts)
-    assert made.describe()["heterogeneity"]["visits"]["train"] == counts
+    assert made.describe().examples["train"] == sum(counts)
+    assert made.describe().heterogeneity["visits"]["train"] == counts
     hint = {"temporal": {"round": 0, "visits": VISITS}}
     assert made.fit(plan(hints=hint)).examples == sum(counts)
 
@@ -139,7 +139,7 @@ def test_numbers_of_a_few_people_are_not_told(fedtar: Any, monkeypatch: pytest.M
     made = fedtar()
     most = max(len(made.rows(split, visit)) for split in ("train", "val", "test") for visit in (1, 2, 3))
     monkeypatch.setattr(module, "FEWEST", most + 1)
-    assert all(set(counts) == {0} for counts in made.describe()["heterogeneity"]["visits"].values())
+    assert all(set(counts) == {0} for counts in made.describe().heterogeneity["visits"].values())
     assert "val_loss" not in made.fit(at_visit(1, steps=1)).metrics
     monkeypatch.setattr(module, "FEWEST", 1)
     assert "val_loss" in made.fit(at_visit(1, steps=1)).metrics

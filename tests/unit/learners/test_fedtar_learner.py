@@ -20,7 +20,7 @@ def test_bridge_client_adapter_and_generators_travel_and_nothing_else(fedtar: An
     spec, update = made.shared_spec(), made.fit(at_visit(1, steps=3))
     assert set(update.delta) == set(spec)
     assert {name.split(".")[0] for name in spec} == {"adapter", "projection", "patient"}
-    counts = made.describe()["parameters"]
+    counts = made.describe().parameters
     assert sum(counts.values()) == sum(torch.Size(shape).numel() for shape, _ in spec.values())
     assert set(counts) == {"adapter", "projection", "patient_projection", "hypernetwork"}
     assert all(delta.abs().sum() > 0 for name, delta in update.delta.items() if not name.endswith(".a.bias"))
@@ -31,7 +31,7 @@ def test_without_personalisation_there_is_no_patient_adapter(fedtar: Any) -> Non
     for variant in ("without_personalisation", "pooled_baseline"):
         made = fedtar(variant=variant)
         assert {name.split(".")[0] for name in made.shared_spec()} == {"adapter", "projection"}
-        assert set(made.describe()["parameters"]) == {"adapter", "projection"}
+        assert set(made.describe().parameters) == {"adapter", "projection"}
         with pytest.raises(ConfigError, match=r"mixture.*settings\.personal is false"):
             made.profile_sums()
     with pytest.raises(ConfigError, match="personal contradict"):
@@ -148,7 +148,7 @@ def test_visits_beyond_those_of_the_job_are_left_out_and_counted(fedtar: Any) ->
         + len(made.samples.rows("val", 3))
         + len(made.samples.rows("test", 3))
     )
-    assert made.describe()["skipped"]["visit beyond T"] == beyond > 0
+    assert made.describe().skipped["visit beyond T"] == beyond > 0
     assert made.fit(plan()).examples == len(made.samples.rows("train", 1)) + len(
         made.samples.rows("train", 2)
     )

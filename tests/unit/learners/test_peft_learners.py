@@ -104,9 +104,7 @@ def test_a_round_sends_what_was_declared_and_the_mean_can_be_loaded(learner: Any
     assert {n: tuple(v.shape) for n, v in update.delta.items()} == {
         n: shape for n, (shape, _) in spec.items()
     }
-    assert sum(torch.Size(s).numel() for s, _ in spec.values()) == sum(
-        learner.describe()["parameters"].values()
-    )
+    assert sum(torch.Size(s).numel() for s, _ in spec.values()) == sum(learner.describe().parameters.values())
     moved = [n for n, v in update.delta.items() if n.startswith("adapter.") and v.abs().sum() > 0]
     assert moved
     assert torch.equal(frozen, learner.model.backbone.model.get_output_embeddings().weight)
@@ -118,7 +116,7 @@ def test_a_round_sends_what_was_declared_and_the_mean_can_be_loaded(learner: Any
 
 def test_it_writes_its_texts_and_a_description_that_is_json(learner: Any) -> None:
     learner.fit(PLAN)
-    assert json.loads(json.dumps(learner.describe()))["export"]
+    assert json.loads(json.dumps(learner.describe().to_json()))["export"]
     found = learner.evaluate("val", RoundPlan(round=0, rounds=2, limit=1))
     assert found
 
@@ -181,7 +179,7 @@ def test_sites_that_make_other_matrices_are_refused_before_round_1(notes: Path, 
     peft = {"method": "vera", "rank": 8}
     sites = {n: notes_site(notes, tiny_backbone, n, peft=peft) for n in ("site-1", "site-2")}
     sites["site-3"] = notes_site(notes, tiny_backbone, "site-1", seed=1, peft=peft)
-    facts = {n: {"describe": s.describe(), "shared": {}, "sums": {}} for n, s in sites.items()}
+    facts = {n: {"describe": s.describe().to_json(), "shared": {}, "sums": {}} for n, s in sites.items()}
     agree(facts, ["site-1", "site-2"])
     with pytest.raises(Exception, match="checksum of what every site makes from the seed of site-3"):
         agree(facts, list(sites))
@@ -270,7 +268,7 @@ def test_a_personalised_bottleneck_folder_drafts_as_the_site_did(
     fed_dat.fit(PLAN)
     fed_dat.finish(RoundPlan(round=1, rounds=1, limit=1), tmp_path)
     persistor = AdapterPersistor()
-    persistor.expect(json.loads(json.dumps(fed_dat.describe())))
+    persistor.expect(fed_dat.describe())
     card = Card(
         job="j", method="fedmrg", run_id="r", base_model="b", fingerprint="f", sites=1, rounds=1, metrics={}
     )

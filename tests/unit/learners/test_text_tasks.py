@@ -47,7 +47,7 @@ def test_the_table_of_learners_says_what_they_read() -> None:
 
 
 def test_a_round_sends_what_was_declared_as_after_minus_received(learner: Any) -> None:
-    update, facts = sent_as_declared(learner, PLAN), learner.describe()
+    update, facts = sent_as_declared(learner, PLAN), learner.describe().to_json()
     assert update.examples == facts["examples"]["train"] == len(learner.train_rows) > 0
     assert (update.metrics["steps"], update.factor, update.sums) == (2, 1.0, {})
     json.dumps(facts)
@@ -158,7 +158,7 @@ def with_validation(tmp_path: Path, method: str, backbone: Path, number: int) ->
 
 def test_a_site_weighs_its_own_update_on_records_that_all_have(tmp_path: Path, tiny_backbone: Path) -> None:
     made = with_validation(tmp_path, "question_answering", tiny_backbone, 2)
-    told = made.describe()["validation"]
+    told = made.describe().to_json()["validation"]
     assert (told["notes"], len(told["sha256"])) == (12, 64)
     hint = {"influence": {"temperature": 1.0, "clip": 5.0, "reference": 0}}
     plan = RoundPlan(round=0, rounds=2, steps=2, hints=hint)

@@ -53,7 +53,7 @@ def test_the_table_of_learners_names_it() -> None:
 
 
 def test_what_is_declared_is_what_travels(learner: TokenClassificationLearner) -> None:
-    update, facts = learner.fit(PLAN), learner.describe()
+    update, facts = learner.fit(PLAN), learner.describe().to_json()
     assert {n: tuple(t.shape) for n, t in update.delta.items()} == {
         n: shape for n, (shape, _) in learner.shared_spec().items()
     }
@@ -210,8 +210,8 @@ def test_without_a_folder_the_encoder_is_new_and_of_one_kind_at_all_sites(
     without = site.model_copy(update={"backbone": site.backbone.model_copy(update={"folder": None})})
     shape = {"layers": 1, "width": 32, "attention_heads": 2}
     first, second = (build(SMALL | {"encoder": shape}, without, seed) for seed in (0, 1))
-    assert first.describe()["backbone"] == second.describe()["backbone"]
-    assert first.describe()["backbone"]["name"] == "medflare-new-encoder"
+    assert first.describe().backbone == second.describe().backbone
+    assert first.describe().backbone.name == "medflare-new-encoder"
     wider = build(SMALL | {"encoder": shape | {"width": 64}}, without, 0)
     assert wider.tagger.text.fingerprint != first.tagger.text.fingerprint
     persistor = AdapterPersistor()

@@ -58,7 +58,7 @@ def test_every_weight_travels_once_and_the_counts_say_so(make: Any) -> None:
     update = learner.fit(PLAN)
     assert set(update.delta) == set(spec)
     assert not [name for name in spec if "lm_head" in name or "pooler" in name]
-    assert sum(learner.describe()["parameters"].values()) == sum(
+    assert sum(learner.describe().parameters.values()) == sum(
         torch.Size(shape).numel() for shape, _ in spec.values()
     )
     assert all(delta.abs().sum() > 0 for delta in update.delta.values())

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.site_description import BackboneFacts, SiteDescription
 from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
 from medflare.learners.fedtar.expectation import moments_of, statistics_of
@@ -51,8 +52,9 @@ class VisitSite:
         x = torch.randn(count, WIDTH, generator=draw, dtype=torch.float64)
         return x, x @ w + 0.1 * torch.randn(count, generator=draw, dtype=torch.float64)
 
-    def describe(self) -> dict[str, Any]:
-        return {"examples": {"train": sum(self.counts), "val": len(self.val[0])}}
+    def describe(self) -> SiteDescription:
+        counts = {"train": sum(self.counts), "val": len(self.val[0])}
+        return SiteDescription(backbone=BackboneFacts(name="toy", fingerprint="f0"), examples=counts)
 
     def shared_spec(self) -> SharedSpec:
         return {"w": ((WIDTH,), torch.float64)}

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from medflare.core.errors import ConfigError
+from medflare.core.site_description import BackboneFacts, SiteDescription
 from medflare.federation.server.persistor import AdapterPersistor, Card
 from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.lora import LoraSettings
@@ -181,7 +182,9 @@ def written(made: Made, folder: Path) -> Path:
     config = made.adapters.config_dict() | {"base_model_name_or_path": "tiny"}
     persistor = AdapterPersistor()
     export = {"file": "model", "untravelled": made.adapters.not_communicated()}
-    persistor.expect({"adapter_config": json.loads(json.dumps(config)), "export": export})
+    backbone = BackboneFacts(name="b", fingerprint="f")
+    plain = json.loads(json.dumps(config))
+    persistor.expect(SiteDescription(backbone=backbone, adapter_config=plain, export=export))
     state = {f"adapter.{name}": value for name, value in made.adapters.state(GENERIC).items()}
     return persistor.write(folder, state, CARD)
 

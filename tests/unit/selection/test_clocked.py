@@ -14,6 +14,7 @@ import torch
 from medflare.aggregation import make_rule
 from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.plan import RoundPlan
+from medflare.core.site_description import BackboneFacts, SiteDescription
 from medflare.core.tensors import State
 from medflare.core.update import Update
 from medflare.in_process.clocked_loop import Clocked, Workload, check_deadline, federate_clocked
@@ -31,8 +32,9 @@ class Pull:
     def __init__(self, place: int) -> None:
         self.place, self.fits, self.w = place, 0, torch.zeros(1, dtype=torch.float64)
 
-    def describe(self) -> dict[str, Any]:
-        return {"examples": {"train": 10 + self.place, "val": 1}}
+    def describe(self) -> SiteDescription:
+        counts = {"train": 10 + self.place, "val": 1}
+        return SiteDescription(backbone=BackboneFacts(name="toy", fingerprint="f0"), examples=counts)
 
     def initial_shared(self) -> State:
         return {"w": torch.zeros(1, dtype=torch.float64)}

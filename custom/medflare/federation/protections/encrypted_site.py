@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from medflare.core.errors import UpdateError
+from medflare.core.site_description import SiteDescription
 from medflare.core.tensor_names import SUM_PREFIX, TOTAL_PREFIX, split_by_prefix, with_prefix
 from medflare.core.tensors import SharedSpec, State
 from medflare.federation.messages import FIT, Request
@@ -84,7 +85,7 @@ class EncryptedSite(SiteProtection):
     def export(self, request: Request, folder: Path) -> None:
         """The final adapter, here: the server cannot read it."""
         persistor = AdapterPersistor()
-        persistor.expect(self.describe)
+        persistor.expect(SiteDescription.model_validate(self.describe))
         persistor.write(folder / FINAL, self.opened(request), Card(**request.options["card"]))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from medflare.aggregation.base import AggregationRule
 from medflare.core.run_record import EvaluationRecord, RoundRecord
+from medflare.core.site_description import description_of
 from medflare.core.tensors import SharedSpec, State
 from medflare.federation.server.persistor import BEST, FINAL, AdapterPersistor, Card
 from medflare.federation.server.roster import Roster
@@ -37,7 +38,7 @@ class Keeper:
         record, args = self.book.record, self.args
         record.expected_bytes_per_direction = bytes_up
         record.expected_bytes_down = message_bytes(shared, args.downlink)
-        self.persistor.expect(facts[min(facts)]["describe"])
+        self.persistor.expect(description_of(facts[min(facts)], min(facts)))
         self.book.add_sites(facts)
 
     def close_round(

@@ -25,6 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from medflare.core.errors import RunError
+from medflare.core.site_description import SiteDescription
 from medflare.core.tensor_names import split_by_prefix
 from medflare.core.tensors import State
 from medflare.federation.engine import FLComponent
@@ -77,13 +78,13 @@ class AdapterPersistor(FLComponent):
         self.file = "model"
         self.untravelled: dict[str, Any] = {}
 
-    def expect(self, description: Mapping[str, Any]) -> None:
+    def expect(self, description: SiteDescription) -> None:
         """Takes the PEFT configuration and the export facts from a site's description.
 
         Raises RunError for a file name that is more than a name: it comes from a site.
         """
-        self.adapter_config = dict(description.get("adapter_config") or {})
-        self.export = dict(description.get("export") or {})
+        self.adapter_config = dict(description.adapter_config)
+        self.export = dict(description.export)
         self.file = str(self.export.pop("file", "model"))
         self.untravelled = dict(self.export.pop("untravelled", None) or {})
         if not FILE.fullmatch(self.file):

@@ -12,6 +12,7 @@ from typing import Any
 
 from medflare.aggregation.capabilities import NeedsExactSizes
 from medflare.core.errors import RunError
+from medflare.core.site_description import description_of
 from medflare.core.tensors import SharedSpec
 from medflare.federation.server.exact_comparison import Comparison
 from medflare.federation.server.run import RunController
@@ -29,7 +30,7 @@ def agree(
     Raises RunError that names each site that differs from the majority, and both values.
     """
     present = [site for site in sites if site in facts]
-    prints = {site: str(facts[site]["describe"]["backbone"]["fingerprint"]) for site in present}
+    prints = {site: description_of(facts[site], site).backbone.fingerprint for site in present}
     problems = _differences("backbone fingerprint", prints)
     problems += _differences("checksum of what every site makes from the seed", _made(facts, present))
     problems += _different_specs(facts, present, "shared")
@@ -41,7 +42,7 @@ def agree(
     if problems:
         raise RunError(f"the sites cannot train together: {'; '.join(problems)}. {advice}")
     first = facts[present[0]]
-    examples = {site: dict(facts[site]["describe"]["examples"]) for site in present}
+    examples = {site: description_of(facts[site], site).examples for site in present}
     return spec_from_json(first["shared"]), spec_from_json(first["sums"]), examples
 
 
@@ -75,14 +76,18 @@ def compare_graphs(run: RunController) -> None:
 
 def _made(facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> dict[str, str]:
     """site -> checksum of what it made from the run's seed (VeRA's A and B, algorithms.md 7.12)."""
-    told = {site: facts[site]["describe"].get("export") or {} for site in sites}
-    return {site: str((said.get("untravelled") or {}).get("sha256", "none")) for site, said in told.items()}
+    exports = {site: description_of(facts[site], site).export for site in sites}
+    return {
+        site: str((export.get("untravelled") or {}).get("sha256", "none")) for site, export in exports.items()
+    }
 
 
 def _shared_notes(facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> dict[str, str]:
     """site -> how many validation notes it has and their digest, of the sites that name any."""
-    told = {site: facts[site]["describe"].get("validation") for site in sites}
-    return {site: f"{said['notes']} of digest {said['sha256'][:12]}" for site, said in told.items() if said}
+    records = {site: description_of(facts[site], site).validation for site in sites}
+    return {
+        site: f"{shared.notes} of digest {shared.sha256[:12]}" for site, shared in records.items() if shared
+    }
 
 
 def _differences(what: str, values: Mapping[str, str]) -> list[str]:

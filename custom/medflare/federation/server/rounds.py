@@ -21,6 +21,7 @@ from medflare.aggregation.capabilities import (
 from medflare.core.errors import RunError
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord
+from medflare.core.site_description import description_of
 from medflare.core.tensors import State, check_state
 from medflare.federation.messages import EVALUATE, FINISH, INITIALISE, PREPARE, SKETCH, Reply
 from medflare.federation.protections.base import Declared
@@ -84,7 +85,7 @@ class RoundsController(UpdatesController):
                 sums=sums,
                 weighing=Weighing.of(self.aggregator.rule, train, self.aggregator.idle),
                 rounds=self.exchanges,
-                described={s: facts["describe"].get("protection", {}) for s, facts in outcome.facts.items()},
+                described={s: description_of(facts, s).protection for s, facts in outcome.facts.items()},
             )
         )
         self.keeper.expect(outcome.facts, shared, self.protection.bytes_up(shared, self.args.uplink))

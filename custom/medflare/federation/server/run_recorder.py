@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from medflare.core.run_record import RoundRecord, RunRecord, SiteRecord, Traffic
+from medflare.core.site_description import description_of
+from medflare.learners.registry import METHODS
 from medflare.version import __version__
 
 PACKAGES = ("nvflare", "torch", "transformers", "peft", "safetensors", "numpy", "monai")
@@ -60,17 +62,6 @@ def weighted_means(
     }
 
 
-METHOD_TASKS = {
-    "fedmrg": "reports",
-    "fedvit_gpt2": "reports",
-    "fedtar": "visits",
-    "fed_medlora": "extraction",
-    "token_classification": "extraction",
-    "question_answering": "questions",
-    "summarisation": "summaries",
-}
-
-
 class RunBook:
     """The record of one run and the file it is written to."""
 
@@ -96,22 +87,21 @@ class RunBook:
     def add_sites(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
         """Takes what the sites said of themselves in `prepare`."""
         for site, said in sorted(facts.items()):
-            described = said["describe"]
-            backbone = described.get("backbone", {})
+            description = description_of(said, site)
             self.record.sites[site] = SiteRecord(
-                backbone=str(backbone.get("name", "")),
-                fingerprint=str(backbone.get("fingerprint", "")),
-                examples=dict(described.get("examples", {})),
-                skipped=dict(described.get("skipped", {})),
-                heterogeneity=dict(described.get("heterogeneity", {})),
+                backbone=description.backbone.name,
+                fingerprint=description.backbone.fingerprint,
+                examples=description.examples,
+                skipped=description.skipped,
+                heterogeneity=description.heterogeneity,
             )
         first = facts[min(facts)]
         self.record.method = str(first.get("method", ""))
-        self.record.task = METHOD_TASKS.get(self.record.method, "")
-        self.record.parameters = dict(first["describe"].get("parameters", {}))
-        self.record.paper = dict(first["describe"].get("paper", {}))
-        settings = first["describe"].get("settings") or first.get("settings", {})
-        self.record.configuration["settings"] = settings
+        method = METHODS.get(self.record.method)
+        self.record.task = method.task if method else ""
+        description = description_of(first, min(facts))
+        self.record.parameters, self.record.paper = description.parameters, description.paper
+        self.record.configuration["settings"] = description.settings or first.get("settings", {})
         self.write()
 
     def open_round(self, number: int) -> RoundRecord:

@@ -19,6 +19,7 @@ from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.capabilities import ScoresCandidates
 from medflare.core.errors import RunError, UpdateError
 from medflare.core.plan import RoundPlan
+from medflare.core.site_description import description_of
 from medflare.core.tensors import State
 from medflare.egress.failures import SiteSettingsError, TaskError
 from medflare.federation.server.preparation import agree
@@ -110,7 +111,7 @@ class Scorer:
             text = str(error).replace("at the site", "in the folder `scorer` of the server's run")
             raise RunError(f"the server cannot score updates: {text}") from error
         agree({**facts, SERVER: own}, [*sites, SERVER])
-        if int(own["describe"]["examples"].get(SPLIT, 0)) < 1:
+        if description_of(own, SERVER).examples.get(SPLIT, 0) < 1:
             raise RunError(
                 f"the server's site.yaml names no record of the split '{SPLIT}'. Records without a split of "
                 f"their own all count there; where the source has a split column, write '{SPLIT}' into it."

@@ -14,6 +14,7 @@ from typing import Any
 from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.capabilities import NeedsLatencies
 from medflare.core.plan import RoundPlan
+from medflare.core.site_description import description_of
 from medflare.federation.server.exchange import Outcome
 from medflare.federation.server.run_recorder import as_float
 from medflare.in_process.clocked_loop import Passing, Workload, check_deadline, lapse_seconds
@@ -129,7 +130,7 @@ def timing_of(facts: Mapping[str, Any], trip: float) -> Timing:
 
 def workload(facts: Mapping[str, Any], down: int, up: int) -> Workload:
     """What a round costs a site, by what one said of its settings in `prepare`."""
-    settings = facts["describe"].get("settings") or facts.get("settings") or {}
+    settings = description_of(facts).settings or facts.get("settings") or {}
     optimiser = settings.get("optimiser") or {}
     batch = settings.get("batch") or (optimiser.get("batch") or 1) * (optimiser.get("accumulate") or 1)
     epochs = settings.get("local_epochs") or 1

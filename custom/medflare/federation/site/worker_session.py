@@ -108,7 +108,7 @@ class WorkerSession:
         sums = self.learner.sums_spec(int(request.options["sites"]))
         sums = sums | asked_sums(self.learner, request.options.get("hints", {}))
         facts = {
-            "describe": self.learner.describe(),
+            "describe": self.learner.describe().to_json(),
             "shared": spec_to_json(self.learner.shared_spec()),
             "sums": spec_to_json(sums),
         }

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.site_description import SharedRecords
 from medflare.data.cohort import Cohort
 from medflare.data.load import load_cohort
 from medflare.data.records import Note
@@ -93,7 +94,7 @@ class ExtractionLearner(TextTask[ExtractionSettings]):
     def test_rows(self) -> list[Sequenced]:
         return rows_of(self.extractor, self.notes("test"), self.longest)[0]
 
-    def shared_records(self) -> dict[str, Any]:
+    def shared_records(self) -> SharedRecords | None:
         return digest(self.validation)
 
     def quality(self, split: str, limit: int | None) -> dict[str, float]:

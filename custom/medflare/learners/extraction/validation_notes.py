@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from medflare.core.site_description import SharedRecords
 from medflare.data.cohort import Cohort
 from medflare.data.notes.word_offsets import source_of
 from medflare.data.records import Note
@@ -30,7 +31,7 @@ def known(notes: Iterable[Note]) -> list[Known]:
     return [Known(note.note_id, note.split, " ".join(source_of(note.text).words)) for note in notes]
 
 
-def digest(notes: Sequence[Note]) -> dict[str, Any]:
+def digest(notes: Sequence[Note]) -> SharedRecords | None:
     """`shared_texts.digest_of` of texts, annotation and what it covers; ids and the order of marks do not
     count."""
     return digest_of([_facts(note) for note in notes])

@@ -22,6 +22,7 @@ from medflare.core.data_order import DataOrder, batches, derived_seed, examples_
 from medflare.core.errors import UpdateError
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.site_description import BackboneFacts, SiteDescription
 from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.core.update import Update
 from medflare.data.heterogeneity import site_facts
@@ -124,23 +125,19 @@ class FedMRGLearner:
 
     # ---- what is declared --------------------------------------------------------------------------------
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> SiteDescription:
         model = self.model
-        return {
-            "backbone": {
-                "name": model.backbone.name,
-                "fingerprint": model.backbone.fingerprint,
-                "precision": model.backbone.precision,
-            },
-            "parameters": parameter_counts(model, GENERIC),
-            "adapter_config": model.adapters.config_dict() | {"base_model_name_or_path": model.backbone.name},
-            "export": export_settings(model, self.settings.decoding),
-            "examples": self.samples.examples(),
-            "skipped": self.samples.skipped(),
-            "heterogeneity": site_facts(self.samples.studies),
-            "settings": self.settings.model_dump(mode="json"),
-            "paper": PAPER,
-        }
+        return SiteDescription(
+            backbone=BackboneFacts.of(model.backbone),
+            parameters=parameter_counts(model, GENERIC),
+            adapter_config=model.adapters.config_dict() | {"base_model_name_or_path": model.backbone.name},
+            export=export_settings(model, self.settings.decoding),
+            examples=self.samples.examples(),
+            skipped=self.samples.skipped(),
+            heterogeneity=site_facts(self.samples.studies),
+            settings=self.settings.model_dump(mode="json"),
+            paper=PAPER,
+        )
 
     def shared_spec(self) -> SharedSpec:
         return self._spec

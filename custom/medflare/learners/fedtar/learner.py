@@ -19,6 +19,7 @@ from medflare.core.data_order import DataOrder, batches, derived_seed, drawn, ex
 from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.site_description import BackboneFacts, SiteDescription
 from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.core.update import Update
 from medflare.data.heterogeneity import site_facts
@@ -119,23 +120,19 @@ class FedTARLearner:
         found = self.rows("train", visit)
         return [] if visit and len(found) < self.fewest else found
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> SiteDescription:
         model, visits = self.model, self.settings.visits
         export = export_settings(model, self.settings.decoding)
-        return {
-            "backbone": {
-                "name": model.backbone.name,
-                "fingerprint": model.backbone.fingerprint,
-                "precision": model.backbone.precision,
-            },
-            "parameters": parameter_counts(model, self._held_back),
-            "adapter_config": model.adapters.config_dict() | {"base_model_name_or_path": model.backbone.name},
-            "export": export | {"settings": self.settings.model_dump(mode="json"), "seed": self.seed},
-            "examples": {split: len(self.rows(split)) for split in ("train", "val", "test")},
-            "skipped": left_out(self.samples, visits),
-            "heterogeneity": site_facts(self.samples.studies()) | self._visit_facts(),
-            "settings": self.settings.model_dump(mode="json"),
-        }
+        return SiteDescription(
+            backbone=BackboneFacts.of(model.backbone),
+            parameters=parameter_counts(model, self._held_back),
+            adapter_config=model.adapters.config_dict() | {"base_model_name_or_path": model.backbone.name},
+            export=export | {"settings": self.settings.model_dump(mode="json"), "seed": self.seed},
+            examples={split: len(self.rows(split)) for split in ("train", "val", "test")},
+            skipped=left_out(self.samples, visits),
+            heterogeneity=site_facts(self.samples.studies()) | self._visit_facts(),
+            settings=self.settings.model_dump(mode="json"),
+        )
 
     def _visit_facts(self) -> dict[str, Any]:
         """n_{k,t} for t = 1..T of each split, 0 for fewer than FEWEST."""

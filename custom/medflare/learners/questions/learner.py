@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.site_description import SharedRecords
 from medflare.data.cohort import Cohort
 from medflare.data.load import load_cohort
 from medflare.data.records import Question
@@ -80,7 +81,7 @@ class QuestionLearner(TextTask[QuestionSettings]):
     def test_rows(self) -> list[Sequenced]:
         return self.answerer.rows(self.questions("test"))[0]
 
-    def shared_records(self) -> dict[str, Any]:
+    def shared_records(self) -> SharedRecords | None:
         return digest_of([[q.text, q.options, q.answer] for q in self.validation])
 
     def quality(self, split: str, limit: int | None) -> dict[str, float]:

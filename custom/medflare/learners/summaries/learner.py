@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.site_description import SharedRecords
 from medflare.data.cohort import Cohort
 from medflare.data.load import load_cohort
 from medflare.data.records import Summary
@@ -78,7 +79,7 @@ class SummaryLearner(TextTask[SummarySettings]):
     def test_rows(self) -> list[Sequenced]:
         return self.summariser.rows(self.summaries("test"))[0]
 
-    def shared_records(self) -> dict[str, Any]:
+    def shared_records(self) -> SharedRecords | None:
         return digest_of([[item.source, item.target] for item in self.validation])
 
     def quality(self, split: str, limit: int | None) -> dict[str, float]:

@@ -22,6 +22,7 @@ from medflare.core.data_order import DataOrder, batches, derived_seed, drawn, ex
 from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.site_description import BackboneFacts, SharedRecords, SiteDescription
 from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
 from medflare.data.cohort import Cohort
@@ -95,34 +96,27 @@ class TextTask(ABC, Generic[Settings]):
     def test(self, folder: Path, limit: int | None) -> list[EvaluationRecord]:
         """`finish` of the protocol, with the adapter in use."""
 
-    def shared_records(self) -> dict[str, Any]:
-        """Count and digest of D_v, which the server compares between sites; nothing without any."""
-        return {}
+    def shared_records(self) -> SharedRecords | None:
+        """Return count and digest of D_v, which the server compares between sites; None without any."""
+        return None
 
     # ---- what is declared --------------------------------------------------------------------------------
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> SiteDescription:
         backbone = self.model.backbone
         counts = {"train": len(self.train_rows), "val": len(self.val_rows), "test": self.tested()}
         skipped = Counter(item.reason for item in self.cohort.skipped) + self.lost
-        facts = {
-            "backbone": {
-                "name": backbone.name,
-                "fingerprint": backbone.fingerprint,
-                "precision": backbone.precision,
-            },
-            "parameters": {"adapter": self.adapter.parameters()},
-            "adapter_config": self.model.adapters.config_dict() | {"base_model_name_or_path": backbone.name},
-            "export": self.export(),
-            "examples": counts,
-            "skipped": dict(skipped),
-            "heterogeneity": {},
-            "settings": self.settings.model_dump(mode="json"),
-            "paper": dict(self.PAPER),
-        }
-        if shared := self.shared_records():
-            facts["validation"] = shared
-        return facts
+        return SiteDescription(
+            backbone=BackboneFacts.of(backbone),
+            parameters={"adapter": self.adapter.parameters()},
+            adapter_config=self.model.adapters.config_dict() | {"base_model_name_or_path": backbone.name},
+            export=self.export(),
+            examples=counts,
+            skipped=dict(skipped),
+            settings=self.settings.model_dump(mode="json"),
+            paper=dict(self.PAPER),
+            validation=self.shared_records(),
+        )
 
     def export(self) -> dict[str, Any]:
         """What a reader needs besides the adapter, `<FILE>.json` of a result."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from medflare.core.errors import ConfigError, DataError
+from medflare.core.site_description import SharedRecords
 from medflare.data.cohort import Cohort
 from medflare.data.load import load_cohort
 from medflare.data.settings.site import SiteConfig
@@ -71,12 +72,13 @@ def _plain(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
-def digest_of(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """Count (`notes`, as `preparation` compares it) and SHA-256 of records, whatever their order; {} of none.
+def digest_of(rows: Sequence[Sequence[Any]]) -> SharedRecords | None:
+    """Return count and SHA-256 of records, whatever their order; None of none.
 
-    rows: of each record what the loss on it depends on, JSON types.
+    Args:
+        rows: of each record what the loss on it depends on, JSON types.
     """
     if not rows:
-        return {}
+        return None
     each = sorted(hashlib.sha256(json.dumps(row).encode()).hexdigest() for row in rows)
-    return {"notes": len(rows), "sha256": hashlib.sha256("\n".join(each).encode()).hexdigest()}
+    return SharedRecords(notes=len(rows), sha256=hashlib.sha256("\n".join(each).encode()).hexdigest())

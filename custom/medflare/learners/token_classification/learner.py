@@ -19,6 +19,7 @@ from medflare.core.data_order import DataOrder, batches, derived_seed, drawn, ex
 from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.site_description import BackboneFacts, SiteDescription
 from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.core.update import Update
 from medflare.data.cohort import Cohort
@@ -108,17 +109,16 @@ class TokenClassificationLearner:
 
     # ---- what is declared --------------------------------------------------------------------------------
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> SiteDescription:
         text = self.tagger.text
         counts: Counter[str] = Counter()
         for name, (shape, _) in self._spec.items():
             counts[name.split(".")[0]] += torch.Size(shape).numel()
         skipped = Counter(item.reason for item in self.cohort.skipped) + self.losses
-        facts: dict[str, Any] = {
-            "backbone": {"name": text.name, "fingerprint": text.fingerprint, "precision": text.precision},
-            "parameters": dict(counts),
-            "adapter_config": {},
-            "export": {
+        return SiteDescription(
+            backbone=BackboneFacts.of(text),
+            parameters=dict(counts),
+            export={
                 "file": FILE,
                 "format": 1,
                 "tagger": self.settings.model_dump(
@@ -126,15 +126,12 @@ class TokenClassificationLearner:
                 ),
                 "backbone": {"name": text.name, "fingerprint": text.fingerprint},
             },
-            "examples": {s: len(rows) for s, rows in self.rows.items()} | {"test": len(self.notes("test"))},
-            "skipped": dict(skipped),
-            "heterogeneity": {},
-            "settings": self.settings.model_dump(mode="json"),
-            "paper": PAPER,
-        }
-        if self.validation:
-            facts["validation"] = digest(self.validation)
-        return facts
+            examples={s: len(rows) for s, rows in self.rows.items()} | {"test": len(self.notes("test"))},
+            skipped=dict(skipped),
+            settings=self.settings.model_dump(mode="json"),
+            paper=PAPER,
+            validation=digest(self.validation),
+        )
 
     def shared_spec(self) -> SharedSpec:
         return self._spec

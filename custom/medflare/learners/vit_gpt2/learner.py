@@ -20,6 +20,7 @@ from medflare.core.data_order import DataOrder, batches, derived_seed, examples_
 from medflare.core.errors import UpdateError
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.site_description import BackboneFacts, SiteDescription
 from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.core.update import Update
 from medflare.data.heterogeneity import site_facts
@@ -82,23 +83,18 @@ class ViTGPT2Learner:
 
     # ---- what is declared --------------------------------------------------------------------------------
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> SiteDescription:
         model = self.model
-        return {
-            "backbone": {
-                "name": model.name,
-                "fingerprint": model.fingerprint,
-                "precision": model.precision,
-            },
-            "parameters": parameter_counts(model),
-            "adapter_config": {},
-            "export": export_settings(model, self.settings.decoding),
-            "examples": self.samples.examples(),
-            "skipped": self.samples.skipped(),
-            "heterogeneity": site_facts(self.samples.studies),
-            "settings": self.settings.model_dump(mode="json"),
-            "paper": PAPER,
-        }
+        return SiteDescription(
+            backbone=BackboneFacts.of(model),
+            parameters=parameter_counts(model),
+            export=export_settings(model, self.settings.decoding),
+            examples=self.samples.examples(),
+            skipped=self.samples.skipped(),
+            heterogeneity=site_facts(self.samples.studies),
+            settings=self.settings.model_dump(mode="json"),
+            paper=PAPER,
+        )
 
     def shared_spec(self) -> SharedSpec:
         return self._spec
