@@ -7,7 +7,14 @@ Every line is an alternative; the first kind that fits at a place wins. What onl
 
 from __future__ import annotations
 
-from medflare.labelling.rules import phrases
+
+def phrases(lines: str) -> str:
+    """One alternative per line; a line that begins with "+" continues the one above."""
+    joined = ""
+    for line in filter(None, map(str.strip, lines.splitlines())):
+        joined += line[1:] if line.startswith("+") else f"|{line}"
+    return joined[1:]
+
 
 NOT_A_CHANGE = phrases(r"""
     (?:better|newly|less well|more clearly) (?:seen|visuali[sz]ed|appreciated|demonstrated|evaluated|assessed

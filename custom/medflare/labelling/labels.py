@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from medflare.core.conditions import CONDITIONS, Code
-from medflare.labelling import rules
 from medflare.labelling.chexbert import chexbert_labels
 from medflare.labelling.negation import Status, negation_status, status_in
+from medflare.labelling.rules import any_of, label_rules
 
 __all__ = [
     "Mention",
@@ -42,9 +42,10 @@ def _alternatives(patterns: Iterable[str], end: str = "") -> re.Pattern[str]:
     return re.compile(r"\b(?:" + "|".join(f"(?P<g{i}>{p})" for i, p in enumerate(patterns)) + ")" + end)
 
 
-_MENTION = _alternatives(pattern for _, pattern in rules.MENTIONS)
-_STRUCTURE = _alternatives((pattern for _, pattern in rules.STRUCTURES), end=r"\b")
-_PREDICATE = _alternatives(pattern for _, pattern in rules.PREDICATES)
+_RULES = label_rules()
+_MENTION = _alternatives(any_of(rule.patterns) for rule in _RULES.mentions)
+_STRUCTURE = _alternatives((any_of(rule.patterns) for rule in _RULES.structures), end=r"\b")
+_PREDICATE = _alternatives(any_of(rule.patterns) for rule in _RULES.predicates)
 _SENTENCE_END = re.compile(
     r"(?<!\bvs)(?:(?<!\d)\.|\.(?!\d))|[!?;](?=\s|$)|\n\s*\n|\n(?=\s*(?:[-*•]|\d{1,2}[.)]))"
 )
@@ -103,7 +104,7 @@ def mentions_in(sentence: str) -> tuple[Mention, ...]:
     """Every mention in a lower-case sentence."""
     found: list[Mention] = []
     for match in _MENTION.finditer(sentence):
-        conditions, _ = rules.MENTIONS[_group(match)]
+        conditions = _RULES.mentions[_group(match)].conditions
         if conditions:
             code = _CODE[status_in(sentence, match.span())]
             for condition in conditions:
@@ -111,7 +112,7 @@ def mentions_in(sentence: str) -> tuple[Mention, ...]:
     for match in _STRUCTURE.finditer(sentence):
         code = _structure_code(sentence, match.start(), match.end())
         if code != Code.BLANK:
-            index = _INDEX[rules.STRUCTURES[_group(match)][0]]
+            index = _INDEX[_RULES.structures[_group(match)].condition]
             found.append(Mention(index, code, match.span(), body_part=True))
     return tuple(found)
 
@@ -148,7 +149,7 @@ def _adjoins(gap: str) -> bool:
 
 
 def _predicate_code(sentence: str, match: re.Match[str]) -> Code:
-    verdict, _ = rules.PREDICATES[_group(match)]
+    verdict = _RULES.predicates[_group(match)].verdict
     if verdict == "abnormal":
         return _CODE[status_in(sentence, match.span())]
     return Code.NEGATIVE if verdict == "normal" else Code.UNCERTAIN

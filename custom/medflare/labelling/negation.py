@@ -9,11 +9,12 @@ stops before a fresh statement after a comma, doubt as a third answer.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
-from medflare.labelling import rules
+from medflare.labelling.rules import any_of, label_rules
 
 
 class Status(Enum):
@@ -40,10 +41,11 @@ class Cues(NamedTuple):
     stops: tuple[Cue, ...]
 
 
-def _word(pattern: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<![\w/])(?:{pattern})")
+def _word(patterns: Iterable[str]) -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w/])(?:{any_of(patterns)})")
 
 
+_RULES = label_rules()
 _ANY = re.compile(
     r"no|n't|w/o|without|never|den|absen|lack|negativ|-ve|fail|resol|disappear|clear|remov|drain|evac|rule|rather"
     r"|instead|likely|incons|exclu|visuali|can|unable|free|void|possib|may|might|could|susp|quest|concern|worri"
@@ -51,14 +53,14 @@ _ANY = re.compile(
     r"|symptom|would|if|appear|poorly|raise|sensitive|identify|\?|\bor\b|declin|resorb"
 )
 """One cheap look: a sentence without any of these has no cue at all."""
-_PSEUDO = _word(rules.PSEUDO_CUES)
-_PRE_UNCERTAIN = _word(rules.PRE_UNCERTAIN_CUES)
-_POST_UNCERTAIN = re.compile(rf"(?<!\w)(?:{rules.POST_UNCERTAIN_CUES})")
-_PRE_NEGATION = re.compile(rf"(?<!\w)(?:{rules.PRE_NEGATION_CUES})\b")
-_POST_NEGATION = re.compile(rf"(?:(?<!\w)|(?=[:=-]))(?:{rules.POST_NEGATION_CUES})")
-_EITHER = _word(rules.NARROW_UNCERTAIN_CUE)
-_STOP = re.compile(rules.TERMINATORS)
-_FINITE = re.compile(rules.FINITE_VERBS)
+_PSEUDO = _word(_RULES.pseudo_cues)
+_PRE_UNCERTAIN = _word(_RULES.pre_uncertain_cues)
+_POST_UNCERTAIN = re.compile(rf"(?<!\w)(?:{any_of(_RULES.post_uncertain_cues)})")
+_PRE_NEGATION = re.compile(rf"(?<!\w)(?:{any_of(_RULES.pre_negation_cues)})\b")
+_POST_NEGATION = re.compile(rf"(?:(?<!\w)|(?=[:=-]))(?:{any_of(_RULES.post_negation_cues)})")
+_EITHER = _word(_RULES.narrow_uncertain_cues)
+_STOP = re.compile(any_of(_RULES.terminators))
+_FINITE = re.compile(any_of(_RULES.finite_verbs))
 _NEIGHBOUR_WORDS = 4
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from .scanner import Scanner
 from .styles.house import STYLES, HouseStyle
 from .styles.layouts import LAYOUTS
-from .styles.lexicon import ABNORMAL, FRAMES, VOCABULARIES
+from .styles.schools import ABNORMAL, schools
 
 PRETRAINING_SEED = 5_000_000  # far from the seeds of the demo hospitals and of studies over seeds
 
@@ -157,13 +157,13 @@ def pretraining_hospitals(count: int | None = None) -> Iterator[HospitalProfile]
 
 def _mixed_style(k: int, rng: np.random.Generator) -> HouseStyle:
     """Random frames, layout and negatives, and a vocabulary mixed condition by condition."""
-    words, frames, layouts = list(VOCABULARIES), list(FRAMES), list(LAYOUTS)
+    words, layouts = list(schools()), list(LAYOUTS)
     common = [c for c in ABNORMAL if c not in ("support devices",)]
     often = rng.permutation(len(common))[: int(rng.integers(5, 8))]
     openings = ["", *(s.opening for s in STYLES.values() if s.opening)]
     return HouseStyle(
         name=f"mixture-{k}",
-        frames=frames[int(rng.integers(len(frames)))],
+        frames=words[int(rng.integers(len(words)))],
         layout=layouts[k % len(layouts)],
         vocabulary=words[int(rng.integers(len(words)))],
         borrowed={c: words[int(rng.integers(len(words)))] for c in ABNORMAL},

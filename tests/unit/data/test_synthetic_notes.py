@@ -27,11 +27,7 @@ from medflare.synthetic.notes import (
     write_notes_hospital,
 )
 from medflare.synthetic.notes.grammar import Writer, stem_of, withheld
-from medflare.synthetic.notes.lexicon_drugs import DRUGS
-from medflare.synthetic.notes.lexicon_problems import DISEASES
-from medflare.synthetic.notes.lexicon_symptoms import SIGNS, SYMPTOMS
-from medflare.synthetic.notes.lexicon_tests import LABS, STUDIES
-from medflare.synthetic.notes.lexicon_treatments import OPERATIONS, THERAPIES
+from medflare.synthetic.notes.lexicon import lexicon
 from medflare.synthetic.notes.markup import parse
 from medflare.synthetic.notes.phrases import SHARED
 
@@ -239,10 +235,10 @@ def test_the_lexicon_is_large():
     def size(*tables):
         return len({stem_of(entry) for table in tables for entries in table.values() for entry in entries})
 
-    assert size(DISEASES, SYMPTOMS, SIGNS) >= 120
-    assert size(OPERATIONS, THERAPIES) >= 60
-    assert size(LABS, STUDIES) >= 70
-    assert size(DRUGS) >= 120
+    assert size(lexicon().diseases, lexicon().symptoms, lexicon().signs) >= 120
+    assert size(lexicon().operations, lexicon().therapies) >= 60
+    assert size(lexicon().labs, lexicon().studies) >= 70
+    assert size(lexicon().drugs) >= 120
 
 
 def test_about_a_fifth_of_what_a_test_note_marks_is_new_to_the_site():
@@ -268,14 +264,17 @@ def test_pretraining_hospitals_know_neither_the_whole_lexicon_nor_the_unseen_sty
     for profile in pretraining_note_hospitals(12):
         assert profile.style != UNSEEN_NOTES.style
         missing = [
-            stem_of(d) for table in DRUGS.values() for d in table if withheld(stem_of(d), profile.withheld)
+            stem_of(drug)
+            for table in lexicon().drugs.values()
+            for drug in table
+            if withheld(stem_of(drug), profile.withheld)
         ]
         assert 25 < len(missing) < 70
 
 
 def test_no_list_names_a_thing_twice():
     writer = Writer(ONE, SHARED, np.random.default_rng(1))
-    names = [stem_of(writer.entry(DISEASES)) for _ in range(8)]
+    names = [stem_of(writer.entry(lexicon().diseases)) for _ in range(8)]
     assert len({name.removesuffix("+") for name in names}) == 8
 
 

@@ -34,10 +34,10 @@ from medflare.synthetic.knowledge import (
     write_summaries_demo,
 )
 from medflare.synthetic.knowledge.note_summaries import FRAMES, note_terms, summarised
-from medflare.synthetic.knowledge.obo import CHEST, terms_of
-from medflare.synthetic.knowledge.wordings import WORDINGS
+from medflare.synthetic.knowledge.obo import chest_terms, terms_of
+from medflare.synthetic.knowledge.wordings import wordings
 from medflare.synthetic.knowledge.world import RELATIONS, world
-from medflare.synthetic.notes.lexicon_problems import DISEASES
+from medflare.synthetic.notes.lexicon import lexicon
 
 
 def test_the_world_has_one_value_for_every_relation_of_a_disease_and_no_name_twice() -> None:
@@ -55,11 +55,11 @@ def test_a_world_larger_than_its_tables_is_refused(diseases: int, groups: int) -
 
 
 def test_no_split_shares_a_wording_with_another() -> None:
-    for splits in WORDINGS.values():
-        listed = [wording for split in SPLITS for wording in splits[split]]
+    for splits in wordings().questions.values():
+        listed = [wording for split in SPLITS for wording in getattr(splits, split)]
         assert len(set(listed)) == len(listed)
         assert all(re.search(r"\bD\b", wording) for wording in listed)
-        assert len(splits["train"]) >= 4
+        assert len(splits.train) >= 4
 
 
 def asked(method: str = "class", **settings: Any) -> dict[str, list[Question]]:
@@ -271,7 +271,7 @@ UNNAMED = ("no finding", "support devices")
 def test_the_chests_vocabulary_finds_what_every_house_writes(tmp_path: Path) -> None:
     write_summaries_demo(tmp_path, hospitals=9, partition="iid", reports=40)
     vocabulary = Vocabulary(read_obo(tmp_path / "vocabulary.obo"))
-    assert len(vocabulary.concepts) == len(CHEST)
+    assert len(vocabulary.concepts) == len(chest_terms())
     for config in load_site_file(tmp_path).values():
         texts = [s.target for s in load_cohort(config).summaries if s.group not in UNNAMED]
         named = sum(bool(vocabulary.mentions(text)) for text in texts)
@@ -294,7 +294,8 @@ def test_the_command_makes_as_many_hospitals_as_asked(tmp_path: Path) -> None:
     assert make(tmp_path / "s", "--summaries", "--partition", "iid", "--records", 20)[0] == 0
     assert len(load_site_file(tmp_path / "s")) == 3
     assert make(tmp_path / "n", "--summaries", "--notes", "--records", 20)[0] == 0
-    assert {s.group for s in load_cohort(load_site_file(tmp_path / "n")["site-1"]).summaries} <= set(DISEASES)
+    summaries = load_cohort(load_site_file(tmp_path / "n")["site-1"]).summaries
+    assert {summary.group for summary in summaries} <= set(lexicon().specialties)
 
 
 REFUSED = {

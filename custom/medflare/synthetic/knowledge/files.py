@@ -13,7 +13,7 @@ from medflare.data.partition.texts import write_sites
 
 from .hospitals import QuestionsDemo, question_hospitals
 from .note_summaries import note_terms
-from .obo import CHEST, Terms, terms_of, write_vocabulary
+from .obo import Terms, chest_terms, terms_of, write_vocabulary
 from .summaries import SummariesDemo, summary_hospitals
 
 VOCABULARY, KEY = "vocabulary.obo", "hospitals.key"
@@ -52,7 +52,9 @@ def write_summaries_demo(
         Hospital -> summaries it trains on.
     """
     demo = SummariesDemo(hospitals=hospitals, partition=partition, seed=seed, **further)
-    return _write(Path(folder), summary_hospitals(demo), CHEST if demo.kind == "chests" else note_terms())
+    return _write(
+        Path(folder), summary_hospitals(demo), chest_terms() if demo.kind == "chests" else note_terms()
+    )
 
 
 def _write(folder: Path, dealt: dict[str, list[Record]], terms: Terms) -> dict[str, int]:

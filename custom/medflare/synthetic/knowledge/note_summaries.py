@@ -9,15 +9,14 @@ from dataclasses import dataclass
 
 from medflare.data.records import Entity, Note
 from medflare.synthetic.notes.generate import generate_notes
-from medflare.synthetic.notes.lexicon_drugs import DRUGS
-from medflare.synthetic.notes.lexicon_problems import DISEASES
+from medflare.synthetic.notes.lexicon import lexicon
 from medflare.synthetic.notes.profiles import NOTE_STYLES, NotesProfile
 
 from .obo import Terms
 
 MOST = 6
 """Problems, possible ones, and drugs that a summary names of each at most."""
-SPECIALTIES = tuple(name for name in DISEASES if name != "general")
+SPECIALTIES = tuple(name for name in lexicon().specialties if name != "general")
 POPULATION = 8_000_000  # seeds far from those of hospitals with annotated notes
 _OWNER = re.compile(r"^(?:an?|the|his|her|their|my|this|some|any)\s+", re.IGNORECASE)
 _MARKS = re.compile(r"[_^*+]")
@@ -112,8 +111,8 @@ def note_terms() -> Terms:
 
 
 def _entries() -> Iterator[tuple[str, tuple[str, ...]]]:
-    for kind, lexicon in (("disease", DISEASES), ("drug", DRUGS)):
-        for entries in lexicon.values():
+    for kind, table in (("disease", lexicon().diseases), ("drug", lexicon().drugs)):
+        for entries in table.values():
             for entry in entries:
                 names = entry.split(";")[0].split("=")
                 yield kind, tuple(" ".join(_MARKS.sub("", name).split()) for name in names)

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
-from medflare.synthetic.notes.tables import lines
+from medflare.core.config import Settings, read_package_data
 
 from .world import RELATIONS, World
 
@@ -19,34 +20,15 @@ def terms_of(world: World) -> Terms:
     return [(kind, term.names) for kind in ("disease", *RELATIONS) for term in world.of_kind(kind)]
 
 
-_CHEST = """
-    enlarged cardiomediastinum / mediastinal widening / wide mediastinum / widening of the mediastinum
-    + / prominence of the cardiomediastinal contour / enlarged mediastinal contour
-    + / widening of the upper mediastinum
-    cardiomegaly / enlarged heart / enlargement of the cardiac silhouette / enlargement of the heart
-    + / cardiac enlargement / increase in heart size / dilatation of the heart
-    lung opacity / opacity / haze / opacification / airspace opacity / infiltrate / diffuse opacity
-    + / hazy opacity / focal opacity
-    lung lesion / nodule / mass-like lesion / rounded lung lesion / round nodule / round focus
-    + / pulmonary nodule / discrete lung lesion / mass
-    pulmonary edema / edema / pulmonary oedema / interstitial edema / alveolar edema
-    consolidation / focal consolidation / lobar consolidation / dense consolidation / area of consolidation
-    pneumonia / multifocal pneumonia / bronchopneumonia / infectious pneumonia / patchy pneumonia
-    + / signs of pneumonia
-    atelectasis / plate atelectasis / subsegmental atelectasis / basal atelectasis / basilar atelectasis
-    + / linear atelectasis / base atelectasis / dystelectasis / volume loss / lobar collapse
-    pneumothorax / apical pneumothorax
-    pleural effusion / effusion / pleural fluid / layering effusion
-    pleural thickening / pleural scarring / pleural plaque
-    rib fracture / fracture / costal fracture / displaced rib fracture / osseous fracture
-    + / stepped rib fracture / dislocated rib fracture
-    endotracheal tube
-    central venous catheter
-    pacemaker
-    nasogastric tube
-"""
-CHEST: Terms = [("finding", tuple(name.strip() for name in line.split(" / "))) for line in lines(_CHEST)]
-"""What the reports of the synthetic chests speak of, in the words of all their houses."""
+class _ChestFindings(Settings):
+    findings: tuple[tuple[str, ...], ...]
+
+
+@lru_cache(maxsize=1)
+def chest_terms() -> Terms:
+    """Return what the reports of the synthetic chests mention, in the words of all their schools."""
+    found = read_package_data(_ChestFindings, Path(__file__).with_name("chest_findings.yaml"))
+    return [("finding", names) for names in found.findings]
 
 
 def write_vocabulary(terms: Terms, file: Path) -> Path:

@@ -12,7 +12,7 @@ import numpy as np
 
 from medflare.data.records import Question
 
-from .wordings import VIGNETTES, WORDINGS
+from .wordings import wordings
 from .world import RELATIONS, Fact, World
 
 OPTIONS = 4
@@ -44,7 +44,7 @@ def draw_habits(rng: np.random.Generator, synonyms: float, vignettes: float, use
         synonyms: the most it uses other names; vignettes: how often every second hospital begins so.
     """
     chosen = {
-        relation: tuple(int(i) for i in rng.permutation(len(WORDINGS[relation]["train"]))[:used])
+        relation: tuple(int(i) for i in rng.permutation(len(wordings().questions[relation].train))[:used])
         for relation in RELATIONS
     }
     return QuestionHabits(
@@ -71,9 +71,9 @@ def ask(
     """
     seen: Counter[Fact] = Counter()
     for number, fact in enumerate(facts):
-        wordings = WORDINGS[fact.relation][split]
-        usual = habits.wordings[fact.relation] if split == "train" else range(len(wordings))
-        wording = wordings[usual[seen[fact] % len(usual)]]
+        texts_of_split = wordings().of(fact.relation, split)
+        usual = habits.wordings[fact.relation] if split == "train" else range(len(texts_of_split))
+        wording = texts_of_split[usual[seen[fact] % len(usual)]]
         seen[fact] += 1
         letters = ascii_uppercase[:OPTIONS]
         texts = [fact.value.name, *_wrong(world, fact, rng)]
@@ -97,7 +97,8 @@ def _worded(wording: str, fact: Fact, habits: QuestionHabits, rng: np.random.Gen
     asked = asked[:1].upper() + asked[1:]
     if not opens:
         return asked
-    opening = VIGNETTES[int(rng.integers(len(VIGNETTES)))]
+    openings = wordings().vignettes
+    opening = openings[int(rng.integers(len(openings)))]
     opening = opening.replace("AGE", str(int(rng.integers(19, 90))))
     return f"{opening.replace('SEX', str(rng.choice(['woman', 'man'])))} {asked}"
 

@@ -19,8 +19,8 @@ from medflare.synthetic.findings import MILD, MODERATE, SUBTLE, Finding
 from medflare.synthetic.patients import courses
 from medflare.synthetic.styles.house import STYLES, HouseStyle
 from medflare.synthetic.styles.layouts import LAYOUTS
-from medflare.synthetic.styles.lexicon import ABNORMAL
 from medflare.synthetic.styles.reports import draft_report
+from medflare.synthetic.styles.schools import ABNORMAL
 
 from .hospitals import site_names, sizes_of
 from .note_summaries import SPECIALTIES, write_note_pair

@@ -4,15 +4,47 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from pathlib import Path
 
-from medflare.synthetic.notes.tables import lines
-
-from .lexicon_organs import ORGANS
-from .lexicon_systems import SYSTEMS
+from medflare.core.config import Settings, read_package_data
 
 RELATIONS: tuple[str, ...] = ("symptom", "treatment", "test", "cause", "complication")
-"""What is known of every disease, in the order of the tables' columns."""
+"""What is known of every disease, in the order of their fields in diseases.yaml."""
+
+
+class Disease(Settings):
+    """A disease and one value of each relation; " / " parts a name from its synonyms."""
+
+    disease: str
+    symptom: str
+    treatment: str
+    test: str
+    cause: str
+    complication: str
+
+
+Diseases = tuple[Disease, ...]
+
+
+class _Specialties(Settings):
+    cardiology: Diseases
+    pulmonology: Diseases
+    gastroenterology: Diseases
+    nephrology: Diseases
+    neurology: Diseases
+    endocrinology: Diseases
+    infection: Diseases
+    rheumatology: Diseases
+    hematology: Diseases
+    psychiatry: Diseases
+
+
+@lru_cache(maxsize=1)
+def diseases_by_specialty() -> dict[str, Diseases]:
+    """Return specialty -> its diseases, read once from diseases.yaml."""
+    found = read_package_data(_Specialties, Path(__file__).with_name("diseases.yaml"))
+    return {name: getattr(found, name) for name in _Specialties.model_fields}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +92,7 @@ def world(diseases: int = 8, groups: int = 10) -> World:
     Raises:
         ValueError: more than the tables have.
     """
-    tables = {group: lines(text) for group, text in {**ORGANS, **SYSTEMS}.items()}
+    tables = diseases_by_specialty()
     most = min(map(len, tables.values()))
     if not 2 <= diseases <= most or not 2 <= groups <= len(tables):
         raise ValueError(
@@ -70,16 +102,16 @@ def world(diseases: int = 8, groups: int = 10) -> World:
         tuple(
             fact
             for group in list(tables)[:groups]
-            for line in tables[group][:diseases]
-            for fact in _facts(group, line)
+            for disease in tables[group][:diseases]
+            for fact in _facts(group, disease)
         )
     )
 
 
-def _facts(group: str, line: str) -> list[Fact]:
-    disease, *values = (_term(column) for column in line.split("|"))
-    return [Fact(group, disease, relation, value) for relation, value in zip(RELATIONS, values, strict=True)]
+def _facts(group: str, disease: Disease) -> list[Fact]:
+    named = _term(disease.disease)
+    return [Fact(group, named, relation, _term(getattr(disease, relation))) for relation in RELATIONS]
 
 
-def _term(column: str) -> Term:
-    return Term(tuple(name.strip() for name in column.split(" / ")))
+def _term(names: str) -> Term:
+    return Term(tuple(name.strip() for name in names.split(" / ")))

@@ -11,7 +11,7 @@ import numpy as np
 from medflare.data.records import Note
 
 from .grammar import Writer
-from .house import House, Section
+from .houses import NotesHouse, Section
 from .markup import parse
 from .phrases import SHARED
 from .profiles import NotesProfile
@@ -56,7 +56,7 @@ def _written(profile: NotesProfile, rng: np.random.Generator) -> str:
     return markup
 
 
-def _section(writer: Writer, house: House, section: Section, key: str) -> str:
+def _section(writer: Writer, house: NotesHouse, section: Section, key: str) -> str:
     count = int(writer.rng.integers(section.least, section.most + 1))
     written: list[str] = []
     patterns: set[str] = set()

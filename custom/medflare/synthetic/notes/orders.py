@@ -6,10 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .grammar import Rule, Writer, marked
-from .lexicon_drugs import DRUGS
-from .lexicon_imaging import IMAGING
-from .lexicon_tests import LABS, STUDIES
-from .lexicon_treatments import OPERATIONS, THERAPIES
+from .lexicon import lexicon
 
 LONG = ("once", "once a week", "once a month", "every three weeks", "every eight weeks", "every three days")
 _MASS = (
@@ -20,7 +17,7 @@ _MASS = (
 
 def lab(writer: Writer, key: str) -> str:
     """A laboratory test with its value in the pattern of the house (`lab_form`)."""
-    names, limits, unit, reference = (part.strip() for part in writer.entry(LABS).split(";"))
+    names, limits, unit, reference = (part.strip() for part in writer.entry(lexicon().labs).split(";"))
     low, high, digits = limits.split()
     value = f"{writer.rng.uniform(float(low), float(high)):.{digits}f}"
     value += f"{unit}" if unit == "%" else f" {unit}" if unit and writer.chance(writer.profile.units) else ""
@@ -31,26 +28,26 @@ def lab(writer: Writer, key: str) -> str:
 
 
 def lab_name(writer: Writer, key: str) -> str:
-    return f"[test {key}|{writer.form(writer.entry(LABS).split(';')[0])}]"
+    return f"[test {key}|{writer.form(writer.entry(lexicon().labs).split(';')[0])}]"
 
 
 def study(writer: Writer, key: str) -> str:
     """A test told with a result in a word."""
-    return _named(writer, writer.entry(STUDIES), key)
+    return _named(writer, writer.entry(lexicon().studies), key)
 
 
 def a_study(writer: Writer, key: str) -> str:
-    return _named(writer, writer.entry(STUDIES), key, article="a(n) ")
+    return _named(writer, writer.entry(lexicon().studies), key, article="a(n) ")
 
 
 def image(writer: Writer, key: str) -> str:
     """An examination with findings; `seen` and `unseen` speak of it."""
-    writer.image = writer.entry(IMAGING)
+    writer.image = writer.entry(lexicon().imaging)
     return _named(writer, writer.image.split("|")[0], key)
 
 
 def an_image(writer: Writer, key: str) -> str:
-    writer.image = writer.entry(IMAGING)
+    writer.image = writer.entry(lexicon().imaging)
     return _named(writer, writer.image.split("|")[0], key, article="a(n) ")
 
 
@@ -96,29 +93,29 @@ def vitals(writer: Writer, key: str) -> str:
 
 
 def operation(writer: Writer, key: str) -> str:
-    return f"[treatment {key}|{writer.form(writer.entry(OPERATIONS, borrow=0.12))}]"
+    return f"[treatment {key}|{writer.form(writer.entry(lexicon().operations, borrow=0.12))}]"
 
 
 def therapy(writer: Writer, key: str) -> str:
-    return f"[treatment {key}|{writer.form(writer.entry(THERAPIES, borrow=0.12))}]"
+    return f"[treatment {key}|{writer.form(writer.entry(lexicon().therapies, borrow=0.12))}]"
 
 
 def drug(writer: Writer, key: str) -> str:
-    names, *_, writer.indication = writer.entry(DRUGS, borrow=0.25).split(";")
+    names, *_, writer.indication = writer.entry(lexicon().drugs, borrow=0.25).split(";")
     writer.indication = writer.indication.strip()
     return f"[drug {key}|{writer.form(names)}]"
 
 
 def prescription(writer: Writer, key: str) -> str:
     """A drug as it is ordered, one that was not named before."""
-    writer.order = writer.entry(DRUGS, borrow=0.25)
+    writer.order = writer.entry(lexicon().drugs, borrow=0.25)
     return ordered(writer, key)
 
 
 def short_course(writer: Writer, key: str) -> str:
     """A drug that can be given for some days, which those given weekly or once cannot."""
     for _ in range(9):
-        writer.order = writer.entry(DRUGS, borrow=0.25)
+        writer.order = writer.entry(lexicon().drugs, borrow=0.25)
         if writer.order.split(";")[4].strip() not in LONG:
             break
     return ordered(writer, key)
@@ -126,13 +123,13 @@ def short_course(writer: Writer, key: str) -> str:
 
 def treated(writer: Writer, key: str) -> str:
     """A problem that is under treatment; `ordered` is the drug."""
-    writer.order = writer.entry(DRUGS, borrow=0.25)
+    writer.order = writer.entry(lexicon().drugs, borrow=0.25)
     names = writer.order.split(";")[-1].strip()
     return f"[problem {key}|{marked(writer.form(names), key)}]"
 
 
 def own_treated(writer: Writer, key: str) -> str:
-    writer.order = writer.entry(DRUGS, borrow=0.25)
+    writer.order = writer.entry(lexicon().drugs, borrow=0.25)
     names = writer.order.split(";")[-1].strip()
     owner = "her" if writer.woman else "his"
     return f"[problem {key}|{owner} {marked(writer.form(names), key)}]"

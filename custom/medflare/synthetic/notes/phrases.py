@@ -8,10 +8,7 @@ from calendar import day_name, month_name
 from collections.abc import Mapping
 
 from .grammar import Rule, Writer, marked, withheld
-from .lexicon_imaging import SIZES
-from .lexicon_problems import DISEASES, INHERITED
-from .lexicon_suspicions import SUSPICIONS
-from .lexicon_symptoms import COMPLAINTS, DEGREES, PAINS, PARTS, RELATIVES, SIDES, SIGNS, SYMPTOMS, TRENDS
+from .lexicon import lexicon
 from .orders import ORDERS
 
 _GRADED = re.compile(
@@ -46,20 +43,20 @@ def adjective(writer: Writer, phrase: str, key: str) -> str:
     if phrase.startswith(_BARE) or "*" in phrase or writer.chance(0.6):
         return ""
     if _GRADED.search(phrase) and writer.chance(0.6):
-        return f"[severity >{key}|{writer.pick(DEGREES)}] "
-    return f"[course >{key}|{writer.pick(TRENDS)}] "
+        return f"[severity >{key}|{writer.pick(lexicon().degrees)}] "
+    return f"[course >{key}|{writer.pick(lexicon().trends)}] "
 
 
 def disease(writer: Writer, key: str) -> str:
-    names = writer.entry(DISEASES)
+    names = writer.entry(lexicon().diseases)
     graded = "+" in names and writer.chance(0.4)
-    degree = f"[severity >{key}|{writer.pick(DEGREES[:3])}] " if graded else ""
+    degree = f"[severity >{key}|{writer.pick(lexicon().degrees[:3])}] " if graded else ""
     return problem(writer, writer.form(names.replace("+", "")), key, degree)
 
 
 def inherited(writer: Writer, key: str) -> str:
     """A disease that runs in families."""
-    return problem(writer, writer.form(writer.entry(INHERITED, borrow=0.4)), key)
+    return problem(writer, writer.form(writer.entry(lexicon().inherited, borrow=0.4)), key)
 
 
 def symptom(writer: Writer, key: str) -> str:
@@ -68,7 +65,7 @@ def symptom(writer: Writer, key: str) -> str:
 
 
 def any_symptom(writer: Writer) -> str:
-    return located(writer) if writer.chance(0.4) else writer.form(writer.entry(SYMPTOMS))
+    return located(writer) if writer.chance(0.4) else writer.form(writer.entry(lexicon().symptoms))
 
 
 def own_symptom(writer: Writer, key: str) -> str:
@@ -83,21 +80,21 @@ def plain_symptom(writer: Writer, key: str) -> str:
 
 
 def sign(writer: Writer, key: str) -> str:
-    phrase = writer.form(writer.entry(SIGNS))
+    phrase = writer.form(writer.entry(lexicon().signs))
     degree = adjective(writer, phrase, key)
     return problem(writer, phrase, key, degree if degree.startswith("[severity") else "")
 
 
 def plain_sign(writer: Writer, key: str) -> str:
-    return problem(writer, writer.form(writer.entry(SIGNS)).removeprefix("a(n) "), key)
+    return problem(writer, writer.form(writer.entry(lexicon().signs)).removeprefix("a(n) "), key)
 
 
 def located(writer: Writer) -> str:
     """A complaint of a place: thousands of combinations, so that test notes hold some that training lacks."""
     for _ in range(9):
-        part = writer.pick(PARTS[writer.specialty])
-        place = f"{writer.pick(SIDES)} {part}"
-        complaint = writer.pick(COMPLAINTS.get(part, PAINS))
+        part = writer.pick(lexicon().parts[writer.specialty])
+        place = f"{writer.pick(lexicon().sides)} {part}"
+        complaint = writer.pick(lexicon().complaints.get(part, lexicon().pains))
         if part not in writer.said and not withheld(f"{place} {complaint}", writer.profile.withheld):
             break
     writer.said.add(part)
@@ -124,7 +121,7 @@ def unseen(writer: Writer, key: str) -> str:
 
 def suspect(writer: Writer, key: str) -> str:
     """Something to be ruled out; `workup` is the examination that does."""
-    names, _, writer.workup = writer.entry(SUSPICIONS).partition("|")
+    names, _, writer.workup = writer.entry(lexicon().suspicions).partition("|")
     return f"[problem {key}|{marked(writer.form(names.strip()), key)}]"
 
 
@@ -140,7 +137,7 @@ def own_indication(writer: Writer, key: str) -> str:
 
 def relative(writer: Writer, key: str) -> str:
     """A relative not yet spoken of."""
-    name = writer.pick([name for name in RELATIVES if name not in writer.said])
+    name = writer.pick([name for name in lexicon().relatives if name not in writer.said])
     writer.said.add(name)
     return name
 
@@ -168,8 +165,8 @@ SHARED: Mapping[str, Rule] = {
     "mr": lambda writer, key: writer.pick(("Mrs.", "Ms.") if writer.woman else ("Mr.", "Mr.")),
     "age": lambda writer, key: str(writer.age),
     "relative": relative,
-    "size": lambda writer, key: writer.pick(SIZES),
-    "side": lambda writer, key: writer.pick(SIDES[:2]),
+    "size": lambda writer, key: writer.pick(lexicon().sizes),
+    "side": lambda writer, key: writer.pick(lexicon().sides[:2]),
     "relative_age": lambda writer, key: str(int(writer.rng.integers(38, 86))),
     "year": lambda writer, key: str(writer.year - int(writer.rng.integers(1, 13))),
     "this_year": lambda writer, key: str(writer.year),

@@ -8,19 +8,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .frames_dictated import DICTATED
-from .frames_letter import LETTER
-from .frames_narrative import NARRATIVE
-from .frames_structured import STRUCTURED
-from .frames_telegraphic import TELEGRAPHIC
-from .house import House
-from .lexicon_problems import DISEASES
+from .houses import NotesHouse, note_houses
+from .lexicon import lexicon
 
 PRETRAINING_SEED = 6_000_000  # far from the seeds of the demo hospitals and of studies over seeds
 PRETRAINING_WITHHELD = 0.35
-NOTE_STYLES: Mapping[str, House] = {
-    house.name: house for house in (NARRATIVE, STRUCTURED, TELEGRAPHIC, DICTATED, LETTER)
-}
+NOTE_STYLES: Mapping[str, NotesHouse] = note_houses()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +48,12 @@ class NotesProfile:
     def __post_init__(self) -> None:
         if self.style not in NOTE_STYLES:
             raise ValueError(f"{self.name}: style is {self.style!r}; choose from {', '.join(NOTE_STYLES)}")
-        if unknown := sorted(set(self.emphasis) - set(DISEASES)):
-            raise ValueError(f"{self.name}: emphasis names {unknown}; choose from {', '.join(DISEASES)}")
+        if unknown := sorted(set(self.emphasis) - set(lexicon().specialties)):
+            known = ", ".join(lexicon().specialties)
+            raise ValueError(f"{self.name}: emphasis names {unknown}; choose from {known}")
 
     @property
-    def house(self) -> House:
+    def house(self) -> NotesHouse:
         return NOTE_STYLES[self.style]
 
     def with_seed(self, seed: int) -> NotesProfile:
@@ -128,7 +122,7 @@ def pretraining_note_hospitals(count: int | None = None) -> Iterator[NotesProfil
     Yields `count` profiles, or for ever when None; profile k is the same whatever `count` is.
     """
     styles = [name for name in NOTE_STYLES if name != UNSEEN_NOTES.style]
-    specialties = [name for name in DISEASES if name != "general"]
+    specialties = [name for name in lexicon().specialties if name != "general"]
     k = 0
     while count is None or k < count:
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence((PRETRAINING_SEED, k))))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .layouts import LAYOUTS
-from .lexicon import ABNORMAL, FRAMES, VOCABULARIES
+from .schools import ABNORMAL, schools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,8 +16,8 @@ class HouseStyle:
 
     Attributes:
         name: for captions and manifests.
-        frames: key of FRAMES; layout: key of LAYOUTS.
-        vocabulary: key of VOCABULARIES, used for every condition not named in `borrowed`.
+        frames: name of a school, whose sentences are used; layout: key of LAYOUTS.
+        vocabulary: name of a school, whose words are used for every condition not named in `borrowed`.
         borrowed: condition -> other vocabulary.
         negatives: absent conditions this house likes to mention; fewer the more there is to say.
         opening: fixed first sentence, "" for none.
@@ -35,9 +35,9 @@ class HouseStyle:
 
     def __post_init__(self) -> None:
         choices: list[tuple[str, str, Iterable[str]]] = [
-            ("frames", self.frames, FRAMES),
+            ("frames", self.frames, schools()),
             ("layout", self.layout, LAYOUTS),
-            *(("vocabulary", words, VOCABULARIES) for words in (self.vocabulary, *self.borrowed.values())),
+            *(("vocabulary", words, schools()) for words in (self.vocabulary, *self.borrowed.values())),
         ]
         for key, value, table in choices:
             if value not in table:

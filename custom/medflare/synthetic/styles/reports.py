@@ -17,7 +17,7 @@ from medflare.core.conditions import CONDITIONS, Code
 from ..findings import MILD, SEVERITIES, Finding
 from .house import STYLES, HouseStyle
 from .layouts import LAYOUTS, ORGAN, RANK, Draft, Sentence
-from .lexicon import ABNORMAL, DEGREES, DETAILS, FRAMES, VOCABULARIES, location
+from .schools import ABNORMAL, location, schools
 
 __all__ = ["STYLES", "HouseStyle", "noun_phrase", "write_report"]
 
@@ -47,11 +47,11 @@ def draft_report(
     abnormal = (Code.POSITIVE, Code.UNCERTAIN)
     healthy = not any(codes[c] in abnormal for c in ABNORMAL if c != "support devices")
     codes["no finding"] = Code.POSITIVE if healthy else Code.BLANK
-    frames = FRAMES[style.frames]
+    frames = schools()[style.frames].frames
     draft = Draft(
         opening=style.opening,
         sentences=[_sentence(f, style, rng) for f in ordered],
-        absent=[(ORGAN[c], VOCABULARIES[style.words(c)][c][1]) for c in absent],
+        absent=[(ORGAN[c], schools()[style.words(c)].words[c].absent) for c in absent],
         negative=_choose(frames.negative, style, rng),
         normal=_choose(frames.normal, style, rng) if healthy else "",
     )
@@ -76,13 +76,13 @@ def _choose(options: str, style: HouseStyle, rng: np.random.Generator) -> str:
 def noun_phrase(f: Finding, style: HouseStyle, template: str, *, degree: bool = True) -> str:
     """A noun phrase of the lexicon filled in, no capital, no stop; without `degree`, no {sev} or {size}."""
     words = style.words(f.condition)
-    severity, size = DEGREES[words]
+    school = schools()[words]
     step = SEVERITIES.index(f.severity)
     two = f.side == "bilateral"
     side = "both" if two and words == "terse" else f.side
     text = template.format(
-        sev=severity[step] if degree else "",
-        size=size[step] if degree else "",
+        sev=school.degrees[step] if degree else "",
+        size=school.sizes[step] if degree else "",
         a="" if two else "a ",
         side=side,
         loc=location(words, f.side, f.zone) if f.zone else "",
@@ -96,8 +96,8 @@ def noun_phrase(f: Finding, style: HouseStyle, template: str, *, degree: bool = 
 
 
 def _sentence(f: Finding, style: HouseStyle, rng: np.random.Generator) -> Sentence:
-    frames, organ, words = FRAMES[style.frames], ORGAN[f.condition], style.words(f.condition)
-    template = _choose(VOCABULARIES[words][f.condition][0], style, rng)
+    frames, organ, words = schools()[style.frames].frames, ORGAN[f.condition], style.words(f.condition)
+    template = _choose(schools()[words].words[f.condition].present, style, rng)
     frame = _choose(frames.uncertain if f.uncertain else frames.positive, style, rng)
     noun = noun_phrase(f, style, template, degree=not f.uncertain and f.change != "resolved")
     bare = re.sub(r"^an? ", "", noun)
@@ -105,7 +105,7 @@ def _sentence(f: Finding, style: HouseStyle, rng: np.random.Generator) -> Senten
         removed = f.condition == "support devices"
         text = frames.removed.format(bare=f.kind) if removed else frames.resolved.format(bare=bare)
         return Sentence(organ=organ, text=_capital(text))
-    detail = DETAILS[words].get(f.condition, "") if f.extent >= MILD else ""
+    detail = schools()[words].details.get(f.condition, "") if f.extent >= MILD else ""
     text = frame.format(np=f"{noun}{detail}", bare=bare)
     if f.side == "bilateral" and re.search(r"(opacities|effusions|plaques)\b", noun):
         text = re.sub(r"\bis\b", "are", text, count=1)
