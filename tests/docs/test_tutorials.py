@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of the tutorials, executed as they stand on the page (tests/docs/runnable.py says how)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from runnable import DOCS, ROOT, execute_page, marked_blocks
+
+TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
+ADDS_CODE = {"first-rule"}
+"""Tutorials that change the package: they get a copy of it."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder in which commands find `jobs`, as in a clone of the repository."""
+    made = tmp_path / "clone"
+    made.mkdir()
+    (made / "jobs").symlink_to(ROOT / "jobs")
+    return made
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "page", [p for p in TUTORIALS if p.stem not in ADDS_CODE], ids=lambda page: page.stem
+)
+def test_a_tutorial_runs(page: Path, folder: Path) -> None:
+    assert execute_page(page, folder)
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_what_a_tutorial_leaves_to_another_test_is_run_there(page: Path) -> None:
+    for block in marked_blocks(page):
+        if block.action == "run in":
+            job = next(word for word in block.text.split() if word.startswith("jobs/")).removeprefix("jobs/")
+            assert job in (ROOT / block.argument).read_text(encoding="utf-8"), f"{page.name}:{block.line}"
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_every_command_of_a_tutorial_is_marked(page: Path) -> None:
+    """Only installing is not: a test cannot clone and install."""
+    text = page.read_text(encoding="utf-8")
+    commands = text.count("\n```bash\n") - ("## Install" in text)
+    assert commands == sum(block.language == "bash" for block in marked_blocks(page))
