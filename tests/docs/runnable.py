@@ -90,7 +90,7 @@ def _run(command: list[str], block: Block, page: Path, folder: Path, given: str 
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Put `medflare` and `python` of this interpreter on PATH, and `folder`'s own package first, if it has one."""
+    """Put `medflare` and `python` of this interpreter on PATH; use the package of `folder`, if it has one."""
     programs = folder.parent / "programs"
     programs.mkdir(exist_ok=True)
     command = programs / "medflare"
