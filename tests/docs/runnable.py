@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the blocks of a documentation page that an HTML comment marks, and execute them in a folder.
 
-    <!-- run -->                     execute the bash or python block below
-    <!-- run: --rounds 1 -->         the same, with these arguments after the block's last command
-    <!-- run in: tests/x/test_y.py --> not executed here: that test runs the same job
-    <!-- file: path -->              write the block to this file
-    <!-- patch -->                   apply the diff
+<!-- run -->                     execute the bash or python block below
+<!-- run: --rounds 1 -->         the same, with these arguments after the block's last command
+<!-- run in: tests/x/test_y.py --> not executed here: that test runs the same job
+<!-- file: path -->              write the block to this file
+<!-- patch -->                   apply the diff
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _environment(folder: Path) -> dict[str, str]:
     programs.mkdir(exist_ok=True)
     command = programs / "medflare"
     if not command.exists():
-        command.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -m medflare.cli.main \"$@\"\n")
+        command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m medflare.cli.main "$@"\n')
         command.chmod(0o755)
         (programs / "python").symlink_to(sys.executable)
     package = folder / "custom" if (folder / "custom").is_dir() else ROOT / "custom"
