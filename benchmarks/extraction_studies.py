@@ -185,7 +185,7 @@ def zero_shot(settings: Mapping[str, Any], tests: Mapping[str, list[Note]], fold
     """The frozen model with the same prompts and no adapter (7.24)."""
     from medflare.evaluation.extraction_predictions import write_documents
     from medflare.learners.extraction.settings import METHOD
-    from medflare.tasks.extraction.result import ExportedExtraction, base_extractor
+    from medflare.tasks.extraction.extractor_folder import ExportedExtraction, base_extractor
 
     chosen = METHOD.resolve(settings).model_dump(include={"lora", "format", "sentences", "max_tokens"})
     extractor = base_extractor(ExportedExtraction.model_validate(chosen))

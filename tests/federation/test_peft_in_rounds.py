@@ -18,7 +18,7 @@ from medflare.core.update import Update
 from medflare.federation.server.run_state import load_state
 from medflare.learners.extraction.learner import ExtractionLearner
 from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
-from medflare.tasks.extraction.result import load_extractor
+from medflare.tasks.extraction.extractor_folder import load_extractor
 
 SITES = ("site-1", "site-2")
 BLOCKS: dict[str, dict[str, Any]] = {

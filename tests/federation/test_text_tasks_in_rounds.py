@@ -24,7 +24,8 @@ from medflare.models.adapters.base import GENERIC
 from medflare.recipes.after_run import score_site
 from medflare.reporting.page import write_page
 from medflare.synthetic.knowledge import write_questions_demo, write_summaries_demo
-from medflare.tasks.answer_result import load_answerer, load_summariser
+from medflare.tasks.questions.answerer_folder import load_answerer
+from medflare.tasks.summaries.summariser_folder import load_summariser
 
 SITES, UNSEEN = ("site-1", "site-2", "site-3"), "site-4"
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -19,7 +19,7 @@ from medflare.federation.server.run_state import load_state
 from medflare.models.adapters.base import GENERIC
 from medflare.recipes import after_run, simulate
 from medflare.synthetic.knowledge import write_questions_demo
-from medflare.tasks.answer_result import load_answerer
+from medflare.tasks.questions.answerer_folder import load_answerer
 
 pytestmark = pytest.mark.simulator
 JOB = Path(__file__).parents[2] / "jobs/ddcs_qa"

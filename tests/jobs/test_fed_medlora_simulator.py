@@ -25,7 +25,7 @@ from medflare.models.adapters.base import GENERIC
 from medflare.recipes import after_run, recipes, simulate
 from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
 from medflare.synthetic.notes.files import write_validation_notes
-from medflare.tasks.extraction.result import load_extractor
+from medflare.tasks.extraction.extractor_folder import load_extractor
 
 pytestmark = pytest.mark.simulator
 JOB = Path(__file__).parents[2] / "jobs/fed_medlora_plus"

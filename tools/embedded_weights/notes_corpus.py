@@ -72,7 +72,7 @@ def questions(hospitals: int, notes: int, skip: int = 0) -> list[tuple[str, str]
         for note in generate_notes(profile, notes):
             for window in split_note(note).windows:
                 found += [
-                    (words.question(e), words.answer(e)) for e in (ner_example(window), *re_examples(window))
+                    (words.prompt(e), words.answer(e)) for e in (ner_example(window), *re_examples(window))
                 ]
     return found
 

@@ -16,7 +16,7 @@ from medflare.cli.output import JSON_OPTION, plain_errors, print_json
 
 if TYPE_CHECKING:
     from medflare.data.records import Note
-    from medflare.tasks.extraction.extractor import Answers, Asker
+    from medflare.tasks.extraction.predictor import NotePrediction, Predictor
 
 FORMATS = ("brat", "jsonl")
 FOLDER = Path("extracted")
@@ -37,7 +37,7 @@ class Totals:
     left_out: list[dict[str, str]] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
 
-    def add(self, note: Note, answers: Answers) -> None:
+    def add(self, note: Note, answers: NotePrediction) -> None:
         """Counts a note's findings."""
         from medflare.core.inventory import ENTITY_TYPES
 
@@ -77,8 +77,8 @@ def extract(
     from medflare.cli.reports import adapter_folder
     from medflare.core.errors import ConfigError
     from medflare.models.backbone import device_of
-    from medflare.tasks.extraction.tagging_result import open_result
-    from medflare.tasks.extraction.writer import check_free, write_lines
+    from medflare.tasks.extraction.annotation_files import check_free, write_lines
+    from medflare.tasks.extraction.result_folder import open_result
 
     if format_ not in FORMATS:
         raise ConfigError(f"--format {format_}: expected {' or '.join(FORMATS)}.")
@@ -109,7 +109,7 @@ def _read(paths: Sequence[Path], totals: Totals) -> list[tuple[Path, Note]]:
     """The notes that can be read; a line on standard error for each other. DataError when none can."""
     from medflare.core.errors import DataError
     from medflare.data.readers.annotated import NoteError
-    from medflare.tasks.extraction.writer import names_of, read_note
+    from medflare.tasks.extraction.annotation_files import names_of, read_note
 
     files = [file for path in paths for file in (_texts(path) if path.is_dir() else [path])]
     read = []
@@ -131,17 +131,19 @@ def _texts(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*.txt") if path.is_file() and path.name[0] != ".")
 
 
-def _asked(asker: Asker, read: Sequence[tuple[Path, Note]]) -> Iterator[tuple[Path, Note, Answers]]:
+def _asked(
+    predictor: Predictor, read: Sequence[tuple[Path, Note]]
+) -> Iterator[tuple[Path, Note, NotePrediction]]:
     """Each note with what was found, some at once; progress on a terminal."""
     from rich.console import Console
     from rich.progress import track
 
-    from medflare.tasks.extraction.writer import annotate
+    from medflare.tasks.extraction.annotation_files import annotate
 
     parts = [read[start : start + AT_ONCE] for start in range(0, len(read), AT_ONCE)]
     bar = Console(stderr=True)
     for part in track(parts, "reading notes", console=bar, transient=True, disable=not sys.stderr.isatty()):
-        answered = annotate(asker, [note for _, note in part])
+        answered = annotate(predictor, [note for _, note in part])
         for (source, _), (note, answers) in zip(part, answered, strict=True):
             yield source, note, answers
 
@@ -151,7 +153,7 @@ def _deliver(source: Path, note: Note, folder: Path | None, show: bool, totals: 
     from rich.console import Console
 
     from medflare.cli.extract_view import print_note
-    from medflare.tasks.extraction.writer import write_brat
+    from medflare.tasks.extraction.annotation_files import write_brat
 
     if folder is not None:
         totals.files += write_brat(folder, note, source)

@@ -21,9 +21,8 @@ from medflare.core.errors import ConfigError
 from medflare.models.adapters.base import AdapterSettings
 from medflare.models.adapters.registry import attach
 from medflare.models.backbone import Backbone, autocast
+from medflare.models.padding import IGNORED
 from medflare.models.report_generator import scaled_logits
-
-IGNORED = -100
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from medflare.core.config import Settings
+from medflare.core.config import Settings, parse
 from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.lora import LoraChoice, LoraSettings
 from medflare.models.adapters.registry import PeftChoice, effective_settings, settings_of_file
@@ -22,6 +22,28 @@ class ExportedText(Settings):
     lora: LoraSettings
     peft: PeftChoice = LoraChoice()
     max_tokens: int
+
+
+Exported = TypeVar("Exported", bound=ExportedText)
+
+
+def open_text_result(
+    folder: Path,
+    task: str,
+    block: type[Exported],
+    personalised: Path | None,
+    backbone: Path | None,
+    precision: str,
+    device: str,
+) -> tuple[TextModel, Exported]:
+    """Return the backbone with the adapter in use, and the block `task` of `<task>.json`.
+
+    Arguments and errors as of `open_text_model`.
+    """
+    file = folder / f"{task}.json"
+    facts = read_json(file)
+    exported = parse(block, facts[task], str(file))
+    return open_text_model(folder, facts, exported, personalised, backbone, precision, device), exported
 
 
 def open_text_model(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of all methods have in common: how a result is opened, a split's records, what is told."""
+"""What the tests of all tasks share: opening a result, the records of a split, the record of a test."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ AdapterKind = Literal["generic", "personalised", "none"]
 Role = Literal["participant", "unseen"]
 
 
-class OfSplit(Protocol):
+class HasSplit(Protocol):
     """A record that belongs to a split."""
 
     @property
     def split(self) -> str: ...
 
 
-Made = TypeVar("Made", covariant=True)
+Opened = TypeVar("Opened", covariant=True)
 
 
-class Opener(Protocol[Made]):
-    """What opens a result folder."""
+class ResultLoader(Protocol[Opened]):
+    """A function that opens a result folder."""
 
     def __call__(
         self, folder: Path, *, personalised: Path | None, backbone: Path | None, precision: str, device: str
-    ) -> Made: ...
+    ) -> Opened: ...
 
 
-class Scored(Protocol):
-    """What an evaluation found."""
+class Scores(Protocol):
+    """The scores of an evaluation, with intervals, and why others were skipped."""
 
     @property
     def estimates(self) -> Mapping[str, Estimate]: ...
@@ -44,11 +44,15 @@ class Scored(Protocol):
     def skipped(self) -> Mapping[str, str]: ...
 
 
-Kind = TypeVar("Kind", bound=OfSplit)
+Record = TypeVar("Record", bound=HasSplit)
 
 
-def opened(load: Opener[Made], result: Path, site: SiteConfig, adapter: Path | None) -> Made:
-    """What a run made, on a site's base model and device; with its own `personalised` folder, where given."""
+def open_on_site(load: ResultLoader[Opened], result: Path, site: SiteConfig, adapter: Path | None) -> Opened:
+    """Open a result folder on a site's base model and device.
+
+    Args:
+        adapter: the site's `personalised` folder instead of the result's adapter, or None.
+    """
     return load(
         result,
         personalised=adapter,
@@ -58,21 +62,28 @@ def opened(load: Opener[Made], result: Path, site: SiteConfig, adapter: Path | N
     )
 
 
-def of_split(records: Iterable[Kind], split: str, site: str, what: str) -> list[Kind]:
-    """The records of a split; DataError where a site has none. what: "note", "question"."""
-    found = [record for record in records if record.split == split]
-    if not found:
+def records_of_split(records: Iterable[Record], split: str, site: str, what: str) -> list[Record]:
+    """Return the records of a split.
+
+    Args:
+        what: the word for one record, for the message.
+
+    Raises:
+        DataError: the site has none.
+    """
+    selected = [record for record in records if record.split == split]
+    if not selected:
         raise DataError(f"site '{site}': no {what} in the split '{split}'.")
-    return found
+    return selected
 
 
-def kind_of(adapter: Path | None) -> AdapterKind:
-    """What is tested: a site's own `personalised` folder, or the result's adapter."""
+def adapter_kind(adapter: Path | None) -> AdapterKind:
+    """Return which adapter is tested: a site's `personalised` one, or the result's."""
     return "generic" if adapter is None else "personalised"
 
 
 def evaluation_record(
-    scored: Scored,
+    scored: Scores,
     path: Path,
     studies: int,
     site: str,
@@ -80,7 +91,7 @@ def evaluation_record(
     adapter: AdapterKind,
     split: str = "test",
 ) -> EvaluationRecord:
-    """The record of one adapter. path: of the predictions, which stay at the site."""
+    """Return the record of one adapter. path: of the predictions, which stay at the site."""
     return EvaluationRecord(
         site=site,
         role=role,

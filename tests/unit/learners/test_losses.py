@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from medflare.learners.fedmrg import losses
+from medflare.models.padding import IGNORED, pad
 from medflare.models.report_generator import Decoded
 
 NO_BANK = torch.zeros(0, 4)
@@ -74,8 +75,8 @@ def test_distillation_matches_torch_per_report_token(direction: str) -> None:
     generator = torch.Generator().manual_seed(2)
     student, teacher = decoded(generator), decoded(generator)
     targets = torch.zeros(2, 5, dtype=torch.long)
-    targets[1, 3:] = losses.IGNORED
-    kept = targets != losses.IGNORED
+    targets[1, 3:] = IGNORED
+    kept = targets != IGNORED
     s, t = (F.log_softmax(d.logits[kept] / 2, -1) for d in (student, teacher))
     a, b = (s, t) if direction == "teacher_student" else (t, s)
     expected = 4 * F.kl_div(a, b, log_target=True, reduction="batchmean")
@@ -88,9 +89,9 @@ def test_distillation_matches_torch_per_report_token(direction: str) -> None:
 def test_language_loss_ignores_padding() -> None:
     generator = torch.Generator().manual_seed(3)
     out = decoded(generator)
-    ids, targets = losses.pad([[1, 2, 3], [4, 5, 6, 2, 1]])
+    ids, targets = pad([[1, 2, 3], [4, 5, 6, 2, 1]])
     assert ids.shape == targets.shape == (2, 5)
-    assert (targets[0, 3:] == losses.IGNORED).all()
+    assert (targets[0, 3:] == IGNORED).all()
     changed = Decoded(out.logits.clone(), out.hidden)
     changed.logits[0, 3:] = 100 * torch.randn(2, 7, generator=generator)
     assert losses.language(out, targets) == losses.language(changed, targets)

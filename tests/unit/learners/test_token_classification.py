@@ -20,7 +20,7 @@ from medflare.learners.token_classification.learner import TokenClassificationLe
 from medflare.recipes import after_run
 from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
 from medflare.tasks.extraction.evaluation import score_result
-from medflare.tasks.extraction.tagging_result import load_tagger, open_result
+from medflare.tasks.extraction.result_folder import load_tagger, open_result
 
 SMALL: dict[str, Any] = {"optimiser": {"batch": 16, "lr": 3e-3}, "local_epochs": 1, "eval_batch": 32}
 PLAN = RoundPlan(round=0, rounds=2, steps=3)

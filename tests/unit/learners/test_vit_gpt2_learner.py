@@ -17,9 +17,9 @@ from medflare.core.update import Update
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.predictions import read_predictions
 from medflare.in_process.loop import federate
-from medflare.learners.fedmrg import losses
 from medflare.learners.vit_gpt2.learner import ViTGPT2Learner, build
 from medflare.learners.vit_gpt2.settings import METHOD
+from medflare.models.padding import pad
 from medflare.tasks.reports.evaluation import split_loss
 
 PART = {"layers": 1, "width": 32, "attention_heads": 2}
@@ -233,7 +233,7 @@ def test_it_learns_which_report_belongs_to_which_image(make: Any) -> None:
     own = split_loss(learner, rows)
     assert own < first / 50
 
-    ids, targets = losses.pad([learner.tokens[row] for row in rows])
+    ids, targets = pad([learner.tokens[row] for row in rows])
     seen, _, _ = learner._load(rows, torch.Generator())
     with torch.no_grad():
         swapped = [float(learner.model.report_loss(seen.roll(k, 0), ids, targets)) for k in (1, 3, 5)]

@@ -21,9 +21,9 @@ from transformers import (
 )
 
 from medflare.core.errors import ConfigError, DataError
-from medflare.learners.fedmrg.losses import pad
 from medflare.learners.vit_gpt2.learner import PAPER
 from medflare.models.embedded import decoder_folder
+from medflare.models.padding import pad
 from medflare.models.report_generator import DecodingSettings
 from medflare.models.report_result import load_generator
 from medflare.models.vit_gpt2 import (

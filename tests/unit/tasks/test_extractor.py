@@ -20,7 +20,8 @@ from medflare.evaluation.extraction_metrics import quick_extraction_metrics
 from medflare.evaluation.extraction_predictions import Link, Mention
 from medflare.models.text_model import Written
 from medflare.tasks.extraction.examples import ner_example, re_examples
-from medflare.tasks.extraction.extractor import Extractor, training_examples
+from medflare.tasks.extraction.extractor import Extractor
+from medflare.tasks.extraction.predictor import training_examples
 from medflare.tasks.extraction.prompts import Wording
 
 Format = Literal["html", "json"]
@@ -64,7 +65,7 @@ def oracle(notes: Sequence[Note], format: Format, sentences: int) -> Extractor:
         for window in knowing.blind_windows(note).windows:
             heads = {example.head: example for example in re_examples(window, note.annotated)}
             for example in (ner_example(window, note.annotated), *heads.values()):
-                known[knowing.wording.question(example)].append(knowing.wording.answer(example))
+                known[knowing.wording.prompt(example)].append(knowing.wording.answer(example))
     return knowing
 
 
@@ -104,7 +105,8 @@ def test_a_head_that_is_gold_and_found_is_asked_about_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "gold", "found"), [("none", None, None), ("gold", 5, None), ("found", None, 5), ("both", 5, 5)]
+    ("heads", "gold", "found"),
+    [("none", None, None), ("gold", 5, None), ("predicted", None, 5), ("both", 5, 5)],
 )
 def test_links_are_none_where_they_were_not_asked_for(
     heads: Any, gold: int | None, found: int | None
@@ -190,7 +192,7 @@ def test_a_question_with_its_answer_fits_into_max_tokens() -> None:
     blank = Extractor(ScriptedModel(lambda _: Written("", True)), Wording(), 3, 300)  # type: ignore[arg-type]
     windows = blank.windows(long).windows
     assert len(windows) > 5
-    question = max(len(blank.wording.question(ner_example(window)).split()) for window in windows)
+    question = max(len(blank.wording.prompt(ner_example(window)).split()) for window in windows)
     assert question + 2 * blank.room + 48 <= 300
 
 

@@ -20,8 +20,8 @@ from medflare.tasks.extraction.markup import (
     UNCLOSED,
     UNKNOWN,
     Mark,
-    nested,
-    outermost,
+    drop_crossing,
+    keep_outermost,
     read_json,
     read_spans,
     write_json,
@@ -45,7 +45,7 @@ def marked(draw: st.DrawFn) -> tuple[Source, list[Mark]]:
         lambda first: st.tuples(st.just(first), st.integers(first + 1, count))
     )
     marks = draw(st.lists(st.builds(Mark, st.sampled_from(TYPES), ranges), max_size=6))
-    return source, nested(marks)
+    return source, drop_crossing(marks)
 
 
 def spans(output: str, types: tuple[str, ...] = ENTITY_TYPES) -> list[tuple[str, str]]:
@@ -68,7 +68,7 @@ def test_nested_marks_survive_spans(item: tuple[Source, list[Mark]]) -> None:
 @given(marked())
 @settings(max_examples=300, deadline=None)
 def test_flat_marks_survive_json_up_to_which_equal_words(item: tuple[Source, list[Mark]]) -> None:
-    source, marks = item[0], outermost(item[1])
+    source, marks = item[0], keep_outermost(item[1])
     found = read_json(write_json(source, marks), source, TYPES)
     said = [(m.label, words(m, source).casefold()) for m in marks]
     assert sorted((m.label, words(m, source).casefold()) for m in found.marks) == sorted(said)
@@ -152,7 +152,7 @@ def test_nested_spans_are_all_read_and_the_outermost_is_one_flat_layer() -> None
     output = '<span class="problem">chest <span class="drug">pain</span></span>'
     found = read_spans(output, SOURCE, ENTITY_TYPES).marks
     assert [(m.label, words(m)) for m in found] == [("problem", "chest pain"), ("drug", "pain")]
-    assert outermost(found) == found[:1]
+    assert keep_outermost(found) == found[:1]
 
 
 def rows(*found: tuple[str, object]) -> str:

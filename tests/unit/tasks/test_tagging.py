@@ -16,8 +16,8 @@ from medflare.data.records import Note
 from medflare.models.encoder_folder import EncoderSettings, load_encoder
 from medflare.models.tagger import TYPES, Tagger
 from medflare.tasks.extraction.examples import head_question, ner_example, re_examples
-from medflare.tasks.extraction.extractor import training_examples
-from medflare.tasks.extraction.markup import Mark, outermost
+from medflare.tasks.extraction.markup import Mark, keep_outermost
+from medflare.tasks.extraction.predictor import training_examples
 from medflare.tasks.extraction.tagging import AROUND, TaggingExtractor, marks_of, tags_of
 
 WORDS = 12
@@ -35,7 +35,7 @@ NO, BP, IP, BT, IT = 0, 1, 2, 3, 4  # problem is the first entity type, treatmen
 
 @given(MARKS)
 def test_one_layer_of_marks_survives_tags(marks: list[Mark]) -> None:
-    flat = outermost(marks)
+    flat = keep_outermost(marks)
     assert marks_of(tags_of(flat, WORDS, MODIFIER_TYPES), MODIFIER_TYPES) == flat
 
 
@@ -86,7 +86,7 @@ def test_every_word_has_its_gold_tag_and_every_first_piece_its_word(extractor: T
     assert {example.task for example in examples} == {"ner", "re"}
     for example, question in zip(examples, extractor.questions(examples), strict=True):
         assert len(question.tags) == len(question.firsts) == len(example.source.words)
-        assert marks_of(question.tags, TYPES[example.task]) == outermost(example.answer)
+        assert marks_of(question.tags, TYPES[example.task]) == keep_outermost(example.answer)
         alone = [extractor.tagger.pieces([[word]])[0][0] for word in example.source.words]
         assert [question.ids[first] for first in question.firsts] == [numbers[0] for numbers in alone]
 
@@ -106,7 +106,7 @@ def test_no_question_is_longer_than_the_encoder_has_places(extractor: TaggingExt
 
 def test_answers_hold_only_what_the_head_may_have(extractor: TaggingExtractor) -> None:
     examples = [e for note in notes() for w in extractor.windows(note).windows for e in re_examples(w)]
-    for example, reading in zip(examples, extractor.ask(examples), strict=True):
+    for example, reading in zip(examples, extractor.predict(examples), strict=True):
         assert example.head is not None
         assert {mark.label for mark in reading.marks} <= set(MODIFIERS[example.head.label])
         assert not reading.faults

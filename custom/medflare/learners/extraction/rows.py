@@ -8,11 +8,12 @@ from collections.abc import Iterable
 
 from medflare.data.records import Note
 from medflare.models.text_model import Sequenced
-from medflare.tasks.extraction.examples import Losses
-from medflare.tasks.extraction.extractor import Extractor, training_examples
+from medflare.tasks.extraction.examples import LostMarks
+from medflare.tasks.extraction.extractor import Extractor
+from medflare.tasks.extraction.predictor import training_examples
 
 LOST = ("nested or crossing entity", "crossing modifier", "entity without words")
-"""Kinds of `extraction.examples.Losses` by which a mark is in no answer; others bend its borders."""
+"""Kinds of `extraction.examples.LostMarks` by which a mark is in no answer; others bend its borders."""
 
 
 def rows_of(
@@ -23,12 +24,10 @@ def rows_of(
     Args:
         longest: tokens of a question and its answer; what is longer is left out and counted.
     """
-    losses = Losses()
+    losses = LostMarks()
     examples, lost = training_examples(extractor, notes, losses)
     words = extractor.wording
-    rows = extractor.model.sequences(
-        [words.question(e) for e in examples], [words.answer(e) for e in examples]
-    )
+    rows = extractor.model.sequences([words.prompt(e) for e in examples], [words.answer(e) for e in examples])
     kept = [row for row in rows if len(row.ids) <= longest]
     lost["example too long"] = len(rows) - len(kept)
     lost.update({kind: losses.counts[kind] for kind in LOST})

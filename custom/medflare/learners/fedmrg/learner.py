@@ -36,6 +36,7 @@ from medflare.learners.fedmrg.settings import METHOD, FedMRGSettings
 from medflare.learners.optim import adamw, cosine, moments, restore_moments, scale_rates
 from medflare.models.adapters.base import ANCHOR, GENERIC, SPECIALISED
 from medflare.models.backbone import device_of, load_backbone
+from medflare.models.padding import pad
 from medflare.models.report_generator import (
     ADAPTER_PREFIX,
     Decoded,
@@ -325,7 +326,7 @@ class FedMRGLearner:
         stored = self.samples.images(rows).to(device)
         size = s.model.encoder.image_size
         views = [augment(stored, size, s.rotation, generator) for _ in range(2 if s.contrasts else 1)]
-        reports, targets = losses.pad([self.tokens[i] for i in rows])
+        reports, targets = pad([self.tokens[i] for i in rows])
         codes = self.samples.codes[rows]
         return Batch(torch.cat(views), targets.to(device), reports.to(device), codes.to(device))
 

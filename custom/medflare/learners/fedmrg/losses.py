@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from medflare.models.padding import IGNORED
 from medflare.models.report_generator import Decoded
-
-IGNORED = -100
 
 
 def contrastive(
@@ -73,14 +72,3 @@ def distillation(
     divergence = (given.exp() * (given - other)).sum(-1).mean()
     cosine = F.cosine_similarity(student.hidden[kept], teacher.hidden[kept].detach(), dim=-1).mean()
     return cosine_weight * (1 - cosine) + temperature**2 * divergence
-
-
-def pad(token_rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Right-padded ids (N, T) and targets with IGNORED at the padding."""
-    longest = max(len(row) for row in token_rows)
-    ids = torch.zeros(len(token_rows), longest, dtype=torch.long)
-    targets = torch.full_like(ids, IGNORED)
-    for i, row in enumerate(token_rows):
-        ids[i, : len(row)] = torch.tensor(row)
-        targets[i, : len(row)] = ids[i, : len(row)]
-    return ids, targets

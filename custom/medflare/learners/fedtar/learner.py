@@ -26,7 +26,6 @@ from medflare.data.heterogeneity import site_facts
 from medflare.data.settings.site import SiteConfig
 from medflare.data.visit_samples import VisitSamples, open_visits
 from medflare.learners.client_terms import ClientTerms
-from medflare.learners.fedmrg import losses
 from medflare.learners.fedtar.evaluation import curve_metrics, finish_site
 from medflare.learners.fedtar.mixture import Mixture
 from medflare.learners.fedtar.opening import (
@@ -51,6 +50,7 @@ from medflare.models.longitudinal_generator import (
     export_settings,
     parameter_counts,
 )
+from medflare.models.padding import IGNORED, pad
 from medflare.models.report_generator import ADAPTER_PREFIX, DecodingSettings
 
 FEWEST = 5
@@ -282,9 +282,9 @@ class FedTARLearner:
 
     def _losses(self, rows: Sequence[int], turned: torch.Generator | None = None) -> tuple[Tensor, int]:
         """(B, T) losses of the report tokens of `rows`, and how many tokens that is."""
-        ids, targets = losses.pad([self.tokens[row] for row in rows])
+        ids, targets = pad([self.tokens[row] for row in rows])
         found = self.model.token_losses(self._batch(rows, turned), ids, targets)
-        return found, int((targets != losses.IGNORED).sum())
+        return found, int((targets != IGNORED).sum())
 
     def _validation_gradient(self) -> tuple[State, int]:
         """∇ of the mean loss per token over all validation visits, at the state as received, and their

@@ -21,8 +21,8 @@ from medflare.learners.questions.settings import METHOD, QuestionSettings
 from medflare.learners.text_task.learner import TextTask, text_model
 from medflare.learners.text_task.validation_texts import Known, digest_of, load_shared_texts
 from medflare.models.text_model import Sequenced, TextModel
-from medflare.tasks.questions.evaluation import answered, score_questions
-from medflare.tasks.questions.questions import Answerer
+from medflare.tasks.questions.answerer import Answerer
+from medflare.tasks.questions.evaluation import answer_questions, score_questions
 
 
 def build(
@@ -88,7 +88,7 @@ class QuestionLearner(TextTask[QuestionSettings]):
         questions = self.questions(split)[: self.settings.eval_limit if limit is None else limit]
         if not questions:
             return {}
-        return quick_question_metrics(answered(self.answerer, questions, self.site, "generic"))
+        return quick_question_metrics(answer_questions(self.answerer, questions, self.site, "generic"))
 
     def test(self, folder: Path, limit: int | None) -> list[EvaluationRecord]:
         kind = self.tested_adapter(folder)

@@ -19,7 +19,7 @@ from medflare.learners.text_task.learner import TextTask, text_model
 from medflare.learners.text_task.validation_texts import Known, digest_of, load_shared_texts
 from medflare.models.text_model import Sequenced, TextModel
 from medflare.tasks.summaries.evaluation import score_summaries
-from medflare.tasks.summaries.summaries import Summariser
+from medflare.tasks.summaries.summariser import Summariser
 
 
 def build(

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from medflare.core.method import Method, MethodFacts
 from medflare.learners.text_task.ddcs_settings import PRESETS, SHARING, DdcsTaskSettings
-from medflare.tasks.summaries.summaries import WritingSettings
+from medflare.tasks.summaries.summariser import WritingSettings
 
 
 class SummarySettings(DdcsTaskSettings):

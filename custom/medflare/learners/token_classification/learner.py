@@ -37,7 +37,7 @@ from medflare.models.backbone import device_of
 from medflare.models.encoder_folder import load_encoder
 from medflare.models.tagger import Tagged, Tagger
 from medflare.tasks.extraction.evaluation import score_notes
-from medflare.tasks.extraction.extractor import training_examples
+from medflare.tasks.extraction.predictor import training_examples
 from medflare.tasks.extraction.tagging import TaggingExtractor
 
 FILE = "token_classification"

@@ -28,10 +28,10 @@ from medflare.data.images import augment, centre
 from medflare.data.samples import Samples, open_samples
 from medflare.data.settings.site import SiteConfig
 from medflare.learners.client_terms import ClientTerms
-from medflare.learners.fedmrg import losses
 from medflare.learners.optim import adamw, cosine, scale_rates
 from medflare.learners.vit_gpt2.settings import METHOD, ViTGPT2LearnerSettings
 from medflare.models.backbone import device_of
+from medflare.models.padding import pad
 from medflare.models.vit_gpt2 import ViTGPT2, export_settings, parameter_counts
 from medflare.models.vit_gpt2_folder import load_vit_gpt2
 from medflare.tasks.reports.evaluation import (
@@ -181,7 +181,7 @@ class ViTGPT2Learner:
             if self.settings.augment
             else centre(stored, size)
         )
-        reports, targets = losses.pad([self.tokens[i] for i in rows])
+        reports, targets = pad([self.tokens[i] for i in rows])
         device = self.model.device
         return images.to(device), reports.to(device), targets.to(device)
 

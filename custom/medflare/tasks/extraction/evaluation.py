@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a site scores its own extraction, during a run and after it (algorithms.md 4.4)."""
+"""How a site scores its own extraction, during a run and after it ."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from medflare.data.records import Note
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.extraction_metrics import evaluate_extraction, quick_extraction_metrics
 from medflare.evaluation.extraction_predictions import write_documents
-from medflare.learners.extraction.settings import ExtractionSettings
-from medflare.models.text_model import TextModel
-from medflare.tasks.extraction.extractor import Asker, Extractor
-from medflare.tasks.extraction.tagging_result import open_result
-from medflare.tasks.scoring import AdapterKind, Role, evaluation_record, kind_of, of_split, opened
+from medflare.tasks.extraction.predictor import Predictor
+from medflare.tasks.extraction.result_folder import open_result
+from medflare.tasks.scoring import (
+    AdapterKind,
+    Role,
+    adapter_kind,
+    evaluation_record,
+    open_on_site,
+    records_of_split,
+)
 
 
 class ExtractionSite(Protocol):
@@ -27,9 +32,9 @@ class ExtractionSite(Protocol):
     site: str
     seed: int
     cohort: Cohort
-    model: TextModel
-    extractor: Extractor
-    settings: ExtractionSettings
+
+    @property
+    def extractor(self) -> Predictor: ...
 
     def notes(self, split: str) -> list[Note]: ...
 
@@ -37,17 +42,16 @@ class ExtractionSite(Protocol):
 
 
 def curve_metrics(learner: ExtractionSite, notes: Sequence[Note]) -> dict[str, float]:
-    """Point scores on a few notes."""
+    """Return point scores on a few notes, for the curves of a run."""
     if not notes:
         return {}
     return quick_extraction_metrics(learner.extractor.documents(notes, learner.site, "generic"))
 
 
 def finish_site(learner: ExtractionSite, folder: Path, limit: int | None) -> list[EvaluationRecord]:
-    """Test quality of the site's adapter; predictions and, with FedSA-LoRA, the own adapter into `folder`.
+    """Score the site's adapter on its test notes; write predictions, and a site's own factor, into `folder`.
 
-    With `sharing: fedsa` the adapter holds the site's own B: it is evaluated as what it is, personalised
-    (4.4, pitfall 9).
+    With `sharing: fedsa` the adapter holds the site's own B, so it is evaluated as personalised.
     """
     kind = learner.tested_adapter(folder)
     notes = learner.notes("test")[:limit]
@@ -57,7 +61,7 @@ def finish_site(learner: ExtractionSite, folder: Path, limit: int | None) -> lis
 
 
 def score_notes(
-    extractor: Asker,
+    predictor: Predictor,
     notes: Sequence[Note],
     site: str,
     role: Role,
@@ -65,8 +69,8 @@ def score_notes(
     folder: Path,
     seed: int = 0,
 ) -> EvaluationRecord:
-    """Extracts from annotated notes, keeps what was found in a file and scores it."""
-    documents = extractor.documents(notes, site, adapter)
+    """Extract from annotated notes, write the predictions to a file and score them."""
+    documents = predictor.documents(notes, site, adapter)
     path = write_documents(folder / f"predictions_{adapter}.jsonl", documents)
     scored = evaluate_extraction(documents, seed=seed)
     return evaluation_record(scored, path, len(documents), site, role, adapter)
@@ -87,6 +91,6 @@ def score_result(
     Args:
         adapter: the site's own `personalised` folder instead of the result's adapter, or None.
     """
-    extractor = opened(open_result, result, site, adapter)
-    notes = of_split(load_cohort(site).notes, split, site.name, "note")
-    return score_notes(extractor, notes, site.name, role, kind_of(adapter), folder, seed)
+    predictor = open_on_site(open_result, result, site, adapter)
+    notes = records_of_split(load_cohort(site).notes, split, site.name, "note")
+    return score_notes(predictor, notes, site.name, role, adapter_kind(adapter), folder, seed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model is asked about a window of a note, and the answer its annotation gives (algorithms.md 4.3).
+"""Training and test examples of extraction: what is asked of a window, and the answer of its annotation.
 
 Named entity recognition marks the four entity types. Relation extraction is modifier tagging: one example
 per head, the head marked in the question, only its modifiers marked in the answer.
@@ -15,14 +15,14 @@ from medflare.core.inventory import ENTITY_TYPES, MODIFIERS
 from medflare.data.notes.windows import Window
 from medflare.data.notes.word_offsets import Source, source_of
 from medflare.data.records import Entity, Relation
-from medflare.tasks.extraction.markup import Mark, nested, outermost
+from medflare.tasks.extraction.markup import Mark, drop_crossing, keep_outermost
 
 NER, RE = "ner", "re"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """One question and its answer.
+    """One prompt about a text and its gold answer.
 
     Attributes:
         task: NER or RE; head: the marked head of an RE question, else None.
@@ -39,29 +39,29 @@ class Example:
 
 
 @dataclass(slots=True)
-class Losses:
+class LostMarks:
     """Gold marks that an example cannot express: kind -> how many."""
 
     counts: Counter[str] = field(default_factory=Counter)
 
 
 def ner_example(
-    window: Window, annotated: Sequence[str] | None = None, losses: Losses | None = None
+    window: Window, annotated: Sequence[str] | None = None, losses: LostMarks | None = None
 ) -> Example:
-    """The entities of a window as one flat layer, the outermost of nested ones (4.4, pitfall 5).
+    """The entities of a window as one flat layer, the outermost of nested ones.
 
     Only the types that the annotators looked for are asked for; None for all.
     """
     types = tuple(t for t in ENTITY_TYPES if annotated is None or t in annotated) or ENTITY_TYPES
     source = source_of(window.text, window.start)
     marks = [m for e in window.entities if e.label in types for m in _mark(e, source, losses)]
-    flat = outermost(marks)
+    flat = keep_outermost(marks)
     _count(losses, "nested or crossing entity", len(marks) - len(flat))
     return Example(note_id=window.note_id, task=NER, source=source, answer=tuple(flat), types=types)
 
 
 def re_examples(
-    window: Window, annotated: Sequence[str] | None = None, losses: Losses | None = None
+    window: Window, annotated: Sequence[str] | None = None, losses: LostMarks | None = None
 ) -> list[Example]:
     """One example for each head of a window, with or without modifiers, in the order of the text.
 
@@ -70,15 +70,15 @@ def re_examples(
     """
     source = source_of(window.text, window.start)
     tails = {entity.entity_id: entity for entity in window.entities}
-    found = []
+    examples = []
     for head in sorted((e for e in window.entities if e.label in ENTITY_TYPES), key=lambda e: e.spans):
         for mark in _mark(head, source, losses):
             linked = _modifiers(head, window.relations, tails)
             marks = [m for e in linked for m in _mark(e, source, losses)]
-            kept = nested(marks)
+            kept = drop_crossing(marks)
             _count(losses, "crossing modifier", len(set(marks)) - len(kept))
-            found.append(head_question(window.note_id, source, mark, tuple(kept), annotated))
-    return [example for example in found if example.types]
+            examples.append(head_question(window.note_id, source, mark, tuple(kept), annotated))
+    return [example for example in examples if example.types]
 
 
 def head_question(
@@ -99,7 +99,7 @@ def _modifiers(head: Entity, relations: Iterable[Relation], tails: dict[str, Ent
     return [entity for entity in linked if entity.label in MODIFIERS[head.label]]
 
 
-def _mark(entity: Entity, source: Source, losses: Losses | None) -> list[Mark]:
+def _mark(entity: Entity, source: Source, losses: LostMarks | None) -> list[Mark]:
     """The words from an entity's first to its last character: a discontinuous one is marked as a whole."""
     start, end = min(s for s, _ in entity.spans), max(e for _, e in entity.spans)
     words = source.cover(start, end)
@@ -111,6 +111,6 @@ def _mark(entity: Entity, source: Source, losses: Losses | None) -> list[Mark]:
     return [Mark(entity.label, words)]
 
 
-def _count(losses: Losses | None, kind: str, number: int) -> None:
+def _count(losses: LostMarks | None, kind: str, number: int) -> None:
     if losses is not None and number:
         losses.counts[kind] += number

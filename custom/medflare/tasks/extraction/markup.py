@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two output formats: marks around the words of the text, and a JSON list (algorithms.md 4.3, 4.4).
+"""The two output formats: `<span>` marks around the words of the text, and a JSON list.
 
-Writing makes a training target from gold spans; reading turns whatever a model wrote into marked words and
+Writing makes a training target from gold spans; parsed turns whatever a model wrote into marked words and
 counts everything that is wrong with it. Nothing a model writes can raise an error here.
 """
 
@@ -38,8 +38,8 @@ class Mark:
 
 
 @dataclass(slots=True)
-class Reading:
-    """What was understood of one output, and how often each fault occurred."""
+class ParsedOutput:
+    """The marks of one output, and how often each fault occurred."""
 
     marks: list[Mark] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
@@ -50,8 +50,8 @@ class Reading:
         return bool(MALFORMED & set(self.faults))
 
 
-def outermost(marks: Iterable[Mark]) -> list[Mark]:
-    """Marks without those that overlap an earlier or longer one: one flat layer (4.4, pitfall 5)."""
+def keep_outermost(marks: Iterable[Mark]) -> list[Mark]:
+    """Return the marks without those that overlap an earlier or longer one: one flat layer."""
     kept: list[Mark] = []
     for mark in sorted(marks, key=lambda m: (m.words[0], -m.words[1])):
         if not kept or mark.words[0] >= kept[-1].words[1]:
@@ -59,8 +59,8 @@ def outermost(marks: Iterable[Mark]) -> list[Mark]:
     return kept
 
 
-def nested(marks: Iterable[Mark]) -> list[Mark]:
-    """Marks without those that cross the border of an earlier one; proper nesting stays."""
+def drop_crossing(marks: Iterable[Mark]) -> list[Mark]:
+    """Return the marks without those that cross the border of an earlier one; proper nesting stays."""
     kept: list[Mark] = []
     for mark in sorted(set(marks), key=lambda m: (m.words[0], -m.words[1], m.label)):
         if not any(a.words[0] < mark.words[0] < a.words[1] < mark.words[1] for a in kept):
@@ -72,7 +72,7 @@ def nested(marks: Iterable[Mark]) -> list[Mark]:
 
 
 def write_spans(source: Source, marks: Sequence[Mark]) -> str:
-    """The source's words with `<span class="type">` around marked ones; marks must not cross."""
+    """Return the source's words with `<span class="type">` around marked ones; marks must not cross."""
     before: dict[int, list[str]] = {}
     after: Counter[int] = Counter()
     for mark in sorted(marks, key=lambda m: (m.words[0], -m.words[1])):
@@ -83,23 +83,23 @@ def write_spans(source: Source, marks: Sequence[Mark]) -> str:
     )
 
 
-def read_spans(output: str, source: Source, types: Sequence[str]) -> Reading:
-    """Marked words of an output, nested ones included, aligned to the source.
+def read_spans(output: str, source: Source, types: Sequence[str]) -> ParsedOutput:
+    """Parse `<span class="type">` marks, nested ones included, and align them to the source.
 
     An unknown type becomes plain text; a span that is never closed ends with the output; tags are matched
     without regard to case, other attributes and kind of quote. "< span" is no tag but words of the source.
     """
-    reading = Reading()
+    parsed = ParsedOutput()
     known = {normalise(name): name for name in types}
     words: list[str] = []
     open_spans: list[tuple[str | None, int]] = []
-    found: list[tuple[str, int, int]] = []
+    spans: list[tuple[str, int, int]] = []
     position = 0
 
     def close() -> None:
         label, start = open_spans.pop()
         if label is not None:
-            found.append((label, start, len(words)))
+            spans.append((label, start, len(words)))
 
     output = CUT_TAG.sub("", output)
     for tag in TAG.finditer(output):
@@ -108,39 +108,39 @@ def read_spans(output: str, source: Source, types: Sequence[str]) -> Reading:
         if not tag.group(1):
             named = CLASS.search(tag.group(2))
             label = known.get(normalise(named.group(1))) if named else None
-            reading.faults[UNKNOWN] += label is None
+            parsed.faults[UNKNOWN] += label is None
             open_spans.append((label, len(words)))
         elif open_spans:
             close()
         else:
-            reading.faults[STRAY] += 1
+            parsed.faults[STRAY] += 1
     words += WORD.findall(output[position:])
-    reading.faults[UNCLOSED] += len(open_spans)
+    parsed.faults[UNCLOSED] += len(open_spans)
     while open_spans:
         close()
     places = align(source.words, words)
-    for label, start, end in found:
-        _place(reading, label, places[start:end])
-    return _tidy(reading)
+    for label, start, end in spans:
+        _add_mark(parsed, label, places[start:end])
+    return _sorted(parsed)
 
 
-def _place(reading: Reading, label: str, places: Sequence[int | None]) -> None:
-    """The range of source words a span's words stand for."""
+def _add_mark(parsed: ParsedOutput, label: str, places: Sequence[int | None]) -> None:
+    """Add the range of source words that a span's words are aligned to, or count why there is none."""
     present = [place for place in places if place is not None]
     if not places:
-        reading.faults[EMPTY] += 1
+        parsed.faults[EMPTY] += 1
     elif not present:
-        reading.faults[ABSENT] += 1
+        parsed.faults[ABSENT] += 1
     else:
         altered = len(present) < len(places) or present[-1] - present[0] >= len(present)
-        reading.faults[ALTERED] += altered
-        reading.marks.append(Mark(label, (present[0], present[-1] + 1)))
+        parsed.faults[ALTERED] += altered
+        parsed.marks.append(Mark(label, (present[0], present[-1] + 1)))
 
 
-def _tidy(reading: Reading) -> Reading:
-    reading.marks = sorted(set(reading.marks), key=lambda m: (m.words[0], -m.words[1], m.label))
-    reading.faults = Counter({name: count for name, count in reading.faults.items() if count})
-    return reading
+def _sorted(parsed: ParsedOutput) -> ParsedOutput:
+    parsed.marks = sorted(set(parsed.marks), key=lambda m: (m.words[0], -m.words[1], m.label))
+    parsed.faults = Counter({name: count for name, count in parsed.faults.items() if count})
+    return parsed
 
 
 # ---- a JSON list -----------------------------------------------------------------------------------------
@@ -155,15 +155,15 @@ def write_json(source: Source, marks: Sequence[Mark]) -> str:
     return json.dumps(rows, ensure_ascii=False)
 
 
-def read_json(output: str, source: Source, types: Sequence[str], head: Mark | None = None) -> Reading:
-    """Rows of a JSON list found in the source; each occurrence of a row's words is taken once.
+def read_json(output: str, source: Source, types: Sequence[str], head: Mark | None = None) -> ParsedOutput:
+    """Parse a JSON list and find its rows in the source; each occurrence of a row's words is taken once.
 
     Without a head a row takes the first occurrence after the previous row's, and one that comes too late for
     this order the first that is not taken. With a head it takes the free occurrence nearest to the head:
     rows do not say which "right" of several is meant, and modifiers stand near what they modify.
     """
-    reading = Reading()
-    rows = _rows(output, reading)
+    parsed = ParsedOutput()
+    rows = _rows(output, parsed)
     known = {normalise(name): name for name in types}
     words = [normalise(word) for word in source.words]
     taken: set[Mark] = set()
@@ -172,55 +172,55 @@ def read_json(output: str, source: Source, types: Sequence[str], head: Mark | No
         label = known.get(normalise(_text(row.get("entity")).strip()))
         wanted = [normalise(word) for word in WORD.findall(_text(row.get("text")))]
         if label is None:
-            reading.faults[UNKNOWN] += 1
+            parsed.faults[UNKNOWN] += 1
         elif not wanted:
-            reading.faults[EMPTY] += 1
+            parsed.faults[EMPTY] += 1
         else:
             free = [m for m in _occurrences(words, wanted, label) if m not in taken]
             if not free:
-                reading.faults[ABSENT] += 1
+                parsed.faults[ABSENT] += 1
                 continue
             if head is None:
                 mark = next((m for m in free if m.words[0] >= cursor), free[0])
             else:
                 mark = min(free, key=lambda m: _distance(m.words, head.words))
             taken.add(mark)
-            reading.marks.append(mark)
+            parsed.marks.append(mark)
             cursor = mark.words[1]
-    return _tidy(reading)
+    return _sorted(parsed)
 
 
 def _text(value: object) -> str:
-    """A field's words: models leave out the quotes of numbers, anything else than words is nothing."""
+    """Return a field as text: models leave out the quotes of numbers; other types count as empty."""
     return str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
 
 
 def _distance(first: Range, second: Range) -> int:
-    """Words between two ranges; 0 where they touch or overlap."""
+    """Return the number of words between two ranges; 0 where they touch or overlap."""
     return max(first[0] - second[1], second[0] - first[1], 0)
 
 
-def _rows(output: str, reading: Reading) -> list[dict[str, object]]:
-    """The rows of the first list of objects in an output; one cut short gives the rows that are whole."""
+def _rows(output: str, parsed: ParsedOutput) -> list[dict[str, object]]:
+    """Return the rows of the first list of objects in an output; of a truncated list the complete rows."""
     start = LIST.search(output)
-    found = None
+    rows = None
     if start is not None:
         with contextlib.suppress(ValueError, RecursionError):
-            found = json.JSONDecoder().raw_decode(output, start.start())[0]
-    if not isinstance(found, list):
-        reading.faults[NOT_JSON] += 1
-        found = []
+            rows = json.JSONDecoder().raw_decode(output, start.start())[0]
+    if not isinstance(rows, list):
+        parsed.faults[NOT_JSON] += 1
+        rows = []
         for piece in re.finditer(r"\{[^{}]*\}", output):
             with contextlib.suppress(ValueError, RecursionError):
-                found.append(json.loads(piece.group()))
-    wrong = sum(not isinstance(row, dict) for row in found)
+                rows.append(json.loads(piece.group()))
+    wrong = sum(not isinstance(row, dict) for row in rows)
     if wrong:
-        reading.faults[NOT_JSON] += wrong
-    return [row for row in found if isinstance(row, dict)]
+        parsed.faults[NOT_JSON] += wrong
+    return [row for row in rows if isinstance(row, dict)]
 
 
 def _occurrences(words: list[str], wanted: list[str], label: str) -> list[Mark]:
-    """Everywhere that the wanted words stand in the source, from left to right."""
+    """Return every place of the wanted words in the source, from left to right."""
     size = len(wanted)
     starts = (i for i in range(len(words) - size + 1) if words[i : i + size] == wanted)
     return [Mark(label, (start, start + size)) for start in starts]

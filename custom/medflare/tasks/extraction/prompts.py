@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wording around a question, and the texts a model is trained on (algorithms.md 4.3).
+"""Prompts for extraction, the answers a model is trained to write, and how its outputs are parsed.
 
 The wording is our own; the fields and type names are the paper's. A backbone folder may bring its own,
 shorter wording in `medflare_prompt.json` under `extraction`.
@@ -17,7 +17,7 @@ from medflare.models.templates import filled
 from medflare.tasks.extraction.examples import NER, RE, Example
 from medflare.tasks.extraction.markup import (
     MISPLACED,
-    Reading,
+    ParsedOutput,
     read_json,
     read_spans,
     write_json,
@@ -78,8 +78,8 @@ class Wording:
     re: str = DEFAULT_RE
     format: Format = "html"
 
-    def question(self, example: Example) -> str:
-        """The prompt of an example; the model writes on from its end."""
+    def prompt(self, example: Example) -> str:
+        """Return the prompt of an example; the model continues at its end."""
         html = self.format == "html"
         marks = [example.head] if example.head is not None else []
         fields = {
@@ -92,41 +92,45 @@ class Wording:
         return filled(self.ner if example.task == NER else self.re, fields)
 
     def answer(self, example: Example) -> str:
-        """The text a model should write, without the end mark."""
+        """Return the text a model should write, without the end mark."""
         write = write_spans if self.format == "html" else write_json
         return write(example.source, example.answer)
 
-    def read(self, output: str, example: Example) -> Reading:
-        """What a model's output says of the example's source.
+    def parse(self, output: str, example: Example) -> ParsedOutput:
+        """Return the marks that a model's output puts on the example's source.
 
-        Read with the whole inventory of the task (4.4, pitfall 4); a modifier that the head cannot have is
+        Parsed with the complete inventory of the task; a modifier that the head cannot have is
         left out and counted, and does not make the output malformed.
         """
         types = ENTITY_TYPES if example.task == NER else MODIFIER_TYPES
         if self.format == "html":
-            reading = read_spans(output, example.source, types)
+            parsed = read_spans(output, example.source, types)
         else:
-            reading = read_json(output, example.source, types, example.head)
+            parsed = read_json(output, example.source, types, example.head)
         if example.head is not None:
-            fitting = [mark for mark in reading.marks if mark.label in example.types]
-            if len(fitting) < len(reading.marks):
-                reading.faults[MISPLACED] += len(reading.marks) - len(fitting)
-            reading.marks = fitting
-        return reading
+            allowed = [mark for mark in parsed.marks if mark.label in example.types]
+            if len(allowed) < len(parsed.marks):
+                parsed.faults[MISPLACED] += len(parsed.marks) - len(allowed)
+            parsed.marks = allowed
+        return parsed
 
 
 def wording(prompt_settings: Mapping[str, str] | None, format: Format = "html") -> Wording:
-    """A backbone's own wording where it has one, else ours; ConfigError for one that cannot ask."""
-    own = dict(prompt_settings or {})
-    odd = sorted(set(own) - {NER, RE})
+    """Return a backbone's own wording where it has one, else ours.
+
+    Raises:
+        ConfigError: the backbone's wording has an unknown key or no field {text}.
+    """
+    given = dict(prompt_settings or {})
+    odd = sorted(set(given) - {NER, RE})
     if odd:
         raise ConfigError(
             f"medflare_prompt.json: extraction has '{odd[0]}', which nothing reads; expected 'ner' and 're'."
         )
-    for task, words in own.items():
+    for task, words in given.items():
         if "{text}" not in words:
             raise ConfigError(
                 f"medflare_prompt.json: extraction.{task} has no {{text}}, so the model would never see the "
                 "note. Put {text} where it belongs."
             )
-    return Wording(ner=own.get("ner", DEFAULT_NER), re=own.get("re", DEFAULT_RE), format=format)
+    return Wording(ner=given.get("ner", DEFAULT_NER), re=given.get("re", DEFAULT_RE), format=format)

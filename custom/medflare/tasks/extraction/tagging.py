@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from medflare.data.notes.word_offsets import source_of
 from medflare.models.tagger import OUTSIDE, TYPES, Tagged, Tagger
 from medflare.tasks.extraction.examples import Example
-from medflare.tasks.extraction.extractor import Asker
-from medflare.tasks.extraction.markup import Mark, Reading, outermost
+from medflare.tasks.extraction.markup import Mark, ParsedOutput, keep_outermost
+from medflare.tasks.extraction.predictor import Predictor
 
 AROUND = 4
 """Tokens of an input besides its text: begin, end, and the two marks of a head."""
@@ -43,7 +43,7 @@ def marks_of(tags: Sequence[int], types: Sequence[str]) -> list[Mark]:
     return marks
 
 
-class TaggingExtractor(Asker):
+class TaggingExtractor(Predictor):
     """A tagger, and how notes are cut.
 
     Args:
@@ -55,20 +55,20 @@ class TaggingExtractor(Asker):
         super().__init__(sentences, min(longest, tagger.text.longest) - AROUND)
         self.tagger, self.batch = tagger, batch
 
-    def tokens(self, text: str) -> int:
+    def count_tokens(self, text: str) -> int:
         return sum(map(len, self.tagger.pieces([source_of(text).words])[0]))
 
-    def ask(self, examples: Sequence[Example]) -> list[Reading]:
-        """One reading for each question. Tags always read, so there are no faults."""
-        found = self.tagger.tags(self._tagged(examples, [()] * len(examples)), self.batch)
-        pairs = zip(examples, found, strict=True)
-        return [Reading(marks_of(tags, TYPES[example.task])) for example, tags in pairs]
+    def predict(self, examples: Sequence[Example]) -> list[ParsedOutput]:
+        """Return one parsed output for each example. Tags can always be parsed, so there are no faults."""
+        predicted = self.tagger.tags(self._tagged(examples, [()] * len(examples)), self.batch)
+        pairs = zip(examples, predicted, strict=True)
+        return [ParsedOutput(marks_of(tags, TYPES[example.task])) for example, tags in pairs]
 
     def questions(self, examples: Sequence[Example], losses: Counter[str] | None = None) -> list[Tagged]:
         """Questions with their gold tags; `losses` counts the marks that one layer cannot hold."""
         gold = []
         for example in examples:
-            flat = outermost(example.answer)
+            flat = keep_outermost(example.answer)
             if losses is not None:
                 losses["overlapping modifier"] += len(example.answer) - len(flat)
             gold.append(tags_of(flat, len(example.source.words), TYPES[example.task]))
@@ -84,7 +84,7 @@ class TaggingExtractor(Asker):
                 example.types,
                 pieces[example.source.words],
                 None if example.head is None else (example.head.label, example.head.words),
-                own,
+                word_tags,
             )
-            for example, own in zip(examples, tags, strict=True)
+            for example, word_tags in zip(examples, tags, strict=True)
         ]

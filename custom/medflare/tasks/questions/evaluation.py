@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a site scores its own answers to questions, during a run and after it."""
+"""Scores answers to the questions of a site, during a run and after it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,24 @@ from medflare.data.load import load_cohort
 from medflare.data.records import Question
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.question_metrics import AnsweredQuestion, evaluate_questions
-from medflare.tasks.answer_result import load_answerer
-from medflare.tasks.questions.questions import Answerer
-from medflare.tasks.scoring import AdapterKind, Role, evaluation_record, kind_of, of_split, opened
+from medflare.tasks.questions.answerer import Answerer
+from medflare.tasks.questions.answerer_folder import load_answerer
+from medflare.tasks.scoring import (
+    AdapterKind,
+    Role,
+    adapter_kind,
+    evaluation_record,
+    open_on_site,
+    records_of_split,
+)
 
 
-def answered(
+def answer_questions(
     answerer: Answerer, questions: Sequence[Question], site: str, adapter: AdapterKind
 ) -> list[AnsweredQuestion]:
-    """Every question with its options' scores and what the model chose."""
+    """Return every question with its options' scores and the option that the model chose."""
     out = []
-    for question, found in zip(questions, answerer.score(questions), strict=True):
+    for question, scores in zip(questions, answerer.score(questions), strict=True):
         letters = [letter for letter, _ in question.options]
         out.append(
             AnsweredQuestion(
@@ -31,11 +38,11 @@ def answered(
                 adapter=adapter,
                 question=question.text,
                 options=dict(question.options),
-                scores=dict(zip(letters, found.options, strict=True)),
-                chosen=letters[found.chosen],
+                scores=dict(zip(letters, scores.options, strict=True)),
+                chosen=letters[scores.chosen],
                 answer=question.answer,
                 group=question.group,
-                cuts=found.cuts,
+                cuts=scores.cuts,
             )
         )
     return out
@@ -50,11 +57,11 @@ def score_questions(
     folder: Path,
     seed: int = 0,
 ) -> EvaluationRecord:
-    """Answers questions, keeps the answers in a file and scores them."""
-    found = answered(answerer, questions, site, adapter)
-    path = write_lines(folder / f"predictions_{adapter}.jsonl", found)
-    scored = evaluate_questions(found, seed=seed)
-    return evaluation_record(scored, path, len(found), site, role, adapter)
+    """Answer questions, write the answers to a file and score them."""
+    answers = answer_questions(answerer, questions, site, adapter)
+    path = write_lines(folder / f"predictions_{adapter}.jsonl", answers)
+    scored = evaluate_questions(answers, seed=seed)
+    return evaluation_record(scored, path, len(answers), site, role, adapter)
 
 
 def score_result(
@@ -72,6 +79,6 @@ def score_result(
     Args:
         adapter: the site's own `personalised` folder instead of the result's adapter, or None.
     """
-    answerer = opened(load_answerer, result, site, adapter)
-    questions = of_split(load_cohort(site).questions, split, site.name, "question")
-    return score_questions(answerer, questions, site.name, role, kind_of(adapter), folder, seed)
+    answerer = open_on_site(load_answerer, result, site, adapter)
+    questions = records_of_split(load_cohort(site).questions, split, site.name, "question")
+    return score_questions(answerer, questions, site.name, role, adapter_kind(adapter), folder, seed)

@@ -22,11 +22,11 @@ from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.predictions import Prediction, relative_image, write_predictions
 from medflare.evaluation.report_metrics import Evaluation, evaluate_reports, quick_metrics
 from medflare.labelling.labels import label_report
-from medflare.learners.fedmrg import losses
 from medflare.models.adapters.base import GENERIC, SPECIALISED
+from medflare.models.padding import IGNORED, pad
 from medflare.models.report_generator import DecodingSettings, ReportGenerator
 from medflare.models.report_result import Drafter, load_generator
-from medflare.tasks.scoring import AdapterKind, Role, evaluation_record, kind_of, opened
+from medflare.tasks.scoring import AdapterKind, Role, adapter_kind, evaluation_record, open_on_site
 
 
 class ReportSettings(Protocol):
@@ -119,9 +119,9 @@ def split_loss(learner: ReportLearner, rows: list[int]) -> float:
         for start in range(0, len(rows), batch):
             part = rows[start : start + batch]
             images = centre(learner.samples.images(part), model.settings.encoder.image_size)
-            ids, targets = losses.pad([learner.tokens[i] for i in part])
+            ids, targets = pad([learner.tokens[i] for i in part])
             loss = model.report_loss(*(x.to(model.device) for x in (images, ids, targets)))
-            kept = int((targets != losses.IGNORED).sum())
+            kept = int((targets != IGNORED).sum())
             total += loss.item() * kept
             count += kept
     return total / count
@@ -233,12 +233,12 @@ def score_result(
     Args:
         adapter: the site's own `personalised` folder instead of the result's adapter, or None.
     """
-    model, decoding = opened(load_generator, result, site, adapter)
+    model, decoding = open_on_site(load_generator, result, site, adapter)
     samples = open_samples(site, model.settings.encoder.stored_size, folder / "cache")
     rows = samples.split_indices(split)
     if not rows:
         raise DataError(f"site '{site.name}': no study in the split '{split}': {samples.examples()}.")
-    tested = ScoredSite(site.name, role, kind_of(adapter), folder, seed)
+    tested = ScoredSite(site.name, role, adapter_kind(adapter), folder, seed)
     return score_adapter(model, samples, rows, tested, decoding, scorers=scorers)
 
 

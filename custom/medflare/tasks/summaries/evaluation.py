@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a site scores its own summaries, during a run and after it."""
+"""Scores summaries of a site's texts, during a run and after it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,24 @@ from medflare.data.load import load_cohort
 from medflare.data.records import Summary
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.summary_metrics import WrittenSummary, evaluate_summaries
-from medflare.tasks.answer_result import load_summariser
-from medflare.tasks.scoring import AdapterKind, Role, evaluation_record, kind_of, of_split, opened
-from medflare.tasks.summaries.summaries import Summariser
+from medflare.tasks.scoring import (
+    AdapterKind,
+    Role,
+    adapter_kind,
+    evaluation_record,
+    open_on_site,
+    records_of_split,
+)
+from medflare.tasks.summaries.summariser import Summariser
+from medflare.tasks.summaries.summariser_folder import load_summariser
 
 Scorers = Mapping[str, str | Path] | None
 
 
-def written(
+def write_summaries(
     summariser: Summariser, summaries: Sequence[Summary], site: str, adapter: AdapterKind
 ) -> list[WrittenSummary]:
-    """Every text with what the model made of it."""
+    """Return every text with the summary that the model wrote."""
     return [
         WrittenSummary(
             summary_id=summary.summary_id,
@@ -31,12 +38,12 @@ def written(
             adapter=adapter,
             source=summary.source,
             reference=summary.target,
-            generated=found.text,
+            generated=generated.text,
             group=summary.group,
-            ended=found.ended,
-            cut=found.cut,
+            ended=generated.ended,
+            cut=generated.cut,
         )
-        for summary, found in zip(summaries, summariser.write(summaries), strict=True)
+        for summary, generated in zip(summaries, summariser.write(summaries), strict=True)
     ]
 
 
@@ -50,11 +57,11 @@ def score_summaries(
     seed: int = 0,
     scorers: Scorers = None,
 ) -> EvaluationRecord:
-    """Summarises texts, keeps the summaries in a file and scores them."""
-    found = written(summariser, summaries, site, adapter)
-    path = write_lines(folder / f"predictions_{adapter}.jsonl", found)
-    scored = evaluate_summaries(found, scorers=scorers, seed=seed)
-    return evaluation_record(scored, path, len(found), site, role, adapter)
+    """Summarise texts, write the summaries to a file and score them."""
+    summaries_written = write_summaries(summariser, summaries, site, adapter)
+    path = write_lines(folder / f"predictions_{adapter}.jsonl", summaries_written)
+    scored = evaluate_summaries(summaries_written, scorers=scorers, seed=seed)
+    return evaluation_record(scored, path, len(summaries_written), site, role, adapter)
 
 
 def score_result(
@@ -74,7 +81,9 @@ def score_result(
         adapter: the site's own `personalised` folder instead of the result's adapter, or None.
         scorers: optional scorer -> folder of its weights, instead of those in site.yaml.
     """
-    summariser = opened(load_summariser, result, site, adapter)
-    summaries = of_split(load_cohort(site).summaries, split, site.name, "summary")
-    own = dict(site.scorers) if scorers is None else scorers
-    return score_summaries(summariser, summaries, site.name, role, kind_of(adapter), folder, seed, own)
+    summariser = open_on_site(load_summariser, result, site, adapter)
+    summaries = records_of_split(load_cohort(site).summaries, split, site.name, "summary")
+    chosen = dict(site.scorers) if scorers is None else scorers
+    return score_summaries(
+        summariser, summaries, site.name, role, adapter_kind(adapter), folder, seed, chosen
+    )

@@ -12,7 +12,7 @@ from medflare.core.inventory import ENTITY_TYPES, MODIFIERS, TYPES
 from medflare.data.notes.windows import Window, split_note
 from medflare.data.notes.word_offsets import source_of
 from medflare.data.records import Entity, Note, Relation
-from medflare.tasks.extraction.examples import Losses, head_question, ner_example, re_examples
+from medflare.tasks.extraction.examples import LostMarks, head_question, ner_example, re_examples
 from medflare.tasks.extraction.markup import Mark
 from medflare.tasks.extraction.prompts import DEFINITIONS, Wording, wording
 
@@ -64,11 +64,11 @@ def test_identical_words_are_told_apart_by_their_offsets() -> None:
     found = window("pain, then no pain", ("problem", (14, 18)), ("negation", "no"), links="0-1")
     (example,) = re_examples(found)
     assert example.head == Mark("problem", (4, 5))
-    assert '\npain , then no <span class="problem">pain</span>\n' in Wording().question(example)
+    assert '\npain , then no <span class="problem">pain</span>\n' in Wording().prompt(example)
 
 
 def test_of_nested_entities_ner_takes_the_outermost_and_counts_the_rest() -> None:
-    losses = Losses()
+    losses = LostMarks()
     found = window("aspirin allergy", ("drug", "aspirin"), ("problem", "aspirin allergy"))
     assert ner_example(found, losses=losses).answer == (Mark("problem", (0, 2)),)
     assert losses.counts == {"nested or crossing entity": 1}
@@ -83,7 +83,7 @@ def test_a_modifier_inside_its_head_and_inside_another_one_is_kept() -> None:
 
 
 def test_crossing_modifiers_and_borders_inside_words_are_counted() -> None:
-    losses = Losses()
+    losses = LostMarks()
     found = window("left lower lobe pain", ("problem", "pain"), ("bodyloc", (0, 10)), ("bodyloc", (5, 15)),
                    ("course", (16, 18)), links="0-1 0-2 0-3")  # fmt: skip
     assert len(re_examples(found, losses=losses)[0].answer) == 2
@@ -91,7 +91,7 @@ def test_crossing_modifiers_and_borders_inside_words_are_counted() -> None:
 
 
 def test_a_discontinuous_entity_is_marked_as_a_whole_and_counted() -> None:
-    losses = Losses()
+    losses = LostMarks()
     entity = Entity(entity_id="a", label="problem", spans=((0, 4), (10, 14)))
     found = Window(note_id="n", start=0, end=14, text="left lung pain", entities=(entity,))
     assert ner_example(found, losses=losses).answer == (Mark("problem", (0, 3)),)
@@ -116,10 +116,10 @@ def test_a_question_lists_the_whole_inventory_whatever_the_gold_holds(
     label: str, format: Literal["html", "json"]
 ) -> None:
     source = source_of("pain")
-    asked = Wording(format=format).question(head_question("n", source, Mark(label, (0, 1))))
+    asked = Wording(format=format).prompt(head_question("n", source, Mark(label, (0, 1))))
     listed = [name for name in TYPES if f": {DEFINITIONS[name]}\n" in asked]
     assert set(listed) == set(MODIFIERS[label])
-    ner = Wording(format=format).question(ner_example(window("nothing here")))
+    ner = Wording(format=format).prompt(ner_example(window("nothing here")))
     assert [name for name in TYPES if f": {DEFINITIONS[name]}\n" in ner] == list(ENTITY_TYPES)
 
 
@@ -129,7 +129,7 @@ def test_a_question_lists_the_whole_inventory_whatever_the_gold_holds(
 def test_a_note_cannot_change_the_question_around_it(text: str) -> None:
     example = ner_example(window(text))
     before, after = Wording().ner.split("{text}")
-    asked = Wording().question(example)
+    asked = Wording().prompt(example)
     assert asked.endswith(f"\n{example.source.text}{after}")
     assert asked.count(before.splitlines()[-1]) >= 1
     assert asked.count("### Text") == 1 + (text == "### Text")
@@ -138,8 +138,8 @@ def test_a_note_cannot_change_the_question_around_it(text: str) -> None:
 def test_a_backbone_may_bring_its_own_wording() -> None:
     own = wording({"ner": "<ner>{text}<out>", "re": "<{head}>{text}<out>"})
     found = window("no pain", ("problem", "pain"))
-    assert own.question(ner_example(found)) == "<ner>no pain<out>"
-    assert own.question(re_examples(found)[0]) == '<problem>no <span class="problem">pain</span><out>'
+    assert own.prompt(ner_example(found)) == "<ner>no pain<out>"
+    assert own.prompt(re_examples(found)[0]) == '<problem>no <span class="problem">pain</span><out>'
     assert wording(None) == Wording()
     assert wording({"ner": "{text}"}, "json") == Wording(ner="{text}", format="json")
 
@@ -157,16 +157,16 @@ def test_only_annotated_types_are_asked_for_and_all_types_are_read() -> None:
     found = Window(note_id="n", start=0, end=len(text), text=text)
     example = ner_example(found, ("problem", "severity"))
     assert example.types == ("problem",)
-    assert "drug" not in Wording().question(example).split("### Text")[0]
+    assert "drug" not in Wording().prompt(example).split("### Text")[0]
     said = 'severe chest pain , given <span class="drug">aspirin</span>'
-    assert [mark.label for mark in Wording().read(said, example).marks] == ["drug"]
+    assert [mark.label for mark in Wording().parse(said, example).marks] == ["drug"]
 
 
 def test_a_modifier_that_its_head_cannot_have_is_left_out_and_is_no_malformed_output() -> None:
     source = source_of("given aspirin for two days")
     question = head_question("n", source, Mark("drug", (1, 2)))
     said = '<span class="labvalue">given</span> aspirin <span class="duration">for two days</span>'
-    reading = Wording().read(said, question)
+    reading = Wording().parse(said, question)
     assert [mark.label for mark in reading.marks] == ["duration"]
     assert reading.faults["modifier of another head"] == 1
     assert not reading.failed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model found in notes as files that annotation tools open and our readers read again.
+"""Writes predictions as files that annotation tools open and medflare's readers read again.
 
 BRAT (one .txt and one .ann of each note) or one notes.jsonl. Offsets are code points of the note's file as it
 is: a line end of two characters counts as two, a byte order mark as one.
@@ -18,7 +18,7 @@ from medflare.data.notes.note_writers import notes_row, standoff
 from medflare.data.readers.annotated import NoteError, check_text, read_text
 from medflare.data.records import Entity, Note, Relation
 from medflare.evaluation.extraction_predictions import Link, Mention
-from medflare.tasks.extraction.extractor import Answers, Asker
+from medflare.tasks.extraction.predictor import NotePrediction, Predictor
 
 RELATION = "hasAttr"
 """What links a head to a modifier, as in the published annotation."""
@@ -37,7 +37,7 @@ def read_note(path: Path, name: str) -> Note:
 
 
 def names_of(paths: Iterable[Path]) -> dict[Path, str]:
-    """A name of its own for each file: its stem, or its way from the folder all share where stems repeat."""
+    """Return a distinct name for each file: its stem, or its path from the common folder if stems repeat."""
     files = list(dict.fromkeys(paths))
     if len({path.stem for path in files}) == len(files):
         return {path: path.stem for path in files}
@@ -48,18 +48,18 @@ def names_of(paths: Iterable[Path]) -> dict[Path, str]:
     return {path: f"{name}{path.suffix}" for path, name in names.items()}
 
 
-def annotate(asker: Asker, notes: Iterable[Note]) -> list[tuple[Note, Answers]]:
-    """Each note with what was found in it, heads and their modifiers, and the answers themselves."""
+def annotate(predictor: Predictor, notes: Iterable[Note]) -> list[tuple[Note, NotePrediction]]:
+    """Return each note with the predicted heads and modifiers, and the prediction itself."""
     given = list(notes)
-    pairs = zip(given, asker.extract(given), strict=True)
-    return [(annotated(note, answers), answers) for note, answers in pairs]
+    pairs = zip(given, predictor.extract(given), strict=True)
+    return [(annotated(note, prediction), prediction) for note, prediction in pairs]
 
 
-def annotated(note: Note, answers: Answers) -> Note:
-    """`note` with the entities and modifiers of `answers`, each once, in the order of the text."""
-    links = list(dict.fromkeys(answers.links_end_to_end or ()))
-    found = {*answers.entities, *(end for link in links for end in (link.head, link.modifier))}
-    order = sorted(found, key=lambda m: (m.spans[0][0], -m.spans[-1][1], m.label, m.spans))
+def annotated(note: Note, prediction: NotePrediction) -> Note:
+    """`note` with the entities and modifiers of `prediction`, each once, in the order of the text."""
+    links = list(dict.fromkeys(prediction.links_end_to_end or ()))
+    mentions = {*prediction.entities, *(end for link in links for end in (link.head, link.modifier))}
+    order = sorted(mentions, key=lambda m: (m.spans[0][0], -m.spans[-1][1], m.label, m.spans))
     names = {mention: f"T{number}" for number, mention in enumerate(order, start=1)}
     return replace(
         note,

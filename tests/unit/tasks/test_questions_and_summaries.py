@@ -15,8 +15,8 @@ from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.lora import LoraSettings
 from medflare.models.backbone import load_backbone
 from medflare.models.text_model import TextModel
-from medflare.tasks.questions.questions import CUT_OPTION, CUT_QUESTION, Answerer, Scores
-from medflare.tasks.summaries.summaries import CUT, TOO_LONG, Summariser, WritingSettings
+from medflare.tasks.questions.answerer import CUT_OPTION, CUT_QUESTION, Answerer, OptionScores
+from medflare.tasks.summaries.summariser import CUT, TOO_LONG, Summariser, WritingSettings
 
 QUESTION = Question(
     question_id="q1",
@@ -76,7 +76,7 @@ def test_a_score_is_minus_the_loss_of_training_and_per_token_its_mean(model: Tex
 def test_a_long_question_loses_its_beginning_and_is_counted(model: TextModel) -> None:
     long = replace(QUESTION, text="A long history. " * 60 + QUESTION.text)
     asked = answerer(model, longest=64)
-    one, whole = asked.asked([long])[0], asked.asked([QUESTION])[0]
+    one, whole = asked.encode([long])[0], asked.encode([QUESTION])[0]
     assert one.cuts == (CUT_QUESTION,)
     assert one.prompt[: len(model.begin)] == tuple(model.begin)
     assert len(one.prompt) + max(map(len, one.options)) == 64
@@ -86,14 +86,14 @@ def test_a_long_question_loses_its_beginning_and_is_counted(model: TextModel) ->
 
 def test_an_option_takes_at_most_half_of_the_room_and_keeps_its_end_mark(model: TextModel) -> None:
     long = replace(QUESTION, options=(*QUESTION.options[:2], ("C", "very " * 80 + "low dose")))
-    one = answerer(model, longest=64).asked([long])[0]
+    one = answerer(model, longest=64).encode([long])[0]
     assert CUT_OPTION in one.cuts
     assert max(map(len, one.options)) == 32
     assert all(ids[-1] == model.end for ids in one.options)
 
 
 def test_of_equal_options_the_first_is_chosen() -> None:
-    assert Scores((-2.0, -1.0, -1.0), ()).chosen == 1
+    assert OptionScores((-2.0, -1.0, -1.0), ()).chosen == 1
 
 
 def test_a_backbone_may_bring_its_own_wording(model: TextModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from medflare.core.config import parse
 from medflare.models.adapters.base import GENERIC
 from medflare.models.backbone import load_backbone
-from medflare.models.report_result import read_json
 from medflare.models.text_model import TextModel
-from medflare.models.text_result import ExportedText, open_text_model
+from medflare.models.text_result import ExportedText, open_text_result
 from medflare.tasks.extraction.extractor import Extractor
 from medflare.tasks.extraction.prompts import Format, wording
 
-FILE = "extraction.json"
+TASK = "extraction"
+FILE = f"{TASK}.json"
 
 
 class ExportedExtraction(ExportedText):
@@ -33,7 +32,7 @@ def load_extractor(
     device: str = "cpu",
     batch: int = 32,
 ) -> Extractor:
-    """The extractor of a result folder with its adapter in use.
+    """Return the extractor of a result folder with its adapter in use.
 
     Args:
         folder: `result/adapter` of a run.
@@ -41,9 +40,9 @@ def load_extractor(
         backbone: the frozen model's folder; None for the embedded one.
     Raises: DataError for a missing file; ConfigError where the backbone is not the one of the run.
     """
-    facts = read_json(folder / FILE)
-    exported = parse(ExportedExtraction, facts["extraction"], str(folder / FILE))
-    model = open_text_model(folder, facts, exported, personalised, backbone, precision, device)
+    model, exported = open_text_result(
+        folder, TASK, ExportedExtraction, personalised, backbone, precision, device
+    )
     return _extractor(model, exported, batch)
 
 
@@ -54,7 +53,7 @@ def base_extractor(
     device: str = "cpu",
     batch: int = 32,
 ) -> Extractor:
-    """The frozen model as it is (zero-shot, 7.24): an adapter whose B is zero adds nothing."""
+    """Return a zero-shot extractor of the frozen model: its adapter has B = 0 and adds nothing."""
     base = load_backbone(backbone, precision, device, "notes_decoder")
     return _extractor(TextModel(base, exported.lora, (GENERIC,), 0), exported, batch)
 

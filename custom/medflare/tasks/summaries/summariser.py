@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Summaries by a text model: findings in, impression out (DDCS, algorithms.md 6.4).
+"""Summaries by a text model: findings in, impression out (DDCS).
 
 The wording is our own; a backbone folder may bring its own in `medflare_prompt.json` under `summarisation`.
 """
@@ -16,7 +16,7 @@ from medflare.core.config import Settings
 from medflare.data.records import Summary
 from medflare.models.templates import filled, worded
 from medflare.models.text_model import Sequenced, TextModel
-from medflare.tasks.truncation import last_of
+from medflare.tasks.truncation import keep_end
 
 TASK = "summarisation"
 KIND = "summary"
@@ -33,8 +33,8 @@ class WritingSettings(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class Summed:
-    """What the model wrote; whether it ended by itself, and whether the source had to be cut."""
+class GeneratedSummary:
+    """A text of the model; whether it ended by itself, and whether the source had to be cut."""
 
     text: str
     ended: bool
@@ -51,16 +51,16 @@ class Summariser:
 
     def __init__(self, model: TextModel, writing: WritingSettings, max_tokens: int, batch: int) -> None:
         self.model, self.writing, self.batch = model, writing, batch
-        own: Mapping[str, str] | None = model.backbone.wordings.get(TASK)
-        self.template = worded(TASK, own, WORDING, NEEDED)[KIND]
+        wording: Mapping[str, str] | None = model.backbone.wordings.get(TASK)
+        self.template = worded(TASK, wording, WORDING, NEEDED)[KIND]
         self.longest = min(max_tokens, model.context)
 
     def prompts(self, summaries: Sequence[Summary]) -> list[list[int]]:
-        """Token ids of what the model is given; it writes on from their end."""
+        """Return token ids of the prompts; the model continues at their end."""
         return self.model.prompt_ids([filled(self.template, {"source": s.source}) for s in summaries])
 
     def rows(self, summaries: Sequence[Summary]) -> tuple[list[Sequenced], Counter[str]]:
-        """Each source with its target, to train on; kind -> how many were cut or left out.
+        """Return each source with its target, to train on; kind -> how many were cut or left out.
 
         A target that takes more than half of the room is left out: it would be learnt without its source.
         """
@@ -70,18 +70,18 @@ class Summariser:
             if len(target) > self.longest // 2:
                 lost[TOO_LONG] += 1
                 continue
-            kept = last_of(prompt, self.longest - len(target), self.model.begin)
+            kept = keep_end(prompt, self.longest - len(target), self.model.begin)
             lost[CUT] += len(kept) < len(prompt)
             rows.append(Sequenced((*kept, *target), len(kept)))
         return rows, +lost
 
-    def write(self, summaries: Sequence[Summary]) -> list[Summed]:
-        """A summary of each source."""
+    def write(self, summaries: Sequence[Summary]) -> list[GeneratedSummary]:
+        """Return a summary of each source."""
         budget = min(self.writing.max_new_tokens, self.longest // 2)
-        whole = self.prompts(summaries)
-        kept = [list(last_of(prompt, self.longest - budget, self.model.begin)) for prompt in whole]
+        prompts = self.prompts(summaries)
+        kept = [list(keep_end(prompt, self.longest - budget, self.model.begin)) for prompt in prompts]
         written = self.model.write_on(kept, [budget] * len(kept), self.batch, self.writing.beams)
         return [
-            Summed(one.text.strip(), one.ended, len(ids) < len(prompt))
-            for one, ids, prompt in zip(written, kept, whole, strict=True)
+            GeneratedSummary(one.text.strip(), one.ended, len(ids) < len(prompt))
+            for one, ids, prompt in zip(written, kept, prompts, strict=True)
         ]

@@ -15,8 +15,8 @@ from medflare.core.errors import ConfigError, DataError
 from medflare.models.encoder_folder import EncoderSettings, load_encoder
 from medflare.models.report_result import check_fingerprint, read_json, read_tensors
 from medflare.models.tagger import Tagger
-from medflare.tasks.extraction import result
-from medflare.tasks.extraction.extractor import Asker
+from medflare.tasks.extraction import extractor_folder
+from medflare.tasks.extraction.predictor import Predictor
 from medflare.tasks.extraction.tagging import TaggingExtractor
 
 FILE = "token_classification.json"
@@ -40,10 +40,10 @@ def open_result(
     precision: str = "auto",
     device: str = "cpu",
     batch: int = 32,
-) -> Asker:
-    """Whatever extracts in a result folder, told by the files that are there.
+) -> Predictor:
+    """Return the predictor of a result folder; its files say which kind it is.
 
-    Args: see `extraction.result.load_extractor`; `backbone` is the encoder's folder where that is a tagger's.
+    Args: see `extractor_folder.load_extractor`; `backbone` is the encoder's folder where that is a tagger's.
     Raises: ConfigError where the folder drafts reports, or a tagger is given a personalised adapter;
         DataError where the folder holds nothing that extracts.
     """
@@ -59,12 +59,12 @@ def open_result(
             f"{folder}: drafts reports of radiographs (`medflare generate`). Name the result of a run that "
             "extracts from notes, such as one of the job fed_medlora."
         )
-    if not (folder / result.FILE).is_file():
+    if not (folder / extractor_folder.FILE).is_file():
         raise DataError(
-            f"{folder}: has neither {result.FILE} nor {FILE}. Name a finished run that extracts from notes, "
-            "or its folder `result/adapter`."
+            f"{folder}: has neither {extractor_folder.FILE} nor {FILE}. Name a finished run that extracts "
+            "from notes, or its folder `result/adapter`."
         )
-    return result.load_extractor(
+    return extractor_folder.load_extractor(
         folder,
         personalised=personalised,
         backbone=backbone,

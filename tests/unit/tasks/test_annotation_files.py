@@ -18,8 +18,7 @@ from medflare.data.records import Entity, Note, Relation
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.extraction_predictions import Link, Mention
-from medflare.tasks.extraction.extractor import Answers
-from medflare.tasks.extraction.writer import (
+from medflare.tasks.extraction.annotation_files import (
     annotated,
     check_free,
     names_of,
@@ -27,6 +26,7 @@ from medflare.tasks.extraction.writer import (
     write_brat,
     write_lines,
 )
+from medflare.tasks.extraction.predictor import NotePrediction
 
 CRLF = "Severe pain in the left\r\nwrist .\r\nNo fever .\r\n"
 PAIN, SEVERE = Mention("problem", ((7, 11),)), Mention("severity", ((0, 6),))
@@ -34,8 +34,8 @@ WRIST = Mention("bodyloc", ((19, 30),))
 FEVER, NO = Mention("problem", ((37, 42),)), Mention("negation", ((34, 36),))
 
 
-def answers(*entities: Mention, links: tuple[Link, ...] = ()) -> Answers:
-    found = Answers()
+def answers(*entities: Mention, links: tuple[Link, ...] = ()) -> NotePrediction:
+    found = NotePrediction()
     found.entities, found.links_end_to_end = list(entities), list(links)
     return found
 
