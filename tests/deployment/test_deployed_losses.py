@@ -28,7 +28,7 @@ def submitted(federation: Federation, folder: Path, **changes: object) -> str:
 
 
 def test_a_killed_worker_costs_one_site_one_round(federation: Federation, tmp_path: Path) -> None:
-    job_id = submitted(federation, tmp_path, min_accepted=2)
+    job_id = submitted(federation, tmp_path, min_responses=2)
     training(federation, "site-2", job_id, 1).kill()
     run = federation.finished(job_id, tmp_path / "out")
     assert (run.state, run.record.status) == ("FINISHED:COMPLETED", "completed")
@@ -45,7 +45,7 @@ def test_a_killed_worker_costs_one_site_one_round(federation: Federation, tmp_pa
 def test_a_site_that_is_gone_is_named_and_the_others_finish(
     federation: Federation, gone_site: str, tmp_path: Path
 ) -> None:
-    job_id = submitted(federation, tmp_path, min_accepted=2, grace=25)
+    job_id = submitted(federation, tmp_path, min_responses=2, straggler_timeout=25)
     training(federation, gone_site, job_id, 1)
     federation.kill(gone_site)
     run = federation.finished(job_id, tmp_path / "out")
@@ -59,7 +59,7 @@ def test_a_site_that_is_gone_is_named_and_the_others_finish(
 def test_a_killed_job_process_ends_the_job_and_the_last_good_state_is_kept(
     federation: Federation, tmp_path: Path
 ) -> None:
-    job_id = submitted(federation, tmp_path, min_accepted=2)
+    job_id = submitted(federation, tmp_path, min_responses=2)
     training(federation, "site-2", job_id, 1)
     federation.job_process("site-2").kill()
     run = federation.finished(job_id, tmp_path / "out")

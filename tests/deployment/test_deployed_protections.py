@@ -13,8 +13,7 @@ import yaml
 from deployed import SITES, Federation, Finished
 from deployed_programs import LONG, wait_until
 
-from medflare.federation.protections import SEAL
-from medflare.wire.files import load_tensors
+from medflare.federation.protections.registry import PROTECTIONS
 
 ROUNDED = 1e-5
 """Of a mean after one round, relative: more than the declared error of both protections and of fp32."""
@@ -48,10 +47,10 @@ def test_a_protected_run_equals_the_plain_one(
     ours, theirs = (kept.record.rounds[0].mean["val_loss"] for kept in (run, fed_medlora_run))
     assert ours == pytest.approx(theirs, rel=ROUNDED)
     assert [sorted(entry.accepted) for entry in run.record.rounds] == [list(SITES)] * 2
-    assert run.record.protections == [SEAL[protection]]
+    assert run.record.protections == PROTECTIONS[protection].seals
     for site in SITES:
         sent = [line for line in ledger(federation, site, run.job_id) if line["task"] == "fit"]
-        assert [line["protections"] for line in sent] == [[SEAL[protection]]] * 2
+        assert [line["protections"] for line in sent] == [PROTECTIONS[protection].seals] * 2
 
 
 def ledger(federation: Federation, site: str, job_id: str) -> list[dict[str, object]]:
@@ -73,7 +72,7 @@ def fourth(federation: Federation, site_file: Path) -> Iterator[str]:
 def test_a_site_that_is_gone_after_it_shared_its_keys_is_recovered(
     federation: Federation, fourth: str, tmp_path: Path
 ) -> None:
-    changes = {"min_accepted": 3, "steps": 8, "grace": 25, "protection": "masking"}
+    changes = {"min_responses": 3, "steps": 8, "straggler_timeout": 25, "protection": "masking"}
     job_id = federation.submit(deployed_jobs.tiny_job(tmp_path, "fed_medlora", **changes))
 
     def shared() -> bool:

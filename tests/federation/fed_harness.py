@@ -129,7 +129,7 @@ class Federation:
             "job": "toy",
             "num_rounds": 2,
             "margin": 0.3,
-            "grace": 60.0,
+            "straggler_timeout": 60.0,
             "uplink": "float32",
             "downlink": "float32",
             "scorer": "thread",

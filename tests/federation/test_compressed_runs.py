@@ -119,7 +119,7 @@ def test_a_canary_leaves_the_residual_alone(federation) -> None:
 
 
 def test_a_worker_that_died_and_came_back_carries_its_residual_on(federation, tmp_path) -> None:
-    controller = INT4 | {"min_accepted": 2, "num_rounds": 3, "grace": 240.0}
+    controller = INT4 | {"min_responses": 2, "num_rounds": 3, "straggler_timeout": 240.0}
     toy = WIDE | {"sites": {"site-2": {"die": {"1": str(tmp_path / "died")}}}}
     run = federation(controller=controller, toy=toy, worker="process", timeout=300)
     record = run.run()
@@ -154,7 +154,7 @@ def test_a_malformed_update_is_rejected_by_name_and_the_round_goes_on(federation
         if (site, task) == ("site-2", "fit"):
             change(from_shareable(reply).data, "int8:2x3:head.weight")
 
-    record = federation(controller=INT8 | {"min_accepted": 2, "num_rounds": 1}, tamper=tamper).run()
+    record = federation(controller=INT8 | {"min_responses": 2, "num_rounds": 1}, tamper=tamper).run()
     assert record.status == "completed"
     assert sorted(record.rounds[0].accepted) == ["site-1", "site-3"]
     assert reason in record.rounds[0].absent["site-2"]
@@ -162,7 +162,7 @@ def test_a_malformed_update_is_rejected_by_name_and_the_round_goes_on(federation
 
 def test_a_nan_under_quantisation_costs_one_round(federation) -> None:
     toy = {"sites": {"site-2": {"bad": {"0": "nan"}}}}
-    record = federation(controller=INT4 | {"min_accepted": 2}, toy=toy).run()
+    record = federation(controller=INT4 | {"min_responses": 2}, toy=toy).run()
     assert [sorted(entry.accepted) for entry in record.rounds] == [["site-1", "site-3"], list(ALL)]
     assert "not finite" in record.rounds[0].absent["site-2"]
 

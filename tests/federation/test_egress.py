@@ -371,7 +371,7 @@ def test_a_site_whose_policy_a_run_does_not_meet_is_absent_with_the_rule_as_the_
     monkeypatch.setattr(
         executor, "policy_of", lambda config, _: Policy(rules=rules.get(config.site, PolicyConfig()))
     )
-    run = federation(controller={"num_rounds": 2, "min_accepted": 2})
+    run = federation(controller={"num_rounds": 2, "min_responses": 2})
     record = run.run()
     assert record.status == "completed", record.reason
     assert [sorted(entry.accepted) for entry in record.rounds] == [["site-1", "site-3"]] * 2

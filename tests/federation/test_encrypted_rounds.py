@@ -76,7 +76,7 @@ def test_what_sites_write_at_the_end_is_what_a_plain_run_writes(
 
 
 def test_rounds_with_other_weights_stand_in_sums_of_their_own(federation: Make, encrypted: Make) -> None:
-    settings = {"min_accepted": 2, "num_rounds": 3}
+    settings = {"min_responses": 2, "num_rounds": 3}
     lose = lost_in_round("fit", "site-2", number=1)
     plain, run = (
         federation(controller=settings, tamper=lose),

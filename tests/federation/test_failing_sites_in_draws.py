@@ -52,7 +52,7 @@ def broken(federation, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunReco
             RoundPlan(round=0, rounds=1)
         )  # torch's first step takes seconds
         monkeypatch.setattr(fed_harness, "build_toy", build)
-        common = {"num_rounds": ROUNDS, "seed": 7, "evaluate_every": 0, "lost_rounds": 6}
+        common = {"num_rounds": ROUNDS, "seed": 7, "evaluate_every": 0, "max_lost_rounds": 6}
         rule = {"rule": "ddcs", "rule_settings": {"draws": 3, "period": 1}}
         return federation(controller={**common, **more}, rule=rule, toy={"breaks": breaks}).run()
 

@@ -182,7 +182,7 @@ def test_noise_in_place_of_an_update_costs_the_round_and_not_the_run(federation:
 @pytest.fixture
 def encrypted(federation: Make) -> Make:
     def make(**options: Any) -> Federation:
-        run = federation(controller={**ENCRYPTED, "min_accepted": 2, "num_rounds": 1}, **options)
+        run = federation(controller={**ENCRYPTED, "min_responses": 2, "num_rounds": 1}, **options)
         make_contexts(run.root / "startup", Parameters())
         return run
 

@@ -178,7 +178,7 @@ def test_too_many_lost_rounds_in_a_row_end_the_run_with_the_last_good_state(
     runs, clock: ExchangeClock
 ) -> None:
     gone = late(clock.miss, *[(f"site-{i}", "fit", n) for i in (1, 2, 3) for n in (1, 2, 3)])
-    run = runs("ddcs", ALL_DRAWN, tamper=gone, lost_rounds=0)
+    run = runs("ddcs", ALL_DRAWN, tamper=gone, max_lost_rounds=0)
     record = run.run()
     assert record.status == "failed"
     assert "round 1: 0 accepted, 1 needed. site-1, site-2, site-3: no reply within" in record.reason
@@ -187,7 +187,7 @@ def test_too_many_lost_rounds_in_a_row_end_the_run_with_the_last_good_state(
 
 
 def test_a_job_may_ask_for_more_of_the_drawn_sites(runs, clock: ExchangeClock) -> None:
-    record = runs("ddcs", ALL_DRAWN, tamper=late(clock.miss, ("site-2", "fit", 0)), min_accepted=3).run()
+    record = runs("ddcs", ALL_DRAWN, tamper=late(clock.miss, ("site-2", "fit", 0)), min_responses=3).run()
     lost = record.rounds[0]
     assert lost.accepted == {}
     assert "the round was lost" in lost.absent["site-1"]
@@ -224,10 +224,10 @@ def test_a_masked_round_waits_for_as_many_as_hide_each_other_whatever_the_job_is
 
     def tamper(site: str, task: str, reply: Any) -> None:
         if task in ("shares", "fit"):
-            run.change(grace=0.5 if task == "shares" else 60.0)
+            run.change(straggler_timeout=0.5 if task == "shares" else 60.0)
         slow(site, task, reply)
 
-    more = {"protection": "masking", "min_accepted": 1, "num_rounds": 1}
+    more = {"protection": "masking", "min_responses": 1, "num_rounds": 1}
     run = runs("ddcs", ALL_DRAWN, 4, tamper=tamper, **more)
     record = run.run()
     assert record.status == "completed", record.reason
@@ -356,7 +356,7 @@ def test_under_masks_a_round_with_fewer_than_three_by_the_profiles_is_lost(runs)
 
 def test_the_state_of_a_lost_round_is_the_one_before(runs) -> None:
     shaky: dict[str, Any] = {s: {**p, "reliability": 0.3} for s, p in PROFILES.items()}
-    run = runs("uniform_selection", {"draws": 1}, **CLOCK | {"latency_profiles": shaky, "lost_rounds": 8})
+    run = runs("uniform_selection", {"draws": 1}, **CLOCK | {"latency_profiles": shaky, "max_lost_rounds": 8})
     record = run.run()
     assert record.status == "completed", record.reason
     lost = [entry for entry in record.rounds if not entry.accepted]

@@ -91,7 +91,7 @@ def test_a_canary_is_opened_and_thrown_away(federation: Make) -> None:
 def test_who_is_lost_before_the_sum_is_left_out_of_it(
     federation: Make, task: str, lost: tuple[str, ...]
 ) -> None:
-    options = {"min_accepted": 3, "num_rounds": 2}
+    options = {"min_responses": 3, "num_rounds": 2}
     plain = federation(sites=FIVE, controller=options, tamper=losing("fit", *lost))
     masked = federation(sites=FIVE, controller={**options, **MASKED}, tamper=losing(task, *lost))
     completed(plain)
@@ -106,7 +106,7 @@ def test_who_is_lost_before_the_sum_is_left_out_of_it(
 def test_who_is_lost_after_it_sent_stays_in_the_sum(
     federation: Make, task: str, lost: tuple[str, ...]
 ) -> None:
-    options = {"min_accepted": 3}
+    options = {"min_responses": 3}
     plain = federation(sites=FIVE, controller=options)
     masked = federation(sites=FIVE, controller={**options, **MASKED}, tamper=losing(task, *lost))
     completed(plain)
@@ -119,7 +119,7 @@ def test_who_is_lost_after_it_sent_stays_in_the_sum(
 @pytest.mark.parametrize("task", ["keys", "shares", "fit", "confirm", "reveal"])
 def test_three_of_five_lost_end_the_run_with_their_names(federation: Make, task: str) -> None:
     lost = ("site-1", "site-3", "site-4")
-    strict = {"min_accepted": 2, "protection_settings": {"lost_rounds": 0}, **MASKED}
+    strict = {"min_responses": 2, "protection_settings": {"max_lost_rounds": 0}, **MASKED}
     run = federation(sites=FIVE, controller=strict, tamper=losing(task, *lost))
     record = run.run()
     assert record.status == "failed"
@@ -158,7 +158,7 @@ def test_the_ledger_says_that_updates_were_masked(federation: Make) -> None:
 
 
 def test_an_update_beyond_the_bound_stays_at_its_site(federation: Make) -> None:
-    settings = {"protection_settings": {"bound": 1e-3}, "min_accepted": 3}
+    settings = {"protection_settings": {"bound": 1e-3}, "min_responses": 3}
     run = federation(controller={**MASKED, **settings})
     record = run.run()
     assert record.status == "failed"

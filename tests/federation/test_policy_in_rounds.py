@@ -124,7 +124,7 @@ def test_metrics_stay_at_a_site_that_tells_none_and_training_goes_on(under: Make
 def test_a_round_that_would_send_more_than_allowed_goes_on_without_the_site(under: Make) -> None:
     wide = {"width": 2000}
     rules = {"site-3": {"max_bytes_per_round": 4000}}
-    run = under(rules, controller={"min_accepted": 2, "evaluate_every": 0}, toy=wide)
+    run = under(rules, controller={"min_responses": 2, "evaluate_every": 0}, toy=wide)
     record = run.run()
     assert record.status == "completed", record.reason
     assert [sorted(entry.accepted) for entry in record.rounds] == [["site-1", "site-2"]] * 2

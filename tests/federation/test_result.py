@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from medflare.core.errors import RunError
 from medflare.core.site_description import BackboneFacts, SiteDescription
 from medflare.federation.engine import GroupInfoCollector, InfoCollector
-from medflare.federation.server.persistor import AdapterPersistor, Card, readable
+from medflare.federation.peft_folder import Card, PeftFolder, readable
 from medflare.federation.server.progress import ProgressReporter
 from medflare.models.adapters.lora import seeded_a
 from medflare.recipes.progress_view import Board, Follower, follow, human_bytes
@@ -60,7 +60,7 @@ def test_the_result_opens_in_peft_as_it_is(tmp_path: Path) -> None:
     state["head.weight"] = torch.ones(2, 2)
     config = model.peft_config["default"].to_dict()
     config = {k: sorted(v) if isinstance(v, set) else v for k, v in config.items()}
-    persistor = AdapterPersistor()
+    persistor = PeftFolder()
     persistor.expect(described(adapter_config=config, export={"file": "report_generator", "kind": "test"}))
     folder = persistor.write(tmp_path / "adapter", state, CARD)
 
@@ -81,7 +81,7 @@ def pair(state: dict[str, torch.Tensor], scale: float) -> torch.Tensor:
 
 
 def test_factors_that_a_rule_merged_are_written_as_the_adapter_with_its_scale(tmp_path: Path) -> None:
-    persistor = AdapterPersistor()
+    persistor = PeftFolder()
     persistor.expect(described(adapter_config={"peft_type": "LORA", "r": 2, "lora_alpha": 8}))
     merged = {"q.lora_A.weight": torch.randn(6, 5), "q.lora_B.weight": torch.randn(4, 6)}
     short = {"k.lora_A.weight": torch.randn(3, 5), "k.lora_B.weight": torch.randn(3, 3)}
@@ -110,7 +110,7 @@ def test_factors_that_never_travelled_are_completed(tmp_path: Path) -> None:
     a, b = f"{name}.lora_A.weight", f"{name}.lora_B.weight"
     for missing, there, expected in [(a, b, seeded_a(a, (2, 5), 7)), (b, a, torch.zeros(2, 5))]:
         export = {"file": "extraction", "untravelled": {"seed": 7, "shapes": {missing: [2, 5]}}}
-        persistor = AdapterPersistor()
+        persistor = PeftFolder()
         persistor.expect(described(adapter_config={"r": 2, "lora_alpha": 8}, export=export))
         folder = persistor.write(tmp_path / "adapter", {f"adapter.{there}": torch.ones(4, 2)}, CARD)
         written = load_file(folder / "adapter_model.safetensors")
@@ -132,7 +132,7 @@ def test_a_merged_adapter_opens_in_peft_and_computes_what_was_merged(tmp_path: P
 
     config = peft.LoraConfig(r=2, lora_alpha=8, target_modules=["q"]).to_dict()
     config = {k: sorted(v) if isinstance(v, set) else v for k, v in config.items()}
-    persistor = AdapterPersistor()
+    persistor = PeftFolder()
     persistor.expect(described(adapter_config=config))
     stem = "base_model.model.q"
     a, b = torch.randn(6, 5), torch.randn(4, 6)
@@ -158,7 +158,7 @@ def test_a_merged_adapter_opens_in_peft_and_computes_what_was_merged(tmp_path: P
     ],
 )
 def test_the_learner_names_what_lies_beside_the_adapter(tmp_path: Path, export, rest, files) -> None:
-    persistor = AdapterPersistor()
+    persistor = PeftFolder()
     persistor.expect(described(adapter_config={"r": 1}, export=export))
     state = {"adapter.w": torch.ones(1)} | ({"head": torch.ones(2)} if rest else {})
     folder = persistor.write(tmp_path / "adapter", state, CARD)
@@ -171,7 +171,7 @@ def test_the_learner_names_what_lies_beside_the_adapter(tmp_path: Path, export, 
 @pytest.mark.parametrize("file", ["../../x", "adapter_model", "a/b", "", "X"])
 def test_a_site_cannot_name_a_path(file: str) -> None:
     with pytest.raises(RunError, match="export facts name the file"):
-        AdapterPersistor().expect(described(export={"file": file}))
+        PeftFolder().expect(described(export={"file": file}))
 
 
 def test_curves_are_in_tensorboard(tmp_path: Path) -> None:

@@ -19,13 +19,13 @@ from safetensors.torch import load_file
 
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.plan import RoundPlan
-from medflare.federation.server.persistor import AdapterPersistor
+from medflare.federation.peft_folder import PeftFolder
 from medflare.federation.server.run_state import load_state
 from medflare.in_process.loop import federate
 from medflare.wire.files import load_tensors
 
 ALL = ["site-1", "site-2", "site-3"]
-TWO_OF_THREE = {"min_accepted": 2}
+TWO_OF_THREE = {"min_responses": 2}
 
 
 def accepted(record: Any) -> list[list[str]]:
@@ -242,7 +242,7 @@ def test_a_result_that_cannot_be_written_is_a_failed_run_with_a_record(federatio
     def full(*args: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(AdapterPersistor, "write", full)
+    monkeypatch.setattr(PeftFolder, "write", full)
     run = federation(controller={"evaluate_every": 0})
     record = run.run()
     assert (record.status, record.reason) == ("failed", "OSError: no space left on device")
@@ -258,7 +258,7 @@ def test_all_sites_are_required_by_default(federation) -> None:
 
 def test_an_error_says_class_and_place_but_no_message(federation) -> None:
     toy = {"sites": {"site-1": {"raises": {"0": "KeyError"}}, "site-2": {"raises": {"0": "DataError"}}}}
-    run = federation(controller={"min_accepted": 1, "num_rounds": 1}, toy=toy)
+    run = federation(controller={"min_responses": 1, "num_rounds": 1}, toy=toy)
     absent = run.run().rounds[0].absent
     assert absent["site-1"].startswith("E40 KeyError in _misbehave")
     assert absent["site-2"].startswith("E3 DataError")
@@ -300,12 +300,12 @@ def test_a_silent_site_is_benched_and_then_asked_again(federation) -> None:
 
     def tamper(site: str, task: str, reply: Shareable) -> None:
         if task == "initialise":
-            run.change(grace=0.1)
+            run.change(straggler_timeout=0.1)
         elif (task, reply.get_header("current_round")) == ("fit", 1):
-            run.change(grace=60.0)
+            run.change(straggler_timeout=60.0)
             back.set()
 
-    controller = TWO_OF_THREE | {"num_rounds": 3, "bench_rounds": 1}
+    controller = TWO_OF_THREE | {"num_rounds": 3, "suspend_rounds": 1}
     run = federation(controller=controller, mislead=silent, tamper=tamper)
     record = completed(run)
     assert "no reply within 0.1 s of the quorum" in record.rounds[0].absent["site-2"]
@@ -353,7 +353,10 @@ def test_an_aborted_job_is_recorded_as_stopped(federation) -> None:
 def test_a_killed_worker_costs_one_round_and_its_local_state_comes_back(federation, tmp_path) -> None:
     toy = only("site-2", die={"1": str(tmp_path / "died")})
     run = federation(
-        controller=TWO_OF_THREE | {"num_rounds": 3, "grace": 240.0}, toy=toy, worker="process", timeout=300
+        controller=TWO_OF_THREE | {"num_rounds": 3, "straggler_timeout": 240.0},
+        toy=toy,
+        worker="process",
+        timeout=300,
     )
     record = run.run()
     assert accepted(record) == [ALL, ["site-1", "site-3"], ALL]

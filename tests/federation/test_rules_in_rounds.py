@@ -140,7 +140,7 @@ def test_a_run_records_what_the_rule_reports(federation) -> None:
 
 def test_a_refused_site_is_absent_with_the_reason_even_if_it_answered_first(federation) -> None:
     toy = {"sites": {"site-1": {"hang": {"0": 0.5}}}}
-    run = federation(controller={"num_rounds": 1, "min_accepted": 2}, toy=toy)
+    run = federation(controller={"num_rounds": 1, "min_responses": 2}, toy=toy)
     run.aggregator.rule = Picky("site-3")
     record = run.run()
     assert record.status == "completed"
@@ -150,7 +150,7 @@ def test_a_refused_site_is_absent_with_the_reason_even_if_it_answered_first(fede
 
 
 def test_refused_updates_do_not_count_towards_the_quorum(federation) -> None:
-    run = federation(controller={"num_rounds": 1, "min_accepted": 2})
+    run = federation(controller={"num_rounds": 1, "min_responses": 2})
     run.aggregator.rule = Picky("site-1", "site-2")
     record = run.run()
     assert record.status == "failed"
@@ -203,7 +203,7 @@ def test_a_factor_of_another_size_or_kind_costs_the_round(federation, monkeypatc
         return update
 
     monkeypatch.setattr(ToyLearner, "fit", fit)
-    run = federation(controller={"num_rounds": 1, "min_accepted": 2})
+    run = federation(controller={"num_rounds": 1, "min_responses": 2})
     run.aggregator.rule = Influence("client", clip=0.5)
     record = run.run()
     assert sorted(record.rounds[0].accepted) == ["site-1", "site-3"]

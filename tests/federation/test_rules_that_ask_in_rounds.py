@@ -184,7 +184,7 @@ def test_c_stays_the_mean_when_a_site_misses_a_round(quadratics, monkeypatch) ->
         return update
 
     monkeypatch.setattr(QuadraticLearner, "fit", fit)
-    run = quadratics("scaffold", 4, min_accepted=2)
+    run = quadratics("scaffold", 4, min_responses=2)
     record = run.run()
     assert "10" in record.rounds[1].absent["site-2"]
     assert sorted(record.rounds[2].accepted) == SITES

@@ -108,7 +108,7 @@ def test_a_model_that_no_site_can_measure_costs_its_site_the_round(federation, m
         return {} if asked.count(True) in (4, 5, 6) and asked[-1] else original(self, split, plan)
 
     monkeypatch.setattr(ToyLearner, "evaluate", evaluate)
-    run = federation(controller={"num_rounds": 1, "min_accepted": 2})
+    run = federation(controller={"num_rounds": 1, "min_responses": 2})
     run.aggregator.rule = LossFedAvg(loss_source="cross")
     record = run.run()
     assert sorted(record.rounds[0].accepted) == ["site-1", "site-3"]
@@ -191,7 +191,7 @@ def test_a_score_that_fails_costs_the_site_its_round(federation, monkeypatch, fa
         return original(self, split, plan)
 
     monkeypatch.setattr(ToyLearner, "evaluate", evaluate)
-    run = scored(federation(controller={"min_accepted": 2}))
+    run = scored(federation(controller={"min_responses": 2}))
     record = run.run()
     assert record.status == "completed", record.reason
     assert [sorted(entry.accepted) for entry in record.rounds] == [["site-1", "site-3"], ALL]
@@ -216,7 +216,7 @@ def test_a_server_that_dies_while_scoring_starts_again(federation, tmp_path) -> 
         "fed_toy.ToyLearner.evaluate = evaluate\n"
         f"runpy.run_path({TOY_WORKER[1]!r}, run_name='__main__')\n"
     )
-    run = scored(federation(controller={"scorer": "process", "min_accepted": 2}, timeout=300))
+    run = scored(federation(controller={"scorer": "process", "min_responses": 2}, timeout=300))
 
     command = (TOY_WORKER[0], str(script))
     run.flow.make_worker = lambda config, folder: ProcessWorker(config, folder, command=command)
@@ -356,7 +356,7 @@ def test_a_site_cannot_send_merged_factors(federation, monkeypatch) -> None:
         if (site, task) == ("site-2", "fit"):
             from_shareable(reply).data["merged.q.lora_A.weight"] = torch.ones(2, 4)
 
-    run = federation(controller={"num_rounds": 1, "min_accepted": 2}, tamper=tamper)
+    run = federation(controller={"num_rounds": 1, "min_responses": 2}, tamper=tamper)
     run.aggregator.rule = Merging()
     absent = run.run().rounds[0].absent
     assert "unexpected tensor 'merged.q.lora_A.weight'" in absent["site-2"]

@@ -19,7 +19,7 @@ SITES = ("site-1", "site-2")
 
 def toy_job(folder: Path, **toy: Any) -> Path:
     """A job folder with the toy executor in place of ours."""
-    controller = {"num_rounds": 2, "canary": True, "min_accepted": 1, "grace": 120.0}
+    controller = {"num_rounds": 2, "canary": True, "min_responses": 1, "straggler_timeout": 120.0}
     recipes.Job(title="toy", method="toy", n_clients=2, controller=controller, settings=toy).write(folder)
     client = json.loads((folder / recipes.CLIENT).read_text())
     client["executors"][0]["executor"]["path"] = "fed_harness.ToyExecutor"

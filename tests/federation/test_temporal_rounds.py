@@ -160,7 +160,7 @@ def test_an_update_of_no_examples_that_changes_something_stays_at_its_site(
 
 def test_a_site_lost_in_visit_2_is_missed_there_and_tells_no_slopes_of_that_round(visits: Make) -> None:
     lost = {"raises": "site-1", "exchange": 4}
-    record = completed(visits(toy=lost, controller={"min_accepted": 2}, lr=0.05))
+    record = completed(visits(toy=lost, controller={"min_responses": 2}, lr=0.05))
     second = record.rounds[1]
     assert sorted(second.exchanges[1].accepted) == ["site-2", "site-3"]
     assert list(second.absent) == ["site-1"]

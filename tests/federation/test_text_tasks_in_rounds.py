@@ -80,7 +80,7 @@ def federation(hospitals: dict[str, Path], tiny_backbone: Path, tmp_path: Path) 
                 "steps": STEPS,
                 "final_limit": LIMIT,
                 "latency_profiles": PROFILES,
-                "grace": 60.0,
+                "straggler_timeout": 60.0,
             },
             timeout=240,
         )

@@ -112,7 +112,7 @@ def test_a_learners_runtime_error_does_not_abort_the_job(federation, monkeypatch
         return original(self, split, plan)
 
     monkeypatch.setattr(ToyLearner, "evaluate", evaluate)
-    run = federation(controller={"num_rounds": 1, "min_accepted": 1})
+    run = federation(controller={"num_rounds": 1, "min_responses": 1})
     record = run.run()
     assert record.status == "completed"
     assert "val_loss" in record.rounds[0].metrics["site-2"]

@@ -16,23 +16,23 @@ from nvflare.apis.signal import Signal
 
 from medflare.egress.failures import Code, Failure
 from medflare.federation.messages import EVALUATE, FINISH, FIT, PREPARE, Reply, Request, failure_reply, reply
-from medflare.federation.server.exchange import Exchange, Limits
+from medflare.federation.server.exchange import Exchange, WaitLimits
 
 ALL = ["site-1", "site-2", "site-3"]
 REQUEST = Request(
     task=EVALUATE, run_id="r", round=0, roster=ALL, deadline=60.0, uplink="float32", downlink="float32"
 )
 FAILED, OVERDUE = (failure_reply(Failure(code, ""), 0) for code in (Code.UNEXPECTED, Code.DEADLINE))
-TWO_OF_THREE = {"min_accepted": 2}
+TWO_OF_THREE = {"min_responses": 2}
 
 
 def test_a_site_that_opens_its_model_late_is_in_the_run(federation) -> None:
-    run = federation(controller=TWO_OF_THREE | {"grace": 0.1})
+    run = federation(controller=TWO_OF_THREE | {"straggler_timeout": 0.1})
 
     def late(site: str, task: str, _: Any) -> None:
         if (site, task) == ("site-3", PREPARE):
             time.sleep(1.0)
-            run.change(grace=60.0)
+            run.change(straggler_timeout=60.0)
 
     run.tamper = late
     record = completed(run)
@@ -46,7 +46,7 @@ def test_a_large_hospitals_long_tests_are_waited_for(federation) -> None:
 
     def soon(site: str, task: str, _: Any) -> None:
         if task == FIT:
-            run.change(grace=0.1)
+            run.change(straggler_timeout=0.1)
 
     run.tamper = soon
     record = completed(run)
@@ -57,7 +57,9 @@ def test_a_large_hospitals_long_tests_are_waited_for(federation) -> None:
 
 
 def test_a_benched_site_is_asked_for_its_final_test(federation) -> None:
-    run = federation(controller=TWO_OF_THREE | {"num_rounds": 1, "bench_rounds": 5, "grace": 0.1})
+    run = federation(
+        controller=TWO_OF_THREE | {"num_rounds": 1, "suspend_rounds": 5, "straggler_timeout": 0.1}
+    )
     over = threading.Event()
 
     def silent(site: str, task: str, _: Any) -> None:
@@ -82,7 +84,7 @@ def test_a_site_that_passed_a_deadline_is_not_waited_for_once_more(federation, c
             clock.gone = {site}
             over.wait(60)
         elif task == EVALUATE:
-            run.change(grace=0.1)
+            run.change(straggler_timeout=0.1)
         elif task == FINISH:
             clock.gone = set()
         return FAILED if (site, task) == ("site-2", FINISH) else None
@@ -130,7 +132,7 @@ def test_a_reply_that_is_there_is_in_time_however_long_others_are_judged() -> No
         time.sleep(0.05)
 
     exchange = Exchange(REQUEST, judge, lambda site: {})
-    limits = Limits(quorum=1, enough=1, deadline=60.0, margin=1.0, grace=0.0)
+    limits = WaitLimits(quorum=1, min_responses=1, deadline=60.0, margin=1.0, straggler_timeout=0.0)
     outcome = exchange.run(Courier(answers), list(answers), limits, FLContext(), Signal())
     assert set(outcome.facts) == set(answers)
 
@@ -138,6 +140,6 @@ def test_a_reply_that_is_there_is_in_time_however_long_others_are_judged() -> No
 def test_a_site_that_says_it_passed_its_deadline_is_overdue_and_one_that_fails_is_not() -> None:
     answers = {"site-1": reply(REQUEST, {}, {}), "site-2": OVERDUE, "site-3": FAILED}
     exchange = Exchange(REQUEST, lambda site, _: None, lambda site: {})
-    limits = Limits(quorum=1, deadline=60.0, margin=1.0, grace=0.0)
+    limits = WaitLimits(quorum=1, deadline=60.0, margin=1.0, straggler_timeout=0.0)
     outcome = exchange.run(Courier(answers), ALL, limits, FLContext(), Signal())
     assert outcome.overdue == ["site-2"]

@@ -78,7 +78,7 @@ def test_an_unknown_setting_lists_the_valid_ones(capsys: pytest.CaptureFixture[s
 
 
 def test_the_quorum_is_the_jobs_min_clients() -> None:
-    job = recipes.override(load(JOBS / "fedmrg"), {"min_accepted": 2})
+    job = recipes.override(load(JOBS / "fedmrg"), {"min_responses": 2})
     assert job.files()["meta.json"]["min_clients"] == 2
 
 

@@ -152,7 +152,7 @@ class ByzantineRule(RobustRule):
         found = f"{type(self).__name__} with f = {self.f} needs {least} accepted updates and has {sites}"
         if not self.allow_unsafe:
             raise ConfigError(
-                f"{found}. Let more sites take part and set the controller's min_accepted to {least}, or set "
-                'rule_settings: {"allow_unsafe": true} to go on without a Byzantine guarantee.'
+                f"{found}. Let more sites take part and set the controller's min_responses to {least}, or "
+                'set rule_settings: {"allow_unsafe": true} to go on without a Byzantine guarantee.'
             )
         _log.warning("%s: this round has no Byzantine guarantee.", found)

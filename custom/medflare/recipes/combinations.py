@@ -21,11 +21,12 @@ from medflare.aggregation.capabilities import (
 from medflare.aggregation.robust import ByzantineRule
 from medflare.core.errors import ConfigError
 from medflare.core.method import MethodSettings
-from medflare.federation.protections import PROTECTIONS, Protection
+from medflare.federation.protections.base import Protection
+from medflare.federation.protections.compatibility import unreadable
+from medflare.federation.protections.registry import get_protection
 from medflare.learners.registry import get_method
 from medflare.wire.compression import CODECS
 
-_UNDER = {"masking": "masking", "he": "homomorphic encryption"}
 _TRAVELS = {
     "none": "no LoRA factors travel",
     "factors": "both LoRA factors travel",
@@ -40,7 +41,7 @@ def problems(
     method: str,
     settings: Mapping[str, Any],
     uplink: str,
-    protection: Protection = "none",
+    protection: str = "none",
     *,
     rule_settings: Mapping[str, Any] | None = None,
     sites: int | None = None,
@@ -54,14 +55,14 @@ def problems(
 
     Raises ConfigError where a part alone is wrong: no such rule, method, codec or protection, bad settings.
     """
-    for name, known in ((uplink, tuple(CODECS)), (protection, PROTECTIONS)):
-        if name not in known:
-            raise ConfigError(f"'{name}' is none of {', '.join(known)}.")
+    if uplink not in CODECS:
+        raise ConfigError(f"'{uplink}' is none of {', '.join(CODECS)}.")
+    protected = get_protection(protection)
     made, chosen = make_rule(rule, rule_settings or {}), get_method(method).resolve(settings)
     mode = chosen.lora_sharing
     return [
-        *unprotected(rule, made, protection),
-        *_codec(uplink, protection),
+        *unreadable(rule, made, protected),
+        *_codec(uplink, protected),
         *_factors(rule, made, method, mode),
         *_comparable(rule, made, mode, chosen),
         *_weighed(rule, made, method, mode),
@@ -69,28 +70,11 @@ def problems(
     ]
 
 
-def unprotected(name: str, rule: AggregationRule, protection: Protection) -> Iterator[str]:
-    """What the server would have to read and cannot; asked again where a run starts."""
-    if protection == "none":
-        return
-    if rule.needs == "individual":
-        instead = rule.instead or "rule 'weighted_mean'"
-        yield (
-            f"rule '{name}' must see each update, and under {_UNDER[protection]} the server sees at most "
-            f"their sum. Use {instead}."
-        )
-    elif protection == "he" and rule.reads_sum:
-        yield (
-            f"rule '{name}' computes with the sum of the updates, which stays encrypted at the server under "
-            "homomorphic encryption. Use rule 'weighted_mean', or masking in its place."
-        )
-
-
 def _codec(uplink: str, protection: Protection) -> Iterator[str]:
-    if protection != "none" and not CODECS[uplink].summable:
+    if protection.server_reads != "updates" and not CODECS[uplink].summable:
         summable = " or ".join(f"'{kind}'" for kind, codec in CODECS.items() if codec.summable)
         yield (
-            f"uplink '{uplink}' sends codes that mean nothing once they are added, as {_UNDER[protection]} "
+            f"uplink '{uplink}' sends codes that mean nothing once they are added, as {protection.words} "
             f"adds them. Use uplink {summable}."
         )
 

@@ -78,7 +78,7 @@ class Job:
             "meta.json": {
                 "name": self.title,
                 "resource_spec": {},
-                "min_clients": self.controller.get("min_accepted") or self.n_clients,
+                "min_clients": self.controller.get("min_responses") or self.n_clients,
                 "deploy_map": {"app": ["@ALL"]},
             },
             SERVER: {

@@ -13,11 +13,12 @@ from typing import Any
 from medflare.aggregation import RULES, rule_class
 from medflare.aggregation.facts import RuleFacts, SettingFacts, rule_facts, source_of
 from medflare.aggregation.robust import ByzantineRule
+from medflare.federation.protections.registry import PROTECTIONS
 from medflare.learners.registry import METHODS, task_of
-from medflare.recipes.combinations import PROTECTIONS, Protection, problems
+from medflare.recipes.combinations import problems
 from medflare.wire.compression import CODECS
 
-TITLES: dict[Protection, str] = {
+TITLES: dict[str, str] = {
     "none": "In the clear",
     "masking": "Under masking",
     "he": "Under homomorphic encryption",
@@ -145,7 +146,7 @@ def method_choices() -> dict[str, tuple[str, Mapping[str, Any]]]:
     return columns
 
 
-def _matrix(protection: Protection, reasons: dict[str, int]) -> Iterator[str]:
+def _matrix(protection: str, reasons: dict[str, int]) -> Iterator[str]:
     """Heading and table of one protection."""
     columns = method_choices()
     rows = [
@@ -159,7 +160,7 @@ def _matrix(protection: Protection, reasons: dict[str, int]) -> Iterator[str]:
 def _cell(
     rule: tuple[str, Mapping[str, Any]],
     method: tuple[str, Mapping[str, Any]],
-    protection: Protection,
+    protection: str,
     reasons: dict[str, int],
 ) -> str:
     """`yes`, the codecs that work, or the numbers of the reasons, which are added to `reasons`."""

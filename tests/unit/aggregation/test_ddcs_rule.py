@@ -20,7 +20,7 @@ from medflare.core.errors import ConfigError
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.core.update import Update
-from medflare.federation.protections.weights import Weighing
+from medflare.federation.protections.weighting import UpdateWeighting
 from medflare.federation.server.run_state import RunState, load_state, save_state
 from medflare.knowledge.minhash import Sketcher
 from medflare.knowledge.sketch_key import SketchKey
@@ -116,7 +116,7 @@ def test_under_masks_the_mean_of_the_sum_becomes_the_same_step() -> None:
         told = terms.finish()
         factors[site] = told.factor
         whole += float(told.sums[WEIGHT])
-    weighing = Weighing.of(masked, EXAMPLES)
+    weighing = UpdateWeighting.of(masked, EXAMPLES)
     assert (
         max(weighing.weight({"examples": 3, "factor": f}) for f in factors.values()) == weighing.most == 1.0
     )

@@ -22,7 +22,7 @@ from medflare.data.load import load_cohort
 from medflare.data.records import Entity, Note, Relation
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.site import SiteConfig
-from medflare.federation.server.persistor import AdapterPersistor, Card
+from medflare.federation.peft_folder import Card, PeftFolder
 from medflare.learners.extraction.learner import build as build_extraction
 from medflare.learners.token_classification.learner import build
 from medflare.synthetic.notes import NOTE_HOSPITALS, generate_notes, write_notes_hospital
@@ -33,7 +33,7 @@ NOTE = "Chief complaint: chest pain.\r\nShe denies fever. Aspirin 81 mg daily wa
 
 def written(folder: Path, learner: Any) -> Path:
     """A run's folder as the server writes it."""
-    persistor = AdapterPersistor()
+    persistor = PeftFolder()
     persistor.expect(learner.describe())
     facts = {"job": "j", "method": "m", "run_id": "r", "base_model": "b", "fingerprint": "f"}
     card = Card(**facts, sites=1, rounds=1, metrics={})  # type: ignore[arg-type]

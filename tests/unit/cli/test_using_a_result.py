@@ -18,7 +18,7 @@ from medflare.core.errors import ConfigError
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RunRecord, SiteRecord, read_record
 from medflare.data.settings.site import SiteConfig
-from medflare.federation.server.persistor import AdapterPersistor, Card
+from medflare.federation.peft_folder import Card, PeftFolder
 from medflare.learners.fedmrg.learner import FedMRGLearner, build
 from medflare.models.report_result import load_generator
 from medflare.recipes.recipes import read_job
@@ -46,7 +46,7 @@ def run(small_hospital: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple
     learner.load_shared(learner.initial_shared())
     learner.fit(RoundPlan(round=0, rounds=1, steps=3))
     write_personalised(learner, folder / "personalised")
-    persistor = AdapterPersistor()
+    persistor = PeftFolder()
     persistor.expect(learner.describe())
     fingerprint = learner.model.backbone.fingerprint
     card = Card(

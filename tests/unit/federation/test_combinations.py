@@ -11,9 +11,10 @@ import pytest
 from medflare.aggregation import RULES, make_rule
 from medflare.aggregation.lora import A, B, stems
 from medflare.core.errors import ConfigError
+from medflare.federation.protections.registry import PROTECTIONS
 from medflare.learners.registry import METHODS, get_method
 from medflare.recipes import recipes
-from medflare.recipes.combinations import PROTECTIONS, problems
+from medflare.recipes.combinations import problems
 from medflare.wire.compression import CODECS
 
 MEDLORA, ENCODER = "fed_medlora", "token_classification"
@@ -114,7 +115,7 @@ def test_allowed(given: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("rule", sorted(RULES))
-@pytest.mark.parametrize("protection", PROTECTIONS[1:])
+@pytest.mark.parametrize("protection", [name for name in PROTECTIONS if name != "none"])
 def test_a_rule_under_protection_needs_no_more_than_a_sum(rule: str, protection: Any) -> None:
     makes = {"lora_stack": {"sharing": "stack"}, "freeze_a": {"sharing": "freeze_a"}}
     given = {"rule": rule, "settings": makes.get(rule, {}), "protection": protection}

@@ -18,7 +18,7 @@ from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.core.update import Update
-from medflare.federation.server.persistor import AdapterPersistor, Card
+from medflare.federation.peft_folder import Card, PeftFolder
 from medflare.in_process.loop import federate
 from medflare.learners.extraction.learner import ExtractionLearner
 from medflare.models.adapters.base import GENERIC
@@ -248,7 +248,7 @@ def test_peft_opens_the_result_and_answers_as_a_site_does(
     runs: dict[str, Run], notes: Path, mode: str, tmp_path: Path
 ) -> None:
     run = runs[mode]
-    persistor = AdapterPersistor()
+    persistor = PeftFolder()
     persistor.expect(run.learners["site-1"].describe())
     card = Card(
         job="j", method="m", run_id="r", base_model="b", fingerprint="f", sites=2, rounds=2, metrics={}

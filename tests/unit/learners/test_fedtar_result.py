@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from medflare.aggregation.temporal import TemporalResidual
 from medflare.core.errors import ConfigError, DataError
-from medflare.federation.server.persistor import AdapterPersistor, Card
+from medflare.federation.peft_folder import Card, PeftFolder
 from medflare.federation.site.mixture_sums import mixture_hint
 from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits
 from medflare.learners.fedtar.learner import FedTARLearner
@@ -40,7 +40,7 @@ def finished(folders: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> A
     def ran(**settings: Any) -> tuple[FedTARLearner, Path]:
         mixture = {"source": "federated"} | settings.pop("mixture", {})
         made = learner(site(folders["site-1"], tiny_backbone), mixture=mixture, **settings)
-        persistor = AdapterPersistor()
+        persistor = PeftFolder()
         persistor.expect(made.describe())
         if made.people is not None and mixture["source"] == "federated":
             agreed = agree_on_mixture({"site-1": made}, made.settings.mixture, 2, 0).mixture

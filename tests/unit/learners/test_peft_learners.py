@@ -263,11 +263,11 @@ def test_the_mixture_of_two_bottlenecks_is_one_of_twice_the_width(fed_dat: Any, 
 def test_a_personalised_bottleneck_folder_drafts_as_the_site_did(
     fed_dat: Any, tmp_path: Path, tiny_backbone: Path
 ) -> None:
-    from medflare.federation.server.persistor import AdapterPersistor, Card
+    from medflare.federation.peft_folder import Card, PeftFolder
 
     fed_dat.fit(PLAN)
     fed_dat.finish(RoundPlan(round=1, rounds=1, limit=1), tmp_path)
-    persistor = AdapterPersistor()
+    persistor = PeftFolder()
     persistor.expect(fed_dat.describe())
     card = Card(
         job="j", method="fedmrg", run_id="r", base_model="b", fingerprint="f", sites=1, rounds=1, metrics={}

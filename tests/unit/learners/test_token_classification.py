@@ -14,7 +14,7 @@ from medflare.core.errors import ConfigError, DataError, UpdateError
 from medflare.core.plan import RoundPlan
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.extraction_predictions import read_documents
-from medflare.federation.server.persistor import AdapterPersistor, Card
+from medflare.federation.peft_folder import Card, PeftFolder
 from medflare.learners.registry import METHODS
 from medflare.learners.token_classification.learner import TokenClassificationLearner, build
 from medflare.recipes import after_run
@@ -149,7 +149,7 @@ def trained(site: SiteConfig) -> TokenClassificationLearner:
 
 @pytest.fixture(scope="module")
 def result(trained: TokenClassificationLearner, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    persistor = AdapterPersistor()
+    persistor = PeftFolder()
     persistor.expect(trained.describe())
     facts = {"job": "j", "method": "token_classification", "run_id": "r", "base_model": "tiny-bert"}
     card = Card(**facts, fingerprint="f", sites=1, rounds=1, metrics={})  # type: ignore[arg-type]
@@ -214,7 +214,7 @@ def test_without_a_folder_the_encoder_is_new_and_of_one_kind_at_all_sites(
     assert first.describe().backbone.name == "medflare-new-encoder"
     wider = build(SMALL | {"encoder": shape | {"width": 64}}, without, 0)
     assert wider.tagger.text.fingerprint != first.tagger.text.fingerprint
-    persistor = AdapterPersistor()
+    persistor = PeftFolder()
     persistor.expect(first.describe())
     facts = {"job": "j", "method": "m", "run_id": "r", "base_model": "b", "fingerprint": "f"}
     card = Card(**facts, sites=1, rounds=1, metrics={})  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from medflare.core.errors import ConfigError
 from medflare.core.site_description import BackboneFacts, SiteDescription
-from medflare.federation.server.persistor import AdapterPersistor, Card
+from medflare.federation.peft_folder import Card, PeftFolder
 from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.lora import LoraSettings
 from medflare.models.adapters.registry import (
@@ -180,7 +180,7 @@ def test_virtual_tokens_that_fill_the_base_model_are_refused(tiny_backbone: Path
 def written(made: Made, folder: Path) -> Path:
     """The result folder as the server writes it, from what travelled."""
     config = made.adapters.config_dict() | {"base_model_name_or_path": "tiny"}
-    persistor = AdapterPersistor()
+    persistor = PeftFolder()
     export = {"file": "model", "untravelled": made.adapters.not_communicated()}
     backbone = BackboneFacts(name="b", fingerprint="f")
     plain = json.loads(json.dumps(config))

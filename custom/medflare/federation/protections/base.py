@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two sides of a protection, and the one that protects nothing."""
+"""The contract of a protection: its facts, its side at the server and its side at a site.
+
+`ServerProtection` and `SiteProtection` protect nothing as they stand; they are what a run without protection
+uses, and what a real protection overrides.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
@@ -16,35 +21,47 @@ from medflare.core.update import Update
 from medflare.egress.chain import Seal
 from medflare.egress.policy import Policy
 from medflare.federation.messages import Request
-from medflare.federation.protections.weights import Weighing
-from medflare.federation.server.exchange import OnReply, Outcome
+from medflare.federation.outcome import OnReply, Outcome
+from medflare.federation.protections.settings import ProtectionSettings
+from medflare.federation.protections.weighting import UpdateWeighting
 from medflare.secure_aggregation.layout import Layout
 from medflare.wire.compression import message_bytes
 from medflare.wire.task_messages import TaskResult
 
 SECURE = "secure_sum"
-"""Under this key the steps of a protocol stand in options of requests and in facts of replies."""
+"""Key under which the steps of a protocol stand in options of requests and in facts of replies."""
+ServerReads = Literal["updates", "sum", "nothing"]
+"""What the server can read: each update, only their sum, or not even that."""
 
 
-def exact(tensors: Mapping[str, Tensor], kind: str) -> State:
-    """How tensors are compressed that will be sealed: not at all, the seal has its own numbers."""
+def keep_exact(tensors: Mapping[str, Tensor], purpose: str) -> State:
+    """Return tensors that will be sealed without compressing them: the seal has its own number format."""
     return {name: value.detach().cpu() for name, value in tensors.items()}
 
 
-class Talk(Protocol):
-    """One exchange of the running round with some sites."""
+def layout_of(shared: SharedSpec, sums: SharedSpec) -> Layout:
+    """Return where each tensor of an update lies in its vectors; sums under the names they travel by."""
+    return Layout.of(shared, {SUM_PREFIX + name: spec for name, spec in sums.items()})
 
-    def __call__(
-        self, task: str, sites: Sequence[str], options: Mapping[str, Any], take: OnReply, quorum: int
+
+# ---- what the two sides are told ---------------------------------------------------------------------------
+
+
+class StepChannel(Protocol):
+    """The way in which a protection sends the steps of its protocol to sites in the running round."""
+
+    def send_and_receive(
+        self, task: str, sites: Sequence[str], options: Mapping[str, Any], on_reply: OnReply, quorum: int
     ) -> Outcome: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class UpcomingRound:
     """A round that is about to begin.
 
     Attributes:
-        sites: who is asked; quorum: how many of them are enough.
+        number: of the exchange, counted through the run.
+        sites: who is selected; quorum: how many of them must reply.
         work: digest of the plan and the tensors that all of them will be sent.
         canary: whether it will be thrown away.
         sums: of an exchange of sums alone, which are they.
@@ -59,7 +76,7 @@ class Round:
 
 
 @dataclass(slots=True, kw_only=True)
-class Opened:
+class OpenedRound:
     """Who takes part in a round and what its training request says beyond the plan.
 
     Attributes:
@@ -75,20 +92,21 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
+class RunDeclaration:
     """What is known of a run before round 1.
 
     Attributes:
-        rounds: how many there will be.
-        described: site -> what its `SiteProtection.facts` said.
+        shared, sums: tensors of an update and of its declared sums.
+        rounds: how many exchanges there will be.
+        site_facts: site -> what its `SiteProtection.facts` returned.
     """
 
     run_id: str
     shared: SharedSpec
     sums: SharedSpec
-    weighing: Weighing
+    weighting: UpdateWeighting
     rounds: int
-    described: Mapping[str, Mapping[str, Any]]
+    site_facts: Mapping[str, Mapping[str, Any]]
 
     @property
     def layout(self) -> Layout:
@@ -96,87 +114,148 @@ class Declared:
         return layout_of(self.shared, self.sums)
 
 
-def layout_of(shared: SharedSpec, sums: SharedSpec) -> Layout:
-    """The layout of an update of these tensors and sums."""
-    return Layout.of(shared, {SUM_PREFIX + name: spec for name, spec in sums.items()})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteContext:
+    """What a protection's side at a site is made from.
+
+    Attributes:
+        site: its name; kit: root folder of its kit.
+        policy: the site's own rules as they are now.
+        memory: folder of what this site must remember of the run, also after a restart.
+    """
+
+    site: str
+    kit: Path
+    policy: Policy
+    memory: Path
+
+
+# ---- the server's side -------------------------------------------------------------------------------------
 
 
 class ServerProtection:
-    """The server's side of a run without protection; what a real one overrides.
+    """The server's side of a run without protection.
 
     Attributes:
-        sealed: whether updates come in a form of which only a sum can be read.
-        readable: whether the server itself can read that sum.
+        server_reads: what the server can read.
     """
 
-    sealed = False
-    readable = True
+    server_reads: ClassVar[ServerReads] = "updates"
 
-    def expect(self, declared: Declared) -> None:
-        """Takes what was declared before round 1; ConfigError where the protection cannot work with it."""
+    @property
+    def sealed(self) -> bool:
+        """Whether updates come in a form of which at most a sum can be read."""
+        return self.server_reads != "updates"
+
+    @property
+    def readable(self) -> bool:
+        """Whether the server itself can read the state of the run."""
+        return self.server_reads != "nothing"
+
+    def expect(self, declaration: RunDeclaration) -> None:
+        """Take what was declared before round 1; ConfigError where the protection cannot work with it."""
 
     def bytes_up(self, shared: SharedSpec, uplink: str) -> int:
-        """Bytes of an update, once `expect` was called; 0 where nobody can tell before the first one."""
+        """Return the bytes of an update, after `expect`; 0 where nobody can tell before the first one."""
         return message_bytes(shared, uplink)
 
-    def open(self, coming: Round, talk: Talk) -> Opened:
-        """The steps before the sites train."""
-        return Opened(sites=coming.sites)
+    def open_round(self, upcoming: UpcomingRound, channel: StepChannel) -> OpenedRound:
+        """Go through the steps before the sites train."""
+        return OpenedRound(sites=upcoming.sites)
 
-    def take(self, site: str, facts: Mapping[str, Any], tensors: State) -> None:
-        """A sealed update; UpdateError if it cannot be added."""
+    def add_sealed(self, site: str, facts: Mapping[str, Any], tensors: State) -> None:
+        """Add a sealed update; UpdateError if it cannot be added."""
         raise NotImplementedError
 
-    def close(self, talk: Talk) -> Update | None:
-        """What the accepted updates come to: their weighted mean and the totals of their sums.
+    def open_sum(self, channel: StepChannel) -> Update | None:
+        """Return what the accepted updates come to: their weighted mean and the totals of their sums.
 
         None where the server cannot read it. RunError where too few sites are left to open it.
         """
         raise NotImplementedError
 
-    def keep(self) -> None:
-        """Makes the last closed round part of the state; a canary is closed and not kept."""
+    def commit(self) -> None:
+        """Make the last opened sum part of the state; a canary's is opened and not committed."""
 
-    def down(self, state: State, totals: State) -> tuple[State, dict[str, Any]]:
-        """(tensors, options) that bring the state of the run to a site."""
+    def outgoing(self, state: State, totals: State) -> tuple[State, dict[str, Any]]:
+        """Return (tensors, options) that bring the state of the run to a site."""
         return {**state, **with_prefix(totals, TOTAL_PREFIX)}, {}
 
-    def values(self) -> dict[str, Any]:
-        """What must be saved beside the state's tensors to open it again; JSON types."""
+    def state_values(self) -> dict[str, Any]:
+        """Return what must be saved beside the state's tensors to open it again; JSON types."""
         return {}
 
     def report(self) -> dict[str, Any]:
-        """What the last round's protocol did, for run.json."""
+        """Return what the last round's protocol did, for run.json."""
         return {}
+
+
+# ---- a site's side -----------------------------------------------------------------------------------------
 
 
 class SiteProtection:
-    """A site's side of a run without protection; what a real one overrides."""
+    """A site's side of a run without protection."""
 
     def declare(self, shared: SharedSpec, sums: SharedSpec, describe: Mapping[str, Any]) -> None:
-        """Takes what this site's worker said in `prepare`."""
+        """Take what this site's worker said in `prepare`."""
 
     def declare_sums(self, specs: Sequence[SharedSpec]) -> None:
-        """Takes the sums of exchanges that hold nothing else, as the worker said in `prepare`."""
+        """Take the sums of exchanges that hold nothing else, as the worker said in `prepare`."""
 
     def facts(self) -> dict[str, Any]:
-        """What the server must know of this site before round 1; nothing secret."""
+        """Return what the server must know of this site before round 1; nothing secret."""
         return {}
 
-    def opened(self, request: Request) -> State:
-        """The request's tensors as the worker reads them."""
+    def readable_tensors(self, request: Request) -> State:
+        """Return the request's tensors as the worker reads them."""
         return request.tensors
 
     def export(self, request: Request, folder: Path) -> None:
-        """Writes the final adapter into `folder` where only sites can read it."""
+        """Write the final adapter into `folder` where only sites can read it."""
 
-    def answer(self, request: Request) -> dict[str, Any]:
-        """The site's part in a step of the protocol."""
+    def answer_step(self, request: Request) -> dict[str, Any]:
+        """Do the site's part in a step of the protocol."""
         raise NotImplementedError
 
     def seal(self, request: Request, result: TaskResult) -> Seal | None:
-        """What closes the tensors of an update before they leave; None where nothing does."""
+        """Return what closes the tensors of an update before they leave; None where nothing does."""
         return None
 
-    def obey(self, policy: Policy) -> None:
-        """Takes the site's rules as they are at this request."""
+    def apply_policy(self, policy: Policy) -> None:
+        """Take the site's rules as they are at this request."""
+
+
+# ---- a protection ------------------------------------------------------------------------------------------
+
+
+class Protection(ABC):
+    """One way to keep updates from the server's eyes; `registry.PROTECTIONS` lists one object of each.
+
+    Attributes:
+        name: as a job's setting `protection` has it.
+        words: what it is called in messages.
+        seal: what it is called in a site's policy and in its ledger; empty for none.
+        server_reads: what the server can read of the updates.
+        min_sites: how many sites a sum must be over to hide each of them.
+        binds_work: whether sites agree on a digest of what they are sent to train on.
+    """
+
+    name: ClassVar[str]
+    words: ClassVar[str]
+    seal: ClassVar[str] = ""
+    server_reads: ClassVar[ServerReads] = "updates"
+    min_sites: ClassVar[int] = 1
+    binds_work: ClassVar[bool] = False
+
+    @property
+    def seals(self) -> list[str]:
+        """The seals its updates carry, as records and policies list them."""
+        return [self.seal] if self.seal else []
+
+    @abstractmethod
+    def server_side(self, settings: ProtectionSettings, kit: Path) -> ServerProtection:
+        """Return the server's side; ConfigError where its kit lacks what the protection needs."""
+
+    @abstractmethod
+    def site_side(self, context: SiteContext) -> SiteProtection:
+        """Return a site's side; ConfigError where its kit lacks what the protection needs."""

@@ -22,45 +22,48 @@ STEP = 2.0**-20
 
 
 def on_wire(part: str, group: int | None = None) -> str:
-    """The name of a part's ciphertexts; of a group of rounds on the way down."""
+    """Return the name of a part's ciphertexts on the wire; of one group of rounds on the way down."""
     return f"{ENCRYPTED}:{part}" if group is None else f"{ENCRYPTED}:{part}:{group}"
 
 
 def sizes(layout: Layout) -> dict[str, int]:
-    """Part -> values, of the parts an update of this layout has."""
-    found = {MEANS: layout.narrow.size, COUNTERS: layout.weighted, SUMS: layout.sums}
-    return {part: size for part, size in found.items() if size}
+    """Return part -> number of values, of the parts an update of this layout has."""
+    every = {MEANS: layout.narrow.size, COUNTERS: layout.weighted, SUMS: layout.sums}
+    return {part: size for part, size in every.items() if size}
 
 
-def parted(layout: Layout, tensors: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
-    """Part -> fp64 vector of an update that weighs `share`; its sums as they are."""
+def split_parts(layout: Layout, tensors: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
+    """Return part -> fp64 vector of an update that weighs `share`; its sums as they are."""
     narrow, wide = layout.pack(tensors)
-    whole = {
+    every = {
         MEANS: narrow.double() * share,
         COUNTERS: wide[: layout.weighted] * share,
         SUMS: wide[layout.weighted :],
     }
-    return {part: whole[part] for part in sizes(layout)}
+    return {part: every[part] for part in sizes(layout)}
 
 
-def joined(layout: Layout, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors of fp64 parts; zeros where a part is missing."""
-    have = {
+def join_parts(layout: Layout, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of fp64 parts; zeros where a part is missing."""
+    padded = {
         part: parts.get(part, torch.zeros(size, dtype=torch.float64))
         for part, size in zip(PARTS, (layout.narrow.size, layout.weighted, layout.sums), strict=True)
     }
-    return layout.unpack(have[MEANS], torch.cat([have[COUNTERS], have[SUMS]]))
+    return layout.unpack(padded[MEANS], torch.cat([padded[COUNTERS], padded[SUMS]]))
 
 
 def name_at(layout: Layout, part: str, position: int) -> str:
-    """The tensor a value of a part belongs to."""
+    """Return the name of the tensor that a value of a part belongs to."""
     if part == MEANS:
         return layout.narrow.name_at(position)
     return layout.wide.name_at(position + (layout.weighted if part == SUMS else 0))
 
 
 def terms_of(layout: Layout, bound: float, sites: int, rounds: int) -> dict[str, dict[str, Any]]:
-    """Part -> arguments of `Terms`: what all sites are told. A state's parts are added over all rounds."""
+    """Return part -> arguments of `Terms`, which all sites are sent.
+
+    The parts of the state are added over all rounds, so they need room for more additions than sums.
+    """
     wide = {"bound": WIDE_BOUND, "step": STEP}
     every = {
         MEANS: {"bound": bound, "additions": sites * rounds},
@@ -70,6 +73,6 @@ def terms_of(layout: Layout, bound: float, sites: int, rounds: int) -> dict[str,
     return {part: every[part] for part in sizes(layout)}
 
 
-def read_terms(told: Mapping[str, Mapping[str, Any]]) -> dict[str, Terms]:
-    """What `terms_of` told."""
-    return {part: Terms(**said) for part, said in told.items()}
+def read_terms(data: Mapping[str, Mapping[str, Any]]) -> dict[str, Terms]:
+    """Return what `terms_of` described."""
+    return {part: Terms(**arguments) for part, arguments in data.items()}

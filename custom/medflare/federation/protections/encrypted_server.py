@@ -17,7 +17,13 @@ from torch import Tensor
 from medflare.core.errors import UpdateError
 from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
-from medflare.federation.protections.base import Declared, Opened, Round, ServerProtection, Talk
+from medflare.federation.protections.base import (
+    OpenedRound,
+    RunDeclaration,
+    ServerProtection,
+    StepChannel,
+    UpcomingRound,
+)
 from medflare.federation.protections.encrypted_parts import (
     ENCRYPTED,
     SUMS,
@@ -34,81 +40,85 @@ from medflare.secure_aggregation.encryption_parameters import SERVER_FILE
 
 
 class EncryptedServer(ServerProtection):
-    """Holds the first values in the clear and everything that was learned as ciphertexts."""
+    """Keeps the first values in the clear and everything that was learned as ciphertexts."""
 
-    sealed = True
-    readable = False
+    server_reads = "nothing"
 
     def __init__(self, settings: ProtectionSettings, startup: Path) -> None:
         self.settings = settings
         self.keys = read_server_context(startup / SERVER_FILE)
         self.groups: dict[float, dict[str, Adder]] = {}
-        self._brought: dict[str, Tensor] = {}
+        self._ciphertexts: dict[str, Tensor] = {}
 
-    def expect(self, declared: Declared) -> None:
-        check_alike(self.keys, declared.described)
-        self.weighing, layout = declared.weighing, declared.layout
+    def expect(self, declaration: RunDeclaration) -> None:
+        check_alike(self.keys, declaration.site_facts)
+        self.weighting, layout = declaration.weighting, declaration.layout
         self.parts = list(sizes(layout))
-        self.told = terms_of(layout, self.settings.bound, len(declared.described), declared.rounds)
-        self.terms = read_terms(self.told)
+        sites, rounds = len(declaration.site_facts), declaration.rounds
+        self.terms_json = terms_of(layout, self.settings.bound, sites, rounds)
+        self.terms = read_terms(self.terms_json)
 
     def bytes_up(self, shared: SharedSpec, uplink: str) -> int:
         return 0
 
-    def open(self, coming: Round, talk: Talk) -> Opened:
+    def open_round(self, upcoming: UpcomingRound, channel: StepChannel) -> OpenedRound:
         self.adders, self.weight = self._adders(), 0.0
-        return Opened(sites=coming.sites)
+        return OpenedRound(sites=upcoming.sites)
 
     def _adders(self) -> dict[str, Adder]:
         return {part: Adder(self.keys, self.terms[part]) for part in self.parts}
 
-    def take(self, site: str, facts: Mapping[str, Any], tensors: State) -> None:
+    def add_sealed(self, site: str, facts: Mapping[str, Any], tensors: State) -> None:
         wanted = {on_wire(part): part for part in self.parts}
         if set(tensors) != set(wanted):
             raise UpdateError(f"holds {sorted(tensors)[:4]}; expected {sorted(wanted)}")
-        weight = self.weighing.weight(facts) / self.weighing.most
+        weight = self.weighting.weight(facts) / self.weighting.max_weight
         added: list[str] = []
         try:
             for name, part in wanted.items():
                 self._check_single(name, tensors[name])
                 self.adders[part].add(tensors[name])
                 added.append(name)
-        except UpdateError:
+        except UpdateError:  # half an update must not stay in the sum
             for name in added:
                 self.adders[wanted[name]].remove(tensors[name])
             raise
         self.weight += weight
 
     def _check_single(self, name: str, message: Tensor) -> None:
-        """A site sends its own update; only totals hold more, and fill the room of a sum."""
+        """Refuse a message that sums several updates.
+
+        A site sends its own update and nothing else; a total in its place would use up the headroom that the
+        parameters leave for additions, and could make the sum overflow.
+        """
         added = unpack(message)[0].added
         if added != 1:
             raise UpdateError(f"'{name}' tells that it sums {added} updates; expected a site's own one")
 
-    def close(self, talk: Talk) -> Update | None:
+    def open_sum(self, channel: StepChannel) -> Update | None:
         return None
 
-    def keep(self) -> None:
+    def commit(self) -> None:
         if self.weight:  # of a round in which nobody had examples there is nothing to add
             group = self.groups.setdefault(round(self.weight, 12), self._adders())
             for part in self.parts:
                 if part != SUMS:
                     group[part].add(self.adders[part].total())
-        self._brought = {
+        self._ciphertexts = {
             on_wire(part, place): adder.total()
             for place, adders in enumerate(self.groups.values())
             for part, adder in adders.items()
             if part != SUMS
         }
         if SUMS in self.parts:
-            self._brought[on_wire(SUMS)] = self.adders[SUMS].total()
+            self._ciphertexts[on_wire(SUMS)] = self.adders[SUMS].total()
 
-    def down(self, state: State, totals: State) -> tuple[State, dict[str, Any]]:
-        return {**state, **self._brought}, {ENCRYPTED: self.values()}
+    def outgoing(self, state: State, totals: State) -> tuple[State, dict[str, Any]]:
+        return {**state, **self._ciphertexts}, {ENCRYPTED: self.state_values()}
 
-    def values(self) -> dict[str, Any]:
-        """With which weights the groups of ciphertexts are divided, and under which terms they were made."""
-        return {"weights": list(self.groups), "terms": self.told, "weighing": self.weighing.to_json()}
+    def state_values(self) -> dict[str, Any]:
+        """Return the weights that divide the groups of ciphertexts, and the parameters of their making."""
+        return {"weights": list(self.groups), "terms": self.terms_json, "weighing": self.weighting.to_json()}
 
     def report(self) -> dict[str, Any]:
         return {"weight": self.weight, "groups": len(self.groups), "keys": self.keys.facts()}

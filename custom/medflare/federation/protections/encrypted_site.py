@@ -16,19 +16,19 @@ from medflare.core.site_description import SiteDescription
 from medflare.core.tensor_names import SUM_PREFIX, TOTAL_PREFIX, split_by_prefix, with_prefix
 from medflare.core.tensors import SharedSpec, State
 from medflare.federation.messages import FIT, Request
+from medflare.federation.peft_folder import FINAL, Card, PeftFolder
 from medflare.federation.protections.base import SiteProtection, layout_of
 from medflare.federation.protections.encrypted_parts import (
     ENCRYPTED,
     SUMS,
-    joined,
+    join_parts,
     name_at,
     on_wire,
-    parted,
     read_terms,
     sizes,
+    split_parts,
 )
-from medflare.federation.protections.weights import Weighing
-from medflare.federation.server.persistor import FINAL, AdapterPersistor, Card
+from medflare.federation.protections.weighting import UpdateWeighting
 from medflare.secure_aggregation.encryption import decrypt, encrypt
 from medflare.secure_aggregation.encryption_keys import Keys, read_site_context
 from medflare.secure_aggregation.encryption_parameters import SITE_FILE
@@ -57,40 +57,40 @@ class EncryptedSite(SiteProtection):
             raise UpdateError("nothing was declared yet; a run starts with 'prepare'.")
         return self.layout
 
-    def opened(self, request: Request) -> State:
-        """θ_0 + Σ_g S_g / W_g, and the totals of the round before."""
-        said = request.options.get(ENCRYPTED)
-        if said is None:
+    def readable_tensors(self, request: Request) -> State:
+        """Return θ_0 + Σ_g S_g / W_g, and the totals of the round before."""
+        message = request.options.get(ENCRYPTED)
+        if message is None:
             return request.tensors
-        plain, sealed = split_by_prefix(request.tensors, f"{ENCRYPTED}:")
-        layout, terms = self._layout(), read_terms(said["terms"])
+        plain, ciphertexts = split_by_prefix(request.tensors, f"{ENCRYPTED}:")
+        layout, terms = self._layout(), read_terms(message["terms"])
         parts: dict[str, Tensor] = {}
-        for name, message in sealed.items():
+        for name, ciphertext in ciphertexts.items():
             part, _, group = name.partition(":")
-            total = decrypt(self.keys, message, sizes(layout)[part], terms[part])
-            found = total / said["weights"][int(group)] if group else total
-            parts[part] = parts[part] + found if part in parts else found
-        change, totals = split_by_prefix(joined(layout, parts), SUM_PREFIX)
-        state = {name: _moved(value, change[name], self.dtypes[name]) for name, value in plain.items()}
+            total = decrypt(self.keys, ciphertext, sizes(layout)[part], terms[part])
+            value = total / message["weights"][int(group)] if group else total
+            parts[part] = parts[part] + value if part in parts else value
+        change, totals = split_by_prefix(join_parts(layout, parts), SUM_PREFIX)
+        state = {name: _apply_change(value, change[name], self.dtypes[name]) for name, value in plain.items()}
         if SUMS in parts and request.task == FIT:
             state |= with_prefix(totals, TOTAL_PREFIX)
         return state
 
     def seal(self, request: Request, result: TaskResult) -> Ciphers | None:
-        said = request.options[ENCRYPTED]
-        weighing = Weighing(**said["weighing"])
-        share = weighing.weight(result.facts) / weighing.most
-        return Ciphers(self.keys, self._layout(), read_terms(said["terms"]), share)
+        message = request.options[ENCRYPTED]
+        weighting = UpdateWeighting.from_json(message["weighing"])
+        share = weighting.weight(result.facts) / weighting.max_weight
+        return Ciphers(self.keys, self._layout(), read_terms(message["terms"]), share)
 
     def export(self, request: Request, folder: Path) -> None:
-        """The final adapter, here: the server cannot read it."""
-        persistor = AdapterPersistor()
-        persistor.expect(SiteDescription.model_validate(self.describe))
-        persistor.write(folder / FINAL, self.opened(request), Card(**request.options["card"]))
+        """Write the final adapter here: the server cannot read it."""
+        writer = PeftFolder()
+        writer.expect(SiteDescription.model_validate(self.describe))
+        writer.write(folder / FINAL, self.readable_tensors(request), Card(**request.options["card"]))
 
 
 class Ciphers:
-    """Packs an update, weighs it and encrypts it."""
+    """Pack an update, weigh it and encrypt it."""
 
     name: Literal["he"] = "he"
 
@@ -105,11 +105,11 @@ class Ciphers:
             on_wire(part): encrypt(
                 self.keys, vector, self.terms[part], name_at=partial(name_at, self.layout, part)
             )
-            for part, vector in parted(self.layout, tensors, self.share).items()
+            for part, vector in split_parts(self.layout, tensors, self.share).items()
         }
 
 
-def _moved(old: Tensor, change: Tensor, kind: torch.dtype) -> Tensor:
-    """Old values and what they changed by, in the declared dtype; counters to the nearest whole number."""
+def _apply_change(old: Tensor, change: Tensor, dtype: torch.dtype) -> Tensor:
+    """Add a change to old values, in the declared dtype; counters are rounded to the nearest integer."""
     new = old.double() + change
-    return (new if kind.is_floating_point else new.round()).to(kind)
+    return (new if dtype.is_floating_point else new.round()).to(dtype)

@@ -8,10 +8,10 @@ from medflare.secure_aggregation.round_parameters import Limits
 
 
 def limits_of(policy: Policy) -> Limits:
-    """What a site's policy asks of a secure sum; its `min_sites` may be lower than the default's three."""
-    rules, usual = policy.rules, Limits()
+    """Return what a site's policy asks of a secure sum; its `min_sites` may be below the default of three."""
+    rules, default = policy.rules, Limits()
     return Limits(
-        min_sites=rules.min_sites if "min_sites" in rules.model_fields_set else usual.min_sites,
-        min_threshold=rules.min_threshold or usual.min_threshold,
+        min_sites=rules.min_sites if "min_sites" in rules.model_fields_set else default.min_sites,
+        min_threshold=rules.min_threshold or default.min_threshold,
         partners=None if rules.partners is None else frozenset(rules.partners),
     )

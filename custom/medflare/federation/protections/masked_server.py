@@ -4,25 +4,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from medflare.core.errors import UpdateError
+from medflare.core.tensor_names import SUM_PREFIX, split_by_prefix
 from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
 from medflare.federation.messages import CONFIRM, KEYS, REVEAL, SHARES, Reply
+from medflare.federation.outcome import OnReply, Outcome, TooFewError
 from medflare.federation.protections.base import (
     SECURE,
-    Declared,
-    Opened,
-    Round,
+    OpenedRound,
+    RunDeclaration,
     ServerProtection,
-    Talk,
+    StepChannel,
+    UpcomingRound,
     layout_of,
 )
 from medflare.federation.protections.settings import ProtectionSettings
-from medflare.federation.protections.weights import Weighing
-from medflare.federation.server.exchange import OnReply, Outcome, TooFewError
+from medflare.federation.protections.weighting import UpdateWeighting
 from medflare.secure_aggregation.coordinator import Coordinator
 from medflare.secure_aggregation.errors import MaskingError
 from medflare.secure_aggregation.identity import Identity
@@ -31,107 +32,139 @@ from medflare.secure_aggregation.round_parameters import Terms
 
 NARROW, WIDE = "masked:narrow", "masked:wide"
 """An update's two vectors on the wire: int32 [P] and int64 [S + 1]."""
-UNWEIGHED = Weighing(by="uniform", most=1.0)
+UNWEIGHTED = UpdateWeighting(by="uniform", max_weight=1.0)
 """Sums alone are added as they are."""
-ADD = {KEYS: "add_advert", SHARES: "add_shares", CONFIRM: "add_confirmation", REVEAL: "add_reveal"}
+ADD: Mapping[str, Callable[[Coordinator, str, Any], None]] = {
+    KEYS: Coordinator.add_advert,
+    SHARES: Coordinator.add_shares,
+    CONFIRM: Coordinator.add_confirmation,
+    REVEAL: Coordinator.add_reveal,
+}
 """Step -> what takes a site's answer to it."""
 
 
 class MaskedServer(ServerProtection):
-    """Sees masked vectors and, once enough sites have opened their sum, that sum."""
+    """Sees masked vectors and, once enough sites have opened their sum, that sum.
 
-    sealed = True
+    A round has the steps KEYS and SHARES before the sites train, FIT, and CONFIRM and REVEAL after it. Each
+    step goes only to the sites that answered the one before, because masks cancel only over sites that hold
+    each other's shares. A site that is lost between SHARES and FIT is not in the sum, and the shares of the
+    others remove the masks it had in common with them; one that is lost after FIT stays in the sum, and they
+    remove its own mask.
+    """
+
+    server_reads = "sum"
 
     def __init__(self, settings: ProtectionSettings, identity: Identity) -> None:
         self.settings, self.identity = settings, identity
         self._report: dict[str, Any] = {}
 
-    def expect(self, declared: Declared) -> None:
-        self.run_id, self.weighing, self.layout = declared.run_id, declared.weighing, declared.layout
+    def expect(self, declaration: RunDeclaration) -> None:
+        self.run_id, self.weighting = declaration.run_id, declaration.weighting
+        self.layout = declaration.layout
 
     def bytes_up(self, shared: SharedSpec, uplink: str) -> int:
         return self.layout.narrow.size * self.settings.bits // 8 + (self.layout.wide.size + 1) * 8
 
-    def open(self, coming: Round, talk: Talk) -> Opened:
-        started, quorum = time.monotonic(), coming.quorum
-        self.current = self.layout if coming.sums is None else layout_of({}, coming.sums)
-        self.coordinator = Coordinator(self._terms(coming), self.current, self.identity)
+    def open_round(self, upcoming: UpcomingRound, channel: StepChannel) -> OpenedRound:
+        started, quorum = time.monotonic(), upcoming.quorum
+        self.current = self.layout if upcoming.sums is None else layout_of({}, upcoming.sums)
+        self.coordinator = Coordinator(self._round_parameters(upcoming), self.current, self.identity)
         self._lost, self._silent, self._waited = dict[str, str](), list[str](), dict[str, float]()
         terms = self.coordinator.terms.to_json()
-        gave = self._step(KEYS, coming.sites, {"terms": terms}, quorum, talk)
-        shared = self._step(SHARES, gave, {"adverts": self.coordinator.adverts()}, quorum, talk)
+        advertised = self._step(KEYS, upcoming.sites, {"terms": terms}, quorum, channel)
+        adverts = {"adverts": self.coordinator.adverts()}
+        shared = self._step(SHARES, advertised, adverts, quorum, channel)
         shares = {site: self.coordinator.shares_for(site) for site in shared}
         self._report = {"terms": terms, "keys_seconds": round(time.monotonic() - started, 3)}
-        options = {SECURE: {"shares": shares}}
-        lost, waited = dict(self._lost), dict(self._waited)
-        return Opened(sites=shared, options=options, absent=lost, silent=self._silent, waited=waited)
+        return OpenedRound(
+            sites=shared,
+            options={SECURE: {"shares": shares}},
+            absent=dict(self._lost),
+            silent=self._silent,
+            waited=dict(self._waited),
+        )
 
     def _step(
-        self, task: str, sites: list[str], said: Mapping[str, Any], quorum: int, talk: Talk
+        self, task: str, sites: list[str], message: Mapping[str, Any], quorum: int, channel: StepChannel
     ) -> list[str]:
-        """Who answered one step; TooFewError that names all others if they are fewer than the threshold."""
-        outcome = talk(task, sites, {SECURE: dict(said)}, self._taking(ADD[task]), quorum)
+        """Return the clients that answered this step.
+
+        `quorum` is what the job asks for and only ends the waiting; the threshold of the secret sharing is
+        what decides: with fewer answers no later step could open the sum, so the round ends here, before the
+        sites train for nothing.
+
+        Raises:
+            TooFewError: naming the missing clients, if fewer than the threshold answered.
+        """
+        outcome = channel.send_and_receive(
+            task, sites, {SECURE: dict(message)}, self._on_answer(task), quorum
+        )
         self._lost |= {site: f"'{task}' of the secure sum: {why}" for site, why in outcome.absent.items()}
         self._silent += outcome.silent
         self._waited |= outcome.waited
-        needed = self.coordinator.terms.threshold
-        if len(outcome.facts) < needed:
+        threshold = self.coordinator.terms.threshold
+        if len(outcome.facts) < threshold:
             lost = "; ".join(f"{site}: {why}" for site, why in sorted(self._lost.items()))
             raise TooFewError(
                 f"the sum of the masked updates cannot be opened: {len(outcome.facts)} sites answered "
-                f"'{task}', {needed} are needed. {lost}. Nothing of this round was read.",
+                f"'{task}', {threshold} are needed. {lost}. Nothing of this round was read.",
                 Outcome(absent=dict(self._lost), silent=self._silent, waited=self._waited),
             )
         return sorted(outcome.facts)
 
-    def _terms(self, coming: Round) -> Terms:
-        """What this round's sites agree on; ConfigError for a threshold that is no majority of them."""
-        weighing = self.weighing if coming.sums is None else UNWEIGHED
+    def _round_parameters(self, upcoming: UpcomingRound) -> Terms:
+        """Return what this round's sites agree on; ConfigError for a threshold that is no majority."""
+        weighting = self.weighting if upcoming.sums is None else UNWEIGHTED
         return Terms.of(
             self.current,
-            sites=coming.sites,
+            sites=upcoming.sites,
             threshold=self.settings.threshold,
             run_id=self.run_id,
-            round=coming.number,
-            canary=coming.canary,
-            work=coming.work,
-            weighing=weighing.by,
-            most_weight=weighing.most,
-            idle=weighing.idle,
+            round=upcoming.number,
+            canary=upcoming.canary,
+            work=upcoming.work,
+            weighing=weighting.by,
+            most_weight=weighting.max_weight,
+            idle=weighting.zero_weight,
             bits=self.settings.bits,
             bound=self.settings.bound,
         )
 
-    def _taking(self, step: str) -> OnReply:
-        """Hands a site's part of a step to the coordinator; the reason where it cannot be used."""
+    def _on_answer(self, task: str) -> OnReply:
+        """Return what hands a site's part of a step to the coordinator, with the reason if it is unusable."""
 
         def take(site: str, reply: Reply) -> str | None:
             try:
-                getattr(self.coordinator, step)(site, reply.facts[SECURE])
+                ADD[task](self.coordinator, site, reply.facts[SECURE])
             except (MaskingError, UpdateError) as error:
                 return f"secure sum: {error}"
             return None
 
         return take
 
-    def take(self, site: str, facts: Mapping[str, Any], tensors: State) -> None:
+    def add_sealed(self, site: str, facts: Mapping[str, Any], tensors: State) -> None:
         if set(tensors) != {NARROW, WIDE}:
             raise UpdateError(f"holds {sorted(tensors)[:4]}; expected masked vectors '{NARROW}' and '{WIDE}'")
         terms = str(facts.get(SECURE, {}).get("terms"))
         self.coordinator.add_masked(site, Masked(terms, tensors[NARROW], tensors[WIDE]))
 
-    def close(self, talk: Talk) -> Update | None:
+    def open_sum(self, channel: StepChannel) -> Update | None:
         started = time.monotonic()
-        survivors, needed = self.coordinator.survivors(), self.coordinator.terms.threshold
+        survivors, threshold = self.coordinator.survivors(), self.coordinator.terms.threshold
         self._lost = {}
-        agreed = self._step(CONFIRM, survivors, {"survivors": survivors}, needed, talk)
-        told = {"confirmations": self.coordinator.confirmations()}
-        self._step(REVEAL, agreed, told, needed, talk)
-        found = self.coordinator.result()
-        self._report |= {**found.report(), "lost": self._lost}
+        # All sites confirm one list of survivors before any of them reveals a share: a server that showed
+        # different lists to different sites could otherwise collect both kinds of shares of one site.
+        confirmed = self._step(CONFIRM, survivors, {"survivors": survivors}, threshold, channel)
+        confirmations = {"confirmations": self.coordinator.confirmations()}
+        self._step(REVEAL, confirmed, confirmations, threshold, channel)
+        result = self.coordinator.result()
+        self._report |= {**result.report(), "lost": self._lost}
         self._report["open_seconds"] = round(time.monotonic() - started, 3)
-        examples = max(1, round(found.weight)) if found.weight else 0
-        return Update.from_message(self.current.unpack(found.narrow, found.wide), {"examples": examples})
+        delta, sums = split_by_prefix(self.current.unpack(result.narrow, result.wide), SUM_PREFIX)
+        # The total need not be whole, since sites may scale their weight; what weighs anything counts as one.
+        examples = max(1, round(result.weight)) if result.weight else 0
+        return Update(delta=delta, examples=examples, sums=sums)
 
     def report(self) -> dict[str, Any]:
         return self._report

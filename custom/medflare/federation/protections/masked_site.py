@@ -15,7 +15,7 @@ from medflare.federation.messages import CONFIRM, KEYS, REVEAL, SHARES, Request
 from medflare.federation.protections.base import SECURE, SiteProtection, layout_of
 from medflare.federation.protections.limits import limits_of
 from medflare.federation.protections.masked_server import NARROW, WIDE
-from medflare.federation.protections.weights import Weighing
+from medflare.federation.protections.weighting import UpdateWeighting
 from medflare.secure_aggregation.identity import Identity
 from medflare.secure_aggregation.layout import Layout
 from medflare.secure_aggregation.member import Member
@@ -38,10 +38,10 @@ class MaskedSite(SiteProtection):
         self.site, self.identity, self.memory = site, identity, memory / MEMORY
         self.limits = limits_of(policy)
         self.layout: Layout | None = None
-        self.alone: dict[str, Layout] = {}
+        self.sums_layouts: dict[str, Layout] = {}
         self.member: Member | None = None
 
-    def obey(self, policy: Policy) -> None:
+    def apply_policy(self, policy: Policy) -> None:
         self.limits = limits_of(policy)
 
     def declare(self, shared: SharedSpec, sums: SharedSpec, describe: Mapping[str, Any]) -> None:
@@ -49,33 +49,34 @@ class MaskedSite(SiteProtection):
 
     def declare_sums(self, specs: Sequence[SharedSpec]) -> None:
         layouts = [layout_of({}, spec) for spec in specs]
-        self.alone = {layout.digest: layout for layout in layouts}
+        self.sums_layouts = {layout.digest: layout for layout in layouts}
 
     def _layout(self, digest: str) -> Layout:
-        """The declared layout that terms are about; an update's where they name none that was declared."""
+        """Return the declared layout of that digest; an update's where none of that digest was declared."""
         if self.layout is None:
             raise UpdateError("nothing was declared yet; a run starts with 'prepare'.")
-        return self.alone.get(digest, self.layout)
+        return self.sums_layouts.get(digest, self.layout)
 
-    def answer(self, request: Request) -> dict[str, Any]:
-        said = request.options[SECURE]
+    def answer_step(self, request: Request) -> dict[str, Any]:
+        message = request.options[SECURE]
         if request.task == KEYS:
-            return self._join(request, Terms.from_json(said["terms"]))
+            return self._join(request, Terms.from_json(message["terms"]))
         member = self._member(request)
         if request.task == SHARES:
-            return member.share(said["adverts"])
+            return member.share(message["adverts"])
         if request.task == CONFIRM:
-            return member.confirm(said["survivors"])
+            return member.confirm(message["survivors"])
         assert request.task == REVEAL
-        return member.reveal(said["confirmations"])
+        return member.reveal(message["confirmations"])
 
     def _join(self, request: Request, terms: Terms) -> dict[str, Any]:
-        """This site's keys for a round it was not in before."""
+        """Return this site's keys for a round that it has not joined before."""
         if (terms.run_id, terms.round) != (request.run_id, request.round):
             raise UpdateError(
                 f"the terms are of round {terms.round} of run {terms.run_id}; expected round "
                 f"{request.round} of run {request.run_id}."
             )
+        # The canary has the number of round 0; as -1 it comes before it, and round 0 can still be joined.
         place = -1 if terms.canary else terms.round
         last = read_json(self.memory) if self.memory.exists() else {}
         if last.get("run_id") == terms.run_id and place <= last["place"]:
@@ -90,7 +91,7 @@ class MaskedSite(SiteProtection):
         return advert
 
     def _member(self, request: Request) -> Member:
-        """The member of the request's round."""
+        """Return the member of the request's round; UpdateError where the site has joined another or none."""
         if self.member is None:
             raise UpdateError(
                 f"'{request.task}' of round {request.round} came without 'keys' before it: this site has "
@@ -105,7 +106,7 @@ class MaskedSite(SiteProtection):
         return self.member
 
     def seal(self, request: Request, result: TaskResult) -> Seal | None:
-        """Masks the update that was trained on what all sites agreed to train on."""
+        """Mask the update, if it was trained on what all sites agreed to train on."""
         member = self._member(request)
         if request.work != member.terms.work:
             raise UpdateError(
@@ -113,8 +114,8 @@ class MaskedSite(SiteProtection):
                 "sends different ones to different sites could read an update from the sum."
             )
         terms = member.terms
-        weighing = Weighing(by=terms.weighing, most=terms.most_weight, idle=terms.idle)
-        weight = weighing.weight(result.facts)
+        weighting = UpdateWeighting(by=terms.weighing, max_weight=terms.most_weight, zero_weight=terms.idle)
+        weight = weighting.weight(result.facts)
         shares = request.options[SECURE]["shares"].get(self.site, {})
         return Masks(member, shares, member.layout, weight)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,9 +13,11 @@ from medflare.core.config import Settings
 class ProtectionSettings(Settings):
     """What a job may set of its protection; a site's own policy may ask for more."""
 
+    renamed: ClassVar[dict[str, str]] = {"lost_rounds": "max_lost_rounds"}
+
     threshold: int | None = Field(default=None, ge=2)
-    """Sites that must work together to open a masked sum; default: more than half of those asked."""
-    lost_rounds: int = Field(default=1, ge=0)
+    """Sites that must work together to open a masked sum; default: more than half of those selected."""
+    max_lost_rounds: int = Field(default=1, ge=0)
     """Rounds in a row that may be lost to a masked sum that cannot be opened, before the run ends."""
     bits: Literal[16, 32] = 32
     """Of a masked value. 16 takes the bytes of bf16 and needs a `bound` close above what updates reach."""

@@ -106,7 +106,7 @@ class ValidatingAggregator(FLComponent):
             reason = self._overweight(site, facts)
         if reason is None:
             try:
-                self.protection.take(site, facts, tensors)
+                self.protection.add_sealed(site, facts, tensors)
                 self.accepted[site] = self.declared[site]
             except UpdateError as error:
                 reason = f"sealed update: {error}"

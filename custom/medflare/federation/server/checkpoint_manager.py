@@ -12,7 +12,7 @@ from medflare.aggregation.base import AggregationRule
 from medflare.core.run_record import EvaluationRecord, RoundRecord
 from medflare.core.site_description import description_of
 from medflare.core.tensors import SharedSpec, State
-from medflare.federation.server.persistor import BEST, FINAL, AdapterPersistor, Card
+from medflare.federation.peft_folder import BEST, FINAL, Card, PeftFolder
 from medflare.federation.server.roster import Roster
 from medflare.federation.server.run_recorder import RunBook
 from medflare.federation.server.run_state import RunState, save_state
@@ -23,9 +23,7 @@ from medflare.wire.compression import message_bytes
 class Keeper:
     """Writes states and results of one run below its folder."""
 
-    def __init__(
-        self, folder: Path, persistor: AdapterPersistor, book: RunBook, args: RoundsSettings
-    ) -> None:
+    def __init__(self, folder: Path, persistor: PeftFolder, book: RunBook, args: RoundsSettings) -> None:
         self.folder, self.persistor, self.book, self.args = folder, persistor, book, args
         self.best: float | None = None
         self.readable = True

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.capabilities import Probe, SamplesClients
-from medflare.federation.server.exchange import Outcome
+from medflare.federation.outcome import Outcome
 from medflare.federation.server.run_recorder import as_float
 from medflare.secure_aggregation.round_parameters import Limits
 

@@ -33,7 +33,7 @@ from medflare.egress.declaration import (
     message_problems,
 )
 from medflare.federation.messages import Reply
-from medflare.federation.server.exchange import OnReply, Outcome
+from medflare.federation.outcome import OnReply, Outcome
 from medflare.federation.server.sketch_exchange import NO_KNOWLEDGE, REFUSED
 from medflare.knowledge.cardinality import LEAST, MOST, exact_distances, message_bytes, smallest_eigenvalue
 from medflare.knowledge.pairs import MEMORY, Pair, waves

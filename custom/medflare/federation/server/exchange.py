@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One task to several sites and what came back: deadline, quorum of accepted replies, grace, late replies.
+"""One task to several sites and their replies: deadline, quorum of accepted replies, stragglers.
 
 FLARE's own `min_responses` counts error replies; here a site counts once its reply was accepted.
 """
@@ -9,123 +9,89 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from medflare.core.errors import RunError
 from medflare.core.run_record import Traffic
 from medflare.egress.failures import Code
 from medflare.federation.engine import ClientTask, Controller, FLContext, Signal, Task
 from medflare.federation.messages import Reply, Request, read_reply
+from medflare.federation.outcome import OnDone, OnReply, Outcome
 from medflare.wire.digest import byte_count
 
 _TICK = 0.02
-_BREATH = 0.2
-"""Seconds after a judgement in which nobody is given up: FLARE hands on one reply at a time, and others may
-be there and wait for that."""
+"""Seconds between two looks at who has replied."""
+_QUEUE_PAUSE = 0.2
+"""Seconds after a validated reply in which nobody is given up. FLARE delivers one reply at a time, and
+validating one (scoring an update, say) can take long: replies that have arrived and wait in FLARE's queue
+must not be taken for missing ones."""
 TOO_SLOW = "no reply within"
-OVERDUE = f"{TOO_SLOW} the deadline of"
 """Begins the reason of a site that was given up because it took too long."""
-
-OnReply = Callable[[str, Reply], str | None]
-"""(site, reply) -> reason if it cannot be accepted."""
-OnSettled = Callable[[str], Mapping[str, str]]
-"""site -> sites whose accepted reply is refused after all, with the reason."""
+OVERDUE = f"{TOO_SLOW} the deadline of"
+"""The same where the deadline of the task was what it passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class WaitLimits:
     """When to stop waiting.
 
     Attributes:
         quorum: accepted replies without which the exchange has failed.
         deadline: seconds a site may take; `margin` is added for the way back of its error reply.
-        enough: accepted replies after which the others have `grace`; None where everybody is waited for.
-        grace: seconds to wait for the others once there are `enough`, or for `quiet` sites once there is a
-            quorum and nobody else is left.
-        quiet: sites that have passed a deadline before.
+        min_responses: accepted replies after which the others have `straggler_timeout`; None where everybody
+            is waited for.
+        straggler_timeout: seconds to wait for the others once there are `min_responses`, or for `stragglers`
+            once there is a quorum and nobody else is left.
+        stragglers: sites that have passed a deadline before.
     """
 
     quorum: int
     deadline: float
     margin: float
-    grace: float
-    enough: int | None = None
-    quiet: frozenset[str] = frozenset()
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What came of an exchange: every asked site is in `facts` or in `absent`, or the job was stopped.
-
-    Attributes:
-        trips: site -> seconds from its task's leaving to its accepted reply.
-        waited: site -> seconds after which it was given up, of those that were too slow or are disconnected.
-        overdue: sites that passed the deadline, by their own word or by ours.
-    """
-
-    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    absent: dict[str, str] = field(default_factory=dict)
-    silent: list[str] = field(default_factory=list)
-    traffic: dict[str, Traffic] = field(default_factory=dict)
-    trips: dict[str, float] = field(default_factory=dict)
-    waited: dict[str, float] = field(default_factory=dict)
-    overdue: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-    aborted: bool = False
-
-    def refuse(self, reasons: Mapping[str, str]) -> None:
-        """Counts accepted replies as absent after all."""
-        for site, reason in reasons.items():
-            self.facts.pop(site, None)
-            self.absent[site] = reason
-
-
-class TooFewError(RunError):
-    """Fewer sites answered than are needed.
-
-    Attributes:
-        outcome: who did not, and why.
-    """
-
-    def __init__(self, text: str, outcome: Outcome) -> None:
-        super().__init__(text)
-        self.outcome = outcome
+    straggler_timeout: float
+    min_responses: int | None = None
+    stragglers: frozenset[str] = frozenset()
 
 
 class Exchange:
-    """Runs one request through FLARE's broadcast task.
+    """Run one request through FLARE's broadcast task.
+
+    FLARE calls `_sent` and `_received` in its own threads while `run` waits in the controller's; the lock
+    guards `outcome`, and whoever holds it is the only one to call `on_reply` and `on_done`.
 
     Args:
         on_reply: called once for each good reply, never after the exchange is closed, one at a time.
-        on_settled: called with a site once nothing more is expected of it; a reply that had to wait for that
+        on_done: called with a site once nothing more is expected of it; a reply that had to wait for that
             may be refused then, and counts no longer.
-        own: requests that differ from site to site; they replace `request`, of the same task and round.
+        per_site: requests that differ from site to site; they replace `request`, of the same task and round.
     """
 
     def __init__(
         self,
         request: Request,
         on_reply: OnReply,
-        on_settled: OnSettled,
-        own: Mapping[str, Request] | None = None,
+        on_done: OnDone,
+        per_site: Mapping[str, Request] | None = None,
     ) -> None:
-        self.request, self.on_reply, self.on_settled = request, on_reply, on_settled
-        self.own = dict(own or {})
+        self.request, self.on_reply, self.on_done = request, on_reply, on_done
+        self.per_site = dict(per_site or {})
         self.outcome = Outcome()
         self._lock = threading.Lock()
-        self._closed, self._judged = False, -math.inf
-        self._down: dict[str, int] = {}
-        self._left: dict[str, float] = {}
+        self._closed, self._last_validated = False, -math.inf
+        self._bytes_down: dict[str, int] = {}
+        self._sent_at: dict[str, float] = {}
 
     def run(
-        self, controller: Controller, sites: list[str], limits: Limits, fl_ctx: FLContext, abort: Signal
+        self, controller: Controller, sites: list[str], limits: WaitLimits, fl_ctx: FLContext, abort: Signal
     ) -> Outcome:
-        """Asks `sites` and waits; returns when all have settled, or waiting has no point any more."""
+        """Send the request to `sites`; return when all are done, or waiting has no point any more."""
         self._started = started = time.monotonic()
-        asked = [(self.own[site], [site]) for site in sites] if self.own else [(self.request, list(sites))]
-        tasks = [(self._task(request, targets), targets) for request, targets in asked]
+        requests = (
+            [(self.per_site[site], [site]) for site in sites]
+            if self.per_site
+            else [(self.request, list(sites))]
+        )
+        tasks = [(self._task(request, targets), targets) for request, targets in requests]
         for task, targets in tasks:
             controller.broadcast(task, fl_ctx, targets=targets, min_responses=0)
         reason = self._wait(controller, sites, limits, started, abort)
@@ -136,9 +102,9 @@ class Exchange:
         return self.outcome
 
     def _task(self, request: Request, sites: list[str]) -> Task:
-        """FLARE's task that brings a request to these sites."""
+        """Return FLARE's task that brings a request to these sites."""
         tensors = request.packed()
-        self._down |= dict.fromkeys(sites, byte_count(tensors))
+        self._bytes_down |= dict.fromkeys(sites, byte_count(tensors))
         return Task(
             name=request.task,
             data=request.to_shareable(tensors),
@@ -147,41 +113,51 @@ class Exchange:
         )
 
     def _wait(
-        self, controller: Controller, sites: list[str], limits: Limits, started: float, abort: Signal
+        self, controller: Controller, sites: list[str], limits: WaitLimits, started: float, abort: Signal
     ) -> str:
-        """Waits; returns what to say of those who have not answered by then."""
-        enough: float | None = None
+        """Wait, and return the reason to record for the sites that have not replied by then.
+
+        The order of the checks matters. A stopped job ends the wait before anything else is decided. If so
+        many sites have failed that the quorum cannot be met any more, every further second is wasted, so that
+        is next. `straggler_since` starts once and is not reset: a reply that is refused later must not give
+        the remaining sites their time anew.
+        """
+        straggler_since: float | None = None
         while True:
             now = time.monotonic()
-            self._notice_dead(controller, sites, limits.deadline)
+            self._give_up_disconnected(controller, sites, limits.deadline)
             with self._lock:
                 accepted = len(self.outcome.facts)
-                left = set(sites) - set(self.outcome.facts) - set(self.outcome.absent)
-                breath = time.monotonic() - self._judged < _BREATH
-            if not left:
+                missing = set(sites) - set(self.outcome.facts) - set(self.outcome.absent)
+                queued = time.monotonic() - self._last_validated < _QUEUE_PAUSE
+            if not missing:
                 return ""
             if abort.triggered:
                 self.outcome.aborted = True
                 return "the job was stopped"
-            if accepted + len(left) < limits.quorum:
+            if accepted + len(missing) < limits.quorum:
                 return "given up: the quorum was out of reach"
-            reached = limits.enough is not None and accepted >= limits.enough
-            if reached or (accepted >= limits.quorum and left <= limits.quiet):
-                enough = now if enough is None else enough
-                if now - enough >= limits.grace and not breath:
-                    return f"{TOO_SLOW} {limits.grace:g} s of the {'quorum' if reached else 'others'}"
-            if now - started >= limits.deadline + limits.margin and not breath:
+            reached = limits.min_responses is not None and accepted >= limits.min_responses
+            # Sites that passed their last deadline would hold up every evaluation by a whole deadline again.
+            only_stragglers = accepted >= limits.quorum and missing <= limits.stragglers
+            if reached or only_stragglers:
+                straggler_since = now if straggler_since is None else straggler_since
+                if now - straggler_since >= limits.straggler_timeout and not queued:
+                    after = "quorum" if reached else "others"
+                    return f"{TOO_SLOW} {limits.straggler_timeout:g} s of the {after}"
+            if now - started >= limits.deadline + limits.margin and not queued:
                 return f"{OVERDUE} {limits.deadline:g} s"
             time.sleep(_TICK)
 
     def _sent(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
+        site = client_task.client.name
         with self._lock:
-            self._left[client_task.client.name] = time.monotonic()
-            self._traffic(client_task.client.name).received += self._down[client_task.client.name]
+            self._sent_at[site] = time.monotonic()
+            self._traffic(site).received += self._bytes_down[site]
 
     def _received(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
-        site, message, came = client_task.client.name, client_task.result, time.monotonic()
-        client_task.result = None
+        site, message, received_at = client_task.client.name, client_task.result, time.monotonic()
+        client_task.result = None  # FLARE keeps the task until the exchange is over; its tensors may go
         with self._lock:
             if self._closed or site in self.outcome.facts or site in self.outcome.absent:
                 return
@@ -189,17 +165,17 @@ class Exchange:
             if reply.failure is not None and reply.failure.code is Code.DEADLINE:
                 self.outcome.overdue.append(site)
             self._traffic(site).sent += byte_count(reply.tensors)
-            reason = self._judge(site, reply)
+            reason = self._validate(site, reply)
             if reason is None:
                 self.outcome.facts[site] = reply.facts
-                self.outcome.trips[site] = came - self._left.get(site, self._started)
+                self.outcome.trips[site] = received_at - self._sent_at.get(site, self._started)
             else:
                 self.outcome.absent[site] = reason
-            self._settle(site)
-            self._judged = time.monotonic()
+            self._mark_done(site)
+            self._last_validated = time.monotonic()
 
-    def _judge(self, site: str, reply: Reply) -> str | None:
-        """Why a reply is not accepted, or None."""
+    def _validate(self, site: str, reply: Reply) -> str | None:
+        """Return why a reply is not accepted, or None."""
         if reply.failure is not None:
             return str(reply.failure)
         if reply.round != self.request.round:
@@ -212,15 +188,15 @@ class Exchange:
     def _traffic(self, site: str) -> Traffic:
         return self.outcome.traffic.setdefault(site, Traffic())
 
-    def _notice_dead(self, controller: Controller, sites: list[str], deadline: float) -> None:
-        """A site that FLARE knows to be disconnected is not waited for: it would miss the deadline."""
+    def _give_up_disconnected(self, controller: Controller, sites: list[str], deadline: float) -> None:
+        """Give up sites that FLARE knows to be disconnected: they would miss the deadline anyway."""
         for site in sites:
             if controller.get_client_disconnect_time(site):
                 with self._lock:
                     self._give_up(site, "disconnected", deadline)
 
     def _close(self, sites: list[str], reason: str) -> None:
-        """Gives up everyone who has not answered; nothing is accepted from here on."""
+        """Give up everyone who has not replied; nothing is accepted from here on."""
         with self._lock:
             self._closed = True
             waited = time.monotonic() - self._started if reason.startswith(TOO_SLOW) else None
@@ -235,7 +211,7 @@ class Exchange:
             if waited is not None:
                 self.outcome.waited[site] = waited
             self.outcome.silent.append(site)
-            self._settle(site)
+            self._mark_done(site)
 
-    def _settle(self, site: str) -> None:
-        self.outcome.refuse(self.on_settled(site))
+    def _mark_done(self, site: str) -> None:
+        self.outcome.refuse(self.on_done(site))

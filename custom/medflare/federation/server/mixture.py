@@ -49,7 +49,7 @@ class Gathered:
         """Takes a reply; the reason where it cannot be used."""
         try:
             if self.protection.sealed:
-                self.protection.take(site, reply.facts, reply.tensors)
+                self.protection.add_sealed(site, reply.facts, reply.tensors)
                 return None
             others, sums = split_by_prefix(decompress(reply.tensors), SUM_PREFIX)
             check_state(others, {}, "sums of profiles")

@@ -24,9 +24,9 @@ from medflare.core.run_record import RoundRecord
 from medflare.core.site_description import description_of
 from medflare.core.tensors import State, check_state
 from medflare.federation.messages import EVALUATE, FINISH, INITIALISE, PREPARE, SKETCH, Reply
-from medflare.federation.protections.base import Declared
-from medflare.federation.protections.weights import Weighing
-from medflare.federation.server.exchange import Outcome
+from medflare.federation.outcome import Outcome
+from medflare.federation.protections.base import RunDeclaration
+from medflare.federation.protections.weighting import UpdateWeighting
 from medflare.federation.server.preparation import agree, compare_graphs, require_shared_notes
 from medflare.federation.server.roster import words
 from medflare.federation.server.run import any_reply
@@ -79,13 +79,13 @@ class RoundsController(UpdatesController):
         train = {site: counts.get("train", 0) for site, counts in self.examples.items()}
         self.aggregator.expect(shared, sums, train)
         self.protection.expect(
-            Declared(
+            RunDeclaration(
                 run_id=self.run_id,
                 shared=shared,
                 sums=sums,
-                weighing=Weighing.of(self.aggregator.rule, train, self.aggregator.idle),
+                weighting=UpdateWeighting.of(self.aggregator.rule, train, self.aggregator.idle),
                 rounds=self.exchanges,
-                described={s: description_of(facts, s).protection for s, facts in outcome.facts.items()},
+                site_facts={s: description_of(facts, s).protection for s, facts in outcome.facts.items()},
             )
         )
         self.keeper.expect(outcome.facts, shared, self.protection.bytes_up(shared, self.args.uplink))
@@ -172,7 +172,7 @@ class RoundsController(UpdatesController):
             )
         self.require(outcome, "the canary round")
         if self.protection.sealed:
-            self.protection.close(self.talk(plan))
+            self.protection.open_sum(self.talk(plan))
 
     def _round(self, number: int) -> None:
         started = time.monotonic()
@@ -188,8 +188,8 @@ class RoundsController(UpdatesController):
             self._evaluate(entry)
         entry.seconds = round(time.monotonic() - started, 3)
         entry.simulated_seconds = self.times.now
-        state, _ = self.protection.down(self.state, {})
-        self.keeper.sealed = self.protection.values()
+        state, _ = self.protection.outgoing(self.state, {})
+        self.keeper.sealed = self.protection.state_values()
         self.keeper.close_round(number, entry, state, self.totals, self.aggregator.rule, self.roster)
         self.progress.curves(number, "mean", entry.mean)
         self.progress.curves(number, "server", entry.checks)
@@ -206,7 +206,7 @@ class RoundsController(UpdatesController):
         )
         drawn = self.aggregator.rule.capability(SamplesClients) is not None
         sites = self.roster.asked(self.at) if drawn else sorted(entry.accepted)
-        tensors, brought = self.protection.down(self.state, {})
+        tensors, brought = self.protection.outgoing(self.state, {})
         outcome = self.ask(EVALUATE, any_reply, sites, plan, tensors, {"split": "val", **brought}, quorum=1)
         self._add_metrics(entry, outcome, "val")
 
@@ -228,7 +228,7 @@ class RoundsController(UpdatesController):
         last = self.exchanges
         args, hints = self.args, self.agreed
         plan = RoundPlan(round=last, rounds=last, seed=args.seed, limit=args.final_limit, hints=hints)
-        tensors, brought = self.protection.down(self.state, {})
+        tensors, brought = self.protection.outgoing(self.state, {})
         if not self.protection.readable:
             brought["card"] = asdict(self.keeper.card(self.book.record.rounds[-1], len(self.roster.sites)))
         sites = [site for site in self.roster.sites if site not in self.roster.excluded]

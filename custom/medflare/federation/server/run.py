@@ -20,25 +20,21 @@ from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.federation.engine import Client, Controller, FLContext, Shareable, Signal
 from medflare.federation.messages import FINISH, STEPS, Reply, Request, read_reply, work_digest
-from medflare.federation.protections import SEAL
-from medflare.federation.protections.base import Talk
-from medflare.federation.protections.sides import server_side
+from medflare.federation.outcome import OnDone, OnReply, Outcome, TooFewError
+from medflare.federation.protections.base import StepChannel
+from medflare.federation.protections.compatibility import unreadable
+from medflare.federation.protections.registry import PROTECTIONS
 from medflare.federation.server.aggregator import ValidatingAggregator
 from medflare.federation.server.checkpoint_manager import Keeper
 from medflare.federation.server.client_sampling import HIDING
 from medflare.federation.server.exchange import (
     Exchange,
-    Limits,
-    OnReply,
-    OnSettled,
-    Outcome,
-    TooFewError,
+    WaitLimits,
 )
 from medflare.federation.server.roster import Roster, words
 from medflare.federation.server.run_recorder import RunBook
 from medflare.federation.server.settings import RoundsSettings
 from medflare.federation.server.timing import SeenTimes, SimulatedTimes
-from medflare.recipes.combinations import unprotected
 from medflare.selection.clock import SimulatedClock, read_profiles
 from medflare.wire.compression import compress
 from medflare.wire.plan_codec import plan_to_json
@@ -80,10 +76,10 @@ class RunController(Controller):
         self.progress.open(self.folder)
         configuration = {"controller": args.model_dump(mode="json")}
         self.book = RunBook(self.folder / "run.json", args.job, self.run_id, args.seed, configuration)
-        self.keeper = Keeper(self.folder, engine.get_component(args.persistor_id), self.book, args)
+        self.keeper = Keeper(self.folder, engine.get_component(args.persistor_id).writer, self.book, args)
         self.roster = Roster(
             args.sites or [client.name for client in engine.get_clients()],
-            args.bench_rounds * self.per_round,
+            args.suspend_rounds * self.per_round,
         )
         self.book.write()
 
@@ -143,14 +139,14 @@ class RunController(Controller):
 
     def _protect(self) -> None:
         """Makes the server's side of the job's protection."""
-        kind, workspace = self.args.protection, self.fl_ctx.get_engine().get_workspace()
-        unfit = list(unprotected(self.aggregator.rule_name, self.aggregator.rule, kind))
+        kind, workspace = PROTECTIONS[self.args.protection], self.fl_ctx.get_engine().get_workspace()
+        unfit = list(unreadable(self.aggregator.rule_name, self.aggregator.rule, kind))
         if unfit:
             raise ConfigError(" ".join(unfit))
-        self.protection = server_side(kind, self.args.protection_settings, workspace)
+        self.protection = kind.server_side(self.args.protection_settings, Path(workspace.get_root_dir()))
         self.aggregator.protection = self.protection
         self.keeper.readable = self.protection.readable
-        self.book.record.protections = [SEAL[kind]] if self.protection.sealed else []
+        self.book.record.protections = kind.seals
 
     def _times(self) -> SeenTimes:
         """Seconds as they pass, or of the job's latency profiles."""
@@ -162,27 +158,17 @@ class RunController(Controller):
 
     # ---- talking to sites --------------------------------------------------------------------------------
 
-    def talk(self, plan: RoundPlan, enough: int | None = None) -> Talk:
+    def talk(self, plan: RoundPlan, enough: int | None = None) -> StepChannel:
         """How the protection speaks to sites in this round.
 
         enough: as in `Limits`; without, the quorum of each step.
         """
 
-        def talk(
-            task: str, sites: Sequence[str], options: Mapping[str, Any], take: OnReply, quorum: int
-        ) -> Outcome:
-            told = dict(options)
-            among, least = list(sites), quorum if enough is None else enough
-            outcome = self.ask(task, take, among, plan, options=told, quorum=quorum, enough=least)
-            for site, reason in outcome.absent.items():
-                self.progress.event("lost in the secure sum", round=plan.round, site=site, reason=reason)
-            return outcome
-
-        return talk
+        return _Steps(self, plan, enough)
 
     def work(self, plan: RoundPlan, tensors: State) -> str:
         """Digest of what sites are sent to train on, where a protection binds them to it."""
-        if self.args.protection != "masking":
+        if not PROTECTIONS[self.args.protection].binds_work:
             return ""
         return work_digest(plan_to_json(plan), compress(tensors, self.args.downlink))
 
@@ -195,7 +181,7 @@ class RunController(Controller):
         tensors: State | None = None,
         options: dict[str, Any] | None = None,
         quorum: int | None = None,
-        settled: OnSettled | None = None,
+        settled: OnDone | None = None,
         enough: int | None = None,
     ) -> Outcome:
         """One exchange with the sites; StoppedError if the job was aborted meanwhile.
@@ -239,13 +225,13 @@ class RunController(Controller):
 
     def _run(self, exchange: Exchange, sites: list[str], quorum: int, enough: int | None) -> Outcome:
         args, quiet = self.args, self.roster.quiet & set(sites)
-        limits = Limits(
+        limits = WaitLimits(
             quorum=quorum,
-            enough=enough,
+            min_responses=enough,
             deadline=args.deadline,
             margin=args.margin,
-            grace=args.grace,
-            quiet=frozenset(quiet if len(quiet) < len(sites) else ()),
+            straggler_timeout=args.straggler_timeout,
+            stragglers=frozenset(quiet if len(quiet) < len(sites) else ()),
         )
         outcome = exchange.run(self, sites, limits, self.fl_ctx, self.abort)
         if exchange.request.task not in STEPS:  # these are answered beside what a site is still doing
@@ -264,14 +250,14 @@ class RunController(Controller):
         if self.most is None:
             return self.enough()
         least = HIDING if self.protection.sealed else 1
-        return max(1, min(self.most, max(least, self.args.min_accepted or 0)))
+        return max(1, min(self.most, max(least, self.args.min_responses or 0)))
 
     def enough(self) -> int:
         """Accepted replies after which the others have `grace`: `min_accepted`, or all that were asked.
 
         Never fewer than the quorum: under masks the first that answer are not enough to hide each other.
         """
-        wanted = len(self.roster.sites) if self.args.min_accepted is None else self.args.min_accepted
+        wanted = len(self.roster.sites) if self.args.min_responses is None else self.args.min_responses
         return wanted if self.most is None else max(self.quorum(), min(wanted, self.most))
 
     def require(self, outcome: Outcome, what: str) -> None:
@@ -283,6 +269,29 @@ class RunController(Controller):
             resting = self.roster.resting(self.at)
             reasons = words({**resting, **outcome.absent}, self.roster.sites)
             raise TooFewError(f"{what}: {got} accepted, {need} needed. {reasons}", outcome)
+
+
+class _Steps:
+    """The steps of a protection in one round."""
+
+    def __init__(self, run: RunController, plan: RoundPlan, enough: int | None) -> None:
+        self.run, self.plan, self.enough = run, plan, enough
+
+    def send_and_receive(
+        self, task: str, sites: Sequence[str], options: Mapping[str, Any], on_reply: OnReply, quorum: int
+    ) -> Outcome:
+        outcome = self.run.ask(
+            task,
+            on_reply,
+            list(sites),
+            self.plan,
+            options=dict(options),
+            quorum=quorum,
+            enough=quorum if self.enough is None else self.enough,
+        )
+        for site, reason in outcome.absent.items():
+            self.run.progress.event("lost in the secure sum", round=self.plan.round, site=site, reason=reason)
+        return outcome
 
 
 def any_reply(site: str, reply: Reply) -> str | None:

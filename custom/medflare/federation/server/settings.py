@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from medflare.core.config import Settings
-from medflare.federation.protections import Protection
+from medflare.federation.protections.registry import ProtectionName
 from medflare.federation.protections.settings import ProtectionSettings
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.selection.clock import read_profiles
@@ -17,6 +17,13 @@ from medflare.wire.compression import Downlink, Uplink
 
 class RoundsSettings(Settings):
     """How a run goes; what is learned is decided by the method's settings in config_fed_client.json."""
+
+    renamed: ClassVar[dict[str, str]] = {
+        "min_accepted": "min_responses",
+        "grace": "straggler_timeout",
+        "bench_rounds": "suspend_rounds",
+        "lost_rounds": "max_lost_rounds",
+    }
 
     job: str = "job"
     num_rounds: int = Field(5, ge=1)
@@ -32,18 +39,18 @@ class RoundsSettings(Settings):
     """At most this many test studies at the end."""
     sites: list[str] = Field(default_factory=list)
     """The sites that must be there from the start; empty for those the job was deployed to."""
-    min_accepted: int | None = Field(None, ge=1)
-    """Accepted updates without which a round fails; default: one of every site, and where the rule draws one
-    of those it drew, or three under masks."""
+    min_responses: int | None = Field(None, ge=1)
+    """Accepted updates without which a round fails; default: one of every site, and where the rule samples
+    clients one of those it sampled, or three under a protection."""
     deadline: float = Field(3600.0, gt=0)
     """Seconds a site may take for one task."""
     margin: float = Field(10.0, ge=0)
     """Seconds to wait beyond the deadline for the site to say so itself."""
-    grace: float = Field(60.0, ge=0)
-    """Seconds to wait for the other sites of a round once `min_accepted` updates are there, and for a site
+    straggler_timeout: float = Field(60.0, ge=0)
+    """Seconds to wait for the other sites of a round once `min_responses` updates are there, and for a site
     that passed its last deadline; preparing, validation and tests wait for all others until the deadline."""
-    bench_rounds: int = Field(2, ge=0)
-    """Rounds in which a silent site is left out before it is asked again."""
+    suspend_rounds: int = Field(2, ge=0)
+    """Rounds in which a silent site is left out before it is eligible again."""
     evaluate_every: int = Field(1, ge=0)
     """Evaluate the global state on every site's validation split after every so many rounds; 0 for never."""
     best_metric: str = "val_loss"
@@ -51,8 +58,8 @@ class RoundsSettings(Settings):
     best_mode: Literal["min", "max"] = "min"
     sketch_growth: float = Field(0.1, ge=0)
     """Share of its texts by which a site's data must have grown or shrunk before it sketches them again."""
-    lost_rounds: int = Field(3, ge=0)
-    """Rounds in a row in which too few of the sites that the rule drew may answer, before the run ends."""
+    max_lost_rounds: int = Field(3, ge=0)
+    """Rounds in a row in which too few of the sites that the rule sampled may answer, before the run ends."""
     latency_profiles: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Site -> seconds_per_example, down, up, overhead, jitter, reliability: a simulated clock counts then."""
     simulated_deadline: float | None = Field(None, gt=0)
@@ -63,7 +70,7 @@ class RoundsSettings(Settings):
     """How a site's updates travel; below bf16 with error feedback at the site, and never under masks."""
     downlink: Downlink = "bfloat16"
     """How the server's state travels; the server itself keeps it in full."""
-    protection: Protection = "none"
+    protection: ProtectionName = "none"
     """How updates are kept from the server's eyes: masks that cancel in the sum, or encryption."""
     protection_settings: ProtectionSettings = Field(default_factory=ProtectionSettings)
     scorer: Literal["process", "thread"] = "process"

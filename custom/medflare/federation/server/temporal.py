@@ -18,8 +18,8 @@ from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord
 from medflare.core.tensors import SharedSpec, State
 from medflare.federation.messages import FIT
-from medflare.federation.protections.base import Round
-from medflare.federation.server.exchange import Outcome
+from medflare.federation.outcome import Outcome
+from medflare.federation.protections.base import UpcomingRound
 from medflare.federation.server.mixture import Gathered, agree_on_mixture, agreed_specs
 from medflare.federation.server.rounds import RoundsController
 from medflare.federation.server.run_recorder import add_traffic, weighted_means
@@ -78,8 +78,8 @@ class TemporalRoundsController(RoundsController):
         what = f"the mixture of profiles, {hints['profiles']}"
         plan = RoundPlan(round=number, rounds=self.exchanges, seed=self.args.seed, hints=hints)
         work, sites = self.work(plan, {}), self.roster.asked(0)
-        coming = Round(number=number, sites=sites, quorum=self.quorum(), work=work, sums=spec)
-        opened = self.protection.open(coming, self.talk(plan))
+        coming = UpcomingRound(number=number, sites=sites, quorum=self.quorum(), work=work, sums=spec)
+        opened = self.protection.open_round(coming, self.talk(plan))
         gathered = Gathered(spec, self.protection)
         quorum = self.quorum()
         outcome = self.ask(FIT, gathered.accept, opened.sites, plan, options=opened.options, quorum=quorum)
@@ -90,7 +90,7 @@ class TemporalRoundsController(RoundsController):
         self.initial_traffic = early.traffic
         if not self.protection.sealed:
             return gathered.totals()
-        whole = self.protection.close(self.talk(plan))
+        whole = self.protection.open_sum(self.talk(plan))
         assert whole is not None, "a masked sum can be read"
         return whole.sums
 

@@ -15,7 +15,7 @@ from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.capabilities import NeedsLatencies
 from medflare.core.plan import RoundPlan
 from medflare.core.site_description import description_of
-from medflare.federation.server.exchange import Outcome
+from medflare.federation.outcome import Outcome
 from medflare.federation.server.run_recorder import as_float
 from medflare.in_process.clocked_loop import Passing, Workload, check_deadline, lapse_seconds
 from medflare.selection.clock import SimulatedClock

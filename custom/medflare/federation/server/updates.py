@@ -21,9 +21,9 @@ from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord
 from medflare.core.tensors import State
 from medflare.federation.messages import EVALUATE, FIT, Reply
-from medflare.federation.protections.base import Round
+from medflare.federation.outcome import Outcome, TooFewError
+from medflare.federation.protections.base import UpcomingRound
 from medflare.federation.server.client_sampling import losses, present, who_trains
-from medflare.federation.server.exchange import Outcome, TooFewError
 from medflare.federation.server.run import RunController, any_reply
 from medflare.federation.server.run_recorder import add_traffic, finite, weighted_means
 from medflare.federation.server.scorer import CrossScorer, Scorer
@@ -70,7 +70,7 @@ class UpdatesController(RunController):
             if self.most is None:
                 raise
             self._drop(entry, sites, f"the round was lost: {error}")
-            if self.lost > args.lost_rounds:
+            if self.lost > args.max_lost_rounds:
                 raise
             return
         self._aggregate(plan, entry)
@@ -104,15 +104,15 @@ class UpdatesController(RunController):
 
     def _train(self, sites: list[str], plan: RoundPlan, options: dict[str, Any]) -> Outcome:
         """One exchange of updates, judged by the checks and the rule; before it, the protection's steps."""
-        tensors, brought = self.protection.down(self.state, self.totals)
-        coming = Round(
+        tensors, brought = self.protection.outgoing(self.state, self.totals)
+        coming = UpcomingRound(
             number=plan.round,
             sites=sites,
             quorum=self.quorum(),
             work=self.work(plan, tensors),
             canary=bool(options.get("canary")),
         )
-        opened = self.protection.open(coming, self.talk(plan, self.enough()))
+        opened = self.protection.open_round(coming, self.talk(plan, self.enough()))
         lost = Outcome(
             facts={site: {} for site in opened.sites},
             absent=opened.absent,
@@ -165,12 +165,12 @@ class UpdatesController(RunController):
     def _open_sum(self, plan: RoundPlan, entry: RoundRecord) -> bool:
         """Whether the sealed updates came to something the rule can work on."""
         try:
-            whole = self.protection.close(self.talk(plan))
+            whole = self.protection.open_sum(self.talk(plan))
         except RunError as error:
             self._lose(entry, error)
             return False
         self.lost = 0
-        self.protection.keep()
+        self.protection.commit()
         entry.protection = self.protection.report()
         if whole is None:
             return False
@@ -181,7 +181,7 @@ class UpdatesController(RunController):
         """A round whose sum cannot be opened changes nothing; too many of them end the run."""
         entry.protection = {**self.protection.report(), "failed": str(error)}
         self._drop(entry, list(entry.accepted), f"the round's sum could not be opened: {error}")
-        if self.lost > self.args.protection_settings.lost_rounds:
+        if self.lost > self.args.protection_settings.max_lost_rounds:
             raise error
 
     def _drop(self, entry: RoundRecord, sites: list[str], reason: str) -> None:

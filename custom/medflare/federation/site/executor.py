@@ -28,9 +28,8 @@ from medflare.federation.engine import (
     make_reply,
 )
 from medflare.federation.nested import unmarked
-from medflare.federation.protections import SEAL, Protection
-from medflare.federation.protections.base import SECURE, SiteProtection, exact
-from medflare.federation.protections.sides import site_side
+from medflare.federation.protections.base import SECURE, SiteContext, SiteProtection, keep_exact
+from medflare.federation.protections.registry import PROTECTIONS, ProtectionName
 from medflare.federation.site.policy import job_name, policy_of
 from medflare.federation.site.worker import ProcessWorker, ThreadWorker, Worker
 from medflare.federation.site.worker_config import WorkerConfig, residual_file, site_file
@@ -48,7 +47,7 @@ class ExecutorSettings(Settings):
 
     method: str
     settings: dict[str, Any] = Field(default_factory=dict)
-    protection: Protection = "none"
+    protection: ProtectionName = "none"
     """As the controller's: a server that asks for another one than the job was submitted with is refused."""
     worker: Literal["process", "thread"] = "process"
     deadline: float = 86400.0
@@ -89,7 +88,7 @@ class LearnerExecutor(Executor):
             return make_reply(ReturnCode.TASK_UNKNOWN)
         round_number = -1
         try:
-            request = messages.read_request(shareable)
+            request = messages.read_request(shareable, PROTECTIONS[self.args.protection].binds_work)
             round_number = request.round
             return self._answer(request, fl_ctx, abort_signal)
         except Exception as error:
@@ -111,10 +110,10 @@ class LearnerExecutor(Executor):
         egress.admit(request.task, request.round, partners=partners, **self._policy_facts(request))
         protection = self._protection(request, fl_ctx)
         if request.task in messages.STEPS:  # of a secure sum: no learner is needed
-            facts = {SECURE: protection.answer(request)}
+            facts = {SECURE: protection.answer_step(request)}
             sent = egress.send(request.task, request.round, TaskResult(facts, {}))
             return messages.reply(request, sent.facts, sent.tensors)
-        result = self._run_task(replace(request, tensors=protection.opened(request)), fl_ctx, abort)
+        result = self._run_task(replace(request, tensors=protection.readable_tensors(request)), fl_ctx, abort)
         if request.task == messages.PREPARE:
             self._declare(result, egress, protection)
         compress, seal = self._compressor(request, result, fl_ctx), None
@@ -123,7 +122,7 @@ class LearnerExecutor(Executor):
         elif request.task == messages.FINISH:
             protection.export(request, _run_folder(fl_ctx) / "result")
         # A sealed update is not rounded: masks cancel, and ciphertexts open, only as exact numbers.
-        sent = egress.send(request.task, request.round, result, exact if seal else compress, seal)
+        sent = egress.send(request.task, request.round, result, keep_exact if seal else compress, seal)
         return messages.reply(request, sent.facts, sent.tensors)
 
     def _check_protection(self, request: messages.Request) -> None:
@@ -157,9 +156,9 @@ class LearnerExecutor(Executor):
             root = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
             policy = self._egress_for(request, fl_ctx).policy
             memory = Path(self._worker_config(request, fl_ctx).state_folder)
-            name = fl_ctx.get_identity_name()
-            self.protection = site_side(self.args.protection, name, root, policy, memory)
-        self.protection.obey(self._egress_of_run(fl_ctx).policy)
+            site = SiteContext(site=fl_ctx.get_identity_name(), kit=root, policy=policy, memory=memory)
+            self.protection = PROTECTIONS[self.args.protection].site_side(site)
+        self.protection.apply_policy(self._egress_of_run(fl_ctx).policy)
         return self.protection
 
     def _partners(self, request: messages.Request, fl_ctx: FLContext) -> list[str]:
@@ -234,7 +233,7 @@ class LearnerExecutor(Executor):
         limits = (request.plan.get("limit"), self.args.settings.get("eval_limit"))
         return {
             "method": self.args.method,
-            "protections": [SEAL[request.protection]] if request.protection in SEAL else [],
+            "protections": PROTECTIONS[request.protection].seals,
             "sites": len(request.roster),
             "rounds": max(request.plan.get("rounds", 0), request.round + 1) or None,
             "limit": min((limit for limit in limits if limit), default=None),  # 0 evaluates nothing

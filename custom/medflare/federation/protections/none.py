@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No protection: the server reads each update."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from medflare.federation.protections.base import Protection, ServerProtection, SiteContext, SiteProtection
+from medflare.federation.protections.settings import ProtectionSettings
+
+
+class NoProtection(Protection):
+    """Updates travel as they are, over mTLS."""
+
+    name = "none"
+    words = "no protection"
+
+    def server_side(self, settings: ProtectionSettings, kit: Path) -> ServerProtection:
+        return ServerProtection()
+
+    def site_side(self, context: SiteContext) -> SiteProtection:
+        return SiteProtection()
