@@ -14,6 +14,7 @@ from deployed import SITES, Federation, Finished
 from deployed_programs import LONG, wait_until
 
 from medflare.federation.protections.registry import PROTECTIONS
+from medflare.wire.files import load_tensors
 
 ROUNDED = 1e-5
 """Of a mean after one round, relative: more than the declared error of both protections and of fp32."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from medflare.core.errors import UpdateError
-from medflare.core.tensor_names import SUM_PREFIX, split_by_prefix
 from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
 from medflare.federation.messages import CONFIRM, KEYS, REVEAL, SHARES, Reply
@@ -161,10 +160,9 @@ class MaskedServer(ServerProtection):
         result = self.coordinator.result()
         self._report |= {**result.report(), "lost": self._lost}
         self._report["open_seconds"] = round(time.monotonic() - started, 3)
-        delta, sums = split_by_prefix(self.current.unpack(result.narrow, result.wide), SUM_PREFIX)
         # The total need not be whole, since sites may scale their weight; what weighs anything counts as one.
         examples = max(1, round(result.weight)) if result.weight else 0
-        return Update(delta=delta, examples=examples, sums=sums)
+        return Update.from_message(self.current.unpack(result.narrow, result.wide), {"examples": examples})
 
     def report(self) -> dict[str, Any]:
         return self._report
