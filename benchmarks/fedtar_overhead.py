@@ -105,7 +105,7 @@ def bytes_of_round(found: Variant) -> tuple[int, int, int]:
     state = message_bytes(learner.shared_spec(), WIRE)
     sums = message_bytes(learner.sums_spec(1), WIRE) if found.title != "FedAvg, sequential" else 0
     mixture = learner.people.mixture if learner.people is not None else None
-    hint = len(json.dumps(mixture_hint(mixture))) if mixture else 0
+    hint = len(json.dumps(mixture_hint(mixture).to_json())) if mixture else 0
     return VISITS * (state + sums), VISITS * (state + hint), VISITS * (sums + hint)
 
 

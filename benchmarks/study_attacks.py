@@ -214,10 +214,10 @@ def _score_themselves(
     head: Head, state: State, honest: Mapping[str, Update], d_v: tuple[Tensor, Tensor], rule: AggregationRule
 ) -> None:
     """Client mode of `influence`: every site weighs its own update by its loss on D_v."""
-    reference, hint = head.measured(state, *d_v), round_hints(rule)["influence"]
+    reference, hint = head.measured(state, *d_v), round_hints(rule).influence
     for update in honest.values():
         loss = head.measured({n: v + update.delta[n] for n, v in state.items()}, *d_v)
-        update.factor = self_influence(loss, reference, hint["temperature"], hint["clip"])
+        update.factor = self_influence(loss, reference, hint.temperature, hint.clip)
 
 
 def _shuffled(site: Site, generator: torch.Generator) -> Site:

@@ -96,8 +96,8 @@ class ToyLearner:
         delta = {name: value - before[name] for name, value in self._shared().items()}
         sums = {}
         if self.settings.get("sums"):
-            sums["count"] = torch.zeros(plan.hints["sites"])
-            sums["count"][plan.hints["site_index"]] = float(len(self.x))
+            sums["count"] = torch.zeros(plan.hints.sites)
+            sums["count"][plan.hints.site_index] = float(len(self.x))
         update = Update(delta=delta, examples=len(self.x), metrics={"loss": loss.item()}, sums=sums)
         return self._spoil(update, self.settings.get("bad", {}).get(str(plan.round)))
 

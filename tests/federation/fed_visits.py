@@ -90,8 +90,8 @@ class VisitLearner:
         return {NAME: gradient}, VAL
 
     def rows(self, plan: RoundPlan) -> tuple[Tensor, Tensor]:
-        if hint := plan.hints.get("temporal"):
-            return self.data[hint["visit"] - 1]
+        if hint := plan.hints.visit:
+            return self.data[hint.visit - 1]
         xs, ys = zip(*self.data, strict=True)
         return torch.cat(xs), torch.cat(ys)
 
@@ -100,8 +100,8 @@ class VisitLearner:
             raise RuntimeError("no disk")
         before = self.w.detach().clone()
         sums = self.trail.receive(plan, {NAME: before}, self._validation)
-        data, hint = self.rows(plan), plan.hints.get("temporal")
-        metrics = {"visit": float(hint["visit"])} if hint else {}
+        data, hint = self.rows(plan), plan.hints.visit
+        metrics = {"visit": float(hint.visit)} if hint else {}
         self.terms.begin(plan)
         if len(data[0]):
             metrics["loss"] = self.loss(data).item()

@@ -119,7 +119,7 @@ def test_a_plan_tells_whose_sums_are_in_its_totals(federation, monkeypatch) -> N
     seen, original = [], ToyLearner.fit
 
     def fit(self, plan):
-        seen.append((plan.round, plan.hints["summed"]))
+        seen.append((plan.round, list(plan.hints.summed)))
         return original(self, plan)
 
     monkeypatch.setattr(ToyLearner, "fit", fit)

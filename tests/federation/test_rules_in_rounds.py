@@ -171,7 +171,7 @@ def test_sites_learn_the_rules_hints_and_send_their_factor(federation, monkeypat
     seen, original = [], ToyLearner.fit
 
     def fit(self: ToyLearner, plan: RoundPlan) -> Update:
-        seen.append(plan.hints["influence"]["clip"])
+        seen.append(plan.hints.influence.clip)
         update = original(self, plan)
         update.factor = 1.5 if self.site == "site-2" else 1.0
         return update

@@ -104,7 +104,7 @@ def test_a_model_that_no_site_can_measure_costs_its_site_the_round(federation, m
     asked, original = [], ToyLearner.evaluate
 
     def evaluate(self, split, plan):
-        asked.append(plan.hints.get("loss_only", False))
+        asked.append(plan.hints.loss_only)
         return {} if asked.count(True) in (4, 5, 6) and asked[-1] else original(self, split, plan)
 
     monkeypatch.setattr(ToyLearner, "evaluate", evaluate)
@@ -147,7 +147,7 @@ def test_nothing_but_the_loss_is_asked_for(federation, monkeypatch) -> None:
     asked, original = [], ToyLearner.evaluate
 
     def evaluate(self, split, plan):
-        asked.append((self.site == SERVER, split, plan.hints.get("loss_only", False)))
+        asked.append((self.site == SERVER, split, plan.hints.loss_only))
         return original(self, split, plan)
 
     monkeypatch.setattr(ToyLearner, "evaluate", evaluate)

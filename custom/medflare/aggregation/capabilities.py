@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from medflare.aggregation.base import AggregationRule
+from medflare.core.hints import RoundHints
 from medflare.core.tensors import State
 from medflare.knowledge.sketches import Sketch
 from medflare.selection.latency import Timing
@@ -32,7 +33,7 @@ class SendsHints(ABC):
     """Sends values to every site in `RoundPlan.hints`."""
 
     @abstractmethod
-    def round_hints(self) -> dict[str, Any]:
+    def round_hints(self) -> RoundHints:
         """Return what sites need to know of the coming round; after `sample_clients`."""
 
 
@@ -40,10 +41,10 @@ class AsksClientTerms(SendsHints):
     """Changes or observes every optimiser step of a site, whatever its method (`learners.client_terms`)."""
 
     @abstractmethod
-    def client_terms(self) -> dict[str, Any]:
-        """Return the hints of the terms, one key of `learners.client_terms.TERMS` for each."""
+    def client_terms(self) -> RoundHints:
+        """Return the hints that ask for the terms of `learners.client_terms`."""
 
-    def round_hints(self) -> dict[str, Any]:
+    def round_hints(self) -> RoundHints:
         return self.client_terms()
 
 
@@ -197,10 +198,10 @@ class TrainsVisits(ABC):
     visits: int
 
 
-def round_hints(rule: AggregationRule) -> dict[str, Any]:
-    """Return the hints of a rule that sends any; an empty mapping otherwise."""
+def round_hints(rule: AggregationRule) -> RoundHints:
+    """Return the hints of a rule that sends any; hints without members otherwise."""
     sender = rule.capability(SendsHints)
-    return sender.round_hints() if sender else {}
+    return sender.round_hints() if sender else RoundHints()
 
 
 def factor_clip(rule: AggregationRule) -> float:

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from medflare.aggregation.capabilities import NeedsExactSizes, NeedsSketches
 from medflare.aggregation.selecting import MOST_DRAWS, PRODUCTS, Mode, Selecting
+from medflare.core.hints import ProximalHint, RoundHints
 from medflare.knowledge.sketches import Sketch
 from medflare.selection.baselines import FedCS as FedCSSelector
 from medflare.selection.baselines import Importance, Uniform
@@ -150,8 +151,9 @@ class UniformSelection(Selecting):
         super().__init__(Uniform(draws=draws), Latencies(), mode, most_rank)
         self.mu = mu
 
-    def client_terms(self) -> dict[str, Any]:
-        return super().client_terms() | ({"fedprox": {"mu": self.mu}} if self.mu else {})
+    def client_terms(self) -> RoundHints:
+        held = RoundHints(proximal=ProximalHint(mu=self.mu)) if self.mu else RoundHints()
+        return super().client_terms() | held
 
 
 class ImportanceSampling(Selecting):

@@ -21,6 +21,7 @@ from medflare.aggregation.capabilities import (
 )
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.data_order import derived_seed
+from medflare.core.hints import RoundHints, SnapshotHint
 from medflare.core.tensors import State, moved
 from medflare.core.update import Update
 
@@ -112,9 +113,8 @@ class Drfa(WeightedMean, SamplesClients, AsksClientTerms, UsesAuxiliarySums, Pro
             left = np.array([site not in self._drawn for site in there]) * odds
             self._drawn[str(random.choice(there, p=left / left.sum()))] = 1
 
-    def client_terms(self) -> dict[str, Any]:
-        """`share`: after which part of its steps a site keeps its snapshot; `drawn`: site -> how often."""
-        return {"drfa": {"share": self._share, "drawn": dict(self._drawn)}}
+    def client_terms(self) -> RoundHints:
+        return RoundHints(snapshot=SnapshotHint(share=self._share, drawn=dict(self._drawn)))
 
     # ---- the round and its second exchange ---------------------------------------------------------------
 

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from medflare.aggregation.capabilities import AsksClientTerms
 from medflare.aggregation.weighted_mean import WeightedMean
+from medflare.core.hints import ProximalHint, RoundHints
 
 
 class FedProx(WeightedMean, AsksClientTerms):
@@ -35,5 +36,5 @@ class FedProx(WeightedMean, AsksClientTerms):
             raise ValueError(f"mu is {mu}; expected 0 or more.")
         self.mu = mu
 
-    def client_terms(self) -> dict[str, Any]:
-        return {"fedprox": {"mu": self.mu}}
+    def client_terms(self) -> RoundHints:
+        return RoundHints(proximal=ProximalHint(mu=self.mu))

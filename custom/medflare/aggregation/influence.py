@@ -13,11 +13,9 @@ from pydantic import Field
 from medflare.aggregation.capabilities import AllowsSiteFactors, Score, ScoresCandidates, SendsHints
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.hints import InfluenceHint, RoundHints
 from medflare.core.tensors import State, moved
 from medflare.core.update import Update
-from medflare.learners.text_task.influence import self_influence
-
-__all__ = ["Influence", "influence_weights", "self_influence"]
 
 
 def influence_weights(
@@ -124,14 +122,19 @@ class Influence(WeightedMean, ScoresCandidates, SendsHints, AllowsSiteFactors):
             self._reference = sum(count * loss for count, loss in self._told.values()) / examples
         return state
 
-    def round_hints(self) -> dict[str, Any]:
+    def round_hints(self) -> RoundHints:
         """In client mode `influence`: what a site needs for `self_influence`.
 
         `reference` is ℓ_ref, the mean of what sites told in the last round (None before): close to this
         round's losses, so that factors stay within the clip, and the same for all, so that it cancels.
         """
-        names = ("temperature", "clip", "use_data_size")
-        return {"influence": {name: getattr(self, name) for name in names} | {"reference": self._reference}}
+        hint = InfluenceHint(
+            temperature=self.temperature,
+            clip=self.clip,
+            use_data_size=self.use_data_size,
+            reference=self._reference,
+        )
+        return RoundHints(influence=hint)
 
     def report(self) -> dict[str, Any]:
         """`weights`: each site's C_k; `losses`: its ℓ_k, scored here or told by the site."""

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from medflare.aggregation.capabilities import AsksClientTerms, UsesAuxiliarySums
 from medflare.aggregation.weighted_mean import WeightedMean
+from medflare.core.hints import ControlVariatesHint, RoundHints
 from medflare.core.tensors import State, settled
 
 CONTROL = "control."
@@ -49,8 +50,8 @@ class Scaffold(WeightedMean, AsksClientTerms, UsesAuxiliarySums):
         self.lr, self.control = lr, control
         self.c: State = {}
 
-    def client_terms(self) -> dict[str, Any]:
-        return {"scaffold": {"control": self.control}}
+    def client_terms(self) -> RoundHints:
+        return RoundHints(control_variates=ControlVariatesHint(control=self.control))
 
     def finish(self) -> State:
         change = self.mean()

@@ -24,6 +24,7 @@ from medflare.aggregation.product_restart import ProductRestart
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.data_order import derived_seed
 from medflare.core.errors import ConfigError
+from medflare.core.hints import ImportanceHint, RoundHints
 from medflare.core.tensors import State, settled, squares
 from medflare.core.update import Update
 from medflare.knowledge.sketches import Sketch
@@ -31,7 +32,6 @@ from medflare.selection.latency import Latencies, Timing
 from medflare.selection.sampling import Draw, shares_of
 from medflare.selection.selectors import Known, Selector
 
-HINT = "importance"
 Mode = Literal["factor_delta", "product_restart"]
 PRODUCTS = MappingProxyType({"mode": "product_restart"})
 """Settings of a rule that works on stacked pairs."""
@@ -125,10 +125,11 @@ class Selecting(
         self._draw = self.selector.choose(round_number, shares, self.known, random, min_clients)
         return self._draw.sites
 
-    def client_terms(self) -> dict[str, Any]:
+    def client_terms(self) -> RoundHints:
         """`weights`: site -> w_i; `largest` of them, by which sites divide before a masked sum."""
         weights = dict(self._draw.weights) if self._draw else {}
-        return {HINT: {"weights": weights, "largest": max(weights.values(), default=1.0)}}
+        largest = max(weights.values(), default=1.0)
+        return RoundHints(importance=ImportanceHint(weights=weights, largest=largest))
 
     # ---- the round ---------------------------------------------------------------------------------------
 

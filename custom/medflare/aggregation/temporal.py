@@ -33,6 +33,7 @@ from medflare.aggregation.coefficients import (
 )
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.errors import UpdateError
+from medflare.core.hints import RoundHints, VisitHint
 from medflare.core.tensors import State, settled
 from medflare.core.update import Update
 from medflare.learners.fedtar.visit_sums import EXAMPLES, LARGEST, PATIENTS, SLOPES, VISITS, YEARS
@@ -100,12 +101,16 @@ class TemporalResidual(
     def metrics_of_sum(self) -> dict[str, float]:
         return {**super().metrics_of_sum(), "visit": self.visit + 1.0}
 
-    def round_hints(self) -> dict[str, Any]:
-        """`temporal`: `visit` to train on, from 1 to `visits`, of `round`; what is asked: `slopes`,
-        `days`."""
-        at = {"round": self.round, "visit": self.visit + 1, "visits": self.visits}
-        asked = {"slopes": self._optimiser is not None, "days": self.embedding == "days"}
-        return {"temporal": at | asked}
+    def round_hints(self) -> RoundHints:
+        return RoundHints(
+            visit=VisitHint(
+                round=self.round,
+                visit=self.visit + 1,
+                visits=self.visits,
+                slopes=self._optimiser is not None,
+                days=self.embedding == "days",
+            )
+        )
 
     # ---- one exchange ------------------------------------------------------------------------------------
 

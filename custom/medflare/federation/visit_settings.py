@@ -21,7 +21,7 @@ def visit_problems(rounds: RoundsSettings, rule: AggregationRule, method: Settin
     """
     if isinstance(rounds, TemporalSettings):
         yield from _same_visits(rounds, rule, method)
-    elif round_hints(rule).get("temporal", {}).get("visits", 1) > 1:
+    elif (hint := round_hints(rule).visit) is not None and hint.visits > 1:
         yield (
             "the rule takes one visit an exchange, and in the workflow 'rounds' a round is one exchange. Use "
             "workflow 'temporal', or rule 'weighted_mean'."

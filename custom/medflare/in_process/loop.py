@@ -22,6 +22,7 @@ from medflare.aggregation.capabilities import (
     round_hints,
 )
 from medflare.core.errors import UpdateError
+from medflare.core.hints import RoundHints
 from medflare.core.learner import Learner
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
@@ -32,8 +33,6 @@ MakePlan = Callable[[int], RoundPlan]
 OnRound = Callable[[int, State, Mapping[str, Update]], None]
 Attend = Callable[[RoundPlan, Sequence[str]], Sequence[str]]
 """(the round's plan, the sites that shall train) -> those of them that do."""
-TEMPORAL = "temporal"
-"""Hint that names the visit of an exchange."""
 
 
 def federate(
@@ -140,17 +139,18 @@ class Loop:
 
     def _holds_nothing(self, update: Update, plan: RoundPlan) -> bool:
         """Whether the rule need not see an update: its site lacks the visit, and the rule knows no such."""
-        return (
-            not update.examples and TEMPORAL in plan.hints and self.rule.capability(AcceptsZeroWeight) is None
-        )
+        knows = self.rule.capability(AcceptsZeroWeight) is not None
+        return not update.examples and plan.hints.visit is not None and not knows
 
     def _fit(self, site: str, number: int) -> Update:
         """A site's update, with the plan as a controller would send it."""
         plan = self.make_plan(number)
         if self._score is not None:
             self._score.plan = plan
-        own = {"site_index": self.sites.index(site), "sites": len(self.sites), "summed": self.summed}
-        hints = {**plan.hints, **round_hints(self.rule), **own}
+        place = RoundHints(
+            site_index=self.sites.index(site), sites=len(self.sites), summed=tuple(self.summed)
+        )
+        hints = plan.hints | round_hints(self.rule) | place
         self.learners[site].load_shared({name: value.clone() for name, value in self.state.items()})
         return self.learners[site].fit(replace(plan, hints=hints, totals=self.totals))
 
@@ -168,8 +168,8 @@ def _probe(rule: AggregationRule, learners: Mapping[str, Learner], plan: RoundPl
     if prober is None or wanted is None:
         return
     state, sites, examples = wanted
-    hints = {name: value for name, value in plan.hints.items() if name != TEMPORAL}
-    plan, losses = replace(plan, hints={**hints, "probe": examples}), dict[str, float]()
+    hints = plan.hints.without_visit() | RoundHints(probe=examples)
+    plan, losses = replace(plan, hints=hints), dict[str, float]()
     for site in sites:
         learners[site].load_shared({name: value.clone() for name, value in state.items()})
         losses[site] = learners[site].evaluate("train", plan).get("loss", math.nan)
@@ -184,7 +184,7 @@ class _Score:
 
     def __call__(self, site: str, state: State) -> float:
         self.judge.load_shared({name: value.clone() for name, value in state.items()})
-        plan = replace(self.plan, hints={**self.plan.hints, "loss_only": True})
+        plan = replace(self.plan, hints=self.plan.hints | RoundHints(loss_only=True))
         return self.judge.evaluate("val", plan)["loss"]
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from medflare.aggregation.temporal import TemporalResidual
+from medflare.core.hints import RoundHints, VisitHint
 from medflare.core.learner import Learner
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
@@ -65,7 +66,7 @@ def federate_visits(
     """The shared state after `rounds` rounds of T exchanges over all sites.
 
     Sites without examples of a visit send an update of none. The plan's `round` counts exchanges; which visit
-    of which round one is, the rule says in its hint `temporal`.
+    of which round one is, the rule says in its hint `visit`.
 
     Args:
         make_plan: exchange -> plan. on_exchange: as `on_round` of `federate`, once for each exchange.
@@ -87,7 +88,9 @@ def in_turn(make_plan: MakePlan, visits: int) -> MakePlan:
 
     def plan(number: int) -> RoundPlan:
         made = make_plan(number)
-        at = {"round": number // visits, "visit": number % visits + 1, "visits": visits}
-        return replace(made, hints={**made.hints, "temporal": {**at, "slopes": False, "days": False}})
+        visit = VisitHint(
+            round=number // visits, visit=number % visits + 1, visits=visits, slopes=False, days=False
+        )
+        return replace(made, hints=made.hints | RoundHints(visit=visit))
 
     return plan

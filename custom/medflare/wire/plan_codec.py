@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 
@@ -15,9 +16,10 @@ def plan_to_json(plan: RoundPlan) -> dict[str, Any]:
     """Return a plan in JSON types, without `totals`."""
     values = {item.name: getattr(plan, item.name) for item in dataclasses.fields(plan)}
     values.pop("totals")
-    return {**values, "hints": dict(plan.hints)}
+    return {**values, "hints": plan.hints.to_json()}
 
 
 def plan_from_json(data: Mapping[str, Any], totals: State) -> RoundPlan:
     """Return the plan that `plan_to_json` was given, with these totals."""
-    return RoundPlan(**{**data, "totals": totals})
+    hints = RoundHints.from_json(data.get("hints", {}))
+    return RoundPlan(**{**data, "hints": hints, "totals": totals})

@@ -172,7 +172,7 @@ def test_facts_are_declared(case: Case) -> None:
     assert made.needs in ("sum", "individual")
     assert made.summary.endswith(".")
     assert made.source
-    json.dumps(round_hints(made))
+    json.dumps(round_hints(made).to_json())
 
 
 def test_the_report_of_a_round_is_json_and_names_sites_that_took_part(case: Case) -> None:

@@ -17,6 +17,7 @@ from medflare.aggregation.capabilities import NeedsExactSizes, NeedsSketches
 from medflare.aggregation.ddcs import Ddcs
 from medflare.aggregation.selecting import WEIGHT, Selecting
 from medflare.core.errors import ConfigError
+from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.core.update import Update
@@ -108,7 +109,7 @@ def test_under_masks_the_mean_of_the_sum_becomes_the_same_step() -> None:
     straight = one_round(rule, 3, least=3)
     sites = masked.sample_clients(3, 7, EXAMPLES, SITES, 3)
     masked.begin(STATE)
-    hints = json.loads(json.dumps(masked.round_hints()))
+    hints = RoundHints.from_json(json.loads(json.dumps(masked.round_hints().to_json())))
     net, factors, whole = nn.Linear(2, 1), {}, 0.0
     for site in sites:
         terms = ClientTerms(site, lambda: dict(net.named_parameters()))
@@ -249,12 +250,12 @@ def test_the_memory_of_a_rule_survives_a_restart(tmp_path: Path) -> None:
 def test_fedcs_leaves_out_who_is_too_slow() -> None:
     rule = made("fedcs", deadline=3.6)
     assert rule.sample_clients(0, 1, EXAMPLES, SITES) == ["a", "b", "c"]
-    assert sum(rule.round_hints()["importance"]["weights"].values()) == pytest.approx(1.0)
+    assert sum(rule.round_hints().importance.weights.values()) == pytest.approx(1.0)
 
 
 def test_uniform_selection_can_hold_drawn_sites_near_what_they_received() -> None:
-    assert make_rule("uniform_selection", {"mu": 0.1}).round_hints()["fedprox"] == {"mu": 0.1}
-    assert "fedprox" not in make_rule("uniform_selection", {}).round_hints()
+    assert make_rule("uniform_selection", {"mu": 0.1}).round_hints().proximal.mu == 0.1
+    assert make_rule("uniform_selection", {}).round_hints().proximal is None
     with pytest.raises(ConfigError, match="mu is -1"):
         make_rule("uniform_selection", {"mu": -1.0})
 
@@ -262,7 +263,7 @@ def test_uniform_selection_can_hold_drawn_sites_near_what_they_received() -> Non
 def test_a_sum_whose_weights_are_not_those_of_the_sites_in_it_changes_nothing() -> None:
     rule = make_rule("uniform_selection", {"draws": 3})
     sites = rule.sample_clients(0, 0, dict.fromkeys("abcd", 10), list("abcd"), 3)
-    right = sum(rule.round_hints()["importance"]["weights"][site] for site in sites)
+    right = sum(rule.round_hints().importance.weights[site] for site in sites)
     for told, moved in ((right, True), (-1000.0, False), (2 * right, False)):
         rule.begin({"w": torch.zeros(2)})
         sums = {WEIGHT: torch.tensor(told, dtype=torch.float64)}

@@ -44,8 +44,8 @@ def served(losses: tuple[float, ...], **settings: Any) -> Influence:
 def asked(losses: tuple[float, ...], reference: float = 0.8, **settings: Any) -> Influence:
     """The same in client mode: each site scores itself."""
     rule = Influence("client", **settings)
-    hints = rule.round_hints()["influence"]
-    factors = tuple(self_influence(x, reference, hints["temperature"], hints["clip"]) for x in losses)
+    hints = rule.round_hints().influence
+    factors = tuple(self_influence(x, reference, hints.temperature, hints.clip) for x in losses)
     rule.begin(ZERO)
     for site, update in updates(factors).items():
         rule.add(site, update)
@@ -134,10 +134,10 @@ def test_a_site_cannot_promote_itself_beyond_the_clip() -> None:
 
 def test_modes_declare_what_they_need() -> None:
     server, client = Influence("server"), Influence("client", clip=1.5)
-    assert (server.needs, factor_clip(server), round_hints(server)) == ("individual", 0.0, {})
+    assert (server.needs, factor_clip(server), round_hints(server).to_json()) == ("individual", 0.0, {})
     assert (client.needs, factor_clip(client)) == ("sum", 1.5)
     hints = {"temperature": 1.0, "clip": 1.5, "use_data_size": True, "reference": None}
-    assert client.round_hints() == {"influence": hints}
+    assert client.round_hints().to_json() == {"influence": hints}
 
 
 def test_server_mode_without_validation_notes_says_what_to_do() -> None:
@@ -154,15 +154,15 @@ def test_settings_out_of_range_are_named(wrong: dict[str, Any]) -> None:
 def test_after_the_first_round_sites_measure_from_what_all_told() -> None:
     """A base model far above its trained losses must not clip every site to one factor (ML-15)."""
     rule = Influence("client", temperature=0.1, clip=2.0)
-    assert rule.round_hints()["influence"]["reference"] is None
+    assert rule.round_hints().influence.reference is None
     for losses in ((0.08, 0.09, 0.21), (0.07, 0.08, 0.20)):
-        hint = rule.round_hints()["influence"]
+        hint = rule.round_hints().influence
         factors = [self_influence(x, reference_loss(hint, lambda: 0.5), 0.1, 2.0) for x in losses]
         rule.begin(ZERO)
         for (site, update), loss, factor in zip(updates().items(), losses, factors, strict=True):
             update.metrics["shared_loss"], update.factor = loss, factor
             rule.add(site, update)
-            assert rule.round_hints()["influence"] == hint  # the same for every site of a round
+            assert rule.round_hints().influence == hint  # the same for every site of a round
         rule.finish()
     expected = influence_weights((0.07, 0.08, 0.20), EXAMPLES, 0.1)
     assert list(rule.report()["weights"].values()) == pytest.approx(expected, rel=1e-4)

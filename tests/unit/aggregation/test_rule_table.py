@@ -9,6 +9,7 @@ from medflare.aggregation import RULES, make_rule, rule_class
 from medflare.aggregation.capabilities import round_hints
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.errors import ConfigError
+from medflare.core.hints import RoundHints
 
 
 @pytest.mark.parametrize("name", sorted(RULES))
@@ -17,7 +18,7 @@ def test_every_rule_says_what_it_does_where_it_is_from_and_what_it_needs(name: s
     assert rule.summary.endswith(".")
     assert rule.source
     assert rule.needs in ("sum", "individual")
-    assert isinstance(round_hints(rule), dict)
+    assert isinstance(round_hints(rule), RoundHints)
 
 
 def test_an_unknown_rule_is_answered_with_the_list() -> None:

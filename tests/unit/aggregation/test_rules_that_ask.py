@@ -51,7 +51,7 @@ def ready(**settings: Any) -> Drfa:
 
 
 def test_fedprox_is_fedavg_at_the_server_and_tells_mu() -> None:
-    assert FedProx().round_hints() == {"fedprox": {"mu": 0.01}}
+    assert FedProx().round_hints().to_json() == {"fedprox": {"mu": 0.01}}
     states = []
     for rule in (make_rule("fedprox", {"mu": 1.0}), make_rule("fedavg", {})):
         rule.begin(STATE)
@@ -118,8 +118,8 @@ def test_lambda_starts_at_the_share_of_the_examples_and_decides_how_often_a_site
     rule, often = Drfa(m=2), Counter[str]()
     for number in range(2000):
         drawn = rule.sample_clients(number, 1, EXAMPLES, list(EXAMPLES))
-        often.update(rule.round_hints()["drfa"]["drawn"])
-        assert drawn == sorted(rule.round_hints()["drfa"]["drawn"])
+        often.update(rule.round_hints().snapshot.drawn)
+        assert drawn == sorted(rule.round_hints().snapshot.drawn)
     assert rule.report()["lambda"] == pytest.approx({"a": 0.6, "b": 0.3, "c": 0.1})
     assert sum(often.values()) == 4000
     assert {site: n / 4000 for site, n in often.items()} == pytest.approx(
@@ -147,16 +147,16 @@ def test_shares_of_the_snapshot_are_uniform_and_a_draw_is_repeatable() -> None:
         rule.sample_clients(number, 3, EXAMPLES, list(EXAMPLES))
         again.sample_clients(number, 3, EXAMPLES, list(EXAMPLES))
         assert rule.round_hints() == again.round_hints()
-        shares.append(rule.round_hints()["drfa"]["share"])
+        shares.append(rule.round_hints().snapshot.share)
     assert 0 < min(shares) < 0.05
     assert 0.95 < max(shares) <= 1
     assert np.mean(shares) == pytest.approx(0.5, abs=0.05)
-    json.dumps(rule.round_hints())
+    json.dumps(rule.round_hints().to_json())
 
 
 def test_a_site_counts_as_often_as_it_was_drawn_whatever_it_says() -> None:
     rule = ready(m=8)
-    drawn = rule.round_hints()["drfa"]["drawn"]
+    drawn = rule.round_hints().snapshot.drawn
     for site in drawn:
         rule.add(site, update({"a": 1.0, "b": 2.0, "c": 4.0}[site], examples=1000, factor=7.0))
     mean = sum(n * {"a": 1.0, "b": 2.0, "c": 4.0}[site] for site, n in drawn.items()) / 8

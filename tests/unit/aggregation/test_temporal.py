@@ -270,14 +270,14 @@ def test_nothing_at_all_is_still_an_error() -> None:
     rule.begin(tensors(1))
     with pytest.raises(ValueError, match="no update"):
         rule.finish()
-    assert rule.round_hints()["temporal"]["visit"] == 1
+    assert rule.round_hints().visit.visit == 1
 
 
 def test_visits_are_asked_for_in_turn() -> None:
     rule, state, asked = TemporalResidual(3), tensors(1), []
     for number in range(7):
-        hint = rule.round_hints()["temporal"]
-        asked.append((hint["round"], hint["visit"]))
+        hint = rule.round_hints().visit
+        asked.append((hint.round, hint.visit))
         state = exchange(rule, state, number, (3, 4))
     assert asked == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3), (2, 1)]
 
@@ -330,15 +330,15 @@ def test_a_round_without_slopes_leaves_the_coefficients() -> None:
 
 def test_a_constant_coefficient_learns_nothing_and_asks_for_nothing() -> None:
     rule = TemporalResidual(2, alpha_mode="constant", alpha=0.7)
-    assert rule.round_hints()["temporal"]["slopes"] is False
+    assert rule.round_hints().visit.slopes is False
     for number in range(4):
         exchange(rule, tensors(1), number, (3, 4), **told(0.2, 0.5))
     assert rule.alpha.tolist() == [0.7, 0.7]
 
 
 def test_a_softmax_over_one_visit_asks_for_no_slopes() -> None:
-    assert TemporalResidual(1).round_hints()["temporal"]["slopes"] is False
-    assert TemporalResidual(1, alpha_mode="sigmoid").round_hints()["temporal"]["slopes"] is True
+    assert TemporalResidual(1).round_hints().visit.slopes is False
+    assert TemporalResidual(1, alpha_mode="sigmoid").round_hints().visit.slopes is True
 
 
 def test_times_are_means_over_the_patients_of_all_sites() -> None:

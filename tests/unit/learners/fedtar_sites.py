@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.data.settings.site import SiteConfig
@@ -83,7 +84,7 @@ def at_visit(
 ) -> RoundPlan:
     """The exchange of a visit of round `number`."""
     hint = {"round": number, "visit": visit, "visits": visits, "slopes": slopes, "days": False}
-    return plan(number * visits + visit - 1, hints={"temporal": hint}, **more)
+    return plan(number * visits + visit - 1, hints=RoundHints.from_json({"temporal": hint}), **more)
 
 
 def equal(one: State, other: State) -> bool:

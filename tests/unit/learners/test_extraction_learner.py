@@ -14,6 +14,7 @@ from extraction_sites import PLAN, SMALL, make, site, write_hospitals
 from sent import sent_as_declared
 
 from medflare.core.errors import UpdateError
+from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.federation.site.worker_config import WorkerConfig
 from medflare.federation.site.worker_session import WorkerSession
@@ -190,7 +191,7 @@ def test_long_sentences_are_cut_into_windows_and_what_is_lost_is_counted(notes: 
 
 def test_loss_only_asks_the_model_nothing(learner: ExtractionLearner, monkeypatch: Any) -> None:
     monkeypatch.setattr(learner.extractor, "ask", lambda examples: pytest.fail("a question was asked"))
-    plan = RoundPlan(round=0, rounds=1, hints={"loss_only": True})
+    plan = RoundPlan(round=0, rounds=1, hints=RoundHints(loss_only=True))
     found = {split: learner.evaluate(split, plan) for split in ("train", "val", "test")}
     assert {tuple(metrics) for metrics in found.values()} == {("loss",)}
     assert found["val"]["loss"] != found["test"]["loss"] > 0

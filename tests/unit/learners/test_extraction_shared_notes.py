@@ -14,6 +14,7 @@ from extraction_sites import PLAN, make, site, write_hospitals
 
 from medflare.aggregation.influence import Influence
 from medflare.core.errors import ConfigError, DataError, RunError
+from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.data.records import Entity, Note, Relation
 from medflare.egress.chain import Egress
@@ -50,7 +51,9 @@ def learner(notes: Path) -> ExtractionLearner:
 
 
 def asked(temperature: float, clip: float = 2.0) -> RoundPlan:
-    return replace(PLAN, hints={"influence": {"temperature": temperature, "clip": clip}})
+    return replace(
+        PLAN, hints=RoundHints.from_json({"influence": {"temperature": temperature, "clip": clip}})
+    )
 
 
 def test_the_factor_compares_the_loss_on_the_shared_notes_before_and_after(

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from medflare.aggregation import make_rule
 from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.core.update import Update
@@ -175,7 +176,7 @@ def test_fedsa_is_tested_as_the_sites_own_adapter(runs: dict[str, Run], tmp_path
 
 
 def test_a_server_cannot_score_what_stays_at_the_sites(runs: dict[str, Run]) -> None:
-    plan = RoundPlan(round=0, rounds=1, hints={"loss_only": True})
+    plan = RoundPlan(round=0, rounds=1, hints=RoundHints(loss_only=True))
     with pytest.raises(ConfigError, match=r"(?s)fedsa.*\"mode\": \"client\""):
         runs["fedsa"].learners["site-1"].evaluate("val", plan)
 

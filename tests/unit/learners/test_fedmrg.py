@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.data.settings.site import SiteConfig
 from medflare.learners.fedmrg.learner import FedMRGLearner, build, losses
@@ -29,7 +30,7 @@ SMALL: dict[str, Any] = {
     "decoding": {"beams": 1, "max_new_tokens": 8, "min_new_tokens": 0},
     "eval_limit": 4,
 }
-PLAN = RoundPlan(round=0, rounds=4, steps=2, hints={"site_index": 0, "sites": 2, "summed": [0, 1]})
+PLAN = RoundPlan(round=0, rounds=4, steps=2, hints=RoundHints(site_index=0, sites=2, summed=(0, 1)))
 
 
 def site(folder: Path, backbone: Path, name: str = "site-1") -> SiteConfig:
@@ -177,8 +178,8 @@ def test_a_batch_is_no_negative_of_itself_in_the_local_queue(make: Any) -> None:
 def test_a_rejected_contribution_is_not_taken_out_of_the_totals(make: Any) -> None:
     learner = make(bank="prototypes", k_min=2)
     sums = learner.fit(PLAN).sums
-    counted = {**PLAN.hints, "summed": [0, 1]}
-    left_out = {**PLAN.hints, "summed": [1]}
+    counted = PLAN.hints | RoundHints(summed=(0, 1))
+    left_out = PLAN.hints | RoundHints(summed=(1,))
     learner.bank.receive(RoundPlan(round=1, rounds=4, hints=left_out, totals=sums))
     assert len(learner.bank.rows()) > 0
     learner.bank.receive(RoundPlan(round=1, rounds=4, hints=counted, totals=sums))

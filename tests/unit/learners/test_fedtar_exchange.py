@@ -23,8 +23,7 @@ def test_an_exchange_is_of_one_visit_and_without_hint_of_all(fedtar: Any) -> Non
     assert (pooled.examples, pooled.metrics["visit"]) == (sum(counts), 0.0)
     assert made.describe().examples["train"] == sum(counts)
     assert made.describe().heterogeneity["visits"]["train"] == counts
-    hint = {"temporal": {"round": 0, "visits": VISITS}}
-    assert made.fit(plan(hints=hint)).examples == sum(counts)
+    assert made.fit(plan()).examples == sum(counts)
 
 
 def test_only_the_visits_own_rows_are_seen(fedtar: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import torch
 from fedtar_sites import SPLIT, at_visit, change_rows, learner, plan, site
 
 from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.hints import RoundHints
 from medflare.evaluation.predictions import read_predictions
 
 
@@ -76,8 +77,8 @@ def test_bad_server_state_is_refused_by_name(fedtar: Any) -> None:
 def test_evaluation_by_loss_alone_and_by_reports(fedtar: Any) -> None:
     made = fedtar()
     rows = made.rows("val")
-    assert made.evaluate("val", plan(hints={"loss_only": True})) == {"loss": made.rows_loss(rows)}
-    assert set(made.evaluate("train", plan(hints={"probe": 3}))) == {"loss"}
+    assert made.evaluate("val", plan(hints=RoundHints(loss_only=True))) == {"loss": made.rows_loss(rows)}
+    assert set(made.evaluate("train", plan(hints=RoundHints(probe=3)))) == {"loss"}
     assert {"loss", "bleu_4", "label_f1"} <= set(made.evaluate("val", plan(limit=4)))
     assert fedtar(split=SPLIT | {"val": 0, "train": 0.8}).evaluate("val", plan()) == {}
 

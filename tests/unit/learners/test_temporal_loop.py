@@ -13,6 +13,7 @@ from visit_toys import VisitSite
 from medflare.aggregation import make_rule
 from medflare.aggregation.temporal import TemporalResidual
 from medflare.core.errors import UpdateError
+from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.in_process.loop import federate
@@ -158,7 +159,7 @@ def test_plans_count_exchanges() -> None:
 
 def hinted(number: int, visit: int, visits: int = 2, **more: bool) -> RoundPlan:
     hint = {"round": number, "visit": visit, "visits": visits, "slopes": True, "days": False, **more}
-    return RoundPlan(round=0, rounds=1, hints={"temporal": hint})
+    return RoundPlan(round=0, rounds=1, hints=RoundHints.from_json({"temporal": hint}))
 
 
 def walk(trail: VisitTrail, steps: list[tuple[int, int]], start: float = 0.0) -> State:

@@ -14,9 +14,10 @@ from medflare.aggregation import RULES, rule_class
 from medflare.aggregation.capabilities import AsksClientTerms
 from medflare.core.data_order import drawn
 from medflare.core.errors import ConfigError
+from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
-from medflare.learners.client_terms import TERMS, ClientTerms, Told, asked_sums
+from medflare.learners.client_terms import CLIENT_TERMS, ClientTerms, TermOutput, requested_sums
 
 STEPS = 4
 
@@ -33,7 +34,7 @@ def terms_of(net: nn.Module, only: str = "") -> ClientTerms:
 
 
 def plan(number: int = 0, totals: State | None = None, **hints: Any) -> RoundPlan:
-    return RoundPlan(round=number, rounds=3, hints=hints, totals=totals or {})
+    return RoundPlan(round=number, rounds=3, hints=RoundHints.from_json(hints), totals=totals or {})
 
 
 def data(step: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
@@ -48,7 +49,7 @@ def train(
     given: RoundPlan | None = None,
     mu: float = 0.0,
     rates: tuple[float, ...] = (),
-) -> Told:
+) -> TermOutput:
     """STEPS steps; with `mu` the proximal term stands in the loss itself, `rates` are a schedule."""
     start = [p.detach().clone() for p in net.parameters()]
     if terms is not None and given is not None:
@@ -65,7 +66,7 @@ def train(
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
-    return terms.finish() if terms is not None else Told()
+    return terms.finish() if terms is not None else TermOutput()
 
 
 def optimiser_of(net: nn.Module, kind: str, lr: float = 0.05) -> torch.optim.Optimizer:
@@ -222,7 +223,9 @@ def test_control_variates_survive_a_restart_and_running_statistics_have_none() -
     kept, expected = other.state(), terms.state()
     assert all(torch.equal(kept[name], expected[name]) for name in expected)
     assert {n for n in expected if "running" in n or "tracked" in n} == set()
-    assert set(terms.sums_spec({"scaffold": {}})) == {f"control.{n}" for n, _ in net.named_parameters()}
+    assert set(terms.sums_spec(RoundHints.from_json({"scaffold": {"control": "gradients"}}))) == {
+        f"control.{n}" for n, _ in net.named_parameters()
+    }
 
 
 def test_an_older_local_state_forgets_what_came_after() -> None:
@@ -261,14 +264,14 @@ def test_the_snapshot_is_the_model_after_its_share_of_the_steps(share: float, st
 def test_every_term_has_a_rule_that_asks_and_declares_its_sums() -> None:
     rules = [rule_class(name)() for name in RULES]
     asking = [asks for rule in rules if (asks := rule.capability(AsksClientTerms))]
-    assert {name for rule in asking for name in rule.client_terms()} == set(TERMS)
+    assert {name for rule in asking for name in rule.client_terms().to_json()} == set(CLIENT_TERMS)
     for rule in asking:
         net, prefixes = model(), getattr(rule, "auxiliary_sums", ())
         spec = terms_of(net).sums_spec(rule.client_terms())
-        assert len(rule.client_terms()) == 1
+        assert len(rule.client_terms().model_fields_set) == 1
         assert all(key.startswith(prefixes) for key in spec)
         assert bool(spec) == bool(prefixes)
-        told = train(net, optimiser_of(net, "sgd"), terms_of(net), plan(**rule.client_terms()))
+        told = train(net, optimiser_of(net, "sgd"), terms_of(net), plan(**rule.client_terms().to_json()))
         assert {n: (tuple(t.shape), t.dtype) for n, t in told.sums.items()} == spec
 
 
@@ -282,13 +285,13 @@ def test_an_optimiser_is_free_again_after_a_round_and_after_a_broken_one() -> No
     train(net, optimiser)
     train(plain, optimiser_of(plain, "sgd"))
     assert same(net, plain)
-    assert terms.finish() == Told()
+    assert terms.finish() == TermOutput()
 
 
 def test_a_method_that_cannot_do_it_says_so_before_round_one() -> None:
     with pytest.raises(ConfigError, match="rule 'fedprox' asks something of every optimiser step"):
-        asked_sums(object(), {"fedprox": {"mu": 0.1}})
-    assert asked_sums(object(), {"influence": {}}) == {}
+        requested_sums(object(), RoundHints.from_json({"fedprox": {"mu": 0.1}}))
+    assert requested_sums(object(), RoundHints(probe=3)) == {}
 
 
 def test_a_site_where_nothing_shared_learns_says_so() -> None:

@@ -13,13 +13,14 @@ from fedtar_sites import SMALL, site, write_visits
 
 from medflare.aggregation import make_rule
 from medflare.aggregation.capabilities import round_hints
+from medflare.core.hints import RoundHints
 from medflare.core.learner import Learner
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.core.update import Update
 from medflare.data.settings.site import SiteConfig
 from medflare.in_process.loop import federate
-from medflare.learners.client_terms import TERMS, asked_sums
+from medflare.learners.client_terms import CLIENT_TERMS, requested_sums
 from medflare.learners.registry import METHODS, build_learner, task_of
 from medflare.synthetic.knowledge import write_questions_demo, write_summaries_demo
 from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
@@ -120,7 +121,7 @@ def method(request: pytest.FixtureRequest) -> str:
 
 def plan(number: int = 0, **hints: Any) -> RoundPlan:
     place = {"site_index": 0, "sites": 1, "summed": [0]}
-    return RoundPlan(round=number, rounds=3, steps=2, hints=hints | place)
+    return RoundPlan(round=number, rounds=3, steps=2, hints=RoundHints.from_json(hints | place))
 
 
 def size(state: State) -> float:
@@ -148,10 +149,11 @@ DRAWN = {"importance": {"weights": {}, "largest": 2.0}}
 """What the rules that draw sites tell those they drew."""
 
 
-@pytest.mark.parametrize("name", sorted(TERMS))
+@pytest.mark.parametrize("name", sorted(CLIENT_TERMS))
 def test_an_update_holds_the_sums_that_were_declared(make: Make, method: str, name: str) -> None:
-    learner, hints = make(method), DRAWN if name == "importance" else round_hints(make_rule(name, {}))
-    spec = learner.sums_spec(1) | asked_sums(learner, hints)
+    learner = make(method)
+    hints = DRAWN if name == "importance" else round_hints(make_rule(name, {})).to_json()
+    spec = learner.sums_spec(1) | requested_sums(learner, RoundHints.from_json(hints))
     update = learner.fit(plan(**hints))
     assert {n: (tuple(t.shape), t.dtype) for n, t in update.sums.items()} == spec
     assert all(torch.isfinite(t).all() for t in update.sums.values())

@@ -14,6 +14,7 @@ from sent import sent_as_declared
 from text_task_sites import METHODS, PLAN, make, questions, site, write_site
 
 from medflare.core.errors import DataError, UpdateError
+from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.evaluation.question_metrics import read_answers
 from medflare.evaluation.summary_metrics import read_summaries
@@ -85,7 +86,7 @@ def test_a_state_that_does_not_fit_is_refused(learner: Any) -> None:
 
 
 def test_loss_only_answers_nothing(learner: Any) -> None:
-    plan = RoundPlan(round=0, rounds=1, hints={"loss_only": True})
+    plan = RoundPlan(round=0, rounds=1, hints=RoundHints(loss_only=True))
     found = {split: learner.evaluate(split, plan) for split in ("train", "val", "test")}
     assert {tuple(metrics) for metrics in found.values()} == {("loss",)}
     assert found["val"]["loss"] != found["test"]["loss"] > 0
@@ -161,7 +162,7 @@ def test_a_site_weighs_its_own_update_on_records_that_all_have(tmp_path: Path, t
     told = made.describe().to_json()["validation"]
     assert (told["notes"], len(told["sha256"])) == (12, 64)
     hint = {"influence": {"temperature": 1.0, "clip": 5.0, "reference": 0}}
-    plan = RoundPlan(round=0, rounds=2, steps=2, hints=hint)
+    plan = RoundPlan(round=0, rounds=2, steps=2, hints=RoundHints.from_json(hint))
     update = made.fit(plan)
     assert update.factor != 1.0
     assert update.metrics["shared_loss"] > 0

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from medflare.core.errors import ConfigError, DataError, UpdateError
+from medflare.core.hints import InfluenceHint, RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.extraction_predictions import read_documents
@@ -119,14 +120,21 @@ def test_a_rate_that_bursts_is_said(site: SiteConfig) -> None:
 
 def test_a_site_weighs_its_own_update_by_the_shared_notes(learner: TokenClassificationLearner) -> None:
     update = learner.fit(
-        RoundPlan(round=0, rounds=1, steps=20, hints={"influence": {"temperature": 1.0, "clip": 2.0}})
+        RoundPlan(
+            round=0,
+            rounds=1,
+            steps=20,
+            hints=RoundHints(influence=InfluenceHint(temperature=1.0, clip=2.0)),
+        )
     )
     assert update.metrics["shared_loss"] < 3.5
     assert 1 < update.factor < 7.4
 
 
 def test_loss_only_asks_nothing(learner: TokenClassificationLearner) -> None:
-    assert set(learner.evaluate("val", RoundPlan(round=0, rounds=1, hints={"loss_only": True}))) == {"loss"}
+    assert set(learner.evaluate("val", RoundPlan(round=0, rounds=1, hints=RoundHints(loss_only=True)))) == {
+        "loss"
+    }
 
 
 def test_random_words_cannot_be_frozen(site: SiteConfig) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from medflare.aggregation import make_rule
 from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.core.update import Update
@@ -121,7 +122,9 @@ def test_the_loss_for_l_fedavg_is_of_the_trained_model_on_own_validation_images(
     before = split_loss(learner, learner.samples.split_indices("val"))
     told = learner.fit(PLAN).metrics["val_loss"]
     assert told == split_loss(learner, learner.samples.split_indices("val")) != before
-    assert learner.evaluate("val", RoundPlan(round=0, rounds=1, hints={"loss_only": True})) == {"loss": told}
+    assert learner.evaluate("val", RoundPlan(round=0, rounds=1, hints=RoundHints(loss_only=True))) == {
+        "loss": told
+    }
 
 
 def test_without_validation_images_no_loss_is_told(make: Any) -> None:

@@ -79,8 +79,8 @@ class VisitSite:
 
     def rows(self, plan: RoundPlan) -> tuple[Tensor, Tensor]:
         """The data of the visit that is asked for, or of all."""
-        if hint := plan.hints.get("temporal"):
-            return self.data[hint["visit"] - 1]
+        if hint := plan.hints.visit:
+            return self.data[hint.visit - 1]
         xs, ys = zip(*self.data, strict=True)
         return torch.cat(xs), torch.cat(ys)
 
@@ -93,7 +93,7 @@ class VisitSite:
             w.requires_grad_()
             (g,) = torch.autograd.grad(self.loss(w, data), w)
             w = (w - self.lr * g).detach()
-        metrics = {"visit": float(plan.hints["temporal"]["visit"])} if "temporal" in plan.hints else {}
+        metrics = {"visit": float(plan.hints.visit.visit)} if plan.hints.visit else {}
         return Update(delta={"w": w - received["w"]}, examples=len(data[0]), metrics=metrics, sums=sums)
 
     def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:

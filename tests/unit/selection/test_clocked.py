@@ -44,7 +44,8 @@ class Pull:
 
     def fit(self, plan: RoundPlan) -> Update:
         self.fits += 1
-        weight = plan.hints.get("importance", {}).get("weights", {}).get(SITES[self.place], 1.0)
+        hint = plan.hints.importance
+        weight = hint.weights.get(SITES[self.place], 1.0) if hint else 1.0
         sums = {"importance.weight": torch.tensor([weight], dtype=torch.float64)}
         return Update(delta={"w": (GOAL[self.place] - self.w) / 2}, examples=10 + self.place, sums=sums)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from medflare.core.errors import RunError, UpdateError
+from medflare.core.hints import RoundHints
 from medflare.core.tensor_names import SUM_PREFIX, split_by_prefix
 from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.federation.messages import Reply
@@ -17,7 +18,7 @@ from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.wire.compression import decompress
 from medflare.wire.spec_codec import spec_from_json
 
-Gather = Callable[[int, SharedSpec, Mapping[str, Any]], State]
+Gather = Callable[[int, SharedSpec, RoundHints], State]
 """(number of the exchange, sums expected, hints) -> their totals over the sites."""
 
 
@@ -30,10 +31,10 @@ def agree_on_mixture(
     """
     server = FederatedMixture(settings, specs[MOMENTS][FIRST][0][0], seed)
     number = -(settings.iterations + 2)
-    mixture = server.begin(gather(number, specs[MOMENTS], {"profiles": MOMENTS}))
+    mixture = server.begin(gather(number, specs[MOMENTS], RoundHints(profiles=MOMENTS)))
     while not server.done:
         number += 1
-        hints = {"profiles": STATISTICS, **mixture_hint(mixture)}
+        hints = RoundHints(profiles=STATISTICS) | mixture_hint(mixture)
         mixture = server.step(gather(number, specs[STATISTICS], hints))
     return server
 

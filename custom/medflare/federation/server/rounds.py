@@ -19,6 +19,7 @@ from medflare.aggregation.capabilities import (
     round_hints,
 )
 from medflare.core.errors import RunError
+from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord
 from medflare.core.site_description import description_of
@@ -44,7 +45,7 @@ class RoundsController(UpdatesController):
     """Runs `num_rounds` rounds over the sites of the job."""
 
     def run_rounds(self) -> None:
-        self.agreed = {}
+        self.agreed = RoundHints()
         self._prepare()
         self.state, self.totals, self.summed = self._initialise(), {}, []
         self.agree()
@@ -67,14 +68,14 @@ class RoundsController(UpdatesController):
     def _prepare(self) -> None:
         """What the sites are and have; backbones and shared tensors must agree before round 1."""
         hints = round_hints(self.aggregator.rule)
-        options = {"job": self.args.job, "hints": hints, **self.prepare_options()}
+        options = {"job": self.args.job, "hints": hints.to_json(), **self.prepare_options()}
         outcome = self.ask(PREPARE, any_reply, options=options, quorum=self.quorum())
         self.require(outcome, "prepare")
         self.declared = outcome.facts
         for site, reason in outcome.absent.items():
             self.roster.exclude(site, f"prepare failed: {reason}")
         shared, sums, self.examples = agree(outcome.facts, self.roster.sites)
-        if "influence" in hints:
+        if hints.influence is not None:
             require_shared_notes(outcome.facts)
         train = {site: counts.get("train", 0) for site, counts in self.examples.items()}
         self.aggregator.expect(shared, sums, train)

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.capabilities import ScoresCandidates
 from medflare.core.errors import RunError, UpdateError
+from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.site_description import description_of
 from medflare.core.tensors import State
@@ -120,7 +121,7 @@ class Scorer:
     def __call__(self, site: str, state: State) -> float:
         """Loss of `site`'s candidate θ + Δ_k; an UpdateError costs the site its round if there is none."""
         started = time.monotonic()
-        plan = plan_to_json(replace(self.plan, hints={**self.plan.hints, "loss_only": True}))
+        plan = plan_to_json(replace(self.plan, hints=self.plan.hints | RoundHints(loss_only=True)))
         work = TaskRequest(task="evaluate", plan=plan, options={"split": SPLIT}, tensors=state)
         try:
             metrics = self.worker.run_task(work, self.deadline, self.aborted).facts["metrics"]
@@ -159,7 +160,7 @@ class CrossScorer:
     def __call__(self, site: str, state: State) -> float:
         """Mean over sites with validation data; an UpdateError costs `site` its round if there is none."""
         started = time.monotonic()
-        found = self.measure(replace(self.plan, hints={**self.plan.hints, "loss_only": True}), state)
+        found = self.measure(replace(self.plan, hints=self.plan.hints | RoundHints(loss_only=True)), state)
         losses = {judge: values.get("loss", math.nan) for judge, values in found.items()}
         losses = {judge: loss for judge, loss in losses.items() if math.isfinite(loss)}
         whole = sum(self.examples.get(judge, 0) for judge in losses)

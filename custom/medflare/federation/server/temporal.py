@@ -14,6 +14,7 @@ from typing import Any
 from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.capabilities import round_hints
 from medflare.core.errors import ConfigError
+from medflare.core.hints import RoundHints, VisitHint
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord
 from medflare.core.tensors import SharedSpec, State
@@ -68,14 +69,14 @@ class TemporalRoundsController(RoundsController):
         server = agree_on_mixture(self.fitted, specs, self.args.seed, self._gather)
         assert server.mixture is not None
         self.agreed, told = mixture_hint(server.mixture), server.report()
-        self.keeper.persistor.export |= self.agreed  # who tests the result elsewhere needs it too
+        self.keeper.persistor.export |= self.agreed.to_json()  # who tests the result elsewhere needs it too
         self.book.record.preparation = {"mixture": told}
         self.book.write()
         self.progress.event("mixture", components=told["components"], iterations=told["iterations"])
 
-    def _gather(self, number: int, spec: SharedSpec, hints: Mapping[str, Any]) -> State:
+    def _gather(self, number: int, spec: SharedSpec, hints: RoundHints) -> State:
         """One exchange of sums alone."""
-        what = f"the mixture of profiles, {hints['profiles']}"
+        what = f"the mixture of profiles, {hints.profiles}"
         plan = RoundPlan(round=number, rounds=self.exchanges, seed=self.args.seed, hints=hints)
         work, sites = self.work(plan, {}), self.roster.asked(0)
         coming = UpcomingRound(number=number, sites=sites, quorum=self.quorum(), work=work, sums=spec)
@@ -94,8 +95,8 @@ class TemporalRoundsController(RoundsController):
         assert whole is not None, "a masked sum can be read"
         return whole.sums
 
-    def hints(self, exchange: int) -> dict[str, Any]:
-        return {"temporal": turn(exchange, self.per_round), **super().hints(exchange)}
+    def hints(self, exchange: int) -> RoundHints:
+        return RoundHints(visit=visit_hint(exchange, self.per_round)) | super().hints(exchange)
 
     def named(self, exchange: int) -> str:
         return f"round {exchange // self.per_round}, visit {exchange % self.per_round + 1}"
@@ -118,15 +119,16 @@ class TemporalRoundsController(RoundsController):
             fold(entry, self.aggregator.declared)
 
 
-def turn(exchange: int, visits: int) -> dict[str, Any]:
-    """The hint `temporal` of an exchange with a rule that has none of its own."""
-    at = {"round": exchange // visits, "visit": exchange % visits + 1, "visits": visits}
-    return {**at, "slopes": False, "days": False}
+def visit_hint(exchange: int, visits: int) -> VisitHint:
+    """Return the visit of an exchange, for a rule that names none itself."""
+    number, visit = divmod(exchange, visits)
+    return VisitHint(round=number, visit=visit + 1, visits=visits, slopes=False, days=False)
 
 
 def check_visits(rule: AggregationRule, visits: int) -> None:
     """ConfigError where the rule counts other visits than the controller."""
-    own = round_hints(rule).get("temporal", {}).get("visits", visits)
+    hint = round_hints(rule).visit
+    own = visits if hint is None else hint.visits
     if own != visits:
         raise ConfigError(
             f"rule_settings.visits is {own}, and the controller's `visits` is {visits}. Set both to the "

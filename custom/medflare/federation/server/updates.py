@@ -17,6 +17,7 @@ from medflare.aggregation.capabilities import (
     round_hints,
 )
 from medflare.core.errors import RunError
+from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord
 from medflare.core.tensors import State
@@ -43,7 +44,7 @@ class UpdatesController(RunController):
     state: State
     totals: State
     summed: list[str]
-    agreed: dict[str, Any]
+    agreed: RoundHints
     scorer: Scorer | CrossScorer | None = None
 
     def _exchange(self, number: int, entry: RoundRecord) -> None:
@@ -58,10 +59,8 @@ class UpdatesController(RunController):
             steps=args.steps,
             fraction=args.fraction,
             seed=args.seed,
-            hints={
-                **self.hints(number),
-                "summed": [self.roster.sites.index(site) for site in self.summed],
-            },
+            hints=self.hints(number)
+            | RoundHints(summed=tuple(self.roster.sites.index(site) for site in self.summed)),
         )
         self.progress.event("round", round=number, rounds=self.exchanges, sites=sites)
         try:
@@ -94,9 +93,9 @@ class UpdatesController(RunController):
             entry.timings = {site: t._asdict() for site, t in self.times.tell(rule, outcome).items()}
         self.require(outcome, self.named(plan.round))
 
-    def hints(self, exchange: int) -> dict[str, Any]:
+    def hints(self, exchange: int) -> RoundHints:
         """What sites are told of an exchange beside the roster."""
-        return {**self.agreed, **round_hints(self.aggregator.rule)}
+        return self.agreed | round_hints(self.aggregator.rule)
 
     def named(self, exchange: int) -> str:
         """An exchange as messages name it."""
@@ -200,7 +199,7 @@ class UpdatesController(RunController):
         wanted = prober.probe() if prober else None
         if prober is None or wanted is None:
             return
-        asked = replace(plan, hints={**self.agreed, "probe": wanted.examples})
+        asked = replace(plan, hints=self.agreed | RoundHints(probe=wanted.examples))
         sites = present(wanted, self.roster.asked(plan.round))
         outcome = self.ask(EVALUATE, any_reply, sites, asked, wanted.state, {"split": "train"}, quorum=1)
         add_traffic(entry, outcome.traffic)

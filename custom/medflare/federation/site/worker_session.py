@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from medflare.core.hints import RoundHints
 from medflare.core.learner import Learner
 from medflare.core.plan import RoundPlan
 from medflare.core.tensor_names import TOTAL_PREFIX, split_by_prefix
@@ -17,10 +18,10 @@ from medflare.core.tensors import State
 from medflare.core.update import Update
 from medflare.federation.site import worker_config
 from medflare.federation.site.exact_comparison import ExactSide, PairRequest
-from medflare.federation.site.mixture_sums import REQUESTED, profile_specs, profile_sums, take_mixture
+from medflare.federation.site.mixture_sums import profile_specs, profile_sums, take_mixture
 from medflare.federation.site.sketch import SketchRequest, sketch_facts
 from medflare.federation.site.worker_config import WorkerConfig, state_folder
-from medflare.learners.client_terms import asked_sums
+from medflare.learners.client_terms import requested_sums
 from medflare.learners.registry import build_learner
 from medflare.wire.files import load_tensors, save_tensors
 from medflare.wire.plan_codec import plan_from_json
@@ -106,7 +107,7 @@ class WorkerSession:
         are declared too.
         """
         sums = self.learner.sums_spec(int(request.options["sites"]))
-        sums = sums | asked_sums(self.learner, request.options.get("hints", {}))
+        sums = sums | requested_sums(self.learner, RoundHints.from_json(request.options.get("hints", {})))
         facts = {
             "describe": self.learner.describe().to_json(),
             "shared": spec_to_json(self.learner.shared_spec()),
@@ -163,8 +164,9 @@ class WorkerSession:
         With `options.canary`, the local state is put back afterwards: the update counts nowhere, so the site
         must be as if it had never trained.
         """
-        if REQUESTED in request.plan.get("hints", {}):
-            sums, patients = profile_sums(self.learner, request.plan["hints"])
+        hints = RoundHints.from_json(request.plan.get("hints", {}))
+        if hints.profiles is not None:
+            sums, patients = profile_sums(self.learner, hints)
             return _as_result(Update(delta={}, examples=patients, sums=sums))
         canary = bool(request.options.get("canary"))
         state, totals = split_by_prefix(request.tensors, TOTAL_PREFIX)

@@ -381,7 +381,7 @@ class FedMRGLearner:
 
     def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
         self.use_generic()
-        if count := plan.hints.get("probe"):
+        if count := plan.hints.probe:
             return probe_loss(self, split, plan, count)
         return curve_metrics(self, split, plan.limit if plan.limit is not None else self.settings.eval_limit)
 

@@ -49,14 +49,14 @@ class MemoryBank:
         has nothing to take out of them.
         """
         if self.mode == "prototypes" and "bank.sum" in plan.totals:
-            own = self.own if plan.hints.get("site_index") in plan.hints.get("summed", ()) else {}
+            own = self.own if plan.hints.site_index in plan.hints.summed else {}
             total = plan.totals["bank.sum"].float() - own.get("bank.sum", torch.zeros(CELLS, self.width))
             count = plan.totals["bank.count"].float() - own.get("bank.count", torch.zeros(CELLS))
             kept = count >= self.k_min
             self._rows = F.normalize(total[kept] / count[kept, None], dim=1)
         elif self.mode == "raw" and "bank.rows" in plan.totals:
             rows = plan.totals["bank.rows"].float()
-            others = [i for i in range(len(rows)) if i != plan.hints["site_index"]]
+            others = [i for i in range(len(rows)) if i != plan.hints.site_index]
             flat = rows[others].flatten(0, 1)
             self._rows = flat[flat.norm(dim=1) > 0.5]
 
@@ -78,8 +78,10 @@ class MemoryBank:
             total = (member.T @ features) * enough[:, None]
             self.own = {"bank.sum": total, "bank.count": count * enough}
         elif self.mode == "raw":
-            rows = torch.zeros(int(plan.hints["sites"]), self.size, self.width)
-            rows[int(plan.hints["site_index"]), : len(features)] = features[: self.size]
+            sites, index = plan.hints.sites, plan.hints.site_index
+            assert sites is not None, "a federation names the number of sites"
+            rows = torch.zeros(sites, self.size, self.width)
+            rows[index, : len(features)] = features[: self.size]
             self.own = {"bank.rows": rows}
         return dict(self.own)
 

@@ -190,8 +190,8 @@ class FedTARLearner:
     def fit(self, plan: RoundPlan) -> Update:
         """One exchange: the slopes of the last round where it is over, then this visit's rows."""
         started = time.monotonic()
-        hint = plan.hints.get("temporal") or {}
-        visit = int(hint.get("visit", POOLED))
+        hint = plan.hints.visit
+        visit = hint.visit if hint is not None else POOLED
         sums = silence(self.settings.visits)
         if visit:
             sums = self.trail.receive(plan, self._received, self._validation_gradient)
@@ -330,10 +330,10 @@ class FedTARLearner:
             ]
 
     def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
-        if count := plan.hints.get("probe"):
+        if count := plan.hints.probe:
             rows = drawn(self.rows(split), count, self.seed, self.site, plan.round)
             return {"loss": self.rows_loss(rows)} if rows else {}
-        if plan.hints.get("loss_only"):
+        if plan.hints.loss_only:
             rows = self.rows(split)[: plan.limit]
             return {"loss": self.rows_loss(rows)} if rows else {}
         return curve_metrics(self, split, plan.limit if plan.limit is not None else self.settings.eval_limit)

@@ -83,27 +83,27 @@ class VisitTrail:
         """Takes the state an exchange begins with; returns the sums to send with its update.
 
         Args:
-            plan: with the hint `temporal` of the rule; without one nothing is kept and nothing told.
+            plan: with the hint `visit` of the rule; without one nothing is kept and nothing told.
             state: as received, before training.
             gradient: gives ∇L_val at `state` for the shared tensors that learn, and the validation examples
                 it is of; called only where it is asked for and a whole round lies behind.
         """
-        told, hint = silence(self.visits), plan.hints.get("temporal")
+        told, hint = silence(self.visits), plan.hints.visit
         if hint is None:
             return told
-        if int(hint["visits"]) != self.visits:
+        if hint.visits != self.visits:
             raise UpdateError(
-                f"the rule has {hint['visits']} visits a round, and the method's setting `visits` is "
+                f"the rule has {hint.visits} visits a round, and the method's setting `visits` is "
                 f"{self.visits}. Set both to the same number."
             )
-        if not (hint["slopes"] or hint["days"]):
+        if not (hint.slopes or hint.days):
             return told
-        number, visit = int(hint["round"]), int(hint["visit"])
+        number, visit = hint.round, hint.visit
         if visit == 1:
-            if hint["slopes"] and self._whole(number):
+            if hint.slopes and self._whole(number):
                 self._advance(state)
                 told |= self._slopes(*gradient())
-            told |= self.times if hint["days"] else {}
+            told |= self.times if hint.days else {}
             self.round, self.last, self._steps = number, 1, []
         elif (number, visit) == (self.round, self.last + 1):
             self._advance(state)

@@ -7,16 +7,15 @@ It stands here and not with the rules because a learner needs it; the rule is `a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from medflare.core.errors import UpdateError
+from medflare.core.hints import InfluenceHint
 
 
-def reference_loss(hint: Mapping[str, Any], own: Callable[[], float]) -> float:
+def reference_loss(hint: InfluenceHint, own: Callable[[], float]) -> float:
     """ℓ_ref of a round: what the server says, in the first round the broadcast model's loss here."""
-    told = hint.get("reference")
-    return own() if told is None else float(told)
+    return own() if hint.reference is None else hint.reference
 
 
 def self_influence(loss: float, reference: float, temperature: float = 1.0, clip: float = 2.0) -> float:

@@ -152,7 +152,7 @@ class TextTask(ABC, Generic[Settings]):
         started = time.monotonic()
         self.model.adapters.begin_round(plan.totals, plan.round, plan.rounds)
         self.use()
-        hint = plan.hints.get("influence")
+        hint = plan.hints.influence
         reference = reference_loss(hint, self._shared_loss) if hint else float("nan")
         rows = self._round_rows(plan)
         seed = derived_seed(self.seed, self.site, plan.round)
@@ -172,7 +172,7 @@ class TextTask(ABC, Generic[Settings]):
         factor = told.factor
         if hint:
             loss = self._shared_loss()
-            factor = self_influence(loss, reference, hint["temperature"], hint["clip"])
+            factor = self_influence(loss, reference, hint.temperature, hint.clip)
             metrics["shared_loss"] = loss
         metrics |= told.metrics | {"seconds": time.monotonic() - started}
         n = len(self.train_rows)
@@ -203,16 +203,16 @@ class TextTask(ABC, Generic[Settings]):
 
     def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
         self.use()
-        if plan.hints.get("loss_only") and self.settings.sharing == "fedsa":
+        if plan.hints.loss_only and self.settings.sharing == "fedsa":
             raise ConfigError(
                 "settings.sharing is 'fedsa': every site keeps its own B, so the server can score nothing. "
                 'Set rule_settings: {"mode": "client"}, or another sharing.'
             )
         rows = self._rows(split)
-        if count := plan.hints.get("probe"):
+        if count := plan.hints.probe:
             rows = drawn(rows, count, self.seed, self.site, plan.round)
         found = {"loss": self.model.mean_loss(rows, self.settings.eval_batch)} if rows else {}
-        if plan.hints.get("loss_only") or plan.hints.get("probe"):
+        if plan.hints.loss_only or plan.hints.probe:
             return found
         return found | self.quality(split, plan.limit)
 

@@ -21,7 +21,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from medflare.core.errors import UpdateError
 from medflare.core.seeds import GENERATOR
-from medflare.learners.client_terms import Watch, unwatched
+from medflare.learners.client_terms import Watch, no_watch
 from medflare.learners.text_task.settings import OptimiserSettings
 from medflare.models.text_model import Sequenced, TextModel
 
@@ -37,7 +37,7 @@ class RoundTrainer(Trainer):
         text: TextModel,
         batches: Sequence[Sequence[Sequenced]],
         args: TrainingArguments,
-        watch: Watch = unwatched,
+        watch: Watch = no_watch,
     ) -> None:
         self.text, self.batches, self.watch = text, list(batches), watch
         super().__init__(model=text.adapters.peft, args=args)
@@ -86,7 +86,7 @@ def train_round(
     batches: Sequence[Sequence[Sequenced]],
     settings: OptimiserSettings,
     seed: int,
-    watch: Watch = unwatched,
+    watch: Watch = no_watch,
 ) -> dict[str, float]:
     """Trains whatever adapters are set to learn on `batches` in their order, once.
 

@@ -158,7 +158,7 @@ class TokenClassificationLearner:
     def fit(self, plan: RoundPlan) -> Update:
         """One round at this site; AdamW and its cosine start anew (1.6)."""
         started = time.monotonic()
-        hint = plan.hints.get("influence")
+        hint = plan.hints.influence
         reference = reference_loss(hint, self._shared_loss) if hint else float("nan")
         rows, taken = self.rows["train"], self._round_rows(plan)
         seed = derived_seed(self.seed, self.site, plan.round)
@@ -176,7 +176,7 @@ class TokenClassificationLearner:
         factor = told.factor
         if hint:
             loss = self._shared_loss()
-            factor = self_influence(loss, reference, hint["temperature"], hint["clip"])
+            factor = self_influence(loss, reference, hint.temperature, hint.clip)
             metrics["shared_loss"] = loss
         metrics |= told.metrics | {"seconds": time.monotonic() - started}
         delta = {n: t - self._received[n] for n, t in self.initial_shared().items()}
@@ -203,11 +203,11 @@ class TokenClassificationLearner:
 
     def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
         rows = self.rows[split] if split in self.rows else self._questions(self.notes(split))
-        if count := plan.hints.get("probe"):
+        if count := plan.hints.probe:
             rows = drawn(rows, count, self.seed, self.site, plan.round)
         found = {"loss": self.tagger.mean_loss(rows, self.settings.eval_batch)} if rows else {}
         notes = self.notes(split)[: self.settings.eval_limit if plan.limit is None else plan.limit]
-        if plan.hints.get("loss_only") or plan.hints.get("probe") or not notes:
+        if plan.hints.loss_only or plan.hints.probe or not notes:
             return found
         return found | quick_extraction_metrics(self.extractor.documents(notes, self.site, "generic"))
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from medflare.core.errors import UpdateError
-from medflare.learners.client_terms import Watch, unwatched
+from medflare.learners.client_terms import Watch, no_watch
 from medflare.learners.optim import adamw, cosine, scale_rates
 from medflare.learners.token_classification.settings import TaggerOptimiser
 from medflare.models.tagger import Tagged, Tagger
@@ -19,7 +19,7 @@ def train_round(
     batches: Sequence[Sequence[Tagged]],
     settings: TaggerOptimiser,
     seed: int,
-    watch: Watch = unwatched,
+    watch: Watch = no_watch,
 ) -> dict[str, float]:
     """Trains on `batches` in their order, once, from new moments (1.6); the tagger is in eval mode after.
 

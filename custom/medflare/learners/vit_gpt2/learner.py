@@ -192,9 +192,9 @@ class ViTGPT2Learner:
         return {"generic": lambda: None}
 
     def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
-        if count := plan.hints.get("probe"):
+        if count := plan.hints.probe:
             return probe_loss(self, split, plan, count)
-        if plan.hints.get("loss_only"):
+        if plan.hints.loss_only:
             rows = self.samples.split_indices(split)[: plan.limit]
             return {"loss": split_loss(self, rows)} if rows else {}
         return curve_metrics(self, split, plan.limit if plan.limit is not None else self.settings.eval_limit)
