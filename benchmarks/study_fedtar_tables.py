@@ -30,7 +30,7 @@ from medflare.evaluation.visit_metrics import (
     mean_over_visits,
 )
 from medflare.learners.fedtar.evaluation import FILE
-from medflare.reporting.tables import display_name
+from medflare.reporting.metric_names import display_name
 from study_units import DONE, unit_folder
 
 REPORTS = ("bleu_1", "bleu_4", "rouge_l", "cider", "label_f1", "label_micro_f1", "label_macro_f1")

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from medflare.recipes.simulate import SERVER_FOLDER, run_simulator
 from medflare.reporting.page import write_page
-from medflare.reporting.tables import markdown_table, rows_of
+from medflare.reporting.score_rows import rows_of
+from medflare.reporting.tables import markdown_table
 
 JOB = Path(__file__).parents[1] / "jobs" / "fedmrg"
 SITES = JOB / "sites" / "cxr_multisite.yaml"

@@ -20,7 +20,7 @@ from medflare.evaluation.extraction_metrics import (
     quick_extraction_metrics,
 )
 from medflare.evaluation.extraction_statistics import CLINICAL, OUTPUTS, TASKS
-from medflare.reporting.tables import Row
+from medflare.reporting.score_rows import Row
 
 COMPARED = (
     *("ner_strict_f1", "ner_lenient_f1", "ner_macro_strict_f1"),
@@ -41,6 +41,7 @@ class Result:
         """As tables take it."""
         group = self.group
         return Row(
+            task="extraction",
             method=group.adapter,
             site=group.site,
             role=group.role,

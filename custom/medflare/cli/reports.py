@@ -73,7 +73,8 @@ def _test_adapter(run: Path, site_file: Path, sites: list[str] | None, as_json: 
     from medflare.data.settings.site import load_site, load_site_file
     from medflare.federation.server.scorer import SERVER
     from medflare.recipes.after_run import locate, score_site
-    from medflare.reporting.tables import results_table, rows_of
+    from medflare.reporting.score_rows import rows_of
+    from medflare.reporting.tables import results_table
 
     record_path = locate(run)
     chosen = sites or sorted(set(load_site_file(site_file)) - {SERVER})

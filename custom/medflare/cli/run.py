@@ -90,7 +90,7 @@ def outcome(record_path: Path, page: bool = True) -> dict[str, Any]:
     """Paths and headline numbers of a finished run, JSON types."""
     from medflare.core.run_record import read_record
     from medflare.reporting.page import write_page
-    from medflare.reporting.tables import rows_of
+    from medflare.reporting.score_rows import rows_of
 
     record = read_record(record_path)
     folder = record_path.parent
@@ -117,7 +117,8 @@ def show(console: Any, record_path: Path, facts: dict[str, Any]) -> None:
     from rich.table import Table
 
     from medflare.core.run_record import read_record
-    from medflare.reporting.tables import results_table, rows_of
+    from medflare.reporting.score_rows import rows_of
+    from medflare.reporting.tables import results_table
 
     console.print(results_table(rows_of([read_record(record_path)]), SHOWN))
     places = Table(title="what the run made", show_header=False, title_justify="left")

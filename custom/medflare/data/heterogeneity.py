@@ -77,6 +77,32 @@ def code_shares(studies: Sequence[Study]) -> np.ndarray:
     return np.asarray(np.eye(len(Code))[np.array(coded)].mean(axis=0))
 
 
+def divergence_of_shares(
+    shares: Mapping[str, Mapping[str, float]], examples: Mapping[str, int]
+) -> dict[str, float]:
+    """Return how far each site's findings are from the pool's, where sites declared only shares.
+
+    Args:
+        shares: site -> condition -> share of its studies that affirm the condition; sites without any are
+            left out.
+        examples: site -> its weight in the pool.
+
+    Returns:
+        Site -> Jensen-Shannon divergence in bits, averaged over the conditions that all sites declared;
+        empty for fewer than two sites.
+    """
+    sites = [site for site in shares if shares[site]]
+    if len(sites) < 2:
+        return {}
+    conditions = sorted(set.intersection(*(set(shares[site]) for site in sites)))
+    affirmed = np.array([[shares[site][c] for c in conditions] for site in sites])
+    weights = np.array([examples.get(site, 0) or 1 for site in sites], dtype=float)
+    pool = (weights / weights.sum()) @ affirmed
+    ours, theirs = (np.stack([part, 1 - part], axis=-1) for part in (affirmed, pool))
+    values = jensen_shannon(ours, theirs[None]).mean(axis=-1)
+    return {site: float(value) for site, value in zip(sites, values, strict=True)}
+
+
 def jensen_shannon(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     """Divergence in bits along the last axis; 0 for equal, 1 for disjoint distributions."""
     middle = (p + q) / 2

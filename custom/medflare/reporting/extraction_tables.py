@@ -12,12 +12,14 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from medflare.core.run_record import ComparisonRecord, Estimate, RunRecord
+from medflare.core.run_record import ComparisonRecord, Estimate
 from medflare.evaluation.extraction_matching import Counts
 from medflare.evaluation.extraction_metrics import HEADLINE, Scored
 from medflare.evaluation.extraction_statistics import MATCHES
 from medflare.evaluation.label_metrics import RATIOS
-from medflare.reporting.tables import SCALE, Row, cell, display_name, grid_of, markdown_cell, rows_of
+from medflare.reporting.formatting import MISSING
+from medflare.reporting.metric_names import display_name
+from medflare.reporting.score_rows import SCALE, Row, difference, score_cell
 
 CAPTION = "Times 100, with 95 % bootstrap intervals over documents, or patients where they are known."
 ALONE = "p: two-sided permutation test of each row alone, not corrected for the number of rows."
@@ -28,7 +30,6 @@ TITLES = {
 }
 GLANCE = (*HEADLINE, "parse_failure_rate")
 ROLES = {"participant": "took part", "unseen": "unseen", "": ""}
-DASH = "–"
 HEADS = {
     "ner_strict_f1": "NER\nstrict F1",
     "ner_lenient_f1": "NER\nlenient F1",
@@ -53,9 +54,9 @@ def overview(rows: Sequence[Row]) -> Table:
 
 def _two_lines(estimate: Estimate | None) -> Text:
     if estimate is None:
-        return Text(DASH)
+        return Text(MISSING)
     low, high = SCALE * estimate.low, SCALE * estimate.high
-    return Text(f"{SCALE * estimate.value:.1f}").append(f"\n{low:.1f}{DASH}{high:.1f}", style="dim")
+    return Text(f"{SCALE * estimate.value:.1f}").append(f"\n{low:.1f}{MISSING}{high:.1f}", style="dim")
 
 
 def type_table(scored: Scored, task: str, title: str, types: Iterable[str]) -> Table:
@@ -87,7 +88,7 @@ def type_table(scored: Scored, task: str, title: str, types: Iterable[str]) -> T
 def _value(scored: Scored, metric: str, totals: str, ratio: str) -> str:
     """F1 with its interval, precision and recall without, which leaves room for both kinds of match."""
     if ratio == "f1":
-        return cell(scored.estimates.get(metric))
+        return score_cell(scored.estimates.get(metric)).text
     estimate, counts = scored.estimates.get(metric), scored.counts.get(totals, Counts(0, 0, 0))
     value = counts.ratios[RATIOS.index(ratio)] if estimate is None else estimate.value
     return f"{SCALE * value:.1f}"
@@ -99,11 +100,8 @@ def comparison_table(comparisons: Sequence[ComparisonRecord], other: str) -> Tab
     table.title = f"ours minus {other}, on the same documents"
     table.caption, table.caption_justify = Text(ALONE), "left"
     for item in comparisons:
-        low, high = SCALE * item.low, SCALE * item.high
-        difference = f"{SCALE * item.value:+.1f} [{low:+.1f}, {high:+.1f}]"
-        table.add_row(
-            item.site, item.ours, item.theirs, display_name(item.metric), difference, f"{item.p:.3f}"
-        )
+        change = difference(item.value, item.low, item.high).text
+        table.add_row(item.site, item.ours, item.theirs, display_name(item.metric), change, f"{item.p:.3f}")
     return table
 
 
@@ -114,34 +112,3 @@ def _table(heads: Sequence[str], lefts: int = 1, title: str | None = None) -> Ta
     for place, head in enumerate(heads):
         table.add_column(head, justify="left" if place < lefts else "right", no_wrap=True)
     return table
-
-
-def extraction_table(
-    records: Iterable[RunRecord], metrics: Sequence[str] = HEADLINE, split: str = "test"
-) -> str:
-    """Markdown for documents: for each metric a table of methods by sites, the best of a site in bold.
-
-    A note says where being best is not significant, as far as the records compare.
-    """
-    records = list(records)
-    rows = [row for row in rows_of(records) if row.split == split]
-    shown = [name for name in metrics if any(name in row.metrics for row in rows)]
-    cells, notes = grid_of(rows, shown, [item for record in records for item in record.comparisons])
-    sites = {row.site: row.role for row in rows}
-    systems = list(dict.fromkeys(row.system for row in rows))
-    places = {(row.system, row.site): index for index, row in enumerate(rows)}
-    heads = [f"{site} (unseen)" if role == "unseen" else site for site, role in sites.items()]
-    lines: list[str] = []
-    for column, metric in enumerate(shown):
-        lines += [_line([display_name(metric), *heads]), _line(["---", *["---:"] * len(heads)])]
-        for system in systems:
-            found = [places.get((system, site)) for site in sites]
-            values = [DASH if index is None else markdown_cell(cells[index][column]) for index in found]
-            lines.append(_line([system, *values]))
-        lines.append("")
-    numbered = [f"{place}. {text}" for place, text in enumerate(notes, start=1)]
-    return "\n".join([*lines, CAPTION, *([""] if numbered else []), *numbered]) + "\n"
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"

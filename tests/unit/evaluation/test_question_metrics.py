@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accuracy of answers with intervals and by group, their files, and the page that shows them."""
+"""Accuracy of answers with intervals and by group, and their files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,6 @@ from medflare.evaluation.question_metrics import (
     quick_question_metrics,
     read_answers,
 )
-from medflare.reporting.gallery_questions import questions_section, shares
-from medflare.reporting.page_tasks import KINDS
-from medflare.reporting.tables import unit_of
 
 
 def answered(number: int, chosen: str, answer: str, group: str = "", **more: object) -> AnsweredQuestion:
@@ -100,22 +97,3 @@ def test_a_line_that_is_no_answer_is_named(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"chosen":"C"', '"chosen":"D"'))
     with pytest.raises(DataError, match=r"(?s)answers\.jsonl:3: is not an answered question.*letters"):
         read_answers(path)
-
-
-def test_shares_of_options_sum_to_one_also_where_likelihoods_vanish() -> None:
-    assert shares([-1.0, -1.0]) == [0.5, 0.5]
-    assert shares([-2000.0, -2010.0])[0] == pytest.approx(1 / (1 + np.exp(-10)))
-
-
-def test_the_page_shows_right_and_wrong_answers_and_escapes_them() -> None:
-    shown = questions_section([(Path("x"), FOUR)], 4)
-    assert "north: 4 of 4 questions" in shown
-    assert shown.count("chosen, right") == 3
-    assert shown.count("chosen, wrong") == 1
-    assert "Which &lt;drug&gt;?" in shown
-    assert questions_section([], 4) == questions_section([(Path("x"), FOUR)], 0) == ""
-
-
-def test_a_run_of_questions_has_a_page_of_its_own() -> None:
-    assert unit_of(evaluate_questions(FOUR).estimates) == unit_of(quick_question_metrics(FOUR)) == "questions"
-    assert KINDS["questions"].columns[0] == "accuracy"

@@ -13,12 +13,8 @@ from medflare.evaluation.summary_metrics import (
     NO_LABELS,
     WrittenSummary,
     evaluate_summaries,
-    quick_summary_metrics,
     read_summaries,
 )
-from medflare.reporting.gallery_summaries import agreement, summaries_section
-from medflare.reporting.page_tasks import KINDS
-from medflare.reporting.tables import unit_of
 
 GOLD = ["Large left pleural effusion.", "No acute disease.", "Mild cardiomegaly with pulmonary edema."]
 SAID = ["Left pleural effusion.", "No acute disease.", ""]
@@ -81,20 +77,3 @@ def test_a_patients_texts_are_drawn_together() -> None:
 def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
     items = written(GOLD, SAID)
     assert read_summaries(write_lines(tmp_path / "s.jsonl", items)) == items
-
-
-def test_the_page_shows_source_reference_and_generated_side_by_side() -> None:
-    items = written(GOLD, SAID)
-    shown = summaries_section([(Path("x"), items)], 3)
-    assert "north: 3 of 3 texts" in shown
-    for word in ("Source", "Reference", "Generated", "The &lt;heart&gt;", "(empty)", "did not end within"):
-        assert word in shown
-    assert agreement(items)[1] == pytest.approx(1)
-    assert agreement(items)[2] == 0
-    assert shown.index("ROUGE-L 100") < shown.index("ROUGE-L 0"), "good ones first"
-
-
-def test_a_run_of_summaries_has_a_page_of_its_own() -> None:
-    found = evaluate_summaries(written(GOLD, SAID)).estimates
-    assert unit_of(found) == unit_of(quick_summary_metrics(GOLD, SAID)) == "summaries"
-    assert "bleu_4" in KINDS["summaries"].columns

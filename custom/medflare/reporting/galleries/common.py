@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What galleries share: ranks at which records are taken, records by site and adapter, data of a gallery.
+
+Records are taken at fixed ranks of agreement, good and bad ones alike, so that nobody picks the pretty ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+ADAPTERS = ("personalised", "generic", "none")
+"""The adapter that a site would use comes first."""
+SIGNS = {"agree": "✓", "missed": "− missed:", "invented": "+ invented:"}
+"""Verdict on a finding or a change -> what stands before its name."""
+
+Files = Sequence[tuple[Path, list[Any]]]
+"""Predictions files with their records."""
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteCards:
+    """The cards of one site.
+
+    Attributes:
+        title: of the site, with how many of its records are shown.
+        cards: data of the gallery's template.
+    """
+
+    title: str
+    cards: Sequence[Mapping[str, Any]]
+
+
+def at_ranks(ranked: Sequence[Record], number: int) -> list[Record]:
+    """Return `number` items at evenly spaced ranks, the best and the worst left aside.
+
+    All items where there are not more than `number`.
+    """
+    if len(ranked) <= number:
+        return list(ranked)
+    places = np.linspace(0.05, 0.95, number) * (len(ranked) - 1) if number > 1 else [0.5 * (len(ranked) - 1)]
+    return [ranked[i] for i in dict.fromkeys(round(float(place)) for place in places)]
+
+
+def main_adapter(adapters: Mapping[str, Record]) -> Record:
+    """Return the record of the adapter that a site would use: its personalised one where it has one."""
+    return next(adapters[name] for name in ADAPTERS if name in adapters)
+
+
+def by_site_and_adapter(files: Files) -> dict[tuple[str, str], list[Any]]:
+    """Return (site, adapter) -> its records, in order of the names."""
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for _, items in files:
+        for item in items:
+            groups.setdefault((item.site, item.adapter), []).append(item)
+    return dict(sorted(groups.items()))
+
+
+def titles_of(groups: Mapping[tuple[str, str], Sequence[Any]]) -> dict[tuple[str, str], str]:
+    """Return the names of groups: the site, with the adapter where there are several."""
+    several = len({adapter for _, adapter in groups}) > 1
+    return {key: f"{key[0]}, {key[1]} adapter" if several else key[0] for key in groups}

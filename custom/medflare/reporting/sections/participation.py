@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who took part in which round, and why not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from medflare.core.run_record import RunRecord
+from medflare.reporting.charts.presence import presence_chart
+from medflare.reporting.views import Figure, Table
+
+ROUNDS_NAMED = 8
+"""Rounds of one reason that are named."""
+
+
+def view(record: RunRecord) -> dict[str, Any] | None:
+    """Return the data of `participation.html`; None where there was no round."""
+    if not record.rounds:
+        return None
+    names = sorted({site for entry in record.rounds for site in [*entry.accepted, *entry.absent]})
+    absent = {(site, e.round + 1): why for e in record.rounds for site, why in e.absent.items()}
+    rows = []
+    for site in names:
+        reasons = dict.fromkeys(e.absent[site] for e in record.rounds if site in e.absent)
+        accepted = sum(site in e.accepted for e in record.rounds)
+        examples = next((e.accepted[site] for e in reversed(record.rounds) if site in e.accepted), 0)
+        absences = "; ".join(f"{why} ({_rounds_of(record, site, why)})" for why in reasons)
+        joined = f"{accepted} of {len(record.rounds)}"
+        rows.append([site, absences or "never absent", joined, f"{examples:,}"])
+    drawing = presence_chart([e.round + 1 for e in record.rounds], names, absent)
+    remark = "filled: accepted; cross: absent or rejected"
+    head = ["site", "absences", "rounds", "weight (examples)"]
+    return {
+        "figure": Figure(title="Updates accepted", drawing=drawing, remark=remark),
+        "table": Table(head=head, rows=rows, left=2),
+    }
+
+
+def _rounds_of(record: RunRecord, site: str, why: str) -> str:
+    """Return `rounds 1, 4` in which a site was absent for that reason."""
+    rounds = [str(e.round + 1) for e in record.rounds if e.absent.get(site) == why]
+    more = " …" if len(rounds) > ROUNDS_NAMED else ""
+    return ("round " if len(rounds) == 1 else "rounds ") + ", ".join(rounds[:ROUNDS_NAMED]) + more

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a page says and shows that depends on the task: one `TaskPage` for every task of `tasks.TASKS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from medflare.core.conditions import CONDITIONS
+from medflare.core.inventory import ENTITY_TYPES, MODIFIER_TYPES
+from medflare.core.task import Task
+from medflare.evaluation.change_extraction import CHANGES
+from medflare.evaluation.predictions import read_predictions
+from medflare.evaluation.question_metrics import read_answers
+from medflare.evaluation.summary_metrics import read_summaries
+from medflare.reporting.extraction_tables import CAPTION as NOTES_CAPTION
+from medflare.reporting.galleries import notes, questions, summaries, visits
+from medflare.reporting.galleries.common import Files
+from medflare.tasks import TASKS
+
+_CAPTION = "Times 100, with 95 % bootstrap intervals over {}."
+_BY_TYPE = "Strict F1 × 100; a dash where a type is neither annotated nor extracted."
+_SHARE_NUMBERS = "write it with an empty gallery to share the numbers alone."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoresByType:
+    """A table of one score by type.
+
+    Attributes:
+        title, caption, column: of the table and of the types.
+        prefix: the metric of a type is this prefix and the type's name.
+        types: in their order; none for those that a run has.
+        opened: whether the table is unfolded.
+    """
+
+    title: str
+    caption: str
+    column: str
+    prefix: str
+    types: tuple[str, ...] = ()
+    opened: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPage:
+    """The part of a page that depends on the task.
+
+    Attributes:
+        task: of the run.
+        lead: what the results are, for a reader who does not know the scores.
+        caption: what the values of the tables are.
+        charted: scores with a chart, the first `charts` of those that the run has.
+        columns: scores of the main table.
+        by_type: tables of one score by type.
+        privacy: what the page holds of patients, when it does.
+        read: the records of a predictions file that the gallery can show.
+        gallery: (files with their records, how many of each site) -> data of `gallery_template`, or None.
+        gallery_template: file in `reporting/templates`.
+    """
+
+    task: Task
+    lead: str
+    caption: str
+    charted: tuple[str, ...]
+    charts: int
+    columns: tuple[str, ...]
+    by_type: tuple[ScoresByType, ...] = ()
+    privacy: str
+    read: Callable[[Path], list[Any]]
+    gallery: Callable[[Files, int], Any]
+    gallery_template: str
+
+
+_VISITS = TaskPage(
+    task=TASKS["visits"],
+    lead="Generated reports against the radiologists' own, on test studies that no training saw. "
+    "The generic adapter is what all sites share; a personalised one stays at its site.",
+    caption=_CAPTION.format("studies"),
+    charted=("change_f1", "label_f1", "bleu_4", "rouge_l"),
+    charts=2,
+    columns=TASKS["visits"].headline,
+    by_type=(
+        ScoresByType(
+            title="Which findings are found",
+            caption="F1 × 100 of what the reports say; 0 also where a condition does not occur.",
+            column="condition",
+            prefix="label_f1/",
+            types=CONDITIONS,
+            opened=False,
+        ),
+        ScoresByType(
+            title="Which changes are told",
+            caption="F1 × 100 of what reports of later visits say became of the findings.",
+            column="change",
+            prefix="change_f1/",
+            types=CHANGES,
+            opened=False,
+        ),
+    ),
+    privacy="This page holds images and report text of the sites' test studies. Handle it like the "
+    f"studies themselves; {_SHARE_NUMBERS}",
+    read=read_predictions,
+    gallery=visits.reports_view,
+    gallery_template="gallery_reports.html",
+)
+_REPORTS = replace(_VISITS, task=TASKS["reports"], columns=TASKS["reports"].headline)
+_EXTRACTION = TaskPage(
+    task=TASKS["extraction"],
+    lead="What the model extracts against what annotators marked, on test notes that no training saw. NER "
+    "finds entities; RE finds the modifiers of annotated entities, and end to end of those the model "
+    "found itself. Strict asks for the exact words and the type, lenient for a common part and the type.",
+    caption=NOTES_CAPTION,
+    charted=("ner_strict_f1", "re_gold_strict_f1", "re_e2e_strict_f1", "parse_failure_rate"),
+    charts=4,
+    columns=(*TASKS["extraction"].headline, "parse_failure_rate"),
+    by_type=(
+        ScoresByType(
+            title="Entities by type",
+            caption=_BY_TYPE,
+            column="entity",
+            prefix="ner_strict_f1/",
+            types=ENTITY_TYPES,
+        ),
+        ScoresByType(
+            title="Modifiers of annotated entities by type",
+            caption=_BY_TYPE,
+            column="modifier",
+            prefix="re_gold_strict_f1/",
+            types=MODIFIER_TYPES,
+        ),
+    ),
+    privacy="This page holds the text of test notes of the sites. Handle it like the notes themselves; "
+    + _SHARE_NUMBERS,
+    read=notes.read_notes,
+    gallery=notes.view,
+    gallery_template="gallery_notes.html",
+)
+_QUESTIONS = TaskPage(
+    task=TASKS["questions"],
+    lead="Test questions that no training saw. The model holds each option more or less likely; the "
+    "likeliest is its answer. Chance is what guessing would reach.",
+    caption=_CAPTION.format("questions"),
+    charted=("accuracy", "chance"),
+    charts=1,
+    columns=TASKS["questions"].headline,
+    by_type=(
+        ScoresByType(
+            title="Accuracy by group",
+            caption="Accuracy × 100; groups are the source's subjects or specialties.",
+            column="group",
+            prefix="accuracy/",
+        ),
+    ),
+    privacy="This page holds test questions of the sites. Handle it like the questions themselves; "
+    + _SHARE_NUMBERS,
+    read=read_answers,
+    gallery=questions.view,
+    gallery_template="gallery_questions.html",
+)
+_SUMMARIES = TaskPage(
+    task=TASKS["summaries"],
+    lead="Summaries against the physicians' own, of test texts that no training saw.",
+    caption=_CAPTION.format("patients"),
+    charted=("bleu_4", "rouge_l", "bertscore_f1"),
+    charts=2,
+    columns=("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "meteor", "label_f1", "bertscore_f1"),
+    privacy="This page holds the text of test records of the sites. Handle it like the records themselves; "
+    + _SHARE_NUMBERS,
+    read=read_summaries,
+    gallery=summaries.view,
+    gallery_template="gallery_summaries.html",
+)
+TASK_PAGES = {page.task.name: page for page in (_REPORTS, _VISITS, _EXTRACTION, _QUESTIONS, _SUMMARIES)}
+"""Name of a task -> its page."""
+
+
+def task_page(task: str) -> TaskPage:
+    """Return the page of a task, that of reports for a run that has not got as far as naming its task."""
+    return TASK_PAGES.get(task, _REPORTS)
