@@ -18,7 +18,7 @@ import torch
 
 from medflare.data.settings.site import SiteConfig
 from medflare.learners.fedmrg.learner import build
-from medflare.recipes.recipes import read_job
+from medflare.recipes.job_reader import read_job
 from medflare.synthetic import DEMO_HOSPITALS, write_hospital
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -58,7 +58,7 @@ class Budget:
 
     def settings(self, learner: str) -> dict[str, Any]:
         """The committed job's settings, or the encoder's own, with this budget."""
-        from medflare.recipes.recipes import read_job
+        from medflare.recipes.job_reader import read_job
 
         if learner == "token_classification":
             return {"local_epochs": self.epochs * ENCODER_EPOCHS}

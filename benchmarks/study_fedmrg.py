@@ -48,7 +48,7 @@ METHODS = {
 
 def job_settings() -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings and the controller block of the committed job."""
-    from medflare.recipes.recipes import read_job
+    from medflare.recipes.job_reader import read_job
 
     job = read_job(Path(__file__).parents[1] / "jobs" / "fedmrg")
     return job.settings, job.controller

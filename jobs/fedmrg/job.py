@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 
+from medflare.recipes.job import Job
 from medflare.recipes.job_main import main
-from medflare.recipes.recipes import Job
 
 JOB = Job(
     title="fedmrg",

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from medflare.recipes.job_main import main
-from medflare.recipes.recipes import read_job
+from medflare.recipes.job_reader import read_job
 
 JOB = replace(
     read_job(Path(__file__).parents[1] / "fedvit_gpt2"),

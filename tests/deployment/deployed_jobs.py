@@ -16,7 +16,10 @@ import yaml
 from deployed_programs import LONG
 
 from medflare.core.run_record import RunRecord
-from medflare.recipes import recipes, simulate
+from medflare.recipes import simulate
+from medflare.recipes.job_check import check_job
+from medflare.recipes.job_reader import read_job
+from medflare.recipes.overrides import override
 from medflare.synthetic import DEMO_HOSPITALS, write_hospital
 from medflare.synthetic.knowledge import write_questions_demo
 from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
@@ -67,8 +70,8 @@ SMALL = {"fedmrg": FEDMRG, "fed_medlora": FED_MEDLORA, "ddcs_qa": DDCS_QA}
 def tiny_job(folder: Path, name: str, clients: int = 3, **changes: Any) -> Path:
     """One of the repository's jobs, made small, below `folder`; two underscores in a key stand for a dot."""
     wanted = {**SMALL[name], **{key.replace("__", "."): value for key, value in changes.items()}}
-    job = replace(recipes.override(recipes.read_job(JOBS / name), wanted), n_clients=clients)
-    recipes.check(job)
+    job = replace(override(read_job(JOBS / name), wanted), n_clients=clients)
+    check_job(job)
     return job.write(folder / job.title)
 
 

@@ -15,7 +15,7 @@ from deployed import LEAD, Federation
 from deployed_programs import LONG, wait_until
 from nvflare.fuel.flare_api.api_spec import AuthorizationError
 
-from medflare.recipes import recipes
+from medflare.recipes.job import CLIENT_CONFIG
 from medflare.wire.files import write_json
 
 MEMBER, ORG_ADMIN = "member@hospital-c.org", "orgadmin@hospital-b.org"
@@ -29,10 +29,10 @@ def job(tmp_path: Path) -> Path:
 def test_a_class_that_is_not_listed_is_refused_at_the_site_and_never_made(
     federation: Federation, job: Path, tmp_path: Path
 ) -> None:
-    content = json.loads((job / recipes.CLIENT).read_text())
+    content = json.loads((job / CLIENT_CONFIG).read_text())
     args = {"args": ["touch", str(tmp_path / "made")]}
     content["components"].append({"id": "extra", "path": "subprocess.Popen", "args": args})
-    write_json(job / recipes.CLIENT, content)
+    write_json(job / CLIENT_CONFIG, content)
     job_id = federation.submit(job)
     assert federation.wait(job_id) == "FINISHED:ABNORMAL"
     assert "ComponentNotAuthorized" in federation.log("site-1")

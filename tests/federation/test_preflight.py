@@ -27,7 +27,7 @@ from medflare.deployment.preflight.base import Check, exit_code, ok, problem, wa
 from medflare.deployment.preflight.run import Asked, preflight
 from medflare.egress.policy import Policy
 from medflare.learners.footprint import Footprint
-from medflare.recipes.recipes import Job
+from medflare.recipes.job import Job
 
 REPOSITORY = Path(__file__).parents[2]
 PROXY_NAMES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY")

@@ -32,7 +32,10 @@ from medflare.federation.site import worker_config
 from medflare.federation.site.worker import ProcessWorker
 from medflare.federation.site.worker_config import WorkerConfig, load_site_settings
 from medflare.in_process.loop import federate
-from medflare.recipes import recipes, simulate
+from medflare.recipes import simulate
+from medflare.recipes.job import Job
+from medflare.recipes.job_check import check_job
+from medflare.recipes.overrides import override
 
 ALL = list(SITES)
 
@@ -363,7 +366,7 @@ def test_a_site_cannot_send_merged_factors(federation, monkeypatch) -> None:
 
 
 def test_a_job_can_name_the_rule_and_where_the_scorer_runs() -> None:
-    job = recipes.Job(title="trial", method="fed_medlora", aggregation={"rule": "influence"})
-    changed = recipes.override(job, {"scorer": "thread", "uplink": "int4", "downlink": "int8"})
-    recipes.check(changed)
+    job = Job(title="trial", method="fed_medlora", aggregation={"rule": "influence"})
+    changed = override(job, {"scorer": "thread", "uplink": "int4", "downlink": "int8"})
+    check_job(changed)
     assert changed.controller == {"scorer": "thread", "uplink": "int4", "downlink": "int8"}

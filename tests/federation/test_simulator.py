@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from medflare.core.errors import RunError
-from medflare.recipes import allow_list, recipes, simulate
+from medflare.recipes import allow_list, simulate
+from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG, Job
 from medflare.wire.files import write_json
 
 pytestmark = pytest.mark.simulator
@@ -20,10 +21,10 @@ SITES = ("site-1", "site-2")
 def toy_job(folder: Path, **toy: Any) -> Path:
     """A job folder with the toy executor in place of ours."""
     controller = {"num_rounds": 2, "canary": True, "min_responses": 1, "straggler_timeout": 120.0}
-    recipes.Job(title="toy", method="toy", n_clients=2, controller=controller, settings=toy).write(folder)
-    client = json.loads((folder / recipes.CLIENT).read_text())
+    Job(title="toy", method="toy", n_clients=2, controller=controller, settings=toy).write(folder)
+    client = json.loads((folder / CLIENT_CONFIG).read_text())
     client["executors"][0]["executor"]["path"] = "fed_harness.ToyExecutor"
-    write_json(folder / recipes.CLIENT, client)
+    write_json(folder / CLIENT_CONFIG, client)
     return folder
 
 
@@ -57,10 +58,10 @@ def test_worker_processes_train_in_the_simulator_and_a_killed_one_costs_a_round(
 def test_the_server_scores_with_the_notes_of_its_own_entry_in_the_sites_file(tmp_path: Path) -> None:
     workspace = toy_workspace(tmp_path / "ws", "fed_harness.ToyExecutor", "fed_harness.ToyRounds")
     job = toy_job(tmp_path / "toy")
-    server = json.loads((job / recipes.SERVER).read_text())
+    server = json.loads((job / SERVER_CONFIG).read_text())
     server["components"][0]["args"] = {"rule": "influence"}
     server["workflows"][0]["path"] = "fed_harness.ToyRounds"
-    write_json(job / recipes.SERVER, server)
+    write_json(job / SERVER_CONFIG, server)
     simulate.launch(job, workspace, SITES, timeout=280)
     with pytest.raises(RunError, match=r"site.yaml: no such file.*an entry `server:` under `sites:`"):
         simulate.judge(workspace)

@@ -29,7 +29,10 @@ from medflare.in_process.loop import federate
 from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits, in_turn
 from medflare.learners.fedtar.expectation import FederatedMixture
 from medflare.learners.fedtar.mixture import Mixture, MixtureSettings
-from medflare.recipes import recipes
+from medflare.recipes.job import SERVER_CONFIG, Job
+from medflare.recipes.job_check import check_job
+from medflare.recipes.job_reader import read_job
+from medflare.recipes.overrides import override
 
 SITES = tuple(sorted(COUNTS))
 Make = Callable[..., Federation]
@@ -322,8 +325,8 @@ def test_a_method_without_profiles_is_told_to_leave_the_setting_out(federation: 
 # ---- the job folder ----------------------------------------------------------------------------------------
 
 
-def temporal_job(**controller: Any) -> recipes.Job:
-    return recipes.Job(
+def temporal_job(**controller: Any) -> Job:
+    return Job(
         title="trial",
         method="fed_medlora",
         workflow="temporal",
@@ -334,21 +337,21 @@ def temporal_job(**controller: Any) -> recipes.Job:
 
 def test_a_job_folder_names_the_controller_and_is_read_back(tmp_path: Path) -> None:
     job = temporal_job(num_rounds=2, mixture={"components": 4})
-    recipes.check(job)
-    assert recipes.read_job(job.write(tmp_path / "trial")) == job
-    (flow,) = job.files()[recipes.SERVER]["workflows"]
+    check_job(job)
+    assert read_job(job.write(tmp_path / "trial")) == job
+    (flow,) = job.files()[SERVER_CONFIG]["workflows"]
     assert flow["path"].endswith("controllers.temporal.TemporalRoundsController")
-    assert recipes.override(job, {"visits": 5}).controller["visits"] == 5
+    assert override(job, {"visits": 5}).controller["visits"] == 5
 
 
 def test_a_job_that_counts_visits_twice_or_names_no_workflow_is_refused() -> None:
     other = {"rule": "temporal", "rule_settings": {"visits": 4}}
     with pytest.raises(ConfigError, match=r"rule_settings.visits is 4"):
-        recipes.check(replace(temporal_job(), aggregation=other))
+        check_job(replace(temporal_job(), aggregation=other))
     with pytest.raises(ConfigError, match="workflow 'swarm' is none of rounds, temporal"):
-        recipes.check(replace(temporal_job(), workflow="swarm"))
+        check_job(replace(temporal_job(), workflow="swarm"))
     with pytest.raises(ConfigError, match="stay encrypted"):
-        recipes.check(temporal_job(mixture={}, protection="he"))
+        check_job(temporal_job(mixture={}, protection="he"))
 
 
 # ---- the record --------------------------------------------------------------------------------------------

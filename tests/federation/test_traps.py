@@ -12,11 +12,14 @@ from nvflare.apis.fl_constant import ReturnCode
 from medflare.core.errors import ConfigError
 from medflare.federation.site.executor import LearnerExecutor
 from medflare.federation.site.worker_config import site_file
-from medflare.recipes import allow_list, recipes
+from medflare.recipes import allow_list
+from medflare.recipes.flare_traps import flare_traps
+from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG, Job
+from medflare.recipes.job_check import check_job
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / allow_list.TEMPLATE
-JOB = recipes.Job(title="trial", method="fedmrg")
+JOB = Job(title="trial", method="fedmrg")
 
 
 def test_the_committed_class_list_is_the_generated_one() -> None:
@@ -41,7 +44,7 @@ def test_resources_hold_no_key_that_flare_would_broadcast_and_logs_stay() -> Non
 
 
 def test_a_job_names_only_listed_classes() -> None:
-    recipes.check(JOB)
+    check_job(JOB)
     named = {
         part["path"]
         for config in JOB.files().values()
@@ -52,30 +55,28 @@ def test_a_job_names_only_listed_classes() -> None:
 
 def test_nested_settings_are_marked_so_that_flare_builds_no_component_from_them() -> None:
     settings = {"encoder": {"name": "small", "more": [{"path": "subprocess.Popen"}]}}
-    job = recipes.Job(title="trial", method="fedmrg", settings=settings)
-    written = job.files()[recipes.CLIENT]["executors"][0]["executor"]["args"]
+    job = Job(title="trial", method="fedmrg", settings=settings)
+    written = job.files()[CLIENT_CONFIG]["executors"][0]["executor"]["args"]
     assert written["settings"]["encoder"]["config_type"] == "dict"
     assert written["settings"]["encoder"]["more"][0]["config_type"] == "dict"
-    assert not recipes.traps(job.files()[recipes.CLIENT])
+    assert not flare_traps(job.files()[CLIENT_CONFIG])
     assert LearnerExecutor(**written).args.settings == settings
 
 
 def test_an_unmarked_nested_component_is_found(tmp_path: Path) -> None:
     files = JOB.files()
-    files[recipes.CLIENT]["executors"][0]["executor"]["args"]["settings"] = {
-        "x": {"path": "subprocess.Popen"}
-    }
-    assert recipes.traps(files[recipes.CLIENT]) == ["FLARE takes the key 'path' for a component; rename it"]
+    files[CLIENT_CONFIG]["executors"][0]["executor"]["args"]["settings"] = {"x": {"path": "subprocess.Popen"}}
+    assert flare_traps(files[CLIENT_CONFIG]) == ["FLARE takes the key 'path' for a component; rename it"]
 
 
 def test_jobs_poll_every_tenth_of_a_second_and_carry_no_code() -> None:
-    server = JOB.files()[recipes.SERVER]
+    server = JOB.files()[SERVER_CONFIG]
     assert server["server"]["task_request_interval"] == 0.1
     assert not [name for name in JOB.files() if "custom" in name]
 
 
 def test_all_errors_of_a_job_are_reported_together() -> None:
-    wrong = recipes.Job(
+    wrong = Job(
         title="trial",
         method="fedmgr",
         controller={"num_round": 3, "deadline": -1},
@@ -83,7 +84,7 @@ def test_all_errors_of_a_job_are_reported_together() -> None:
         aggregation={"rule": "mean"},
     )
     with pytest.raises(ConfigError) as caught:
-        recipes.check(wrong)
+        check_job(wrong)
     text = str(caught.value)
     for part in ("Did you mean 'num_rounds'", "deadline", "worker", "rule 'mean'", "method 'fedmgr'"):
         assert part in text

@@ -22,7 +22,9 @@ from medflare.evaluation.extraction_predictions import read_documents
 from medflare.in_process.loop import federate
 from medflare.learners.extraction.learner import ADAPTER_PREFIX, build
 from medflare.models.adapters.base import GENERIC
-from medflare.recipes import after_run, recipes, simulate
+from medflare.recipes import after_run, simulate
+from medflare.recipes.job_reader import read_job
+from medflare.recipes.overrides import override
 from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
 from medflare.synthetic.notes.files import write_validation_notes
 from medflare.tasks.extraction.extractor_folder import load_extractor
@@ -96,7 +98,7 @@ def test_every_round_has_the_losses_and_the_weights_they_give(finished: Finished
 
 def looped(finished: Finished) -> State:
     """The same rounds in this process without FLARE."""
-    job = recipes.override(recipes.read_job(JOB), SMALL)
+    job = override(read_job(JOB), SMALL)
     sites = {name: load_site(finished.site_file, name) for name in (*SITES, "server")}
     own = sites.pop("server")
     whole = own.cohort[0].model_copy(update={"split": SplitConfig(train=0, val=1, test=0)})

@@ -17,8 +17,11 @@ from medflare.core.errors import ConfigError
 from medflare.core.run_record import RunRecord
 from medflare.data.settings.site import load_site
 from medflare.evaluation.predictions import read_predictions
-from medflare.recipes import after_run, recipes, simulate
+from medflare.recipes import after_run, simulate
+from medflare.recipes.job_check import check_job
 from medflare.recipes.job_main import changes_of
+from medflare.recipes.job_reader import read_job
+from medflare.recipes.overrides import override
 from medflare.synthetic import DEMO_HOSPITALS, UNSEEN_HOSPITAL
 from medflare.synthetic.follow_up import write_follow_up
 
@@ -46,8 +49,8 @@ SMALL: dict[str, Any] = {
 
 
 def test_the_committed_job_is_sound_and_says_visits_alike() -> None:
-    job = recipes.read_job(JOB)
-    recipes.check(job)
+    job = read_job(JOB)
+    check_job(job)
     assert job.workflow == "temporal"
     assert job.controller["mixture"] == job.settings["mixture"]
 
@@ -77,8 +80,8 @@ def test_the_readme_has_six_baselines_two_ways_and_two_ablations() -> None:
     ("way", "workflow"), [("pooled, all of them", "rounds"), ("sequential, all of them", "temporal")]
 )
 def test_every_baseline_of_the_readme_is_a_job(way: str, workflow: str, rule: str) -> None:
-    job = recipes.override(recipes.read_job(JOB), changes_of([*lines()[way], *lines()[rule]]))
-    recipes.check(job)
+    job = override(read_job(JOB), changes_of([*lines()[way], *lines()[rule]]))
+    check_job(job)
     assert job.workflow == workflow
     assert job.aggregation["rule"] == rule.removeprefix("· ").lower()
     assert ("visits" in job.controller) == (workflow == "temporal")
@@ -86,17 +89,17 @@ def test_every_baseline_of_the_readme_is_a_job(way: str, workflow: str, rule: st
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_other_line_of_the_readme_is_a_job(name: str) -> None:
-    job = recipes.read_job(JOB)
-    changed = recipes.override(job, changes_of(lines()[name]))
-    recipes.check(changed)
+    job = read_job(JOB)
+    changed = override(job, changes_of(lines()[name]))
+    check_job(changed)
     assert changed != job, "the line changes nothing"
 
 
 def test_the_example_of_the_readme_is_a_job() -> None:
     text = (JOB / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
     words = shlex.split(re.findall(r"^    (medflare run jobs/fedtar --set rule=fedadam .*)$", text, re.M)[0])
-    job = recipes.override(recipes.read_job(JOB), changes_of(words[4::2]))
-    recipes.check(job)
+    job = override(read_job(JOB), changes_of(words[4::2]))
+    check_job(job)
     assert job.aggregation["rule"] == "fedadam"
 
 
@@ -115,7 +118,7 @@ def test_the_example_of_the_readme_is_a_job() -> None:
 )
 def test_what_does_not_go_together_is_said_before_anything_starts(changes: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
-        recipes.check(recipes.override(recipes.read_job(JOB), changes_of(changes)))
+        check_job(override(read_job(JOB), changes_of(changes)))
 
 
 # ---- a run -------------------------------------------------------------------------------------------------

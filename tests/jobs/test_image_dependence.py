@@ -12,7 +12,7 @@ from medflare.core.plan import RoundPlan
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.report_metrics import label_metrics, rule_codes
 from medflare.learners.fedmrg.learner import build
-from medflare.recipes.recipes import read_job
+from medflare.recipes.job_reader import read_job
 from medflare.synthetic import DEMO_HOSPITALS, write_hospital
 from medflare.tasks.reports.evaluation import draft
 

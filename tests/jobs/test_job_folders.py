@@ -13,14 +13,18 @@ import pytest
 import yaml
 
 from medflare.core.errors import ConfigError, RunError
-from medflare.recipes import recipes, simulate
+from medflare.recipes import simulate
+from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG, Job
+from medflare.recipes.job_check import check_job
 from medflare.recipes.job_main import arguments, main, wanted_job
+from medflare.recipes.job_reader import read_job
+from medflare.recipes.overrides import override
 
 JOBS = Path(__file__).parents[2] / "jobs"
 FOLDERS = sorted(path.parent for path in JOBS.glob("*/job.py"))
 
 
-def load(folder: Path) -> recipes.Job:
+def load(folder: Path) -> Job:
     spec = importlib.util.spec_from_file_location(f"job_{folder.name}", folder / "job.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -41,14 +45,14 @@ def test_the_exported_folder_is_the_committed_one(folder: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_the_job_is_sound(folder: Path) -> None:
-    recipes.check(load(folder))
-    assert recipes.read_job(folder).files() == load(folder).files()
+    check_job(load(folder))
+    assert read_job(folder).files() == load(folder).files()
 
 
 def test_export_from_the_command_line(tmp_path: Path) -> None:
     command = [sys.executable, str(JOBS / "fedmrg/job.py"), "--export", "--export-dir", str(tmp_path)]
     subprocess.run([*command, "--num_rounds", "7", "--n_clients", "2"], check=True, capture_output=True)
-    server = json.loads((tmp_path / "fedmrg" / recipes.SERVER).read_text())
+    server = json.loads((tmp_path / "fedmrg" / SERVER_CONFIG).read_text())
     assert server["workflows"][0]["args"]["num_rounds"] == 7
     assert json.loads((tmp_path / "fedmrg/meta.json").read_text())["min_clients"] == 2
 
@@ -65,11 +69,11 @@ def test_any_setting_can_be_changed_by_its_name() -> None:
 
 def test_a_folder_with_parts_that_would_be_lost_is_refused(tmp_path: Path) -> None:
     folder = load(JOBS / "fedmrg").write(tmp_path / "fedmrg")
-    client = json.loads((folder / recipes.CLIENT).read_text())
+    client = json.loads((folder / CLIENT_CONFIG).read_text())
     client["task_result_filters"] = [{"tasks": ["fit"], "filters": [{"path": "x.Y", "args": {}}]}]
-    (folder / recipes.CLIENT).write_text(json.dumps(client))
+    (folder / CLIENT_CONFIG).write_text(json.dumps(client))
     with pytest.raises(ConfigError, match=r"holds parts that job\.py did not write"):
-        recipes.read_job(folder)
+        read_job(folder)
 
 
 def test_an_unknown_setting_lists_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +82,7 @@ def test_an_unknown_setting_lists_the_valid_ones(capsys: pytest.CaptureFixture[s
 
 
 def test_the_quorum_is_the_jobs_min_clients() -> None:
-    job = recipes.override(load(JOBS / "fedmrg"), {"min_responses": 2})
+    job = override(load(JOBS / "fedmrg"), {"min_responses": 2})
     assert job.files()["meta.json"]["min_clients"] == 2
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from medflare.recipes.recipes import Job
+    from medflare.recipes.job import Job
 
 RUNS = Path("runs")
 
@@ -38,7 +38,8 @@ def demo_hospitals(job_folder: Path, changes: Mapping[str, Any]) -> tuple[Path, 
     changes: to the job, as `recipes.override` takes them.
     """
     from medflare.learners.registry import task_of
-    from medflare.recipes.recipes import override, read_job
+    from medflare.recipes.job_reader import read_job
+    from medflare.recipes.overrides import override
 
     job = override(read_job(job_folder), changes)
     demo = DEMOS[task_of(job.method).reads](job)

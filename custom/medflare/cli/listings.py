@@ -119,7 +119,7 @@ def _fitting(method: str, variant: str) -> list[str]:
 
 def _jobs(folder: Path) -> dict[str, list[str]]:
     """Method -> names of the job folders in `folder` that use it."""
-    from medflare.recipes.recipes import read_job
+    from medflare.recipes.job_reader import read_job
 
     used: dict[str, list[str]] = {}
     for meta in sorted(folder.glob("*/meta.json")):

@@ -13,11 +13,14 @@ from typing import Any
 import yaml
 
 from medflare.core.errors import ConfigError, MedflareError
-from medflare.recipes import recipes, simulate
+from medflare.recipes import simulate
+from medflare.recipes.job import Job
+from medflare.recipes.job_check import check_job
+from medflare.recipes.overrides import override
 from medflare.recipes.progress_view import live
 
 
-def arguments(job: recipes.Job) -> argparse.ArgumentParser:
+def arguments(job: Job) -> argparse.ArgumentParser:
     """The options of a job.py; names as in FLARE's own examples."""
     parser = argparse.ArgumentParser(
         description=f"Exports the job '{job.title}' or runs it in FLARE's simulator.",
@@ -46,19 +49,19 @@ def changes_of(pairs: Sequence[str]) -> dict[str, Any]:
     return out
 
 
-def wanted_job(job: recipes.Job, given: argparse.Namespace) -> recipes.Job:
+def wanted_job(job: Job, given: argparse.Namespace) -> Job:
     """The job with the command line's changes, checked."""
     changes = changes_of(given.set)
     if given.num_rounds is not None:
         changes["num_rounds"] = given.num_rounds
-    job = recipes.override(job, changes)
+    job = override(job, changes)
     if given.n_clients is not None:
         job = replace(job, n_clients=given.n_clients)
-    recipes.check(job)
+    check_job(job)
     return job
 
 
-def run(job: recipes.Job, given: argparse.Namespace) -> Path:
+def run(job: Job, given: argparse.Namespace) -> Path:
     """Runs a job through SimEnv; returns the server's folder of the run."""
     from medflare.federation.engine_jobs import SimEnv
     from medflare.recipes.sim_job import FolderJob
@@ -78,7 +81,7 @@ def run(job: recipes.Job, given: argparse.Namespace) -> Path:
     return workspace / simulate.SERVER_FOLDER
 
 
-def main(job: recipes.Job, argv: Sequence[str] | None = None) -> int:
+def main(job: Job, argv: Sequence[str] | None = None) -> int:
     """The exit code: 0 for a completed run or export, our error's own otherwise."""
     given = arguments(job).parse_args(argv)
     try:

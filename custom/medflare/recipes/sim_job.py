@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from medflare.federation.engine_jobs import FedJob
-from medflare.recipes import recipes, simulate
+from medflare.recipes import simulate
+from medflare.recipes.job import Job, write_to_temporary
 
 
 class FolderJob(FedJob):
@@ -16,7 +17,7 @@ class FolderJob(FedJob):
 
     def __init__(
         self,
-        job: recipes.Job,
+        job: Job,
         workspace: Path | None = None,
         on_event: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
@@ -38,7 +39,7 @@ class FolderJob(FedJob):
     ) -> int:
         """Runs the folder; the outcome is judged by the caller from what was produced."""
         sites = clients or [f"site-{i + 1}" for i in range(n_clients or self.description.n_clients)]
-        with recipes.write_to_temporary(self.description) as holder:
+        with write_to_temporary(self.description) as holder:
             folder = Path(holder) / self.description.title
             simulate.launch(folder, Path(workspace), sites, threads, self.on_event)
         return 0

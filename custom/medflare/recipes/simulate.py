@@ -29,7 +29,11 @@ from medflare.federation.peft_folder import FINAL, readable
 from medflare.federation.protections.kit import STARTUP
 from medflare.federation.server.scorer import SERVER
 from medflare.federation.site.worker_config import SITE_FILE
-from medflare.recipes import allow_list, recipes
+from medflare.recipes import allow_list
+from medflare.recipes.job import Job, write_to_temporary
+from medflare.recipes.job_check import check_job
+from medflare.recipes.job_reader import read_job
+from medflare.recipes.overrides import override
 from medflare.recipes.progress_view import Follower
 from medflare.secure_aggregation.encryption_parameters import Parameters, make_contexts
 from medflare.wire.files import write_json
@@ -113,14 +117,14 @@ def run_simulator(
     Args:
         workspace: default `runs/<timestamp>-<job>`; what lies there is replaced, except `local/`.
         sites: names to take part; default all of the file.
-        changes: as `recipes.override` takes them.
+        changes: as `override` takes them.
         on_event: called with each line of the server's progress.
 
     Raises:
         ConfigError: before anything is started, with all problems of the job.
         RunError: the run did not complete; the reason and the path of the log.
     """
-    job = recipes.read_job(Path(job_folder))
+    job = read_job(Path(job_folder))
     workspace = (workspace or new_workspace(job.title)).resolve()
     known = prepare_workspace(workspace, site_file)
     chosen = list(sites) if sites else known
@@ -129,18 +133,18 @@ def run_simulator(
         raise ConfigError(f"no site {', '.join(missing)} in site.yaml. It has: {', '.join(known)}.")
     given = {"num_rounds": rounds, "canary": canary}
     wanted = {**{key: value for key, value in given.items() if value is not None}, **(changes or {})}
-    job = recipes.override(job, wanted)
-    job = recipes.Job(**{**_fields(job), "n_clients": len(chosen)})
-    recipes.check(job)
+    job = override(job, wanted)
+    job = Job(**{**_fields(job), "n_clients": len(chosen)})
+    check_job(job)
     _check_profiles(job, chosen)
     if job.controller.get("protection") == "he":
         make_contexts(workspace / STARTUP, Parameters())
-    with recipes.write_to_temporary(job) as holder:
+    with write_to_temporary(job) as holder:
         launch(Path(holder) / job.title, workspace, chosen, on_event=on_event, timeout=timeout)
     return judge(workspace)
 
 
-def _check_profiles(job: recipes.Job, sites: Sequence[str]) -> None:
+def _check_profiles(job: Job, sites: Sequence[str]) -> None:
     """ConfigError for sites that a job with a simulated clock does not know, before anything is started."""
     profiles = job.controller.get("latency_profiles") or {}
     without = [site for site in sites if site not in profiles]
@@ -152,7 +156,7 @@ def _check_profiles(job: recipes.Job, sites: Sequence[str]) -> None:
         )
 
 
-def _fields(job: recipes.Job) -> dict[str, Any]:
+def _fields(job: Job) -> dict[str, Any]:
     return {name: getattr(job, name) for name in job.__dataclass_fields__}
 
 

@@ -19,7 +19,7 @@ from medflare.deployment.preflight import knowledge as preflight_knowledge
 from medflare.deployment.preflight.base import Check
 from medflare.deployment.preflight.knowledge import knowledge
 from medflare.knowledge.sketch_key import SketchKey
-from medflare.recipes.recipes import Job
+from medflare.recipes.job import Job
 
 TERMS = "\n".join(
     f"[Term]\nid: T:{i}\nname: {name}\n" for i, name in enumerate(("asthma", "cough", "fever", "pneumonia"))

@@ -21,7 +21,7 @@ from medflare.data.settings.site import SiteConfig
 from medflare.federation.peft_folder import Card, PeftFolder
 from medflare.learners.fedmrg.learner import FedMRGLearner, build
 from medflare.models.report_result import load_generator
-from medflare.recipes.recipes import read_job
+from medflare.recipes.job_reader import read_job
 from medflare.tasks.reports.evaluation import draft, write_personalised
 
 RUNNER = CliRunner()

@@ -13,8 +13,9 @@ from medflare.aggregation.lora import A, B, stems
 from medflare.core.errors import ConfigError
 from medflare.federation.protections.registry import PROTECTIONS
 from medflare.learners.registry import METHODS, get_method
-from medflare.recipes import recipes
 from medflare.recipes.combinations import problems
+from medflare.recipes.job import Job
+from medflare.recipes.job_check import check_job
 from medflare.wire.compression import CODECS
 
 MEDLORA, ENCODER = "fed_medlora", "token_classification"
@@ -160,13 +161,13 @@ def test_an_unknown_part_is_an_error_that_names_it(part: str, value: str) -> Non
 
 
 def test_a_job_that_cannot_work_is_refused_by_its_check() -> None:
-    job = recipes.Job(title="t", method=MEDLORA, aggregation={"rule": "lora_stack"})
+    job = Job(title="t", method=MEDLORA, aggregation={"rule": "lora_stack"})
     with pytest.raises(ConfigError, match=r"t: rule 'lora_stack' works on LoRA factors shared as 'stack'"):
-        recipes.check(job)
-    few = recipes.Job(title="t", method=MEDLORA, n_clients=3, aggregation={"rule": "krum"})
+        check_job(job)
+    few = Job(title="t", method=MEDLORA, n_clients=3, aggregation={"rule": "krum"})
     with pytest.raises(ConfigError, match="needs 5 sites and has 3"):
-        recipes.check(few)
-    recipes.check(recipes.Job(title="t", method=MEDLORA, n_clients=5, aggregation={"rule": "krum"}))
+        check_job(few)
+    check_job(Job(title="t", method=MEDLORA, n_clients=5, aggregation={"rule": "krum"}))
 
 
 @pytest.mark.parametrize(("mode", "names"), [("fedsa", [A]), ("freeze_a", [B])])

@@ -16,7 +16,7 @@ from medflare.knowledge.cardinality import available
 from medflare.knowledge.encoder import check_encoder
 from medflare.knowledge.sketch_key import SketchKey
 from medflare.knowledge.vocabulary import read_concepts
-from medflare.recipes.recipes import Job
+from medflare.recipes.job import Job
 
 NAME = "knowledge"
 

@@ -13,7 +13,8 @@ from medflare.deployment.preflight import kit_files, network, site_checks
 from medflare.deployment.preflight.base import Check, ok, problem
 from medflare.deployment.preflight.knowledge import knowledge
 from medflare.egress.policy import Policy
-from medflare.recipes.recipes import Job, read_job
+from medflare.recipes.job import Job
+from medflare.recipes.job_reader import read_job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from medflare.learners.registry import task_of
 from medflare.models.backbone import check_folder, device_of, fingerprint
 from medflare.models.embedded import decoder_folder
 from medflare.models.vit_gpt2_folder import check_parts, fingerprint_of_parts
-from medflare.recipes.recipes import Job
+from medflare.recipes.job import Job
 
 LEAST_DISK, GOOD_DISK = 2 * 10**9, 10**10
 """Bytes free below which a run cannot keep its state and logs, and below which somebody should look."""

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a job folder back into a `Job`, or says why it cannot be carried on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from medflare.core.errors import ConfigError
+from medflare.federation.nested import unmarked
+from medflare.federation.server.aggregator import ValidatingAggregator
+from medflare.recipes.allow_list import class_path
+from medflare.recipes.flare_traps import class_paths, flare_traps
+from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG, WORKFLOWS, Job
+from medflare.recipes.moved_classes import moved_class
+
+
+def read_job(folder: Path) -> Job:
+    """Return the Job that a job folder holds.
+
+    Raises:
+        ConfigError: it is no job folder of medflare, names classes of an earlier release, or holds parts that
+            a Job cannot carry (filters, further components), which would be lost without a message.
+    """
+    try:
+        files = {
+            name: json.loads((folder / name).read_text(encoding="utf-8"))
+            for name in ("meta.json", SERVER_CONFIG, CLIENT_CONFIG)
+        }
+        _check_moved(folder, files)
+        job = _job_in(files)
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise ConfigError(
+            f"{folder}: is not a job folder of medflare ({type(error).__name__}: {error}). "
+            "Start from one of jobs/."
+        ) from None
+    other = [name for name, content in job.files().items() if content != files[name]]
+    if other:
+        problems = [f"{folder / name}: {what}" for name in other for what in flare_traps(files[name])]
+        problems += [f"{folder / name}: holds parts that job.py did not write." for name in other]
+        raise ConfigError("\n".join([*problems, "Run such a folder with `nvflare simulator`, or mend it."]))
+    return job
+
+
+def _check_moved(folder: Path, files: Mapping[str, Any]) -> None:
+    """Raise ConfigError that names every class of an earlier release, with its present path."""
+    problems = [
+        f"{folder / name}: {advice}."
+        for name, content in files.items()
+        for path in class_paths(content)
+        if (advice := moved_class(path))
+    ]
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _job_in(files: Mapping[str, Any]) -> Job:
+    meta, server, client = files["meta.json"], files[SERVER_CONFIG], files[CLIENT_CONFIG]
+    parts = {part["path"]: part["args"] for part in [*server["components"], *server["workflows"]]}
+    paths = {class_path(flow): name for name, flow in WORKFLOWS.items()}
+    path = server["workflows"][0]["path"]
+    controller = unmarked(parts[path])
+    controller.pop("job", None)
+    executor = dict(client["executors"][0]["executor"]["args"])
+    executor.pop("protection", None)
+    return Job(
+        title=meta["name"],
+        method=executor.pop("method"),
+        n_clients=int(meta["min_clients"]),
+        settings=unmarked(executor.pop("settings", {})),
+        controller=controller,
+        executor=executor,
+        aggregation=unmarked(parts[class_path(ValidatingAggregator)]),
+        workflow=paths[path],
+    )
