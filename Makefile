@@ -6,14 +6,17 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE := 1
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-.PHONY: help demo test test-deployment quality provision study-fedmrg study-real study-fed-medlora study-corpora study-attacks study-fedvit study-fedtar study-ddcs server-cost embedded embedded-notes clean
+.PHONY: help demo test test-deployment quality docs reference provision study-fedmrg study-real study-fed-medlora study-corpora study-attacks study-fedvit study-fedtar study-ddcs server-cost embedded embedded-notes clean
 
 help:
 	@echo "make demo          three synthetic hospitals train a report generator in the FLARE simulator"
 	@echo "make test          the whole test suite, except what a real deployment shows"
 	@echo "make test-deployment    server, three hospitals and admins as processes over mTLS (minutes)"
-	@echo "make quality       ruff and mypy"
+	@echo "make quality       ruff, mypy, and the documentation built strictly"
+	@echo "make docs          the documentation site, in site/; a broken link or anchor is an error"
+	@echo "make reference     writes the generated pages of docs/reference again"
 	@echo "make provision     signed and hardened startup kits of provisioning/project.yml, in KITS (kits)"
 	@echo "make study-fedmrg  FedMRG, its baselines and ablations over three seeds (hours)"
 	@echo "make study-real    FedMRG on real chest X-rays of three publishers (needs MEDFLARE_DATA)"
@@ -42,7 +45,7 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
 	$(BIN)/python -m pytest tests/federation -n 2 --dist loadfile -m "not simulator"
-	$(BIN)/python -m pytest tests/federation/test_simulator.py tests/jobs -n 2 --dist loadfile --no-loadscope-reorder --timeout 2400
+	$(BIN)/python -m pytest tests/federation/test_simulator.py tests/jobs tests/docs -n 2 --dist loadfile --no-loadscope-reorder --timeout 2400
 
 test-deployment: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/deployment -n 2 --timeout 2400
@@ -51,6 +54,13 @@ quality: $(VENV)/.installed
 	$(BIN)/ruff check custom tests jobs benchmarks tools
 	$(BIN)/ruff format --check custom tests jobs benchmarks tools
 	$(BIN)/mypy
+	folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && $(MKDOCS) --site-dir "$$folder"
+
+docs: $(VENV)/.installed
+	$(MKDOCS)
+
+reference: $(VENV)/.installed
+	$(BIN)/python -m tools.reference
 
 provision: $(VENV)/.installed
 	$(BIN)/nvflare provision -p provisioning/project.yml -w $(or $(KITS),kits) --force
