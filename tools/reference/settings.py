@@ -71,8 +71,8 @@ def run_json() -> str:
     """Return the page on the run record."""
     return _join(
         "# run.json",
-        f"{GENERATED} Schema {SCHEMA_VERSION}. The server writes it after every round and adds evaluations at "
-        "the end. Records of schema 1 are read too. `medflare page` and every table read this file and "
+        f"{GENERATED} Schema {SCHEMA_VERSION}. The server writes it after every round and adds evaluations "
+        "at the end. Records of schema 1 are read too. `medflare page` and every table read this file and "
         "nothing else.",
         *model_sections(RunRecord, "run.json", set()),
     )
