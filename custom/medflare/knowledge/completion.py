@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triples that a graph suggests by itself, found by an embedding of it and scored by what was hidden (6.1).
+"""Triples that a graph suggests by itself, found by an embedding of it and scored by what was hidden.
 
 The embedding is PyKEEN's (Ali et al. 2021): RotatE, TransE or ComplEx. A tenth of the triples is hidden, the
 rest is learnt, and for each head and relation the best tails are proposed. How many of the proposals of a

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names as vectors of a local encoder such as SapBERT, PubMedBERT or MiniLM (algorithms.md 6.1).
+"""Names as vectors of a local encoder such as SapBERT, PubMedBERT or MiniLM.
 
 How a folder wants its tokens pooled is what sentence-transformers wrote into it, `1_Pooling/config.json`.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a site's texts to its knowledge graph by rules, without a language model (algorithms.md 6.1).
+"""From a site's texts to its knowledge graph by rules, without a language model.
 
 Texts, sentences and graph stay at the site; a sketch is what leaves.
 """

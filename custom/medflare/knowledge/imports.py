@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Knowledge graphs that other programs made: EDC, GreenKGC, AutoAlign, or columns (algorithms.md 6.1).
+"""Knowledge graphs that other programs made: EDC, GreenKGC, AutoAlign, or columns.
 
 EDC (Zhang and Soh 2024) writes for each text a Python list of triples. GreenKGC (Wang et al. 2023) scores
 numbered triples beside `entities.dict` and `relations.dict` and keeps metrics alone: save its scores as a

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a site's texts to triples by the site's own language model (algorithms.md 6.1).
+"""From a site's texts to triples by the site's own language model.
 
 Texts go to a model on this machine and nowhere else. Whether a model can do it is the model's affair: the
 embedded decoders cannot, and the counts of an extraction say so.

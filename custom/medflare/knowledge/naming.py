@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One name for one thing at all sites: heads, tails and relations of a graph (algorithms.md 6.1)."""
+"""One name for one thing at all sites: heads, tails and relations of a graph."""
 
 from __future__ import annotations
 

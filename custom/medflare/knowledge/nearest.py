@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nearest concept of a name that no vocabulary has (algorithms.md 6.1).
+"""The nearest concept of a name that no vocabulary has.
 
 benchmarks/nearest_concept.py measures how often the nearest one is the right one.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pairs of sites compare their graphs together, so that nobody is in two at once (6.1)."""
+"""Which pairs of sites compare their graphs together, so that nobody is in two at once."""
 
 from __future__ import annotations
 

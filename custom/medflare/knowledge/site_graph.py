@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a site's texts to its knowledge graph and its sketch, as `knowledge` of site.yaml says (6.1).
+"""From a site's texts to its knowledge graph and its sketch, as `knowledge` of site.yaml says.
 
 Everything here runs at the site; of all this the sketch alone may leave.
 """

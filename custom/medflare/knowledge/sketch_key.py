@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The key of the sketches, which the sites share and the server never sees (algorithms.md 6.1).
+"""The key of the sketches, which the sites share and the server never sees.
 
 With the key anyone can test whether a triple is in a graph behind a signature; without it a signature is as
 good as random numbers, of which equal ones say that two sites agree.

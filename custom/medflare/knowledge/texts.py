@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The texts a site's knowledge graph is made of (DDCS, algorithms.md 6.1, step 1). They stay at the site.
+"""The texts a site's knowledge graph is made of (DDCS). They stay at the site.
 
 A question with its options is one chunk, and so is a source with its target; paragraphs of notes and reports
 are parted by the extractor.

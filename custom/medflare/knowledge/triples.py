@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triples (head, relation, tail) with a confidence, in one spelling and one byte form (algorithms.md 6.1)."""
+"""Triples (head, relation, tail) with a confidence, in one spelling and one byte form."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def graph_of(triples: Iterable[tuple[Triple, float]], least: float = 0.0) -> dic
     """The graph of (triple, confidence): each triple once, with the best confidence it was given.
 
     Args:
-        least: triples below it are left out, as completed ones with a low score (6.1).
+        least: triples below it are left out, as completed ones with a low score.
 
     Raises ValueError for a confidence outside (0, 1].
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vocabulary that all sites share, so that one concept has one name everywhere (algorithms.md 6.1).
+"""The vocabulary that all sites share, so that one concept has one name everywhere.
 
 It replaces pairwise alignment of graphs: each site maps its own words to concepts, and nothing is compared.
 """
@@ -170,7 +170,7 @@ class Vocabulary:
 
 
 class Spelled(Vocabulary):
-    """Finds the same names, and leaves each as it is spelled: the ablation without alignment (6.1)."""
+    """Finds the same names, and leaves each as it is spelled: the ablation without alignment."""
 
     def lookup(self, name: str) -> str | None:
         return None

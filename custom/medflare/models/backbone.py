@@ -33,7 +33,7 @@ DEFAULT_TEMPLATE = {
     "suffix": "</Img> Conditions:",
     "instruction": " Write the findings of this chest X-ray.\nAssistant:",
 }
-"""Text around the image and the diagnosis tokens for real backbones (algorithms.md 2.1, after R2GenGPT)."""
+"""Text around the image and the diagnosis tokens for real backbones (after R2GenGPT)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -162,7 +162,7 @@ def device_of(wanted: str) -> str:
 
 
 def bf16_is_fast(device: str) -> bool:
-    """Whether the device multiplies in bf16 natively (libraries.md 6.1: 2.1 to 2.5 times fp32)."""
+    """Whether the device multiplies in bf16 natively (2.1 to 2.5 times fp32)."""
     if device.startswith("cuda"):
         return bool(torch.cuda.is_bf16_supported())
     capabilities = getattr(torch.cpu, "_is_avx512_bf16_supported", None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Visual encoders F_e: radiograph in, a grid of patch features out (algorithms.md 2.1)."""
+"""Visual encoders F_e: radiograph in, a grid of patch features out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class EncoderSettings(Settings):
     files at a hospital. token_grid: pool the
     patch grid to this many rows and columns; None keeps it.
     crop_margin: images are stored this much larger than they are seen, so that a crop can move.
-    batch_norm: `average` shares running statistics like weights, `local` keeps them (algorithms.md 1.5).
+    batch_norm: `average` shares running statistics like weights, `local` keeps them.
     """
 
     name: Literal["small", "resnet18", "resnet50", "resnet101", "vit_b_16", "cvt_21"] = "small"
@@ -53,7 +53,7 @@ class SmallResNet(nn.Module):
     """A residual network of 0.3 M parameters with group norm, for one grey channel.
 
     Group norm because batch statistics of small, different hospitals do not average well and
-    per-example clipping must stay possible (algorithms.md 10). Stride 16.
+    per-example clipping must stay possible. Stride 16.
     """
 
     def __init__(self, widths: tuple[int, ...] = (16, 32, 64, 128)) -> None:
@@ -64,7 +64,7 @@ class SmallResNet(nn.Module):
         self.width = widths[-1]
 
     def forward(self, images: Tensor) -> Tensor:
-        """(batch, 1, H, W) -> (batch, width, H/16, W/16)."""
+        """Return a feature grid: (B, 1, H, W) -> (B, width, H/16, W/16); every stage halves the grid."""
         x = F.relu(self.norm(self.stem(images)))
         for block in self.blocks:
             x = block(x)
@@ -83,7 +83,8 @@ class ResidualBlock(nn.Module):
         self.shortcut = nn.Conv2d(before, after, 1, stride=2, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.norm1(self.conv1(x)))
+        """(B, before, H, W) -> (B, after, H/2, W/2)."""
+        y = F.relu(self.norm1(self.conv1(x)))  # (B, after, H/2, W/2)
         return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
 
 
@@ -104,17 +105,21 @@ class VisualEncoder(nn.Module):
         self.register_buffer("std", std, persistent=False)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """(batch, 1, H, W) in [0, 1] -> tokens (batch, S, C) and un-normalised pooled (batch, C)."""
-        x = (images.expand(-1, self.mean.shape[1], -1, -1) - self.mean) / self.std
-        grid = self.trunk(x)
-        pooled = grid.mean((2, 3))
+        """Return patch tokens (B, S, C) and pooled features (B, C), not normalised, of images in [0, 1].
+
+        Args:
+            images: (B, 1, H, W).
+        """
+        x = (images.expand(-1, self.mean.shape[1], -1, -1) - self.mean) / self.std  # (B, channels, H, W)
+        grid = self.trunk(x)  # (B, C, h, w)
+        pooled = grid.mean((2, 3))  # (B, C)
         if self.settings.token_grid is not None:
             grid = F.adaptive_avg_pool2d(grid, self.settings.token_grid)
-        return grid.flatten(2).transpose(1, 2), pooled
+        return grid.flatten(2).transpose(1, 2), pooled  # (B, S = h·w, C)
 
     @property
     def tokens(self) -> int:
-        """How many patch tokens an image becomes."""
+        """Number of patch tokens of an image."""
         grid = self.settings.token_grid
         if grid is None:
             stride = 16 if self.settings.name in ("small", "vit_b_16", "cvt_21") else 32
@@ -122,9 +127,9 @@ class VisualEncoder(nn.Module):
         return grid * grid
 
     def shared_names(self) -> list[str]:
-        """State names that travel: weights, and running statistics unless they stay local.
+        """Return the names of communicated state: weights, and running statistics unless they stay local.
 
-        Batch counters never travel: they are not averages of anything.
+        Batch counters are never communicated: they are not averages of anything.
         """
         names = [name for name in self.state_dict() if not name.endswith("num_batches_tracked")]
         if self.settings.batch_norm == "local":
@@ -144,15 +149,16 @@ class _ViTGrid(nn.Module):
         self.side = image_size // 16
 
     def forward(self, images: Tensor) -> Tensor:
-        patches = self.vit._process_input(images)
-        first = self.vit.class_token.expand(len(patches), -1, -1)
-        encoded = self.vit.encoder(torch.cat([first, patches], 1))[:, 1:]
+        """(B, 3, H, W) -> (B, 768, H/16, W/16), without the class token."""
+        patches = self.vit._process_input(images)  # (B, S, 768)
+        first = self.vit.class_token.expand(len(patches), -1, -1)  # (B, 1, 768)
+        encoded = self.vit.encoder(torch.cat([first, patches], 1))[:, 1:]  # (B, S, 768)
         return encoded.transpose(1, 2).unflatten(2, (self.side, self.side))
 
 
 class _CvTGrid(nn.Module):
-    """transformers' CvT-21, giving its last grid without the class token; FedTAR's encoder (algorithms.md
-    3.1)."""
+    """transformers' CvT-21, giving its last grid without the class token; FedTAR's
+    encoder."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,12 +169,13 @@ class _CvTGrid(nn.Module):
         self.width = int(self.cvt.config.embed_dim[-1])
 
     def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, width, H/16, W/16)."""
         grid: Tensor = self.cvt(images).last_hidden_state
         return grid
 
 
 def _trunk(settings: EncoderSettings, file: Path | None) -> tuple[nn.Module, int]:
-    """The network without its classifier, with weights loaded, and its feature width."""
+    """Return the network without its classifier, with weights loaded, and its feature width."""
     if settings.name == "small":
         small = SmallResNet()
         if settings.weights == "embedded":
@@ -204,9 +211,10 @@ def _trunk(settings: EncoderSettings, file: Path | None) -> tuple[nn.Module, int
 
 
 def _read_weights(file: Path | None, network: nn.Module) -> dict[str, Tensor]:
-    """A site's weight file, checked to fit `network` but for its classifier.
+    """Return the tensors of a site's weight file, checked to fit `network` except its classifier.
 
-    Raises DataError, whose text stays at the site.
+    Raises:
+        DataError: the file is missing or lacks tensors; the text stays at the site.
     """
     if file is not None and file.is_dir():
         file = next((file / name for name in IN_FOLDER if (file / name).is_file()), file)

@@ -58,7 +58,7 @@ def open_longitudinal(
     )
     model.to(next(base.model.parameters()).device)
     if not any(name.startswith(PATIENT_PROJECTION) for name in tensors):
-        model.forget_patients()
+        model.remove_patient_adapter()
     with torch.no_grad():
         for name, tensor in model.shared_tensors().items():
             if name not in tensors:

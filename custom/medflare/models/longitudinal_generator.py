@@ -2,7 +2,7 @@
 """The FedTAR model: a frozen image encoder and a frozen LLM with a client LoRA and factors made for each
 patient.
 
-Paper: FedTAR (paper 001), Eq. 3 and 4; algorithms.md 3.1, TAR-7, TAR-14. The paper's decoder reads the
+Paper: FedTAR (paper 001), Eq. 3 and 4, TAR-7, TAR-14. The paper's decoder reads the
 image by cross-attention; here any causal LLM reads it in its prefix,
 `BOS · prefix · tokens of all pictures of the visit · suffix · report before · instruction · report · EOS`.
 No pretrained bridge between the two exists, so the linear one learns, and travels, beside the adapters.
@@ -70,11 +70,15 @@ class VisitBatch:
 
 
 class LongitudinalGenerator(ReportGenerator):
-    """Everything between the pictures of a visit and its report; knows no data set and no federation.
+    """The report generator of visits: several pictures, the prior report and the patient's factors.
 
-    `anybody`, (1, K), stands for q_p of a patient of whom nothing is known; without it they have no factors.
+    Knows no data set and no federation.
 
-    ConfigError for diagnosis prompts, which belong to FedMRG, and for a backbone that cannot learn as asked.
+    Attributes:
+        anybody: (1, K), used as q_p of a patient of whom nothing is known; None: they have no factors.
+
+    Raises:
+        ConfigError: diagnosis prompts, which belong to FedMRG, or a backbone that cannot learn as asked.
     """
 
     def __init__(
@@ -97,11 +101,13 @@ class LongitudinalGenerator(ReportGenerator):
             for parameter in self._decoder().values():
                 parameter.requires_grad_(True)
 
-    # ---- what learns and travels -------------------------------------------------------------------------
+    # ---- what learns and is communicated -----------------------------------------------------------------
 
     def shared_tensors(self) -> dict[str, Tensor]:
-        """Live tensors that may leave beside the client LoRA: bridge, patient adapter, with `train_backbone`
-        the rest."""
+        """Return the tensors communicated beside the client LoRA.
+
+        Projection and patient adapter; with `train_backbone` encoder and decoder too.
+        """
         shared: dict[str, Tensor] = {f"projection.{n}": p for n, p in self.projection.named_parameters()}
         if self.patient is not None:
             shared |= {PATIENT + n: p for n, p in self.patient.shared_parameters().items()}
@@ -118,35 +124,39 @@ class LongitudinalGenerator(ReportGenerator):
         plain = ((n.removeprefix("base_model.model.").replace(".base_layer.", "."), p) for n, p in own)
         return {DECODER + n: p for n, p in plain}
 
-    def forget_patients(self) -> None:
-        """Takes the patient adapter off: W_proj is not there to make anything of q_p."""
+    def remove_patient_adapter(self) -> None:
+        """Remove the patient adapter, for a result without the projection of q_p."""
         if self.patient is not None:
             self.patient.remove()
         self.patient = None
 
     # ---- from pictures to words --------------------------------------------------------------------------
 
-    def before(self, batch: VisitBatch) -> tuple[Tensor, Tensor | None]:
-        """(B, P, hidden): everything before the report, shorter rows padded at the left; and (B, P) bool,
-        false at the padding, None where there is none."""
-        rows, _, per_picture, _ = batch.patches.shape
+    def visit_prefix(self, batch: VisitBatch) -> tuple[Tensor, Tensor | None]:
+        """Return everything before the report, and which of its positions are present.
+
+        Returns:
+            (B, P, hidden), shorter rows padded at the left; (B, P) bool, false at the padding, None where
+            there is none.
+        """
+        rows, _, per_picture, _ = batch.patches.shape  # (B, m, S, C)
         with autocast(self.backbone.precision, str(self.device)):
-            visual = self.projection(batch.patches.to(self.device).flatten(1, 2))
+            visual = self.projection(batch.patches.to(self.device).flatten(1, 2))  # (B, m·S, hidden)
         dtype = visual.dtype
         table = self._table()
         fixed = {n: ids.to(self.device).expand(rows, -1) for n, ids in self._segments.items()}
-        seen = batch.pictures.to(self.device).repeat_interleave(per_picture, 1)
-        parts = [(table(fixed["prefix"]), None), (visual, seen), (table(fixed["suffix"]), None)]
+        pictured = batch.pictures.to(self.device).repeat_interleave(per_picture, 1)  # (B, m·S)
+        parts = [(table(fixed["prefix"]), None), (visual, pictured), (table(fixed["suffix"]), None)]
         if self.parts.prior_context:
-            ids, known = self._priors(batch.priors)
+            ids, known = self._priors(batch.priors)  # (B, R), (B, R)
             parts.append((table(ids), known))
         parts.append((table(fixed["instruction"]), None))
-        embedded = torch.cat([part.to(dtype) for part, _ in parts], 1)
-        there = torch.cat([_all(part) if kept is None else kept for part, kept in parts], 1)
-        return left_padded(embedded, there)
+        embedded = torch.cat([part.to(dtype) for part, _ in parts], 1)  # (B, P', hidden)
+        present = torch.cat([_all(part) if kept is None else kept for part, kept in parts], 1)  # (B, P')
+        return left_padded(embedded, present)
 
     def _priors(self, priors: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Token ids (B, R) of the reports before in their wording, and which of them are there."""
+        """Return token ids (B, R) of the prior reports in their wording, and which positions are present."""
         most = self.parts.max_prior_tokens
         rows = [
             torch.cat([self._wording("prior"), self._ids(f" {prior}", bos=False)[0][:most]])
@@ -154,16 +164,16 @@ class LongitudinalGenerator(ReportGenerator):
             else self._wording("first")
             for prior in priors
         ]
-        found = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
         lengths = torch.tensor([len(row) for row in rows])
-        known = torch.arange(found.shape[1]) < lengths[:, None]
-        return found.to(self.device), known.to(self.device)
+        known = torch.arange(ids.shape[1]) < lengths[:, None]
+        return ids.to(self.device), known.to(self.device)
 
     def _wording(self, name: str) -> Tensor:
         return self._ids(self.backbone.template.get(name, WORDING[name]), bos=False)[0]
 
     def positions(self, pictures: int, report: int) -> int:
-        """Positions a visit of so many pictures and a report of so many tokens takes at most."""
+        """Return the most positions that a visit of so many pictures and report tokens can take."""
         total = sum(ids.shape[1] for ids in self._segments.values()) + pictures * self.encoder.tokens + report
         if not self.parts.prior_context:
             return total
@@ -171,8 +181,8 @@ class LongitudinalGenerator(ReportGenerator):
         return total + max(prior, len(self._wording("first")))
 
     @contextlib.contextmanager
-    def _for(self, batch: VisitBatch) -> Iterator[None]:
-        """The factors of the batch's patients are in use inside."""
+    def _patients_of(self, batch: VisitBatch) -> Iterator[None]:
+        """Use the factors of the batch's patients inside."""
         assigned = batch.assigned
         if assigned is None and self.anybody is not None:
             assigned = self.anybody.expand(len(batch.priors), -1)
@@ -183,30 +193,31 @@ class LongitudinalGenerator(ReportGenerator):
             yield
 
     def token_losses(self, batch: VisitBatch, reports: Tensor, targets: Tensor) -> Tensor:
-        """(B, T) negative log-likelihood of each report token, 0 where `targets` is -100."""
-        prefix, there = self.before(batch)
-        with self._for(batch):
-            decoded = self.decode(prefix, reports.to(self.device), there)
+        """Return the negative log-likelihood (B, T) of each report token, 0 where `targets` is -100."""
+        prefix, present = self.visit_prefix(batch)
+        with self._patients_of(batch):
+            decoded = self.decode(prefix, reports.to(self.device), present)
             return F.cross_entropy(decoded.logits.transpose(1, 2), targets.to(self.device), reduction="none")
 
     @torch.no_grad()
     def draft(self, batch: VisitBatch, decoding: DecodingSettings) -> list[str]:
-        """A report for each visit of the batch."""
-        prefix, there = self.before(batch)
-        with self._for(batch):
-            return self.write(prefix, decoding, there)
+        """Generate a report for each visit of the batch."""
+        prefix, present = self.visit_prefix(batch)
+        with self._patients_of(batch):
+            return self.write(prefix, decoding, present)
 
     @torch.no_grad()
     def generate(
         self, images: Tensor, decoding: DecodingSettings, codes: Tensor | None = None
     ) -> tuple[list[str], Tensor]:
-        """Drafts a report for each single picture, as of a first visit of a patient nothing is known of.
+        """Generate a report of each picture (B, 1, H, W), as of a first visit of an unknown patient.
 
-        Returns: the reports, and (batch, 14) zeros in place of diagnosis codes.
+        Returns:
+            The reports, and zeros (B, 14) in place of diagnosis codes.
         """
         tokens, _ = self.encode(images)
-        there = torch.ones(len(images), 1, dtype=torch.bool)
-        texts = self.draft(VisitBatch(tokens[:, None], there, [""] * len(images), None), decoding)
+        pictures = torch.ones(len(images), 1, dtype=torch.bool)
+        texts = self.draft(VisitBatch(tokens[:, None], pictures, [""] * len(images), None), decoding)
         return texts, torch.zeros(len(images), len(CONDITIONS), dtype=torch.long)
 
 
@@ -214,16 +225,21 @@ def _all(part: Tensor) -> Tensor:
     return torch.ones(part.shape[:2], dtype=torch.bool, device=part.device)
 
 
-def left_padded(embedded: Tensor, there: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Rows with what is not there taken out and the rest, in order, moved to the right.
+def left_padded(embedded: Tensor, present: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Remove absent positions and move the others, in order, to the right of each row.
 
-    embedded: (B, P, h); there: (B, P) bool. Returns (B, P', h) and (B, P'), P' the longest row; None for the
-    latter where all are as long.
+    Args:
+        embedded: (B, P', hidden).
+        present: (B, P') bool.
+
+    Returns:
+        (B, P, hidden) and (B, P) bool, P the longest row; None for the latter where all are as long.
     """
-    longest = int(there.sum(1).max())
-    order = there.int().argsort(dim=1, stable=True)[:, -longest:]
+    longest = int(present.sum(1).max())
+    # a stable sort puts absent positions first and keeps the order of the others
+    order = present.int().argsort(dim=1, stable=True)[:, -longest:]  # (B, P)
     moved = embedded.gather(1, order[..., None].expand(-1, -1, embedded.shape[2]))
-    kept = there.gather(1, order)
+    kept = present.gather(1, order)
     return moved, None if bool(kept.all()) else kept
 
 
@@ -238,24 +254,24 @@ def _check(backbone: Backbone, settings: LongitudinalSettings) -> None:
 
 
 def parameter_counts(model: LongitudinalGenerator, held_back: Sequence[str] = ()) -> dict[str, int]:
-    """Travelling parameters by part. held_back: starts of names that stay at the site."""
-    kinds = {
+    """Return the communicated parameters by part. held_back: starts of names that stay at the site."""
+    parts = {
         "projection.": "projection",
         PATIENT_PROJECTION: "patient_projection",
         PATIENT: "hypernetwork",
         "encoder.": "encoder",
         DECODER: "decoder",
     }
-    found = {"adapter": sum(p.numel() for p in model.adapters.parameters(GENERIC))}
+    counts = {"adapter": sum(p.numel() for p in model.adapters.parameters(GENERIC))}
     for name, tensor in model.shared_tensors().items():
         if isinstance(tensor, nn.Parameter) and not name.startswith(tuple(held_back)):
-            kind = next(kind for start, kind in kinds.items() if name.startswith(start))
-            found[kind] = found.get(kind, 0) + tensor.numel()
-    return found
+            part = next(part for start, part in parts.items() if name.startswith(start))
+            counts[part] = counts.get(part, 0) + tensor.numel()
+    return counts
 
 
 def export_settings(model: LongitudinalGenerator, decoding: DecodingSettings) -> dict[str, Any]:
-    """What a reader needs besides tensors to rebuild the model, and the name of the file it stands in.
+    """Return what a reader needs besides tensors to rebuild the model, and the name of its file.
 
     `untravelled` holds a checksum of what must be the same at all sites and is not sent: the frozen encoder,
     and what an adapter makes from the seed.
@@ -276,7 +292,7 @@ def export_settings(model: LongitudinalGenerator, decoding: DecodingSettings) ->
 
 
 def encoder_checksum(model: LongitudinalGenerator) -> str:
-    """SHA-256 of the image encoder's weights: where it is frozen all sites must have the same one."""
+    """Return the SHA-256 of the image encoder's weights; if frozen, it must be the same at all sites."""
     total = hashlib.sha256()
     for name, value in sorted(model.encoder.state_dict().items()):
         total.update(name.encode())

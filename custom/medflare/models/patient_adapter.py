@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Low-rank factors made for each patient by a small network, beside whatever else is in a decoder's layers.
 
-FedTAR (paper 001), Eq. 3 and 4 in our convention ΔW = s B A (algorithms.md 3.1; TAR-8, TAR-9, TAR-10):
+FedTAR (paper 001), Eq. 3 and 4 in our convention ΔW = s B A (TAR-8, TAR-9, TAR-10):
 φ_p = W_proj q_p + b_proj of width d, h(φ_p) = (A_p, B_p) for every target, y = W x + s B_p (A_p x). No W_p is
 ever made: every row of a batch has factors of its own, applied by two batched products.
 """
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
 from medflare.core.seeds import seeded
+from medflare.models.adapters.base import assign, copies
 
 PROJECTION = "projection."
 """Before the names of W_proj and b_proj, which stay at a site whose mixture is its own (TAR-11)."""
@@ -59,7 +60,8 @@ class Generator(nn.Module):
             nn.init.zeros_(zero)
 
     def forward(self, embedded: Tensor) -> tuple[Tensor, Tensor]:
-        a, b = self.a(embedded), self.b(embedded)
+        """Return the factors A (P, ρ, d_in) and B (P, d_out, ρ) of patients embedded as (P, width)."""
+        a, b = self.a(embedded), self.b(embedded)  # (P, ρ·d_in), (P, d_out·ρ)
         return a.unflatten(1, (self.rank, self.d_in)), b.unflatten(1, (self.d_out, self.rank))
 
 
@@ -91,11 +93,11 @@ class PatientAdapter(nn.Module):
         self.to(next(model.parameters()).device)
         self._factors: list[tuple[Tensor, Tensor]] = []
         self._hooks = [
-            layer.register_forward_hook(self._adding(number)) for number, layer in enumerate(layers.values())
+            layer.register_forward_hook(self._hook(number)) for number, layer in enumerate(layers.values())
         ]
 
-    def _adding(self, number: int) -> Any:
-        """The hook of one layer."""
+    def _hook(self, number: int) -> Any:
+        """Return the forward hook of one layer: output (rows, T, d_out) plus s B_p A_p x."""
 
         def hook(layer: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
             if not self._factors:
@@ -107,8 +109,9 @@ class PatientAdapter(nn.Module):
 
     @contextlib.contextmanager
     def patients(self, assigned: Tensor) -> Iterator[None]:
-        """Row i of a batch is patient i; with beams, rows of one patient stand together, as `generate` has
-        them.
+        """Use the factors of patients inside: row i of a batch is patient i.
+
+        With beams, rows of one patient stand together, as `generate` orders them.
 
         The factors are made once: one backward pass for each `patients`, and inside it where activations are
         checkpointed. assigned: (P, K) rows q_p.
@@ -117,7 +120,7 @@ class PatientAdapter(nn.Module):
             raise ValueError(f"q has shape {tuple(assigned.shape)}; expected (patients, {self.components}).")
         before = self._factors
         weight = self.projection.weight
-        embedded = self.projection(assigned.to(weight.device, weight.dtype))
+        embedded = self.projection(assigned.to(weight.device, weight.dtype))  # (P, K) -> (P, width)
         self._factors = [generator(embedded) for generator in self.generators]
         try:
             yield
@@ -125,37 +128,37 @@ class PatientAdapter(nn.Module):
             self._factors = before
 
     def remove(self) -> None:
-        """Takes the hooks off; the decoder is then as it was."""
+        """Remove the hooks; the decoder is then as it was."""
         for hook in self._hooks:
             hook.remove()
         self._hooks, self._factors = [], []
 
-    # ---- what travels ------------------------------------------------------------------------------------
+    # ---- what is communicated ----------------------------------------------------------------------------
 
     def shared_parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters themselves by name: `projection.weight`, `<layer>.b.weight` and so on."""
-        found = {f"{PROJECTION}{n}": p for n, p in self.projection.named_parameters()}
+        """Return the parameters themselves by name: `projection.weight`, `<layer>.b.weight` and so on."""
+        shared = {f"{PROJECTION}{n}": p for n, p in self.projection.named_parameters()}
         for name, generator in zip(self.names, self.generators, strict=True):
-            found |= {f"{name}.{n}": p for n, p in generator.named_parameters()}
-        return found
+            shared |= {f"{name}.{n}": p for n, p in generator.named_parameters()}
+        return shared
 
     def state(self) -> dict[str, Tensor]:
-        """A detached fp32 copy under the names of `shared_parameters`."""
-        return {n: p.detach().to("cpu", torch.float32).clone() for n, p in self.shared_parameters().items()}
+        """Return detached fp32 copies under the names of `shared_parameters`."""
+        return copies(self.shared_parameters())
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Puts values in place; KeyError if `state` is not exactly the set of names."""
-        here = self.shared_parameters()
-        if odd := sorted(set(here) ^ set(state)):
-            raise KeyError(f"patient adapter: {len(odd)} names differ, for instance '{odd[0]}'.")
-        with torch.no_grad():
-            for name, parameter in here.items():
-                parameter.copy_(state[name])
+        assign("patient", self.shared_parameters(), state)
 
     def config_dict(self) -> dict[str, Any]:
-        """What a reader of the exported tensors must know, as JSON types."""
-        own = self.settings.model_dump(mode="json")
-        return {"peft_type": "PATIENT_LORA", "components": self.components, "layers": list(self.names), **own}
+        """Return what a reader of the exported tensors must know, as JSON types."""
+        settings = self.settings.model_dump(mode="json")
+        return {
+            "peft_type": "PATIENT_LORA",
+            "components": self.components,
+            "layers": list(self.names),
+            **settings,
+        }
 
     def parameter_counts(self) -> dict[str, int]:
         """K d + d of the projection, and Σ ρ (d_in + d_out) (d + 1) of the generators."""
@@ -166,11 +169,18 @@ class PatientAdapter(nn.Module):
 
 
 def patient_term(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """B_p A_p x for every position of every row, without B_p A_p.
+    """Return B_p A_p x for every position of every row, without forming B_p A_p.
 
-    x: (P·r, tokens, d_in), r rows for each patient, one patient's together; a: (P, ρ, d_in); b: (P, d_out,
-        ρ).
-    Returns (P·r, tokens, d_out) in the dtype of the factors. ValueError where rows and patients do not agree.
+    Args:
+        x: (P·r, T, d_in), r rows for each patient, one patient's together.
+        a: (P, ρ, d_in).
+        b: (P, d_out, ρ).
+
+    Returns:
+        (P·r, T, d_out) in the dtype of the factors.
+
+    Raises:
+        ValueError: the number of rows is no multiple of the number of patients.
     """
     patients = len(a)
     if x.dim() != 3 or len(x) % patients:
@@ -178,8 +188,9 @@ def patient_term(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
             f"a layer sees a batch of shape {tuple(x.shape)} for {patients} patients; expected (rows, "
             f"tokens, {a.shape[2]}) with the same number of rows for each patient."
         )
-    rows = x.to(a.dtype).reshape(patients, -1, a.shape[2])
-    return torch.bmm(torch.bmm(rows, a.mT), b.mT).reshape(len(x), x.shape[1], b.shape[1])
+    rows = x.to(a.dtype).reshape(patients, -1, a.shape[2])  # (P, r·T, d_in)
+    narrow = torch.bmm(rows, a.mT)  # (P, r·T, ρ)
+    return torch.bmm(narrow, b.mT).reshape(len(x), x.shape[1], b.shape[1])  # (P·r, T, d_out)
 
 
 def target_layers(model: nn.Module, targets: tuple[str, ...]) -> dict[str, nn.Module]:
@@ -204,7 +215,7 @@ def target_layers(model: nn.Module, targets: tuple[str, ...]) -> dict[str, nn.Mo
 
 
 def features(name: str, layer: nn.Module) -> tuple[int, int]:
-    """(d_in, d_out) of a linear layer, of GPT-2's Conv1D, and of either inside PEFT's wrapper."""
+    """Return (d_in, d_out) of a linear layer, of GPT-2's Conv1D, and of either inside PEFT's wrapper."""
     shape = _shape(layer)
     if shape is None:
         raise ConfigError(

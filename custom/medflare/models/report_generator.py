@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The FedMRG model: image encoder, diagnosis head, prompt tokens and a frozen LLM with adapters.
 
-Paper: FedMRG, sections III-A and III-B; algorithms.md 2.1. Decoder input:
+Paper: FedMRG, sections III-A and III-B. Decoder input:
 `BOS · prefix · S visual tokens · suffix · 14 diagnosis tokens · instruction · report · EOS`.
 """
 
@@ -52,7 +52,7 @@ class ModelSettings(Settings):
 
 
 class DecodingSettings(Settings):
-    """How a report is drafted. Defaults are R2GenGPT's for a 7B model (algorithms.md 2.4)."""
+    """How a report is drafted. Defaults are R2GenGPT's for a 7B model."""
 
     beams: int = 3
     max_new_tokens: int = 120
@@ -62,18 +62,21 @@ class DecodingSettings(Settings):
 
 
 @dataclass(slots=True)
-class Seen:
-    """What the encoder and its heads make of a batch of images.
+class VisualFeatures:
+    """Features of a batch of images.
 
-    visual: (batch, S, hidden) projected tokens; pooled: (batch, C) un-normalised; logits: (batch, 14, 4).
+    Attributes:
+        visual: (B, S, hidden) projected patch tokens.
+        pooled: (B, C) pooled feature, not normalised.
+        logits: (B, 14, 4) of the diagnosis head, by condition and code.
     """
 
     visual: Tensor
     pooled: Tensor
     logits: Tensor
 
-    def detach(self) -> Seen:
-        return Seen(self.visual.detach(), self.pooled.detach(), self.logits.detach())
+    def detach(self) -> VisualFeatures:
+        return VisualFeatures(self.visual.detach(), self.pooled.detach(), self.logits.detach())
 
 
 @dataclass(slots=True)
@@ -85,7 +88,10 @@ class Decoded:
 
 
 class ReportGenerator(nn.Module):
-    """Everything between an image and a report; knows no data set, no loss and no federation."""
+    """Image encoder, projection, diagnosis head and a frozen decoder with adapters.
+
+    Knows no data set, no loss and no federation.
+    """
 
     marks: Tensor | None
 
@@ -120,11 +126,11 @@ class ReportGenerator(nn.Module):
         return self.prompts.device
 
     def body(self) -> list[nn.Parameter]:
-        """Trainable tensors outside encoder and adapters: projection, head, prompt rows."""
+        """Return the trainable tensors outside encoder and adapters: projection, head, prompt rows."""
         return [*self.projection.parameters(), *self.head.parameters(), self.prompts]
 
     def shared_tensors(self) -> dict[str, Tensor]:
-        """Live tensors that may leave, by name; the generic adapter under PEFT's names after `adapter.`."""
+        """Return the tensors outside the adapters that may be communicated, by name."""
         encoder = self.encoder.state_dict(keep_vars=True)
         shared: dict[str, Tensor] = {f"encoder.{n}": encoder[n] for n in self.encoder.shared_names()}
         shared |= {f"projection.{n}": p for n, p in self.projection.named_parameters()}
@@ -133,7 +139,7 @@ class ReportGenerator(nn.Module):
         return shared
 
     def local_buffers(self) -> dict[str, Tensor]:
-        """Live running statistics that stay at the site (`batch_norm: local`)."""
+        """Return the running statistics that stay at the site (`batch_norm: local`)."""
         shared = set(self.encoder.shared_names())
         return {
             f"encoder.{name}": value
@@ -141,107 +147,120 @@ class ReportGenerator(nn.Module):
             if name not in shared and name.endswith(("running_mean", "running_var"))
         }
 
-    def see(self, images: Tensor) -> Seen:
-        """images: (batch, 1, H, W) in [0, 1]."""
-        return self.look(*self.encode(images))
+    def encode_images(self, images: Tensor) -> VisualFeatures:
+        """Return the features of images (B, 1, H, W) in [0, 1]: `encode`, then `project`."""
+        return self.project(*self.encode(images))
 
     def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The encoder alone: patch tokens (batch, S, C) and pooled features (batch, C)."""
+        """Run the image encoder alone: (B, 1, H, W) -> patch tokens (B, S, C) and fp32 pooled (B, C)."""
         with autocast(self.backbone.precision, str(self.device)):
             tokens, pooled = self.encoder(images)
         return tokens, pooled.float()
 
-    def look(self, tokens: Tensor, pooled: Tensor) -> Seen:
-        """Projection and diagnosis head on what `encode` gave."""
+    def project(self, tokens: Tensor, pooled: Tensor) -> VisualFeatures:
+        """Apply projection and diagnosis head to what `encode` returned."""
         with autocast(self.backbone.precision, str(self.device)):
-            visual = self.projection(tokens)
-        logits = self.head(pooled).unflatten(1, (len(CONDITIONS), len(Code)))
-        return Seen(visual, pooled, logits)
+            visual = self.projection(tokens)  # (B, S, C) -> (B, S, hidden)
+        logits = self.head(pooled).unflatten(1, (len(CONDITIONS), len(Code)))  # (B, 56) -> (B, 14, 4)
+        return VisualFeatures(visual, pooled, logits)
 
-    def prefix(self, seen: Seen, codes: Tensor) -> Tensor:
-        """(batch, P, hidden): everything before the report. codes: (batch, 14) of Code."""
+    def prefix(self, features: VisualFeatures, codes: Tensor) -> Tensor:
+        """Return everything before the report, (B, P, hidden).
+
+        Args:
+            features: of the images.
+            codes: (B, 14) of Code, which select the diagnosis prompts.
+        """
         table = self._table()
-        batch, dtype = len(seen.visual), seen.visual.dtype
-        fixed = {
+        batch, dtype = len(features.visual), features.visual.dtype
+        fixed = {  # (B, length of the segment, hidden)
             n: table(ids.to(self.device)).to(dtype).expand(batch, -1, -1) for n, ids in self._segments.items()
         }
-        parts = [fixed["prefix"], seen.visual, fixed["suffix"]]
+        parts = [fixed["prefix"], features.visual, fixed["suffix"]]
         if self.settings.prompts:
-            marks = 0 if self.marks is None else self.marks
-            parts.append((self.prompts[codes] + marks).to(dtype))
-        return torch.cat([*parts, fixed["instruction"]], 1)
+            marks = 0 if self.marks is None else self.marks  # (14, hidden)
+            parts.append((self.prompts[codes] + marks).to(dtype))  # (B, 14, hidden)
+        return torch.cat([*parts, fixed["instruction"]], 1)  # (B, P, hidden)
 
-    def decode(self, prefix: Tensor, reports: Tensor, there: Tensor | None = None) -> Decoded:
-        """Teacher forcing. reports: (batch, T) token ids ending in EOS, right-padded with anything.
+    def decode(self, prefix: Tensor, reports: Tensor, present: Tensor | None = None) -> Decoded:
+        """Run the decoder over prefix and reports (teacher forcing).
 
-        Logits are computed at the T report positions only, not over the prefix. there: (batch, P) bool, false
-        where a shorter prefix is padded at its left; None where none is.
+        Logits are computed at the T report positions only, not over the prefix.
+
+        Args:
+            prefix: (B, P, hidden).
+            reports: (B, T) token ids ending in EOS, right-padded with anything.
+            present: (B, P) bool, false where a shorter prefix is padded at its left; None where none is.
         """
-        embedded = self._table()(reports).to(prefix.dtype)
-        inputs = torch.cat([prefix, embedded[:, :-1]], 1)
-        placed = {} if there is None else self._placed(there, inputs.shape[1])
+        embedded = self._table()(reports).to(prefix.dtype)  # (B, T, hidden)
+        # the last report token is never an input: nothing after it is predicted
+        inputs = torch.cat([prefix, embedded[:, :-1]], 1)  # (B, P + T - 1, hidden)
+        positions = {} if present is None else self._mask_and_positions(present, inputs.shape[1])
         with autocast(self.backbone.precision, str(self.device)):
             model = self.backbone.model
-            hidden = model.get_decoder()(inputs_embeds=inputs, use_cache=False, **placed).last_hidden_state
-            hidden = hidden[:, prefix.shape[1] - 1 :]
-            logits = model.get_output_embeddings()(hidden).float()
+            hidden = model.get_decoder()(
+                inputs_embeds=inputs, use_cache=False, **positions
+            ).last_hidden_state  # (B, P + T - 1, hidden)
+            hidden = hidden[:, prefix.shape[1] - 1 :]  # (B, T, hidden): position P - 1 predicts token 0
+            logits = model.get_output_embeddings()(hidden).float()  # (B, T, vocabulary)
         return Decoded(scaled_logits(logits, model.config), hidden.float())
 
-    def _placed(self, there: Tensor, length: int) -> dict[str, Tensor]:
-        """Mask, and positions that count from each row's own first token, for decoders that take any."""
-        mask = F.pad(there.long(), (0, length - there.shape[1]), value=1)
-        found = {"attention_mask": mask}
+    def _mask_and_positions(self, present: Tensor, length: int) -> dict[str, Tensor]:
+        """Return the mask (B, length), and positions from each row's first token if the decoder takes any."""
+        mask = F.pad(present.long(), (0, length - present.shape[1]), value=1)
+        arguments = {"attention_mask": mask}
         if "position_ids" in inspect.signature(self.backbone.model.get_decoder().forward).parameters:
-            found["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
-        return found
+            arguments["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+        return arguments
 
     def report_loss(self, images: Tensor, reports: Tensor, targets: Tensor) -> Tensor:
-        """Mean negative log-likelihood per report token with predicted prompts, as at test time.
+        """Return the mean negative log-likelihood per report token with predicted prompts, as at test time.
 
         images: (batch, 1, H, W); reports: (batch, T) ids; targets: the same, -100 where padded.
         """
-        seen = self.see(images)
-        decoded = self.decode(self.prefix(seen, seen.logits.argmax(-1)), reports)
+        features = self.encode_images(images)
+        decoded = self.decode(self.prefix(features, features.logits.argmax(-1)), reports)
         return F.cross_entropy(decoded.logits.flatten(0, 1), targets.flatten())
 
     @torch.no_grad()
     def generate(
         self, images: Tensor, decoding: DecodingSettings, codes: Tensor | None = None
     ) -> tuple[list[str], Tensor]:
-        """Drafts reports with whatever adapters are in use.
+        """Generate reports of images (B, 1, H, W) with the adapters in use.
 
-        Returns: the reports, and the diagnosis codes (batch, 14) that prompted them (predicted from the
-        image unless `codes` is given).
+        Returns:
+            The reports, and the diagnosis codes (B, 14) that prompted them: predicted from the image unless
+            `codes` is given.
         """
-        seen = self.see(images)
-        codes = seen.logits.argmax(-1) if codes is None else codes
-        return self.write(self.prefix(seen, codes), decoding), codes
+        features = self.encode_images(images)
+        codes = features.logits.argmax(-1) if codes is None else codes  # (B, 14)
+        return self.write(self.prefix(features, codes), decoding), codes
 
     @torch.no_grad()
-    def write(self, prefix: Tensor, decoding: DecodingSettings, there: Tensor | None = None) -> list[str]:
-        """Drafts what comes after each prefix; `there` as in `decode`."""
+    def write(self, prefix: Tensor, decoding: DecodingSettings, present: Tensor | None = None) -> list[str]:
+        """Generate a report after each prefix (B, P, hidden); `present` as in `decode`."""
         prefix = prefix.to(self._table().weight.dtype)
         tokenizer = self.backbone.tokenizer
-        whole = torch.ones(prefix.shape[:2], dtype=torch.long, device=self.device)
+        mask = torch.ones(prefix.shape[:2], dtype=torch.long, device=self.device)
         with autocast(self.backbone.precision, str(self.device)), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Passing `repetition_penalty`")  # as it should be
             ids = self.backbone.model.generate(
                 inputs_embeds=prefix,
-                attention_mask=whole if there is None else there.long(),
+                attention_mask=mask if present is None else present.long(),
                 **search_arguments(decoding, tokenizer),
             )
         texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
         return [" ".join(text.split()) for text in texts]
 
     def tokenise(self, reports: list[str], max_tokens: int) -> list[list[int]]:
-        """Token ids of each report, cut to `max_tokens`, with one EOS."""
+        """Return token ids of each report, cut to `max_tokens`, with one EOS."""
         eos = self.backbone.tokenizer.eos_token_id
         found = self.backbone.tokenizer(reports, add_special_tokens=False)["input_ids"]
         return [[*ids[:max_tokens], eos] for ids in found]
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Eval mode inside, the former mode after."""
+        """Set eval mode inside, and the former mode after."""
         before = self.training
         self.eval()
         try:
@@ -271,7 +290,7 @@ class ReportGenerator(nn.Module):
         return torch.tensor([ids], dtype=torch.long)
 
     def _first_prompts(self, seed: int) -> Tensor:
-        """Start values of [BLA] [POS] [NEG] [UNC]: the backbone's words for them, or noise."""
+        """Return start values of [BLA] [POS] [NEG] [UNC]: the backbone's words for them, or noise."""
         table = self._table().weight.detach().float()
         if self.backbone.code_words:
             return self._embeddings(self.backbone.code_words)
@@ -280,17 +299,17 @@ class ReportGenerator(nn.Module):
         return noise.to(table.device) * table.std()
 
     def _marks(self) -> Tensor | None:
-        """(14, hidden) frozen embeddings that tell conditions apart, where the backbone has such words."""
+        """Return frozen embeddings (14, hidden) of the conditions, if the backbone has words for them."""
         return self._embeddings(self.backbone.condition_words) if self.backbone.condition_words else None
 
     def _embeddings(self, words: tuple[str, ...]) -> Tensor:
-        """One row a word: the mean of its tokens' input embeddings."""
+        """Return one row a word: the mean of its tokens' input embeddings."""
         table = self._table().weight.detach().float()
         return torch.stack([table[self._ids(word, bos=False)[0]].mean(0) for word in words])
 
 
 def search_arguments(decoding: DecodingSettings, tokenizer: Any) -> dict[str, Any]:
-    """How transformers' `generate` is to search, and which tokens end and pad a report."""
+    """Return arguments of transformers' `generate`: the search, and the tokens that end and pad a report."""
     end, padding = tokenizer.eos_token_id, tokenizer.pad_token_id
     return {
         "num_beams": decoding.beams,
@@ -305,7 +324,7 @@ def search_arguments(decoding: DecodingSettings, tokenizer: Any) -> dict[str, An
 
 
 def scaled_logits(logits: Tensor, config: Any) -> Tensor:
-    """What Granite, Cohere and Gemma-2 do to their logits after the output layer."""
+    """Scale or cap logits after the output layer as Granite, Cohere and Gemma-2 do."""
     if scaling := getattr(config, "logits_scaling", None):
         logits = logits / scaling
     if scale := getattr(config, "logit_scale", None):
@@ -316,7 +335,7 @@ def scaled_logits(logits: Tensor, config: Any) -> Tensor:
 
 
 def parameter_counts(model: ReportGenerator, adapter: str) -> dict[str, int]:
-    """Trainable, travelling parameters by part; buffers are not parameters and are left out."""
+    """Return the trainable, communicated parameters by part; buffers are left out."""
     return {
         "encoder": sum(p.numel() for p in model.encoder.parameters()),
         "projection": sum(p.numel() for p in model.projection.parameters()),
@@ -327,7 +346,7 @@ def parameter_counts(model: ReportGenerator, adapter: str) -> dict[str, int]:
 
 
 def export_settings(model: ReportGenerator, decoding: DecodingSettings) -> dict[str, Any]:
-    """What a reader needs besides tensors to rebuild the generator, and the name of the file it stands in."""
+    """Return what a reader needs besides tensors to rebuild the generator, and the name of its file."""
     made = model.adapters.not_communicated()
     return {
         "file": "report_generator",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A BERT-like encoder that tags words: the encoder baseline of Fed-MedLoRA (algorithms.md 4.5).
+"""A BERT-like encoder that tags words: the encoder baseline of Fed-MedLoRA.
 
 Two linear heads on one encoder: B, I, O over the entity types, and B, I, O over the modifiers of one head,
 which the input shows between two marks. The marks are rows of their own and not tokens of the vocabulary: so
@@ -46,10 +46,12 @@ class Tagged:
 
 
 class Tagger(nn.Module):
-    """Knows no data and no federation. Parameters: `encoder.*`, `heads.*` and `marks.weight`.
+    """An encoder with one tag head a task; knows no data and no federation.
+
+    Parameters: `encoder.*`, `heads.*` and `marks.weight`.
 
     Args:
-        freeze_words: leave the table of word embeddings as it is; then it neither learns nor travels.
+        freeze_words: leave the table of word embeddings as it is; then it neither learns nor is communicated.
         seed: of heads, and of marks, which start near the embedding of their type's name.
     """
 
@@ -70,17 +72,18 @@ class Tagger(nn.Module):
         self.dropout = nn.Dropout(0.1)
         self.to(text.device)
 
-    # ---- words to numbers --------------------------------------------------------------------------------
+    # ---- words to token ids ------------------------------------------------------------------------------
 
     def pieces(self, texts: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-        """Of each text's words, the numbers of their pieces; a word the tokenizer drops has none."""
+        """Return the token ids of each word of each text; a word that the tokenizer drops has none."""
         if not texts:
             return []
-        found = self.text.tokenizer(
+        encoded = self.text.tokenizer(
             [" ".join(words) for words in texts], add_special_tokens=False, return_offsets_mapping=True
         )
         rows = []
-        for words, ids, offsets in zip(texts, found["input_ids"], found["offset_mapping"], strict=True):
+        for words, ids, offsets in zip(texts, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+            # words are joined by one space; a token belongs to the word in which its last character lies
             ends = [end - 1 for end in accumulate(len(word) + 1 for word in words)]
             row: list[list[int]] = [[] for _ in words]
             for number, (_, end) in zip(ids, offsets, strict=True):
@@ -96,7 +99,7 @@ class Tagger(nn.Module):
         head: tuple[str, tuple[int, int]] | None = None,
         tags: Sequence[int] = (),
     ) -> Tagged:
-        """A question of word pieces; `head` is the type and the words [first, last) to put between marks."""
+        """Return a model input; `head` is the type and the words [first, last) to put between marks."""
         ids, firsts = [self.text.begin], []
         for place, numbers in enumerate(pieces):
             if head is not None and place == head[1][0]:
@@ -107,10 +110,10 @@ class Tagger(nn.Module):
                 ids.append(self.vocabulary + len(ENTITY_TYPES))
         return Tagged(task, types, (*ids, self.text.end), tuple(firsts), tuple(tags))
 
-    # ---- numbers to tags ---------------------------------------------------------------------------------
+    # ---- token ids to tags -------------------------------------------------------------------------------
 
     def loss(self, batch: Sequence[Tagged]) -> tuple[Tensor, int]:
-        """Summed cross-entropy over words with a piece, and how many there are."""
+        """Return the summed cross-entropy over words with a piece, and how many there are."""
         total, count = torch.zeros((), device=self.text.device), 0
         for rows, logits in self._logits(batch):
             gold = [batch[i].tags[w] for i, w in rows]
@@ -120,7 +123,7 @@ class Tagger(nn.Module):
 
     @torch.no_grad()
     def mean_loss(self, questions: Sequence[Tagged], batch: int) -> float:
-        """Mean cross-entropy per word over all questions; nan without any."""
+        """Return the mean cross-entropy per word over all questions; nan without any."""
         total, count = 0.0, 0
         with self.evaluating():
             for part in _by_length(questions, batch):
@@ -130,18 +133,21 @@ class Tagger(nn.Module):
 
     @torch.no_grad()
     def tags(self, questions: Sequence[Tagged], batch: int) -> list[list[int]]:
-        """The most probable tag of each word among those its question allows; O where it has no piece."""
-        found = [[OUTSIDE] * len(question.firsts) for question in questions]
+        """Return the most probable allowed tag of each word; O where a word has no token."""
+        tags = [[OUTSIDE] * len(question.firsts) for question in questions]
         with self.evaluating():
             for part in _by_length(questions, batch):
                 for rows, logits in self._logits([questions[i] for i in part]):
                     for (i, word), tag in zip(rows, logits.argmax(-1).tolist(), strict=True):
-                        found[part[i]][word] = tag
-        return found
+                        tags[part[i]][word] = tag
+        return tags
 
     def _logits(self, batch: Sequence[Tagged]) -> Iterator[tuple[list[tuple[int, int]], Tensor]]:
-        """For each task: (row, word) of words with a piece, and their logits; -inf what is not allowed."""
-        hidden = self._hidden(batch)
+        """Yield for each task the (row, word) of its W words, and their logits (W, tags).
+
+        Words without a token are left out; tags that the input does not allow have -inf.
+        """
+        hidden = self._hidden(batch)  # (B, T, width)
         for task, names in TYPES.items():
             rows = [
                 (i, w)
@@ -152,14 +158,15 @@ class Tagger(nn.Module):
             ]
             if not rows:
                 continue
-            places = torch.tensor([(i, batch[i].firsts[w]) for i, w in rows], device=hidden.device)
-            logits = self.heads[task](hidden[places[:, 0], places[:, 1]])
+            # a word is tagged at its first token
+            places = torch.tensor([(i, batch[i].firsts[w]) for i, w in rows], device=hidden.device)  # (W, 2)
+            logits = self.heads[task](hidden[places[:, 0], places[:, 1]])  # (W, tags)
             allowed = [_allowed(names, item.types) for item in batch]
-            shut = ~torch.tensor(allowed, device=hidden.device)[places[:, 0]]
-            yield rows, logits.float().masked_fill(shut, float("-inf"))
+            forbidden = ~torch.tensor(allowed, device=hidden.device)[places[:, 0]]  # (W, tags)
+            yield rows, logits.float().masked_fill(forbidden, float("-inf"))
 
     def _hidden(self, batch: Sequence[Tagged]) -> Tensor:
-        """(batch, pieces, width) in fp32."""
+        """Return the encoder's hidden states (B, T, width) in fp32."""
         longest = max(len(item.ids) for item in batch)
         ids = torch.full((len(batch), longest), self.text.padding, dtype=torch.long)
         mask = torch.zeros_like(ids)
@@ -167,16 +174,17 @@ class Tagger(nn.Module):
             ids[i, : len(item.ids)] = torch.tensor(item.ids)
             mask[i, : len(item.ids)] = 1
         ids, mask = ids.to(self.text.device), mask.to(self.text.device)
-        own = ids >= self.vocabulary
-        words = self.encoder.get_input_embeddings()(ids.masked_fill(own, self.text.padding))
-        shown = torch.where(own[..., None], self.marks((ids - self.vocabulary).clamp(min=0)), words)
+        is_mark = ids >= self.vocabulary  # ids above the vocabulary are marks of heads
+        words = self.encoder.get_input_embeddings()(ids.masked_fill(is_mark, self.text.padding))  # (B, T, E)
+        marks = self.marks((ids - self.vocabulary).clamp(min=0))  # (B, T, E)
+        embedded = torch.where(is_mark[..., None], marks, words)
         with autocast(self.text.precision, self.text.device):
-            hidden: Tensor = self.encoder(inputs_embeds=shown, attention_mask=mask).last_hidden_state
+            hidden: Tensor = self.encoder(inputs_embeds=embedded, attention_mask=mask).last_hidden_state
         return self.dropout(hidden.float())
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """No dropout inside, the former mode after."""
+        """Set eval mode inside, and the former mode after."""
         before = self.training
         self.eval()
         try:
@@ -186,11 +194,11 @@ class Tagger(nn.Module):
 
 
 def _allowed(names: Sequence[str], types: Sequence[str]) -> list[bool]:
-    """Which tags over `names` an answer with `types` may hold."""
+    """Return which tags over `names` an answer with `types` may hold."""
     return [True, *(name in types for name in names for _ in "BI")]
 
 
 def _by_length(questions: Sequence[Tagged], batch: int) -> list[list[int]]:
-    """Positions of questions of similar length, `batch` at a time."""
+    """Return indices of questions of similar length, `batch` at a time."""
     order = sorted(range(len(questions)), key=lambda i: len(questions[i].ids))
     return [order[start : start + batch] for start in range(0, len(order), batch)]

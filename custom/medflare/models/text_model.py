@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A frozen language model with adapters that answers prompts: what text tasks train and ask.
 
-Paper: Fed-MedLoRA, algorithms.md 4.1. Loss on the answer's tokens and one end mark only (4.4, pitfall 10).
+Paper: Fed-MedLoRA. Loss on the answer's tokens and one end mark only.
 """
 
 from __future__ import annotations
@@ -42,7 +42,11 @@ class Written:
 
 
 class TextModel:
-    """Knows no task, no data and no federation."""
+    """A frozen decoder with adapters and its tokenizer; knows no task, no data and no federation.
+
+    Raises:
+        ConfigError: the tokenizer has no end mark.
+    """
 
     def __init__(
         self, backbone: Backbone, adapter: AdapterSettings, names: tuple[str, ...], seed: int
@@ -93,23 +97,25 @@ class TextModel:
         return [Sequenced((*head, *tail), len(head)) for head, tail in zip(heads, tails, strict=True)]
 
     def loss(self, batch: Sequence[Sequenced]) -> tuple[Tensor, int]:
-        """Summed negative log-likelihood of the answers' tokens, and how many there are.
+        """Return the summed negative log-likelihood of the answers' tokens, and their number.
 
         Logits are computed at the answers' positions only.
         """
-        ids, targets = _pad(batch, self.padding)
+        ids, targets = _pad(batch, self.padding)  # (N, T)
         ids, targets = ids.to(self.device), targets.to(self.device)
         with autocast(self.backbone.precision, str(self.device)):
             model = self.backbone.model
-            hidden = model.get_decoder()(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
-            kept = targets[:, 1:] != IGNORED
-            logits = model.get_output_embeddings()(hidden[kept]).float()
+            hidden = model.get_decoder()(
+                input_ids=ids[:, :-1], use_cache=False
+            ).last_hidden_state  # (N, T-1, H)
+            kept = targets[:, 1:] != IGNORED  # (N, T-1), K true
+            logits = model.get_output_embeddings()(hidden[kept]).float()  # (K, vocabulary)
         logits = scaled_logits(logits, model.config)
         return F.cross_entropy(logits, targets[:, 1:][kept], reduction="sum"), int(kept.sum())
 
     @torch.no_grad()
     def mean_loss(self, sequences: Sequence[Sequenced], batch: int) -> float:
-        """Mean negative log-likelihood per answer token over all sequences (ML-4); nan without any."""
+        """Return the mean negative log-likelihood per answer token (ML-4); nan without any sequence."""
         total, count = 0.0, 0
         order = sorted(sequences, key=lambda item: len(item.ids))
         with self.evaluating():
@@ -119,36 +125,37 @@ class TextModel:
         return total / count if count else float("nan")
 
     def answer(self, prompts: Sequence[str], budgets: Sequence[int], batch: int) -> list[Written]:
-        """Greedy answers, each at most its budget of tokens long."""
-        return self.write_on(self.prompt_ids(prompts), budgets, batch)
+        """Return greedy answers, each at most its budget of tokens long."""
+        return self.continue_prompts(self.prompt_ids(prompts), budgets, batch)
 
     @torch.no_grad()
-    def write_on(
+    def continue_prompts(
         self, ids: Sequence[list[int]], budgets: Sequence[int], batch: int, beams: int = 1
     ) -> list[Written]:
-        """What follows each prompt, at most its budget of tokens; prompts of similar length share a batch.
+        """Return what the model writes after each prompt, at most its budget of tokens.
 
-        Of a backbone with a fixed number of positions an answer ends with them. With one beam: greedy.
+        Prompts of similar length share a batch. An answer ends where the backbone has no more positions. One
+        beam is greedy.
         """
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-        found: list[Written] = [Written("", False)] * len(ids)
+        answers: list[Written] = [Written("", False)] * len(ids)
         with self.evaluating():
             for start in range(0, len(order), batch):
                 rows = order[start : start + batch]
                 most = max(budgets[i] for i in rows)
                 for i, tail in zip(rows, self._generate([ids[i] for i in rows], most, beams), strict=True):
-                    found[i] = self._written(tail, budgets[i])
-        return found
+                    answers[i] = self._written(tail, budgets[i])
+        return answers
 
     def _generate(self, rows: list[list[int]], most: int, beams: int) -> list[list[int]]:
-        """New tokens of each row; prompts are padded on the left."""
+        """Return the new tokens of each row; prompts are padded on the left."""
         longest = max(len(row) for row in rows)
         most = min(most, self.context - longest)
         if most < 1:
             return [[] for _ in rows]
         ids = torch.tensor([[self.padding] * (longest - len(row)) + row for row in rows])
         mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
-        with self._plainly():
+        with self._default_generation():
             out = self.backbone.model.generate(
                 input_ids=ids.to(self.device),
                 attention_mask=mask.to(self.device),
@@ -162,8 +169,8 @@ class TextModel:
         return tails
 
     @contextlib.contextmanager
-    def _plainly(self) -> Iterator[None]:
-        """Generation without the backbone's own habits (repetition_penalty, min_length; 4.4, pitfall 18)."""
+    def _default_generation(self) -> Iterator[None]:
+        """Generate without the backbone's own generation settings (repetition_penalty, min_length)."""
         from transformers import GenerationConfig
 
         model = self.backbone.model
@@ -185,7 +192,7 @@ class TextModel:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """No dropout and no gradient checkpointing inside, the former mode after."""
+        """Set eval mode inside, without dropout and gradient checkpointing, and the former mode after."""
         before = self.backbone.model.training
         self.backbone.model.eval()
         try:
@@ -194,7 +201,7 @@ class TextModel:
             self.backbone.model.train(before)
 
     def checkpoint_gradients(self) -> None:
-        """Trades a second forward pass for the memory of activations."""
+        """Switch on gradient checkpointing: a second forward pass instead of stored activations."""
         model: Any = self.backbone.model
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.enable_input_require_grads()

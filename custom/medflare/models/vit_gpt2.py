@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """FedViT-GPT2's model: a ViT sees the image, GPT-2 with cross-attention writes the report.
 
-Paper: FedViT-GPT2, section 3.2; algorithms.md 5.1. It is transformers' VisionEncoderDecoderModel without the
+Paper: FedViT-GPT2, section 3.2. It is transformers' VisionEncoderDecoderModel without the
 ViT's pooling layer, which nothing would train. vit_gpt2_folder.py opens it.
 """
 
@@ -85,7 +85,7 @@ class ViTGPT2Settings(Settings):
 
 
 class BeamSettings(DecodingSettings):
-    """How a report is drafted; the paper does not say, so algorithms.md 5.1's beam 4 and 128 tokens."""
+    """How a report is drafted; the paper does not say, so 4 beams and 128 tokens."""
 
     beams: int = 4
     max_new_tokens: int = 128
@@ -95,7 +95,7 @@ class BeamSettings(DecodingSettings):
 
 
 class ViTGPT2(nn.Module):
-    """Everything between an image and a report; all of it learns.
+    """ViT encoder and GPT-2 decoder with cross-attention, image to report; all weights learn.
 
     Args:
         network: a VisionEncoderDecoderModel.
@@ -133,11 +133,11 @@ class ViTGPT2(nn.Module):
         return self.mean.device
 
     def shared_tensors(self) -> dict[str, Tensor]:
-        """Live parameters by name; GPT-2's output layer is its word table and does not travel twice."""
+        """Return the parameters by name; GPT-2's output layer is its word table, so it is listed once."""
         return dict(self.network.named_parameters())
 
     def pixels(self, images: Tensor) -> Tensor:
-        """(batch, 1, H, W) in [0, 1] -> (batch, channels, H, W) as the ViT expects them."""
+        """Normalise images (batch, 1, H, W) in [0, 1] -> (batch, channels, H, W) as the ViT expects them."""
         return (images.expand(-1, self.mean.shape[1], -1, -1) - self.mean) / self.std
 
     def report_loss(self, images: Tensor, reports: Tensor, targets: Tensor) -> Tensor:
@@ -146,17 +146,21 @@ class ViTGPT2(nn.Module):
         images: (batch, 1, H, W) in [0, 1]; reports: (batch, T) ids that end in EOS, padded with anything;
         targets: the same, -100 where padded. Padding needs no mask: it stands behind what is predicted.
         """
-        first = torch.full_like(reports[:, :1], self.begin)
-        inputs = torch.cat([first, reports[:, :-1]], 1)
+        first = torch.full_like(reports[:, :1], self.begin)  # (B, 1)
+        inputs = torch.cat([first, reports[:, :-1]], 1)  # (B, T): targets moved right by one
         with autocast(self.precision, str(self.device)):
             logits = self.network(
                 pixel_values=self.pixels(images), decoder_input_ids=inputs, use_cache=False
-            ).logits
+            ).logits  # (B, T, vocabulary)
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
     @torch.no_grad()
     def generate(self, images: Tensor, decoding: DecodingSettings) -> tuple[list[str], Tensor]:
-        """Drafts reports. Returns them, and (batch, 14) of BLANK: no diagnosis prompts this model."""
+        """Generate reports of images (B, 1, H, W).
+
+        Returns:
+            The reports, and diagnosis codes (B, 14) that are all BLANK: this model has no diagnosis prompts.
+        """
         with autocast(self.precision, str(self.device)), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Passing `repetition_penalty`")
             ids = self.network.generate(
@@ -170,14 +174,14 @@ class ViTGPT2(nn.Module):
         return [" ".join(text.split()) for text in texts], codes
 
     def tokenise(self, reports: list[str], max_tokens: int) -> list[list[int]]:
-        """Token ids of each report, cut to `max_tokens` and to the decoder's positions, with one EOS."""
+        """Return token ids of each report with one EOS, cut to `max_tokens` and the decoder's positions."""
         kept = min(max_tokens, self.settings.decoder.positions - 1)
         found = self.tokenizer(reports, add_special_tokens=False)["input_ids"]
         return [[*ids[:kept], self.tokenizer.eos_token_id] for ids in found]
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Eval mode inside, the former mode after."""
+        """Set eval mode inside, and the former mode after."""
         before = self.training
         self.eval()
         try:
@@ -187,7 +191,7 @@ class ViTGPT2(nn.Module):
 
 
 def parameter_counts(model: ViTGPT2) -> dict[str, int]:
-    """Travelling parameters by part: `encoder`, `cross_attention`, `decoder` without it, `projection`."""
+    """Return the communicated parameters by part; `decoder` is without the cross-attention."""
     counts = {"encoder": 0, "cross_attention": 0, "decoder": 0, "projection": 0}
     for name, tensor in model.shared_tensors().items():
         cross = "crossattention" in name or "ln_cross_attn" in name
@@ -197,7 +201,7 @@ def parameter_counts(model: ViTGPT2) -> dict[str, int]:
 
 
 def export_settings(model: ViTGPT2, decoding: DecodingSettings) -> dict[str, Any]:
-    """What a reader needs besides tensors to rebuild the model, and the name of the file it stands in."""
+    """Return what a reader needs besides tensors to rebuild the model, and the name of its file."""
     return {
         "file": FILE,
         "format": 1,

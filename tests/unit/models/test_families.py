@@ -48,7 +48,7 @@ def test_decode_equals_the_familys_own_forward_pass(family: str, tmp_path: Path)
     )
     model = ReportGenerator(load_backbone(tmp_path, "fp32"), settings, (GENERIC,), seed=0).eval()
     codes = torch.zeros(2, 14, dtype=torch.long)
-    prefix = model.prefix(model.see(torch.rand(2, 1, 32, 32)), codes)
+    prefix = model.prefix(model.encode_images(torch.rand(2, 1, 32, 32)), codes)
     reports = torch.randint(5, 60, (2, 6))
     table = model.backbone.model.get_input_embeddings()
     whole = model.backbone.model(inputs_embeds=torch.cat([prefix, table(reports)], 1)).logits

@@ -182,11 +182,11 @@ def test_without_prior_context_no_report_is_read(tiny_backbone: Path) -> None:
     batch = visits(model, [2])
     other = VisitBatch(batch.patches, batch.pictures, [""], batch.assigned)
     with torch.no_grad():
-        assert torch.equal(model.before(batch)[0], model.before(other)[0])
+        assert torch.equal(model.visit_prefix(batch)[0], model.visit_prefix(other)[0])
 
 
 def test_positions_are_those_of_the_longest_visit(model: LongitudinalGenerator) -> None:
-    prefix, _ = model.before(visits(model, [2]))
+    prefix, _ = model.visit_prefix(visits(model, [2]))
     assert model.positions(3, 10) == prefix.shape[1] + 10
 
 

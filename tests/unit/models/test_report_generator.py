@@ -39,13 +39,13 @@ CODES = torch.randint(0, 4, (3, 14), generator=torch.Generator().manual_seed(1))
 def test_prefix_is_text_image_and_fourteen_diagnosis_tokens(
     model: ReportGenerator, tiny_backbone: Path
 ) -> None:
-    with_prompts = model.prefix(model.see(IMAGES), CODES).shape[1]
+    with_prompts = model.prefix(model.encode_images(IMAGES), CODES).shape[1]
     without = generator(tiny_backbone, prompts=False)
-    assert with_prompts - without.prefix(without.see(IMAGES), CODES).shape[1] == 14
+    assert with_prompts - without.prefix(without.encode_images(IMAGES), CODES).shape[1] == 14
 
 
 def test_logits_are_those_of_a_plain_forward_pass(model: ReportGenerator) -> None:
-    prefix = model.prefix(model.see(IMAGES), CODES)
+    prefix = model.prefix(model.encode_images(IMAGES), CODES)
     reports = torch.randint(5, 60, (3, 7))
     decoded = model.decode(prefix, reports)
     table = model.backbone.model.get_input_embeddings()
@@ -57,7 +57,7 @@ def test_logits_are_those_of_a_plain_forward_pass(model: ReportGenerator) -> Non
 
 def test_gradients_reach_everything_that_travels_and_nothing_frozen(model: ReportGenerator) -> None:
     model.adapters.use((GENERIC,), train=(GENERIC,))
-    seen = model.see(IMAGES)
+    seen = model.encode_images(IMAGES)
     out = model.decode(model.prefix(seen, CODES), torch.randint(5, 60, (3, 7)))
     (out.logits.logsumexp(-1).mean() + seen.logits.square().mean()).backward()
     assert all(p.grad is not None for p in [*model.body(), *model.encoder.parameters()])
@@ -69,7 +69,7 @@ def test_gradients_reach_everything_that_travels_and_nothing_frozen(model: Repor
 def test_generation_gives_a_text_and_the_codes_that_prompted_it(model: ReportGenerator) -> None:
     texts, codes = model.generate(IMAGES, DecodingSettings(beams=2, max_new_tokens=5, min_new_tokens=0))
     assert len(texts) == 3
-    assert torch.equal(codes, model.see(IMAGES).logits.argmax(-1))
+    assert torch.equal(codes, model.encode_images(IMAGES).logits.argmax(-1))
 
 
 def test_reports_are_cut_and_end_in_one_eos(model: ReportGenerator) -> None:
@@ -119,7 +119,7 @@ def test_nf4_gradients_survive_an_evaluation_in_between(tiny_backbone: Path) -> 
 
     def gradient(model: ReportGenerator) -> torch.Tensor:
         model.adapters.use((GENERIC,), train=(GENERIC,))
-        prefix = model.prefix(model.see(IMAGES).detach(), CODES)
+        prefix = model.prefix(model.encode_images(IMAGES).detach(), CODES)
         model.decode(prefix.detach(), torch.arange(5, 12).repeat(3, 1)).logits.logsumexp(-1).mean().backward()
         found = model.adapters.parameters(GENERIC)[1].grad
         assert found is not None

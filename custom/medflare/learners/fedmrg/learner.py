@@ -41,7 +41,7 @@ from medflare.models.report_generator import (
     ADAPTER_PREFIX,
     Decoded,
     ReportGenerator,
-    Seen,
+    VisualFeatures,
     export_settings,
     parameter_counts,
 )
@@ -217,7 +217,7 @@ class FedMRGLearner:
         encoded: tuple[Tensor, Tensor],
         generator: torch.Generator,
         report: dict[str, float],
-    ) -> tuple[Seen, Decoded, Tensor]:
+    ) -> tuple[VisualFeatures, Decoded, Tensor]:
         """Step 1: A_s teaches A_g (l2g). Returns detached outputs and the prompts, for step 2."""
         adapters, s = self.model.adapters, self.settings
         seen, shared_loss = self._see(encoded, batch.codes, report)
@@ -238,7 +238,7 @@ class FedMRGLearner:
         self,
         batch: Batch,
         encoded: tuple[Tensor, Tensor],
-        seen: Seen,
+        seen: VisualFeatures,
         first: Decoded,
         prompts: Tensor,
         report: dict[str, float],
@@ -259,7 +259,9 @@ class FedMRGLearner:
         loss = shared_loss + self._text_loss(student, teacher, batch.targets, "specialised", report)
         self._step(loss, *optimisers)
 
-    def _second_teacher(self, first: Decoded, seen: Seen, codes: Tensor, reports: Tensor) -> Decoded | None:
+    def _second_teacher(
+        self, first: Decoded, seen: VisualFeatures, codes: Tensor, reports: Tensor
+    ) -> Decoded | None:
         """A_g's output for step 2: what step 1 computed, or afresh with the stepped weights."""
         if not self.settings.distil_to_specialised:
             return None
@@ -271,17 +273,17 @@ class FedMRGLearner:
 
     def _see(
         self, encoded: tuple[Tensor, Tensor], codes: Tensor, report: dict[str, float]
-    ) -> tuple[Seen, Tensor]:
+    ) -> tuple[VisualFeatures, Tensor]:
         """Projection and head on the encoded views; the image-side losses λ_hcl L_hcl + λ_cls L_CE."""
         s, half = self.settings, len(codes)
-        both = self.model.look(*encoded)
+        both = self.model.project(*encoded)
         loss = both.logits.sum() * 0.0
         if s.contrasts:
             features = F.normalize(both.pooled, dim=1)
             bank = self.bank.rows().to(features.device)
             hcl = losses.contrastive(features[:half], features[half:], bank, s.tau, s.positive_in_denominator)
             loss, report["loss_hcl"] = loss + s.lambda_hcl * hcl, hcl.item()
-        seen = Seen(both.visual[:half], both.pooled[:half], both.logits[:half])
+        seen = VisualFeatures(both.visual[:half], both.pooled[:half], both.logits[:half])
         if s.classification:
             cls = losses.diagnosis(seen.logits, codes)
             loss, report["loss_cls"] = loss + s.lambda_cls * cls, cls.item()
@@ -330,7 +332,7 @@ class FedMRGLearner:
         codes = self.samples.codes[rows]
         return Batch(torch.cat(views), targets.to(device), reports.to(device), codes.to(device))
 
-    def _prompt_codes(self, seen: Seen, codes: Tensor, generator: torch.Generator) -> Tensor:
+    def _prompt_codes(self, seen: VisualFeatures, codes: Tensor, generator: torch.Generator) -> Tensor:
         """Gold codes in training; a share of images prompted by prediction where asked (MRG-16)."""
         if self.settings.prompt_dropout == 0 or not self.settings.model.prompts:
             return codes
@@ -353,7 +355,7 @@ class FedMRGLearner:
             for start in range(0, len(rows), self.settings.eval_batch):
                 stored = self.samples.images(rows[start : start + self.settings.eval_batch])
                 images = centre(stored, self.settings.model.encoder.image_size).to(self.model.device)
-                features.append(F.normalize(self.model.see(images).pooled, dim=1).cpu())
+                features.append(F.normalize(self.model.encode_images(images).pooled, dim=1).cpu())
         return self.bank.contribution(torch.cat(features), self.samples.codes[rows], plan)
 
     # ---- evaluation and what stays -----------------------------------------------------------------------

@@ -80,7 +80,7 @@ class Summariser:
         budget = min(self.writing.max_new_tokens, self.longest // 2)
         prompts = self.prompts(summaries)
         kept = [list(keep_end(prompt, self.longest - budget, self.model.begin)) for prompt in prompts]
-        written = self.model.write_on(kept, [budget] * len(kept), self.batch, self.writing.beams)
+        written = self.model.continue_prompts(kept, [budget] * len(kept), self.batch, self.writing.beams)
         return [
             GeneratedSummary(one.text.strip(), one.ended, len(ids) < len(prompt))
             for one, ids, prompt in zip(written, kept, prompts, strict=True)
