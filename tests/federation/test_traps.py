@@ -16,6 +16,8 @@ from medflare.recipes import allow_list
 from medflare.recipes.flare_traps import flare_traps
 from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG, Job
 from medflare.recipes.job_check import check_job
+from medflare.recipes.job_reader import read_job
+from medflare.recipes.moved_classes import MOVED_JOB_CLASSES
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / allow_list.TEMPLATE
@@ -51,6 +53,30 @@ def test_a_job_names_only_listed_classes() -> None:
         for part in [*config.get("components", []), *config.get("workflows", [])]
     }
     assert named <= set(allow_list.allowed_classes())
+
+
+def test_a_job_folder_of_an_earlier_release_is_told_where_each_class_is_now(tmp_path: Path) -> None:
+    folder = JOB.write(tmp_path / "trial")
+    present, named = {new: old for old, new in MOVED_JOB_CLASSES.items()}, set[str]()
+    for file in (folder / SERVER_CONFIG, folder / CLIENT_CONFIG):
+        text = file.read_text()
+        for new, old in present.items():
+            named |= {old} if f'"{new}"' in text else set()
+            text = text.replace(f'"{new}"', f'"{old}"')
+        file.write_text(text)
+    assert len(named) == 5, "all but the controller of the other workflow"
+    with pytest.raises(ConfigError) as error:
+        read_job(folder)
+    for old in named:
+        assert f"class {old} has moved to {MOVED_JOB_CLASSES[old]}. Export the job again" in str(error.value)
+
+
+def test_the_table_of_moved_classes_covers_every_class_that_a_job_may_name() -> None:
+    assert set(MOVED_JOB_CLASSES.values()) == {allow_list.class_path(kind) for kind in allow_list.COMPONENTS}
+    assert not set(MOVED_JOB_CLASSES) & set(allow_list.allowed_classes())
+    assert flare_traps({"path": "medflare.federation.executor.LearnerExecutor"})[0].startswith(
+        "class medflare.federation.executor.LearnerExecutor has moved to medflare.federation.site.executor."
+    )
 
 
 def test_nested_settings_are_marked_so_that_flare_builds_no_component_from_them() -> None:

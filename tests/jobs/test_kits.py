@@ -17,7 +17,7 @@ from medflare.core.errors import ConfigError
 from medflare.data.settings.site import load_site
 from medflare.deployment.hardening import harden, pending
 from medflare.deployment.kit_check import Finding, check, fingerprint
-from medflare.deployment.kit_settings import kit_classes
+from medflare.deployment.kit_settings import MOVED_CLASSES, kit_classes
 from medflare.deployment.kit_templates import template_files
 from medflare.deployment.kits import as_kit, find_kits
 from medflare.federation.engine import DEFAULT_CLASS_ALLOW_LIST
@@ -237,6 +237,25 @@ def test_settings_that_would_travel_or_add_components_are_named(kits: Path) -> N
     said = found(check(kits))
     assert said["local/resources.json"] == "the key data_path would be sent to every other site"
     assert "build its components" in said["local/more__p_resources.json"]
+
+
+@pytest.mark.parametrize("name", ["flserver", "site-1"])
+def test_class_paths_of_an_earlier_release_are_named_and_hardened_away(kits: Path, name: str) -> None:
+    path = kits / name / "local" / "resources.json"
+    present, text = {new: old for old, new in MOVED_CLASSES.items()}, path.read_text()
+    before = {old for new, old in present.items() if f'"{new}"' in text}
+    assert len(before) >= 8, "job classes, and components of the kit"
+    for new, old in present.items():
+        text = text.replace(f'"{new}"', f'"{old}"')
+    path.write_text(text)
+    findings = [str(item) for item in check(kits) if "has moved to" in item.found]
+    assert len(findings) == len(before)
+    for old in before:
+        assert any(
+            f"names {old}, which has moved to {MOVED_CLASSES[old]}. Run: " in said for said in findings
+        )
+    harden(kits)
+    assert check(kits) == []
 
 
 def test_a_folder_without_kits_is_an_error_that_says_what_was_expected(tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from medflare.core.errors import ConfigError
 from medflare.deployment.hardening import Change, pending, short
+from medflare.deployment.kit_settings import MOVED_CLASSES
 from medflare.deployment.kits import Kit, effective, find_kits
 from medflare.federation.engine import LoadResult, SecurityContentManager
+from medflare.recipes.flare_traps import class_paths
 from medflare.secure_aggregation.certificates import check_certificate, read_certificates
 
 SIGNATURES = "signature.json"
@@ -39,6 +41,7 @@ UNPUBLISHED = {
 }
 """Top-level keys of resources.json that may be there; FLARE sends any other to all sites (engine.md 0.9)."""
 EXPIRES_SOON = timedelta(days=30)
+HARDEN = "Run: medflare kits harden <kit>"
 NEW_KIT = "Do not start this kit; ask the coordinating centre for a new one"
 _SIGNATURE = {
     LoadResult.INVALID_SIGNATURE: "was changed after it was signed",
@@ -71,12 +74,9 @@ def check(kits: Path, moment: datetime | None = None, authority: str = "") -> li
         ConfigError: there is no kit, or one lacks a file.
     """
     now = moment or datetime.now(UTC)
-    found = [
-        Finding(path=change.path, found=_words(change), remedy="Run: medflare kits harden <kit>")
-        for change in pending(kits)
-    ]
+    found = [Finding(path=change.path, found=_words(change), remedy=HARDEN) for change in pending(kits)]
     for kit in find_kits(kits):
-        found += [*_tampered(kit), *_added(kit), *_certificate(kit, now, authority)]
+        found += [*_tampered(kit), *_added(kit), *_moved(kit), *_certificate(kit, now, authority)]
     return found
 
 
@@ -127,6 +127,17 @@ def _added(kit: Kit) -> Iterator[Finding]:
     for key in sorted(set(effective(kit, "resources.json")) - UNPUBLISHED):
         found = f"the key {key} would be sent to every other site"
         yield Finding(path=path, found=found, remedy="Keep settings of your own in site.yaml")
+
+
+def _moved(kit: Kit) -> Iterator[Finding]:
+    """Yield the class paths of an earlier release: FLARE would refuse every job, or not start at all."""
+    if kit.role == "admin":
+        return
+    path = kit.local / "resources.json"
+    resources = effective(kit, "resources.json")
+    named = {*resources.get("class_allow_list", []), *class_paths(resources)}
+    for old in sorted(named & set(MOVED_CLASSES)):
+        yield Finding(path=path, found=f"names {old}, which has moved to {MOVED_CLASSES[old]}", remedy=HARDEN)
 
 
 def _certificate(kit: Kit, moment: datetime, authority: str) -> Iterator[Finding]:

@@ -14,11 +14,20 @@ from typing import Any
 from medflare.deployment.kit_components import KitJobManager, KitStorage, SecureLogging
 from medflare.federation.site.policy import SitePolicy
 from medflare.recipes.allow_list import COMPONENTS, class_path
+from medflare.recipes.moved_classes import MOVED_JOB_CLASSES
 
 HEART_BEAT_TIMEOUT = 60
 """Seconds without a sign of life after which the server takes a site for gone; FLARE's default is 600."""
 MAX_JOBS = 4
 """Jobs at the same time on the server."""
+MOVED_CLASSES: dict[str, str] = {
+    **MOVED_JOB_CLASSES,
+    "medflare.federation.kit_components.SecureLogging": class_path(SecureLogging),
+    "medflare.federation.kit_components.KitStorage": class_path(KitStorage),
+    "medflare.federation.kit_components.KitJobManager": class_path(KitJobManager),
+    "medflare.federation.site_policy.SitePolicy": class_path(SitePolicy),
+}
+"""Class path of an earlier release in `local/resources.json` -> where it is now; hardening writes that."""
 STREAMERS = ("site_log_streamer", "job_log_streamer", "log_receiver")
 """Components that send a site's logs to the server, or receive them there."""
 _NEVER = {"shell_commands": "none", "byoc": "none", "server-predeployed-flwr": "none"}

@@ -38,13 +38,12 @@ def flare_traps(content: Any, inside_args: bool = False) -> list[str]:
 
 
 def class_paths(content: Any) -> Iterator[str]:
-    """Yield every class path that a configuration names outside the arguments of components."""
+    """Yield every text under a key `path`: a component's class, or what looks like one."""
     if isinstance(content, Mapping):
         if isinstance(content.get("path"), str):
             yield content["path"]
-        for key, value in content.items():
-            if key != "args":
-                yield from class_paths(value)
+        for value in content.values():
+            yield from class_paths(value)
     elif isinstance(content, list):
         for item in content:
             yield from class_paths(item)
