@@ -4,7 +4,7 @@
 A change that claims to keep all behaviour is checked on one machine, before and after:
 
     python tools/golden_runs.py record golden/before            # in a checkout of the old commit
-    python tools/golden_runs.py record golden/after             # in a checkout of the new one
+    python tools/golden_runs.py record golden/after --cohorts golden/before     # in one of the new commit
     python tools/golden_runs.py compare golden/before golden/after
 
 Numbers are compared bit for bit (tensors by SHA-256), so both recordings must come from the same machine.
@@ -18,6 +18,7 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -49,13 +50,19 @@ RUNS: dict[str, list[str]] = {
 }
 """Name of a recording -> what is set over the job whose name stands before `~`."""
 
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    "bench_rounds": "suspend_rounds",
+    "grace": "straggler_timeout",
+    "min_accepted": "min_responses",
+    "lost_rounds": "max_lost_rounds",
+}
 """Key of the old recording -> its name in the new one, at any depth."""
 
 VOLATILE = {
     "run_id",
     "started",
     "seconds",
+    "train_seconds",
     "timings",
     "versions",
     "paths",
@@ -68,9 +75,16 @@ VOLATILE = {
 """Keys that differ from run to run, or that only one schema has."""
 
 
-def record(out: Path, names: list[str]) -> None:
-    """Run each job once in the FLARE simulator and write what it made to `out/<name>.json`."""
+def record(out: Path, names: list[str], cohorts: Path | None) -> None:
+    """Run each job once in the FLARE simulator and write what it made to `out/<name>.json`.
+
+    Args:
+        cohorts: another recording, whose synthetic hospitals are copied: the key of their knowledge sketches
+            is random, and the distances between sketches follow it.
+    """
     out.mkdir(parents=True, exist_ok=True)
+    if cohorts is not None and not (out / "runs").exists():
+        shutil.copytree(cohorts / "runs", out / "runs")
     environment = os.environ | {
         "PYTHONPATH": str(REPOSITORY / "custom"),
         "OMP_NUM_THREADS": "1",
@@ -150,6 +164,7 @@ def main() -> None:
     recording = commands.add_parser("record")
     recording.add_argument("out", type=Path)
     recording.add_argument("names", nargs="*", metavar="run", help=f"default: all of {', '.join(RUNS)}")
+    recording.add_argument("--cohorts", type=Path, help="a recording whose synthetic hospitals to use")
     comparing = commands.add_parser("compare")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
@@ -157,7 +172,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.command == "compare":
         raise SystemExit(compare(given.before, given.after, given.most))
-    record(given.out.resolve(), given.names or list(RUNS))
+    record(given.out.resolve(), given.names or list(RUNS), given.cohorts)
 
 
 if __name__ == "__main__":
