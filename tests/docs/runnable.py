@@ -97,7 +97,6 @@ def _environment(folder: Path) -> dict[str, str]:
     if not command.exists():
         command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m medflare.cli.main "$@"\n')
         command.chmod(0o755)
-        (programs / "python").symlink_to(sys.executable)
     package = folder / "custom" if (folder / "custom").is_dir() else ROOT / "custom"
     return os.environ | {
         "PATH": f"{programs}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,17 @@ def test_every_command_of_a_tutorial_is_marked(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     commands = text.count("\n```bash\n") - ("## Install" in text)
     assert commands == sum(block.language == "bash" for block in marked_blocks(page))
+
+
+@pytest.mark.timeout(900)
+def test_the_tutorial_that_adds_a_rule_runs_in_a_copy_of_the_package(folder: Path) -> None:
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(ROOT / "custom", folder / "custom", ignore=ignored)
+    shutil.copytree(
+        ROOT / "tests" / "unit" / "aggregation", folder / "tests/unit/aggregation", ignore=ignored
+    )
+    for name in ("docs", "pyproject.toml"):
+        (folder / name).symlink_to(ROOT / name)
+    printed = execute_page(DOCS / "tutorials" / "first-rule.md", folder)
+    assert "passed" in printed or "[100%]" in printed
+    assert "loss_mean" in printed
