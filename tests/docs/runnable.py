@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(
-    r"<!-- (?P<action>run in|run|file|patch)(?:: (?P<argument>[^\n]*?))? -->\n"
+    r"<!-- (?P<action>run in|run|file|append|patch)(?:: (?P<argument>[^\n]*?))? -->\n"
     r"```(?P<language>\w+)\n(?P<text>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
@@ -64,6 +64,10 @@ def _execute(block: Block, page: Path, folder: Path) -> str:
         path = folder / block.argument
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(block.text, encoding="utf-8")
+        return ""
+    if block.action == "append":
+        with (folder / block.argument).open("a", encoding="utf-8") as file:
+            file.write(block.text)
         return ""
     if block.action == "patch":
         return _run(["patch", "-p1", "--no-backup-if-mismatch"], block, page, folder, block.text)
