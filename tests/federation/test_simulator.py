@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ def toy_workspace(folder: Path, *more: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    before = os.environ.get("PYTHONPATH", "")  # a checkout that is not installed
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(Path(__file__).parent), before])))
 
 
 def test_worker_processes_train_in_the_simulator_and_a_killed_one_costs_a_round(tmp_path: Path) -> None:

@@ -39,11 +39,11 @@ def report(
     """
     from medflare.cli.egress_view import print_report
     from medflare.core.errors import DataError
-    from medflare.egress.report import Wanted, facts_of, find_ledgers, read_ledger
+    from medflare.egress.report import LineFilter, facts_of, find_ledgers, read_ledger
 
     ledgers = [read_ledger(path) for path in find_ledgers(folders or [Path()])]
-    wanted = Wanted(job=job, site=site, round=None if round_number is None else round_number - 1)
-    facts = facts_of(ledgers, wanted)
+    chosen = LineFilter(job=job, site=site, round=None if round_number is None else round_number - 1)
+    facts = facts_of(ledgers, chosen)
     if as_json:
         print_json(facts)
     else:

@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one point through which every reply leaves a site, in this order (design.md 3):
+"""The egress chain: the one point through which every reply leaves a site.
 
-allow-list of declared names and shapes -> the hospital's policy -> compression -> seal -> ledger. The seal
-(masks or encryption) is the last step that changes values, so the ledger holds the digest of what was sent.
+Its steps, in this order: declaration (allow-list of names and shapes) -> the hospital's policy -> compression
+-> seal -> ledger. The order is part of the security model:
+
+* The declaration comes first, so that nothing later ever sees a tensor that was not announced before round 1.
+* The policy sees the learner's own names and counts, before compression and seal replace them.
+* Compression precedes the seal: sealed values look random and cannot be compressed, and masks need exact
+numbers. * The seal (masks or encryption) is the last step that changes values, so the ledger holds the digest
+of what was sent. * The ledger is written before the message leaves: a crash may record a message that never
+left, never the reverse.
 """
 
 from __future__ import annotations
@@ -44,33 +51,45 @@ from medflare.wire.task_messages import TaskResult
 __all__ = ["DESCRIPTION", "FACTS", "MAX_METRICS", "METRIC", "SECURE_SUM", "Compress", "Egress", "Seal"]
 
 Compress = Callable[[Mapping[str, Tensor], str], State]
-"""(tensors, kind) -> what travels: `compression.compress`, or a site's `ErrorFeedback.compress`."""
-WORKED = frozenset({"fit", "evaluate", "finish"})
+"""(tensors, codec) -> compressed tensors: `compression.compress`, or a site's `ErrorFeedback.compress`."""
+STATE_TASKS = frozenset({"fit", "evaluate", "finish"})
 """Tasks that bring a state to the site."""
-NOTHING = torch.zeros(())
+MISSING = torch.zeros(())
 MAX_SEALED = 3
-"""Vectors of a sealed message."""
+"""Most vectors of a sealed message."""
 
 
 class Seal(Protocol):
-    """What closes an update's tensors: they come out as a few packed vectors of other names."""
+    """Masks or encrypts an update's tensors: they come out as a few packed vectors of other names."""
 
     @property
-    def name(self) -> Literal["mask", "he"]: ...
+    def name(self) -> Literal["mask", "he"]:
+        """As the policy's key `require` names it."""
+        ...
 
-    def __call__(self, tensors: State) -> State: ...
+    def __call__(self, tensors: State) -> State:
+        """Return the sealed vectors."""
+        ...
 
     def facts(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """The facts that leave beside the sealed tensors."""
+        """Return the facts that leave beside the sealed tensors."""
         ...
 
 
 @dataclass(slots=True)
 class Egress:
-    """The site's door for one run: what was declared, the hospital's policy, and the ledger of what left.
+    """The egress chain of one run at one site: its declaration, the hospital's policy, and the ledger.
 
-    `declare` may be called once; a second declaration must say the same. What is refused is written to the
-    ledger: which rule, and never a value.
+    What is refused is written to the ledger too: which rule refused, never a value.
+
+    Attributes:
+        ledger: file of the ledger.
+        job: FLARE's id of the job; `job_name` is its name in meta.json.
+        uplink: codec of the present request.
+        policy: rules in force now.
+        shared, sums: the declared tensors; None before `declare`.
+        separate_sums: declared sums that leave in messages of their own, never beside an update.
+        record: writes the ledger.
     """
 
     ledger: Path
@@ -81,35 +100,46 @@ class Egress:
     job_name: str = ""
     shared: SharedSpec | None = None
     sums: SharedSpec | None = None
-    alone: tuple[SharedSpec, ...] = ()
-    book: Ledger = field(init=False)
+    separate_sums: tuple[SharedSpec, ...] = ()
+    record: Ledger = field(init=False)
 
     def __post_init__(self) -> None:
-        self.book = Ledger(self.ledger, self.site, self.job, self.job_name)
+        self.record = Ledger(self.ledger, self.site, self.job, self.job_name)
 
-    def declare(self, shared: SharedSpec, sums: SharedSpec, alone: Sequence[SharedSpec] = ()) -> None:
-        """Fixes what may leave; EgressError if it differs from an earlier declaration.
+    def declare(self, shared: SharedSpec, sums: SharedSpec, separate: Sequence[SharedSpec] = ()) -> None:
+        """Fix what may leave; a second declaration must be the same.
 
-        alone: sums that leave in messages of their own, never beside an update.
+        Args:
+            separate: sums that leave in messages of their own, never beside an update.
+
+        Raises:
+            EgressError: it differs from an earlier declaration.
         """
-        declared = (shared, sums, tuple(alone))
-        if self.shared is not None and (self.shared, self.sums, self.alone) != declared:
+        declared = (shared, sums, tuple(separate))
+        if self.shared is not None and (self.shared, self.sums, self.separate_sums) != declared:
             raise EgressError("the learner declares other tensors than before; a declaration cannot change.")
-        self.shared, self.sums, self.alone = declared
+        self.shared, self.sums, self.separate_sums = declared
 
-    def admit(self, task: str, round_number: int, **asked: Any) -> None:
-        """Whether the job may ask this of the site at all; `asked` as in `Policy.admit`.
+    def admit(self, task: str, round_number: int, **request: Any) -> None:
+        """Check whether the job may ask this task of the site.
 
-        First values are told before the site has worked with any state and never again, in this process or a
-        later one: afterwards they would be what it has learned.
+        First values leave before the site has received any state, and never again, in this process or a later
+        one: afterwards they would be what the site has learned. The ledger's file remembers across restarts.
+
+        Args:
+            request: as in `Policy.admit`.
+
+        Raises:
+            EgressError: first values were asked for too late.
+            PolicyError: a rule refuses.
         """
-        if task == "initialise" and self.book.came() & WORKED:
+        if task == "initialise" and self.record.tasks_so_far() & STATE_TASKS:
             error = EgressError("first values were asked for after this site was given a state to work on.")
             self._block(task, round_number, error)
             raise error
-        self.book.asked(task)
+        self.record.note_task(task)
         try:
-            self.policy.admit(job=self.book.job_name or self.job, **asked)
+            self.policy.admit(job=self.record.job_name or self.job, **request)
             if task == "sketch":
                 self.policy.sketch()
             elif task in EXACT:
@@ -126,7 +156,16 @@ class Egress:
         compress: Compress = compression.compress,
         seal: Seal | None = None,
     ) -> TaskResult:
-        """The result as it leaves; EgressError or PolicyError names everything that may not."""
+        """Return the result as it leaves the site, after writing the ledger.
+
+        Args:
+            compress: of the tensors, in the codec of `uplink`.
+            seal: of the compressed tensors; None where nothing protects them.
+
+        Raises:
+            EgressError: the result holds something that was not declared.
+            PolicyError: a rule refuses. Both name everything that may not leave.
+        """
         try:
             return self._send(task, round_number, result, compress, seal)
         except (EgressError, PolicyError) as error:
@@ -134,83 +173,94 @@ class Egress:
             raise
 
     def failed(self, task: str, round_number: int, failure: Failure) -> None:
-        """Writes down that a failure was told to the server, and in which words."""
-        self.book.failed(task, round_number, failure)
+        """Record that a failure was reported to the server, and its text."""
+        self.record.failed(task, round_number, failure)
 
     def _send(
         self, task: str, round_number: int, result: TaskResult, compress: Compress, seal: Seal | None
     ) -> TaskResult:
+        # 1. declaration
         allowed = self._check(task, result)
-        facts, withheld = self._facts(result.facts)
+        # 2. policy: counts and metrics first, then names, then the volume
+        facts, withheld = self._facts_that_may_leave(result.facts)
         facts = facts if seal is None else seal.facts(facts)
         applied = [seal.name] if seal is not None else []
         if task == "fit":
             self.policy.update(result.tensors, applied)
         elif result.tensors and task not in MESSAGES:
             self.policy.first_values(result.tensors)
-        kind = compression.initial_kind(self.uplink) if task == "initialise" else self.uplink
+        codec = compression.initial_kind(self.uplink) if task == "initialise" else self.uplink
         facts_bytes = len(json.dumps(facts))
-        if seal is None:  # before compression, which may remember what it has sent
-            spec = {name: (tuple(value.shape), value.dtype) for name, value in result.tensors.items()}
-            self._volume(round_number, facts_bytes + compression.message_bytes(spec, kind))
-        tensors = compress(result.tensors, kind)
+        if seal is None:
+            # The size is computed before compressing: error feedback counts a compressed update as sent.
+            spec = _spec_of(result.tensors)
+            self._check_volume(round_number, facts_bytes + compression.message_bytes(spec, codec))
+        # 3. compression, 4. seal
+        tensors = compress(result.tensors, codec)
         if seal is not None:
             tensors = _sealed(seal, tensors)
-            self._volume(round_number, facts_bytes + byte_count(tensors))
+            self._check_volume(round_number, facts_bytes + byte_count(tensors))
+        # 5. ledger
         line = tensor_facts(result.tensors, tensors, allowed)
         line |= {"protections": applied, "facts": sorted(facts), "facts_bytes": facts_bytes}
-        line["compression"] = kind if tensors and seal is None and task not in MESSAGES else None
+        line["compression"] = codec if tensors and seal is None and task not in MESSAGES else None
         if seal is not None:
-            line["sealed"] = spec_to_json({n: (tuple(v.shape), v.dtype) for n, v in tensors.items()})
+            line["sealed"] = spec_to_json(_spec_of(tensors))
         if withheld:
             line["withheld"] = withheld
         if sketch := sketch_bytes(facts):
             line["sketch"] = {"bytes": len(sketch), "sha256": hashlib.sha256(sketch).hexdigest()}
         if "partner" in facts:
-            line["exact"] = {"partner": facts["partner"], **_message(tensors)}
-        self.book.sent(task, round_number, line | self._stated())
+            line["exact"] = {"partner": facts["partner"], **_message_facts(tensors)}
+        self.record.sent(task, round_number, line | self._references())
         return TaskResult(facts, tensors)
 
     def _check(self, task: str, result: TaskResult) -> SharedSpec:
-        """What this task may hold; EgressError names all that was not declared."""
+        """Return the tensors that this task may hold; EgressError names everything that was not declared."""
         allowed = self._allowed(task, result.tensors)
         problems = fact_problems(task, result.facts, self.site)
         if task in MESSAGES:
             problems += message_problems(task, result.tensors)
         else:
             problems += tensor_problems(result.tensors, allowed)
-        problems += self._moved_by_nobody(result)
+        problems += self._changes_of_no_examples(result)
         if problems:
             raise EgressError(f"{task}: not declared, so it stays here: {'; '.join(problems[:8])}.")
         return allowed
 
-    def _moved_by_nobody(self, result: TaskResult) -> list[str]:
-        """Changes that say they are of no examples: so few are never counted."""
+    def _changes_of_no_examples(self, result: TaskResult) -> list[str]:
+        """Return the changed tensors of an update of 0 examples, which `min_examples` would let pass as
+        empty."""
         if result.facts.get("examples") != 0:
             return []
-        moved = [name for name in sorted(self.shared or {}) if torch.any(result.tensors.get(name, NOTHING))]
-        return [f"change of {shown(name)} by an update of no examples" for name in moved]
+        changed = [name for name in sorted(self.shared or {}) if torch.any(result.tensors.get(name, MISSING))]
+        return [f"change of {shown(name)} by an update of no examples" for name in changed]
 
     def _allowed(self, task: str, tensors: State) -> SharedSpec:
+        """Return the declared tensors of a task: with an update its sums, or separate sums alone."""
         if task not in ("initialise", "fit"):
             return {}
         if self.shared is None or self.sums is None:
             raise EgressError(f"{task}: nothing was declared yet; a run starts with 'prepare'.")
         if task == "fit":
-            for spec in (_as_sums(part) for part in self.alone):
+            for spec in (_under_prefix(part) for part in self.separate_sums):
                 if set(spec) == set(tensors):
                     return spec
-        sums = _as_sums(self.sums) if task == "fit" else {}
+        sums = _under_prefix(self.sums) if task == "fit" else {}
         return {**self.shared, **sums}
 
-    def _facts(self, facts: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-        """(facts without the metrics that stay here, how many those are); PolicyError for small numbers."""
+    def _facts_that_may_leave(self, facts: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+        """Return (facts without the metrics that stay here, the number of those).
+
+        Raises:
+            PolicyError: something is about too few examples.
+        """
         out, withheld = dict(facts), 0
-        if "sketch" in facts:  # of no text too, it may be of triples of this site's patients
+        if "sketch" in facts:  # also of no text: its triples may still be of this site's patients
             self.policy.counted("a sketch", facts.get("examples", 0))
         elif "elements" in facts:
             self.policy.counted("the size of a knowledge graph", facts["examples"])
-        elif "partner" in facts:  # a server may go on after the size was refused
+        elif "partner" in facts:  # checked again: a server may go on after the size was refused
             self.policy.counted("a comparison of knowledge graphs", facts["examples"])
         elif facts.get("examples"):
             self.policy.counted("an update", facts["examples"])
@@ -229,47 +279,60 @@ class Egress:
                 out["evaluations"].append({**item, "metrics": kept})
         return out, withheld
 
-    def _volume(self, round_number: int, size: int) -> None:
-        self.policy.volume(self.book.left(round_number), size)
+    def _check_volume(self, round_number: int, size: int) -> None:
+        self.policy.volume(self.record.bytes_sent(round_number), size)
 
-    def _stated(self) -> dict[str, Any]:
-        """Which declaration and which rules were in force."""
-        stated = self.book.state("policy", self.policy.digest(), self.policy.rules.model_dump(mode="json"))
+    def _references(self) -> dict[str, Any]:
+        """Return which rules and which declaration were in force, for a line of the ledger."""
+        references = self.record.reference(
+            "policy", self.policy.digest(), self.policy.rules.model_dump(mode="json")
+        )
         if self.shared is not None and self.sums is not None:
-            sums = {name: spec for part in (self.sums, *self.alone) for name, spec in part.items()}
+            sums = {name: spec for part in (self.sums, *self.separate_sums) for name, spec in part.items()}
             declaration = declaration_of(self.shared, sums)
-            stated |= self.book.state("declaration", declaration_digest(declaration), declaration)
-        return stated
+            digest = declaration_digest(declaration)
+            references |= self.record.reference("declaration", digest, declaration)
+        return references
 
     def _block(self, task: str, round_number: int, error: EgressError | PolicyError) -> None:
+        """Record a message that stays at the site, with the rules that hold it back."""
         if isinstance(error, PolicyError):
             rules = [refusal.rule for refusal in error.refusals]
-            self.book.blocked(task, round_number, rules, str(error), error.file)
+            self.record.blocked(task, round_number, rules, str(error), error.file)
         else:
-            self.book.blocked(task, round_number, ["declaration"], str(error), None)
+            self.record.blocked(task, round_number, ["declaration"], str(error), None)
 
 
-def _message(tensors: State) -> dict[str, Any]:
-    """What the ledger says of a message to another site, which may be none."""
-    said: dict[str, Any] = {}
+def _spec_of(tensors: Mapping[str, Tensor]) -> SharedSpec:
+    return {name: (tuple(value.shape), value.dtype) for name, value in tensors.items()}
+
+
+def _message_facts(tensors: State) -> dict[str, Any]:
+    """Return what the ledger states of a message to another site; empty where there is none."""
+    facts: dict[str, Any] = {}
     for name, value in tensors.items():
         data = value.numpy().tobytes()
-        said = {"message": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    return said
+        facts = {"message": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    return facts
 
 
-def _as_sums(spec: SharedSpec) -> SharedSpec:
-    """A declaration of sums under the names they travel by."""
-    return {SUM_PREFIX + name: found for name, found in spec.items()}
+def _under_prefix(spec: SharedSpec) -> SharedSpec:
+    """Return a declaration of sums under the names by which they travel."""
+    return {SUM_PREFIX + name: entry for name, entry in spec.items()}
 
 
 def _sealed(seal: Seal, tensors: State) -> State:
-    """What the seal made; EgressError if a tensor came out of it as it was."""
+    """Return the sealed tensors.
+
+    Raises:
+        EgressError: a tensor came out under its declared name, or as more vectors than a seal makes: a seal
+            that does nothing must never pass for one.
+    """
     out = seal(tensors)
-    open_still = sorted(set(out) & set(tensors))
-    if open_still or not 1 <= len(out) <= MAX_SEALED:
+    unsealed = sorted(set(out) & set(tensors))
+    if unsealed or not 1 <= len(out) <= MAX_SEALED:
         raise EgressError(
-            f"the seal '{seal.name}' gave {len(out)} tensors, {len(open_still)} of them under a declared "
+            f"the seal '{seal.name}' gave {len(out)} tensors, {len(unsealed)} of them under a declared "
             f"name; expected one to {MAX_SEALED} packed vectors."
         )
     return out

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a site's replies may hold, task by task: facts of fixed names and kinds, tensors as declared."""
+"""What a site's replies may hold, task by task: facts of fixed names and types, and declared tensors.
+
+Every function returns problems as texts that may leave the site: they quote names, never values.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +27,17 @@ from medflare.knowledge.sketch_key import VOCABULARY
 from medflare.knowledge.sketches import Sketch
 
 NEW_SKETCH, SAME_SKETCH, NO_SKETCH = SKETCH_STATES = ("new", "same", "none")
-"""What a site says when its sketch is asked for: here it is; as before; there is none."""
+"""Fact `state` of a reply to 'sketch': a sketch comes with it; the server has the last one; there is none."""
 EXACT = COUNT, OFFER, ANSWER, COMPARE = ("count", "offer", "answer", "compare")
-"""Tasks by which sites compare their graphs exactly: sizes, encrypted elements, sizes of what is shared."""
+"""Tasks of the exact comparison of graphs: sizes, encrypted elements, sizes of what is shared."""
 COUNTED, NO_GRAPH, NO_PACKAGE, FEW, MANY = COUNT_STATES = ("counted", "none", "no package", "few", "many")
-"""What a site says when its graph's size is asked for: here it is, and four reasons why it is not told."""
+"""Fact `state` of a reply to 'count': the size comes with it, or one of four reasons why it does not."""
 REQUEST, SETUP, RESPONSE = "request", "setup", "response"
 """Messages of encrypted elements from one site to another."""
 MESSAGES = {OFFER: frozenset({REQUEST, SETUP}), ANSWER: frozenset({RESPONSE})}
-"""Task -> the message that it answers with, one of these."""
+"""Task -> names of the messages, of which its reply holds one."""
 SECURE_SUM = "secure_sum"
-"""The fact under which the steps of a secure sum speak: keys, encrypted shares, digests, signatures."""
+"""The fact that holds a step of a secure sum: keys, encrypted shares, digests, signatures."""
 FACTS: dict[str, frozenset[str]] = {
     "prepare": frozenset({"describe", "shared", "sums", "profiles", "method", "settings", "seconds"}),
     "sketch": frozenset({"state", "sketch", "examples", "vocabulary", "seconds"}),
@@ -51,25 +54,29 @@ FACTS: dict[str, frozenset[str]] = {
     "confirm": frozenset({SECURE_SUM}),
     "reveal": frozenset({SECURE_SUM}),
 }
-"""The facts each task may answer with."""
+"""Task -> facts that its reply may hold."""
 COUNT_FACTS = frozenset({"elements", "examples", "key", "vocabulary"})
-"""Those that come with a count alone."""
+"""Facts that come with the state 'counted' only."""
 NUMBERS = ("examples", "factor")
 """Facts that are one number."""
 DESCRIPTION = frozenset(SiteDescription.model_fields)
 """What a site may say about itself before round 1."""
 METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_.@-]{0,47}(/[a-z][a-z0-9_ -]{0,47})?")
-"""A metric's name, and after a slash the condition it is about: `label_f1/pleural effusion`."""
+"""A metric's name, and after a slash the condition it measures: `label_f1/pleural effusion`."""
 MAX_METRICS = 400
 SECURE_SUM_BYTES = 2**18
-"""Most a step of a secure sum may say: certificates, and a few hundred bytes for each of 500 other sites."""
+"""Most bytes of a step of a secure sum: certificates, and a few hundred for each of 500 other sites."""
 _VOCABULARY = re.compile(rf"[0-9a-f]{{{2 * VOCABULARY}}}")
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 _PLAIN = re.compile(r"[A-Za-z0-9_.:/@-]{1,160}")
 
 
 def fact_problems(task: str, facts: Mapping[str, Any], site: str) -> list[str]:
-    """What of a reply's facts was not declared."""
+    """Return the facts of a reply that were not declared, or are of another type than declared.
+
+    Args:
+        site: name of the replying site; evaluations of another one are refused.
+    """
     problems = [f"fact {shown(key)}" for key in sorted(set(facts) - FACTS.get(task, frozenset()))]
     problems += [f"fact '{key}' of another kind" for key in NUMBERS if not _is_number(facts.get(key, 1))]
     described = set(facts.get("describe", {}))
@@ -84,15 +91,16 @@ def fact_problems(task: str, facts: Mapping[str, Any], site: str) -> list[str]:
     if task == COUNT:
         problems += _count_problems(facts)
     if task in (OFFER, ANSWER, COMPARE):
-        known = {"partner": _is_name(facts.get("partner")), "examples": _is_count(facts.get("examples"))}
-        problems += [f"fact '{name}' of another kind" for name, well in known.items() if not well]
+        checked = {"partner": _is_name(facts.get("partner")), "examples": _is_count(facts.get("examples"))}
+        problems += [f"fact '{name}' of another kind" for name, valid in checked.items() if not valid]
     if task == COMPARE and not _is_count(facts.get("shared")):
         problems.append("fact 'shared' of another kind")
     return problems
 
 
 def message_problems(task: str, tensors: Mapping[str, Tensor]) -> list[str]:
-    """What of a message to another site is none: one vector of bytes, no longer than elements can be."""
+    """Return why a message to another site is none: it must be one vector of bytes, no longer than elements
+    are."""
     if len(tensors) != 1 or not set(tensors) <= MESSAGES[task]:
         return [f"{len(tensors)} tensors where one is expected, {' or '.join(sorted(MESSAGES[task]))}"]
     ((name, value),) = tensors.items()
@@ -104,7 +112,7 @@ def message_problems(task: str, tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def tensor_problems(tensors: Mapping[str, Tensor], allowed: SharedSpec) -> list[str]:
-    """What of a reply's tensors was not declared."""
+    """Return the tensors of a reply that were not declared, or have another shape."""
     problems = []
     for name, value in sorted(tensors.items()):
         if name not in allowed:
@@ -115,15 +123,18 @@ def tensor_problems(tensors: Mapping[str, Tensor], allowed: SharedSpec) -> list[
 
 
 def shown(name: str) -> str:
-    """An undeclared name as it may leave in a refusal: as it is, if it looks like a name in a program."""
+    """Return an undeclared name as it may stand in a refusal: quoted if it looks like a plain name.
+
+    A name could be chosen to carry data out; unusual ones are described by their length.
+    """
     return f"'{name}'" if _PLAIN.fullmatch(name) else f"with an unusual name of {len(name)} characters"
 
 
-def _secure_sum_problems(said: Any) -> list[str]:
-    if not isinstance(said, dict):
+def _secure_sum_problems(step: Any) -> list[str]:
+    if not isinstance(step, dict):
         return [f"fact '{SECURE_SUM}' of another kind"]
     try:
-        size = len(json.dumps(said))
+        size = len(json.dumps(step))
     except (TypeError, ValueError):
         return [f"fact '{SECURE_SUM}' of another kind"]
     if size > SECURE_SUM_BYTES:
@@ -132,18 +143,22 @@ def _secure_sum_problems(said: Any) -> list[str]:
 
 
 def sketch_bytes(facts: Mapping[str, Any]) -> bytes:
-    """The sketch among a reply's facts, of no bytes where there is none; ValueError for other text."""
+    """Return the sketch among a reply's facts, empty where there is none.
+
+    Raises:
+        ValueError: the text is no base64.
+    """
     return base64.b64decode(facts.get("sketch", ""), validate=True)
 
 
 def _sketch_problems(facts: Mapping[str, Any], site: str) -> list[str]:
-    """A sketch is as long as its header says and nothing else; other states bring none."""
+    """Check that a sketch has the length its header states and nothing else; other states bring none."""
     state = facts.get("state")
     if state not in SKETCH_STATES:
         return ["fact 'state' of another kind"]
     if state != NEW_SKETCH:
-        said = sorted({"sketch", "vocabulary"} & set(facts))
-        return [f"fact '{name}' beside a state that has none" for name in said]
+        extra = sorted({"sketch", "vocabulary"} & set(facts))
+        return [f"fact '{name}' beside a state that has none" for name in extra]
     try:
         sketch = Sketch.from_bytes(sketch_bytes(facts), site)
     except (UpdateError, TypeError, ValueError):
@@ -154,19 +169,20 @@ def _sketch_problems(facts: Mapping[str, Any], site: str) -> list[str]:
 
 
 def _vocabulary_problems(facts: Mapping[str, Any]) -> list[str]:
-    """A vocabulary's digest may be missing, and is nothing but one."""
+    """Check the vocabulary's digest, which may be missing."""
     digest = facts.get("vocabulary", "0" * (2 * VOCABULARY))
-    well = isinstance(digest, str) and _VOCABULARY.fullmatch(digest)
-    return [] if well else ["fact 'vocabulary' that is no digest"]
+    valid = isinstance(digest, str) and _VOCABULARY.fullmatch(digest)
+    return [] if valid else ["fact 'vocabulary' that is no digest"]
 
 
 def _count_problems(facts: Mapping[str, Any]) -> list[str]:
-    """A count comes with the number of texts and the key's fingerprint; other states bring none of it."""
-    state, said = facts.get("state"), sorted(COUNT_FACTS & set(facts))
+    """Check that a count comes with the number of texts and the key's fingerprint; other states bring
+    neither."""
+    state, extra = facts.get("state"), sorted(COUNT_FACTS & set(facts))
     if state not in COUNT_STATES:
         return ["fact 'state' of another kind"]
     if state != COUNTED:
-        return [f"fact '{name}' beside a state that has none" for name in said]
+        return [f"fact '{name}' beside a state that has none" for name in extra]
     counts = ("elements", "examples")
     problems = [f"fact '{name}' of another kind" for name in counts if not _is_count(facts.get(name))]
     if not isinstance(facts.get("key"), str) or not _FINGERPRINT.fullmatch(facts["key"]):
@@ -175,12 +191,12 @@ def _count_problems(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _evaluation_problems(item: Mapping[str, Any], site: str) -> list[str]:
-    """An evaluation is one site's aggregates and the bare name of a file that stays here."""
+    """Check that an evaluation holds this site's aggregates and the bare name of a file that stays here."""
     try:
         record = EvaluationRecord.model_validate(item)
     except ValidationError as error:
         return [f"evaluation with {error.error_count()} fields of another kind"]
-    problems = _metric_problems({name: found.value for name, found in record.metrics.items()})
+    problems = _metric_problems({name: estimate.value for name, estimate in record.metrics.items()})
     if record.site != site:
         problems.append(f"evaluation of site {shown(record.site)}")
     if record.predictions is not None and Path(record.predictions).name != record.predictions:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a site says about an error: a number and a text in which no patient and no path can appear.
+"""What leaves a site when a task fails: a code, and a text in which no patient and no path can appear.
 
 The full trace stays in the site's own `worker.log`. Texts that may quote a site's files (its cohort, its
 site.yaml) are withheld; texts about the job's settings and about tensors are sent as they are, because the
-person who can mend them is the one who reads the server's log.
+person who can correct them reads the server's log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SEE_LOG = "Details are in worker.log at the site."
 
 
 class Code(IntEnum):
-    """Numbers of what can go wrong at a site."""
+    """Codes of what can go wrong at a site; `docs` has a page with what to do for each."""
 
     CONFIG = 2
     DATA = 3
@@ -37,7 +37,7 @@ class Code(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What crosses from worker to executor to server."""
+    """A failure as it passes from worker to executor to server."""
 
     code: Code
     text: str
@@ -46,15 +46,17 @@ class Failure:
         return f"E{int(self.code)} {self.text}"
 
     def to_json(self) -> dict[str, Any]:
+        """Return code and text in JSON types."""
         return {"code": int(self.code), "text": self.text}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Failure:
+        """Return the failure that `to_json` wrote."""
         return cls(Code(int(data["code"])), str(data["text"]))
 
 
 class TaskError(Exception):
-    """A task that did not succeed, with what may be said about it."""
+    """A task failed; `failure` is what may leave the site about it."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(str(failure))
@@ -78,21 +80,22 @@ _CODES: tuple[tuple[type[BaseException], Code], ...] = (
     (UpdateError, Code.UPDATE),
     (RunError, Code.RUN),
 )
-_SILENT = (Code.SITE_SETTINGS, Code.DATA)
+_WITHHELD = (Code.SITE_SETTINGS, Code.DATA)
+"""Codes whose texts may quote the site's files and stay in its log."""
 
 
 def failure_of(error: BaseException) -> Failure:
-    """The failure that may leave the site for `error`.
+    """Return the failure that may leave the site for `error`.
 
-    Our own errors keep their text except where it may quote the site's files; of any other exception only
-    its class and the place in the code are told, never its message.
+    The package's own errors keep their text, except where it may quote the site's files. Of any other
+    exception only its class and the place in the code are reported, never its message, which may quote data.
     """
     if isinstance(error, TaskError):
         return error.failure
-    kind = type(error).__name__
+    name = type(error).__name__
     for known, code in _CODES:
         if isinstance(error, known):
-            return Failure(code, f"{kind}: {SEE_LOG}" if code in _SILENT else f"{kind}: {error}")
+            return Failure(code, f"{name}: {SEE_LOG}" if code in _WITHHELD else f"{name}: {error}")
     frames = traceback.extract_tb(error.__traceback__)
     place = f" in {frames[-1].name}, line {frames[-1].lineno}" if frames else ""
-    return Failure(Code.UNEXPECTED, f"{kind}{place}. {SEE_LOG}")
+    return Failure(Code.UNEXPECTED, f"{name}{place}. {SEE_LOG}")

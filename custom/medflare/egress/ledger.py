@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""egress.jsonl: one line for every message that left a site in one job, written before the message leaves.
+"""The ledger `egress.jsonl`: one line for every message that left a site in one job.
 
-A line names what was sent and never a value of it. Each line holds the digest of the line before it, so a
-line that was changed or taken out is noticed; whoever may write the file can still write all of it anew.
+A line is written before its message leaves. A line names what was sent and never a value of it. Each line
+holds the digest of the line before it, so that a changed or removed line is noticed; whoever may write the
+file can still rewrite all of it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Ledger:
 
     Attributes:
         job: FLARE's id of the job; `job_name` is what its meta.json calls it.
-        tasks: what this site was asked for in this job so far, an earlier process's included.
+        tasks: tasks that this site received in this job so far, an earlier process's included.
         volumes: round -> bytes that left in it, tensors and facts; continued from the file after a restart.
     """
 
@@ -46,25 +47,25 @@ class Ledger:
     tasks: set[str] = field(default_factory=set)
     volumes: Counter[int] = field(default_factory=Counter)
     _last: str | None = None
-    _stated: set[str] = field(default_factory=set)
+    _written: set[str] = field(default_factory=set)
 
-    def came(self) -> set[str]:
-        """The tasks so far."""
+    def tasks_so_far(self) -> set[str]:
+        """Return the tasks that this site received in this job, also before a restart."""
         self._continue()
         return self.tasks
 
-    def asked(self, task: str) -> None:
-        """A task came; its line follows when something leaves or is held back."""
+    def note_task(self, task: str) -> None:
+        """Remember that a task came; its line follows when something leaves or is held back."""
         self._continue()
         self.tasks.add(task)
 
-    def left(self, round_number: int) -> int:
-        """Bytes that have left in this round."""
+    def bytes_sent(self, round_number: int) -> int:
+        """Return the bytes that have left in this round."""
         self._continue()
         return self.volumes[round_number]
 
     def sent(self, task: str, round_number: int, line: Mapping[str, Any]) -> None:
-        """A message that is about to leave; `line` has `bytes` and `facts_bytes` at least."""
+        """Record a message that is about to leave; `line` has `bytes` and `facts_bytes` at least."""
         self._continue()
         self.volumes[round_number] += int(line["bytes"]) + int(line["facts_bytes"])
         self._write("sent", task, round_number, {**line, "round_bytes": self.volumes[round_number]})
@@ -72,20 +73,20 @@ class Ledger:
     def blocked(
         self, task: str, round_number: int, rules: Iterable[str], reason: str, file: Path | None
     ) -> None:
-        """A message that stays: which rules held it back, and why; `file` is where a policy's rules are."""
+        """Record a message that stays: which rules hold it back, why, and the file of the policy's rules."""
         line = {"rules": list(rules), "reason": reason, "file": str(file) if file else None}
         self._write("blocked", task, round_number, line)
 
     def failed(self, task: str, round_number: int, failure: Failure) -> None:
-        """A failure, as it is told to the server."""
+        """Record a failure as it is reported to the server."""
         self._write("failure", task, round_number, failure.to_json())
 
-    def state(self, key: str, digest: str, content: Any) -> dict[str, Any]:
-        """`{key: digest}`, and `content` with it the first time this digest is written into this file."""
+    def reference(self, key: str, digest: str, content: Any) -> dict[str, Any]:
+        """Return `{key: digest}`, with `content` the first time that this digest is written to the file."""
         self._continue()
-        if digest in self._stated:
+        if digest in self._written:
             return {key: digest}
-        self._stated.add(digest)
+        self._written.add(digest)
         return {key: digest, f"{key}_content": content}
 
     def _write(self, event: Event, task: str, round_number: int, line: Mapping[str, Any]) -> None:
@@ -105,11 +106,11 @@ class Ledger:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(text + "\n")
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # on disk before the message leaves
         self._last = line_digest(text)
 
     def _continue(self) -> None:
-        """Takes up what an earlier process of the same job has written."""
+        """Read what an earlier process of the same job has written, once."""
         if self._last is not None:
             return
         self._last = ""
@@ -118,41 +119,48 @@ class Ledger:
         text = self.path.read_text(encoding="utf-8", errors="replace")
         if text and not text.endswith("\n"):
             with self.path.open("a", encoding="utf-8") as file:
-                file.write("\n")
+                file.write("\n")  # the next line must not be joined to half a one
         for line in text.splitlines():
             self._last = line_digest(line)
-            self._take_up(line)
+            self._read(line)
 
-    def _take_up(self, text: str) -> None:
+    def _read(self, text: str) -> None:
+        """Add a line of an earlier process to the tasks, volumes and digests."""
         try:
             line = json.loads(text)
         except json.JSONDecodeError:
-            return  # half a line of a power cut; the report names it
+            return  # half a line after a power cut; `medflare egress report` names it
         self.tasks.add(str(line.get("task")))
         if line.get("event") == "sent":
             self.volumes[int(line["round"])] = int(line["round_bytes"])
-            self._stated |= {line[key] for key in ("declaration", "policy") if f"{key}_content" in line}
+            self._written |= {line[key] for key in ("declaration", "policy") if f"{key}_content" in line}
 
 
 def line_digest(text: str) -> str:
-    """sha256 of a line without its end."""
+    """Return the sha256 of a line without its line break."""
     return hashlib.sha256(text.encode("utf-8", errors="replace")).hexdigest()
 
 
 def declaration_of(shared: SharedSpec, sums: SharedSpec) -> dict[str, Any]:
-    """What a run's messages may hold: name -> [shape, dtype] of shared tensors and of sums."""
+    """Return what a run's messages may hold: name -> [shape, dtype] of shared tensors and of sums."""
     return {"shared": spec_to_json(shared), "sums": spec_to_json(sums)}
 
 
 def declaration_digest(declaration: Mapping[str, Any]) -> str:
-    """sha256 by which messages refer to their declaration."""
+    """Return the sha256 by which lines refer to their declaration."""
     return hashlib.sha256(json.dumps(declaration, sort_keys=True).encode()).hexdigest()
 
 
 def tensor_facts(
     declared: Mapping[str, Tensor], travelling: Mapping[str, Tensor], allowed: SharedSpec
 ) -> dict[str, Any]:
-    """What a line says of a message's tensors: `declared` as the learner gave them, `travelling` as sent."""
+    """Return what a line states of a message's tensors.
+
+    Args:
+        declared: as the learner returned them, under their declared names.
+        travelling: as sent, compressed or sealed.
+        allowed: the declaration; what it holds beyond `declared` is listed as missing.
+    """
     facts: dict[str, Any] = {
         "tensors": len(declared),
         "dtypes": sorted({str(value.dtype).removeprefix("torch.") for value in travelling.values()}),

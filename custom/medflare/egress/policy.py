@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hospital's veto: the rules of site.yaml's `policy` as functions from what is asked to a refusal.
+"""A hospital's policy: the rules of site.yaml's `policy`, each as a check of what a job asks for or sends.
 
-Pure. The rules are the site's and out of a job's reach: a job can ask for more protection than they do, never
-for less. Refusals name the rule and the file; only the file's name, so that their text may leave the site.
+Pure functions. A job can neither read nor change the rules; it can ask for more protection than they do,
+never for less. A refusal names the rule and the file, without its folder, so that the text may leave the
+site.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from medflare.core.errors import MedflareError
 from medflare.data.settings.policy import ANY, PolicyConfig
 
 SHOWN = 3
+"""Most tensors that a refusal names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One rule that says no: `policy.<key>`, and what was found against what it allows."""
+    """A rule that refuses, as `policy.<key>`, with what it met and what it allows."""
 
     rule: str
     text: str
@@ -39,14 +41,19 @@ class PolicyError(MedflareError):
 
     def __init__(self, refusals: Collection[Refusal], file: Path) -> None:
         self.refusals, self.file = tuple(refusals), file
-        told = "; ".join(f"{item.rule}: {item.text}" for item in self.refusals)
-        super().__init__(f"refused by this site's {file.name}: {told}.")
+        reasons = "; ".join(f"{item.rule}: {item.text}" for item in self.refusals)
+        super().__init__(f"refused by this site's {file.name}: {reasons}.")
         self.add_note(f"The rules are in {file}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The rules of one site. Every check raises PolicyError with all rules that refuse."""
+    """The rules of one site. Every check raises PolicyError, which names all rules that refuse.
+
+    Attributes:
+        rules: as site.yaml states them.
+        file: the site.yaml, for the site's own records.
+    """
 
     rules: PolicyConfig = field(default_factory=PolicyConfig)
     file: Path = Path("site.yaml")
@@ -62,33 +69,40 @@ class Policy:
         rounds: int | None = None,
         limit: int | None = None,
     ) -> None:
-        """Whether a job may do what it asks of this site.
+        """Check whether a job may do what it asks of this site.
 
         Args:
             protections: of its updates, as `mask` or `he`.
             sites: how many take part, this one included; `partners` are the names of the others.
             rounds: how many the run has; None where the task does not say.
             limit: most studies of an evaluation; None for all.
+
+        Raises:
+            PolicyError: a rule refuses.
         """
         rules = self.rules
-        found = [
+        refusals = [
             *_listed("jobs", "job", job, rules.jobs),
             *_listed("methods", "method", method, rules.methods),
             *self._unprotected(protections),
         ]
         if sites < rules.min_sites:
-            found.append(_refusal("min_sites", f"{sites} sites take part, at least {rules.min_sites} must"))
-        if rules.partners is not None and (strange := sorted(set(partners) - set(rules.partners))):
-            text = f"{', '.join(strange)} would take part; {_allowed(rules.partners)}"
-            found.append(_refusal("partners", text))
+            refusals.append(
+                _refusal("min_sites", f"{sites} sites take part, at least {rules.min_sites} must")
+            )
+        if rules.partners is not None and (others := sorted(set(partners) - set(rules.partners))):
+            text = f"{', '.join(others)} would take part; {_allowed(rules.partners)}"
+            refusals.append(_refusal("partners", text))
         if rounds is not None and rules.most_rounds is not None and rounds > rules.most_rounds:
-            found.append(_refusal("most_rounds", f"the run has {rounds} rounds, at most {rules.most_rounds}"))
+            refusals.append(
+                _refusal("most_rounds", f"the run has {rounds} rounds, at most {rules.most_rounds}")
+            )
         if limit is not None:
-            found += self._too_few("an evaluation", limit)
-        self._raise(found)
+            refusals += self._too_few("an evaluation", limit)
+        self._raise(refusals)
 
     def submitted(self, *, job: str, submitter: str, organisation: str, role: str) -> None:
-        """Whether a job of this name may come from this person; asked before anything is deployed."""
+        """Check whether this person may submit a job of this name, before anything is deployed."""
         rules = self.rules
         self._raise(
             [
@@ -100,37 +114,38 @@ class Policy:
         )
 
     def update(self, names: Iterable[str], protections: Collection[str]) -> None:
-        """Whether an update of tensors of these declared names may leave, protected like this."""
-        self._raise([*self._unprotected(protections), *self._held(names)])
+        """Check whether an update of these declared tensors may leave under these protections."""
+        self._raise([*self._unprotected(protections), *self._not_allowed(names)])
 
     def first_values(self, names: Iterable[str]) -> None:
-        """Whether the values before round 1 may leave: public weights and a seed, which need no cover."""
-        self._raise(self._held(names))
+        """Check whether the values before round 1 may leave: public weights and a seed, which need no
+        protection."""
+        self._raise(self._not_allowed(names))
 
     def sketch(self) -> None:
-        """Whether a sketch of the site's knowledge graph may leave."""
+        """Check whether a sketch of the site's knowledge graph may leave."""
         if self.rules.knowledge_sketch == "deny":
             self._raise([_refusal("knowledge_sketch", "no sketch of the knowledge graph may leave")])
 
     def exact(self) -> None:
-        """Whether the site takes part in exact comparison of knowledge graphs."""
+        """Check whether the site takes part in exact comparison of knowledge graphs."""
         if self.rules.knowledge_exact == "deny":
             text = "no exact size of the knowledge graph may be told; it is 'deny' unless a site allows it"
             self._raise([_refusal("knowledge_exact", text)])
 
     def counted(self, what: str, examples: int) -> None:
-        """Whether something that says it is about `examples` examples may leave."""
+        """Check whether something about `examples` examples may leave; `what` names it in a refusal."""
         self._raise(self._too_few(what, examples))
 
     def volume(self, before: int, size: int) -> None:
-        """Whether `size` bytes may follow the `before` bytes that left in the same round."""
+        """Check whether `size` bytes may follow the `before` bytes that left in the same round."""
         most = self.rules.max_bytes_per_round
         if most is not None and before + size > most:
             text = f"{size:,} bytes after {before:,} in the same round; at most {most:,} may leave"
             self._raise([_refusal("max_bytes_per_round", text)])
 
     def metrics(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the metrics that may leave."""
+        """Return the metrics that may leave."""
         allowed = self.rules.metrics
         if allowed == "all":
             return dict(values)
@@ -138,7 +153,7 @@ class Policy:
         return {name: value for name, value in values.items() if matches(name, patterns)}
 
     def digest(self) -> str:
-        """sha256 of the rules: tells whether a site changed them between two messages."""
+        """Return the sha256 of the rules, by which the ledger shows that a site changed them."""
         text = json.dumps(self.rules.model_dump(mode="json"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -152,28 +167,28 @@ class Policy:
             if not set(item.split("|")) & set(protections)
         ]
 
-    def _held(self, names: Iterable[str]) -> list[Refusal]:
+    def _not_allowed(self, names: Iterable[str]) -> list[Refusal]:
         held = [name for name in sorted(names) if not matches(name, self.rules.tensors)]
         if not held:
             return []
         more = f" and {len(held) - SHOWN} more" if len(held) > SHOWN else ""
-        told = ", ".join(f"'{name}'" for name in held[:SHOWN]) + more
-        return [_refusal("tensors", f"{told} may not leave; {_allowed(self.rules.tensors)}")]
+        names_shown = ", ".join(f"'{name}'" for name in held[:SHOWN]) + more
+        return [_refusal("tensors", f"{names_shown} may not leave; {_allowed(self.rules.tensors)}")]
 
     def _too_few(self, what: str, examples: int) -> list[Refusal]:
-        """The text leaves the site, so it does not say how few they are."""
+        """Return the refusal; its text leaves the site, so it does not contain the number."""
         fewest = self.rules.min_examples
         if examples >= fewest:
             return []
         return [_refusal("min_examples", f"{what} is about fewer than {fewest} examples")]
 
-    def _raise(self, found: Collection[Refusal]) -> None:
-        if found:
-            raise PolicyError(found, self.file)
+    def _raise(self, refusals: Collection[Refusal]) -> None:
+        if refusals:
+            raise PolicyError(refusals, self.file)
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Whether one of the shell patterns fits the whole name; upper and lower case differ."""
+    """Return whether a shell pattern matches the complete name; upper and lower case differ."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
@@ -192,9 +207,9 @@ def _refusal(key: str, text: str) -> Refusal:
 
 
 def in_words(policy: Policy) -> list[str]:
-    """What the rules mean, a sentence each; for people who sign off on them."""
+    """Return what the rules mean, one sentence each, for the people who sign them."""
     rules = policy.rules
-    named = {
+    lists = {
         "Jobs": rules.jobs,
         "Methods": rules.methods,
         "Submitters": rules.submitters,
@@ -202,7 +217,7 @@ def in_words(policy: Policy) -> list[str]:
         "Roles": rules.roles,
         "Tensors": rules.tensors,
     }
-    words = [f"{what} only: {', '.join(given)}." for what, given in named.items() if given != ANY]
+    words = [f"{what} only: {', '.join(given)}." for what, given in lists.items() if given != ANY]
     words += [f"Every update must have: {item.replace('|', ' or ')}." for item in rules.require]
     if rules.min_sites > 1:
         words.append(f"At least {rules.min_sites} sites must take part.")
@@ -221,6 +236,6 @@ def in_words(policy: Policy) -> list[str]:
     if rules.knowledge_exact == "allow":
         words.append("It tells the sizes of its knowledge graph and of what that shares with each other's.")
     if rules.metrics != "all":
-        told = "none" if rules.metrics == "none" else ", ".join(rules.metrics)
-        words.append(f"Metrics that may leave: {told}.")
+        allowed = "none" if rules.metrics == "none" else ", ".join(rules.metrics)
+        words.append(f"Metrics that may leave: {allowed}.")
     return words or ["No rule of its own: any admitted class, any method, declared tensors only."]

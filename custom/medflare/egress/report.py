@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ledgers read back: what left a site, what was held back, and whether the files agree with themselves."""
+"""Reads ledgers: what left a site, what was held back, and whether each file is complete and consistent."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from medflare.wire import compression
 from medflare.wire.spec_codec import spec_from_json
 
 
-class Line(BaseModel):
-    """One line of a ledger; keys of later versions are passed over."""
+class LedgerLine(BaseModel):
+    """One line of a ledger; keys of later versions are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -60,16 +60,21 @@ class Line(BaseModel):
 
 @dataclass(slots=True)
 class LedgerFile:
-    """One ledger: its lines, what they declare, and what is wrong, each with file and line."""
+    """One ledger that was read.
+
+    Attributes:
+        declarations, policies: contents by digest.
+        problems: what is wrong, each with file and line.
+    """
 
     path: Path
-    lines: list[Line] = field(default_factory=list)
+    lines: list[LedgerLine] = field(default_factory=list)
     declarations: dict[str, dict[str, Any]] = field(default_factory=dict)
     policies: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
-    def spec(self, line: Line) -> SharedSpec:
-        """The declared tensors that a message holds; empty where it holds none."""
+    def spec(self, line: LedgerLine) -> SharedSpec:
+        """Return the declared tensors that a message holds; empty where it holds none."""
         declared = self.declarations.get(line.declaration)
         if declared is None or not line.tensors:
             return {}
@@ -79,15 +84,15 @@ class LedgerFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which lines a reader asks for; None stands for all. `round` is 0-based."""
+class LineFilter:
+    """Which lines to report; None stands for all. `round` is 0-based."""
 
     job: str | None = None
     site: str | None = None
     round: int | None = None
 
-    def holds(self, line: Line) -> bool:
-        """Whether the line is among them; a job by its name or by the beginning of its id."""
+    def holds(self, line: LedgerLine) -> bool:
+        """Return whether the line is selected; a job by its name or by the beginning of its id."""
         return (
             (self.job is None or line.job_name == self.job or line.job.startswith(self.job))
             and self.site in (None, line.site)
@@ -96,8 +101,12 @@ class Wanted:
 
 
 def find_ledgers(folders: Sequence[Path]) -> list[Path]:
-    """Every ledger in or below the folders (or the files themselves); DataError where there is none."""
-    found: set[Path] = set()
+    """Return every ledger in or below the folders, or the files themselves.
+
+    Raises:
+        DataError: a folder holds none.
+    """
+    ledgers: set[Path] = set()
     for folder in folders:
         here = [folder] if folder.is_file() else sorted(folder.rglob(FILE))
         if not here:
@@ -105,16 +114,16 @@ def find_ledgers(folders: Sequence[Path]) -> list[Path]:
                 f"{folder}: no {FILE} in it or below it. Name a site's kit, a workspace, or a run's folder; "
                 "a site that has sent nothing yet has none."
             )
-        found |= set(here)
-    return sorted(found)
+        ledgers |= set(here)
+    return sorted(ledgers)
 
 
 def read_ledger(path: Path) -> LedgerFile:
-    """The ledger at `path`; whatever is wrong with it stands in `problems`."""
+    """Return the ledger at `path`; whatever is wrong with it stands in `problems`."""
     ledger, previous, volumes = LedgerFile(path), "", dict[tuple[str, int], int]()
     for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         try:
-            line = Line.model_validate(json.loads(text))
+            line = LedgerLine.model_validate(json.loads(text))
         except (json.JSONDecodeError, ValidationError) as error:
             ledger.problems.append(f"{path}:{number}: is no line of a ledger ({_first(error)})")
         else:
@@ -122,14 +131,14 @@ def read_ledger(path: Path) -> LedgerFile:
                 ledger.problems.append(
                     f"{path}:{number}: does not follow the line before it; one was changed, added or removed"
                 )
-            ledger.problems += [f"{path}:{number}: {said}" for said in _check(ledger, line, volumes)]
+            ledger.problems += [f"{path}:{number}: {problem}" for problem in _check(ledger, line, volumes)]
             ledger.lines.append(line)
         previous = line_digest(text)
     return ledger
 
 
-def _check(ledger: LedgerFile, line: Line, volumes: dict[tuple[str, int], int]) -> Iterator[str]:
-    """What in a line disagrees with the lines before it."""
+def _check(ledger: LedgerFile, line: LedgerLine, volumes: dict[tuple[str, int], int]) -> Iterator[str]:
+    """Yield what in a line contradicts the lines before it."""
     if line.event != "sent":
         return
     if line.policy_content is not None:
@@ -149,8 +158,8 @@ def _check(ledger: LedgerFile, line: Line, volumes: dict[tuple[str, int], int]) 
         volumes[key] = line.round_bytes
 
 
-def _expected_bytes(ledger: LedgerFile, line: Line) -> int:
-    """Bytes of the tensors that a message names, as compressed or sealed."""
+def _expected_bytes(ledger: LedgerFile, line: LedgerLine) -> int:
+    """Return the bytes of the tensors that a message names, compressed or sealed."""
     if line.sealed:
         return compression.message_bytes(spec_from_json(line.sealed), "float32")
     if line.exact:
@@ -160,8 +169,8 @@ def _expected_bytes(ledger: LedgerFile, line: Line) -> int:
     return compression.message_bytes(ledger.spec(line), line.compression)
 
 
-def totals(lines: Iterable[Line]) -> list[dict[str, Any]]:
-    """What left in all, for each site, job and task."""
+def totals(lines: Iterable[LedgerLine]) -> list[dict[str, Any]]:
+    """Return the sums of what left, for each site, job and task."""
     sums: dict[tuple[str, str, str, str], dict[str, Any]] = {}
     for line in lines:
         if line.event != "sent":
@@ -179,25 +188,25 @@ def totals(lines: Iterable[Line]) -> list[dict[str, Any]]:
     ]
 
 
-def facts_of(ledgers: Sequence[LedgerFile], wanted: Wanted) -> dict[str, Any]:
-    """Everything about the lines that are asked for, in JSON types."""
-    chosen = [(ledger, line) for ledger in ledgers for line in ledger.lines if wanted.holds(line)]
+def facts_of(ledgers: Sequence[LedgerFile], chosen: LineFilter) -> dict[str, Any]:
+    """Return the selected lines with their sums, declarations and policies, in JSON types."""
+    selected = [(ledger, line) for ledger in ledgers for line in ledger.lines if chosen.holds(line)]
     declarations = {digest: d for ledger in ledgers for digest, d in ledger.declarations.items()}
     policies = {digest: d for ledger in ledgers for digest, d in ledger.policies.items()}
     hidden = {"declaration_content", "policy_content"}
     rows = [
         {"ledger": str(ledger.path), **line.model_dump(mode="json", exclude=hidden, exclude_defaults=True)}
-        for ledger, line in chosen
+        for ledger, line in selected
     ]
     return {
         "ledgers": [str(ledger.path) for ledger in ledgers],
         "messages": [row for row in rows if row["event"] == "sent"],
         "blocked": [row for row in rows if row["event"] == "blocked"],
         "failures": [row for row in rows if row["event"] == "failure"],
-        "totals": totals(line for _, line in chosen),
-        "declarations": _used(declarations, {line.declaration for _, line in chosen}),
-        "policies": _used(policies, {line.policy for _, line in chosen}),
-        "problems": [said for ledger in ledgers for said in ledger.problems],
+        "totals": totals(line for _, line in selected),
+        "declarations": _used(declarations, {line.declaration for _, line in selected}),
+        "policies": _used(policies, {line.policy for _, line in selected}),
+        "problems": [problem for ledger in ledgers for problem in ledger.problems],
     }
 
 
