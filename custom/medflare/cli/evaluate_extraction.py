@@ -30,7 +30,7 @@ WIDTH = 100  # where output is not a terminal
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class GroupScores:
     """A group with its scores."""
 
     group: Group
@@ -38,7 +38,7 @@ class Result:
 
     @property
     def row(self) -> Row:
-        """As tables take it."""
+        """The row of a table."""
         group = self.group
         return Row(
             task="extraction",
@@ -52,7 +52,7 @@ class Result:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Plain types; values are fractions of 1."""
+        """Return plain types; values are fractions of 1."""
         group = self.group
         return {
             "site": group.site,
@@ -74,14 +74,14 @@ def score_files(
     by_type: bool,
     as_json: bool,
 ) -> None:
-    """Scores what `places` hold, compares with `against`, prints tables or JSON.
+    """Score what `places` hold, compare with `against`, and print tables or JSON.
 
     Args:
         places: predictions files (.jsonl), or runs, which also say which sites took part.
         sites: which of the sites there; None for all.
     """
-    found = groups_at(places, split, sites)
-    results = [Result(group, evaluate_extraction(group.documents)) for group in found]
+    groups = groups_at(places, split, sites)
+    results = [GroupScores(group, evaluate_extraction(group.documents)) for group in groups]
     others = groups_at(against, split, sites) if against else []
     comparisons = [item for result in results for item in _comparisons(result.group, others)]
     if against and not comparisons:
@@ -102,14 +102,14 @@ def score_files(
 
 
 def _comparisons(ours: Group, others: Sequence[Group]) -> list[ComparisonRecord]:
-    """With the same adapter's documents of the same sites, or with the only adapter that is there."""
+    """Compare with the same adapter's documents of the same site, or with the only adapter that is there."""
     here = [group for group in others if group.site == ours.site]
     same = [group for group in here if group.adapter == ours.adapter] or here
     if len(same) != 1:
         return []
     theirs = same[0]
-    asked = set(quick_extraction_metrics(ours.documents)) & set(quick_extraction_metrics(theirs.documents))
-    found = {m: compare(ours.documents, theirs.documents, m) for m in COMPARED if m in asked}
+    scored = set(quick_extraction_metrics(ours.documents)) & set(quick_extraction_metrics(theirs.documents))
+    differences = {m: compare(ours.documents, theirs.documents, m) for m in COMPARED if m in scored}
     return [
         ComparisonRecord(
             metric=metric,
@@ -121,12 +121,12 @@ def _comparisons(ours: Group, others: Sequence[Group]) -> list[ComparisonRecord]
             high=item.high,
             p=item.p,
         )
-        for metric, item in found.items()
+        for metric, item in differences.items()
     ]
 
 
 def _print(
-    results: Sequence[Result], comparisons: Sequence[ComparisonRecord], other: str, by_type: bool
+    results: Sequence[GroupScores], comparisons: Sequence[ComparisonRecord], other: str, by_type: bool
 ) -> None:
     from rich.console import Console
 
@@ -139,14 +139,14 @@ def _print(
             if task not in result.scored.skipped:
                 console.print(type_table(result.scored, task, title, CLINICAL.counted(task)), "")
     console.print(overview([result.row for result in results]), "")
-    for why in _absences(results):
+    for why in _skipped_tasks(results):
         console.print(why, style="dim")
     if comparisons:
         console.print(comparison_table(comparisons, other))
 
 
-def _absences(results: Iterable[Result]) -> list[str]:
-    """Why a whole task has no score, each reason once."""
+def _skipped_tasks(results: Iterable[GroupScores]) -> list[str]:
+    """Return why a task has no score at sites, each reason once."""
     reasons: dict[str, list[str]] = {}
     for result in results:
         for task in (*TASKS, OUTPUTS):

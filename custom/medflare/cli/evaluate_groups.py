@@ -27,17 +27,22 @@ class Group:
 
 
 def groups_at(places: Sequence[Path], split: str, sites: Sequence[str] | None) -> list[Group]:
-    """Every site and adapter, then the sites of a role together; those that took part come first.
+    """Return every site and adapter, then the sites of a role together; those that took part come first.
 
     Args:
         places: predictions files, or runs, whose records say which sites took part.
+        split: of a run's evaluations.
         sites: which of the sites there; None for all.
+
+    Raises:
+        ConfigError: a site is not there, or a file holds no extraction predictions.
+        DataError: a run's predictions files are not here.
     """
     documents: list[ScoredDocument] = []
     took_part: set[str] | None = None
     for place in places:
-        found, members = _documents_at(place, split)
-        documents += found
+        here, members = _documents_at(place, split)
+        documents += here
         took_part = took_part if members is None else (took_part or set()) | members
     present = {item.site for item in documents}
     if missing := sorted(set(sites or ()) - present):
@@ -47,26 +52,26 @@ def groups_at(places: Sequence[Path], split: str, sites: Sequence[str] | None) -
     documents = [item for item in documents if sites is None or item.site in sites]
     groups = []
     for adapter in sorted({item.adapter for item in documents}):
-        own = [item for item in documents if item.adapter == adapter]
-        for site in sorted({item.site for item in own}):
+        same = [item for item in documents if item.adapter == adapter]
+        for site in sorted({item.site for item in same}):
             role = "" if took_part is None else "participant" if site in took_part else "unseen"
-            groups.append(Group(site, role, adapter, tuple(item for item in own if item.site == site)))
+            groups.append(Group(site, role, adapter, tuple(item for item in same if item.site == site)))
     together = sorted(groups, key=lambda group: (group.role, group.site)) + _pooled(groups)
     return sorted(together, key=lambda group: group.role)
 
 
 def _pooled(groups: Sequence[Group]) -> list[Group]:
-    found = []
+    pooled = []
     for role, adapter in sorted({(group.role, group.adapter) for group in groups}):
         parts = [group for group in groups if (group.role, group.adapter) == (role, adapter)]
         if len(parts) > 1:
             every = tuple(item for part in parts for item in part.documents)
-            found.append(Group(POOLED[role], role, adapter, every))
-    return found
+            pooled.append(Group(POOLED[role], role, adapter, every))
+    return pooled
 
 
 def _documents_at(place: Path, split: str) -> tuple[list[ScoredDocument], set[str] | None]:
-    """The documents, and the sites that took part where `place` is a run."""
+    """Return the documents, and the sites that took part where `place` is a run."""
     if place.suffix == ".jsonl":
         return _read(place), None
     from medflare.recipes.after_run import locate

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`medflare extract`: what a run's model finds in notes, as annotation files or on the screen."""
+"""`medflare extract`: a run's model marks entities and modifiers in notes."""
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
+from medflare.cli.extract_totals import ExtractionTotals
 from medflare.cli.output import JSON_OPTION, plain_errors, print_json
 
 if TYPE_CHECKING:
@@ -20,33 +19,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("brat", "jsonl")
 FOLDER = Path("extracted")
-AT_ONCE = 8
-"""Notes asked about together; what is done is on disk before the next ones begin (BRAT)."""
-
-
-@dataclass(slots=True)
-class Totals:
-    """What one call did."""
-
-    notes: int = 0
-    entities: Counter[str] = field(default_factory=Counter)
-    modifiers: Counter[str] = field(default_factory=Counter)
-    links: int = 0
-    outputs: int = 0
-    faults: Counter[str] = field(default_factory=Counter)
-    left_out: list[dict[str, str]] = field(default_factory=list)
-    files: list[Path] = field(default_factory=list)
-
-    def add(self, note: Note, answers: NotePrediction) -> None:
-        """Counts a note's findings."""
-        from medflare.core.inventory import ENTITY_TYPES
-
-        self.notes += 1
-        for entity in note.entities:
-            (self.entities if entity.label in ENTITY_TYPES else self.modifiers)[entity.label] += 1
-        self.links += len(note.relations)
-        self.outputs += answers.outputs
-        self.faults.update(+answers.faults)
+BATCH = 8
+"""Notes of one batch; its BRAT files are on disk before the next one begins."""
 
 
 @plain_errors
@@ -84,7 +58,7 @@ def extract(
         raise ConfigError(f"--format {format_}: expected {' or '.join(FORMATS)}.")
     if out is None and not (show or as_json):
         out = FOLDER
-    totals = Totals()
+    totals = ExtractionTotals()
     read = _read(notes, totals)
     if out is not None and not overwrite:
         check_free(out, [note.note_id for _, note in read], format_)
@@ -95,18 +69,18 @@ def extract(
         precision=precision,
         device=device_of(device),
     )
-    found = []
-    for source, note, answers in _asked(opened, read):
-        totals.add(note, answers)
-        _deliver(source, note, out if format_ == "brat" else None, show and not as_json, totals)
-        found.append(note)
+    annotated = []
+    for source, note, prediction in _predictions(opened, read):
+        totals.add(note, prediction)
+        _write_note(source, note, out if format_ == "brat" else None, show and not as_json, totals)
+        annotated.append(note)
     if out is not None and format_ == "jsonl":
-        totals.files += write_lines(out, found)
-    _tell(totals, found, out, as_json)
+        totals.files += write_lines(out, annotated)
+    _report(totals, annotated, out, as_json)
 
 
-def _read(paths: Sequence[Path], totals: Totals) -> list[tuple[Path, Note]]:
-    """The notes that can be read; a line on standard error for each other. DataError when none can."""
+def _read(paths: Sequence[Path], totals: ExtractionTotals) -> list[tuple[Path, Note]]:
+    """Return the notes that can be read; a line on standard error for each other. DataError when none can."""
     from medflare.core.errors import DataError
     from medflare.data.readers.annotated import NoteError
     from medflare.tasks.extraction.annotation_files import names_of, read_note
@@ -131,25 +105,25 @@ def _texts(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*.txt") if path.is_file() and path.name[0] != ".")
 
 
-def _asked(
+def _predictions(
     predictor: Predictor, read: Sequence[tuple[Path, Note]]
 ) -> Iterator[tuple[Path, Note, NotePrediction]]:
-    """Each note with what was found, some at once; progress on a terminal."""
+    """Yield each note with its annotation, batch by batch; show progress on a terminal."""
     from rich.console import Console
     from rich.progress import track
 
     from medflare.tasks.extraction.annotation_files import annotate
 
-    parts = [read[start : start + AT_ONCE] for start in range(0, len(read), AT_ONCE)]
+    parts = [read[start : start + BATCH] for start in range(0, len(read), BATCH)]
     bar = Console(stderr=True)
     for part in track(parts, "reading notes", console=bar, transient=True, disable=not sys.stderr.isatty()):
-        answered = annotate(predictor, [note for _, note in part])
-        for (source, _), (note, answers) in zip(part, answered, strict=True):
-            yield source, note, answers
+        annotated = annotate(predictor, [note for _, note in part])
+        for (source, _), (note, prediction) in zip(part, annotated, strict=True):
+            yield source, note, prediction
 
 
-def _deliver(source: Path, note: Note, folder: Path | None, show: bool, totals: Totals) -> None:
-    """One note to its BRAT files and to the screen, where wanted."""
+def _write_note(source: Path, note: Note, folder: Path | None, show: bool, totals: ExtractionTotals) -> None:
+    """Write one note to its BRAT files, where `folder` is given, and to the screen, where `show` is set."""
     from rich.console import Console
 
     from medflare.cli.extract_view import print_note
@@ -161,8 +135,8 @@ def _deliver(source: Path, note: Note, folder: Path | None, show: bool, totals: 
         print_note(Console(), note)
 
 
-def _tell(totals: Totals, notes: Sequence[Note], out: Path | None, as_json: bool) -> None:
-    """The summary; as JSON with the notes' annotation where no file holds it."""
+def _report(totals: ExtractionTotals, notes: Sequence[Note], out: Path | None, as_json: bool) -> None:
+    """Print the totals; as JSON with the notes' annotation where no file holds it."""
     from rich.console import Console
 
     from medflare.cli.extract_view import print_totals
@@ -173,16 +147,7 @@ def _tell(totals: Totals, notes: Sequence[Note], out: Path | None, as_json: bool
         if out is not None:
             typer.echo(f"{len(totals.files)} file(s) in {out}")
         return
-    facts: dict[str, Any] = {
-        "notes": totals.notes,
-        "left_out": totals.left_out,
-        "entities": dict(totals.entities.most_common()),
-        "modifiers": dict(totals.modifiers.most_common()),
-        "links": totals.links,
-        "outputs": totals.outputs,
-        "faults": dict(totals.faults.most_common()),
-        "files": [str(path) for path in totals.files],
-    }
+    facts = totals.as_json()
     if out is None:
         facts["documents"] = [notes_row(note) for note in notes]
     print_json(facts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notes with what was found in them, for a clinician at a terminal."""
+"""Notes with their extracted entities, for a clinician at a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from medflare.data.records import Entity, Note
 from medflare.evaluation.extraction_predictions import PARSE_FAILURE
 
 if TYPE_CHECKING:
-    from medflare.cli.extract import Totals
+    from medflare.cli.extract_totals import ExtractionTotals
 
 COLOURS = {
     "problem": "bold white on red",
@@ -28,7 +28,7 @@ MODIFIER = "underline"
 
 
 def print_note(console: Console, note: Note) -> None:
-    """The note's text with entities in colour and modifiers underlined; below it each entity's modifiers."""
+    """Print the text, entities in colour and modifiers underlined; below it each entity's modifiers."""
     console.rule(Text(note.note_id), align="left")
     console.print(coloured(note), soft_wrap=False)
     console.print(_legend())
@@ -43,7 +43,7 @@ def print_note(console: Console, note: Note) -> None:
 
 
 def coloured(note: Note) -> Text:
-    """The text with its annotation as styles; same length, so that offsets hold.
+    """Return the text with its annotation as styles; same length, so that offsets hold.
 
     Control characters become spaces: a note must not command the terminal.
     """
@@ -55,9 +55,9 @@ def coloured(note: Note) -> Text:
 
 
 def modifiers(note: Note, head: Entity) -> Text:
-    """What hangs on a head: `negation: no; bodyloc: left wrist`."""
-    found = {entity.entity_id: entity for entity in note.entities}
-    tails = [found[r.tail] for r in note.relations if r.head == head.entity_id]
+    """Return the modifiers of an entity: `negation: no; bodyloc: left wrist`."""
+    entities = {entity.entity_id: entity for entity in note.entities}
+    tails = [entities[r.tail] for r in note.relations if r.head == head.entity_id]
     return Text("; ").join(
         Text.assemble((f"{tail.label}: ", "dim"), _words(note, tail).plain) for tail in tails
     )
@@ -77,8 +77,8 @@ def _legend() -> Text:
     return Text(" ").join([*marks, Text("modifier", MODIFIER)])
 
 
-def print_totals(console: Console, totals: Totals) -> None:
-    """How many of each type were found, what the model said that could not be read, and what was left out."""
+def print_totals(console: Console, totals: ExtractionTotals) -> None:
+    """Print how many of each type were extracted, unreadable outputs, and files that were left out."""
     table = Table("found", "count", title=f"{totals.notes} note(s)", title_justify="left")
     for name in ENTITY_TYPES:
         table.add_row(Text(name, COLOURS[name]), str(totals.entities[name]))

@@ -102,14 +102,14 @@ def compare(
     from medflare.knowledge.sketches import estimated_jaccard, jaccard_interval
 
     first, second = _read(one), _read(other)
-    found = estimated_jaccard(first, second)
-    low, high = (0.0, 0.0) if first.empty or second.empty else jaccard_interval(found, len(first.values))
-    facts = {"jaccard": found, "low": low, "high": high, "distance": 1 - found}
+    jaccard = estimated_jaccard(first, second)
+    low, high = (0.0, 0.0) if first.empty or second.empty else jaccard_interval(jaccard, len(first.values))
+    facts = {"jaccard": jaccard, "low": low, "high": high, "distance": 1 - jaccard}
     if as_json:
         print_json(facts)
     else:
         typer.echo(
-            f"Jaccard similarity {found:.3f} (95 %: {low:.3f} to {high:.3f}), distance {1 - found:.3f}"
+            f"Jaccard similarity {jaccard:.3f} (95 %: {low:.3f} to {high:.3f}), distance {1 - jaccard:.3f}"
         )
 
 
@@ -126,7 +126,7 @@ def _site(file: Path, name: str | None) -> SiteConfig:
 
 
 def _graph(site: SiteConfig) -> tuple[Mapping[Triple, float], int]:
-    """(the graph, of how many texts)."""
+    """Return the graph, and of how many texts it was made."""
     from medflare.data.load import load_cohort
     from medflare.knowledge.site_graph import site_graph
     from medflare.knowledge.texts import knowledge_texts
@@ -164,15 +164,15 @@ def _facts(graph: Mapping[Triple, float], sketch: Sketch, texts: int) -> dict[st
 
 
 def _names(config: KnowledgeConfig) -> dict[str, str]:
-    """Concept, as triples name it -> what its vocabulary prefers to call it."""
+    """Return concept, as triples name it -> its preferred name in the vocabulary."""
     from medflare.knowledge.triples import canonical
     from medflare.knowledge.vocabulary import read_concepts
 
-    return {canonical(found.concept_id): found.names[0] for found in read_concepts(config.vocabulary)}
+    return {canonical(concept.concept_id): concept.names[0] for concept in read_concepts(config.vocabulary)}
 
 
 def _examples(graph: Mapping[Triple, float], names: Mapping[str, str], count: int) -> list[dict[str, Any]]:
-    """The most confident triples, in order of name among equals."""
+    """Return the most confident triples, in order of name among equals."""
     ordered = sorted(graph.items(), key=lambda item: (-item[1], item[0]))[:count]
     return [
         {

@@ -34,8 +34,8 @@ app.command("rules")(listings.rules)
 app.command("methods")(listings.methods)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wanted: bool) -> None:
+    if wanted:
         typer.echo(__version__)
         raise typer.Exit
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How commands speak: tables for people, JSON for scripts, errors with an exit code that means something."""
+"""Output and options of all commands: JSON for scripts, exit codes of errors, `key=value` pairs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ JSON_OPTION = typer.Option(False, "--json", help="Print facts as JSON, for scrip
 
 
 def print_json(value: Any) -> None:
-    """JSON on standard output, and nothing else there."""
+    """Write JSON to standard output, and nothing else."""
     sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False, default=str) + "\n")
 
 
 def plain_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Turns a MedflareError into one message on standard error and its exit code; no traceback."""
+    """Decorate a command: a MedflareError becomes one message on standard error and its exit code."""
 
     @wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -41,26 +41,30 @@ def plain_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def names(text: str | None) -> list[str] | None:
-    """`a,b` as a list; None stays None."""
+    """Return `a,b` as a list; None stays None."""
     return [part.strip() for part in text.split(",") if part.strip()] if text else None
 
 
 def changes(pairs: list[str]) -> dict[str, Any]:
-    """`key=value` pairs; values are read as YAML, so that numbers and lists come out as such."""
+    """Return `key=value` pairs as a dictionary; values are read as YAML.
+
+    Raises:
+        ConfigError: a pair has no key or no `=`.
+    """
     import yaml
 
     from medflare.core.errors import ConfigError
 
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for pair in pairs:
         key, sign, value = pair.partition("=")
         if not sign or not key:
             raise ConfigError(f"--set {pair}: expected key=value, for instance --set settings.lr=0.001")
         read = yaml.safe_load(value)
-        found[key.strip()] = _number(read) if read == value.strip() else read
-    return found
+        values[key.strip()] = _number(read) if read == value.strip() else read
+    return values
 
 
 def _number(value: Any) -> Any:
-    """1e-4 as the number it is everywhere but in YAML, which wants 1.0e-4."""
+    """Return `1e-4` as a number, which YAML reads only as `1.0e-4`."""
     return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`medflare evaluate | generate | page`: what a finished run is good for."""
+"""`medflare evaluate | generate | page`: commands on a finished run."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def evaluate(
     if site_file is None:
         from medflare.cli.evaluate_extraction import score_files
 
-        testing = {"--adapter": adapter != "final", "--personalised": personalised, "--scorer": scorer}
-        if any(testing.values()):
-            given = ", ".join(name for name, value in testing.items() if value)
+        test_options = {"--adapter": adapter != "final", "--personalised": personalised, "--scorer": scorer}
+        if any(test_options.values()):
+            given = ", ".join(name for name, value in test_options.items() if value)
             raise ConfigError(f"{given}: says how to test an adapter, which needs --site-file.")
         score_files(runs, against, sites=names(sites), split=split, by_type=types, as_json=as_json)
         return
@@ -65,7 +65,7 @@ def evaluate(
 
 
 def _test_adapter(run: Path, site_file: Path, sites: list[str] | None, as_json: bool, **how: Any) -> None:
-    """`how` is what federation.after_run.score_site takes."""
+    """Test a run's adapter at sites and print its scores; `how` goes to `recipes.after_run.score_site`."""
     from rich.console import Console
 
     from medflare.cli.run import SHOWN
@@ -78,16 +78,16 @@ def _test_adapter(run: Path, site_file: Path, sites: list[str] | None, as_json: 
 
     record_path = locate(run)
     chosen = sites or sorted(set(load_site_file(site_file)) - {SERVER})
-    found = [score_site(record_path, load_site(site_file, name), **how) for name in chosen]
+    evaluations = [score_site(record_path, load_site(site_file, name), **how) for name in chosen]
     if as_json:
-        print_json([item.model_dump() for item in found])
+        print_json([item.model_dump() for item in evaluations])
         return
     console = Console()
     rows = rows_of([read_record(record_path)])
     console.print(
         results_table([row for row in rows if row.site in chosen and row.split == how["split"]], SHOWN)
     )
-    for metric, why in {m: w for item in found for m, w in item.skipped_metrics.items()}.items():
+    for metric, why in {m: w for item in evaluations for m, w in item.skipped_metrics.items()}.items():
         console.print(f"{metric}: {why}", style="dim")
 
 
@@ -124,27 +124,35 @@ def generate(
         device=device,
     )
     encoder = model.settings.encoder
-    found = []
+    drafts = []
     for path in images:
         batch = centre(one_image(path, encoder.stored_size), encoder.image_size).to(device)
         with torch.no_grad():
             texts, codes = model.generate(batch, decoding)
-        told = {
+        findings = {
             c: Code(int(k)).name.lower() for c, k in zip(CONDITIONS, codes[0], strict=True) if k != Code.BLANK
         }
-        found.append(
-            {"image": str(path), "report": texts[0], "findings": told if model.settings.prompts else {}}
+        drafts.append(
+            {
+                "image": str(path),
+                "report": texts[0],
+                "findings": findings if model.settings.prompts else {},
+            }
         )
     if as_json:
-        print_json(found)
+        print_json(drafts)
         return
-    for item in found:
+    for item in drafts:
         typer.secho(str(item["image"]), bold=True)
         typer.echo(f"{item['report']}\n")
 
 
 def adapter_folder(result: Path) -> Path:
-    """A result/adapter folder, given as it is or through the run it belongs to; DataError if it has none."""
+    """Return a result/adapter folder, given as it is or through the run it belongs to.
+
+    Raises:
+        DataError: the run kept no result.
+    """
     from medflare.core.errors import DataError
     from medflare.core.run_record import read_record
     from medflare.recipes.after_run import locate
