@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from medflare.cli.demo_hospitals import DEMOS, demo_hospitals
-from medflare.learners.registry import METHODS, task_of
+from medflare.cli.demo_hospitals import demo_hospitals
 from medflare.synthetic import follow_up
+from medflare.synthetic.demo_cohorts import DEMO_COHORTS
+from medflare.tasks import TASKS
 
 JOBS = Path(__file__).parents[3] / "jobs"
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_has_hospitals_with_what_it_reads(method: str) -> None:
-    assert task_of(method).reads in DEMOS
+def test_every_task_has_hospitals() -> None:
+    assert set(DEMO_COHORTS) == set(TASKS)
 
 
 def test_patients_have_as_many_visits_as_the_job_goes_through_and_are_written_once(
