@@ -24,7 +24,7 @@ import numpy as np
 from medflare.core.inventory import TYPES
 from medflare.data.notes.sentences import sentences
 from medflare.data.notes.windows import split_note
-from medflare.data.notes.word_offsets import source_of
+from medflare.data.notes.word_offsets import locate_words
 from medflare.synthetic.notes import generate_notes, pretraining_note_hospitals
 from medflare.tasks.extraction.examples import ner_example, re_examples
 from medflare.tasks.extraction.prompts import wording
@@ -59,7 +59,7 @@ def synthetic_sentences(hospitals: int, notes: int) -> list[str]:
 def _shown(text: str) -> Iterator[str]:
     """A text's sentences as prompts show them."""
     for start, end in sentences(text):
-        words = source_of(text[start:end]).words
+        words = locate_words(text[start:end]).words
         if 2 <= len(words) <= LONGEST:
             yield " ".join(words)
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from medflare.core.inventory import ENTITY_TYPES, MODIFIER_TYPES
-from medflare.data.readers.annotated import surface
+from medflare.data.readers.annotated import surface_text
 from medflare.data.records import Entity, Note
 from medflare.evaluation.extraction_predictions import PARSE_FAILURE
 
@@ -64,7 +64,7 @@ def modifiers(note: Note, head: Entity) -> Text:
 
 
 def _words(note: Note, entity: Entity) -> Text:
-    return Text(_visible(surface(note.text, entity.spans)))
+    return Text(_visible(surface_text(note.text, entity.spans)))
 
 
 def _visible(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-def expand(value: str) -> str:
+def expand_text(value: str) -> str:
     """`value` with every ${NAME} from the environment; ValueError names a variable that is not set."""
     missing = sorted({name for name in _VARIABLE.findall(value) if not os.environ.get(name)})
     if missing:
@@ -21,8 +21,8 @@ def expand(value: str) -> str:
     return _VARIABLE.sub(lambda found: os.environ[found.group(1)], value)
 
 
-def expanded(value: Any) -> Any:
+def expand_variables(value: Any) -> Any:
     """Every text of a setting expanded, one or a list of them; anything else as it is."""
     if isinstance(value, list | tuple):
-        return [expanded(item) for item in value]
-    return expand(value) if isinstance(value, str) else value
+        return [expand_variables(item) for item in value]
+    return expand_text(value) if isinstance(value, str) else value

@@ -13,7 +13,7 @@ from medflare.data.records import Study
 from medflare.data.text import tokens
 from medflare.data.text_facts import words_per_report
 
-MANY = 20
+MIN_STUDIES = 20
 COLUMNS = ("site", "patients", "studies", "words", "divergence", "vocabulary", "overlap")
 
 
@@ -55,7 +55,7 @@ def site_facts(studies: Sequence[Study]) -> dict[str, Any]:
 
     Below MANY studies shares would tell of single patients, so only the count remains.
     """
-    if len(studies) < MANY:
+    if len(studies) < MIN_STUDIES:
         return {"studies": len(studies)}
     shares = code_shares(studies)
     return {

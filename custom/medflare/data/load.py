@@ -14,18 +14,18 @@ from typing import Any
 
 from medflare.core.errors import DataError
 from medflare.data.cohort import Cohort, check_skipped, counted_reasons
-from medflare.data.grouped_split import limited, settle_tied, split_tied
-from medflare.data.notes.inventory_mapping import inventory_notes
-from medflare.data.pool import owner, settle, settle_notes, whole_patients, whole_patients_of_notes
+from medflare.data.grouped_split import limit_groups, pool_groups, split_by_group
+from medflare.data.notes.inventory_mapping import map_source_notes
+from medflare.data.pool import limit_notes, limit_studies, patient_of_note, pool_notes, pool_studies
 from medflare.data.readers import read_source
-from medflare.data.readers.common import Source
+from medflare.data.readers.common import SourceRecords
 from medflare.data.records import SPLITS, Note, Question, Skipped, Study, Summary
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.site import SiteConfig
-from medflare.data.splits import assign, one_per_patient, split_name
+from medflare.data.splits import assign_splits, one_split_per_patient, split_name
 from medflare.data.text import clean_report
 from medflare.data.text_facts import TextCounts
-from medflare.data.visits.longitudinal import number_visits, settle_visits, without_visits
+from medflare.data.visits.longitudinal import number_visits, patients_without_visits, prepare_visits
 from medflare.labelling import labels as labelling
 
 
@@ -44,10 +44,10 @@ def load_cohort(site: SiteConfig, name: str = "") -> Cohort:
         part = _read_one(config, index if len(site.cohort) > 1 else None)
         check_skipped(part, str(config.root))
         if config.limit is not None:
-            part.studies = whole_patients(part.studies, config.limit, config.split.seed)
-            part.notes = whole_patients_of_notes(part.notes, config.limit, config.split.seed)
-            part.questions = limited(part.questions, config.limit, config.split.seed)
-            part.summaries = limited(part.summaries, config.limit, config.split.seed)
+            part.studies = limit_studies(part.studies, config.limit, config.split.seed)
+            part.notes = limit_notes(part.notes, config.limit, config.split.seed)
+            part.questions = limit_groups(part.questions, config.limit, config.split.seed)
+            part.summaries = limit_groups(part.summaries, config.limit, config.split.seed)
         cohort.studies += part.studies
         cohort.notes += part.notes
         cohort.questions += part.questions
@@ -64,11 +64,11 @@ def load_cohort(site: SiteConfig, name: str = "") -> Cohort:
         cohort.visits.add(part.visits)
         cohort.texts.add(part.texts)
     if len(site.cohort) > 1:
-        cohort.studies, moved = settle(cohort.studies)
-        cohort.notes, moved_too = settle_notes(written)
+        cohort.studies, moved = pool_studies(cohort.studies)
+        cohort.notes, moved_too = pool_notes(written)
         cohort.moved += moved + moved_too
-        cohort.questions, moved = settle_tied(asked)
-        cohort.summaries, moved_too = settle_tied(summed)
+        cohort.questions, moved = pool_groups(asked)
+        cohort.summaries, moved_too = pool_groups(summed)
         cohort.texts.groups_moved += moved + moved_too
     if not (cohort.studies or cohort.notes or cohort.questions or cohort.summaries):
         where = ", ".join(str(config.root) for config in site.cohort)
@@ -85,12 +85,12 @@ def _read_one(config: CohortConfig, number: int | None) -> Cohort:
     unread = len({item.record for item in source.skipped})
     texts = len(source.notes) + len(source.questions) + len(source.summaries)
     part.records = len(source.studies) + texts + source.too_masked + unread
-    part.annotation = inventory_notes(source, config)
+    part.annotation = map_source_notes(source, config)
     part.allowed = config.max_skipped * part.records
     studies = _usable(source, config, part.skipped)
     if config.visits is not None:
-        studies = settle_visits(studies, config.visits, part.skipped, part.visits)
-        part.skipped += without_visits(source.studies, studies)
+        studies = prepare_visits(studies, config.visits, part.skipped, part.visits)
+        part.skipped += patients_without_visits(source.studies, studies)
         studies = number_visits(studies, config.visits, part.visits)
     else:  # a table may number visits that nobody asked for
         studies = [replace(study, visit=None) if study.visit is not None else study for study in studies]
@@ -101,7 +101,7 @@ def _read_one(config: CohortConfig, number: int | None) -> Cohort:
     _split_texts(part, source, config)
     studies = _label(studies, source.has_labels, config, part.skipped)
     if config.visits is not None and len(studies) < len(placed):
-        part.skipped += without_visits(placed, studies)
+        part.skipped += patients_without_visits(placed, studies)
         studies = number_visits(studies, config.visits, part.visits)
     key = f"{number}" if number is not None else ""
     part.scanners = {key: config.scanner}
@@ -112,7 +112,7 @@ def _read_one(config: CohortConfig, number: int | None) -> Cohort:
     return part
 
 
-def _usable(source: Source, config: CohortConfig, skipped: list[Skipped]) -> list[Study]:
+def _usable(source: SourceRecords, config: CohortConfig, skipped: list[Skipped]) -> list[Study]:
     """Studies with a patient, an unused id, an image that exists and a report that says something."""
     kept: list[Study] = []
     seen: Counter[str] = Counter()
@@ -162,7 +162,7 @@ def _split(
 ) -> tuple[list[Study], int]:
     """Every study with its patient's split, and how many patients the source had put in two."""
     if not has_split:
-        given = assign((study.patient_id for study in studies), config.split)
+        given = assign_splits((study.patient_id for study in studies), config.split)
         return [replace(study, split=given[study.patient_id]) for study in studies], 0
     kept = []
     for study in studies:
@@ -174,22 +174,22 @@ def _split(
             skipped.append(Skipped(record=study.study_id, reason="unknown split", detail=detail))
         else:
             kept.append(replace(study, split=name))
-    given, moved = one_per_patient((study.patient_id, study.split) for study in kept)
+    given, moved = one_split_per_patient((study.patient_id, study.split) for study in kept)
     return [replace(study, split=given[study.patient_id]) for study in kept], moved
 
 
-def _split_notes(source: Source, config: CohortConfig) -> tuple[list[Note], int]:
-    owners = [owner(note) for note in source.notes]
-    given, moved = assign(owners, config.split), 0
+def _split_notes(source: SourceRecords, config: CohortConfig) -> tuple[list[Note], int]:
+    owners = [patient_of_note(note) for note in source.notes]
+    given, moved = assign_splits(owners, config.split), 0
     if source.has_split:
-        given, moved = one_per_patient(zip(owners, (note.split for note in source.notes), strict=True))
+        given, moved = one_split_per_patient(zip(owners, (note.split for note in source.notes), strict=True))
     return [replace(note, split=given[o]) for note, o in zip(source.notes, owners, strict=True)], moved
 
 
-def _split_texts(part: Cohort, source: Source, config: CohortConfig) -> None:
+def _split_texts(part: Cohort, source: SourceRecords, config: CohortConfig) -> None:
     """The source's questions and summaries with their splits."""
-    part.questions, moved = split_tied(source.questions, source.has_split, config.split)
-    part.summaries, moved_too = split_tied(source.summaries, source.has_split, config.split)
+    part.questions, moved = split_by_group(source.questions, source.has_split, config.split)
+    part.summaries, moved_too = split_by_group(source.summaries, source.has_split, config.split)
     part.texts = TextCounts(too_masked=source.too_masked, groups_moved=moved + moved_too)
 
 

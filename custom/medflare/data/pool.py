@@ -8,26 +8,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from medflare.data.records import Note, Study
-from medflare.data.splits import one_per_patient, stable_hash
+from medflare.data.splits import one_split_per_patient, stable_hash
 
 
-def whole_patients(studies: Sequence[Study], limit: int, seed: int) -> list[Study]:
-    """At most `limit` studies of whole patients (at least one patient), the same ones every time.
+def limit_studies(studies: Sequence[Study], limit: int, seed: int) -> list[Study]:
+    """Return at most `limit` studies of whole patients (at least one patient), the same ones every time.
 
     The order of patients is independent of the one that splits them, so all splits are represented.
     """
-    kept = chosen((study.patient_id for study in studies), limit, seed)
+    kept = choose_within_limit((study.patient_id for study in studies), limit, seed)
     return [study for study in studies if study.patient_id in kept]
 
 
-def whole_patients_of_notes(notes: Sequence[Note], limit: int, seed: int) -> list[Note]:
-    """At most `limit` notes, as whole_patients; a note without a patient is its own."""
-    kept = chosen(map(owner, notes), limit, seed)
-    return [note for note in notes if owner(note) in kept]
+def limit_notes(notes: Sequence[Note], limit: int, seed: int) -> list[Note]:
+    """Return at most `limit` notes, as `limit_studies` does; a note without a patient counts as its own."""
+    kept = choose_within_limit(map(patient_of_note, notes), limit, seed)
+    return [note for note in notes if patient_of_note(note) in kept]
 
 
-def chosen(patients: Iterable[str], limit: int, seed: int) -> set[str]:
-    """Patients (one entry for each record of theirs) who have at most `limit` records together."""
+def choose_within_limit(patients: Iterable[str], limit: int, seed: int) -> set[str]:
+    """Return patients who have at most `limit` records together; `patients` has one entry for each record."""
     counts = Counter(patients)
     kept: set[str] = set()
     total = 0
@@ -38,36 +38,41 @@ def chosen(patients: Iterable[str], limit: int, seed: int) -> set[str]:
     return kept
 
 
-def owner(note: Note) -> str:
-    """Whose note it is: the patient where the source names one, else the note itself."""
+def patient_of_note(note: Note) -> str:
+    """Return the note's patient where the source names one, else the note's own id."""
     return note.patient_id or note.note_id
 
 
-def settle(studies: Sequence[Study]) -> tuple[list[Study], int]:
-    """Pooled studies with ids that cannot collide and one split for each patient over all sources.
+def pool_studies(studies: Sequence[Study]) -> tuple[list[Study], int]:
+    """Pool studies of several sources: ids that cannot collide, and one split for each patient over all
+    sources.
 
-    Expects `extra["source"]` (number of the source) and `extra["home"]` (its folder): patients of one folder
-    that is read twice are the same people, those of two folders are not. Returns how many patients had
-    been in two splits, too.
+    Args:
+        studies: with `extra["source"]` (number of the source) and `extra["home"]` (its folder). Patients of
+            one folder that is read twice are the same people, those of two folders are not.
+
+    Returns:
+        The studies; how many patients had been in two splits.
     """
-    homes = sorted({study.extra["home"] for study in studies})
+    folders = sorted({study.extra["home"] for study in studies})
     renamed = []
     for study in studies:
-        mark = f"{homes.index(study.extra['home'])}/" if len(homes) > 1 else ""
+        prefix = f"{folders.index(study.extra['home'])}/" if len(folders) > 1 else ""
         extra = {key: value for key, value in study.extra.items() if key != "home"}
-        patient, record = mark + study.patient_id, f"{study.extra['source']}/{study.study_id}"
+        patient, record = prefix + study.patient_id, f"{study.extra['source']}/{study.study_id}"
         renamed.append(replace(study, patient_id=patient, study_id=record, extra=extra))
-    given, moved = one_per_patient((study.patient_id, study.split) for study in renamed)
+    given, moved = one_split_per_patient((study.patient_id, study.split) for study in renamed)
     return [replace(study, split=given[study.patient_id]) for study in renamed], moved
 
 
-def settle_notes(sources: Sequence[tuple[str, Sequence[Note]]]) -> tuple[list[Note], int]:
-    """Pooled notes of (folder, notes), as `settle` does it: ids that cannot collide, one split a patient."""
-    homes = sorted({home for home, _ in sources})
+def pool_notes(sources: Sequence[tuple[str, Sequence[Note]]]) -> tuple[list[Note], int]:
+    """Pool the notes of (folder, notes) as `pool_studies` pools studies."""
+    folders = sorted({folder for folder, _ in sources})
     renamed = []
-    for number, (home, notes) in enumerate(sources):
-        mark = f"{homes.index(home)}/" if len(homes) > 1 else ""
+    for number, (folder, notes) in enumerate(sources):
+        prefix = f"{folders.index(folder)}/" if len(folders) > 1 else ""
         for note in notes:
-            renamed.append(replace(note, note_id=f"{number}/{note.note_id}", patient_id=mark + owner(note)))
-    given, moved = one_per_patient((note.patient_id, note.split) for note in renamed)
+            patient = prefix + patient_of_note(note)
+            renamed.append(replace(note, note_id=f"{number}/{note.note_id}", patient_id=patient))
+    given, moved = one_split_per_patient((note.patient_id, note.split) for note in renamed)
     return [replace(note, split=given[note.patient_id]) for note in renamed], moved

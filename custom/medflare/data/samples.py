@@ -16,7 +16,7 @@ from medflare.data.cohort import Cohort, check_skipped
 from medflare.data.load import load_cohort
 from medflare.data.records import SPLITS, Skipped, Study
 from medflare.data.settings.site import SiteConfig
-from medflare.data.store import ImageStore, Sample
+from medflare.data.store import ImageSample, ImageStore
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,7 +74,7 @@ def open_samples(site: SiteConfig, size: int, cache: Path | None = None) -> Samp
     pairs = [(study, path) for study in cohort.studies for path in study.images]
     store = ImageStore(
         [
-            Sample(study.study_id, path, cohort.scanners.get(study.extra.get("source", "")))
+            ImageSample(study.study_id, path, cohort.scanners.get(study.extra.get("source", "")))
             for study, path in pairs
         ],
         size,

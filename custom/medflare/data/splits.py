@@ -23,7 +23,7 @@ _NAMES = {
 }
 
 
-class Shares(Protocol):
+class SplitShares(Protocol):
     """Shares of patients in each split, and the seed of their assignment (settings.SplitConfig)."""
 
     @property
@@ -46,7 +46,7 @@ def stable_hash(text: str, seed: int) -> float:
     return int(hashlib.sha256(f"{seed}:{text}".encode()).hexdigest()[:13], 16) / 16**13
 
 
-def assign(patients: Iterable[str], shares: Shares) -> dict[str, str]:
+def assign_splits(patients: Iterable[str], shares: SplitShares) -> dict[str, str]:
     """Patient -> split by stable hash, so a patient who joins later moves nobody else.
 
     In a small cohort a split with a share may come out empty; then the nearest patient by hash of the
@@ -78,7 +78,7 @@ def _region(value: float, shares: Mapping[str, float]) -> str:
     return next(split for split in reversed(SPLITS) if shares[split] > 0)
 
 
-def one_per_patient(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], int]:
+def one_split_per_patient(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], int]:
     """(patient, split) of every study -> patient -> its most common split, and how many patients had several.
 
     A tie goes to test, then val: a patient who was tested on is never trained on by accident.

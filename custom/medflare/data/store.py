@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ImageSample:
     """One image of one study; `cut` is (index, count, window) of a slice of a volume (volumes.read_slice)."""
 
     record: str
@@ -65,7 +65,7 @@ class ImageStore:
     """
 
     def __init__(
-        self, samples: Sequence[Sample], size: int, cache: Path | None = None, workers: int | None = None
+        self, samples: Sequence[ImageSample], size: int, cache: Path | None = None, workers: int | None = None
     ) -> None:
         self.samples = list(samples)
         self.size = size

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from statistics import fmean, median
 from typing import Any
 
-from medflare.data.grouped_split import repeated
+from medflare.data.grouped_split import count_repetitions
 from medflare.data.readers.summaries_jsonl import masks
 from medflare.data.records import Question, Summary
 
@@ -46,7 +46,7 @@ def question_facts(questions: Sequence[Question], counts: TextCounts) -> dict[st
         "options": _counted(str(len(question.options)) for question in questions),
         "answers": dict(sorted(Counter(question.answer for question in questions).items())),
         "words": words_per_report([question.text for question in questions]),
-        "repeated": repeated(questions),
+        "repeated": count_repetitions(questions),
         "changed": counts.to_json(),
     }
 
@@ -60,7 +60,7 @@ def summary_facts(summaries: Sequence[Summary], counts: TextCounts) -> dict[str,
         "source_words": words_per_report([summary.source for summary in summaries]),
         "target_words": words_per_report([summary.target for summary in summaries]),
         "masked": sum(masks(summary) > 0 for summary in summaries),
-        "repeated": repeated(summaries),
+        "repeated": count_repetitions(summaries),
         "changed": counts.to_json(),
     }
 

@@ -19,8 +19,8 @@ from medflare.data.records import SPLITS, Patient, Study, Visit
 from medflare.data.samples import drop_unusable
 from medflare.data.settings.site import SiteConfig
 from medflare.data.settings.visits import VisitConfig
-from medflare.data.store import ImageStore, Sample
-from medflare.data.visits.longitudinal import patients_of, visits_per_number
+from medflare.data.store import ImageSample, ImageStore
+from medflare.data.visits.longitudinal import group_patients, visits_per_number
 from medflare.data.volumes import is_volume
 
 
@@ -149,7 +149,7 @@ def open_visits(site: SiteConfig, size: int, cache: Path | None = None) -> Visit
 
 
 def _visit_samples(cohort: Cohort, store: ImageStore, own: dict[str, list[int]]) -> VisitSamples:
-    patients = patients_of(cohort.studies)
+    patients = group_patients(cohort.studies)
     rows = [(place, visit) for place, patient in enumerate(patients) for visit in patient.visits]
     visits = [visit for _, visit in rows]
     codes = torch.tensor([visit.study.codes for visit in visits], dtype=torch.int64)
@@ -164,15 +164,15 @@ def _visit_samples(cohort: Cohort, store: ImageStore, own: dict[str, list[int]])
     )
 
 
-def _samples(study: Study, cohort: Cohort, site: SiteConfig) -> list[Sample]:
+def _samples(study: Study, cohort: Cohort, site: SiteConfig) -> list[ImageSample]:
     source = study.extra.get("source", "")
     scanner = cohort.scanners.get(source)
     config = site.cohort[int(source or 0)].visits or VisitConfig()
     found = []
     for path in study.images:
         if config.slices is None or not is_volume(path):
-            found.append(Sample(study.study_id, path, scanner))
+            found.append(ImageSample(study.study_id, path, scanner))
             continue
         cuts = [(index, config.slices, config.window) for index in range(config.slices)]
-        found += [Sample(study.study_id, path, scanner, cut) for cut in cuts]
+        found += [ImageSample(study.study_id, path, scanner, cut) for cut in cuts]
     return found

@@ -1,11 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Synthetic hospitals: deterministic chest radiographs, reports in house styles, patients over time."""
 
-from .findings import Finding
-from .hospitals import SyntheticStudy, contact_sheet, generate, generate_reports, write_hospital
-from .profiles import DEMO_HOSPITALS, UNSEEN_HOSPITAL, HospitalProfile, pretraining_hospitals
-from .scanner import Scanner
-from .styles.house import STYLES, HouseStyle
+from medflare.synthetic.findings import Finding
+from medflare.synthetic.hospitals import (
+    SyntheticStudy,
+    contact_sheet,
+    generate,
+    generate_reports,
+    write_hospital,
+)
+from medflare.synthetic.profiles import (
+    DEMO_HOSPITALS,
+    UNSEEN_HOSPITAL,
+    HospitalProfile,
+    pretraining_hospitals,
+)
+from medflare.synthetic.scanner import Scanner
+from medflare.synthetic.styles.house import STYLES, HouseStyle
 
 __all__ = [
     "DEMO_HOSPITALS",

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .hospitals import contact_sheet, generate, write_hospital
-from .profiles import DEMO_HOSPITALS, UNSEEN_HOSPITAL
+from medflare.synthetic.hospitals import contact_sheet, generate, write_hospital
+from medflare.synthetic.profiles import DEMO_HOSPITALS, UNSEEN_HOSPITAL
 
 
 def write_demo(

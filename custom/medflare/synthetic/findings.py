@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .anatomy import EDGE, SIGN, Anatomy, Chest, Fracture, Plane, blob, dome, ramp
+from medflare.synthetic.anatomy import EDGE, SIGN, Anatomy, Chest, Fracture, Plane, blob, dome, ramp
 
 SUBTLE, MILD, MODERATE = 0.18, 0.45, 0.75  # extents at which words change
 SEVERITIES = ("mild", "moderate", "severe")

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .hospitals import SyntheticStudy, contact_sheet, manifest_row, render, split_of, to_png
-from .patients import stream
-from .profiles import DEMO_HOSPITALS, UNSEEN_HOSPITAL, HospitalProfile
-from .progression import PROGRESSIONS, Course, Progression, follow
-from .styles.house import HouseStyle
-from .styles.reports import write_report
+from medflare.synthetic.hospitals import SyntheticStudy, contact_sheet, manifest_row, render, split_of, to_png
+from medflare.synthetic.patients import stream
+from medflare.synthetic.profiles import DEMO_HOSPITALS, UNSEEN_HOSPITAL, HospitalProfile
+from medflare.synthetic.progression import PROGRESSIONS, Course, Progression, follow
+from medflare.synthetic.styles.house import HouseStyle
+from medflare.synthetic.styles.reports import write_report
 
 COMPARISONS: Mapping[str, str] = {
     "american": "Comparison is made with the prior study.",

@@ -14,13 +14,17 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from medflare.core.conditions import CONDITIONS, Code
-
-from .anatomy import Plane, compose, expose
-from .findings import Finding, deform, draw
-from .patients import Patient, Visit, courses, draw_anatomy, stream
-from .profiles import DEMO_HOSPITALS, UNSEEN_HOSPITAL, HospitalProfile, pretraining_hospitals
-from .scanner import acquire
-from .styles.reports import write_report
+from medflare.synthetic.anatomy import Plane, compose, expose
+from medflare.synthetic.findings import Finding, deform, draw
+from medflare.synthetic.patients import Patient, Visit, courses, draw_anatomy, stream
+from medflare.synthetic.profiles import (
+    DEMO_HOSPITALS,
+    UNSEEN_HOSPITAL,
+    HospitalProfile,
+    pretraining_hospitals,
+)
+from medflare.synthetic.scanner import acquire
+from medflare.synthetic.styles.reports import write_report
 
 __all__ = [
     "DEMO_HOSPITALS",

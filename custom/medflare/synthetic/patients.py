@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from .anatomy import Anatomy
-from .findings import DEVICES, Finding
+from medflare.synthetic.anatomy import Anatomy
+from medflare.synthetic.findings import DEVICES, Finding
 
 Sex = Literal["F", "M"]
 STREAMS = {"person": 0, "course": 1, "anatomy": 2, "exposure": 3, "wording": 4, "progress": 5, "schedule": 6}

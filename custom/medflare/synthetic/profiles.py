@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from .scanner import Scanner
-from .styles.house import STYLES, HouseStyle
-from .styles.layouts import LAYOUTS
-from .styles.schools import ABNORMAL, schools
+from medflare.synthetic.scanner import Scanner
+from medflare.synthetic.styles.house import STYLES, HouseStyle
+from medflare.synthetic.styles.layouts import LAYOUTS
+from medflare.synthetic.styles.schools import ABNORMAL, schools
 
 PRETRAINING_SEED = 5_000_000  # far from the seeds of the demo hospitals and of studies over seeds
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .findings import Finding
-from .patients import (
+from medflare.synthetic.findings import Finding
+from medflare.synthetic.patients import (
     EPIDEMIOLOGY,
     Patient,
     Sex,
@@ -26,7 +26,7 @@ from .patients import (
     new_finding,
     stream,
 )
-from .profiles import HospitalProfile
+from medflare.synthetic.profiles import HospitalProfile
 
 MONTH = 30.0
 RARE = 500  # people looked at for each patient wanted, at most

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 from scipy import ndimage
 
-from .anatomy import Plane, grid, smooth_noise
+from medflare.synthetic.anatomy import Plane, grid, smooth_noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

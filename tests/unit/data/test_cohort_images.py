@@ -16,7 +16,7 @@ from medflare.core.errors import DataError
 from medflare.data import store as store_module
 from medflare.data.images import augment, centre, fit_square, read_image, scan
 from medflare.data.settings.cohort import ScannerConfig
-from medflare.data.store import ImageStore, Sample, one_image
+from medflare.data.store import ImageSample, ImageStore, one_image
 
 pytestmark = pytest.mark.filterwarnings("ignore:PydicomReader")
 
@@ -139,14 +139,14 @@ def test_centre_takes_the_middle() -> None:
     assert centre(images, 12).shape == (1, 1, 12, 12)
 
 
-def samples(folder: Path, count: int = 4) -> list[Sample]:
+def samples(folder: Path, count: int = 4) -> list[ImageSample]:
     paths = [folders.write_png(folder / f"{i}.png", folders.corner_image(i)) for i in range(count)]
-    return [Sample(str(index), path) for index, path in enumerate(paths)]
+    return [ImageSample(str(index), path) for index, path in enumerate(paths)]
 
 
 def test_cache_is_reused_and_decodes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = samples(tmp_path)
-    own.append(Sample("bad", tmp_path / "absent.png"))
+    own.append(ImageSample("bad", tmp_path / "absent.png"))
     first = ImageStore(own, 16, tmp_path / "cache")
     monkeypatch.setattr(store_module, "read_image", lambda *a, **k: pytest.fail("decoded again"))
     second = ImageStore(own, 16, tmp_path / "cache")
@@ -161,7 +161,8 @@ def test_changed_file_other_size_or_scanner_is_decoded_again(tmp_path: Path) -> 
     ImageStore(own, 16, tmp_path / "cache")
     assert ImageStore(own, 24, tmp_path / "cache").decoded == 2
     assert (
-        ImageStore([Sample(s.record, s.path, ScannerConfig(blur=1)) for s in own], 16, tmp_path).decoded == 2
+        ImageStore([ImageSample(s.record, s.path, ScannerConfig(blur=1)) for s in own], 16, tmp_path).decoded
+        == 2
     )
     folders.write_png(own[0].path, folders.corner_image(9, (50, 50)))
     assert ImageStore(own, 16, tmp_path / "cache").decoded == 2

@@ -16,7 +16,7 @@ from medflare.data.load import load_cohort
 from medflare.data.samples import open_samples
 from medflare.data.settings.cohort import CohortConfig, SplitConfig
 from medflare.data.settings.site import SiteConfig, load_site, load_site_file
-from medflare.data.splits import assign, one_per_patient
+from medflare.data.splits import assign_splits, one_split_per_patient
 
 SITES = Path(__file__).parents[3] / "jobs" / "fedmrg" / "sites" / "cxr_multisite.yaml"
 
@@ -125,8 +125,8 @@ patients = st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=60, un
 @given(patients, st.integers(0, 99))
 def test_assignment_depends_on_nothing_but_patient_and_seed(names: list[str], seed: int) -> None:
     shares = SplitConfig(train=0.6, val=0.2, test=0.2, seed=seed)
-    given_splits = assign(names, shares)
-    assert given_splits == assign(sorted(names, reverse=True), shares)
+    given_splits = assign_splits(names, shares)
+    assert given_splits == assign_splits(sorted(names, reverse=True), shares)
     assert set(given_splits) == set(names)
     if len(names) >= 3:
         assert set(given_splits.values()) == {"train", "val", "test"}
@@ -135,7 +135,7 @@ def test_assignment_depends_on_nothing_but_patient_and_seed(names: list[str], se
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from(["train", "val", "test"])), max_size=40))
 def test_every_patient_ends_in_one_of_its_own_splits(pairs: list[tuple[str, str]]) -> None:
-    chosen, moved = one_per_patient(pairs)
+    chosen, moved = one_split_per_patient(pairs)
     assert all((patient, split) in pairs for patient, split in chosen.items())
     assert moved == sum(len({s for p, s in pairs if p == patient}) > 1 for patient in chosen)
     for patient, split in chosen.items():
@@ -146,9 +146,9 @@ def test_every_patient_ends_in_one_of_its_own_splits(pairs: list[tuple[str, str]
 
 def test_shares_come_out_roughly_and_a_new_patient_moves_nobody() -> None:
     names = [f"p{index}" for index in range(2000)]
-    before = assign(names, SplitConfig())
+    before = assign_splits(names, SplitConfig())
     assert abs(sum(split == "train" for split in before.values()) / 2000 - 0.8) < 0.03
-    after = assign([*names, "newcomer"], SplitConfig())
+    after = assign_splits([*names, "newcomer"], SplitConfig())
     assert all(after[name] == before[name] for name in names)
 
 

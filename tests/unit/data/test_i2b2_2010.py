@@ -8,7 +8,7 @@ from pathlib import Path
 import note_folders as folders
 import pytest
 
-from medflare.data.readers.common import Source
+from medflare.data.readers.common import SourceRecords
 from medflare.data.readers.i2b2_2010 import read
 from medflare.data.settings.cohort import CohortConfig
 
@@ -33,7 +33,7 @@ def challenge(root: Path, layout: str = "flat", con: str = CON, rel: str = REL, 
     return root
 
 
-def source(root: Path) -> Source:
+def source(root: Path) -> SourceRecords:
     return read(CohortConfig(format="i2b2_2010", root=root))
 
 

@@ -19,7 +19,7 @@ from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.site import SiteConfig
 from medflare.data.settings.visits import VisitConfig
 from medflare.data.visit_samples import open_visits
-from medflare.data.visits.longitudinal import patients_of
+from medflare.data.visits.longitudinal import group_patients
 
 SUBJECT = "10000015"
 
@@ -48,7 +48,7 @@ def read(root: Path, demographics: Path | None = None, **visits: Any) -> tuple[C
         format="mimic_cxr", root=root, demographics=demographics, visits=chosen, max_skipped=1.0
     )
     cohort = load_cohort(SiteConfig(cohort=config))
-    return cohort, {patient.patient_id: patient for patient in patients_of(cohort.studies)}
+    return cohort, {patient.patient_id: patient for patient in group_patients(cohort.studies)}
 
 
 def test_two_studies_of_a_subject_are_two_visits_a_day_apart(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from medflare.cli.main import app
 from medflare.core.errors import DataError
 from medflare.data.cohort import Cohort
 from medflare.data.cohort_summary import summarise
-from medflare.data.grouped_split import owners, split_tied, words_key
+from medflare.data.grouped_split import group_names, repetition_key, split_by_group
 from medflare.data.load import load_cohort
 from medflare.data.readers import read_source
 from medflare.data.records import SPLITS, Question, Summary
@@ -178,7 +178,7 @@ def test_texts_that_repeat_each_other_are_in_one_split_and_counted(tmp_path: Pat
     cohort = repeats(tmp_path)
     splits: dict[str, set[str]] = {}
     for summary in cohort.summaries:
-        splits.setdefault(words_key(summary), set()).add(summary.split)
+        splits.setdefault(repetition_key(summary), set()).add(summary.split)
     assert all(len(found) == 1 for found in splits.values())
     assert {summary.split for summary in cohort.summaries} == set(SPLITS)
     assert summarise(cohort)["summarised"]["repeated"] == 150
@@ -197,9 +197,9 @@ def summary(number: int, text: str, patient: str, split: str = "") -> Summary:
 
 def test_records_hang_together_through_patients_and_words() -> None:
     chain = [summary(1, "a", "p1"), summary(2, "b", "p1"), summary(3, "b", "p2"), summary(4, "c", "p3")]
-    names = owners(chain)
+    names = group_names(chain)
     assert names[0] == names[1] == names[2] != names[3]
-    assert sorted(owners(chain[::-1])) == sorted(names)
+    assert sorted(group_names(chain[::-1])) == sorted(names)
 
 
 def test_what_hangs_together_in_great_number_is_trained_on() -> None:
@@ -207,7 +207,7 @@ def test_what_hangs_together_in_great_number_is_trained_on() -> None:
     for seed in range(20):
         shares = config.split.model_copy(update={"seed": seed})
         records = [summary(i, "normal" if i < 30 else f"text {i}", f"p{i}") for i in range(100)]
-        placed, _ = split_tied(records, False, shares)
+        placed, _ = split_by_group(records, False, shares)
         assert {record.split for record in placed[:30]} == {"train"}
 
 
@@ -216,7 +216,7 @@ def test_equal_words_with_another_answer_are_no_repeat() -> None:
     one, other = (
         Question(question_id=letter, text="True is:", options=options, answer=letter) for letter in "AB"
     )
-    assert words_key(one) != words_key(other)
+    assert repetition_key(one) != repetition_key(other)
 
 
 def test_several_sources_are_pooled_with_ids_apart_and_one_split_for_a_text(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_several_sources_are_pooled_with_ids_apart_and_one_split_for_a_text(tmp_
 def test_a_limit_takes_whole_groups_of_repeats(tmp_path: Path) -> None:
     cohort = repeats(tmp_path, limit=18)
     assert len(cohort.summaries) == 16
-    assert len({words_key(summary) for summary in cohort.summaries}) == 4
+    assert len({repetition_key(summary) for summary in cohort.summaries}) == 4
 
 
 def test_the_graph_is_made_of_the_training_texts(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_indiana_reports_repeat_each_other_within_one_split(public_data: Path) -
     cohort = load("summaries_jsonl", public_data / "iu_reports", columns={"split": None}, max_skipped=0.15)
     splits: dict[str, set[str]] = {}
     for found in cohort.summaries:
-        splits.setdefault(words_key(found), set()).add(found.split)
+        splits.setdefault(repetition_key(found), set()).add(found.split)
     assert all(len(names) == 1 for names in splits.values())
     facts = summarise(cohort)["summarised"]
     assert (facts["repeated"], facts["masked"]) == (483, 1218)
@@ -309,5 +309,5 @@ def test_a_text_has_the_same_split_at_every_hospital(public_data: Path) -> None:
             "summaries_jsonl", public_data / "iu_reports", select={"device_family": family}, **settings
         )
         for found in cohort.summaries:
-            splits.setdefault(words_key(found), set()).add(found.split)
+            splits.setdefault(repetition_key(found), set()).add(found.split)
     assert all(len(names) == 1 for names in splits.values())

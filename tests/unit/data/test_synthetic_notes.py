@@ -26,7 +26,7 @@ from medflare.synthetic.notes import (
     write_notes_demo,
     write_notes_hospital,
 )
-from medflare.synthetic.notes.grammar import Writer, stem_of, withheld
+from medflare.synthetic.notes.grammar import Writer, is_withheld, stem_of
 from medflare.synthetic.notes.lexicon import lexicon
 from medflare.synthetic.notes.markup import parse
 from medflare.synthetic.notes.phrases import SHARED
@@ -267,7 +267,7 @@ def test_pretraining_hospitals_know_neither_the_whole_lexicon_nor_the_unseen_sty
             stem_of(drug)
             for table in lexicon().drugs.values()
             for drug in table
-            if withheld(stem_of(drug), profile.withheld)
+            if is_withheld(stem_of(drug), profile.withheld)
         ]
         assert 25 < len(missing) < 70
 

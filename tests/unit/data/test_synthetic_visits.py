@@ -17,7 +17,7 @@ from medflare.core.conditions import CONDITIONS, Code
 from medflare.data.load import load_cohort
 from medflare.data.settings.site import load_site_file
 from medflare.data.visit_samples import open_visits
-from medflare.data.visits.longitudinal import patients_of
+from medflare.data.visits.longitudinal import group_patients
 from medflare.labelling.labels import label_report
 from medflare.synthetic import DEMO_HOSPITALS, UNSEEN_HOSPITAL, generate, generate_reports
 from medflare.synthetic.follow_up import (
@@ -208,7 +208,7 @@ def test_written_hospitals_are_read_back_with_holes_where_visits_were_missed(tmp
         made = by_patient(list(follow_up_reports(profile, 6, 4)))
         cohort = load_cohort(site)
         assert cohort.skipped == []
-        found = patients_of(cohort.studies)
+        found = group_patients(cohort.studies)
         for patient, own in zip(found, made, strict=True):
             read = [(visit.number, visit.study.day) for visit in patient.visits]
             assert read == [(visit.number, visit.study.day) for visit in own]

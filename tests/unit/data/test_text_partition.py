@@ -16,7 +16,12 @@ from typer.testing import CliRunner
 from medflare.cli.main import app
 from medflare.core.errors import ConfigError
 from medflare.data.load import load_cohort
-from medflare.data.partition.partitioning import class_shares, deal, dirichlet_shares, even_shares
+from medflare.data.partition.partitioning import (
+    assign_to_sites,
+    class_shares,
+    dirichlet_shares,
+    even_shares,
+)
 from medflare.data.partition.texts import (
     METHODS,
     TextPlan,
@@ -108,8 +113,8 @@ def test_sizes_are_kept_on_average(seed: int) -> None:
     sizes = np.array([1.0, 2.0, 5.0])
     owners = {str(i): "one" for i in range(80)}
     rng = np.random.default_rng(seed)
-    assert list(Counter(deal(owners, even_shares(sizes), 3, rng).values()).values()) != []
-    counts = Counter(deal(owners, even_shares(sizes), 3, rng).values())
+    assert list(Counter(assign_to_sites(owners, even_shares(sizes), 3, rng).values()).values()) != []
+    counts = Counter(assign_to_sites(owners, even_shares(sizes), 3, rng).values())
     assert [counts[site] for site in range(3)] == [10, 20, 50]
     drawn = dirichlet_shares(sizes, 100.0, rng)("one")
     assert np.abs(drawn - sizes / 8).max() < 0.15
@@ -117,7 +122,7 @@ def test_sizes_are_kept_on_average(seed: int) -> None:
 
 def test_no_site_is_left_without_anybody() -> None:
     owners = {str(i): "one" for i in range(9)}
-    given = deal(owners, lambda kind: np.array([1.0, 0.0, 0.0]), 3, np.random.default_rng(0))
+    given = assign_to_sites(owners, lambda kind: np.array([1.0, 0.0, 0.0]), 3, np.random.default_rng(0))
     assert Counter(given.values()) == {0: 7, 1: 1, 2: 1}
 
 

@@ -23,7 +23,7 @@ from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.site import SiteConfig, load_site_file
 from medflare.data.settings.visits import VisitConfig
 from medflare.data.visit_samples import open_visits
-from medflare.data.visits.longitudinal import patients_of, visits_per_number
+from medflare.data.visits.longitudinal import group_patients, visits_per_number
 
 Rows = list[dict[str, Any]]
 
@@ -55,7 +55,7 @@ def site(root: Path, rows: Rows | None = None, *, max_skipped: float = 1.0, **vi
 
 def read(root: Path, rows: Rows | None = None, **settings: Any) -> tuple[Cohort, dict[str, Patient]]:
     cohort = load_cohort(site(root, rows, **settings))
-    return cohort, {patient.patient_id: patient for patient in patients_of(cohort.studies)}
+    return cohort, {patient.patient_id: patient for patient in group_patients(cohort.studies)}
 
 
 def ids(patient: Patient) -> list[str]:
@@ -94,7 +94,7 @@ def test_dates_instead_of_days(tmp_path: Path) -> None:
     config = CohortConfig(
         format="manifest", root=tmp_path, columns={"date": "when"}, visits=VisitConfig(), max_skipped=0
     )
-    found = patients_of(load_cohort(SiteConfig(cohort=config)).studies)
+    found = group_patients(load_cohort(SiteConfig(cohort=config)).studies)
     assert [visit.since for visit in found[0].visits] == [0, 2.25, 366]
 
 
@@ -389,7 +389,7 @@ def test_no_table_makes_it_crash(
         cohort = load_cohort(SiteConfig(cohort=config))
     except DataError:  # nothing usable is left
         return
-    for patient in patients_of(cohort.studies):
+    for patient in group_patients(cohort.studies):
         numbers = [visit.number for visit in patient.visits]
         assert numbers == sorted(set(numbers))
         assert all(visit.gap is None or visit.gap >= 0 for visit in patient.visits)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from medflare.core.errors import ConfigError
-from medflare.data.settings.policy import PolicyConfig, size_of
+from medflare.data.settings.policy import PolicyConfig, parse_size
 from medflare.data.settings.site import load_site, load_site_file
 from medflare.egress.policy import Policy, PolicyError, in_words
 
@@ -134,9 +134,9 @@ def test_the_log_of_the_site_has_the_folder_that_the_text_leaves_out() -> None:
 def test_a_size_is_a_number_with_a_unit(text: str, size: int | None) -> None:
     if size is None:
         with pytest.raises(ValueError, match="write a number of bytes, or one with kB"):
-            size_of(text)
+            parse_size(text)
     else:
-        assert size_of(text) == size
+        assert parse_size(text) == size
 
 
 def site_yaml(folder: Path, rules: Any) -> Path:

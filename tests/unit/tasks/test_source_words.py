@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medflare.data.notes.word_offsets import source_of
+from medflare.data.notes.word_offsets import locate_words
 
 TEXTS = st.one_of(
     st.text(max_size=60),
@@ -30,16 +30,16 @@ TEXTS = st.one_of(
     ],
 )
 def test_words(text: str, words: list[str]) -> None:
-    assert list(source_of(text).words) == words
+    assert list(locate_words(text).words) == words
 
 
 def test_a_tag_in_a_note_is_shown_as_its_words() -> None:
-    assert source_of('<span class="x">').text == '< span class = " x " >'
+    assert locate_words('<span class="x">').text == '< span class = " x " >'
 
 
 @given(TEXTS, st.integers(0, 1000))
 def test_offsets_lead_to_the_words_and_never_overlap(text: str, offset: int) -> None:
-    source = source_of(text, offset)
+    source = locate_words(text, offset)
     found = zip(source.words, source.starts, source.ends, strict=True)
     assert all(text[start - offset : end - offset] == word for word, start, end in found)
     borders = [border for pair in zip(source.starts, source.ends, strict=True) for border in pair]
@@ -51,7 +51,7 @@ def test_offsets_lead_to_the_words_and_never_overlap(text: str, offset: int) -> 
 def test_cover_is_the_smallest_range_of_words_over_characters(text: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start + 1, len(text) + 1))
-    source = source_of(text)
+    source = locate_words(text)
     touched = [i for i in range(len(source.words)) if source.starts[i] < end and source.ends[i] > start]
     expected = (touched[0], touched[-1] + 1) if touched else None
     assert source.cover(start, end) == expected
@@ -59,7 +59,7 @@ def test_cover_is_the_smallest_range_of_words_over_characters(text: str, data: s
 
 @given(TEXTS, st.data())
 def test_cover_of_a_span_is_the_range_it_came_from(text: str, data: st.DataObject) -> None:
-    source = source_of(text, 7)
+    source = locate_words(text, 7)
     if source.words:
         first = data.draw(st.integers(0, len(source.words) - 1))
         words = (first, data.draw(st.integers(first + 1, len(source.words))))
@@ -68,5 +68,5 @@ def test_cover_of_a_span_is_the_range_it_came_from(text: str, data: st.DataObjec
 
 @given(TEXTS)
 def test_words_joined_by_spaces_are_the_same_words(text: str) -> None:
-    source = source_of(text)
-    assert source_of(source.text).words == source.words
+    source = locate_words(text)
+    assert locate_words(source.text).words == source.words

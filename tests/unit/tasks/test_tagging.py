@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medflare.core.inventory import ENTITY_TYPES, MODIFIER_TYPES, MODIFIERS
-from medflare.data.notes.word_offsets import source_of
+from medflare.data.notes.word_offsets import locate_words
 from medflare.data.records import Note
 from medflare.models.encoder_folder import EncoderSettings, load_encoder
 from medflare.models.tagger import TYPES, Tagger
@@ -67,7 +67,7 @@ def notes(count: int = 6) -> list[Note]:
 
 
 def test_the_head_stands_between_two_marks_and_nothing_else_changes(extractor: TaggingExtractor) -> None:
-    source = source_of("No severe chest pain today.")
+    source = locate_words("No severe chest pain today.")
     plain, marked = (
         extractor.questions([example])[0].ids
         for example in (
@@ -94,7 +94,7 @@ def test_every_word_has_its_gold_tag_and_every_first_piece_its_word(extractor: T
 def test_no_question_is_longer_than_the_encoder_has_places(extractor: TaggingExtractor) -> None:
     text = "chest pain and fever with " * 80
     windows = extractor.windows(Note(note_id="n", text=text)).windows
-    source = source_of(text)
+    source = locate_words(text)
     assert len(windows) > 1
     assert "".join(window.text for window in windows).replace(" ", "") == text.replace(" ", "")
     for window in windows:
@@ -113,7 +113,7 @@ def test_answers_hold_only_what_the_head_may_have(extractor: TaggingExtractor) -
 
 
 def test_modifiers_that_overlap_are_counted(extractor: TaggingExtractor) -> None:
-    source = source_of("left upper lobe mass")
+    source = locate_words("left upper lobe mass")
     inner = head_question(
         "n", source, Mark("problem", (3, 4)), (Mark("bodyloc", (0, 3)), Mark("severity", (1, 2)))
     )

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from medflare.core.inventory import ENTITY_TYPES, MODIFIER_TYPES, MODIFIERS, TYPES
-from medflare.data.readers.annotated import NoteError, located
-from medflare.data.readers.common import Source
+from medflare.data.readers.annotated import NoteError, describe_entity
+from medflare.data.readers.common import SourceRecords
 from medflare.data.records import Entity, Note, Relation
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.label_maps import LabelMap, mapping_of, targets
@@ -51,7 +51,7 @@ class AnnotationCounts:
         return {item.name: dict(getattr(self, item.name).most_common()) for item in fields(self)}
 
 
-def inventory_notes(source: Source, config: CohortConfig) -> AnnotationCounts:
+def map_source_notes(source: SourceRecords, config: CohortConfig) -> AnnotationCounts:
     """Replaces `source.notes` by what a learner may use; a note with an unknown type goes to `skipped`."""
     counts = AnnotationCounts(lines_left_out=Counter(source.left_out))
     mapping = mapping_of(config.label_map)
@@ -63,7 +63,7 @@ def inventory_notes(source: Source, config: CohortConfig) -> AnnotationCounts:
         except NoteError as error:
             source.skip(note.note_id, error.reason, str(error))
             continue
-        kept.append(mask_note(cover(mapped, config, native), counts))
+        kept.append(mask_note(mark_coverage(mapped, config, native), counts))
     source.notes = kept
     return counts
 
@@ -90,7 +90,7 @@ def _unknown_types(unknown: dict[str, Entity], where: str) -> NoteError:
     others = sorted(set(unknown) - {first.label})
     more = f", nor are {', '.join(others)}" if others else ""
     detail = (
-        f"{where}: {located(first)} is '{first.label}', which is no type of the inventory{more}; "
+        f"{where}: {describe_entity(first)} is '{first.label}', which is no type of the inventory{more}; "
         "say in 'label_map' what it is, or null to leave it out"
     )
     return NoteError("unknown type", detail)
@@ -120,7 +120,7 @@ def _in_inventory(relation: Relation, types: dict[str, str]) -> bool:
     return types.get(relation.tail) in MODIFIERS.get(types.get(relation.head, ""), ())
 
 
-def cover(note: Note, config: CohortConfig, native: Set[str] = frozenset()) -> Note:
+def mark_coverage(note: Note, config: CohortConfig, native: Set[str] = frozenset()) -> Note:
     """`note` with what its annotation covers: the site's word, else the label map's, else the reader's.
 
     A map covers what it leads to; one of the site's own also what its notes name in the inventory's words.

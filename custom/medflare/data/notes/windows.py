@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from medflare.data.notes.sentences import Span, outside, sentences
 from medflare.data.records import Entity, Note, Relation
 
-__all__ = ["Window", "Windowed", "sentences", "split_note"]
+__all__ = ["NoteWindows", "Window", "sentences", "split_note"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Windowed:
+class NoteWindows:
     """The windows of a note, and what of its annotation fits in none of them.
 
     Attributes:
@@ -57,7 +57,7 @@ def split_note(
     max_length: int | None = None,
     length: Callable[[str], int] = len,
     keep: Sequence[Span] | None = None,
-) -> Windowed:
+) -> NoteWindows:
     """The windows of a note: up to so many consecutive sentences, never longer than `max_length`.
 
     Args:
@@ -126,7 +126,7 @@ def _fitting(
     return borders[low - 1] if low else None
 
 
-def _windowed(note: Note, spans: Sequence[Span]) -> Windowed:
+def _windowed(note: Note, spans: Sequence[Span]) -> NoteWindows:
     """Windows at `spans` with the annotation that lies inside each."""
     starts = [start for start, _ in spans]
     home: dict[str, int] = {}
@@ -154,7 +154,7 @@ def _windowed(note: Note, spans: Sequence[Span]) -> Windowed:
         )
         for index, (start, end) in enumerate(spans)
     )
-    return Windowed(
+    return NoteWindows(
         windows=windows,
         entities_cut=len(note.entities) - len(home),
         relations_lost=len(note.relations) - sum(map(len, links)),

@@ -23,11 +23,11 @@ INVISIBLE = (
     r"\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f"
 )
 WORD = re.compile(rf"[^\W\d_]+(?:[{JOINING}]+[^\W\d_]*)*|\d+(?:[.,]\d+)*|[^\w\s{INVISIBLE}][{JOINING}]*|_")
-Range = tuple[int, int]
+WordRange = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class WordOffsets:
     """words: as written; starts, ends: their offsets in the note (code points, end-exclusive)."""
 
     words: tuple[str, ...]
@@ -39,21 +39,21 @@ class Source:
         """The words joined by single spaces, as prompts show them."""
         return " ".join(self.words)
 
-    def cover(self, start: int, end: int) -> Range | None:
+    def cover(self, start: int, end: int) -> WordRange | None:
         """The smallest range of words that covers the characters [start, end); None if it holds no word."""
         first = bisect_right(self.ends, start)
         last = bisect_left(self.starts, end)
         return (first, last) if first < last else None
 
-    def span(self, words: Range) -> Range:
+    def span(self, words: WordRange) -> WordRange:
         """Characters from the first to the last word of a non-empty range."""
         return self.starts[words[0]], self.ends[words[1] - 1]
 
 
-def source_of(text: str, offset: int = 0) -> Source:
+def locate_words(text: str, offset: int = 0) -> WordOffsets:
     """The words of `text`, which begins at `offset` of its note."""
     found = list(WORD.finditer(text))
-    return Source(
+    return WordOffsets(
         tuple(item.group() for item in found),
         tuple(offset + item.start() for item in found),
         tuple(offset + item.end() for item in found),

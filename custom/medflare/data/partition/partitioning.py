@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-Shares = Callable[[str | int], np.ndarray]
+SiteShares = Callable[[str | int], np.ndarray]
 """Class -> (sites,) shares of it that each site gets, summing to 1."""
 
 
-def deal(
-    classes: Mapping[str, str | int], shares: Shares, sites: int, rng: np.random.Generator
+def assign_to_sites(
+    classes: Mapping[str, str | int], shares: SiteShares, sites: int, rng: np.random.Generator
 ) -> dict[str, int]:
     """Owner -> site. Of a class's owners, in random order, the sites get what `shares` says, rounded.
 
@@ -34,17 +34,17 @@ def deal(
     return given
 
 
-def even_shares(sizes: np.ndarray) -> Shares:
+def even_shares(sizes: np.ndarray) -> SiteShares:
     """Every class is spread over the sites (N,) in proportion to their sizes: independent, identical."""
     return lambda kind: sizes / sizes.sum()
 
 
-def dirichlet_shares(sizes: np.ndarray, alpha: float, rng: np.random.Generator) -> Shares:
+def dirichlet_shares(sizes: np.ndarray, alpha: float, rng: np.random.Generator) -> SiteShares:
     """Of each class shares from Dirichlet(alpha N sizes / Σ sizes): alpha each where sizes are equal."""
     return lambda kind: rng.dirichlet(alpha * len(sizes) * sizes / sizes.sum())
 
 
-def class_shares(kinds: Sequence[str | int], sizes: np.ndarray, rng: np.random.Generator) -> Shares:
+def class_shares(kinds: Sequence[str | int], sizes: np.ndarray, rng: np.random.Generator) -> SiteShares:
     """Every class at one or two sites, at more only where there are more than two sites a class.
 
     Each site gets a class at least. A class at several sites is parted by their sizes.

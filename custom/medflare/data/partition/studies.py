@@ -19,7 +19,7 @@ import yaml
 
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import ConfigError
-from medflare.data.partition.partitioning import deal, dirichlet_shares
+from medflare.data.partition.partitioning import assign_to_sites, dirichlet_shares
 from medflare.data.records import Study
 from medflare.data.settings.cohort import ScannerConfig
 
@@ -128,7 +128,7 @@ def dirichlet(profiles: Mapping[str, np.ndarray], plan: PartitionPlan) -> dict[s
     rng = np.random.default_rng(plan.seed)
     even = np.ones(len(plan.sites))
     classes = main_classes(profiles, plan.label)
-    return deal(classes, dirichlet_shares(even, plan.alpha, rng), len(even), rng)
+    return assign_to_sites(classes, dirichlet_shares(even, plan.alpha, rng), len(even), rng)
 
 
 def main_classes(profiles: Mapping[str, np.ndarray], label: str | None) -> dict[str, int]:

@@ -19,8 +19,13 @@ import yaml
 
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import ConfigError
-from medflare.data.grouped_split import Record
-from medflare.data.partition.partitioning import class_shares, deal, dirichlet_shares, even_shares
+from medflare.data.grouped_split import TextRecord
+from medflare.data.partition.partitioning import (
+    assign_to_sites,
+    class_shares,
+    dirichlet_shares,
+    even_shares,
+)
 from medflare.data.partition.studies import main_classes
 from medflare.data.records import Question, Summary
 from medflare.labelling.labels import label_report
@@ -46,24 +51,26 @@ class TextPlan:
     sizes: tuple[float, ...] = ()
 
 
-def partition_texts(records: Sequence[Record], plan: TextPlan) -> dict[str, list[Record]]:
+def partition_texts(records: Sequence[TextRecord], plan: TextPlan) -> dict[str, list[TextRecord]]:
     """Site -> its questions or summaries; all summaries of a patient are at one site.
 
     Raises:
-        ConfigError: as `site_of`.
+        ConfigError: as `assign_groups_to_sites`.
     """
     owners = [_owner(record) for record in records]
     groups: dict[str, Counter[str]] = defaultdict(Counter)
     for owner, record in zip(owners, records, strict=True):
         groups[owner][record.group] += 1
-    given = site_of({owner: found.most_common(1)[0][0] for owner, found in groups.items()}, plan)
-    dealt: dict[str, list[Record]] = {site: [] for site in plan.sites}
+    given = assign_groups_to_sites(
+        {owner: found.most_common(1)[0][0] for owner, found in groups.items()}, plan
+    )
+    dealt: dict[str, list[TextRecord]] = {site: [] for site in plan.sites}
     for owner, record in zip(owners, records, strict=True):
         dealt[plan.sites[given[owner]]].append(record)
     return dealt
 
 
-def site_of(groups: dict[str, str], plan: TextPlan) -> dict[str, int]:
+def assign_groups_to_sites(groups: dict[str, str], plan: TextPlan) -> dict[str, int]:
     """Owner -> number of its site, from owner -> group.
 
     Raises:
@@ -87,10 +94,10 @@ def site_of(groups: dict[str, str], plan: TextPlan) -> dict[str, int]:
     rng = np.random.default_rng(plan.seed)
     sizes = np.asarray(plan.sizes or np.ones(sites), dtype=float)
     if plan.method == "iid":
-        return deal(dict.fromkeys(groups, ""), even_shares(sizes), sites, rng)
+        return assign_to_sites(dict.fromkeys(groups, ""), even_shares(sizes), sites, rng)
     if plan.method == "class":
-        return deal(groups, class_shares(kinds, sizes, rng), sites, rng)
-    return deal(groups, dirichlet_shares(sizes, plan.alpha, rng), sites, rng)
+        return assign_to_sites(groups, class_shares(kinds, sizes, rng), sites, rng)
+    return assign_to_sites(groups, dirichlet_shares(sizes, plan.alpha, rng), sites, rng)
 
 
 def grouped_by_findings(summaries: Sequence[Summary]) -> list[Summary]:
@@ -114,7 +121,7 @@ def _owner(record: Question | Summary) -> str:
 
 
 def write_text_partition(
-    records: Sequence[Record], plan: TextPlan, folder: Path, site: dict[str, Any] | None = None
+    records: Sequence[TextRecord], plan: TextPlan, folder: Path, site: dict[str, Any] | None = None
 ) -> Path:
     """Writes <folder>/<site>/ for each site and <folder>/site.yaml; returns the latter.
 
@@ -127,7 +134,7 @@ def write_text_partition(
 
 
 def write_sites(
-    dealt: dict[str, list[Record]], folder: Path, head: str, site: dict[str, Any] | None = None
+    dealt: dict[str, list[TextRecord]], folder: Path, head: str, site: dict[str, Any] | None = None
 ) -> Path:
     """The records of each site as JSON lines, and the site.yaml that reads them, which begins with `head`."""
     document: dict[str, dict[str, Any]] = {"sites": {}}

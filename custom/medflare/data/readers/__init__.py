@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from medflare.data.readers.common import Source
+from medflare.data.readers.common import SourceRecords
 from medflare.data.settings.cohort import CohortConfig
 
 
-def read_source(config: CohortConfig) -> Source:
+def read_source(config: CohortConfig) -> SourceRecords:
     """Read the files of `config` with the reader of its format.
 
     Raises:
         DataError: the source as a whole cannot be read.
     """
-    source: Source = import_module(f"medflare.data.readers.{config.format}").read(config)
+    source: SourceRecords = import_module(f"medflare.data.readers.{config.format}").read(config)
     return source

@@ -73,7 +73,7 @@ def check_spans(name: str, spans: Sequence[Span], length: int, where: str) -> No
             raise NoteError("offset outside text", detail)
 
 
-def surface(text: str, spans: Iterable[Span]) -> str:
+def surface_text(text: str, spans: Iterable[Span]) -> str:
     """What an annotation reads: its fragments joined by a space, runs of white space as one space."""
     return " ".join(" ".join(text[start:end] for start, end in spans).split())
 
@@ -83,7 +83,7 @@ def check_surface(name: str, spans: Sequence[Span], text: str, written: str, whe
 
     White space counts as one space, since BRAT writes line ends as spaces and joins fragments by one.
     """
-    wanted, found = " ".join(written.split()), surface(text, spans)
+    wanted, found = " ".join(written.split()), surface_text(text, spans)
     if found == wanted:
         return
     start, end = spans[0][0], spans[-1][1]
@@ -114,7 +114,7 @@ def check_ends(relation: Relation, known: Collection[str], where: str) -> None:
         raise NoteError("relation without entity", detail)
 
 
-def located(entity: Entity) -> str:
+def describe_entity(entity: Entity) -> str:
     """An entity's id and offsets, as messages say them."""
     return f"{entity.entity_id} at {entity.spans[0][0]}:{entity.spans[-1][1]}"
 

@@ -28,7 +28,7 @@ from medflare.data.readers.annotated import (
     read_text,
     split_of,
 )
-from medflare.data.readers.common import Source
+from medflare.data.readers.common import SourceRecords
 from medflare.data.records import Entity, Note, Relation
 from medflare.data.settings.cohort import CohortConfig
 
@@ -56,10 +56,10 @@ class Standoff:
     left_out: Counter[str] = field(default_factory=Counter)
 
 
-def read(config: CohortConfig) -> Source:
+def read(config: CohortConfig) -> SourceRecords:
     """Reads all pairs below `config.root`; without tasks (input of an extraction) the .txt files alone."""
     files = annotation_files(config.root, ".txt", ".ann")
-    source = Source(has_split=True)
+    source = SourceRecords(has_split=True)
     left_out: Counter[str] = Counter()
     texts = {path.with_suffix("") for path in files if path.suffix == ".txt"}
     for stem in sorted({path.with_suffix("") for path in files}):

@@ -14,14 +14,14 @@ from pathlib import Path
 from medflare.data.readers.common import (
     Columns,
     Row,
-    Source,
+    SourceRecords,
     chexpert_codes,
     choose_sections,
     find_file,
-    number,
+    parse_number,
+    parse_sex,
     read_table,
-    selected,
-    sex,
+    select_rows,
 )
 from medflare.data.records import Study
 from medflare.data.settings.cohort import CohortConfig
@@ -43,7 +43,7 @@ SUFFIXES = (".jpg", ".png", ".dcm")
 FOLDERS = ("", "PNG", "JPG", "images")
 
 
-def read(config: CohortConfig) -> Source:
+def read(config: CohortConfig) -> SourceRecords:
     """Reads the table in `config.root`; images lie below root, or below its PNG/, JPG/ or images/.
 
     `day` is the order of the patient's reports, not days: the source gives no dates.
@@ -51,9 +51,9 @@ def read(config: CohortConfig) -> Source:
     path = find_file(config.root, FILES, config.file)
     found, rows, bad = read_table(path)
     columns = Columns(path, found, DEFAULTS, config.columns, REQUIRED)
-    source = Source(skipped=bad, has_split=columns.has("split"))
+    source = SourceRecords(skipped=bad, has_split=columns.has("split"))
     groups: dict[str, list[Row]] = defaultdict(list)
-    for index, row in enumerate(selected(path, found, rows, config.select)):
+    for index, row in enumerate(select_rows(path, found, rows, config.select)):
         name = columns.text(row, "image")
         if name:
             groups[name.rsplit("/", 1)[0]].append(row)
@@ -76,9 +76,9 @@ def _study(folder: Path, columns: Columns, study_id: str, rows: list[Row], secti
         split=columns.text(first, "split"),
         codes=chexpert_codes(first),
         view=columns.text(first, "view"),
-        age=number(columns.get(first, "age")),
-        sex=sex(columns.get(first, "sex")),
-        day=number(columns.get(first, "day")),
+        age=parse_number(columns.get(first, "age")),
+        sex=parse_sex(columns.get(first, "sex")),
+        day=parse_number(columns.get(first, "day")),
     )
 
 

@@ -22,13 +22,13 @@ from medflare.data.records import Note, Question, Skipped, Study, Summary
 log = logging.getLogger(__name__)
 
 Row = dict[str, Any]
-LINE = "\0line"
+LINE_KEY = "\0line"
 """Key under which `read_table` gives a row its line number; no column has this name."""
 ColumnMap = Mapping[str, str | int | list[str] | None]
 
 
 @dataclass(slots=True, kw_only=True)
-class Source:
+class SourceRecords:
     """What a reader found, before cleaning, labelling and splitting.
 
     Attributes:
@@ -119,7 +119,7 @@ def _read_csv(path: Path, text: io.TextIOWrapper) -> tuple[list[str], list[Row],
             bad.append(_unreadable(path, table.line_num, detail))
         else:
             kept = {key: value if value is not None else "" for key, value in row.items()}
-            rows.append(kept | {LINE: table.line_num})
+            rows.append(kept | {LINE_KEY: table.line_num})
     return columns, rows, bad
 
 
@@ -139,13 +139,13 @@ def _read_json_lines(path: Path, text: io.TextIOWrapper) -> tuple[list[str], lis
             bad.append(_unreadable(path, number, f"line {number} is not a JSON object"))
             continue
         columns.update(dict.fromkeys(row))
-        rows.append(row | {LINE: number})
+        rows.append(row | {LINE_KEY: number})
     return list(columns), rows, bad
 
 
-def place(path: Path, row: Row) -> str:
+def row_location(path: Path, row: Row) -> str:
     """Where a row stands, as "manifest.csv:12", for messages."""
-    return f"{path.name}:{row[LINE]}" if LINE in row else path.name
+    return f"{path.name}:{row[LINE_KEY]}" if LINE_KEY in row else path.name
 
 
 def _unreadable(path: Path, number: int, detail: str) -> Skipped:
@@ -228,7 +228,7 @@ def _near(column: str, found: Sequence[str]) -> str:
     return f" (did you mean '{lowered[close[0]]}'?)" if close else ""
 
 
-def selected(
+def select_rows(
     path: Path, found: Sequence[str], rows: Sequence[Row], select: Mapping[str, Any]
 ) -> Iterator[Row]:
     """The rows whose columns have one of the values that `select` allows; DataError on an unknown column."""
@@ -244,7 +244,7 @@ def selected(
             yield row
 
 
-def number(value: Any) -> float | None:
+def parse_number(value: Any) -> float | None:
     """`value` as a float, None where it is empty or no number; "45Y" style ages are read."""
     if value is None or isinstance(value, bool):
         return None
@@ -252,7 +252,7 @@ def number(value: Any) -> float | None:
     return float(found.group(1)) if found else None
 
 
-def sex(value: Any) -> str | None:
+def parse_sex(value: Any) -> str | None:
     """ "F", "M" or None."""
     letter = str(value or "").strip()[:1].upper()
     return letter if letter in ("F", "M") else None

@@ -18,7 +18,7 @@ from typing import Any
 
 from medflare.core.errors import DataError
 from medflare.data.readers.annotated import NoteError, annotation_files, check_text, read_text, split_of
-from medflare.data.readers.common import Source
+from medflare.data.readers.common import SourceRecords
 from medflare.data.records import Entity, Note
 from medflare.data.settings.cohort import CohortConfig
 
@@ -40,13 +40,13 @@ class Document:
     fault: NoteError | None = None
 
 
-def read(config: CohortConfig) -> Source:
+def read(config: CohortConfig) -> SourceRecords:
     """Reads `config.file` or every file of SUFFIXES below `config.root`.
 
     `columns: {token: 1, tag: -1}` are the numbers of the columns, from 1; negative ones count from the end.
     """
     columns = column_numbers(config.columns)
-    source = Source(has_split=True)
+    source = SourceRecords(has_split=True)
     for path, record in _files(config):
         try:
             documents = list(_documents(read_text(path).removeprefix("\ufeff"), record, columns))

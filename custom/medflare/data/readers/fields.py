@@ -9,23 +9,23 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from medflare.data.readers.common import Row, number
+from medflare.data.readers.common import Row, parse_number
 from medflare.data.records import Study
 
 
-def whole(value: Any) -> int | None:
+def parse_integer(value: Any) -> int | None:
     """`value` as a whole number, None where it is none."""
-    found = number(value)
+    found = parse_number(value)
     return int(found) if found is not None and found.is_integer() else None
 
 
-def unread(given: Row, values: Row) -> dict[str, str]:
+def unreadable_fields(given: Row, values: Row) -> dict[str, str]:
     """Field -> what stands there, of the fields that hold something from which no value could be read."""
     told = {name: str("" if text is None or text != text else text).strip() for name, text in given.items()}
     return {name: text for name, text in told.items() if text and values[name] is None}
 
 
-def date(value: Any) -> datetime.datetime | None:
+def parse_date(value: Any) -> datetime.datetime | None:
     """A date, or date and time, as ISO 8601 or MIMIC's 21800510[.0] writes it; None where it is neither.
 
     A time zone is dropped: days are counted at one hospital.

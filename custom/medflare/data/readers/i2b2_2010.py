@@ -26,7 +26,7 @@ from medflare.data.readers.annotated import (
     read_text,
     split_of,
 )
-from medflare.data.readers.common import Source
+from medflare.data.readers.common import SourceRecords
 from medflare.data.records import Entity, Note, Relation
 from medflare.data.settings.cohort import CohortConfig
 
@@ -45,10 +45,10 @@ Corners = tuple[int, int, int, int]
 Key = tuple[Corners, str]
 
 
-def read(config: CohortConfig) -> Source:
+def read(config: CohortConfig) -> SourceRecords:
     """Reads all notes below `config.root`; without tasks (input of an extraction) the .txt files alone."""
     files = annotation_files(config.root, ".txt", ".con")
-    source = Source(has_split=True)
+    source = SourceRecords(has_split=True)
     left_out: Counter[str] = Counter()
     texts = [path for path in files if path.suffix == ".txt"]
     used = {_beside(text, ".con") for text in texts}

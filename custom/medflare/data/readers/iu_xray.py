@@ -16,11 +16,11 @@ from medflare.core.errors import DataError
 from medflare.data.readers.common import (
     Columns,
     Row,
-    Source,
+    SourceRecords,
     choose_sections,
     find_file,
     read_table,
-    selected,
+    select_rows,
 )
 from medflare.data.records import Study
 from medflare.data.settings.cohort import CohortConfig
@@ -29,7 +29,7 @@ FOLDERS = ("images/images_normalized", "images", "NLMCXR_png", "png", ".")
 SUFFIXES = ("", ".png", ".jpg", ".dcm")
 
 
-def read(config: CohortConfig) -> Source:
+def read(config: CohortConfig) -> SourceRecords:
     """Reads the CSV layout where its files are found, else the XML layout.
 
     `select` filters the images: rows of indiana_projections.csv, for instance `projection: Frontal`.
@@ -45,7 +45,7 @@ def read(config: CohortConfig) -> Source:
     return _read_xml(config)
 
 
-def _read_csvs(config: CohortConfig) -> Source:
+def _read_csvs(config: CohortConfig) -> SourceRecords:
     path = find_file(config.root, ("indiana_reports.csv", "**/indiana_reports.csv"))
     found, rows, bad = read_table(path)
     Columns(
@@ -55,9 +55,9 @@ def _read_csvs(config: CohortConfig) -> Source:
     image_columns, image_rows, _ = read_table(images_path)
     Columns(images_path, image_columns, {n: n for n in ("uid", "filename")}, {}, ("uid", "filename"))
     pictures: dict[str, list[Row]] = defaultdict(list)
-    for row in selected(images_path, image_columns, image_rows, config.select):
+    for row in select_rows(images_path, image_columns, image_rows, config.select):
         pictures[str(row["uid"])].append(row)
-    source = Source(skipped=bad)
+    source = SourceRecords(skipped=bad)
     for row in rows:
         uid = str(row["uid"])
         if config.select and uid not in pictures:
@@ -74,11 +74,11 @@ def _read_csvs(config: CohortConfig) -> Source:
     return source
 
 
-def _read_xml(config: CohortConfig) -> Source:
+def _read_xml(config: CohortConfig) -> SourceRecords:
     files = sorted(config.root.rglob("*.xml"), key=lambda path: (len(path.stem), path.stem))
     if not files:
         raise DataError(f"{config.root}: holds neither indiana_reports.csv nor NLMCXR .xml files.")
-    source = Source()
+    source = SourceRecords()
     for path in files:
         try:
             tree = ET.parse(path).getroot()

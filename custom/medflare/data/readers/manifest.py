@@ -4,8 +4,8 @@
 Columns: study_id, patient_id, image (path or list of paths, relative to the manifest's folder; in CSV several
 paths are separated by ";"), report; optional split, labels, age, sex, day, visit, view. A table that tells
 dates instead of days names their column as `date`, and the days are counted from them. `labels` is 14 values
-of records.Code in the order of CONDITIONS, as a list or separated by spaces, or a mapping condition -> code.
-Any table with one row per study can be read by naming its own columns in `columns`.
+of conditions.Code in the order of CONDITIONS, as a list or separated by spaces, or a mapping condition ->
+code. Any table with one row per study can be read by naming its own columns in `columns`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from medflare.core.errors import DataError
 from medflare.data.readers.common import (
     Columns,
     Row,
-    Source,
+    SourceRecords,
     find_file,
-    number,
-    place,
+    parse_number,
+    parse_sex,
     read_table,
-    selected,
-    sex,
+    row_location,
+    select_rows,
 )
-from medflare.data.readers.fields import date, days_of_dates, unread, whole
+from medflare.data.readers.fields import days_of_dates, parse_date, parse_integer, unreadable_fields
 from medflare.data.records import Study
 from medflare.data.settings.cohort import CohortConfig
 
@@ -53,14 +53,14 @@ DEFAULTS: dict[str, str | list[str] | None] = {
 REQUIRED = ("study_id", "patient_id", "image", "report")
 
 
-def read(config: CohortConfig) -> Source:
+def read(config: CohortConfig) -> SourceRecords:
     """Reads the manifest in `config.root`, or the table `config.file` in it."""
     path = find_file(config.root, FILES, config.file)
     found, rows, bad = read_table(path)
     columns = Columns(path, found, DEFAULTS, config.columns, REQUIRED)
-    source = Source(skipped=bad, has_split=columns.has("split"))
+    source = SourceRecords(skipped=bad, has_split=columns.has("split"))
     further = _further(path, found, config)
-    for index, row in enumerate(selected(path, found, rows, config.select)):
+    for index, row in enumerate(select_rows(path, found, rows, config.select)):
         study_id = columns.text(row, "study_id") or f"{path.name} row {index + 1}"
         extra = {name: row.get(name) for name in further}
         source.studies.append(_study(path, columns, row, study_id, extra))
@@ -83,12 +83,12 @@ def _further(path: Path, found: Sequence[str], config: CohortConfig) -> tuple[st
 def _study(path: Path, columns: Columns, row: Row, study_id: str, extra: dict[str, Any]) -> Study:
     given = {name: columns.get(row, name) for name in ("age", "day", "visit", "date")}
     age, day, visit, seen = (
-        number(given["age"]),
-        number(given["day"]),
-        whole(given["visit"]),
-        date(given["date"]),
+        parse_number(given["age"]),
+        parse_number(given["day"]),
+        parse_integer(given["visit"]),
+        parse_date(given["date"]),
     )
-    lost = unread(given, {"age": age, "day": day, "visit": visit, "date": seen})
+    lost = unreadable_fields(given, {"age": age, "day": day, "visit": visit, "date": seen})
     return Study(
         study_id=study_id,
         patient_id=columns.text(row, "patient_id"),
@@ -98,10 +98,10 @@ def _study(path: Path, columns: Columns, row: Row, study_id: str, extra: dict[st
         codes=parse_codes(columns.get(row, "labels")),
         view=columns.text(row, "view"),
         age=age,
-        sex=sex(columns.get(row, "sex")),
+        sex=parse_sex(columns.get(row, "sex")),
         day=day,
         visit=visit,
-        place=place(path, row),
+        place=row_location(path, row),
         extra=extra | ({"unread": lost} if lost else {}) | ({} if seen is None else {"date": seen}),
     )
 

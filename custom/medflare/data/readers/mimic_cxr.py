@@ -19,17 +19,17 @@ from medflare.core.errors import DataError
 from medflare.data.readers.common import (
     Columns,
     Row,
-    Source,
+    SourceRecords,
     chexpert_codes,
     choose_sections,
     find_file,
-    place,
     read_table,
+    row_location,
     search_file,
-    selected,
+    select_rows,
 )
-from medflare.data.readers.fields import date, days_of_dates, unread
-from medflare.data.readers.mimic_iv import Persons, read_persons
+from medflare.data.readers.fields import days_of_dates, parse_date, unreadable_fields
+from medflare.data.readers.mimic_iv import PatientsTable, read_patients_table
 from medflare.data.records import Study
 from medflare.data.settings.cohort import CohortConfig
 
@@ -37,14 +37,14 @@ KEYS = ("dicom_id", "study_id", "subject_id")
 _NEXT_HEADING = r"(?=^[ \t]*[A-Z][A-Z /,&()'-]{2,60}:|\Z)"
 
 
-def read(config: CohortConfig) -> Source:
+def read(config: CohortConfig) -> SourceRecords:
     """Joins the CSVs on study_id; `select` filters rows of the metadata table (ViewPosition: PA, AP ...)."""
     root = config.root
     split_path = find_file(root, _patterns("split"))
     split_rows = _table(split_path, KEYS)
     metadata = {str(row["dicom_id"]): row for row in _metadata(config)}
     labels = _labels(root)
-    source = Source(has_split=True, has_labels=labels is not None)
+    source = SourceRecords(has_split=True, has_labels=labels is not None)
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in split_rows:
         if not config.select or str(row["dicom_id"]) in metadata:
@@ -54,7 +54,7 @@ def read(config: CohortConfig) -> Source:
         names = [str(row["dicom_id"]) for row in rows]
         facts = metadata.get(names[0], {})
         seen = study_time(facts)
-        lost = unread({"date": facts.get("StudyDate")}, {"date": seen})
+        lost = unreadable_fields({"date": facts.get("StudyDate")}, {"date": seen})
         person = persons.at(subject, seen)
         folder = root / "files" / f"p{subject[:2]}" / f"p{subject}" / f"s{study_id}"
         source.studies.append(
@@ -68,7 +68,7 @@ def read(config: CohortConfig) -> Source:
                 view=str(facts.get("ViewPosition", "")),
                 age=person.age,
                 sex=person.sex,
-                place=place(split_path, rows[0]),
+                place=row_location(split_path, rows[0]),
                 extra={
                     **person.covariates,
                     **({"date": seen} if seen is not None else {}),
@@ -80,16 +80,16 @@ def read(config: CohortConfig) -> Source:
     return source
 
 
-def _persons(config: CohortConfig) -> Persons:
+def _persons(config: CohortConfig) -> PatientsTable:
     wanted = config.visits.covariates if config.visits is not None else ()
     if config.demographics is not None:
-        return read_persons(config.demographics, wanted)
+        return read_patients_table(config.demographics, wanted)
     if wanted:
         raise DataError(
             f"{config.root}: 'visits.covariates' names {', '.join(wanted)}; MIMIC-CXR has none. Name "
             "MIMIC-IV's patients table in 'demographics'."
         )
-    return Persons()
+    return PatientsTable()
 
 
 def _patterns(kind: str) -> tuple[str, str]:
@@ -99,7 +99,7 @@ def _patterns(kind: str) -> tuple[str, str]:
 def _table(path: Path, required: tuple[str, ...], select: Mapping[str, Any] | None = None) -> list[Row]:
     found, rows, _ = read_table(path)
     Columns(path, found, {name: name for name in required}, {}, required)
-    return list(selected(path, found, rows, select or {}))
+    return list(select_rows(path, found, rows, select or {}))
 
 
 def _metadata(config: CohortConfig) -> list[Row]:
@@ -144,7 +144,7 @@ def section(text: str, heading: str) -> str:
 
 def study_time(facts: Row) -> datetime.datetime | None:
     """When a study was done, from StudyDate (YYYYMMDD) and StudyTime (HHMMSS.f); MIMIC shifts its dates."""
-    day = date(facts.get("StudyDate"))
+    day = parse_date(facts.get("StudyDate"))
     clock = re.fullmatch(r"(\d{1,6})(?:\.\d*)?", str(facts.get("StudyTime", "")))
     if day is None or clock is None:
         return day

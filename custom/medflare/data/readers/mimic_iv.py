@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.errors import DataError
-from medflare.data.readers.common import Columns, Row, find_file, number, read_table, sex
-from medflare.data.readers.fields import unread
+from medflare.data.readers.common import Columns, Row, find_file, parse_number, parse_sex, read_table
+from medflare.data.readers.fields import unreadable_fields
 
 FILES = ("patients.csv", "patients.csv.gz", "hosp/patients.csv", "hosp/patients.csv.gz")
 NAMES: dict[str, str | list[str] | None] = {
@@ -25,8 +25,8 @@ NAMES: dict[str, str | list[str] | None] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Person:
-    """What is known of a subject at the time of a study; `unread` as in common.unread."""
+class Demographics:
+    """What is known of a subject at the time of a study; `unread` as in fields.unreadable_fields."""
 
     age: float | None = None
     sex: str | None = None
@@ -35,26 +35,26 @@ class Person:
 
 
 @dataclass(slots=True)
-class Persons:
+class PatientsTable:
     """The rows of the table by subject; empty where none was given. covariates: further columns wanted."""
 
     rows: dict[str, Row] = field(default_factory=dict)
     covariates: tuple[str, ...] = ()
 
-    def at(self, subject: str, seen: datetime.datetime | None) -> Person:
+    def at(self, subject: str, seen: datetime.datetime | None) -> Demographics:
         """The subject when the study was done; without its date the age is that of the anchor year."""
         row = self.rows.get(subject)
         if row is None:
-            return Person()
-        age, year = number(row["anchor_age"]), number(row["anchor_year"])
-        lost = unread({"age": row["anchor_age"]}, {"age": age})
+            return Demographics()
+        age, year = parse_number(row["anchor_age"]), parse_number(row["anchor_year"])
+        lost = unreadable_fields({"age": row["anchor_age"]}, {"age": age})
         if age is not None and year is not None and seen is not None:
             age += seen.year - year
         further = {name: row[name] for name in self.covariates}
-        return Person(age=age, sex=sex(row["gender"]), covariates=further, unread=lost)
+        return Demographics(age=age, sex=parse_sex(row["gender"]), covariates=further, unread=lost)
 
 
-def read_persons(given: Path, covariates: Sequence[str] = ()) -> Persons:
+def read_patients_table(given: Path, covariates: Sequence[str] = ()) -> PatientsTable:
     """The patients table at `given`, a file or a folder that holds it; DataError names what is missing."""
     if not given.exists():
         raise DataError(f"{given}: no such file or folder. Check 'demographics' in site.yaml.")
@@ -65,4 +65,4 @@ def read_persons(given: Path, covariates: Sequence[str] = ()) -> Persons:
         raise DataError(
             f"{path}: 'visits.covariates' names {', '.join(lacking)}. Columns found: {', '.join(found)}."
         )
-    return Persons({str(row["subject_id"]): row for row in rows}, tuple(covariates))
+    return PatientsTable({str(row["subject_id"]): row for row in rows}, tuple(covariates))

@@ -21,22 +21,22 @@ from medflare.data.readers.annotated import (
     check_surface,
     check_text,
 )
-from medflare.data.readers.common import Source, find_file, read_table, selected
+from medflare.data.readers.common import SourceRecords, find_file, read_table, select_rows
 from medflare.data.records import Entity, Note, Relation
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.label_maps import LabelMap, mapping_of
 from medflare.data.splits import split_name
 
 
-def read(config: CohortConfig) -> Source:
+def read(config: CohortConfig) -> SourceRecords:
     """Reads `config.file`, or all .jsonl files of `config.root`; a file's name is the split of its rows
     where they have none."""
     mapping = mapping_of(config.label_map)
-    source = Source(has_split=True)
+    source = SourceRecords(has_split=True)
     for path in _files(config):
         found, rows, bad = read_table(path)
         source.skipped += bad
-        for index, row in enumerate(selected(path, found, rows, config.select)):
+        for index, row in enumerate(select_rows(path, found, rows, config.select)):
             record = str(row.get("doc_id") or f"{path.name}:{index + 1}")
             where = f"{path.name} row {index + 1}"
             try:

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from string import ascii_uppercase
 from typing import Any
 
-from medflare.data.readers.common import Source
-from medflare.data.readers.fields import whole
-from medflare.data.readers.text_rows import RowError, TextRow, has_splits, shown, text_rows
+from medflare.data.readers.common import SourceRecords
+from medflare.data.readers.fields import parse_integer
+from medflare.data.readers.text_rows import RowError, TextRow, has_splits, shorten, text_rows
 from medflare.data.records import Question
 from medflare.data.settings.cohort import CohortConfig
 
@@ -32,9 +32,9 @@ REQUIRED = ("question", "options", "answer")
 Options = tuple[tuple[str, str], ...]
 
 
-def read(config: CohortConfig) -> Source:
+def read(config: CohortConfig) -> SourceRecords:
     """Reads `config.file`, or all .jsonl files of `config.root`."""
-    source = Source()
+    source = SourceRecords()
     for row in text_rows(config, DEFAULTS, REQUIRED, source):
         try:
             source.questions.append(_question(row, config.first_index))
@@ -70,15 +70,15 @@ def _options(given: Any, where: str) -> Options:
     elif isinstance(given, list) and len(given) <= len(ascii_uppercase):
         listed = list(zip(ascii_uppercase, given, strict=False))
     else:
-        detail = f"{where}: expected letter -> text or a list of texts; found {shown(given)}"
+        detail = f"{where}: expected letter -> text or a list of texts; found {shorten(given)}"
         raise RowError("malformed options", detail)
     texts = [(letter, " ".join(str(value).split())) for letter, value in listed if value is not None]
     options = tuple((letter, text) for letter, text in texts if text)
     if len(options) < 2:
-        raise RowError("too few options", f"{where}: expected two or more; found {shown(given)}")
+        raise RowError("too few options", f"{where}: expected two or more; found {shorten(given)}")
     counts = Counter(text for _, text in options)
     if repeated := [text for text, count in counts.items() if count > 1]:
-        raise RowError("repeated option", f"{where}: {shown(repeated[0])} stands at two letters")
+        raise RowError("repeated option", f"{where}: {shorten(repeated[0])} stands at two letters")
     return options
 
 
@@ -88,7 +88,7 @@ def _answer(row: TextRow, options: Options, first_index: int | None) -> str:
     by_case = {letter.upper(): letter for letter in letters}
     if given.upper() in by_case:
         return by_case[given.upper()]
-    number = whole(given)
+    number = parse_integer(given)
     if number is not None and first_index is not None:
         if 0 <= number - first_index < len(options):
             return letters[number - first_index]
@@ -99,5 +99,5 @@ def _answer(row: TextRow, options: Options, first_index: int | None) -> str:
     hint = ""
     if number is not None and first_index is None:
         hint = "; if answers are numbers, say in site.yaml whether they begin with 0 or 1: first_index"
-    detail = f"{row.where}: {shown(given)} is none of {', '.join(letters)}{hint}"
+    detail = f"{row.where}: {shorten(given)} is none of {', '.join(letters)}{hint}"
     raise RowError("answer not among options", detail)

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.errors import DataError
-from medflare.data.readers.common import Source, find_file, selected
+from medflare.data.readers.common import SourceRecords, find_file, select_rows
 from medflare.data.records import Study
 from medflare.data.settings.cohort import CohortConfig
 
 FILES = ("annotation.json", "*/annotation.json", "*annotation*.json")
 
 
-def read(config: CohortConfig) -> Source:
+def read(config: CohortConfig) -> SourceRecords:
     """Reads annotation.json in `config.root`; images lie in `images/` beside it, or directly beside it."""
     path = find_file(config.root, FILES, config.file)
     document = _document(path)
@@ -34,10 +34,10 @@ def read(config: CohortConfig) -> Source:
         if isinstance(entry, dict)
     ]
     found = list(dict.fromkeys(key for entry in entries for key in entry))
-    source = Source(has_split=True)
+    source = SourceRecords(has_split=True)
     studies: dict[str, Study] = {}
     seen: set[str] = set()
-    for index, entry in enumerate(selected(path, found, entries, config.select)):
+    for index, entry in enumerate(select_rows(path, found, entries, config.select)):
         name = str(entry.get("id") or f"{path.name} entry {index + 1}")
         study = _study(folder, entry, name)
         if name in seen:

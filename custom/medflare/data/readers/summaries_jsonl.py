@@ -7,7 +7,7 @@ group (else device_family). Rows with more de-identification marks (XXXX, ___) t
 
 from __future__ import annotations
 
-from medflare.data.readers.common import Source
+from medflare.data.readers.common import SourceRecords
 from medflare.data.readers.text_rows import RowError, TextRow, has_splits, text_rows
 from medflare.data.records import Summary
 from medflare.data.settings.cohort import CohortConfig
@@ -24,9 +24,9 @@ DEFAULTS: dict[str, str | int | list[str] | None] = {
 REQUIRED = ("source", "target")
 
 
-def read(config: CohortConfig) -> Source:
+def read(config: CohortConfig) -> SourceRecords:
     """Reads `config.file`, or all .jsonl files of `config.root`."""
-    source = Source()
+    source = SourceRecords()
     for row in text_rows(config, DEFAULTS, REQUIRED, source):
         try:
             summary = _summary(row)

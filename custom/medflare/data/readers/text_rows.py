@@ -12,11 +12,11 @@ from medflare.data.readers.common import (
     ColumnMap,
     Columns,
     Row,
-    Source,
+    SourceRecords,
     find_file,
-    place,
     read_table,
-    selected,
+    row_location,
+    select_rows,
 )
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.splits import split_name
@@ -42,14 +42,14 @@ class TextRow:
 
     def words(self, name: str) -> str:
         """The text of our field `name`, white space in order; RowError if nothing is there."""
-        found = tidy(self.columns.text(self.row, name))
+        found = tidy_whitespace(self.columns.text(self.row, name))
         if not found:
             columns = " and ".join(f"'{column}'" for column in self.columns.names(name))
             raise RowError(f"empty {name}", f"{self.where}: nothing stands in {columns}, the {name}")
         return found
 
 
-def tidy(text: str) -> str:
+def tidy_whitespace(text: str) -> str:
     """`text` with single spaces inside a line and at most one empty line between two."""
     lines = [" ".join(line.split()) for line in text.splitlines()]
     kept = [line for line, before in zip(lines, ["", *lines], strict=False) if line or before]
@@ -57,7 +57,7 @@ def tidy(text: str) -> str:
 
 
 def text_rows(
-    config: CohortConfig, defaults: ColumnMap, required: Sequence[str], source: Source
+    config: CohortConfig, defaults: ColumnMap, required: Sequence[str], source: SourceRecords
 ) -> Iterator[TextRow]:
     """The rows of `config.file`, or of every .jsonl file of `config.root`, that `select` keeps.
 
@@ -70,8 +70,8 @@ def text_rows(
         source.skipped += bad
         columns = Columns(path, found, defaults, config.columns, required)
         stem = "" if unnamed else split_name(path.name.split(".")[0]) or ""
-        for row in selected(path, found, rows, config.select):
-            where = place(path, row)
+        for row in select_rows(path, found, rows, config.select):
+            where = row_location(path, row)
             record = columns.text(row, "id") or where
             written = columns.text(row, "split")
             split = split_name(written) if written else stem
@@ -100,7 +100,7 @@ def has_splits(splits: Sequence[str]) -> bool:
     return bool(splits) and all(splits)
 
 
-def shown(value: Any) -> str:
+def shorten(value: Any) -> str:
     """What a file says, short enough for a message."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from medflare.core.config import Settings
 from medflare.core.inventory import TYPES
-from medflare.core.variables import expand
+from medflare.core.variables import expand_text
 from medflare.data.settings.formats import FORMATS, OPTIONAL
 from medflare.data.settings.label_maps import LABEL_MAPS, mapping_of
 from medflare.data.settings.visits import VisitConfig
@@ -164,7 +164,7 @@ class CohortConfig(Settings):
     @field_validator("root", "reports", "demographics", "chexbert_folder", mode="before")
     @classmethod
     def _expand(cls, value: Any) -> Any:
-        return expand(value) if isinstance(value, str) else value
+        return expand_text(value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _only_what_the_format_reads(self) -> CohortConfig:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from medflare.core.config import Settings
-from medflare.core.variables import expanded
+from medflare.core.variables import expand_variables
 
 
 class ImportConfig(Settings):
@@ -28,7 +28,7 @@ class ImportConfig(Settings):
     @field_validator("path", mode="before")
     @classmethod
     def _expand(cls, value: Any) -> Any:
-        return expanded(value)
+        return expand_variables(value)
 
 
 class CompletionConfig(Settings):
@@ -120,7 +120,7 @@ class KnowledgeConfig(Settings):
     @field_validator("vocabulary", "same", mode="before")
     @classmethod
     def _paths(cls, value: Any) -> Any:
-        return expanded([value] if isinstance(value, str | Path) else value)
+        return expand_variables([value] if isinstance(value, str | Path) else value)
 
     @field_validator("triples", mode="before")
     @classmethod
@@ -131,7 +131,7 @@ class KnowledgeConfig(Settings):
     @field_validator("key", "encoder", mode="before")
     @classmethod
     def _expand(cls, value: Any) -> Any:
-        return expanded(value)
+        return expand_variables(value)
 
     @model_validator(mode="after")
     def _has_something_to_read(self) -> KnowledgeConfig:

@@ -19,7 +19,7 @@ Patterns = tuple[str, ...]
 ANY: Patterns = ("*",)
 
 
-def size_of(value: str) -> int:
+def parse_size(value: str) -> int:
     """Bytes of a size such as `64 MB`, `1.5GiB` or `4096`; ValueError names the units otherwise."""
     found = _SIZE.fullmatch(value)
     unit = found.group(2).lower() if found else "?"
@@ -72,7 +72,7 @@ class PolicyConfig(Settings):
     @field_validator("max_bytes_per_round", mode="before")
     @classmethod
     def _size(cls, value: Any) -> Any:
-        return size_of(value) if isinstance(value, str) else value
+        return parse_size(value) if isinstance(value, str) else value
 
     @field_validator(
         "jobs",

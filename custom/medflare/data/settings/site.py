@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 from medflare.core.config import Settings, parse, read_yaml
 from medflare.core.errors import ConfigError
-from medflare.core.variables import expand
+from medflare.core.variables import expand_text
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.data.settings.policy import PolicyConfig
@@ -28,7 +28,7 @@ class BackboneConfig(Settings):
     @field_validator("folder", mode="before")
     @classmethod
     def _expand(cls, value: Any) -> Any:
-        return expand(value) if isinstance(value, str) else value
+        return expand_text(value) if isinstance(value, str) else value
 
 
 class SiteConfig(Settings):
@@ -73,7 +73,7 @@ class SiteConfig(Settings):
     def _expand_each(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
-        return {name: expand(path) if isinstance(path, str) else path for name, path in value.items()}
+        return {name: expand_text(path) if isinstance(path, str) else path for name, path in value.items()}
 
     @field_validator("cohort", mode="before")
     @classmethod
@@ -85,7 +85,7 @@ class SiteConfig(Settings):
     @field_validator("state", "encoder_weights", mode="before")
     @classmethod
     def _expand(cls, value: Any) -> Any:
-        return expand(value) if isinstance(value, str) else value
+        return expand_text(value) if isinstance(value, str) else value
 
 
 class SitesFile(Settings):

@@ -10,16 +10,16 @@ from dataclasses import replace
 from medflare.data.records import Skipped, Study
 from medflare.data.settings.visits import VisitConfig
 from medflare.data.visits.counts import VisitCounts
-from medflare.data.visits.order import by_patient, fault
+from medflare.data.visits.order import fault, group_by_patient
 
-OLDEST = 120.0
+MAX_AGE = 120.0
 """Years; no one was ever older than 122."""
 TOLERANCE = 2.0
 """Years by which ages may differ from what passed between visits: whole years, and MIMIC's anchor years."""
 YEAR = 365.25
 
 
-def with_people(
+def complete_demographics(
     studies: Sequence[Study], config: VisitConfig, skipped: list[Skipped], counts: VisitCounts
 ) -> list[Study]:
     """The studies with the age at each visit and one sex for each patient, as far as these are known.
@@ -28,7 +28,7 @@ def with_people(
     visit, and `no age` and `no sex`, which cost the patient where `config.needs` says so.
     """
     kept: list[Study] = []
-    for own in by_patient(studies).values():
+    for own in group_by_patient(studies).values():
         aged = _ages(own, skipped, counts)
         sexed = _sexes(aged, skipped, counts)
         kept += _needed(sexed, config, skipped)
@@ -59,10 +59,10 @@ def _ages(own: Sequence[Study], skipped: list[Skipped], counts: VisitCounts) -> 
 def _possible(study: Study, skipped: list[Skipped]) -> Study:
     """The study without an age that cannot be one."""
     told = study.extra.get("unread", {}).get("age")
-    if told is None and (study.age is None or 0 <= study.age <= OLDEST):
+    if told is None and (study.age is None or 0 <= study.age <= MAX_AGE):
         return study
     text = repr(told) if told is not None else f"{study.age:g}"
-    detail = f"age {text} is no age; expected 0 to {OLDEST:g} years. The visit stays without it"
+    detail = f"age {text} is no age; expected 0 to {MAX_AGE:g} years. The visit stays without it"
     skipped.append(fault(study, "impossible age", detail))
     return replace(study, age=None)
 

@@ -14,24 +14,24 @@ from dataclasses import replace
 from medflare.data.records import Patient, Skipped, Study, Visit
 from medflare.data.settings.visits import VisitConfig
 from medflare.data.visits.counts import VisitCounts
-from medflare.data.visits.demographics import with_people
-from medflare.data.visits.order import by_patient, fault, in_order
+from medflare.data.visits.demographics import complete_demographics
+from medflare.data.visits.order import fault, group_by_patient, order_visits
 
 
-def settle_visits(
+def prepare_visits(
     studies: Sequence[Study], config: VisitConfig, skipped: list[Skipped], counts: VisitCounts
 ) -> list[Study]:
     """Usable studies in order of patients and their visits, each with age and sex as far as known.
 
     A fault goes to `skipped`, with a detail that names file and line of the row.
     """
-    return with_people(in_order(studies, config, skipped, counts), config, skipped, counts)
+    return complete_demographics(order_visits(studies, config, skipped, counts), config, skipped, counts)
 
 
 def number_visits(studies: Sequence[Study], config: VisitConfig, counts: VisitCounts) -> list[Study]:
     """Visits numbered by rank, or as the source does; none beyond `most`, no patient below `fewest`."""
     kept: list[Study] = []
-    for own in by_patient(studies).values():
+    for own in group_by_patient(studies).values():
         if config.order != "visit":
             own = [replace(study, visit=number) for number, study in enumerate(own, 1)]
         used = [study for study in own if config.most is None or (study.visit or 0) <= config.most]
@@ -43,21 +43,21 @@ def number_visits(studies: Sequence[Study], config: VisitConfig, counts: VisitCo
     return kept
 
 
-def without_visits(read: Sequence[Study], usable: Sequence[Study]) -> list[Skipped]:
+def patients_without_visits(read: Sequence[Study], usable: Sequence[Study]) -> list[Skipped]:
     """The patients of `read` who have no usable visit, each by the first of their rows."""
     there = {study.patient_id for study in usable}
-    lost = [(who, own) for who, own in by_patient(read).items() if who and who not in there]
+    lost = [(who, own) for who, own in group_by_patient(read).items() if who and who not in there]
     return [
         fault(own[0], "patient without visits", f"none of {len(own)} row(s) can be used") for _, own in lost
     ]
 
 
-def patients_of(studies: Sequence[Study]) -> list[Patient]:
+def group_patients(studies: Sequence[Study]) -> list[Patient]:
     """Patients in order of their first study, with their visits in order of number.
 
     ValueError where a study has no visit number: its cohort was not read with `visits`.
     """
-    return [_patient(who, own) for who, own in by_patient(studies).items()]
+    return [_patient(who, own) for who, own in group_by_patient(studies).items()]
 
 
 def _patient(who: str, own: Sequence[Study]) -> Patient:

@@ -13,12 +13,12 @@ from medflare.data.records import Skipped, Study
 from medflare.data.settings.visits import VisitConfig
 from medflare.data.visits.counts import VisitCounts
 
-LIFE = 120 * 366.0
+MAX_DAYS = 120 * 366.0
 """Days; a day beyond is a date that was taken for a number, as 20240531."""
 _RANK = {Code.BLANK: 0, Code.NEGATIVE: 1, Code.UNCERTAIN: 2, Code.POSITIVE: 3}
 
 
-def by_patient(studies: Iterable[Study]) -> dict[str, list[Study]]:
+def group_by_patient(studies: Iterable[Study]) -> dict[str, list[Study]]:
     """Patient -> studies, both in the order given."""
     found: dict[str, list[Study]] = defaultdict(list)
     for study in studies:
@@ -34,7 +34,7 @@ def fault(study: Study, reason: str, detail: str) -> Skipped:
     )
 
 
-def in_order(
+def order_visits(
     studies: Sequence[Study], config: VisitConfig, skipped: list[Skipped], counts: VisitCounts
 ) -> list[Study]:
     """The studies of each patient in the order of `config.order`; faults go to `skipped` with their row.
@@ -42,7 +42,7 @@ def in_order(
     Of rows that contradict each other the first one is kept.
     """
     kept: list[Study] = []
-    for own in by_patient(_with_possible_day(study) for study in studies).values():
+    for own in group_by_patient(_with_possible_day(study) for study in studies).values():
         placed = _placed_by_day(own, skipped) if config.order == "day" else _placed(own, config, skipped)
         if config.order == "day":
             days = [study.day or 0.0 for study in placed]
@@ -56,7 +56,7 @@ def in_order(
 
 
 def _with_possible_day(study: Study) -> Study:
-    if study.day is None or abs(study.day) <= LIFE:
+    if study.day is None or abs(study.day) <= MAX_DAYS:
         return study
     unread = {**study.extra.get("unread", {}), "day": f"{study.day:.0f}"}
     return replace(study, day=None, extra={**study.extra, "unread": unread})
@@ -112,7 +112,7 @@ def _one_a_day(
         if found is None or (config.same_day == "keep" and double is None):
             kept.append(study)
         elif config.same_day == "merge":
-            kept[found] = merged(kept[found], study)
+            kept[found] = merge_studies(kept[found], study)
             counts.rows_merged += 1
         elif twin is not None:
             detail = f"day {study.day:g} has a visit already ({_where(kept[twin])}), which is kept; "
@@ -132,7 +132,7 @@ def _same_number(one: Study, other: Study, config: VisitConfig) -> bool:
     return config.order == "visit" and one.visit == other.visit
 
 
-def merged(one: Study, other: Study) -> Study:
+def merge_studies(one: Study, other: Study) -> Study:
     """One visit of two rows: the images and distinct texts of both, of two codes the more certain finding."""
     texts = dict.fromkeys((one.report, other.report))
     codes = one.codes

@@ -10,7 +10,7 @@ from typing import Any
 
 from medflare.data.records import SPLITS, Patient, Study
 from medflare.data.visits.counts import VisitCounts
-from medflare.data.visits.longitudinal import patients_of, visits_per_number
+from medflare.data.visits.longitudinal import group_patients, visits_per_number
 
 
 def visit_facts(studies: Sequence[Study], counts: VisitCounts) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def visit_facts(studies: Sequence[Study], counts: VisitCounts) -> dict[str, Any]
     """
     if not studies or any(study.visit is None for study in studies):
         return {}
-    patients = patients_of(studies)
+    patients = group_patients(studies)
     lengths = Counter(len(patient.visits) for patient in patients)
     return {
         "T": max(visit.number for patient in patients for visit in patient.visits),

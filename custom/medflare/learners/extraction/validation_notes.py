@@ -12,7 +12,7 @@ from typing import Any
 
 from medflare.core.site_description import SharedRecords
 from medflare.data.cohort import Cohort
-from medflare.data.notes.word_offsets import source_of
+from medflare.data.notes.word_offsets import locate_words
 from medflare.data.records import Note
 from medflare.data.settings.site import SiteConfig
 from medflare.learners.text_task.validation_texts import Known, digest_of, load_shared_texts
@@ -28,7 +28,7 @@ def load_shared_notes(site: SiteConfig, own: Cohort) -> Cohort | None:
 
 def known(notes: Iterable[Note]) -> list[Known]:
     """Notes by their words: how words and punctuation are set apart does not count."""
-    return [Known(note.note_id, note.split, " ".join(source_of(note.text).words)) for note in notes]
+    return [Known(note.note_id, note.split, " ".join(locate_words(note.text).words)) for note in notes]
 
 
 def digest(notes: Sequence[Note]) -> SharedRecords | None:

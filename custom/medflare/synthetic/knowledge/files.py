@@ -8,13 +8,12 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from medflare.data.grouped_split import Record
+from medflare.data.grouped_split import TextRecord
 from medflare.data.partition.texts import write_sites
-
-from .hospitals import QuestionsDemo, question_hospitals
-from .note_summaries import note_terms
-from .obo import Terms, chest_terms, terms_of, write_vocabulary
-from .summaries import SummariesDemo, summary_hospitals
+from medflare.synthetic.knowledge.hospitals import QuestionsDemo, question_hospitals
+from medflare.synthetic.knowledge.note_summaries import note_terms
+from medflare.synthetic.knowledge.obo import Terms, chest_terms, terms_of, write_vocabulary
+from medflare.synthetic.knowledge.summaries import SummariesDemo, summary_hospitals
 
 VOCABULARY, KEY = "vocabulary.obo", "hospitals.key"
 KEY_BYTES = 32
@@ -57,7 +56,7 @@ def write_summaries_demo(
     )
 
 
-def _write(folder: Path, dealt: dict[str, list[Record]], terms: Terms) -> dict[str, int]:
+def _write(folder: Path, dealt: dict[str, list[TextRecord]], terms: Terms) -> dict[str, int]:
     folder.mkdir(parents=True, exist_ok=True)
     write_vocabulary(terms, folder / VOCABULARY)
     write_key(folder / KEY)

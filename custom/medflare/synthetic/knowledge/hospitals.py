@@ -10,11 +10,10 @@ from typing import Literal
 import numpy as np
 
 from medflare.core.errors import ConfigError
-from medflare.data.partition.texts import TextPlan, site_of
+from medflare.data.partition.texts import TextPlan, assign_groups_to_sites
 from medflare.data.records import Question
-
-from .questions import ask, draw_habits
-from .world import Fact, World, world
+from medflare.synthetic.knowledge.questions import draw_habits, write_questions
+from medflare.synthetic.knowledge.world import Fact, World, world
 
 SPREAD = 0.5
 """Standard deviation of the logarithm of a hospital's size."""
@@ -88,7 +87,7 @@ def question_hospitals(demo: QuestionsDemo) -> dict[str, list[Question]]:
     )
     rng = np.random.default_rng([demo.seed, 72])
     facts = _in_turn(demo.world.facts, demo.questions * demo.hospitals, rng)
-    given = site_of({str(number): fact.group for number, fact in enumerate(facts)}, plan)
+    given = assign_groups_to_sites({str(number): fact.group for number, fact in enumerate(facts)}, plan)
     trained = list(dict.fromkeys(facts))
     found: dict[str, list[Question]] = {}
     for number, name in enumerate(names):
@@ -103,7 +102,7 @@ def question_hospitals(demo: QuestionsDemo) -> dict[str, list[Question]]:
                 ("val", _in_turn(asked, max(demo.questions // 10, HELD_OUT), words)),
                 ("test", _in_turn(asked, max(demo.questions // 4, HELD_OUT), words)),
             )
-            for question in ask(demo.world, listed, split, habits, words, name)
+            for question in write_questions(demo.world, listed, split, habits, words, name)
         ]
     return found
 

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from medflare.data.records import Entity, Note
+from medflare.synthetic.knowledge.obo import Terms
 from medflare.synthetic.notes.generate import generate_notes
 from medflare.synthetic.notes.lexicon import lexicon
 from medflare.synthetic.notes.profiles import NOTE_STYLES, NotesProfile
-
-from .obo import Terms
 
 MOST = 6
 """Problems, possible ones, and drugs that a summary names of each at most."""

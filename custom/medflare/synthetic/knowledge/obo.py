@@ -8,8 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from medflare.core.config import Settings, read_package_data
-
-from .world import RELATIONS, World
+from medflare.synthetic.knowledge.world import RELATIONS, World
 
 Terms = Sequence[tuple[str, tuple[str, ...]]]
 """(kind, names), the preferred name first."""

@@ -11,9 +11,8 @@ from string import ascii_uppercase
 import numpy as np
 
 from medflare.data.records import Question
-
-from .wordings import wordings
-from .world import RELATIONS, Fact, World
+from medflare.synthetic.knowledge.wordings import wordings
+from medflare.synthetic.knowledge.world import RELATIONS, Fact, World
 
 OPTIONS = 4
 NEAR = (1, 2)
@@ -54,7 +53,7 @@ def draw_habits(rng: np.random.Generator, synonyms: float, vignettes: float, use
     )
 
 
-def ask(
+def write_questions(
     world: World,
     facts: Sequence[Fact],
     split: str,

@@ -10,20 +10,19 @@ import numpy as np
 
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import ConfigError
-from medflare.data.grouped_split import split_tied
+from medflare.data.grouped_split import split_by_group
 from medflare.data.partition.studies import main_classes
-from medflare.data.partition.texts import TextPlan, site_of
+from medflare.data.partition.texts import TextPlan, assign_groups_to_sites
 from medflare.data.records import Summary
 from medflare.data.settings.cohort import SplitConfig
 from medflare.synthetic.findings import MILD, MODERATE, SUBTLE, Finding
+from medflare.synthetic.knowledge.hospitals import site_names, sizes_of
+from medflare.synthetic.knowledge.note_summaries import SPECIALTIES, write_note_pair
 from medflare.synthetic.patients import courses
 from medflare.synthetic.styles.house import STYLES, HouseStyle
 from medflare.synthetic.styles.layouts import LAYOUTS
 from medflare.synthetic.styles.reports import draft_report
 from medflare.synthetic.styles.schools import ABNORMAL
-
-from .hospitals import site_names, sizes_of
-from .note_summaries import SPECIALTIES, write_note_pair
 
 POPULATION = 7_000_000  # seeds far from those of hospitals with pictures
 SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}
@@ -80,13 +79,13 @@ def summary_hospitals(demo: SummariesDemo) -> dict[str, list[Summary]]:
         sizes=sizes_of(demo.hospitals, demo.seed),
     )
     population = POPULATIONS[demo.kind](demo)
-    given = site_of(population.groups, plan)
+    given = assign_groups_to_sites(population.groups, plan)
     written = []
     for patient, group in population.groups.items():
         source, target = population.write(patient, given[patient])
         name = f"{names[given[patient]]}-{patient}"
         written.append(Summary(summary_id=name, source=source, target=target, patient_id=name, group=group))
-    placed, _ = split_tied(written, False, SplitConfig(**SHARES, seed=demo.seed))
+    placed, _ = split_by_group(written, False, SplitConfig(**SHARES, seed=demo.seed))
     dealt: dict[str, list[Summary]] = {name: [] for name in names}
     for patient, summary in zip(population.groups, placed, strict=True):
         dealt[names[given[patient]]].append(summary)
@@ -101,11 +100,11 @@ class Population:
     write: Callable[[str, int], tuple[str, str]]
 
 
-def chests(demo: SummariesDemo) -> Population:
+def chest_population(demo: SummariesDemo) -> Population:
     """Findings of radiographs, by the rarest of them; the impression is the target."""
     people = courses(POPULATION + demo.seed, demo.patients, (1, 1), (60.0, 16.0), 0.5, {})
     found = {f"{person.index:06d}": person.visits[0].findings for person in people}
-    houses = [house(number, demo.seed) for number in range(demo.hospitals)]
+    houses = [house_style(number, demo.seed) for number in range(demo.hospitals)]
 
     def write(patient: str, site: int) -> tuple[str, str]:
         return write_pair(found[patient], houses[site], np.random.default_rng([demo.seed, 75, int(patient)]))
@@ -113,7 +112,7 @@ def chests(demo: SummariesDemo) -> Population:
     return Population(_rarest(found), write)
 
 
-def notes(demo: SummariesDemo) -> Population:
+def note_population(demo: SummariesDemo) -> Population:
     """Clinical notes, by specialty; problems and drugs are the target."""
     rng = np.random.default_rng([demo.seed, 77])
     drawn = rng.integers(len(SPECIALTIES), size=demo.patients)
@@ -123,7 +122,10 @@ def notes(demo: SummariesDemo) -> Population:
     )
 
 
-POPULATIONS: dict[str, Callable[[SummariesDemo], Population]] = {"chests": chests, "notes": notes}
+POPULATIONS: dict[str, Callable[[SummariesDemo], Population]] = {
+    "chests": chest_population,
+    "notes": note_population,
+}
 
 
 def write_pair(findings: Sequence[Finding], style: HouseStyle, rng: np.random.Generator) -> tuple[str, str]:
@@ -138,7 +140,7 @@ def write_pair(findings: Sequence[Finding], style: HouseStyle, rng: np.random.Ge
     return LAYOUTS[layout](replace(draft, normal="")), draft.impression(len(findings))
 
 
-def house(number: int, seed: int) -> HouseStyle:
+def house_style(number: int, seed: int) -> HouseStyle:
     """The style of a hospital: a named one, and after the last one with a third of its words borrowed."""
     style = list(STYLES.values())[number % len(STYLES)]
     if number < len(STYLES):

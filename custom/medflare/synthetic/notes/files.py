@@ -9,10 +9,9 @@ from pathlib import Path
 
 from medflare.data.notes.note_writers import notes_row, standoff
 from medflare.data.records import Note
-
-from .corrupt import corrupt_labels
-from .generate import generate_notes
-from .profiles import NOTE_HOSPITALS, UNSEEN_NOTES, NotesProfile
+from medflare.synthetic.notes.corrupt import corrupt_labels
+from medflare.synthetic.notes.generate import generate_notes
+from medflare.synthetic.notes.profiles import NOTE_HOSPITALS, UNSEEN_NOTES, NotesProfile
 
 READERS = {"brat": "brat", "jsonl": "notes_jsonl"}
 """Format of `write_notes_hospital` -> name of the cohort format that reads it."""

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from medflare.data.records import Note
-
-from .grammar import Writer
-from .houses import NotesHouse, Section
-from .markup import parse
-from .phrases import SHARED
-from .profiles import NotesProfile
+from medflare.synthetic.notes.grammar import Writer
+from medflare.synthetic.notes.houses import NotesHouse, Section
+from medflare.synthetic.notes.markup import parse
+from medflare.synthetic.notes.phrases import SHARED
+from medflare.synthetic.notes.profiles import NotesProfile
 
 _STOP = re.compile(r"\.(\]*)\.")
 _INNER = re.compile(r"(?<!Dr\.) (?<=\. )(?=[\[{])")

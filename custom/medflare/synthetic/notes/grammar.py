@@ -77,7 +77,7 @@ class Writer:
             found = self.pick(lexicon[name])
             stem = stem_of(found)
             fits = not (_MEN if self.woman else _WOMEN).search(found)
-            if fits and not self.told(stem) and not withheld(stem, self.profile.withheld):
+            if fits and not self.told(stem) and not is_withheld(stem, self.profile.withheld):
                 break
         self.said.add(stem)
         return found
@@ -101,12 +101,12 @@ def stem_of(entry: str) -> str:
     return re.split("[=;|]", entry)[0].strip()
 
 
-def withheld(entry: str, share: float) -> bool:
+def is_withheld(entry: str, share: float) -> bool:
     """Whether an entry belongs to the share kept from a hospital; the same on every machine."""
     return int.from_bytes(hashlib.blake2b(entry.encode(), digest_size=4).digest(), "big") < share * 2**32
 
 
-def marked(entry: str, key: str) -> str:
+def mark_modifiers(entry: str, key: str) -> str:
     """Markup of an entry that writes _body location_, ^severity^ and *course*."""
     for pattern, label in ((_PLACE, "bodyloc"), (_DEGREE, "severity"), (_COURSE, "course")):
         entry = pattern.sub(rf"[{label} >{key}|\1]", entry)

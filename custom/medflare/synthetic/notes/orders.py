@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .grammar import Rule, Writer, marked
-from .lexicon import lexicon
+from medflare.synthetic.notes.grammar import Rule, Writer, mark_modifiers
+from medflare.synthetic.notes.lexicon import lexicon
 
 LONG = ("once", "once a week", "once a month", "every three weeks", "every eight weeks", "every three days")
 _MASS = (
@@ -125,14 +125,14 @@ def treated(writer: Writer, key: str) -> str:
     """A problem that is under treatment; `ordered` is the drug."""
     writer.order = writer.entry(lexicon().drugs, borrow=0.25)
     names = writer.order.split(";")[-1].strip()
-    return f"[problem {key}|{marked(writer.form(names), key)}]"
+    return f"[problem {key}|{mark_modifiers(writer.form(names), key)}]"
 
 
 def own_treated(writer: Writer, key: str) -> str:
     writer.order = writer.entry(lexicon().drugs, borrow=0.25)
     names = writer.order.split(";")[-1].strip()
     owner = "her" if writer.woman else "his"
-    return f"[problem {key}|{owner} {marked(writer.form(names), key)}]"
+    return f"[problem {key}|{owner} {mark_modifiers(writer.form(names), key)}]"
 
 
 def ordered_name(writer: Writer, key: str) -> str:

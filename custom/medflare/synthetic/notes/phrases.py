@@ -7,9 +7,9 @@ import re
 from calendar import day_name, month_name
 from collections.abc import Mapping
 
-from .grammar import Rule, Writer, marked, withheld
-from .lexicon import lexicon
-from .orders import ORDERS
+from medflare.synthetic.notes.grammar import Rule, Writer, is_withheld, mark_modifiers
+from medflare.synthetic.notes.lexicon import lexicon
+from medflare.synthetic.notes.orders import ORDERS
 
 _GRADED = re.compile(
     "pain|swelling|numb|stiff|weakness|discomfort|tender|cramp|redness|bruis|sore|tight|fatigue|malaise|nausea|headache"
@@ -34,8 +34,8 @@ _BARE = (
 def problem(writer: Writer, phrase: str, key: str, adjective: str = "", determiner: str = "") -> str:
     """A problem with a degree or a course in or before its span, as the house marks them."""
     if determiner or writer.chance(writer.profile.inside):
-        return f"[problem {key}|{determiner}{adjective}{marked(phrase, key)}]"
-    return f"{adjective}[problem {key}|{marked(phrase, key)}]"
+        return f"[problem {key}|{determiner}{adjective}{mark_modifiers(phrase, key)}]"
+    return f"{adjective}[problem {key}|{mark_modifiers(phrase, key)}]"
 
 
 def adjective(writer: Writer, phrase: str, key: str) -> str:
@@ -95,7 +95,7 @@ def located(writer: Writer) -> str:
         part = writer.pick(lexicon().parts[writer.specialty])
         place = f"{writer.pick(lexicon().sides)} {part}"
         complaint = writer.pick(lexicon().complaints.get(part, lexicon().pains))
-        if part not in writer.said and not withheld(f"{place} {complaint}", writer.profile.withheld):
+        if part not in writer.said and not is_withheld(f"{place} {complaint}", writer.profile.withheld):
             break
     writer.said.add(part)
     if place.startswith("bilateral"):
@@ -107,7 +107,7 @@ def seen(writer: Writer, key: str) -> str:
     """A finding of the examination that the sentence named last."""
     found = writer.pick([f for f in writer.image.split("|")[1].split(";") if f.strip() not in writer.said])
     writer.said.add(found.strip())
-    return f"[problem {key}|{marked(writer.expand(writer.form(found.strip()), key), key)}]"
+    return f"[problem {key}|{mark_modifiers(writer.expand(writer.form(found.strip()), key), key)}]"
 
 
 def unseen(writer: Writer, key: str) -> str:
@@ -116,23 +116,23 @@ def unseen(writer: Writer, key: str) -> str:
     names = writer.image.split("|")[2].split(";")
     name = writer.pick([name for name in names if name.split("=")[0].split()[-1] not in told] or names)
     writer.said.add(name.strip())
-    return f"[problem {key}|{marked(writer.form(name.strip()), key)}]"
+    return f"[problem {key}|{mark_modifiers(writer.form(name.strip()), key)}]"
 
 
 def suspect(writer: Writer, key: str) -> str:
     """Something to be ruled out; `workup` is the examination that does."""
     names, _, writer.workup = writer.entry(lexicon().suspicions).partition("|")
-    return f"[problem {key}|{marked(writer.form(names.strip()), key)}]"
+    return f"[problem {key}|{mark_modifiers(writer.form(names.strip()), key)}]"
 
 
 def indication(writer: Writer, key: str) -> str:
     """What the drug that the sentence named last is given for."""
-    return f"[problem {key}|{marked(writer.form(writer.indication), key)}]"
+    return f"[problem {key}|{mark_modifiers(writer.form(writer.indication), key)}]"
 
 
 def own_indication(writer: Writer, key: str) -> str:
     owner = "her" if writer.woman else "his"
-    return f"[problem {key}|{owner} {marked(writer.form(writer.indication), key)}]"
+    return f"[problem {key}|{owner} {mark_modifiers(writer.form(writer.indication), key)}]"
 
 
 def relative(writer: Writer, key: str) -> str:

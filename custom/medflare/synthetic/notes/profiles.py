@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .houses import NotesHouse, note_houses
-from .lexicon import lexicon
+from medflare.synthetic.notes.houses import NotesHouse, note_houses
+from medflare.synthetic.notes.lexicon import lexicon
 
 PRETRAINING_SEED = 6_000_000  # far from the seeds of the demo hospitals and of studies over seeds
 PRETRAINING_WITHHELD = 0.35

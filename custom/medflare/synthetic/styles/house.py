@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from .layouts import LAYOUTS
-from .schools import ABNORMAL, schools
+from medflare.synthetic.styles.layouts import LAYOUTS
+from medflare.synthetic.styles.schools import ABNORMAL, schools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from medflare.core.conditions import CONDITIONS, Code
-
-from ..findings import MILD, SEVERITIES, Finding
-from .house import STYLES, HouseStyle
-from .layouts import LAYOUTS, ORGAN, RANK, Draft, Sentence
-from .schools import ABNORMAL, location, schools
+from medflare.synthetic.findings import MILD, SEVERITIES, Finding
+from medflare.synthetic.styles.house import STYLES, HouseStyle
+from medflare.synthetic.styles.layouts import LAYOUTS, ORGAN, RANK, Draft, Sentence
+from medflare.synthetic.styles.schools import ABNORMAL, location, schools
 
 __all__ = ["STYLES", "HouseStyle", "noun_phrase", "write_report"]
 
