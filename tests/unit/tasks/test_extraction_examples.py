@@ -10,7 +10,7 @@ import pytest
 from medflare.core.errors import ConfigError
 from medflare.core.inventory import ENTITY_TYPES, MODIFIERS, TYPES
 from medflare.data.notes.windows import Window, split_note
-from medflare.data.notes.word_offsets import source_of
+from medflare.data.notes.word_offsets import locate_words
 from medflare.data.records import Entity, Note, Relation
 from medflare.tasks.extraction.examples import LostMarks, head_question, ner_example, re_examples
 from medflare.tasks.extraction.markup import Mark
@@ -115,7 +115,7 @@ def test_sentences_without_entities_are_examples_too() -> None:
 def test_a_question_lists_the_whole_inventory_whatever_the_gold_holds(
     label: str, format: Literal["html", "json"]
 ) -> None:
-    source = source_of("pain")
+    source = locate_words("pain")
     asked = Wording(format=format).prompt(head_question("n", source, Mark(label, (0, 1))))
     listed = [name for name in TYPES if f": {DEFINITIONS[name]}\n" in asked]
     assert set(listed) == set(MODIFIERS[label])
@@ -163,7 +163,7 @@ def test_only_annotated_types_are_asked_for_and_all_types_are_read() -> None:
 
 
 def test_a_modifier_that_its_head_cannot_have_is_left_out_and_is_no_malformed_output() -> None:
-    source = source_of("given aspirin for two days")
+    source = locate_words("given aspirin for two days")
     question = head_question("n", source, Mark("drug", (1, 2)))
     said = '<span class="labvalue">given</span> aspirin <span class="duration">for two days</span>'
     reading = Wording().parse(said, question)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medflare.core.inventory import ENTITY_TYPES, TYPES
-from medflare.data.notes.word_offsets import Source, source_of
+from medflare.data.notes.word_offsets import WordOffsets, locate_words
 from medflare.tasks.extraction.markup import (
     ABSENT,
     ALTERED,
@@ -28,17 +28,17 @@ from medflare.tasks.extraction.markup import (
     write_spans,
 )
 
-SOURCE = source_of("No chest pain, but back pain and 10 mg of morphine.")
+SOURCE = locate_words("No chest pain, but back pain and 10 mg of morphine.")
 VOCABULARY = ["pain", "no", "Pain", "10", "<", ">", "span", "/", "class", '"', "{", "[", "é", "\\", "&"]
 
 
 @st.composite
-def sources(draw: st.DrawFn) -> Source:
-    return source_of(" ".join(draw(st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=14))))
+def sources(draw: st.DrawFn) -> WordOffsets:
+    return locate_words(" ".join(draw(st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=14))))
 
 
 @st.composite
-def marked(draw: st.DrawFn) -> tuple[Source, list[Mark]]:
+def marked(draw: st.DrawFn) -> tuple[WordOffsets, list[Mark]]:
     source = draw(sources())
     count = len(source.words)
     ranges = st.integers(0, count - 1).flatmap(
@@ -52,13 +52,13 @@ def spans(output: str, types: tuple[str, ...] = ENTITY_TYPES) -> list[tuple[str,
     return [(m.label, words(m)) for m in read_spans(output, SOURCE, types).marks]
 
 
-def words(mark: Mark, source: Source = SOURCE) -> str:
+def words(mark: Mark, source: WordOffsets = SOURCE) -> str:
     return " ".join(source.words[slice(*mark.words)])
 
 
 @given(marked())
 @settings(max_examples=300, deadline=None)
-def test_nested_marks_survive_spans(item: tuple[Source, list[Mark]]) -> None:
+def test_nested_marks_survive_spans(item: tuple[WordOffsets, list[Mark]]) -> None:
     source, marks = item
     found = read_spans(write_spans(source, marks), source, TYPES)
     assert set(found.marks) == set(marks)
@@ -67,7 +67,7 @@ def test_nested_marks_survive_spans(item: tuple[Source, list[Mark]]) -> None:
 
 @given(marked())
 @settings(max_examples=300, deadline=None)
-def test_flat_marks_survive_json_up_to_which_equal_words(item: tuple[Source, list[Mark]]) -> None:
+def test_flat_marks_survive_json_up_to_which_equal_words(item: tuple[WordOffsets, list[Mark]]) -> None:
     source, marks = item[0], keep_outermost(item[1])
     found = read_json(write_json(source, marks), source, TYPES)
     said = [(m.label, words(m, source).casefold()) for m in marks]
@@ -77,7 +77,7 @@ def test_flat_marks_survive_json_up_to_which_equal_words(item: tuple[Source, lis
 
 @given(marked())
 @settings(max_examples=200, deadline=None)
-def test_every_word_marked_by_itself_survives_json_exactly(item: tuple[Source, list[Mark]]) -> None:
+def test_every_word_marked_by_itself_survives_json_exactly(item: tuple[WordOffsets, list[Mark]]) -> None:
     source = item[0]
     marks = [Mark("problem", (i, i + 1)) for i in range(len(source.words))]
     assert read_json(write_json(source, marks), source, TYPES).marks == marks
@@ -94,7 +94,7 @@ def test_every_word_marked_by_itself_survives_json_exactly(item: tuple[Source, l
     ),
 )  # fmt: skip
 @settings(max_examples=400, deadline=None)
-def test_anything_can_be_read_and_marks_lie_inside_the_source(source: Source, output: str) -> None:
+def test_anything_can_be_read_and_marks_lie_inside_the_source(source: WordOffsets, output: str) -> None:
     for read in (read_spans, read_json):
         found = read(output, source, ENTITY_TYPES)
         assert all(0 <= m.words[0] < m.words[1] <= len(source.words) for m in found.marks)
@@ -130,7 +130,7 @@ def test_spans_as_models_write_them(output: str, found: list[tuple[str, str]], f
 
 
 def test_a_single_predicted_pain_is_not_credited_to_later_ones() -> None:
-    source = source_of("pain at rest, pain at night, pain on walking")
+    source = locate_words("pain at rest, pain at night, pain on walking")
     one = [Mark("problem", (0, 1))]
     assert read_spans('<span class="problem">pain</span> at rest', source, ENTITY_TYPES).marks == one
     assert read_json('[{"entity": "problem", "text": "pain"}]', source, ENTITY_TYPES).marks == one
@@ -142,7 +142,7 @@ def test_a_type_that_the_gold_lacks_is_kept() -> None:
 
 
 def test_a_tag_in_the_note_is_words_and_marks_around_it_hold() -> None:
-    source = source_of('typed <span class="drug">aspirin</span> and </span> into {text}')
+    source = locate_words('typed <span class="drug">aspirin</span> and </span> into {text}')
     marks = [Mark("problem", (0, 9)), Mark("drug", (8, 9))]
     assert read_spans(write_spans(source, marks), source, TYPES).marks == marks
     assert read_spans(source.text, source, TYPES).marks == []
@@ -187,13 +187,13 @@ def test_json_as_models_write_it(output: str, found: list[str], fault: str | Non
 
 
 def test_a_row_takes_its_words_after_the_row_before_not_inside_it() -> None:
-    source = source_of("chest pain, later pain")
+    source = locate_words("chest pain, later pain")
     found = read_json(rows(("problem", "chest pain"), ("problem", "pain")), source, ENTITY_TYPES).marks
     assert found == [Mark("problem", (0, 2)), Mark("problem", (4, 5))]
 
 
 def test_a_modifier_in_json_is_the_one_nearest_to_its_head() -> None:
-    source = source_of("no fever, no cough, no pain")
+    source = locate_words("no fever, no cough, no pain")
     row = rows(("negation", "no"))
     for word in (1, 4, 7):
         found = read_json(row, source, TYPES, Mark("problem", (word, word + 1))).marks

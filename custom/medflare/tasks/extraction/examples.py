@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from medflare.core.inventory import ENTITY_TYPES, MODIFIERS
 from medflare.data.notes.windows import Window
-from medflare.data.notes.word_offsets import Source, source_of
+from medflare.data.notes.word_offsets import WordOffsets, locate_words
 from medflare.data.records import Entity, Relation
 from medflare.tasks.extraction.markup import Mark, drop_crossing, keep_outermost
 
@@ -32,7 +32,7 @@ class Example:
 
     note_id: str
     task: str
-    source: Source
+    source: WordOffsets
     head: Mark | None = None
     answer: tuple[Mark, ...] = ()
     types: tuple[str, ...] = ENTITY_TYPES
@@ -53,7 +53,7 @@ def ner_example(
     Only the types that the annotators looked for are asked for; None for all.
     """
     types = tuple(t for t in ENTITY_TYPES if annotated is None or t in annotated) or ENTITY_TYPES
-    source = source_of(window.text, window.start)
+    source = locate_words(window.text, window.start)
     marks = [m for e in window.entities if e.label in types for m in _mark(e, source, losses)]
     flat = keep_outermost(marks)
     _count(losses, "nested or crossing entity", len(marks) - len(flat))
@@ -68,7 +68,7 @@ def re_examples(
     Only modifiers that the annotators looked for are asked for, None for all; heads without any such are
     left out.
     """
-    source = source_of(window.text, window.start)
+    source = locate_words(window.text, window.start)
     tails = {entity.entity_id: entity for entity in window.entities}
     examples = []
     for head in sorted((e for e in window.entities if e.label in ENTITY_TYPES), key=lambda e: e.spans):
@@ -83,7 +83,7 @@ def re_examples(
 
 def head_question(
     note_id: str,
-    source: Source,
+    source: WordOffsets,
     head: Mark,
     answer: tuple[Mark, ...] = (),
     annotated: Sequence[str] | None = None,
@@ -99,7 +99,7 @@ def _modifiers(head: Entity, relations: Iterable[Relation], tails: dict[str, Ent
     return [entity for entity in linked if entity.label in MODIFIERS[head.label]]
 
 
-def _mark(entity: Entity, source: Source, losses: LostMarks | None) -> list[Mark]:
+def _mark(entity: Entity, source: WordOffsets, losses: LostMarks | None) -> list[Mark]:
     """The words from an entity's first to its last character: a discontinuous one is marked as a whole."""
     start, end = min(s for s, _ in entity.spans), max(e for _, e in entity.spans)
     words = source.cover(start, end)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from medflare.core.errors import ConfigError
 from medflare.core.inventory import ENTITY_TYPES
-from medflare.data.notes.word_offsets import source_of
+from medflare.data.notes.word_offsets import locate_words
 from medflare.models.text_model import TextModel
 from medflare.tasks.extraction.examples import NER, Example, head_question
 from medflare.tasks.extraction.markup import TRUNCATED, Mark, ParsedOutput
@@ -55,7 +55,7 @@ class Extractor(Predictor):
         super().__init__(sentences, room)
 
     def count_tokens(self, text: str) -> int:
-        return self._lengths([source_of(text).text])[0]
+        return self._lengths([locate_words(text).text])[0]
 
     def _lengths(self, texts: list[str]) -> list[int]:
         token_ids = self.model.backbone.tokenizer(texts, add_special_tokens=False)["input_ids"]
@@ -83,6 +83,6 @@ class Extractor(Predictor):
 
 def _shortest() -> list[Example]:
     """Return one example of every kind, about a text of one word."""
-    source = source_of("x")
+    source = locate_words("x")
     heads = [head_question("", source, Mark(label, (0, 1))) for label in ENTITY_TYPES]
     return [Example(note_id="", task=NER, source=source), *heads]

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from medflare.data.notes.word_offsets import WORD, Range, Source
+from medflare.data.notes.word_offsets import WORD, WordOffsets, WordRange
 from medflare.tasks.extraction.alignment import align, normalise
 
 TAG = re.compile(r"<(/?)span\b([^<>]*)>", re.IGNORECASE)
@@ -34,7 +34,7 @@ class Mark:
     """A type on a non-empty range of the source's words."""
 
     label: str
-    words: Range
+    words: WordRange
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ def drop_crossing(marks: Iterable[Mark]) -> list[Mark]:
 # ---- marks around words ----------------------------------------------------------------------------------
 
 
-def write_spans(source: Source, marks: Sequence[Mark]) -> str:
+def write_spans(source: WordOffsets, marks: Sequence[Mark]) -> str:
     """Return the source's words with `<span class="type">` around marked ones; marks must not cross."""
     before: dict[int, list[str]] = {}
     after: Counter[int] = Counter()
@@ -83,7 +83,7 @@ def write_spans(source: Source, marks: Sequence[Mark]) -> str:
     )
 
 
-def read_spans(output: str, source: Source, types: Sequence[str]) -> ParsedOutput:
+def read_spans(output: str, source: WordOffsets, types: Sequence[str]) -> ParsedOutput:
     """Parse `<span class="type">` marks, nested ones included, and align them to the source.
 
     An unknown type becomes plain text; a span that is never closed ends with the output; tags are matched
@@ -146,7 +146,7 @@ def _sorted(parsed: ParsedOutput) -> ParsedOutput:
 # ---- a JSON list -----------------------------------------------------------------------------------------
 
 
-def write_json(source: Source, marks: Sequence[Mark]) -> str:
+def write_json(source: WordOffsets, marks: Sequence[Mark]) -> str:
     """`[{"entity": type, "text": words}]` in the order of the text."""
     rows = [
         {"entity": mark.label, "text": " ".join(source.words[mark.words[0] : mark.words[1]])}
@@ -155,7 +155,9 @@ def write_json(source: Source, marks: Sequence[Mark]) -> str:
     return json.dumps(rows, ensure_ascii=False)
 
 
-def read_json(output: str, source: Source, types: Sequence[str], head: Mark | None = None) -> ParsedOutput:
+def read_json(
+    output: str, source: WordOffsets, types: Sequence[str], head: Mark | None = None
+) -> ParsedOutput:
     """Parse a JSON list and find its rows in the source; each occurrence of a row's words is taken once.
 
     Without a head a row takes the first occurrence after the previous row's, and one that comes too late for
@@ -195,7 +197,7 @@ def _text(value: object) -> str:
     return str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
 
 
-def _distance(first: Range, second: Range) -> int:
+def _distance(first: WordRange, second: WordRange) -> int:
     """Return the number of words between two ranges; 0 where they touch or overlap."""
     return max(first[0] - second[1], second[0] - first[1], 0)
 

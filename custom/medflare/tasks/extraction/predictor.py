@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from medflare.core.inventory import ENTITY_TYPES
-from medflare.data.notes.windows import Windowed, split_note
-from medflare.data.notes.word_offsets import Source
+from medflare.data.notes.windows import NoteWindows, split_note
+from medflare.data.notes.word_offsets import WordOffsets
 from medflare.data.records import Entity, Note
 from medflare.evaluation.extraction_predictions import PARSE_FAILURE, Link, Mention, ScoredDocument
 from medflare.tasks.extraction.examples import Example, LostMarks, head_question, ner_example, re_examples
@@ -53,7 +53,7 @@ class WindowHeads:
     """
 
     note: int
-    source: Source
+    source: WordOffsets
     predicted: list[Mark] = field(default_factory=list)
     gold: list[tuple[Mark, Mention]] = field(default_factory=list)
 
@@ -76,11 +76,11 @@ class Predictor(ABC):
     def predict(self, examples: Sequence[Example]) -> list[ParsedOutput]:
         """Return one parsed output for each example; the examples' gold answers are not used."""
 
-    def windows(self, note: Note) -> Windowed:
+    def windows(self, note: Note) -> NoteWindows:
         """Return the windows of an annotated note to learn from, none longer than `room`."""
         return split_note(note, self.sentences, self.room, self.count_tokens)
 
-    def blind_windows(self, note: Note) -> Windowed:
+    def blind_windows(self, note: Note) -> NoteWindows:
         """Return the windows of a note to extract from: its annotation does not move their borders."""
         return split_note(note, self.sentences, self.room, self.count_tokens, keep=())
 
@@ -188,11 +188,11 @@ def _frozen(links: list[Link] | None) -> tuple[Link, ...] | None:
     return None if links is None else tuple(links)
 
 
-def _mention(mark: Mark, source: Source) -> Mention:
+def _mention(mark: Mark, source: WordOffsets) -> Mention:
     return Mention(mark.label, (source.span(mark.words),))
 
 
-def _gold_heads(entities: Iterable[Entity], source: Source) -> list[tuple[Mark, Mention]]:
+def _gold_heads(entities: Iterable[Entity], source: WordOffsets) -> list[tuple[Mark, Mention]]:
     """Return each gold head as the words to mark, and as annotated."""
     heads = []
     for entity in entities:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from medflare.data.notes.word_offsets import source_of
+from medflare.data.notes.word_offsets import locate_words
 from medflare.models.tagger import OUTSIDE, TYPES, Tagged, Tagger
 from medflare.tasks.extraction.examples import Example
 from medflare.tasks.extraction.markup import Mark, ParsedOutput, keep_outermost
@@ -56,7 +56,7 @@ class TaggingExtractor(Predictor):
         self.tagger, self.batch = tagger, batch
 
     def count_tokens(self, text: str) -> int:
-        return sum(map(len, self.tagger.pieces([source_of(text).words])[0]))
+        return sum(map(len, self.tagger.pieces([locate_words(text).words])[0]))
 
     def predict(self, examples: Sequence[Example]) -> list[ParsedOutput]:
         """Return one parsed output for each example. Tags can always be parsed, so there are no faults."""
