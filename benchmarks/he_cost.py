@@ -34,16 +34,16 @@ from medflare.secure_aggregation.encryption_parameters import (
     PRESETS,
     SERVER_FILE,
     SITE_FILE,
-    Parameters,
+    ContextParameters,
     make_contexts,
 )
-from medflare.secure_aggregation.encryption_schemes import Terms
+from medflare.secure_aggregation.encryption_schemes import HeParameters
 from medflare.secure_aggregation.layout import Layout
 from server_cost import Peak
 
-TERMS = Terms(bound=1.0, additions=256)
+TERMS = HeParameters(bound=1.0, additions=256)
 STEPS = 10
-STOCK = Parameters(coeff_mod_bit_sizes=(60, 40, 40))
+STOCK = ContextParameters(coeff_mod_bit_sizes=(60, 40, 40))
 """HEBuilder's defaults."""
 Arrays = dict[str, np.ndarray]
 Measured = dict[str, float]
@@ -166,7 +166,7 @@ class Case:
 
     title: str
     kind: Callable[[Path, dict[str, tuple[int, ...]]], Way]
-    parameters: Parameters
+    parameters: ContextParameters
     pieces: bool = True
 
 

@@ -38,9 +38,9 @@ from medflare.core.update import Update
 from medflare.secure_aggregation.coordinator import Coordinator
 from medflare.secure_aggregation.identity import Identity
 from medflare.secure_aggregation.layout import Layout
-from medflare.secure_aggregation.masked import Masked
+from medflare.secure_aggregation.masked_update import Masked
 from medflare.secure_aggregation.member import Member
-from medflare.secure_aggregation.round_parameters import Limits, Terms
+from medflare.secure_aggregation.round_parameters import Limits, RoundParameters
 from server_cost import Peak, clock
 
 CELLS = ("site", "server", "server, one gone", "plain")
@@ -131,7 +131,7 @@ class Round:
         names = [f"site-{k:02d}" for k in range(sites)]
         people = identities([*names, "server"], folder)
         self.layout = Layout.of(spec(given.parameters, given.tensors), SUMS)
-        self.terms = Terms.of(
+        self.terms = RoundParameters.of(
             self.layout,
             run_id="cost",
             round=0,

@@ -20,7 +20,7 @@ from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.core.update import Update
 from medflare.federation.server.run_state import load_state
-from medflare.secure_aggregation.encryption_parameters import Parameters, make_contexts
+from medflare.secure_aggregation.encryption_parameters import ContextParameters, make_contexts
 
 ENCRYPTED = {"protection": "he"}
 ROUNDED = 1e-5
@@ -36,7 +36,7 @@ def encrypted(federation: Make) -> Make:
     def make(**options: object) -> Federation:
         options["controller"] = {**ENCRYPTED, **options.get("controller", {})}  # type: ignore[dict-item]
         run = federation(**options)
-        make_contexts(run.root / "startup", Parameters())
+        make_contexts(run.root / "startup", ContextParameters())
         return run
 
     return make
@@ -140,7 +140,7 @@ def test_updates_travel_as_ciphertexts_and_the_ledger_says_so(encrypted: Make) -
 
 def test_a_key_of_another_provision_is_named_before_round_one(encrypted: Make) -> None:
     run = encrypted()
-    make_contexts(run.root / "site-2" / "startup", Parameters())
+    make_contexts(run.root / "site-2" / "startup", ContextParameters())
     record = run.run()
     assert record.status == "failed"
     assert "startup kits of different provisions meet: 'site-2' holds the key" in record.reason

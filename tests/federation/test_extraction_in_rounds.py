@@ -18,7 +18,7 @@ from medflare.core.run_record import RunRecord
 from medflare.core.update import Update
 from medflare.federation.server.run_state import load_state
 from medflare.learners.extraction.learner import ExtractionLearner
-from medflare.secure_aggregation.encryption_parameters import Parameters, make_contexts
+from medflare.secure_aggregation.encryption_parameters import ContextParameters, make_contexts
 from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
 
 SITES = ("site-1", "site-2")
@@ -150,7 +150,7 @@ def test_one_round_of_a_protected_run_is_the_plain_one_within_the_declared_error
     plain = extraction({}, one)
     assert plain.run().status == "completed"
     run = extraction({}, {**one, "protection": protection})
-    make_contexts(run.root / "startup", Parameters())
+    make_contexts(run.root / "startup", ContextParameters())
     record = run.run()
     assert record.status == "completed", record.reason
     holder = run.folder if protection == "masking" else run.site_folder(SITES[0])

@@ -22,8 +22,8 @@ from medflare.federation import messages
 from medflare.federation.server.run_state import load_state
 from medflare.secure_aggregation.encryption import Adder
 from medflare.secure_aggregation.encryption_keys import read_site_context
-from medflare.secure_aggregation.encryption_parameters import SITE_FILE, Parameters, make_contexts
-from medflare.secure_aggregation.encryption_schemes import Terms
+from medflare.secure_aggregation.encryption_parameters import SITE_FILE, ContextParameters, make_contexts
+from medflare.secure_aggregation.encryption_schemes import HeParameters
 
 MASKED, ENCRYPTED = {"protection": "masking"}, {"protection": "he"}
 Make = Callable[..., Federation]
@@ -59,7 +59,7 @@ def test_first_values_are_not_told_once_the_site_has_learned(
 def test_a_site_joins_the_sum_of_a_round_once(federation: Make, number: int) -> None:
     run = federation(controller=MASKED)
     assert run.run().status == "completed"
-    terms = run.flow.protection.coordinator.terms.to_json()
+    terms = run.flow.protection.coordinator.parameters.to_json()
     told = {"secure_sum": {"terms": {**terms, "round": number}}}
     for fresh in (False, True):
         said = asked_again(run, "site-1", "keys", fresh, round=number, options=told)
@@ -183,7 +183,7 @@ def test_noise_in_place_of_an_update_costs_the_round_and_not_the_run(federation:
 def encrypted(federation: Make) -> Make:
     def make(**options: Any) -> Federation:
         run = federation(controller={**ENCRYPTED, "min_responses": 2, "num_rounds": 1}, **options)
-        make_contexts(run.root / "startup", Parameters())
+        make_contexts(run.root / "startup", ContextParameters())
         return run
 
     return make
@@ -196,7 +196,7 @@ def test_an_encrypted_update_that_claims_to_be_several_is_refused(encrypted: Mak
         if (site, task) != ("site-2", "fit"):
             return None
         dxo = from_shareable(reply)
-        adder = Adder(read_site_context(box[0] / SITE_FILE), Terms(bound=16.0, additions=3))
+        adder = Adder(read_site_context(box[0] / SITE_FILE), HeParameters(bound=16.0, additions=3))
         adder.add(dxo.data["encrypted:means"])
         adder.add(dxo.data["encrypted:means"])
         dxo.data["encrypted:means"] = adder.total()

@@ -21,7 +21,7 @@ from medflare.federation.server.rounds import RoundsController
 from medflare.federation.server.temporal import TemporalRoundsController
 from medflare.in_process.loop import federate
 from medflare.in_process.temporal_loop import in_turn
-from medflare.secure_aggregation.encryption_parameters import Parameters, make_contexts
+from medflare.secure_aggregation.encryption_parameters import ContextParameters, make_contexts
 
 RULES: list[tuple[str, dict[str, Any]]] = [
     ("weighted_mean", {}),
@@ -142,7 +142,7 @@ def test_under_masks_it_is_the_same_to_rounding(visits: Make, name: str, setting
 @pytest.mark.parametrize("counts", [ONE_LACKS, NOBODY_HAS], ids=["one lacks", "nobody has"])
 def test_under_encryption_it_is_the_same_to_rounding(visits: Make, counts: Any) -> None:
     run = visits("weighted_mean", {}, counts, protection="he")
-    make_contexts(run.root / "startup", Parameters())
+    make_contexts(run.root / "startup", ContextParameters())
     completed(run)
     found = load_file(run.site_folder("site-2") / "result" / "adapter" / "adapter_model.safetensors")
     expected = alone(counts, make_rule("weighted_mean", {}))

@@ -16,7 +16,7 @@ from medflare.egress.policy import Policy
 from medflare.egress.report import LedgerFile, read_ledger
 from medflare.federation.server.temporal import TemporalRoundsController
 from medflare.federation.site import executor
-from medflare.secure_aggregation.encryption_parameters import Parameters, make_contexts
+from medflare.secure_aggregation.encryption_parameters import ContextParameters, make_contexts
 
 Make = Callable[..., Federation]
 MASKED = {"protection": "masking"}
@@ -72,7 +72,7 @@ def test_a_masked_job_meets_the_rule_and_its_ledgers_say_so(under: Make, require
 
 def test_the_ledgers_of_an_encrypted_run_agree_with_themselves(under: Make) -> None:
     run = under(everywhere(require=["he"]), controller={"protection": "he"})
-    make_contexts(run.root / "startup", Parameters())
+    make_contexts(run.root / "startup", ContextParameters())
     record = run.run()
     assert record.status == "completed", record.reason
     kept = ledger(run, "site-1")

@@ -35,7 +35,7 @@ from medflare.recipes.job_check import check_job
 from medflare.recipes.job_reader import read_job
 from medflare.recipes.overrides import override
 from medflare.recipes.progress_view import Follower
-from medflare.secure_aggregation.encryption_parameters import Parameters, make_contexts
+from medflare.secure_aggregation.encryption_parameters import ContextParameters, make_contexts
 from medflare.wire.files import write_json
 
 SERVER_FOLDER = Path("server/simulate_job")
@@ -138,7 +138,7 @@ def run_simulator(
     check_job(job)
     _check_profiles(job, chosen)
     if job.controller.get("protection") == "he":
-        make_contexts(workspace / STARTUP, Parameters())
+        make_contexts(workspace / STARTUP, ContextParameters())
     with write_to_temporary(job) as holder:
         launch(Path(holder) / job.title, workspace, chosen, on_event=on_event, timeout=timeout)
     return judge(workspace)

@@ -21,34 +21,34 @@ from torch import Tensor
 from medflare.core.errors import RunError, UpdateError
 from medflare.secure_aggregation.encryption_keys import Keys
 from medflare.secure_aggregation.encryption_message import Header, Shuttle, pack, shuttle, unpack
-from medflare.secure_aggregation.encryption_schemes import Digits, Terms, slots_of, spoilt
+from medflare.secure_aggregation.encryption_schemes import Digits, HeParameters, slots_of, spoilt
 
 
-def step_of(keys: Keys, terms: Terms) -> float:
-    """To what values are rounded; raises ConfigError where the keys leave no room for the terms."""
-    return Digits.of(slots_of(keys, terms), terms).step
+def step_of(keys: Keys, parameters: HeParameters) -> float:
+    """Return the step to which values are rounded; ConfigError if the keys leave no room for any."""
+    return Digits.of(slots_of(keys, parameters), parameters).step
 
 
-def error_bound(keys: Keys, terms: Terms, messages: int) -> float:
+def error_bound(keys: Keys, parameters: HeParameters, messages: int) -> float:
     """Largest difference between a total of so many messages and the sum of what was encrypted."""
-    return messages * step_of(keys, terms) / 2
+    return messages * step_of(keys, parameters) / 2
 
 
 def encrypt(
     keys: Keys,
     values: Tensor | NDArray[Any],
-    terms: Terms,
+    parameters: HeParameters,
     name_at: Callable[[int], str] = lambda place: "vector",
 ) -> Tensor:
     """One message, uint8, from a vector (P,) of any floating dtype.
 
     `name_at` gives the tensor of a place, for the message of a refusal (`Segment.name_at`). Raises
     UpdateError for the first value that is not finite or beyond the bound; ConfigError with the server's
-    keys, or where these leave no room for the terms.
+    keys, or where these leave no room for the parameters.
     """
-    flat = _checked(values, terms.bound, name_at)
-    slots = slots_of(keys, terms)
-    digits, encryptor = Digits.of(slots, terms), keys.encryptor()
+    flat = _checked(values, parameters.bound, name_at)
+    slots = slots_of(keys, parameters)
+    digits, encryptor = Digits.of(slots, parameters), keys.encryptor()
     numbers = digits.apart(flat)
     starts = range(0, len(numbers), slots.width)
     header = Header(
@@ -56,9 +56,9 @@ def encrypt(
         key=keys.key_id,
         size=len(flat),
         added=1,
-        bound=terms.bound,
+        bound=parameters.bound,
         step=digits.step,
-        additions=terms.additions,
+        additions=parameters.additions,
         count=len(starts),
     )
     plain = (slots.write(numbers[start : start + slots.width]) for start in starts)
@@ -86,8 +86,8 @@ def _checked(
     return flat
 
 
-def check(header: Header, keys: Keys, terms: Terms) -> None:
-    """Refuse a message of other parameters or terms; raises UpdateError that tells both."""
+def check(header: Header, keys: Keys, parameters: HeParameters) -> None:
+    """Refuse a message of other keys or parameters; the UpdateError names both."""
     if header.parameters != keys.fingerprint:
         raise UpdateError(
             f"a message was encrypted with other parameters ({header.parameters.hex()}) than those of "
@@ -95,14 +95,16 @@ def check(header: Header, keys: Keys, terms: Terms) -> None:
             "one provision."
         )
     found = (header.bound, header.additions, header.step)
-    wanted = (terms.bound, terms.additions, step_of(keys, terms))
+    wanted = (parameters.bound, parameters.additions, step_of(keys, parameters))
     if found != wanted:
         raise UpdateError(
             f"a message was made for bound, additions and step {found}; here they are {wanted}. They belong "
             "to the job and must be the same everywhere."
         )
-    if not 1 <= header.added <= terms.additions:
-        raise UpdateError(f"a message tells that it sums {header.added}; expected 1 to {terms.additions}.")
+    if not 1 <= header.added <= parameters.additions:
+        raise UpdateError(
+            f"a message tells that it sums {header.added}; expected 1 to {parameters.additions}."
+        )
 
 
 class Adder:
@@ -115,9 +117,9 @@ class Adder:
         added: site messages in the sum.
     """
 
-    def __init__(self, keys: Keys, terms: Terms) -> None:
-        self._slots = slots_of(keys, terms)
-        self._keys, self._terms = keys, terms
+    def __init__(self, keys: Keys, parameters: HeParameters) -> None:
+        self._slots = slots_of(keys, parameters)
+        self._keys, self._parameters = keys, parameters
         self._evaluator = seal.Evaluator(keys.seal)
         self._sums: list[Any] = []
         self._first: Header | None = None
@@ -126,15 +128,15 @@ class Adder:
     @property
     def room(self) -> int:
         """Site messages that may still be added before a new total must begin."""
-        return self._terms.additions - self.added
+        return self._parameters.additions - self.added
 
     def add(self, message: Tensor) -> None:
         """Add one message; one that is refused changes nothing.
 
-        Raises UpdateError for a damaged message, other parameters, keys, terms or lengths, and beyond `room`.
+        Raises UpdateError for a damaged message, other keys, parameters or lengths, and beyond `room`.
         """
         header, parts = unpack(message)
-        check(header, self._keys, self._terms)
+        check(header, self._keys, self._parameters)
         self._check_fits(header)
         with shuttle(self._keys, self._slots) as carrier:
             if self._first is None:
@@ -175,7 +177,8 @@ class Adder:
         if header.added > self.room:
             raise UpdateError(
                 f"{self.added} messages are summed; {header.added} more would pass the declared "
-                f"{self._terms.additions} additions. Begin a new total, or declare more (rounds coarser)."
+                f"{self._parameters.additions} additions. Begin a new total, or declare more (rounds "
+                "coarser)."
             )
         if header.key != first.key:
             raise UpdateError(
@@ -196,16 +199,16 @@ class Adder:
             return pack(replace(self._first, added=self.added), (carrier.out(each) for each in self._sums))
 
 
-def decrypt(keys: Keys, message: Tensor, size: int, terms: Terms) -> Tensor:
+def decrypt(keys: Keys, message: Tensor, size: int, parameters: HeParameters) -> Tensor:
     """(P,) fp64 sums of what sites encrypted; see `error_bound`.
 
-    Raises UpdateError for a damaged message, another key, other parameters or terms, another length than
+    Raises UpdateError for a damaged message, another key, other parameters, another length than
     `size`, and totals that no sum of values within the bound reaches; ConfigError with the server's keys.
     """
     header, parts = unpack(message)
-    slots = slots_of(keys, terms)
-    digits, decryptor = Digits.of(slots, terms), keys.decryptor()
-    check(header, keys, terms)
+    slots = slots_of(keys, parameters)
+    digits, decryptor = Digits.of(slots, parameters), keys.decryptor()
+    check(header, keys, parameters)
     if header.key != keys.key_id:
         raise UpdateError(
             f"a message is encrypted with the key {header.key.hex()}, this site holds {keys.key_id.hex()} "
@@ -220,6 +223,6 @@ def decrypt(keys: Keys, message: Tensor, size: int, terms: Terms) -> Tensor:
     with shuttle(keys, slots) as carrier:
         numbers = [slots.read(decryptor, carrier.back(part), header.added) for part in parts]
     values = digits.together(np.concatenate(numbers)[:length])
-    if np.abs(values).max() > header.added * (terms.bound + digits.step / 2):
+    if np.abs(values).max() > header.added * (parameters.bound + digits.step / 2):
         raise spoilt()
     return torch.from_numpy(values)

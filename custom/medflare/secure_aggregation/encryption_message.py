@@ -39,7 +39,7 @@ class Header:
         key: `Keys.key_id` of the sites.
         size: values, P.
         added: site messages that are summed; 1 from a site.
-        bound, step, additions: the terms, with the step in use.
+        bound, step, additions: of `HeParameters`, with the step in use.
         count: ciphertexts.
     """
 
@@ -129,7 +129,7 @@ class Shuttle:
         return found
 
     def back(self, data: memoryview) -> Any:
-        """A ciphertext that is valid for the parameters and terms; raises UpdateError for any other."""
+        """A ciphertext that is valid for the keys and parameters; raises UpdateError for any other."""
         self._file.write_bytes(data)
         ciphertext = seal.Ciphertext()
         try:

@@ -27,7 +27,7 @@ Encryption, 2024, ternary secrets, noise deviation 3.19): what is asked for here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameters:
+class ContextParameters:
     """What `HEBuilder` takes in project.yml, and for BFV one more. Raises ConfigError below 128 bits.
 
     Attributes:
@@ -35,7 +35,7 @@ class Parameters:
         poly_modulus_degree: N; 4096 or 8192 suffice for additions.
         coeff_mod_bit_sizes: of the primes. CKKS ciphertexts here have the first alone; SEAL keeps the last
             for switching keys; those between serve stock FLARE's filters.
-        scale_bits: what stock FLARE's filters encode with; our scale follows from `Terms`.
+        scale_bits: what stock FLARE's filters encode with; our scale follows from `HeParameters`.
         plain_bits: size of BFV's plain modulus, a prime.
     """
 
@@ -68,13 +68,13 @@ def check_secure(degree: int, bits: int, where: str) -> None:
 
 
 PRESETS = {
-    "CKKS": Parameters(),
-    "BFV": Parameters(scheme="BFV", poly_modulus_degree=4096, coeff_mod_bit_sizes=(52, 52)),
+    "CKKS": ContextParameters(),
+    "BFV": ContextParameters(scheme="BFV", poly_modulus_degree=4096, coeff_mod_bit_sizes=(52, 52)),
 }
 """What is recommended for each scheme; stock FLARE's filters work with that of CKKS too."""
 
 
-def make_contexts(folder: Path, parameters: Parameters) -> None:
+def make_contexts(folder: Path, parameters: ContextParameters) -> None:
     """Write both files as `HEBuilder` does, with a new key; the site's is readable by its owner alone.
 
     Raises ConfigError when SEAL finds no primes of those sizes.
@@ -91,7 +91,7 @@ def make_contexts(folder: Path, parameters: Parameters) -> None:
         _write(folder / name, content, mode)
 
 
-def _fresh(parameters: Parameters) -> ts.Context:
+def _fresh(parameters: ContextParameters) -> ts.Context:
     degree, plain = parameters.poly_modulus_degree, {}
     if parameters.scheme == "BFV":
         plain["plain_modulus"] = seal.PlainModulus.Batching(degree, parameters.plain_bits).value()

@@ -32,7 +32,7 @@ LEAST_LEVELS = 2**12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class HeParameters:
     """What the sites and the server agree on before round 1. Raises ConfigError.
 
     Attributes:
@@ -95,15 +95,15 @@ class CkksSlots:
     larger than the largest slot, below q/2.
     """
 
-    def __init__(self, keys: Keys, terms: Terms) -> None:
+    def __init__(self, keys: Keys, parameters: HeParameters) -> None:
         self._encoder = seal.CKKSEncoder(keys.seal)
         self._level = keys.seal.last_parms_id()
         self._deviation = math.sqrt(keys.degree / 2 * NOISE_VARIANCE)
         self._lost = keys.moduli[0] / 2 * DOUBLES
         self.width = keys.degree // 2
-        self.scale = 2 * self._noise(terms.additions)
+        self.scale = 2 * self._noise(parameters.additions)
         encoder_takes = 2.0 ** (keys.moduli[0].bit_length() - 2) / self.scale
-        all_take = (keys.moduli[0] / 2 / self.scale - 1) / terms.additions
+        all_take = (keys.moduli[0] / 2 / self.scale - 1) / parameters.additions
         self.levels = max(0, int(min(encoder_takes, all_take)))
 
     def _noise(self, added: int) -> float:
@@ -130,17 +130,18 @@ class CkksSlots:
 class BfvSlots:
     """N numbers in a ciphertext, modulo the plain modulus t; noise is kept below q / 4t."""
 
-    def __init__(self, keys: Keys, terms: Terms) -> None:
+    def __init__(self, keys: Keys, parameters: HeParameters) -> None:
         self._encoder = seal.BatchEncoder(keys.seal)
         self._level = keys.seal.first_parms_id()
         self.width = keys.degree
-        self.levels = (keys.plain_modulus - 1) // 2 // terms.additions
+        self.levels = (keys.plain_modulus - 1) // 2 // parameters.additions
         primes = keys.seal.first_context_data().parms().coeff_modulus()
         room = math.prod(m.value() for m in primes) / (4 * keys.plain_modulus)
         most = int((room / MARGIN) ** 2 / NOISE_VARIANCE)
-        if terms.additions > most:
+        if parameters.additions > most:
             raise ConfigError(
-                f"{keys.path} leaves room for {most} additions; {terms.additions} were asked for. Provision "
+                f"{keys.path} leaves room for {most} additions; {parameters.additions} were asked for. "
+                "Provision "
                 "with fewer plain bits or a larger first prime, or begin a new total more often."
             )
 
@@ -160,12 +161,13 @@ class BfvSlots:
         return np.asarray(self._encoder.decode_int64(plain), dtype=np.int64)
 
 
-def slots_of(keys: Keys, terms: Terms) -> Slots:
+def slots_of(keys: Keys, parameters: HeParameters) -> Slots:
     """How numbers are held with these keys; raises ConfigError where these leave too little room."""
-    slots: Slots = CkksSlots(keys, terms) if keys.scheme == "CKKS" else BfvSlots(keys, terms)
+    slots: Slots = CkksSlots(keys, parameters) if keys.scheme == "CKKS" else BfvSlots(keys, parameters)
     if slots.levels < LEAST_LEVELS:
         raise ConfigError(
-            f"{keys.path} leaves {slots.levels} levels for values of which {terms.additions} may be added; "
+            f"{keys.path} leaves {slots.levels} levels for values of which {parameters.additions} may be "
+            "added; "
             f"expected {LEAST_LEVELS} or more. Declare fewer additions, or provision with a larger first "
             "prime."
         )
@@ -184,13 +186,14 @@ class Digits:
     count: int
 
     @classmethod
-    def of(cls, slots: Slots, terms: Terms) -> Digits:
+    def of(cls, slots: Slots, parameters: HeParameters) -> Digits:
         """One digit where the step allows; raises ConfigError where 62 bits do not hold the largest sum."""
-        step = terms.step or 2.0 ** math.ceil(math.log2(terms.bound / slots.levels))
-        bits, largest = int(math.log2(slots.levels)), terms.bound / step
-        if largest * terms.additions >= 2.0**62:
+        step = parameters.step or 2.0 ** math.ceil(math.log2(parameters.bound / slots.levels))
+        bits, largest = int(math.log2(slots.levels)), parameters.bound / step
+        if largest * parameters.additions >= 2.0**62:
             raise ConfigError(
-                f"{terms.additions} values up to {terms.bound:g} in steps of {step:g} take more than 62 "
+                f"{parameters.additions} values up to {parameters.bound:g} in steps of {step:g} take more "
+                "than 62 "
                 "bits; expected a coarser step or a smaller bound."
             )
         one = round(largest) <= slots.levels

@@ -26,7 +26,7 @@ from medflare.secure_aggregation.certificates import (
     read_certificates,
     role_problem,
 )
-from medflare.secure_aggregation.errors import UntrustedSite
+from medflare.secure_aggregation.masking_errors import UntrustedSite
 
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 _PADDING = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=padding.PSS.DIGEST_LENGTH)

@@ -12,25 +12,24 @@ from typing import Any
 
 from torch import Tensor
 
-from medflare.secure_aggregation import exchange, keystream, peers, shamir
-from medflare.secure_aggregation import secret_sharing as dealing
-from medflare.secure_aggregation.errors import BrokenProtocol, too_few
+from medflare.secure_aggregation import key_agreement, keystream, secret_sharing, shamir, signed_messages
 from medflare.secure_aggregation.identity import Identity
 from medflare.secure_aggregation.layout import Layout
-from medflare.secure_aggregation.masked import Masked, encode
-from medflare.secure_aggregation.messages import take_bytes, to_text
-from medflare.secure_aggregation.round_parameters import Limits, Terms
+from medflare.secure_aggregation.masked_update import Masked, encode
+from medflare.secure_aggregation.masking_errors import BrokenProtocol, too_few
+from medflare.secure_aggregation.protocol_bytes import decode_bytes, encode_bytes
+from medflare.secure_aggregation.round_parameters import Limits, RoundParameters
 
 PHASES = ("advertise", "share", "mask", "confirm", "reveal")
 Messages = Mapping[str, Mapping[str, Any]]
-"""Site -> what it said."""
+"""Site -> its message."""
 
 
 class Member:
     """One site in one round; a new one is made for the next.
 
     Args:
-        identity: who the site is and how it signs.
+        identity: the site's name, key and certificate.
         layout: what the site declared before round 1.
         limits: the site's own policy.
     """
@@ -40,47 +39,58 @@ class Member:
         self.limits = limits or Limits()
         self._done = 0
 
-    def advertise(self, terms: Terms) -> dict[str, Any]:
-        """Fresh public keys, signed; BrokenProtocol for terms against the site's policy or other tensors."""
+    def advertise(self, parameters: RoundParameters) -> dict[str, Any]:
+        """Return fresh public keys, signed.
+
+        Raises:
+            BrokenProtocol: the parameters are against the site's policy, or describe other tensors.
+        """
         self._enter("advertise")
-        problem = self.limits.problem(terms, self.name)
-        if terms.layout != self.layout.digest:
+        problem = self.limits.problem(parameters, self.name)
+        if parameters.layout != self.layout.digest:
             problem = "they describe other tensors than those this site declared before round 1"
         if problem:
             raise self._refusal("advertise", f"does not agree to the terms: {problem}")
-        self.terms = terms
-        self._share_pair, self._mask_pair = exchange.Pair(), exchange.Pair()
-        return peers.make_advert(self.identity, terms, self._share_pair.public, self._mask_pair.public)
+        self.parameters = parameters
+        self._share_pair, self._mask_pair = key_agreement.KeyPair(), key_agreement.KeyPair()
+        return signed_messages.make_advert(
+            self.identity, parameters, self._share_pair.public, self._mask_pair.public
+        )
 
     def share(self, adverts: Messages) -> dict[str, Any]:
-        """Shares of this site's two secrets, each sealed for one holder, with commitments to all of them.
+        """Return shares of this site's two secrets, each sealed for one holder, with commitments to all.
 
         adverts: every site's, this one's own among them. Raises UntrustedSite, TooFewSites, and
         BrokenProtocol where a key is missing, stands twice, or this site's own was exchanged.
         """
         self._enter("share")
-        self._require("share", adverts, self.terms.sites, "gave their keys")
-        read = {site: peers.read_advert(self.identity, self.terms, site, adverts[site]) for site in adverts}
-        peers.check_distinct(read)
-        own = (self._share_pair.public, self._mask_pair.public)
-        if self.name not in read or (read[self.name].share_key, read[self.name].mask_key) != own:
+        self._require("share", adverts, self.parameters.sites, "gave their keys")
+        read = {
+            site: signed_messages.read_advert(self.identity, self.parameters, site, adverts[site])
+            for site in adverts
+        }
+        signed_messages.check_distinct(read)
+        advertised = (self._share_pair.public, self._mask_pair.public)
+        if self.name not in read or (read[self.name].share_key, read[self.name].mask_key) != advertised:
             raise self._refusal("share", "does not find the keys it gave among those the server passes on")
         self._peers, self._seed = read, os.urandom(shamir.SIZE)
-        dealt = dealing.deal(self.terms, self._mask_pair.private, self._seed, read)
-        held = {site: dealing.commitments(self.terms, self.name, site, dealt[site]) for site in dealt}
+        dealt = secret_sharing.split_secrets(self.parameters, self._mask_pair.private, self._seed, read)
+        held = {
+            site: secret_sharing.commitments(self.parameters, self.name, site, dealt[site]) for site in dealt
+        }
         self._shares = {self.name: dealt.pop(self.name)}
         return {
-            "seed": dealing.seed_commitment(self.terms, self.name, self._seed),
+            "seed": secret_sharing.seed_commitment(self.parameters, self.name, self._seed),
             "held": held,
-            "sealed": {site: to_text(self._sealed(site, shares)) for site, shares in dealt.items()},
+            "sealed": {site: encode_bytes(self._sealed(site, shares)) for site, shares in dealt.items()},
         }
 
     def mask(self, shares: Messages, narrow: Tensor, wide: Tensor, weight: float) -> Masked:
-        """The update, weighted, in fixed point, under this site's own mask and one with every peer.
+        """Return the update, weighted, in fixed point, under this site's own mask and one with every peer.
 
         shares: what other sites sealed for this one, `{site: {"sealed": ..., "held": [..., ...]}}`.
-        narrow, wide: as `Layout.pack` made them. weight: above 0, or 0 where the terms allow it, at most
-            `terms.most_weight`.
+        narrow, wide: as `Layout.pack` made them. weight: above 0, or 0 where the parameters allow it, at most
+            `parameters.most_weight`.
 
         Raises UpdateError that names the tensor for a value beyond the declared bound, and for the weight;
         BrokenProtocol for shares that cannot be opened; TooFewSites.
@@ -90,20 +100,22 @@ class Member:
         self._require("mask", {*shares, self.name}, others | {self.name}, "shared their secrets")
         for site, message in shares.items():
             self._shares[site] = self._opened(site, message)
-        out = encode(self.terms, self.layout, narrow, wide, weight)
-        plus = [exchange.self_streams(self._seed, self.terms.digest, self.name)]
-        minus: list[exchange.Streams] = []
+        out = encode(self.parameters, self.layout, narrow, wide, weight)
+        plus = [key_agreement.self_mask_keys(self._seed, self.parameters.digest, self.name)]
+        minus: list[key_agreement.MaskKeys] = []
         for site in shares:
             secret = self._agree(self._mask_pair, "mask", site, self._peers[site].mask_key)
-            streams = exchange.pair_streams(secret, self.terms.digest, self.name, site)
-            (plus if self.name < site else minus).append(streams)
+            mask_keys = key_agreement.pair_mask_keys(secret, self.parameters.digest, self.name, site)
+            # one of two sites adds the pairwise mask and the other subtracts it, so that they cancel in the
+            # sum
+            (plus if self.name < site else minus).append(mask_keys)
         for place, vector in enumerate((out.narrow, out.wide)):
             keystream.apply(vector, [keys[place] for keys in plus], [keys[place] for keys in minus])
-        del self._seed, self._mask_pair
+        del self._seed, self._mask_pair  # a second vector under the same masks would reveal a difference
         return out
 
     def confirm(self, survivors: Sequence[str]) -> dict[str, Any]:
-        """A signature over whose updates are in the sum; after it this site unmasks no other set.
+        """Return a signature over whose updates are in the sum; after it this site unmasks no other set.
 
         Raises BrokenProtocol if this site is missing although it sent, or one is named with which it has no
         mask in common; TooFewSites below the threshold or this site's own minimum.
@@ -113,10 +125,10 @@ class Member:
         if self.name not in survivors:
             raise self._refusal("confirm", "sent its masked update, and the server says it did not")
         self.survivors = tuple(sorted(set(survivors)))
-        return peers.make_confirmation(self.identity, self.terms, self.survivors)
+        return signed_messages.make_confirmation(self.identity, self.parameters, self.survivors)
 
     def reveal(self, confirmations: Messages) -> dict[str, Any]:
-        """Shares of the self-masks of who survived and of the mask keys of who did not; never both of one.
+        """Return shares of survivors' self-masks and of other sites' mask keys; never both of one site.
 
         confirmations: what survivors' `confirm` gave. Raises TooFewSites unless a threshold of them confirms
         the very set this site confirmed.
@@ -124,15 +136,16 @@ class Member:
         self._enter("reveal")
         agreed = [site for site, message in confirmations.items() if self._confirms(site, message)]
         self._require("reveal", agreed, self.survivors, "confirm the survivors this site was told")
+        # self-mask of a survivor or mask key of a dropped site, never both: together they unmask its update
         shares = self._shares
         del self._shares, self._share_pair
         return {
             secret: {
-                site: to_text(dealt.share(secret))
+                site: encode_bytes(dealt.share(secret))
                 for site, dealt in shares.items()
                 if (site in self.survivors) == (secret == "self")
             }
-            for secret in dealing.SECRETS
+            for secret in secret_sharing.SECRETS
         }
 
     def _enter(self, phase: str) -> None:
@@ -149,9 +162,9 @@ class Member:
         strangers = sorted(set(present) - set(known))
         if strangers:
             raise self._refusal(phase, f"knows nothing of {', '.join(strangers)} in this phase", strangers)
-        needed = max(self.terms.threshold, least)
+        needed = max(self.parameters.threshold, least)
         if len(set(present)) < needed:
-            raise too_few(phase, present, self.terms.sites, needed, what)
+            raise too_few(phase, present, self.parameters.sites, needed, what)
 
     def _refusal(self, phase: str, problem: str, sites: Iterable[str] = ()) -> BrokenProtocol:
         return BrokenProtocol(
@@ -161,20 +174,22 @@ class Member:
             sites=sites or [self.name],
         )
 
-    def _agree(self, pair: exchange.Pair, phase: str, site: str, key: bytes) -> bytes:
+    def _agree(self, pair: key_agreement.KeyPair, phase: str, site: str, key: bytes) -> bytes:
         try:
             return pair.agree(key)
         except ValueError:
             raise self._refusal(phase, f"was given a key of '{site}' that is no X25519 key", [site]) from None
 
-    def _sealed(self, holder: str, shares: dealing.Dealt) -> bytes:
+    def _sealed(self, holder: str, shares: secret_sharing.HolderShares) -> bytes:
         agreed = self._agree(self._share_pair, "share", holder, self._peers[holder].share_key)
-        return dealing.seal(self.terms, self.name, holder, shares, agreed)
+        return secret_sharing.seal(self.parameters, self.name, holder, shares, agreed)
 
-    def _opened(self, dealer: str, message: Mapping[str, Any]) -> dealing.Dealt:
-        sealed = take_bytes(message, "sealed", dealing.SEALED, phase="mask", site=dealer)
+    def _opened(self, dealer: str, message: Mapping[str, Any]) -> secret_sharing.HolderShares:
+        sealed = decode_bytes(message, "sealed", secret_sharing.SEALED, phase="mask", site=dealer)
         agreed = self._agree(self._share_pair, "mask", dealer, self._peers[dealer].share_key)
-        opened = dealing.open_sealed(self.terms, dealer, self.name, sealed, message.get("held"), agreed)
+        opened = secret_sharing.open_sealed(
+            self.parameters, dealer, self.name, sealed, message.get("held"), agreed
+        )
         if opened is None:
             raise self._refusal(
                 "mask",
@@ -188,4 +203,6 @@ class Member:
         if site not in self.survivors:
             return False
         certificate = self._peers[site].certificate
-        return peers.confirms(self.identity, self.terms, self.survivors, site, certificate, message)
+        return signed_messages.confirms(
+            self.identity, self.parameters, self.survivors, site, certificate, message
+        )

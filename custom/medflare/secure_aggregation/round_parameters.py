@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all sites and the server agree on before a round of secure aggregation, and what a site insists on."""
+"""What sites and server agree on before a masked round, and the limits that a site's policy sets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from medflare.core.errors import ConfigError
 from medflare.secure_aggregation.fixed_point import Ring
 from medflare.secure_aggregation.layout import Layout
-from medflare.secure_aggregation.messages import statement
+from medflare.secure_aggregation.protocol_bytes import statement
 
 NARROW, WIDE = 32, 64
 """Bits of the two rings; the narrow one may have 16."""
@@ -22,13 +22,15 @@ BOUND, WIDE_BOUND = 16.0, float(1 << 30)
 
 
 def default_threshold(sites: int) -> int:
-    """The smallest majority: floor(n / 2) + 1."""
+    """Return the smallest majority: floor(n / 2) + 1."""
     return sites // 2 + 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
-    """One round's agreement; its digest is part of every signature, key and commitment of the round.
+class RoundParameters:
+    """The parameters that all sites and the server agree on for one round.
+
+    Their digest is part of every signature, key and commitment of the round.
 
     Attributes:
         run_id, round: which round of which run; `round` counts from 0.
@@ -45,8 +47,9 @@ class Terms:
         layout: digest of the layout; narrow, wide: lengths P and S of its vectors; weighted: how many of
             the S are weighted means.
 
-    Raises ConfigError for a threshold that is no majority, sites twice or fewer than two, weights or bounds
-    that the rings cannot hold.
+    Raises:
+        ConfigError: the threshold is no majority, a site stands twice, there are fewer than two, or the rings
+            cannot hold weights or bounds.
     """
 
     run_id: str
@@ -69,8 +72,8 @@ class Terms:
     @classmethod
     def of(
         cls, layout: Layout, *, sites: Iterable[str], threshold: int | None = None, **others: Any
-    ) -> Terms:
-        """Terms for a layout; the default threshold where none is given. `others` as the attributes."""
+    ) -> RoundParameters:
+        """Return the parameters for a layout; `others` are attributes, and the threshold has a default."""
         roster = tuple(sorted(sites))
         return cls(
             sites=roster,
@@ -113,16 +116,16 @@ class Terms:
 
     @cached_property
     def digest(self) -> str:
-        """sha256 over everything, the rings' widths and points included, in hex."""
+        """Return the sha256 over everything, the rings' widths and points included, in hex."""
         rings = [[ring.bits, ring.fraction] for ring in (self.narrow_ring, self.wide_ring)]
         return hashlib.sha256(statement("terms", rings=rings, **self.to_json())).hexdigest()
 
     def index(self, site: str) -> int:
-        """A site's place among the shares, from 1."""
+        """Return a site's index among the shares, from 1."""
         return self.sites.index(site) + 1
 
     def errors(self, weight: float) -> tuple[float, float, float]:
-        """Largest errors by quantisation: of means in the narrow vector, of means and sums in the wide one.
+        """Return the largest quantisation errors: of narrow means, of wide means, and of sums.
 
         weight: sum of the weights of the sites that took part. Rounding comes on top: 2^-23 of the value in
         the narrow vector (fp32), 2^-50 in the wide one (float64).
@@ -135,8 +138,8 @@ class Terms:
         return {**asdict(self), "sites": list(self.sites)}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Terms:
-        """The inverse of `to_json`."""
+    def from_json(cls, data: Mapping[str, Any]) -> RoundParameters:
+        """Return the parameters that `to_json` wrote."""
         return cls(**{**data, "sites": tuple(data["sites"])})
 
 
@@ -156,16 +159,18 @@ class Limits:
     min_threshold: int = 2
     partners: frozenset[str] | None = None
 
-    def problem(self, terms: Terms, site: str) -> str | None:
-        """Why a site with this policy cannot agree to terms, or None."""
-        if site not in terms.sites:
-            return f"'{site}' is not among the sites {', '.join(terms.sites)}"
-        if len(terms.sites) < self.min_sites:
-            return f"{len(terms.sites)} sites take part, this site's policy asks for {self.min_sites} or more"
-        if terms.threshold < self.min_threshold:
-            return f"the threshold is {terms.threshold}, this site's policy asks for {self.min_threshold}"
-        welcome = set(terms.sites) if self.partners is None else self.partners | {site}
-        strangers = sorted(set(terms.sites) - welcome)
+    def problem(self, parameters: RoundParameters, site: str) -> str | None:
+        """Return why a site with this policy cannot agree to the parameters, or None."""
+        if site not in parameters.sites:
+            return f"'{site}' is not among the sites {', '.join(parameters.sites)}"
+        if len(parameters.sites) < self.min_sites:
+            return f"{len(parameters.sites)} sites take part, this site's policy asks for {self.min_sites} or more"
+        if parameters.threshold < self.min_threshold:
+            return (
+                f"the threshold is {parameters.threshold}, this site's policy asks for {self.min_threshold}"
+            )
+        welcome = set(parameters.sites) if self.partners is None else self.partners | {site}
+        strangers = sorted(set(parameters.sites) - welcome)
         if strangers:
             return f"{', '.join(strangers)} may not take part by this site's policy"
         return None

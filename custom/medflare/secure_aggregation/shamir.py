@@ -16,7 +16,7 @@ _HALF = SIZE // 2
 
 
 def split(secret: bytes, threshold: int, count: int) -> dict[int, bytes]:
-    """Shares of a secret under their indices 1 to `count`; ValueError for sizes that cannot be."""
+    """Return shares of a secret under their indices 1 to `count`; ValueError for sizes that cannot be."""
     if len(secret) != SIZE or not 1 <= threshold <= count:
         raise ValueError(
             f"{len(secret)} bytes as {threshold} of {count}; expected {SIZE} bytes, 1 <= t <= n."
@@ -26,7 +26,7 @@ def split(secret: bytes, threshold: int, count: int) -> dict[int, bytes]:
 
 
 def combine(shares: Mapping[int, bytes]) -> bytes:
-    """The secret from exactly as many shares as its threshold; other bytes if one is wrong."""
+    """Return the secret from exactly as many shares as its threshold; other bytes if one is wrong."""
     first = Shamir.combine([(index, share[:_HALF]) for index, share in shares.items()])
     second = Shamir.combine([(index, share[_HALF:]) for index, share in shares.items()])
     return bytes(first + second)

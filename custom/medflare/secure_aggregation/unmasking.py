@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the sum of masked vectors to the weighted mean: takes off the masks that are left, checks, decodes.
+"""From the sum of masked vectors to the weighted mean: removes the remaining masks, checks and decodes.
 
 Survivors' pairwise masks cancel. Left are their self-masks, and their pairwise masks with who dropped out.
 """
@@ -13,17 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medflare.secure_aggregation import exchange, keystream
-from medflare.secure_aggregation.errors import BrokenProtocol
+from medflare.secure_aggregation import key_agreement, keystream
 from medflare.secure_aggregation.fixed_point import Ring
 from medflare.secure_aggregation.layout import Layout, Segment
-from medflare.secure_aggregation.masked import Masked
-from medflare.secure_aggregation.round_parameters import Terms
+from medflare.secure_aggregation.masked_update import Masked
+from medflare.secure_aggregation.masking_errors import BrokenProtocol
+from medflare.secure_aggregation.round_parameters import RoundParameters
 
 
 @dataclass(frozen=True, slots=True)
 class SecureSum:
-    """What a round gives the server, and nothing of a single site.
+    """The result of a round: sums over sites, and nothing of a single site.
 
     Attributes:
         narrow: fp32 (P,), the weighted mean. wide: fp64 (S,), weighted means, then sums.
@@ -43,52 +43,57 @@ class SecureSum:
 
 
 def unmask(
-    terms: Terms,
+    parameters: RoundParameters,
     total: Masked,
     seeds: Mapping[str, bytes],
-    dropped: Mapping[str, exchange.Pair],
+    dropped: Mapping[str, key_agreement.KeyPair],
     mask_keys: Mapping[str, bytes],
 ) -> None:
-    """Takes the masks off the sum of masked vectors, in place.
+    """Remove the masks from the sum of masked vectors, in place.
 
     seeds: survivor -> seed of its self-mask; dropped: who shared and sent nothing -> its mask keys;
     mask_keys: survivor -> public mask key.
     """
-    minus = [exchange.self_streams(seed, terms.digest, site) for site, seed in seeds.items()]
-    plus: list[exchange.Streams] = []
+    # every survivor added its self-mask; between two survivors pairwise masks have cancelled
+    minus = [key_agreement.self_mask_keys(seed, parameters.digest, site) for site, seed in seeds.items()]
+    plus: list[key_agreement.MaskKeys] = []
+    # a survivor's mask with a site that dropped out has no counterpart: its sign depends on the order of
+    # names
     for gone, pair in dropped.items():
         for site in seeds:
-            keys = exchange.pair_streams(pair.agree(mask_keys[site]), terms.digest, site, gone)
+            keys = key_agreement.pair_mask_keys(pair.agree(mask_keys[site]), parameters.digest, site, gone)
             (minus if site < gone else plus).append(keys)
     for place, vector in enumerate((total.narrow, total.wide)):
         keystream.apply(vector, [keys[place] for keys in plus], [keys[place] for keys in minus])
 
 
-def decode(terms: Terms, layout: Layout, total: Masked, sites: Sequence[str]) -> SecureSum:
-    """The mean of an unmasked sum over `sites`; `total` is used up.
+def decode(parameters: RoundParameters, layout: Layout, total: Masked, sites: Sequence[str]) -> SecureSum:
+    """Return the mean of an unmasked sum over `sites`; `total` is used up.
 
     Raises BrokenProtocol that names the tensor where a sum is larger than so many sites within the bounds
     can make it: then a vector was no masked update of this round.
     """
-    means, count, ring = terms.weighted, len(sites), terms.wide_ring
+    means, count, ring = parameters.weighted, len(sites), parameters.wide_ring
     weight = float(ring.decode(total.wide[-1]))
-    if not 0 <= weight <= count * terms.most_weight + ring.error or (weight == 0 and not terms.idle):
+    if not 0 <= weight <= count * parameters.most_weight + ring.error or (
+        weight == 0 and not parameters.idle
+    ):
         raise _outside("the sum of the weights", sites)
-    share = weight / terms.most_weight
-    whole = 1 / share if share else 0.0
-    _check(total.narrow, _room(terms.narrow_ring, share, count), layout.narrow, 0, sites)
+    share = weight / parameters.most_weight
+    scale = 1 / share if share else 0.0
+    _check(total.narrow, _room(parameters.narrow_ring, share, count), layout.narrow, 0, sites)
     _check(total.wide[:means], _room(ring, share, count), layout.wide, 0, sites)
     _check(total.wide[means:-1], count * ring.most, layout.wide, means, sites)
     return SecureSum(
-        terms.narrow_ring.decode_to_float32(total.narrow, whole),
-        torch.cat([ring.decode(total.wide[:means], whole), ring.decode(total.wide[means:-1])]),
+        parameters.narrow_ring.decode_to_float32(total.narrow, scale),
+        torch.cat([ring.decode(total.wide[:means], scale), ring.decode(total.wide[means:-1])]),
         weight,
         tuple(sites),
     )
 
 
 def _room(ring: Ring, share: float, count: int) -> int:
-    """Largest encoded sum of weighted values: the shares add up to `share`, and each is rounded."""
+    """Return the largest encoded sum of weighted values, whose weights add up to `share`, each rounded."""
     return min(count * ring.most, int(share * ring.bound * 2.0**ring.fraction) + count)
 
 

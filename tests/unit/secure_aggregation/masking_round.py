@@ -14,9 +14,9 @@ from medflare.core.tensors import SharedSpec, State
 from medflare.secure_aggregation.coordinator import Coordinator
 from medflare.secure_aggregation.identity import Identity
 from medflare.secure_aggregation.layout import Layout
-from medflare.secure_aggregation.masked import Masked
+from medflare.secure_aggregation.masked_update import Masked
 from medflare.secure_aggregation.member import Member
-from medflare.secure_aggregation.round_parameters import Limits, Terms
+from medflare.secure_aggregation.round_parameters import Limits, RoundParameters
 from medflare.secure_aggregation.unmasking import SecureSum
 
 SHARED: SharedSpec = {
@@ -34,9 +34,9 @@ def names(count: int) -> list[str]:
     return [f"site-{k:02d}" for k in range(1, count + 1)]
 
 
-def make_terms(count: int, **changes: Any) -> Terms:
+def make_terms(count: int, **changes: Any) -> RoundParameters:
     words: dict[str, Any] = {"run_id": "run-1", "round": 3, "most_weight": MOST_WEIGHT, "sites": names(count)}
-    return Terms.of(LAYOUT, **{**words, **changes})
+    return RoundParameters.of(LAYOUT, **{**words, **changes})
 
 
 def make_update(site: str) -> tuple[State, int]:
@@ -129,7 +129,7 @@ class Round:
         return self.coordinator.result()
 
 
-def assert_is_plain(found: SecureSum, sites: list[str], terms: Terms) -> None:
+def assert_is_plain(found: SecureSum, sites: list[str], terms: RoundParameters) -> None:
     """The masked sum is the plain one over these sites, within the declared quantisation error."""
     narrow, wide, whole = plain_mean(sites)
     mean_error, counter_error, sum_error = terms.errors(whole)

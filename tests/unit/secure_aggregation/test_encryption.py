@@ -23,19 +23,19 @@ from medflare.secure_aggregation.encryption_parameters import (
     PRESETS,
     SERVER_FILE,
     SITE_FILE,
-    Parameters,
+    ContextParameters,
     make_contexts,
 )
-from medflare.secure_aggregation.encryption_schemes import NOISE_VARIANCE, CkksSlots, Terms, slots_of
+from medflare.secure_aggregation.encryption_schemes import NOISE_VARIANCE, CkksSlots, HeParameters, slots_of
 from medflare.secure_aggregation.layout import Layout
 
 PARAMETERS = {
     "ckks": PRESETS["CKKS"],
-    "ckks-4096": Parameters(poly_modulus_degree=4096, coeff_mod_bit_sizes=(48, 48)),
-    "ckks-60-bits": Parameters(coeff_mod_bit_sizes=(60, 40, 60)),
+    "ckks-4096": ContextParameters(poly_modulus_degree=4096, coeff_mod_bit_sizes=(48, 48)),
+    "ckks-60-bits": ContextParameters(coeff_mod_bit_sizes=(60, 40, 60)),
     "bfv": PRESETS["BFV"],
 }
-TERMS = Terms(bound=1.0, additions=256)
+TERMS = HeParameters(bound=1.0, additions=256)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Kits:
     server: Keys
 
 
-def kits_in(folder: Path, parameters: Parameters) -> Kits:
+def kits_in(folder: Path, parameters: ContextParameters) -> Kits:
     make_contexts(folder, parameters)
     return Kits(read_site_context(folder / SITE_FILE), read_server_context(folder / SERVER_FILE))
 
@@ -66,7 +66,7 @@ def values(size: int, seed: int = 0) -> Tensor:
     return torch.rand(size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) * 2 - 1
 
 
-def total(kits: Kits, vectors: list[Tensor], terms: Terms = TERMS) -> Tensor:
+def total(kits: Kits, vectors: list[Tensor], terms: HeParameters = TERMS) -> Tensor:
     adder = Adder(kits.server, terms)
     for vector in vectors:
         adder.add(encrypt(kits.site, vector, terms))
@@ -139,7 +139,7 @@ def test_narrower_dtypes_and_numpy_are_taken(ckks: Kits, dtype: torch.dtype) -> 
 
 
 def test_counts_too_large_for_one_number_travel_in_digits(kits: Kits) -> None:
-    terms = Terms(bound=2.0**40, additions=64, step=2.0**-10)
+    terms = HeParameters(bound=2.0**40, additions=64, step=2.0**-10)
     wide = torch.tensor([2.0**40, -(2.0**40), -1.0, 123_456_789.25, 2.0**-10], dtype=torch.float64)
     assert step_of(kits.site, terms) == 2.0**-10
     assert decrypt(kits.site, total(kits, [wide, wide, -wide, wide], terms), 5, terms).tolist() == [
@@ -162,7 +162,7 @@ def test_noise_is_as_large_as_is_provided_for(ckks: Kits) -> None:
 
 def test_the_largest_sums_survive_doubles(tmp_path: Path) -> None:
     """60 bits are more than a double's 53: what its rounding adds stays within what is provided for it."""
-    kits, terms = kits_in(tmp_path, PARAMETERS["ckks-60-bits"]), Terms(additions=1)
+    kits, terms = kits_in(tmp_path, PARAMETERS["ckks-60-bits"]), HeParameters(additions=1)
     vector = values(4096).sign()
     assert torch.equal(decrypt(kits.site, encrypt(kits.site, vector, terms), 4096, terms), vector)
     flat = torch.ones(4096, dtype=torch.float64)
@@ -266,13 +266,13 @@ def test_a_key_id_that_lies_is_noticed_by_the_noise(kits: Kits, tmp_path: Path) 
         decrypt(kits.site, forged, 5, TERMS)
 
 
-def _same(parameters: Parameters, keys: Keys) -> bool:
+def _same(parameters: ContextParameters, keys: Keys) -> bool:
     found = (parameters.scheme, parameters.poly_modulus_degree, parameters.coeff_mod_bit_sizes)
     return found == (keys.scheme, keys.degree, tuple(m.bit_length() for m in keys.moduli))
 
 
 def test_other_parameters_are_noticed(ckks: Kits, tmp_path: Path) -> None:
-    other = kits_in(tmp_path, Parameters())
+    other = kits_in(tmp_path, ContextParameters())
     message = encrypt(other.site, values(5), TERMS)
     for refuse in (Adder(ckks.server, TERMS).add, lambda m: decrypt(ckks.site, m, 5, TERMS)):
         with pytest.raises(UpdateError, match="encrypted with other parameters"):
@@ -281,9 +281,13 @@ def test_other_parameters_are_noticed(ckks: Kits, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "terms",
-    [Terms(bound=2.0, additions=256), Terms(bound=1.0, additions=128), Terms(additions=256, step=2.0**-12)],
+    [
+        HeParameters(bound=2.0, additions=256),
+        HeParameters(bound=1.0, additions=128),
+        HeParameters(additions=256, step=2.0**-12),
+    ],
 )
-def test_other_terms_are_noticed(ckks: Kits, terms: Terms) -> None:
+def test_other_terms_are_noticed(ckks: Kits, terms: HeParameters) -> None:
     with pytest.raises(UpdateError, match="made for bound, additions and step"):
         Adder(ckks.server, TERMS).add(encrypt(ckks.site, values(5), terms))
 
@@ -390,19 +394,19 @@ def test_a_total_needs_a_message(ckks: Kits) -> None:
 )
 def test_terms_are_checked(given: dict[str, float], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        Terms(**given)  # type: ignore[arg-type]
+        HeParameters(**given)  # type: ignore[arg-type]
 
 
 def test_more_additions_than_the_modulus_holds_are_refused_before_anything_is_sent(kits: Kits) -> None:
     with pytest.raises(ConfigError, match=r"leaves (room for )?\d+ (levels|additions)"):
-        Adder(kits.server, Terms(additions=10**8))
+        Adder(kits.server, HeParameters(additions=10**8))
 
 
 def test_sums_beyond_62_bits_are_refused(kits: Kits) -> None:
     with pytest.raises(ConfigError, match="more than 62 bits"):
-        step_of(kits.site, Terms(bound=2.0**50, step=2.0**-10))
+        step_of(kits.site, HeParameters(bound=2.0**50, step=2.0**-10))
 
 
 def test_more_additions_round_coarser(kits: Kits) -> None:
-    few, many = (slots_of(kits.site, Terms(additions=n)).levels for n in (16, 1024))
+    few, many = (slots_of(kits.site, HeParameters(additions=n)).levels for n in (16, 1024))
     assert few > 32 * many

@@ -19,16 +19,16 @@ from medflare.secure_aggregation.encryption_parameters import (
     SERVER_FILE,
     SITE_FILE,
     STANDARD_BITS,
-    Parameters,
+    ContextParameters,
     check_secure,
     make_contexts,
 )
-from medflare.secure_aggregation.encryption_schemes import Terms
+from medflare.secure_aggregation.encryption_schemes import HeParameters
 
-SMALL = Parameters(poly_modulus_degree=4096, coeff_mod_bit_sizes=(48, 48))
+SMALL = ContextParameters(poly_modulus_degree=4096, coeff_mod_bit_sizes=(48, 48))
 
 
-def flare_builds(folder: Path, parameters: Parameters) -> None:
+def flare_builds(folder: Path, parameters: ContextParameters) -> None:
     """What `nvflare provision` writes with HEBuilder in project.yml."""
     from nvflare.lighter.impl.he import HEBuilder
 
@@ -42,21 +42,23 @@ def flare_builds(folder: Path, parameters: Parameters) -> None:
     (folder / SERVER_FILE).write_bytes(builder.get_serialized_context())
 
 
-@pytest.mark.parametrize("parameters", [Parameters(), SMALL, Parameters(coeff_mod_bit_sizes=(60, 40, 40))])
-def test_flares_own_files_are_read(tmp_path: Path, parameters: Parameters) -> None:
+@pytest.mark.parametrize(
+    "parameters", [ContextParameters(), SMALL, ContextParameters(coeff_mod_bit_sizes=(60, 40, 40))]
+)
+def test_flares_own_files_are_read(tmp_path: Path, parameters: ContextParameters) -> None:
     flare_builds(tmp_path, parameters)
     site, server = read_site_context(tmp_path / SITE_FILE), read_server_context(tmp_path / SERVER_FILE)
-    adder = Adder(server, Terms())
+    adder = Adder(server, HeParameters())
     for _ in range(2):
-        adder.add(encrypt(site, torch.tensor([0.5, -0.25]), Terms()))
-    assert decrypt(site, adder.total(), 2, Terms()).tolist() == [1.0, -0.5]
+        adder.add(encrypt(site, torch.tensor([0.5, -0.25]), HeParameters()))
+    assert decrypt(site, adder.total(), 2, HeParameters()).tolist() == [1.0, -0.5]
 
 
 def test_our_files_are_what_flare_writes(tmp_path: Path) -> None:
     flare, ours = tmp_path / "flare", tmp_path / "ours"
     flare.mkdir()
-    flare_builds(flare, Parameters())
-    make_contexts(ours, Parameters())
+    flare_builds(flare, ContextParameters())
+    make_contexts(ours, ContextParameters())
     for name in (SITE_FILE, SERVER_FILE):
         one, other = (ts.context_from((folder / name).read_bytes()) for folder in (flare, ours))
         assert one.global_scale == other.global_scale == 2.0**40
@@ -136,7 +138,7 @@ def test_kits_of_one_provision_are_alike(tmp_path: Path) -> None:
 def test_kits_of_another_provision_are_named_before_round_1(tmp_path: Path) -> None:
     make_contexts(tmp_path / "new", SMALL)
     make_contexts(tmp_path / "old", SMALL)
-    make_contexts(tmp_path / "odd", Parameters())
+    make_contexts(tmp_path / "odd", ContextParameters())
     new, old, odd = (read_site_context(tmp_path / name / SITE_FILE).facts() for name in ("new", "old", "odd"))
     server = read_server_context(tmp_path / "new" / SERVER_FILE)
     with pytest.raises(ConfigError) as caught:
@@ -165,7 +167,7 @@ def test_less_than_128_bits_is_refused(degree: int, bits: int) -> None:
 
 def test_weak_parameters_make_no_keys() -> None:
     with pytest.raises(ConfigError, match="below 128-bit security"):
-        Parameters(poly_modulus_degree=4096, coeff_mod_bit_sizes=(60, 60))
+        ContextParameters(poly_modulus_degree=4096, coeff_mod_bit_sizes=(60, 60))
 
 
 def test_a_kit_that_seal_still_accepts_but_the_newer_table_does_not_is_refused(tmp_path: Path) -> None:
@@ -200,9 +202,9 @@ def test_a_context_below_the_standard_is_refused(tmp_path: Path) -> None:
 )
 def test_parameters_are_checked(given: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        Parameters(**given)  # type: ignore[arg-type]
+        ContextParameters(**given)  # type: ignore[arg-type]
 
 
 def test_primes_that_do_not_exist_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="SEAL cannot make keys from"):
-        make_contexts(tmp_path, Parameters(coeff_mod_bit_sizes=(10, 10)))
+        make_contexts(tmp_path, ContextParameters(coeff_mod_bit_sizes=(10, 10)))

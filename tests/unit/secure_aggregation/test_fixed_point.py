@@ -13,7 +13,7 @@ from masking_round import LAYOUT, make_terms, make_update
 
 from medflare.core.errors import ConfigError, UpdateError
 from medflare.secure_aggregation.fixed_point import PIECE, OutOfBound, Ring
-from medflare.secure_aggregation.masked import encode
+from medflare.secure_aggregation.masked_update import encode
 
 BITS = st.sampled_from([16, 32, 64])
 BOUNDS = st.floats(1e-6, 1e4)

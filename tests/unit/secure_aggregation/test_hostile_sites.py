@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from masking_round import Round, assert_is_plain, named, names, through_json
 
 from medflare.core.errors import UpdateError
-from medflare.secure_aggregation.errors import BrokenProtocol, MaskingError, UntrustedSite
 from medflare.secure_aggregation.identity import Identity
-from medflare.secure_aggregation.masked import Masked
+from medflare.secure_aggregation.masked_update import Masked
+from medflare.secure_aggregation.masking_errors import BrokenProtocol, MaskingError, UntrustedSite
 
 OTHERS = ["site-01", "site-03", "site-04", "site-05"]
 
@@ -50,7 +50,7 @@ def certified(people: dict[str, Identity], **changes: Any) -> Round:
 def test_a_round_of_certified_sites_recovers_from_two_that_drop_out(people: dict[str, Identity]) -> None:
     round_ = certified(people)
     found = round_.run({"mask": {"site-02"}, "confirm": {"site-04"}})
-    assert_is_plain(found, ["site-01", "site-03", "site-04", "site-05"], round_.terms)
+    assert_is_plain(found, ["site-01", "site-03", "site-04", "site-05"], round_.parameters)
 
 
 # ---- adverts ----
@@ -71,7 +71,7 @@ def test_a_site_with_a_bad_certificate_is_left_out_and_the_others_go_on(
     stranger = suspect(project, tmp_path, problem)
     round_ = Round(5, identity=lambda name: stranger if name == "site-02" else people[name])
     for site, member in round_.members.items():
-        advert = member.advertise(round_.terms)
+        advert = member.advertise(round_.parameters)
         if site == "site-02":
             with pytest.raises(UntrustedSite, match=f"site 'site-02': .*{words}"):
                 round_.coordinator.add_advert(site, advert)
@@ -80,7 +80,7 @@ def test_a_site_with_a_bad_certificate_is_left_out_and_the_others_go_on(
     round_.gone = {"site-02"}
     for step in (round_.share, round_.mask, round_.confirm, round_.reveal):
         step()
-    assert_is_plain(round_.coordinator.result(), OTHERS, round_.terms)
+    assert_is_plain(round_.coordinator.result(), OTHERS, round_.parameters)
 
 
 @pytest.mark.parametrize(
@@ -92,16 +92,16 @@ def test_an_advert_of_another_round_run_or_roster_is_refused(
     people: dict[str, Identity], change: dict[str, Any]
 ) -> None:
     old, new = certified(people), Round(5, identity=lambda n: people.get(n, people["server"]), **change)
-    replayed = old.members["site-02"].advertise(old.terms)
+    replayed = old.members["site-02"].advertise(old.parameters)
     with pytest.raises(UntrustedSite, match="'site-02': its signature does not belong"):
         new.coordinator.add_advert("site-02", replayed)
 
 
 def test_a_site_that_copies_anothers_key_is_refused(people: dict[str, Identity]) -> None:
     round_ = Round(5)
-    first = round_.members["site-01"].advertise(round_.terms)
+    first = round_.members["site-01"].advertise(round_.parameters)
     round_.coordinator.add_advert("site-01", first)
-    copied = round_.members["site-02"].advertise(round_.terms) | {"mask_key": first["mask_key"]}
+    copied = round_.members["site-02"].advertise(round_.parameters) | {"mask_key": first["mask_key"]}
     with pytest.raises(BrokenProtocol, match="'site-01' and 'site-02' gave the same public key") as found:
         round_.coordinator.add_advert("site-02", copied)
     assert found.value.sites == ("site-01", "site-02")
@@ -135,7 +135,7 @@ def test_shares_that_cannot_be_opened_name_their_dealer_and_cost_the_round_of_th
     round_.gone = {"site-01"}
     for step in (round_.mask, round_.confirm, round_.reveal):
         step()
-    assert_is_plain(round_.coordinator.result(), names(5)[1:], round_.terms)
+    assert_is_plain(round_.coordinator.result(), names(5)[1:], round_.parameters)
 
 
 # ---- masked updates ----
@@ -175,7 +175,7 @@ def test_a_truncated_or_misshapen_masked_update_is_refused_and_leaves_the_sum_al
     round_.gone = {"site-01"}
     for step in (round_.mask, round_.confirm, round_.reveal):
         step()
-    assert_is_plain(round_.coordinator.result(), names(5)[1:], round_.terms)
+    assert_is_plain(round_.coordinator.result(), names(5)[1:], round_.parameters)
 
 
 def test_a_second_masked_update_and_one_of_a_stranger_are_refused() -> None:
@@ -196,7 +196,7 @@ def test_a_site_that_comes_too_late_is_not_in_the_sum() -> None:
         round_.coordinator.add_masked("site-01", late)
     for step in (round_.confirm, round_.reveal):
         step()
-    assert_is_plain(round_.coordinator.result(), names(5)[1:], round_.terms)
+    assert_is_plain(round_.coordinator.result(), names(5)[1:], round_.parameters)
 
 
 @pytest.mark.parametrize("segment", ["narrow", "wide"])
@@ -222,7 +222,7 @@ def test_an_update_beyond_the_bound_is_noticed_in_the_sum_if_it_leaves_what_all_
     for site in round_.members:
         masked = round_.masked(site)
         if site == "site-03":
-            masked.narrow[7] += 3 * round_.terms.narrow_ring.most
+            masked.narrow[7] += 3 * round_.parameters.narrow_ring.most
         round_.coordinator.add_masked(site, masked)
     round_.confirm()
     round_.reveal()
@@ -258,7 +258,7 @@ def revealed(round_: Round, liars: dict[str, str]) -> Round:
 def test_a_site_that_shows_wrong_shares_is_named_and_the_sum_is_right(secret: str) -> None:
     round_ = revealed(Round(5), {"site-04": secret})
     found = round_.coordinator.result()
-    assert_is_plain(found, OTHERS, round_.terms)
+    assert_is_plain(found, OTHERS, round_.parameters)
     assert set(found.blamed) == {"site-04"}
     assert "showed another share" in found.blamed["site-04"]
 
@@ -332,7 +332,7 @@ def test_whatever_stands_in_an_advert_of_certified_sites_is_refused(
     people: dict[str, Identity], key: str, value: Any
 ) -> None:
     round_ = certified(people)
-    advert = round_.members["site-02"].advertise(round_.terms) | {key: value}
+    advert = round_.members["site-02"].advertise(round_.parameters) | {key: value}
     with pytest.raises(MaskingError) as found:
         round_.coordinator.add_advert("site-02", advert)
     assert found.value.sites == ("site-02",)

@@ -13,8 +13,8 @@ import pytest
 from authority import DAY, NOW, Authority, clock, make_key, site_kit, write_kit
 
 from medflare.core.errors import ConfigError
-from medflare.secure_aggregation.errors import UntrustedSite
 from medflare.secure_aggregation.identity import Identity
+from medflare.secure_aggregation.masking_errors import UntrustedSite
 
 MESSAGE = b"what is signed"
 

@@ -12,9 +12,9 @@ from Crypto.Protocol.KDF import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medflare.secure_aggregation import exchange, keystream
+from medflare.secure_aggregation import key_agreement, keystream
 from medflare.secure_aggregation.fixed_point import PIECE
-from medflare.secure_aggregation.messages import statement
+from medflare.secure_aggregation.protocol_bytes import statement
 
 CODES = {torch.int16: "<i2", torch.int32: "<i4", torch.int64: "<i8"}
 DTYPES = list(CODES)
@@ -58,21 +58,21 @@ def test_what_is_added_comes_off_again(
 
 
 def test_two_sites_derive_the_same_pair_of_streams_and_a_third_does_not() -> None:
-    one, other, third = exchange.Pair(), exchange.Pair(), exchange.Pair()
-    ours = exchange.pair_streams(one.agree(other.public), "terms", "a", "b")
-    assert ours == exchange.pair_streams(other.agree(one.public), "terms", "b", "a")
-    assert ours != exchange.pair_streams(third.agree(one.public), "terms", "a", "b")
+    one, other, third = key_agreement.KeyPair(), key_agreement.KeyPair(), key_agreement.KeyPair()
+    ours = key_agreement.pair_mask_keys(one.agree(other.public), "terms", "a", "b")
+    assert ours == key_agreement.pair_mask_keys(other.agree(one.public), "terms", "b", "a")
+    assert ours != key_agreement.pair_mask_keys(third.agree(one.public), "terms", "a", "b")
 
 
 def test_no_two_uses_share_a_key() -> None:
     secret = bytes(32)
     keys = [
-        *exchange.pair_streams(secret, "round 1", "a", "b"),
-        *exchange.pair_streams(secret, "round 2", "a", "b"),
-        *exchange.pair_streams(secret, "round 1", "a", "c"),
-        *exchange.self_streams(secret, "round 1", "a"),
-        *exchange.self_streams(secret, "round 1", "b"),
-        *exchange.self_streams(secret, "round 2", "a"),
+        *key_agreement.pair_mask_keys(secret, "round 1", "a", "b"),
+        *key_agreement.pair_mask_keys(secret, "round 2", "a", "b"),
+        *key_agreement.pair_mask_keys(secret, "round 1", "a", "c"),
+        *key_agreement.self_mask_keys(secret, "round 1", "a"),
+        *key_agreement.self_mask_keys(secret, "round 1", "b"),
+        *key_agreement.self_mask_keys(secret, "round 2", "a"),
     ]
     assert len(set(keys)) == len(keys)
 
@@ -90,4 +90,4 @@ def test_statements_of_different_purposes_or_words_differ() -> None:
 
 def test_a_key_of_small_order_is_refused() -> None:
     with pytest.raises(ValueError):
-        exchange.Pair().agree(bytes(32))
+        key_agreement.KeyPair().agree(bytes(32))

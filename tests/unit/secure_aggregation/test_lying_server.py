@@ -11,13 +11,17 @@ import pytest
 import torch
 from masking_round import LAYOUT, Round, assert_is_plain, make_update, names
 
-from medflare.secure_aggregation import exchange, keystream
-from medflare.secure_aggregation import secret_sharing as dealing
-from medflare.secure_aggregation.errors import BrokenProtocol, MaskingError, TooFewSites, UntrustedSite
+from medflare.secure_aggregation import key_agreement, keystream, secret_sharing
 from medflare.secure_aggregation.identity import Identity
-from medflare.secure_aggregation.masked import encode
-from medflare.secure_aggregation.messages import to_text
-from medflare.secure_aggregation.peers import make_advert, make_confirmation
+from medflare.secure_aggregation.masked_update import encode
+from medflare.secure_aggregation.masking_errors import (
+    BrokenProtocol,
+    MaskingError,
+    TooFewSites,
+    UntrustedSite,
+)
+from medflare.secure_aggregation.protocol_bytes import encode_bytes
+from medflare.secure_aggregation.signed_messages import make_advert, make_confirmation
 
 FIVE = names(5)
 
@@ -34,7 +38,7 @@ def round_(people: dict[str, Identity]) -> Round:
 def test_a_key_the_server_exchanges_is_refused_by_every_site(round_: Round, key: str) -> None:
     round_.advertise()
     adverts = round_.coordinator.adverts()
-    adverts["site-02"] = {**adverts["site-02"], key: to_text(exchange.Pair().public)}
+    adverts["site-02"] = {**adverts["site-02"], key: encode_bytes(key_agreement.KeyPair().public)}
     for site in ("site-01", "site-03", "site-04", "site-05"):
         with pytest.raises(UntrustedSite, match="'site-02': its signature does not belong"):
             round_.members[site].share(adverts)
@@ -44,7 +48,9 @@ def test_a_key_the_server_exchanges_is_refused_by_every_site(round_: Round, key:
 
 def test_an_advert_the_server_signs_itself_is_refused(round_: Round, people: dict[str, Identity]) -> None:
     round_.advertise()
-    own = make_advert(people["server"], round_.terms, exchange.Pair().public, exchange.Pair().public)
+    own = make_advert(
+        people["server"], round_.parameters, key_agreement.KeyPair().public, key_agreement.KeyPair().public
+    )
     adverts = round_.coordinator.adverts() | {"site-02": own}
     with pytest.raises(UntrustedSite, match="'site-02': the certificate is made out to 'server'"):
         round_.members["site-01"].share(adverts)
@@ -53,7 +59,10 @@ def test_an_advert_the_server_signs_itself_is_refused(round_: Round, people: dic
 def test_an_advert_without_certificate_is_refused_by_certified_sites(round_: Round) -> None:
     round_.advertise()
     bare = make_advert(
-        Identity.unsigned("site-02"), round_.terms, exchange.Pair().public, exchange.Pair().public
+        Identity.unsigned("site-02"),
+        round_.parameters,
+        key_agreement.KeyPair().public,
+        key_agreement.KeyPair().public,
     )
     with pytest.raises(UntrustedSite, match="'site-02': it sent no certificate"):
         round_.members["site-01"].share(round_.coordinator.adverts() | {"site-02": bare})
@@ -156,7 +165,8 @@ def test_a_forged_confirmation_does_not_count(round_: Round, people: dict[str, I
     survivors = tuple(round_.coordinator.survivors())
     own = {"site-01": round_.members["site-01"].confirm(survivors)}
     forged = {
-        site: make_confirmation(people["server"], round_.terms, survivors) for site in ("site-02", "site-03")
+        site: make_confirmation(people["server"], round_.parameters, survivors)
+        for site in ("site-02", "site-03")
     }
     with pytest.raises(TooFewSites, match=r"1 of 5 sites confirm .*, 3 are needed; missing: site-02"):
         round_.members["site-01"].reveal(own | forged)
@@ -237,14 +247,14 @@ def test_steps_out_of_turn_are_refused_and_forgiven() -> None:
     for step in (lambda: member.share({}), lambda: member.confirm(FIVE), lambda: member.reveal({})):
         with pytest.raises(BrokenProtocol, match="out of turn; expected: advertise"):
             step()
-    assert_is_plain(round_.run(), names(3), round_.terms)
+    assert_is_plain(round_.run(), names(3), round_.parameters)
 
 
 # ---- what the server knows ----
 
 
 def without(
-    vector: torch.Tensor, plus: list[exchange.Streams], minus: list[exchange.Streams], place: int
+    vector: torch.Tensor, plus: list[key_agreement.MaskKeys], minus: list[key_agreement.MaskKeys], place: int
 ) -> torch.Tensor:
     found = vector.clone()
     keystream.apply(found, [keys[place] for keys in minus], [keys[place] for keys in plus])
@@ -262,18 +272,18 @@ def test_a_late_update_stays_masked_although_its_pairwise_masks_are_known(round_
         step()
     round_.coordinator.result()
     pairs = {
-        site: exchange.pair_streams(
-            private.agree(round_.coordinator._peers[site].mask_key), round_.terms.digest, "site-02", site
+        site: key_agreement.pair_mask_keys(
+            private.agree(round_.coordinator._peers[site].mask_key), round_.parameters.digest, "site-02", site
         )
         for site in shares["site-02"]
     }
     plus = [keys for site, keys in pairs.items() if site > "site-02"]
     minus = [keys for site, keys in pairs.items() if site < "site-02"]
     tensors, weight = make_update("site-02")
-    clear = encode(round_.terms, LAYOUT, *LAYOUT.pack(tensors), weight)
+    clear = encode(round_.parameters, LAYOUT, *LAYOUT.pack(tensors), weight)
     left = without(late.narrow, plus, minus, 0)
     assert (left == clear.narrow).float().mean() < 0.02
-    own = exchange.self_streams(seed, round_.terms.digest, "site-02")
+    own = key_agreement.self_mask_keys(seed, round_.parameters.digest, "site-02")
     assert torch.equal(without(left, [own], [], 0), clear.narrow), "nothing else hides it"
 
 
@@ -281,14 +291,14 @@ def test_all_shares_that_a_threshold_less_one_holds_give_no_secret(round_: Round
     """t - 1 colluding sites and the server: every guess of the missing share gives another seed."""
     round_.until("confirm")
     held = {site: member._shares["site-01"] for site, member in round_.members.items()}
-    enough = {round_.terms.index(site): held[site].self_ for site in FIVE[:3]}
-    seed = dealing.shamir.combine(enough)
+    enough = {round_.parameters.index(site): held[site].self_ for site in FIVE[:3]}
+    seed = secret_sharing.shamir.combine(enough)
     published = round_.coordinator._shares["site-01"]["seed"]
-    assert dealing.seed_commitment(round_.terms, "site-01", seed) == published
-    for some in itertools.combinations(FIVE[1:], round_.terms.threshold - 1):
+    assert secret_sharing.seed_commitment(round_.parameters, "site-01", seed) == published
+    for some in itertools.combinations(FIVE[1:], round_.parameters.threshold - 1):
         found = {
-            dealing.shamir.combine(
-                {round_.terms.index(site): held[site].self_ for site in some} | {1: bytes([k]) * 32}
+            secret_sharing.shamir.combine(
+                {round_.parameters.index(site): held[site].self_ for site in some} | {1: bytes([k]) * 32}
             )
             for k in range(1, 20)
         }

@@ -10,7 +10,7 @@ import pytest
 import torch
 from masking_round import LAYOUT, PHASES, Round, assert_is_plain, make_update, named, names
 
-from medflare.secure_aggregation.errors import MaskingError, TooFewSites
+from medflare.secure_aggregation.masking_errors import MaskingError, TooFewSites
 from medflare.secure_aggregation.round_parameters import Limits
 
 AFTER_MASKING = ("confirm", "reveal")
@@ -19,7 +19,7 @@ AFTER_MASKING = ("confirm", "reveal")
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 10])
 def test_nobody_drops_out(count: int) -> None:
     round_ = Round(count)
-    assert_is_plain(round_.run(), names(count), round_.terms)
+    assert_is_plain(round_.run(), names(count), round_.parameters)
 
 
 @pytest.mark.parametrize("drops", [{}, {"mask": {"site-02"}}, {"share": {"site-01", "site-05"}}], ids=named)
@@ -27,9 +27,9 @@ def test_a_narrow_ring_of_sixteen_bits_sums_within_its_coarser_error(drops: dict
     round_ = Round(5, bits=16, bound=4.0)
     found = round_.run(drops)
     gone = {site for sites in drops.values() for site in sites}
-    assert_is_plain(found, [site for site in names(5) if site not in gone], round_.terms)
+    assert_is_plain(found, [site for site in names(5) if site not in gone], round_.parameters)
     assert round_.sent["site-03"].narrow.dtype == torch.int16
-    assert round_.terms.narrow_ring.fraction == 9
+    assert round_.parameters.narrow_ring.fraction == 9
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -40,7 +40,7 @@ def test_one_or_two_of_five_dropping_out_is_recovered(phase: str, gone: set[str]
     round_ = Round(5)
     found = round_.run({phase: gone})
     still_in = names(5) if phase in AFTER_MASKING else [site for site in names(5) if site not in gone]
-    assert_is_plain(found, still_in, round_.terms)
+    assert_is_plain(found, still_in, round_.parameters)
     assert found.blamed == {}
 
 
@@ -49,7 +49,7 @@ def test_two_of_five_dropping_out_one_after_the_other_is_recovered(phases: tuple
     round_ = Round(5)
     found = round_.run({phases[0]: {"site-02"}, phases[1]: {"site-04"}})
     gone = [s for s, phase in zip(("site-02", "site-04"), phases, strict=True) if phase not in AFTER_MASKING]
-    assert_is_plain(found, [site for site in names(5) if site not in gone], round_.terms)
+    assert_is_plain(found, [site for site in names(5) if site not in gone], round_.parameters)
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -74,7 +74,7 @@ def test_three_of_five_dropping_out_one_after_the_other_ends_the_round(phases: t
 def test_the_threshold_says_how_many_may_drop_out(count: int, threshold: int, most_gone: int) -> None:
     gone = set(names(count)[:most_gone])
     round_ = Round(count, threshold=threshold)
-    assert_is_plain(round_.run({"mask": gone}), names(count)[most_gone:], round_.terms)
+    assert_is_plain(round_.run({"mask": gone}), names(count)[most_gone:], round_.parameters)
     with pytest.raises(TooFewSites):
         Round(count, threshold=threshold).run({"mask": set(names(count)[: most_gone + 1])})
 

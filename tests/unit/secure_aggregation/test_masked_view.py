@@ -10,12 +10,12 @@ import torch
 from masking_round import names
 from scipy.stats import chisquare
 
-from medflare.secure_aggregation import exchange, keystream
+from medflare.secure_aggregation import key_agreement, keystream
 from medflare.secure_aggregation.identity import Identity
 from medflare.secure_aggregation.layout import Layout
-from medflare.secure_aggregation.masked import Masked, encode
+from medflare.secure_aggregation.masked_update import Masked, encode
 from medflare.secure_aggregation.member import Member
-from medflare.secure_aggregation.round_parameters import Limits, Terms
+from medflare.secure_aggregation.round_parameters import Limits, RoundParameters
 
 SIZE = 1 << 18
 LAYOUT = Layout.of({"w": ((SIZE,), torch.float32)}, {"sum:n": ((SIZE // 8,), torch.float32)})
@@ -25,12 +25,12 @@ ZERO_P = 1e-9
 """Below this, bytes are not uniform; a right mask gets here once in a thousand million runs."""
 
 
-def make_members(terms: Terms) -> dict[str, Member]:
+def make_members(terms: RoundParameters) -> dict[str, Member]:
     limits = Limits(min_sites=2)
     return {site: Member(Identity.unsigned(site), LAYOUT, limits) for site in terms.sites}
 
 
-def shared_by_all(terms: Terms, members: dict[str, Member]) -> dict[str, dict[str, Any]]:
+def shared_by_all(terms: RoundParameters, members: dict[str, Member]) -> dict[str, dict[str, Any]]:
     adverts = {site: member.advertise(terms) for site, member in members.items()}
     return {site: member.share(adverts) for site, member in members.items()}
 
@@ -44,14 +44,14 @@ def mask(member: Member, shared: dict[str, dict[str, Any]]) -> Masked:
     return member.mask(shares, *CONSTANT, 500)
 
 
-def masked_by_all(terms: Terms) -> dict[str, Masked]:
+def masked_by_all(terms: RoundParameters) -> dict[str, Masked]:
     members = make_members(terms)
     shared = shared_by_all(terms, members)
     return {site: mask(member, shared) for site, member in members.items()}
 
 
-def terms_of(round_number: int = 0, run_id: str = "run-1") -> Terms:
-    return Terms.of(LAYOUT, sites=names(5), run_id=run_id, round=round_number, most_weight=1000)
+def terms_of(round_number: int = 0, run_id: str = "run-1") -> RoundParameters:
+    return RoundParameters.of(LAYOUT, sites=names(5), run_id=run_id, round=round_number, most_weight=1000)
 
 
 def uniformity(vector: torch.Tensor) -> float:
@@ -92,7 +92,7 @@ def alike(one: torch.Tensor, other: torch.Tensor) -> float:
 @pytest.mark.parametrize(
     "again", [terms_of(), terms_of(1), terms_of(run_id="run-2")], ids=["same", "round", "run"]
 )
-def test_the_same_update_looks_different_each_time(sent: dict[str, Masked], again: Terms) -> None:
+def test_the_same_update_looks_different_each_time(sent: dict[str, Masked], again: RoundParameters) -> None:
     later = masked_by_all(again)
     for site, masked in later.items():
         assert alike(masked.narrow, sent[site].narrow) < 1e-4
@@ -107,11 +107,11 @@ def test_two_colluding_sites_and_all_self_masks_leave_an_update_masked() -> None
     shared = shared_by_all(terms, members)
     public = members["site-01"]._mask_pair.public
     pairs = {
-        site: exchange.pair_streams(member._mask_pair.agree(public), terms.digest, site, "site-01")[0]
+        site: key_agreement.pair_mask_keys(member._mask_pair.agree(public), terms.digest, site, "site-01")[0]
         for site, member in members.items()
         if site != "site-01"
     }
-    own = exchange.self_streams(members["site-01"]._seed, terms.digest, "site-01")[0]
+    own = key_agreement.self_mask_keys(members["site-01"]._seed, terms.digest, "site-01")[0]
     left = mask(members["site-01"], shared).narrow
     keystream.apply(left, [], [own, pairs["site-04"], pairs["site-05"]])
     assert uniformity(left) > ZERO_P

@@ -11,12 +11,12 @@ import pytest
 import torch
 from masking_round import LAYOUT, Round, assert_is_plain, make_update, names, plain_mean
 
-from medflare.secure_aggregation import exchange, keystream, shamir
-from medflare.secure_aggregation.errors import MaskingError, TooFewSites
+from medflare.secure_aggregation import key_agreement, keystream, shamir
 from medflare.secure_aggregation.identity import Identity
-from medflare.secure_aggregation.masked import encode
-from medflare.secure_aggregation.peers import make_confirmation
+from medflare.secure_aggregation.masked_update import encode
+from medflare.secure_aggregation.masking_errors import MaskingError, TooFewSites
 from medflare.secure_aggregation.round_parameters import Limits
+from medflare.secure_aggregation.signed_messages import make_confirmation
 from medflare.secure_aggregation.unmasking import SecureSum
 
 
@@ -61,7 +61,7 @@ def revealed_to_two_faces(
     out = {}
     for site, told in faces.items():
         same = {other: said[other] for other in faces if faces[other] == told}
-        own = {"site-05": make_confirmation(people["site-05"], round_.terms, told)}
+        own = {"site-05": make_confirmation(people["site-05"], round_.parameters, told)}
         out[site] = round_.members[site].reveal(same | own)
     return out
 
@@ -79,22 +79,22 @@ def test_a_lying_server_and_one_of_five_sites_read_an_update_at_the_smallest_thr
     seed, key = (
         shamir.combine(
             {5: held.share(secret)}
-            | {round_.terms.index(s): b64decode(shown[s][secret]["site-01"]) for s in sites}
+            | {round_.parameters.index(s): b64decode(shown[s][secret]["site-01"]) for s in sites}
         )
         for secret, sites in (("self", here[:2]), ("mask", there[:2]))
     )
-    own = exchange.self_streams(seed, round_.terms.digest, "site-01")[0]
+    own = key_agreement.self_mask_keys(seed, round_.parameters.digest, "site-01")[0]
     pairs = [
-        exchange.pair_streams(exchange.Pair(key).agree(peer.mask_key), round_.terms.digest, "site-01", site)[
-            0
-        ]
+        key_agreement.pair_mask_keys(
+            key_agreement.KeyPair(key).agree(peer.mask_key), round_.parameters.digest, "site-01", site
+        )[0]
         for site, peer in round_.coordinator._peers.items()
         if site != "site-01"
     ]
     read = round_.sent["site-01"].narrow.clone()
     keystream.apply(read, [], [own, *pairs])
     tensors, weight = make_update("site-01")
-    assert torch.equal(read, encode(round_.terms, LAYOUT, *LAYOUT.pack(tensors), weight).narrow)
+    assert torch.equal(read, encode(round_.parameters, LAYOUT, *LAYOUT.pack(tensors), weight).narrow)
 
 
 @pytest.mark.parametrize("split", [1, 2, 3])
@@ -110,7 +110,7 @@ def test_at_a_threshold_of_two_thirds_the_same_server_and_site_read_nothing(
     said = {site: round_.members[site].confirm(here if site in one else there) for site in honest}
     answers = 0
     for told, sites in ((here, one), (there, other)):
-        own = {"site-05": make_confirmation(people["site-05"], round_.terms, told)}
+        own = {"site-05": make_confirmation(people["site-05"], round_.parameters, told)}
         for site in sites:
             try:
                 round_.members[site].reveal({peer: said[peer] for peer in sites} | own)
@@ -123,7 +123,7 @@ def test_at_a_threshold_of_two_thirds_the_same_server_and_site_read_nothing(
 def test_a_poisoned_update_within_the_bound_is_summed_like_any_other() -> None:
     round_ = Round(3)
     round_.until("mask")
-    poison = round_.terms.narrow_ring.most // 16
+    poison = round_.parameters.narrow_ring.most // 16
     for site in round_.members:
         masked = round_.masked(site)
         if site == "site-02":
@@ -134,7 +134,7 @@ def test_a_poisoned_update_within_the_bound_is_summed_like_any_other() -> None:
     found = round_.coordinator.result()
     narrow, _, whole = plain_mean(names(3))
     torch.testing.assert_close(
-        found.narrow.double(), narrow + round_.terms.most_weight / whole, atol=1e-5, rtol=0
+        found.narrow.double(), narrow + round_.parameters.most_weight / whole, atol=1e-5, rtol=0
     )
     assert found.blamed == {}
 
@@ -143,4 +143,4 @@ def test_a_site_that_stays_away_ends_a_round_at_worst_and_the_next_one_begins_af
     with pytest.raises(MaskingError):
         Round(3).run({"reveal": {"site-01", "site-02"}})
     again = Round(3, round=4)
-    assert_is_plain(again.run(), names(3), again.terms)
+    assert_is_plain(again.run(), names(3), again.parameters)

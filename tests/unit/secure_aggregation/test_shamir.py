@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from masking_round import make_terms, named
 
-from medflare.secure_aggregation import secret_sharing as dealing
-from medflare.secure_aggregation import shamir
-from medflare.secure_aggregation.errors import BrokenProtocol
-from medflare.secure_aggregation.recovery import Recovered, recover
-from medflare.secure_aggregation.round_parameters import Terms
+from medflare.secure_aggregation import secret_sharing, shamir
+from medflare.secure_aggregation.masking_errors import BrokenProtocol
+from medflare.secure_aggregation.round_parameters import RoundParameters
+from medflare.secure_aggregation.share_recovery import Recovered, recover
 
 TERMS = make_terms(5)
 SEED = os.urandom(32)
@@ -46,15 +45,15 @@ def test_impossible_sizes_are_errors(secret: bytes, threshold: int) -> None:
         shamir.split(secret, threshold, 3)
 
 
-def dealt(terms: Terms = TERMS) -> dict[str, dealing.Dealt]:
-    return dealing.deal(terms, bytes(32), SEED, terms.sites)
+def dealt(terms: RoundParameters = TERMS) -> dict[str, secret_sharing.HolderShares]:
+    return secret_sharing.split_secrets(terms, bytes(32), SEED, terms.sites)
 
 
 def recovered(
-    shown: dict[str, bytes], committed: dict[str, dealing.Dealt], terms: Terms = TERMS
+    shown: dict[str, bytes], committed: dict[str, secret_sharing.HolderShares], terms: RoundParameters = TERMS
 ) -> Recovered:
     """The seed of site-01, where its dealer committed itself to `committed`."""
-    held = {site: dealing.commitments(terms, "site-01", site, one) for site, one in committed.items()}
+    held = {site: secret_sharing.commitments(terms, "site-01", site, one) for site, one in committed.items()}
     return recover(terms, "site-01", "self", held, shown, lambda secret: secret == SEED)
 
 
@@ -84,7 +83,7 @@ def test_too_many_holders_that_lie_end_the_round_with_their_names() -> None:
 @pytest.mark.parametrize("wrong", [{"site-01"}, {"site-01", "site-03"}], ids=named)
 def test_a_dealer_that_deals_some_wrong_shares_is_named_and_the_rest_is_enough(wrong: set[str]) -> None:
     shares = {
-        site: dealing.Dealt(one.mask, os.urandom(32)) if site in wrong else one
+        site: secret_sharing.HolderShares(one.mask, os.urandom(32)) if site in wrong else one
         for site, one in dealt().items()
     }
     found = recovered({site: one.self_ for site, one in shares.items()}, shares)
@@ -93,7 +92,7 @@ def test_a_dealer_that_deals_some_wrong_shares_is_named_and_the_rest_is_enough(w
 
 
 def test_a_dealer_without_enough_right_shares_ends_the_round_with_its_name() -> None:
-    shares = {site: dealing.Dealt(one.mask, os.urandom(32)) for site, one in dealt().items()}
+    shares = {site: secret_sharing.HolderShares(one.mask, os.urandom(32)) for site, one in dealt().items()}
     with pytest.raises(BrokenProtocol, match="'site-01' dealt wrong shares") as found:
         recovered({site: one.self_ for site, one in shares.items()}, shares)
     assert found.value.sites == ("site-01",)
@@ -110,25 +109,25 @@ def test_no_message_holds_a_share_or_secret() -> None:
 def test_sealed_shares_open_for_their_holder_in_their_round_only() -> None:
     one = dealt()["site-02"]
     agreed = os.urandom(32)
-    held = dealing.commitments(TERMS, "site-01", "site-02", one)
-    sealed = dealing.seal(TERMS, "site-01", "site-02", one, agreed)
-    assert len(sealed) == dealing.SEALED
-    assert dealing.open_sealed(TERMS, "site-01", "site-02", sealed, held, agreed) == one
+    held = secret_sharing.commitments(TERMS, "site-01", "site-02", one)
+    sealed = secret_sharing.seal(TERMS, "site-01", "site-02", one, agreed)
+    assert len(sealed) == secret_sharing.SEALED
+    assert secret_sharing.open_sealed(TERMS, "site-01", "site-02", sealed, held, agreed) == one
     other_round = make_terms(5, round=4)
-    assert dealing.open_sealed(other_round, "site-01", "site-02", sealed, held, agreed) is None
-    assert dealing.open_sealed(TERMS, "site-01", "site-03", sealed, held, agreed) is None
-    assert dealing.open_sealed(TERMS, "site-03", "site-02", sealed, held, agreed) is None
-    assert dealing.open_sealed(TERMS, "site-01", "site-02", sealed, held[::-1], agreed) is None
-    assert dealing.open_sealed(TERMS, "site-01", "site-02", sealed, held, os.urandom(32)) is None
+    assert secret_sharing.open_sealed(other_round, "site-01", "site-02", sealed, held, agreed) is None
+    assert secret_sharing.open_sealed(TERMS, "site-01", "site-03", sealed, held, agreed) is None
+    assert secret_sharing.open_sealed(TERMS, "site-03", "site-02", sealed, held, agreed) is None
+    assert secret_sharing.open_sealed(TERMS, "site-01", "site-02", sealed, held[::-1], agreed) is None
+    assert secret_sharing.open_sealed(TERMS, "site-01", "site-02", sealed, held, os.urandom(32)) is None
     cut = sealed[:-1] + bytes([sealed[-1] ^ 1])
-    assert dealing.open_sealed(TERMS, "site-01", "site-02", cut, held, agreed) is None
+    assert secret_sharing.open_sealed(TERMS, "site-01", "site-02", cut, held, agreed) is None
 
 
 def test_a_dealer_that_seals_another_share_than_it_commits_to_is_found_by_the_holder() -> None:
     one, other = dealt()["site-02"], dealt()["site-02"]
     agreed = os.urandom(32)
-    committed = dealing.commitments(TERMS, "site-01", "site-02", other)
-    words = dealing._words(TERMS, "site-01", "site-02", committed)
-    key = dealing.derive(agreed, words)
-    sealed = bytes(12) + dealing.AESGCM(key).encrypt(bytes(12), one.mask + one.self_, words)
-    assert dealing.open_sealed(TERMS, "site-01", "site-02", sealed, committed, agreed) is None
+    committed = secret_sharing.commitments(TERMS, "site-01", "site-02", other)
+    words = secret_sharing._words(TERMS, "site-01", "site-02", committed)
+    key = secret_sharing.derive(agreed, words)
+    sealed = bytes(12) + secret_sharing.AESGCM(key).encrypt(bytes(12), one.mask + one.self_, words)
+    assert secret_sharing.open_sealed(TERMS, "site-01", "site-02", sealed, committed, agreed) is None

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medflare.secure_aggregation.encryption_schemes import Terms
+from medflare.secure_aggregation.encryption_schemes import HeParameters
 from medflare.secure_aggregation.layout import Layout
 from medflare.secure_aggregation.round_parameters import WIDE_BOUND
 
@@ -73,6 +73,6 @@ def terms_of(layout: Layout, bound: float, sites: int, rounds: int) -> dict[str,
     return {part: every[part] for part in sizes(layout)}
 
 
-def read_terms(data: Mapping[str, Mapping[str, Any]]) -> dict[str, Terms]:
+def read_terms(data: Mapping[str, Mapping[str, Any]]) -> dict[str, HeParameters]:
     """Return what `terms_of` described."""
-    return {part: Terms(**arguments) for part, arguments in data.items()}
+    return {part: HeParameters(**arguments) for part, arguments in data.items()}

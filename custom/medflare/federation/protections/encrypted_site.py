@@ -32,7 +32,7 @@ from medflare.federation.protections.weighting import UpdateWeighting
 from medflare.secure_aggregation.encryption import decrypt, encrypt
 from medflare.secure_aggregation.encryption_keys import Keys, read_site_context
 from medflare.secure_aggregation.encryption_parameters import SITE_FILE
-from medflare.secure_aggregation.encryption_schemes import Terms
+from medflare.secure_aggregation.encryption_schemes import HeParameters
 from medflare.secure_aggregation.layout import Layout
 from medflare.wire.task_messages import TaskResult
 
@@ -94,7 +94,7 @@ class Ciphers:
 
     name: Literal["he"] = "he"
 
-    def __init__(self, keys: Keys, layout: Layout, terms: Mapping[str, Terms], share: float) -> None:
+    def __init__(self, keys: Keys, layout: Layout, terms: Mapping[str, HeParameters], share: float) -> None:
         self.keys, self.layout, self.terms, self.share = keys, layout, terms, share
 
     def facts(self, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,10 +24,10 @@ from medflare.federation.protections.base import (
 from medflare.federation.protections.settings import ProtectionSettings
 from medflare.federation.protections.weighting import UpdateWeighting
 from medflare.secure_aggregation.coordinator import Coordinator
-from medflare.secure_aggregation.errors import MaskingError
 from medflare.secure_aggregation.identity import Identity
-from medflare.secure_aggregation.masked import Masked
-from medflare.secure_aggregation.round_parameters import Terms
+from medflare.secure_aggregation.masked_update import Masked
+from medflare.secure_aggregation.masking_errors import MaskingError
+from medflare.secure_aggregation.round_parameters import RoundParameters
 
 NARROW, WIDE = "masked:narrow", "masked:wide"
 """An update's two vectors on the wire: int32 [P] and int64 [S + 1]."""
@@ -70,7 +70,7 @@ class MaskedServer(ServerProtection):
         self.current = self.layout if upcoming.sums is None else layout_of({}, upcoming.sums)
         self.coordinator = Coordinator(self._round_parameters(upcoming), self.current, self.identity)
         self._lost, self._silent, self._waited = dict[str, str](), list[str](), dict[str, float]()
-        terms = self.coordinator.terms.to_json()
+        terms = self.coordinator.parameters.to_json()
         advertised = self._step(KEYS, upcoming.sites, {"terms": terms}, quorum, channel)
         adverts = {"adverts": self.coordinator.adverts()}
         shared = self._step(SHARES, advertised, adverts, quorum, channel)
@@ -102,7 +102,7 @@ class MaskedServer(ServerProtection):
         self._lost |= {site: f"'{task}' of the secure sum: {why}" for site, why in outcome.absent.items()}
         self._silent += outcome.silent
         self._waited |= outcome.waited
-        threshold = self.coordinator.terms.threshold
+        threshold = self.coordinator.parameters.threshold
         if len(outcome.facts) < threshold:
             lost = "; ".join(f"{site}: {why}" for site, why in sorted(self._lost.items()))
             raise TooFewError(
@@ -112,10 +112,10 @@ class MaskedServer(ServerProtection):
             )
         return sorted(outcome.facts)
 
-    def _round_parameters(self, upcoming: UpcomingRound) -> Terms:
+    def _round_parameters(self, upcoming: UpcomingRound) -> RoundParameters:
         """Return what this round's sites agree on; ConfigError for a threshold that is no majority."""
         weighting = self.weighting if upcoming.sums is None else UNWEIGHTED
-        return Terms.of(
+        return RoundParameters.of(
             self.current,
             sites=upcoming.sites,
             threshold=self.settings.threshold,
@@ -150,7 +150,7 @@ class MaskedServer(ServerProtection):
 
     def open_sum(self, channel: StepChannel) -> Update | None:
         started = time.monotonic()
-        survivors, threshold = self.coordinator.survivors(), self.coordinator.terms.threshold
+        survivors, threshold = self.coordinator.survivors(), self.coordinator.parameters.threshold
         self._lost = {}
         # All sites confirm one list of survivors before any of them reveals a share: a server that showed
         # different lists to different sites could otherwise collect both kinds of shares of one site.

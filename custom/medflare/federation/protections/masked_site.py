@@ -19,7 +19,7 @@ from medflare.federation.protections.weighting import UpdateWeighting
 from medflare.secure_aggregation.identity import Identity
 from medflare.secure_aggregation.layout import Layout
 from medflare.secure_aggregation.member import Member
-from medflare.secure_aggregation.round_parameters import Terms
+from medflare.secure_aggregation.round_parameters import RoundParameters
 from medflare.wire.files import read_json, write_json
 from medflare.wire.task_messages import TaskResult
 
@@ -60,7 +60,7 @@ class MaskedSite(SiteProtection):
     def answer_step(self, request: Request) -> dict[str, Any]:
         message = request.options[SECURE]
         if request.task == KEYS:
-            return self._join(request, Terms.from_json(message["terms"]))
+            return self._join(request, RoundParameters.from_json(message["terms"]))
         member = self._member(request)
         if request.task == SHARES:
             return member.share(message["adverts"])
@@ -69,7 +69,7 @@ class MaskedSite(SiteProtection):
         assert request.task == REVEAL
         return member.reveal(message["confirmations"])
 
-    def _join(self, request: Request, terms: Terms) -> dict[str, Any]:
+    def _join(self, request: Request, terms: RoundParameters) -> dict[str, Any]:
         """Return this site's keys for a round that it has not joined before."""
         if (terms.run_id, terms.round) != (request.run_id, request.round):
             raise UpdateError(
@@ -97,7 +97,7 @@ class MaskedSite(SiteProtection):
                 f"'{request.task}' of round {request.round} came without 'keys' before it: this site has "
                 "restarted, or the server left a step out."
             )
-        terms = self.member.terms
+        terms = self.member.parameters
         if (terms.run_id, terms.round) != (request.run_id, request.round):
             raise UpdateError(
                 f"'{request.task}' is of round {request.round}; the keys this site gave are of round "
@@ -108,12 +108,12 @@ class MaskedSite(SiteProtection):
     def seal(self, request: Request, result: TaskResult) -> Seal | None:
         """Mask the update, if it was trained on what all sites agreed to train on."""
         member = self._member(request)
-        if request.work != member.terms.work:
+        if request.work != member.parameters.work:
             raise UpdateError(
                 "the state or the plan that came is not the one this round's sites agreed on; a server that "
                 "sends different ones to different sites could read an update from the sum."
             )
-        terms = member.terms
+        terms = member.parameters
         weighting = UpdateWeighting(by=terms.weighing, max_weight=terms.most_weight, zero_weight=terms.idle)
         weight = weighting.weight(result.facts)
         shares = request.options[SECURE]["shares"].get(self.site, {})
@@ -134,4 +134,4 @@ class Masks:
 
     def facts(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         kept = {name: value for name, value in facts.items() if name not in ("examples", "factor")}
-        return {**kept, SECURE: {"terms": self.member.terms.digest}}
+        return {**kept, SECURE: {"terms": self.member.parameters.digest}}

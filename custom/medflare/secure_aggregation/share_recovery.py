@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts a site's secret together from the shares others show, and finds out who showed or dealt wrong ones.
+"""Recovers a site's secret from the shares of others, and finds out who showed or dealt wrong shares.
 
 Shares that are not what their dealer committed itself to are their holder's lie. If those that are do not
 give a secret that fits the dealer's public key or commitment, the dealer lied; some of them may still do.
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import combinations, islice
 
 from medflare.secure_aggregation import shamir
-from medflare.secure_aggregation.errors import BrokenProtocol
-from medflare.secure_aggregation.round_parameters import Terms
+from medflare.secure_aggregation.masking_errors import BrokenProtocol
+from medflare.secure_aggregation.round_parameters import RoundParameters
 from medflare.secure_aggregation.secret_sharing import SECRETS, share_commitment
 
 MOST_TRIES = 500
@@ -29,14 +29,14 @@ class Recovered:
 
 
 def recover(
-    terms: Terms,
+    parameters: RoundParameters,
     dealer: str,
     secret: str,
     held: Mapping[str, Sequence[str]],
     shown: Mapping[str, bytes],
     fits: Callable[[bytes], bool],
 ) -> Recovered:
-    """The `secret` ("mask" or "self") of a dealer.
+    """Return the `secret` ("mask" or "self") of a dealer, and who misbehaved.
 
     held: holder -> the dealer's commitments, in the order of `SECRETS`; shown: holder -> share; fits: whether
     bytes are the secret, by what the dealer published.
@@ -44,31 +44,37 @@ def recover(
     Raises BrokenProtocol that names the liars where no threshold of shares gives it.
     """
     place = SECRETS.index(secret)
+    # a share that does not match its commitment was changed by its holder, not by the dealer
     good = {
         site: share
         for site, share in shown.items()
-        if share_commitment(terms, dealer, site, secret, share) == held[site][place]
+        if share_commitment(parameters, dealer, site, secret, share) == held[site][place]
     }
     blamed = {site: f"showed another share of '{dealer}' than it was dealt" for site in shown.keys() - good}
-    if len(good) < terms.threshold:
-        raise _lost(terms, dealer, len(good), sorted(blamed))
-    for tried, sites in enumerate(islice(combinations(sorted(good), terms.threshold), MOST_TRIES)):
-        found = shamir.combine({terms.index(site): good[site] for site in sites})
+    if len(good) < parameters.threshold:
+        raise _lost(parameters, dealer, len(good), sorted(blamed))
+    # the remaining shares are as dealt; if some sets give a wrong secret, the dealer dealt inconsistent
+    # shares,
+    # and another set may still give the right one
+    for tried, sites in enumerate(islice(combinations(sorted(good), parameters.threshold), MOST_TRIES)):
+        found = shamir.combine({parameters.index(site): good[site] for site in sites})
         if fits(found):
             if tried:
                 blamed[dealer] = "dealt shares of its secret that do not fit together"
             return Recovered(found, blamed)
     raise BrokenProtocol(
-        f"secure aggregation, unmask: no {terms.threshold} of the {len(good)} shares that '{dealer}' dealt "
+        f"secure aggregation, unmask: no {parameters.threshold} of the {len(good)} shares that '{dealer}' "
+        "dealt "
         f"give the secret it committed itself to: '{dealer}' dealt wrong shares. The round is given up.",
         phase="unmask",
         sites=[dealer],
     )
 
 
-def _lost(terms: Terms, dealer: str, good: int, liars: Sequence[str]) -> BrokenProtocol:
+def _lost(parameters: RoundParameters, dealer: str, good: int, liars: Sequence[str]) -> BrokenProtocol:
     return BrokenProtocol(
-        f"secure aggregation, unmask: {good} right shares of '{dealer}' came back, {terms.threshold} are "
+        f"secure aggregation, unmask: {good} right shares of '{dealer}' came back, {parameters.threshold} "
+        "are "
         f"needed; wrong shares came from {', '.join(liars) or 'nobody'}. The round is given up.",
         phase="unmask",
         sites=liars,

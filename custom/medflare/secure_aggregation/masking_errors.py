@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong while updates are masked, with the names of the sites; no key material in any message."""
+"""Errors of masked aggregation, with the names of the sites; no message holds key material."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class MaskingError(RunError):
 
     Attributes:
         phase: advertise, share, mask, confirm, reveal or unmask.
-        sites: whom it concerns: missing, or found to say what does not fit.
+        sites: those that are missing or sent something inconsistent.
     """
 
     def __init__(self, message: str, *, phase: str, sites: Iterable[str] = ()) -> None:
@@ -44,7 +44,7 @@ class BrokenProtocol(MaskingError):  # noqa: N818
 
 
 def too_few(phase: str, present: Iterable[str], sites: Iterable[str], needed: int, what: str) -> TooFewSites:
-    """The error that says how many of how many did `what`, how many are needed, and who is missing."""
+    """Return the error that says how many sites did `what`, how many are needed, and which are missing."""
     here, everyone = set(present), set(sites)
     missing = sorted(everyone - here)
     return TooFewSites(

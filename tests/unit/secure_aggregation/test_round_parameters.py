@@ -12,11 +12,11 @@ import torch
 from masking_round import LAYOUT, make_terms, named, names
 
 from medflare.core.errors import ConfigError
-from medflare.secure_aggregation.errors import BrokenProtocol
 from medflare.secure_aggregation.identity import Identity
 from medflare.secure_aggregation.layout import Layout
+from medflare.secure_aggregation.masking_errors import BrokenProtocol
 from medflare.secure_aggregation.member import Member
-from medflare.secure_aggregation.round_parameters import Limits, Terms, default_threshold
+from medflare.secure_aggregation.round_parameters import Limits, RoundParameters, default_threshold
 
 
 @pytest.mark.parametrize(("sites", "threshold"), [(2, 2), (3, 2), (4, 3), (5, 3), (10, 6)])
@@ -53,12 +53,12 @@ def test_everything_agreed_is_in_the_digest(changes: dict[str, Any]) -> None:
 def test_the_layout_is_in_the_digest() -> None:
     words: dict[str, Any] = {"run_id": "r", "round": 0, "most_weight": 1, "sites": ["a", "b"]}
     one, other = Layout.of({}, {}), Layout.of({"x": ((0,), torch.float32)}, {})
-    assert Terms.of(one, **words).digest != Terms.of(other, **words).digest
+    assert RoundParameters.of(one, **words).digest != RoundParameters.of(other, **words).digest
 
 
 def test_terms_travel_as_json() -> None:
     terms = make_terms(5, threshold=4)
-    found = Terms.from_json(json.loads(json.dumps(terms.to_json())))
+    found = RoundParameters.from_json(json.loads(json.dumps(terms.to_json())))
     assert found == terms
     assert found.digest == terms.digest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the protocol writes down bytes in JSON, and what exactly is signed, derived from or committed to."""
+"""The exact bytes that are signed, committed to or used to derive keys, and bytes as text in JSON."""
 
 from __future__ import annotations
 
@@ -10,27 +10,31 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from medflare.secure_aggregation.errors import BrokenProtocol
+from medflare.secure_aggregation.masking_errors import BrokenProtocol
 
 DOMAIN = "medflare secure aggregation 1"
 
 
 def statement(purpose: str, **words: Any) -> bytes:
-    """Unambiguous bytes of JSON values under a purpose: no statement can be taken for one of another."""
+    """Return unambiguous bytes of JSON values; statements of two purposes are never the same."""
     return json.dumps([DOMAIN, purpose, words], sort_keys=True, separators=(",", ":")).encode()
 
 
 def commitment(about: bytes, secret: bytes) -> str:
-    """sha256 of a secret of full entropy under a statement; hides it, and allows no other."""
+    """Return the sha256 of a secret of full entropy under a statement; hides it, and allows no other."""
     return hashlib.sha256(hashlib.sha256(about).digest() + secret).hexdigest()
 
 
-def to_text(data: bytes) -> str:
+def encode_bytes(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def take_bytes(message: Mapping[str, Any], key: str, size: int | None, *, phase: str, site: str) -> bytes:
-    """The bytes under a key of a site's message; BrokenProtocol if they are missing or of another size."""
+def decode_bytes(message: Mapping[str, Any], key: str, size: int | None, *, phase: str, site: str) -> bytes:
+    """Return the bytes under a key of a site's message.
+
+    Raises:
+        BrokenProtocol: they are missing or of another size.
+    """
     try:
         data = base64.b64decode(message[key], validate=True)
     except (KeyError, TypeError, ValueError, binascii.Error):
