@@ -164,7 +164,10 @@ class Limits:
         if site not in parameters.sites:
             return f"'{site}' is not among the sites {', '.join(parameters.sites)}"
         if len(parameters.sites) < self.min_sites:
-            return f"{len(parameters.sites)} sites take part, this site's policy asks for {self.min_sites} or more"
+            return (
+                f"{len(parameters.sites)} sites take part, this site's policy asks for "
+                f"{self.min_sites} or more"
+            )
         if parameters.threshold < self.min_threshold:
             return (
                 f"the threshold is {parameters.threshold}, this site's policy asks for {self.min_threshold}"

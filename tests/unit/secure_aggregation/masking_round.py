@@ -78,10 +78,10 @@ class Round:
         limits: Limits | None = None,
         **changes: Any,
     ) -> None:
-        self.terms = make_terms(count, **changes)
+        self.parameters = make_terms(count, **changes)
         limits = limits or Limits(min_sites=2)
-        self.members = {site: Member(identity(site), LAYOUT, limits) for site in self.terms.sites}
-        self.coordinator = Coordinator(self.terms, LAYOUT, identity("server"))
+        self.members = {site: Member(identity(site), LAYOUT, limits) for site in self.parameters.sites}
+        self.coordinator = Coordinator(self.parameters, LAYOUT, identity("server"))
         self.gone: set[str] = set()
         self.sent: dict[str, Masked] = {}
 
@@ -91,7 +91,7 @@ class Round:
 
     def advertise(self) -> None:
         for site, member in self.present.items():
-            self.coordinator.add_advert(site, through_json(member.advertise(self.terms)))
+            self.coordinator.add_advert(site, through_json(member.advertise(self.parameters)))
 
     def share(self) -> None:
         adverts = self.coordinator.adverts()
