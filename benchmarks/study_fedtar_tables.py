@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of study_fedtar.py, from its predictions and its rounds.json alone.
 
-A score is that of each visit of a site, averaged over visits, then over sites without weights (algorithms.md
-3.6); intervals and tests draw patients with all their visits, and seeds.
+A score is that of each visit of a site, averaged over visits, then over sites without weights; intervals
+and tests draw patients with all their visits, and seeds.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class Code(IntEnum):
-    """What a report says of a condition; CheXbert's class codes (algorithms.md 2.1)."""
+    """What a report says of a condition; CheXbert's class codes."""
 
     BLANK = 0
     POSITIVE = 1

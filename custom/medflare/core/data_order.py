@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which training examples a site visits in a round, and in which batches (algorithms.md 2.3)."""
+"""Which training examples a site visits in a round, and in which batches."""
 
 from __future__ import annotations
 

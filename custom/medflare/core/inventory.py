@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fixed inventory of clinical information extraction: 4 entity types and their 16 modifiers.
 
-Guideline v1.1 of Fed-MedLoRA, algorithms.md 4.3. The names are byte-identical to the published annotation.
+Guideline v1.1 of Fed-MedLoRA. The names are byte-identical to the published annotation.
 A fixed inventory (and not the labels that occur in a test file) is what predictions are scored against.
 """
 

@@ -185,7 +185,7 @@ def fit_square(image: np.ndarray, size: int) -> Tensor:
 
 
 def scan(image: Tensor, scanner: ScannerConfig | None) -> Tensor:
-    """`image` (H, W) in [0, 1] as a scanner of this character would give it (algorithms.md 2.5)."""
+    """`image` (H, W) in [0, 1] as a scanner of this character would give it."""
     if scanner is None:
         return image
     if scanner.blur > 0:

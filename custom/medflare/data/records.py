@@ -42,7 +42,7 @@ class Study:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """One visit of a patient (algorithms.md 3.1).
+    """One visit of a patient.
 
     Attributes:
         number: t = 1..T. A patient who missed a visit has a hole where the source numbers its visits.

@@ -2,7 +2,7 @@
 """Report text: two sets of cleaning rules, the findings section of a free report, tokens for metrics.
 
 `r2gen` reproduces the normalisation that published numbers were scored with, faults included
-(algorithms.md 2.5; Chen et al., "Generating Radiology Reports via Memory-driven Transformer", EMNLP 2020,
+(Chen et al., "Generating Radiology Reports via Memory-driven Transformer", EMNLP 2020,
 and PromptMRG, which inherits it). `clean` is what a person would want to read. Score with both.
 """
 

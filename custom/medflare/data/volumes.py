@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CT volumes as evenly spaced axial slices, read through MONAI (algorithms.md 3.1).
+"""CT volumes as evenly spaced axial slices, read through MONAI.
 
 A volume is a NIfTI file or a folder with the DICOM files of one series. Slices run from the patient's feet to
 the head and are turned as a radiological viewer shows them: the patient's right on the left, anterior on top.

@@ -6,7 +6,7 @@
     coordinating centre  approve()     signs it
     each participant     assemble()    makes the kit from the signed request and its own key, and hardens it
 
-There is no shared key for homomorphic encryption in such kits (engine.md 4): jobs use masking.
+There is no shared key for homomorphic encryption in such kits: jobs use masking.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes startup kits safe by default after `nvflare provision` or `nvflare package` (engine.md 0, 4 and 13).
+"""Makes startup kits safe by default after `nvflare provision` or `nvflare package`.
 
 Only `local/` and file modes are touched, because FLARE checks the signatures of `startup/`. Done again, it
 changes nothing.

@@ -39,7 +39,7 @@ UNPUBLISHED = {
     "relay_config",
     "allow_log_streaming",
 }
-"""Top-level keys of resources.json that may be there; FLARE sends any other to all sites (engine.md 0.9)."""
+"""Top-level keys of resources.json that may be there; FLARE sends any other to all sites."""
 EXPIRES_SOON = timedelta(days=30)
 HARDEN = "Run: medflare kits harden <kit>"
 NEW_KIT = "Do not start this kit; ask the coordinating centre for a new one"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a note's predictions get right: true positives, false positives and false negatives.
 
-Rules of algorithms.md 4.4. Strict: exactly the gold code points, and the type. Lenient: at least one code
+Strict: exactly the gold code points, and the type. Lenient: at least one code
 point in common and the same type, under a maximum one-to-one matching (not first come, first served). A link
 needs this of its head and of its modifier. Untyped counts ignore types. Both sides are sets: an item that is
 predicted twice counts once, and `duplicates` says how often that happened.

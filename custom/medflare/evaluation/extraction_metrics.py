@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of extracted entities and modifiers with their intervals (algorithms.md 4.4).
+"""Scores of extracted entities and modifiers with their intervals.
 
 Names: `{ner|re_gold|re_e2e}_{strict|lenient}_{precision|recall|f1}` are micro over documents and typed;
 `ner_strict_untyped_f1` ignores types; `ner_macro_strict_f1` is the plain mean over the types that occur in

@@ -2,7 +2,7 @@
 """Clinical efficacy: precision, recall and F1 of the 14 conditions that two reports mention.
 
 Positive means code 1 (POSITIVE) only; uncertain counts as not positive. Undefined ratios are 0. All as in
-PromptMRG and cvt2distilgpt2 (algorithms.md 8).
+PromptMRG and cvt2distilgpt2.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model chose for every test question of a site, and how often it was right (algorithms.md 6.4).
+"""What a model chose for every test question of a site, and how often it was right.
 
 `accuracy`, and `accuracy/<group>` of the questions of a group; `chance`: what guessing would reach; `margin`:
 score of the right option minus that of the best wrong one, in nats, mean over questions; `cut_rate`: share of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All scores of generated reports against references, each with its interval (algorithms.md 8).
+"""All scores of generated reports against references, each with its interval.
 
 Every value is a fraction (CIDEr on 0..10); tables multiply by 100 as papers do. A score that cannot be
 computed here is left out and explained in one line.

@@ -55,7 +55,7 @@ class Difference:
     Attributes:
         p: two-sided.
         wins: share of the resamples in which the first system scores higher, ties counting half: the
-            "win-rate" of algorithms.md 3.6.
+            "win-rate" of FedTAR's tables.
     """
 
     value: float

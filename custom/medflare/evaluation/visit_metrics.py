@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scores of reports that belong to visits: of each visit, then averaged, and of the changes between visits.
 
-"Per visit, per site, then averaged" (algorithms.md 3.6, TAR-17) is itself a function of sums over visits, so
+"Per visit, per site, then averaged" (TAR-17) is itself a function of sums over visits, so
 that intervals and tests draw whole patients, each with all visits they have.
 """
 

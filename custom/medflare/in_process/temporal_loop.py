@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FedTAR in one process without FLARE: the mixture of profiles first, then T exchanges a round (algorithms.md
-3.2).
+"""FedTAR in one process without FLARE: the mixture of profiles first, then T exchanges a round.
 
 What a temporal run in FLARE must equal, and what studies use. `loop.federate` does the exchanges.
 """

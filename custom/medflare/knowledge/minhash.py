@@ -20,7 +20,7 @@ from medflare.knowledge.sketches import Kind, Sketch
 from medflare.knowledge.triples import Graph, serialised
 
 HASHES = 1024
-"""k of algorithms.md 6.1: a standard error of 0.0156 at most."""
+"""k; a standard error of 0.0156 at most."""
 MOST_HASHES = 2041
 """A sketch fits in 8 kB, header and all."""
 PIECE = 1 << 19

@@ -12,7 +12,7 @@ from medflare.core.errors import ConfigError
 
 WEIGHTS = "chexbert.pth"
 MAX_TOKENS = 512
-"""BERT's positions, [CLS] and [SEP] included; longer reports are cut, explicitly (algorithms.md 8)."""
+"""BERT's positions, [CLS] and [SEP] included; longer reports are cut, explicitly."""
 _CLASSES = (4,) * (len(CONDITIONS) - 1) + (2,)
 _HELP = (
     "On a machine with internet, download chexbert.pth (link 'Checkpoint download' in the README of "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AdamW whose moments survive rounds and restarts, and the one cosine over all rounds (algorithms.md 1.6)."""
+"""AdamW whose moments survive rounds and restarts, and the one cosine over all rounds."""
 
 from __future__ import annotations
 

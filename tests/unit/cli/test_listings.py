@@ -70,7 +70,7 @@ def test_methods_lists_what_adapter_jobs_can_take(methods: dict[str, dict]) -> N
     assert methods["fedmrg"]["adapters"] == methods["fed_medlora"]["adapters"]
     assert not methods["fedvit_gpt2"]["adapters"]
     vera = methods["fedmrg"]["adapters"]["vera"]
-    assert vera["source"]["sections"] == "7.12"
+    assert vera["source"]["paper"] == "Kopiczko et al. 2024"
     assert (vera["peft"], vera["dual"]) == (True, False)
     assert methods["fedmrg"]["adapters"]["prompt"]["source"]["ids"] == ["MRG-19"]
     assert not methods["fedmrg"]["adapters"]["bottleneck"]["peft"]

@@ -169,7 +169,7 @@ def test_a_modifier_of_two_heads_is_two_links() -> None:
 
 
 def test_one_predicted_pain_is_not_credited_to_every_later_pain() -> None:
-    """Pitfall 3 of algorithms.md 4.4."""
+    """The released code of Fed-MedLoRA credits the prediction to each of them."""
     gold = [at(0, 4), at(10, 14), at(20, 24)]
     assert counts(lenient_tally(gold, [at(0, 4)], TYPES))[0] == (1, 0, 2)
 

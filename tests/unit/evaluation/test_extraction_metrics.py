@@ -110,7 +110,7 @@ def test_micro_f1_adds_counts_and_macro_f1_averages_types() -> None:
 
 
 def test_predictions_of_a_type_without_gold_cost_precision() -> None:
-    """Pitfall 4 of algorithms.md 4.4: they used to vanish."""
+    """They used to vanish in the released code of Fed-MedLoRA."""
     found = values([note(gold_entities=[at(0, 5)], predicted_entities=[at(0, 5), at(6, 9, "test")])])
     assert found["ner_strict_precision"] == 0.5
     assert found["ner_strict_precision/test"] == 0

@@ -139,7 +139,7 @@ def test_every_method_says_what_it_is_and_its_variants_can_be_had(method: str) -
     entry = get_method(method)
     facts, variants = entry.facts, entry.variants
     assert facts.summary.endswith(".")
-    assert "algorithms.md" in facts.source
+    assert "paper" in facts.source
     assert facts.metrics
     assert next(iter(variants)) in (method, entry.resolve({}).variant)
     for variant in variants:

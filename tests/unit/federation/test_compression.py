@@ -146,7 +146,7 @@ def test_parameter_counts_of_the_paper() -> None:
     ],
 )
 def test_traffic_of_two_rounds(spec: SharedSpec, sites: int, total: float) -> None:
-    """algorithms.md ML-8: fp32 both ways, and at most a quarter of it with int4 up and int8 down."""
+    """ML-8: fp32 both ways, and at most a quarter of it with int4 up and int8 down."""
     exchanges = 2 * sites
     assert exchanges * 2 * message_bytes(spec, "float32") == total
     assert exchanges * (message_bytes(spec, "int4") + message_bytes(spec, "int8")) <= total / 4

@@ -36,7 +36,7 @@ MODES = {
     "stack": "lora_stack",
     "product_svd": "lora_product_svd",
 }
-"""Mode of algorithms.md 1.4 or 7.8 -> aggregation rule."""
+"""Mode of sharing LoRA factors -> aggregation rule."""
 
 
 @dataclass

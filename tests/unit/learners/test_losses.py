@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FedMRG's losses against hand calculations and the test vectors of algorithms.md 12."""
+"""FedMRG's losses against hand calculations and test vectors."""
 
 import math
 

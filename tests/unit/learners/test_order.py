@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data order: 2 % slices of a per-epoch shuffle, not sampling with replacement (algorithms.md 2.3)."""
+"""Data order: 2 % slices of a per-epoch shuffle, not sampling with replacement."""
 
 from collections import Counter
 

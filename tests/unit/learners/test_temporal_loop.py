@@ -92,7 +92,7 @@ def test_coefficients_are_learnt_that_lower_the_validation_loss(mode: Any) -> No
 def test_weights_learnt_as_such_move_to_the_visit_that_validation_is_of_and_softmax_is_caught_before() -> (
     None
 ):
-    """A softmax that has chosen visit 2 has no gradient left for visit 3 (algorithms.md 3.4)."""
+    """A softmax that has chosen visit 2 has no gradient left for visit 3."""
     found = {}
     for mode in ("softmax", "beta_softmax"):
         learners, rule = sites([9, 9, 9], [9, 9, 9], drift=1.0), TemporalResidual(3, mode, lr=0.1)

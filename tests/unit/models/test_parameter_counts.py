@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paper's communicated parameters, counted on the meta device (algorithms.md 2.1, 9.1)."""
+"""The paper's communicated parameters, counted on the meta device."""
 
 import pytest
 import torch
@@ -99,7 +99,7 @@ def test_ml_7_and_ml_8_a_share_of_99_478_per_cent_stays_and_160_mib_travel() -> 
 def test_with_trunk_and_projection_every_method_sends_what_9_1_reports(
     block: dict[str, object], adapter: int, reported: str
 ) -> None:
-    """algorithms.md 7.10 to 7.14, MRG-19; FedDAT's 88 M could not be reconstructed, ours is as built."""
+    """MRG-19; FedDAT's 88 M could not be reconstructed, ours is as built."""
     peft = TypeAdapter(PeftChoice).validate_python(block)
     with torch.device("meta"):
         adapters = attach(llama2_7b(), effective_settings(peft, LoraSettings()), (GENERIC,), 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alignment of a model's words to the source's (algorithms.md 4.4, pitfalls 2 and 3)."""
+"""Alignment of a model's words to the source's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A source's notes in the words of the inventory, within the site's tasks, with every loss counted.
 
-algorithms.md 4.3: a relation is a modifier of one of the four heads. What a corpus links otherwise is not a
+A relation is a modifier of one of the four heads. What a corpus links otherwise is not a
 fault of the file; it is left out and counted, and so is what the label map or the task mask takes away.
 """
 

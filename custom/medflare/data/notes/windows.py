@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sentences of a note with their offsets, and windows of them: the texts a language model is shown.
 
-algorithms.md 4.3 and 4.4: every sentence is in exactly one window, also one without an entity (pitfall 17);
-heads are told by offsets, not by their words (pitfall 15); links between windows are lost and counted, so
+Every sentence is in exactly one window, also one without an entity;
+heads are told by offsets, not by their words; links between windows are lost and counted, so
 that a score can state its denominator.
 """
 

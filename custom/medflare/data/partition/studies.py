@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pooled cohort dealt to several sites, always by patient (algorithms.md 2.5).
+"""One pooled cohort dealt to several sites, always by patient.
 
 Each partitioner returns patient -> site; `partition` turns that into studies per site, `write_partition` into
 manifests with a site.yaml that the simulator reads.
@@ -157,7 +157,7 @@ METHODS: dict[str, Callable[[Mapping[str, np.ndarray], PartitionPlan], dict[str,
 
 
 def site_scanners(sites: Sequence[str], seed: int = 0) -> dict[str, ScannerConfig]:
-    """A fixed scanner for each site: blur in BLURS, contrast and brightness in GAINS (algorithms.md 2.5)."""
+    """A fixed scanner for each site: blur in BLURS, contrast and brightness in GAINS."""
     rng = np.random.default_rng([seed, 25])
     return {
         site: ScannerConfig(

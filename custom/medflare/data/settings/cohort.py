@@ -41,7 +41,7 @@ class SplitConfig(Settings):
 
 
 class ScannerConfig(Settings):
-    """A scanner's character, applied to every image after resizing (algorithms.md 2.5)."""
+    """A scanner's character, applied to every image after resizing."""
 
     blur: float = Field(
         default=0.0,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`knowledge` of site.yaml: what a site's knowledge graph is made of and under which key it is sketched.
 
-DDCS, algorithms.md 6.1. Texts, triples and the key stay at the site: docs/methods/ddcs.md.
+DDCS. Texts, triples and the key stay at the site: docs/methods/ddcs.md.
 """
 
 from __future__ import annotations

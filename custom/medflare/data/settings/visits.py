@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`visits` of a cohort in site.yaml: patients who come several times (FedTAR; algorithms.md 3.1)."""
+"""`visits` of a cohort in site.yaml: patients who come several times (FedTAR)."""
 
 from __future__ import annotations
 

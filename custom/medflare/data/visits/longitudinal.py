@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From studies to patients with ordered visits (FedTAR, paper 001; algorithms.md 3.1).
+"""From studies to patients with ordered visits (FedTAR, paper 001).
 
 A visit has a number t = 1..T. Where the source numbers its visits, a missed one leaves a hole; n_{k,t} counts
 what a site has of visit t and may be 0 (`visits_per_number`).

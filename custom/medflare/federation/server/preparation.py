@@ -75,7 +75,7 @@ def compare_graphs(run: RunController) -> None:
 
 
 def _made(facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> dict[str, str]:
-    """site -> checksum of what it made from the run's seed (VeRA's A and B, algorithms.md 7.12)."""
+    """site -> checksum of what it made from the run's seed (VeRA's A and B)."""
     exports = {site: description_of(facts[site], site).export for site in sites}
     return {
         site: str((export.get("untravelled") or {}).get("sha256", "none")) for site, export in exports.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rounds of a federated run: prepare, initialise, canary, rounds, finish (design.md 2, 4).
+"""The rounds of a federated run: prepare, initialise, canary, rounds, finish.
 
 Quorum counts accepted updates; every site of the roster is in each round's record, accepted or absent with a
 reason; after each round the state is on disk, and a run that cannot go on leaves its last good state.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who judges candidates for rules that weigh updates by a loss (algorithms.md 4.2, 5.3; ML-4, VG-4).
+"""Who judges candidates for rules that weigh updates by a loss (ML-4, VG-4).
 
 The server's own judge is a worker like a site's, with the method and settings the sites report, the base
 model and the validation data D_v that the server's own site.yaml names; nothing of D_v travels. Or every site

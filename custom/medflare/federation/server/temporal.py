@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Temporal rounds: T exchanges each, one for each visit of the patients (algorithms.md 3.2; TAR-2, TAR-15).
+"""Temporal rounds: T exchanges each, one for each visit of the patients (TAR-2, TAR-15).
 
 An exchange is an ordinary one, with checks, quorum and protection. What sites, benches and secure sums know
 as a round is an exchange, counted through the run; the record has a round for every T of them.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fed-MedLoRA and Fed-MedLoRA+ at one site: clinical information extraction by a language model with LoRA.
 
-Paper: Fed-MedLoRA; algorithms.md section 4, resolutions ML-1 to ML-15. The two differ at the server (rule
+Paper: Fed-MedLoRA, resolutions ML-1 to ML-15. The two differ at the server (rule
 `influence`) and, in its client mode, by the factor that `fit` returns.
 """
 

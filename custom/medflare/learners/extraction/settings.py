@@ -12,7 +12,7 @@ from medflare.learners.text_task.settings import TextTaskSettings
 
 
 class ExtractionSettings(TextTaskSettings):
-    """Everything of Fed-MedLoRA that a job can choose; defaults are the paper's (algorithms.md 4.1)."""
+    """Everything of Fed-MedLoRA that a job can choose; defaults are the paper's."""
 
     variant: str = "fed_medlora"
     sentences: int = Field(default=1, ge=1, description="of a window; more keep relations across sentences")
@@ -26,7 +26,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "recommended": {},
     "paper": {"optimiser": {"gradient_checkpointing": True}},
 }
-"""What `preset` changes before a job's own settings apply (algorithms.md 1.8)."""
+"""What `preset` changes before a job's own settings apply."""
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "fed_medlora": {},
@@ -44,7 +44,7 @@ METHOD = Method(
     variants=VARIANTS,
     facts=MethodFacts(
         summary="Fed-MedLoRA: LoRA on a frozen language model that marks entities and modifiers in notes.",
-        source="Fed-MedLoRA (paper 002); algorithms.md 4; ML-1 to ML-15",
+        source="Fed-MedLoRA (paper 002); ML-1 to ML-15",
         metrics=("loss", "steps", "tokens", "seconds"),
         lora=True,
         scored=True,

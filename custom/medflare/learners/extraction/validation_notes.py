@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """D_v at a site: the notes by which it weighs its own update, alike at all sites and never learnt from.
 
-algorithms.md 4.4, pitfall 8, and ML-15: disjoint from what is trained and tested on, by document; which notes
+ML-15: disjoint from what is trained and tested on, by document; which notes
 they are is told by a digest, so that the server can compare sites without seeing a note.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """FedMRG at one site: hierarchical contrasting and prompting, dual adapters that teach each other.
 
-Paper: FedMRG, Algorithm 1 and sections III-B to III-D; algorithms.md section 2, resolutions MRG-1 to MRG-19.
+Paper: FedMRG, Algorithm 1 and sections III-B to III-D, resolutions MRG-1 to MRG-19.
 """
 
 from __future__ import annotations

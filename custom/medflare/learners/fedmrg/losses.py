@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The four losses of FedMRG as pure functions (paper Eq. 1, 3, 4, 5; algorithms.md 2.2)."""
+"""The four losses of FedMRG as pure functions (paper Eq. 1, 3, 4, 5)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from medflare.models.report_generator import DecodingSettings, ModelSettings
 
 
 class FedMRGSettings(MethodSettings):
-    """Everything of FedMRG that a job can choose; ids are resolutions of algorithms.md 2.6."""
+    """Everything of FedMRG that a job can choose; ids are resolutions of docs/methods/fedmrg.md."""
 
     variant: str = "fedmrg"
     model: ModelSettings = ModelSettings()
@@ -112,7 +112,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "recommended": {},
     "paper": {"bank": "raw", "kl_direction": "student_teacher", "reuse_teacher": False},
 }
-"""What `preset` changes before a job's own settings apply (algorithms.md 1.8)."""
+"""What `preset` changes before a job's own settings apply."""
 
 _PLAIN: dict[str, Any] = {"dual": False, "contrastive": False, "classification": False}
 
@@ -161,7 +161,7 @@ METHOD = Method(
     variants=VARIANTS,
     facts=MethodFacts(
         summary="FedMRG: radiographs to reports; a shared encoder and adapter, and an adapter that stays.",
-        source="FedMRG (paper 000); algorithms.md 2; MRG-1 to MRG-19",
+        source="FedMRG (paper 000); MRG-1 to MRG-19",
         metrics=("loss", "steps", "seconds"),
         lora=True,
     ),

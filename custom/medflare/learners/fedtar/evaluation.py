@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafting and scoring the reports of visits: the numbers of a round, and the final test at a site.
 
-algorithms.md 3.6: of each visit, then averaged over visits; over sites where tables are made.
+Of each visit, then averaged over visits; over sites where tables are made.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 (3.7).
 
 A site never sends anything but these sums: first D-vectors for the start, then for every iteration
-K (1 + 2 D) + 1 numbers. They are additive, so that masks can cover them (algorithms.md 10).
+K (1 + 2 D) + 1 numbers. They are additive, so that masks can cover them.
 """
 
 from __future__ import annotations

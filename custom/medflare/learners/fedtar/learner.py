@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """FedTAR at one site: a client LoRA, a bridge from pictures to words, and factors made for each patient.
 
-Paper: FedTAR, sections 3.1 to 3.3; algorithms.md 3, TAR-7, TAR-11, TAR-14, TAR-15. With the hint `temporal`
+Paper: FedTAR, sections 3.1 to 3.3, TAR-7, TAR-11, TAR-14, TAR-15. With the hint `temporal`
 an exchange trains on the visits of one number, without it on all visits together, as the baselines do.
 """
 

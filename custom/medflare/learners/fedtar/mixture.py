@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mixture of Gaussians that patients' profiles are softly assigned to (algorithms.md 3.1, 3.7; TAR-11).
+"""The mixture of Gaussians that patients' profiles are softly assigned to (TAR-11).
 
 Covariances are diagonal. An entry of a profile that is not known (NaN) says nothing: the density is over the
 known ones. Everything is float64.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who a patient is to the model: v_p of age, sex and what else a job names (algorithms.md 3.1; TAR-12,
+"""Who a patient is to the model: v_p of age, sex and what else a job names (TAR-12,
 TAR-13).
 
 Profiles never leave the site. The paper's hashed identifier is off: it is noise that a mixture would split

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FedTAR's settings; ids are resolutions of algorithms.md section 3."""
+"""FedTAR's settings; ids are resolutions of docs/methods/fedtar.md."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "patient": {"rank": 4, "lora_alpha": 128},
     },
 }
-"""What `preset` changes before a job's own settings apply (algorithms.md 1.8). `paper` is what is printed:
+"""What `preset` changes before a job's own settings apply. `paper` is what is printed:
 AdamW at 1e-5 for model and adapters, rank 4, a = 128, 16 components; the rest is not."""
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -128,7 +128,7 @@ METHOD = Method(
     facts=MethodFacts(
         summary="FedTAR: visits of a patient to reports; a client adapter, and factors made "
         "for each patient.",
-        source="FedTAR (paper 001); algorithms.md 3; TAR-1 to TAR-18",
+        source="FedTAR (paper 001); TAR-1 to TAR-18",
         metrics=("loss", "steps", "val_loss", "visit", "seconds"),
         lora=True,
         judged=True,

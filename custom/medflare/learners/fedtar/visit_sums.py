@@ -2,7 +2,7 @@
 """What a site tells of its visits beside its updates: T slopes of its validation loss, and the time between
 visits.
 
-Everything is a sum over sites, so that masks can cover it (algorithms.md 3.3, 10): 4T + 1 numbers an
+Everything is a sum over sites, so that masks can cover it: 4T + 1 numbers an
 exchange.
 """
 

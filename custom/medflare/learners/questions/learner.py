@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multiple-choice question answering at one site, by a language model with LoRA (DDCS, algorithms.md 6.4).
+"""Multiple-choice question answering at one site, by a language model with LoRA (DDCS).
 
 Learnt is the right option's text after the question, or its letter; asked is which option is the likeliest.
 """

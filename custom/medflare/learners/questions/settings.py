@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of question answering (DDCS, algorithms.md 6.4)."""
+"""Settings of question answering (DDCS)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ METHOD = Method(
     variants=VARIANTS,
     facts=MethodFacts(
         summary="Question answering: LoRA on a frozen language model that chooses the likeliest option.",
-        source="DDCS (paper 004), Tasks; algorithms.md 6.4; DD-4, DD-10",
+        source="DDCS (paper 004), Tasks; DD-4, DD-10",
         metrics=("loss", "steps", "tokens", "seconds"),
         lora=True,
         scored=True,

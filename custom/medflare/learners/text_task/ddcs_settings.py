@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the settings of DDCS's two tasks, questions and summaries, have in common (algorithms.md 6.4)."""
+"""What the settings of DDCS's two tasks, questions and summaries, have in common."""
 
 from __future__ import annotations
 

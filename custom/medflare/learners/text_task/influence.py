@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The influence factor that a site computes for its own update (algorithms.md 10, ML-15).
+"""The influence factor that a site computes for its own update (ML-15).
 
 It stands here and not with the rules because a learner needs it; the rule is `aggregation.influence`.
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tasks of a frozen language model with an adapter share at one site: declaration, a round, local state.
 
-A task adds the questions it trains on, how it is scored and what a reader of its result needs. A round:
-algorithms.md 4.1; weights by influence: 4.2, ML-4, ML-15.
+A task adds the questions it trains on, how it is scored and what a reader of its result needs. Weights by
+influence: ML-4, ML-15.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ Sharing = Literal["factors", "freeze_a", "fedsa", "stack"]
 
 
 class OptimiserSettings(Settings):
-    """Defaults are those of Fed-MedLoRA's paper (algorithms.md 4.1)."""
+    """Defaults are those of Fed-MedLoRA's paper."""
 
     batch: int = Field(default=4, ge=1)
     accumulate: int = Field(default=1, ge=1, description="batches of one optimiser step")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The adapter of a text model at one site: which of its factors travel, which stay, which were merged.
 
-Ways of sharing LoRA's factors: algorithms.md 1.4 and 7.8. Of other methods than LoRA all travels.
+Ways of sharing LoRA's factors: docs/methods/shared.md. Of other methods than LoRA everything is sent.
 """
 
 from __future__ import annotations

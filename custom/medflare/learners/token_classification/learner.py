@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The encoder baseline of Fed-MedLoRA at one site: extraction by token classification (algorithms.md 4.5).
+"""The encoder baseline of Fed-MedLoRA at one site: extraction by token classification.
 
 It answers the language model's questions about the same windows, so federated, single-site and centralised
 runs of both are comparable. All weights of the encoder learn and travel, where Fed-MedLoRA sends an adapter.

@@ -23,7 +23,7 @@ class TaggerOptimiser(Settings):
 
 
 class TaggerSettings(MethodSettings):
-    """Everything of the baseline that a job can choose; defaults are the paper's (algorithms.md 4.5)."""
+    """Everything of the baseline that a job can choose; defaults are the paper's."""
 
     variant: str = "token_classification"
     encoder: EncoderSettings = EncoderSettings()
@@ -62,7 +62,7 @@ METHOD = Method(
     facts=MethodFacts(
         summary="Fed-MedLoRA's encoder baseline: entities and modifiers by token "
         "classification, all weights.",
-        source="Bio_ClinicalBERT baseline (paper 002); algorithms.md 4.5; ML-6",
+        source="Bio_ClinicalBERT baseline (paper 002); ML-6",
         metrics=("loss", "steps", "words", "seconds"),
         scored=True,
         judged=True,

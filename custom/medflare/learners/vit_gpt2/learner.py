@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """FedViT-GPT2 at one site: all weights of a ViT and a GPT-2 learn, and all of them travel.
 
-Paper: FedViT-GPT2, section 3; algorithms.md section 5. FedAvg, L-FedAvg and Krum differ at the server alone:
+Paper: FedViT-GPT2, section 3. FedAvg, L-FedAvg and Krum differ at the server alone:
 L-FedAvg reads the `val_loss` that `fit` reports (VG-4: of the site's own validation studies; VG-5: after
 training).
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FedViT-GPT2's settings; ids are resolutions of algorithms.md section 5."""
+"""FedViT-GPT2's settings; ids are resolutions of docs/methods/fedvit_gpt2.md."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "recommended": {},
     "paper": {"augment": False, "optimiser": {"schedule": "constant", "clip_norm": None}},
 }
-"""What `preset` changes before a job's own settings apply (algorithms.md 1.8): `paper` adds nothing that is
+"""What `preset` changes before a job's own settings apply: `paper` adds nothing that is
 not printed."""
 
 VARIANTS: dict[str, dict[str, Any]] = {"fedvit_gpt2": {}}
@@ -67,7 +67,7 @@ METHOD = Method(
     facts=MethodFacts(
         summary="FedViT-GPT2: radiographs to reports by ViT and GPT-2 with cross-attention, "
         "all weights travel.",
-        source="FedViT-GPT2 (paper 003); algorithms.md 5; VG-1 to VG-11",
+        source="FedViT-GPT2 (paper 003); VG-1 to VG-11",
         metrics=("loss", "steps", "val_loss", "seconds"),
         judged=True,
     ),

@@ -132,7 +132,7 @@ class AdaLoraAdapters(LayerAdapters):
 
 METHOD = PeftMethod(
     summary="AdaLoRA: triplets P, Λ, Q; one rank allocation for all sites from their summed importance.",
-    source="Zhang et al. 2023; algorithms.md 7.10, 10",
+    source="Zhang et al. 2023",
     settings=AdaLoraSettings,
     adapters=AdaLoraAdapters,
 )

@@ -136,7 +136,7 @@ def _settings_of_file(settings: BottleneckSettings, config: Mapping[str, Any]) -
 
 METHOD = PeftMethod(
     summary="Bottleneck adapters after every feed-forward block; our own module, PEFT has none.",
-    source="Houlsby et al. 2019, FedDAT; algorithms.md 7.9",
+    source="Houlsby et al. 2019, FedDAT",
     settings=BottleneckSettings,
     adapters=BottleneckAdapters,
     settings_of_file=_settings_of_file,

@@ -39,7 +39,7 @@ class FedParaAdapters(LayerAdapters):
 
 METHOD = PeftMethod(
     summary="FedPara: the Hadamard product of two low-rank products (PEFT's LoHa); four factors travel.",
-    source="Hyeon-Woo et al. 2022; algorithms.md 7.11",
+    source="Hyeon-Woo et al. 2022",
     settings=FedParaSettings,
     adapters=FedParaAdapters,
     quantised=False,

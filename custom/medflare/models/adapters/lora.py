@@ -137,7 +137,7 @@ def weighted_sum(
 
 METHOD = PeftMethod(
     summary="LoRA: pairs of factors A and B beside linear layers.",
-    source="Hu et al. 2022; algorithms.md 7.7",
+    source="Hu et al. 2022",
     settings=LoraChoice,
     adapters=LoraAdapters,
     several_active=True,

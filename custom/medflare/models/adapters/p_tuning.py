@@ -47,7 +47,7 @@ def _settings_of_file(settings: PTuningSettings, config: Mapping[str, Any]) -> P
 
 METHOD = PeftMethod(
     summary="P-tuning: embeddings of virtual tokens through three linear layers, which travel with them.",
-    source="Liu et al. 2021; algorithms.md 7.14; MRG-19",
+    source="Liu et al. 2021; MRG-19",
     settings=PTuningSettings,
     adapters=PTuningAdapter,
     settings_of_file=_settings_of_file,

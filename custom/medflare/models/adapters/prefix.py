@@ -41,7 +41,7 @@ class PrefixAdapter(VirtualTokens):
 
 METHOD = PeftMethod(
     summary="Prefix tuning: keys and values of virtual tokens in every layer.",
-    source="Li & Liang 2021; algorithms.md 7.13",
+    source="Li & Liang 2021",
     settings=PrefixSettings,
     adapters=PrefixAdapter,
     starts_as_identity=False,

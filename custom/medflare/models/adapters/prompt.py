@@ -34,7 +34,7 @@ class PromptAdapter(VirtualTokens):
 
 METHOD = PeftMethod(
     summary="Prompt tuning: embeddings of virtual tokens before the input.",
-    source="Lester et al. 2021; algorithms.md 7.14; MRG-19",
+    source="Lester et al. 2021; MRG-19",
     settings=PromptSettings,
     adapters=PromptAdapter,
     starts_as_identity=False,

@@ -70,7 +70,7 @@ def vera_projections(a: tuple[int, ...], b: tuple[int, ...], seed: int) -> dict[
 
 METHOD = PeftMethod(
     summary="VeRA: vectors b and d travel; the random A and B every site makes from the run's seed.",
-    source="Kopiczko et al. 2024; algorithms.md 7.12",
+    source="Kopiczko et al. 2024",
     settings=VeraSettings,
     adapters=VeraAdapters,
 )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a site with careless annotators looks like: valid records with a share of the labels wrong.
 
-For the study of influence weights (Fed-MedLoRA+, algorithms.md 4.2), which should give such a site less say.
+For the study of influence weights (Fed-MedLoRA+), which should give such a site less say.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """Reports: the same findings written the way a given hospital writes, with the 14 codes of the text.
 
 Given the style, the words follow from (finding, degree, side, zone); the style's `variety` lets a reporter
-leave the habit now and then. Codes: 0 blank, 1 positive, 2 negative, 3 uncertain (algorithms.md 2.1).
+leave the habit now and then. Codes: 0 blank, 1 positive, 2 negative, 3 uncertain.
 """
 
 from __future__ import annotations
