@@ -19,12 +19,13 @@ from preflight_kit import PATIENT, Project, listening, proxy_answer, tls_answer,
 from typer.testing import CliRunner
 
 from medflare.cli.main import app
+from medflare.data.cohort_summary import summarise
 from medflare.data.settings.policy import PolicyConfig
 from medflare.data.settings.site import SiteConfig
 from medflare.deployment.kits import Kit
 from medflare.deployment.preflight import kit_files, network, site_checks
 from medflare.deployment.preflight.base import Check, exit_code, ok, problem, warning
-from medflare.deployment.preflight.run import Asked, preflight
+from medflare.deployment.preflight.run import PreflightRequest, preflight
 from medflare.egress.policy import Policy
 from medflare.learners.footprint import Footprint
 from medflare.recipes.job import Job
@@ -204,11 +205,11 @@ def test_a_provisioned_and_hardened_kit_passes_and_a_tampered_one_does_not(tmp_p
     ]
     subprocess.run(provision, capture_output=True, timeout=400, check=True)
     folder = tmp_path / "medflare/prod_00/site-1"
-    before = preflight(Asked(site_file=folder / "local/site.yaml", kit=folder, timeout=1))
+    before = preflight(PreflightRequest(site_file=folder / "local/site.yaml", kit=folder, timeout=1))
     assert outcomes(before)["kit"] == "problem"
     assert outcomes(before)["site file"] == "problem"
     assert CliRunner().invoke(app, ["kits", "harden", str(folder)]).exit_code == 0
-    after = outcomes(preflight(Asked(site_file=folder / "local/site.yaml", timeout=1)))
+    after = outcomes(preflight(PreflightRequest(site_file=folder / "local/site.yaml", timeout=1)))
     assert {after[name] for name in ("kit", "key files", "site file", "certificate client.crt")} == {"ok"}
     assert after["server port"] == "problem"
     (folder / "startup/fed_client.json").write_text(
@@ -225,7 +226,7 @@ def test_a_cohort_is_counted_and_its_labels_named(small_hospital: Path) -> None:
     read, cohort = site_checks.open_cohort(site(small_hospital), "fedmrg")
     says(read, "ok", "60 patients, 60 studies (train ")
     assert cohort is not None
-    says(site_checks.labels(cohort), "ok", "conditions occur: ")
+    says(site_checks.labels(summarise(cohort)), "ok", "conditions occur: ")
 
 
 def test_a_cohort_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
@@ -247,7 +248,7 @@ def test_questions_are_counted_without_a_method_too(tmp_path: Path) -> None:
     said, cohort = site_checks.open_cohort(SiteConfig.model_validate({"cohort": document}), None)
     says(said, "ok", "40 questions (train ")
     assert cohort is not None
-    says(site_checks.labels(cohort), "ok", "answers A 20, B 20")
+    says(site_checks.labels(summarise(cohort)), "ok", "answers A 20, B 20")
 
 
 def test_empty_splits_are_a_warning(small_hospital: Path) -> None:
@@ -278,9 +279,8 @@ def test_empty_splits_are_a_warning(small_hospital: Path) -> None:
 )
 def test_labels_that_teach_nothing_are_told(summary: Any, outcome: str, found: str) -> None:
     counts = {name: {"positive": n} for name, n in summary.get("labels", {}).items()}
-    facts = {**summary, "labels": counts}
-    cohort: Any = SimpleNamespace(notes="entities" in summary, summary=lambda: facts)
-    says(site_checks.labels(cohort), outcome, found)
+    facts = {**summary, "labels": counts, "notes": int("entities" in summary)}
+    says(site_checks.labels(facts), outcome, found)
 
 
 def test_a_missing_backbone_is_a_problem_and_a_present_one_has_a_fingerprint(tmp_path: Path) -> None:
@@ -399,9 +399,9 @@ def test_a_site_file_with_mistakes_is_one_check_that_names_them_all(tmp_path: Pa
 def test_a_file_of_several_sites_asks_which(tmp_path: Path) -> None:
     cohort = {"cohort": {"format": "manifest", "root": "."}}
     (tmp_path / "site.yaml").write_text(yaml.safe_dump({"sites": {"site-1": cohort, "site-2": cohort}}))
-    checks = outcomes(preflight(Asked(site_file=tmp_path / "site.yaml")))
+    checks = outcomes(preflight(PreflightRequest(site_file=tmp_path / "site.yaml")))
     assert checks["site file"] == "problem"
-    named = outcomes(preflight(Asked(site_file=tmp_path / "site.yaml", site="site-2")))
+    named = outcomes(preflight(PreflightRequest(site_file=tmp_path / "site.yaml", site="site-2")))
     assert (named["site file"], named["cohort"]) == ("ok", "problem")
 
 
@@ -410,5 +410,7 @@ def test_a_folder_that_is_no_sites_kit_is_a_problem(tmp_path: Path, role: str) -
     if role == "server":
         (tmp_path / "startup").mkdir()
         (tmp_path / "startup/fed_server.json").write_text("{}")
-    said = next(c for c in preflight(Asked(site_file=tmp_path / "x.yaml", kit=tmp_path)) if c.name == "kit")
+    said = next(
+        c for c in preflight(PreflightRequest(site_file=tmp_path / "x.yaml", kit=tmp_path)) if c.name == "kit"
+    )
     says(said, "problem", "is the kit of a server" if role == "server" else "no startup kit")

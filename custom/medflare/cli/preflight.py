@@ -36,10 +36,10 @@ def preflight(
     [bold]Example[/bold]: medflare preflight --site-file local/site.yaml --kit /opt/medflare/site-1 --json
     """
     from medflare.deployment.preflight.base import exit_code
-    from medflare.deployment.preflight.run import Asked
-    from medflare.deployment.preflight.run import preflight as look
+    from medflare.deployment.preflight.run import PreflightRequest
+    from medflare.deployment.preflight.run import preflight as run_checks
 
-    checks = look(Asked(site_file=site_file, site=site, job=job, kit=kit, timeout=timeout))
+    checks = run_checks(PreflightRequest(site_file=site_file, site=site, job=job, kit=kit, timeout=timeout))
     code = exit_code(checks)
     if as_json:
         print_json({"exit_code": code, "checks": [check.to_json() for check in checks]})
@@ -66,5 +66,5 @@ def _print(checks: Sequence[Any]) -> None:
         )
     console = Console()
     console.print(table)
-    counts = {kind: sum(check.outcome == kind for check in checks) for kind in ("problem", "warning", "ok")}
+    counts = {o: sum(check.outcome == o for check in checks) for o in ("problem", "warning", "ok")}
     console.print(f"{counts['problem']} problem(s), {counts['warning']} warning(s), {counts['ok']} ok")

@@ -22,7 +22,7 @@ NAME = "knowledge"
 
 
 def knowledge(site: SiteConfig, job: Job | None) -> list[Check]:
-    """Nothing where site.yaml has no `knowledge` and the job no use for it."""
+    """Return the checks of `knowledge`; none where site.yaml has no such block and the job no use for it."""
     rule = make_rule(*_rule(job)) if job is not None else None
     wanted = rule is not None and rule.capability(NeedsSketches) is not None
     exact = rule is not None and rule.capability(NeedsExactSizes) is not None
@@ -43,7 +43,7 @@ def _rule(job: Job) -> tuple[str, dict[str, Any]]:
 
 
 def _exactly(site: SiteConfig) -> list[Check]:
-    """What keeps the site out of exact comparison."""
+    """Check whether the site can take part in exact comparison."""
     found, goes_on = [], "else the site counts as far from the others as is typical"
     if site.policy.knowledge_exact == "deny":
         said, expected = "policy.knowledge_exact is deny (the default)", "a policy that lets sizes be told"
@@ -62,7 +62,7 @@ def _without() -> Check:
 
 
 def _key(config: KnowledgeConfig) -> Check:
-    """Whether the key is one, and nobody but its owner reads it; its fingerprint is no secret."""
+    """Check that the key is valid and only its owner can read it; its fingerprint is no secret."""
     try:
         mark = SketchKey.read(config.key, config.context).fingerprint(config.kind, config.hashes).hex()[:8]
     except MedflareError as error:
@@ -84,7 +84,7 @@ def _vocabulary(config: KnowledgeConfig) -> Check:
 
 
 def _graphs(config: KnowledgeConfig) -> list[Check]:
-    """Whether all other files are there; what is in them is read when a sketch is made."""
+    """Check that all other files exist; their content is read when a sketch is computed."""
     others = [file for file in knowledge_files(config) if file != config.encoder]
     missing = [str(file) for file in others if not file.exists()]
     if not missing:
@@ -94,7 +94,7 @@ def _graphs(config: KnowledgeConfig) -> list[Check]:
 
 
 def _encoder(config: KnowledgeConfig) -> list[Check]:
-    """Whether the folder holds an encoder; its weights are not opened."""
+    """Check that the folder holds an encoder; its weights are not opened."""
     if config.encoder is None:
         return []
     try:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the way to the server: its one port, through the hospital's proxy where there is one, and TLS."""
+"""Checks of the connection to the server: its one port, through the hospital's proxy where there is one, and
+TLS."""
 
 from __future__ import annotations
 
@@ -24,18 +25,18 @@ MOST_REPLY = 65536
 
 
 class UnreachableError(OSError):
-    """The proxy answered, and not with a way to the server."""
+    """The proxy answered, but did not connect to the server."""
 
 
 def server_of(kit: Kit) -> tuple[str, int]:
-    """(host, port) that a site's kit dials."""
+    """Return the (host, port) that a site's kit connects to."""
     servers = read_object(kit.startup / "fed_client.json")["servers"]
     host, _, number = str(servers[0]["service"]["target"]).rpartition(":")
     return host.strip("[]"), int(number)
 
 
 def proxy_for(host: str) -> str | None:
-    """The proxy that `https_proxy` names for this host, unless `no_proxy` excludes it."""
+    """Return the proxy that `https_proxy` names for this host, unless `no_proxy` excludes the host."""
     proxies = getproxies_environment()
     if proxy_bypass_environment(host, proxies):
         return None
@@ -43,7 +44,7 @@ def proxy_for(host: str) -> str | None:
 
 
 def reach(kit: Kit, timeout: float = TIMEOUT) -> list[Check]:
-    """Whether the server's port can be reached, and whether both sides accept each other's certificates."""
+    """Check that the server's port can be reached, and that both sides accept each other's certificates."""
     host, port = server_of(kit)
     proxy = proxy_for(host)
     where = f"{host}:{port}" + (f" through the proxy {_without_password(proxy)}" if proxy else "")
@@ -60,7 +61,11 @@ def reach(kit: Kit, timeout: float = TIMEOUT) -> list[Check]:
 
 
 def connect(host: str, port: int, proxy: str | None, timeout: float) -> socket.socket:
-    """A TCP connection to the server, through HTTP CONNECT where there is a proxy; OSError otherwise."""
+    """Open a TCP connection to the server, through HTTP CONNECT where there is a proxy.
+
+    Raises:
+        OSError: there is no connection; an UnreachableError where the proxy refuses.
+    """
     if proxy is None:
         return socket.create_connection((host, port), timeout)
     parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")
@@ -81,7 +86,7 @@ def connect(host: str, port: int, proxy: str | None, timeout: float) -> socket.s
 
 
 def _status(connection: socket.socket) -> str:
-    """The first line of the proxy's answer, which is read to its end."""
+    """Return the first line of the proxy's answer, after reading it to its end."""
     reply = b""
     while b"\r\n\r\n" not in reply:
         part = connection.recv(4096)
@@ -92,7 +97,7 @@ def _status(connection: socket.socket) -> str:
 
 
 def handshake(connection: socket.socket, kit: Kit, host: str) -> Check:
-    """A TLS handshake with the kit's own certificate, as FLARE will make it."""
+    """Check a TLS handshake with the kit's own certificate, as FLARE will make it."""
     name, startup = "server certificate", kit.startup
     try:
         context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All checks in the order in which a hospital would mend them."""
+"""All checks of `medflare preflight`, in the order in which a hospital would correct what they find."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medflare.core.errors import ConfigError, MedflareError
+from medflare.data.cohort_summary import summarise
 from medflare.data.settings.site import SiteConfig, load_site, load_site_file
 from medflare.deployment.kits import Kit, as_kit
 from medflare.deployment.preflight import kit_files, network, site_checks
@@ -18,8 +19,8 @@ from medflare.recipes.job_reader import read_job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What is to be looked at.
+class PreflightRequest:
+    """What to check.
 
     Attributes:
         site: which site of a file that describes several; None for the kit's, or the only one.
@@ -33,20 +34,21 @@ class Asked:
     timeout: float = network.TIMEOUT
 
 
-def preflight(asked: Asked) -> list[Check]:
-    """Every check; none of them raises, changes anything, or asks the internet."""
-    kit, unpacked = _kit(asked)
-    job, described = _job(asked.job)
-    site, settings = _site(asked, kit)
+def preflight(request: PreflightRequest) -> list[Check]:
+    """Run every check. None of them raises, changes anything, or contacts anything but the federation's
+    server."""
+    kit, unpacked = _kit(request)
+    job, described = _job(request.job)
+    site, settings = _site(request, kit)
     checks = [*unpacked, *settings, *described]
     if site is not None:
-        checks += _site_checks(site, asked.site_file, job, kit)
+        checks += _site_checks(site, request.site_file, job, kit)
     if kit is not None:
         checks += [
             *kit_files.certificates(kit),
             kit_files.permissions(kit),
             *kit_files.hardened(kit),
-            *network.reach(kit, asked.timeout),
+            *network.reach(kit, request.timeout),
         ]
     return checks
 
@@ -57,7 +59,7 @@ def _site_checks(site: SiteConfig, file: Path, job: Job | None, kit: Kit | None)
     folders = [folder for folder in (site.state, kit.folder if kit else file.resolve().parent) if folder]
     return [
         readable,
-        *([site_checks.labels(cohort)] if cohort is not None else []),
+        *([site_checks.labels(summarise(cohort))] if cohort is not None else []),
         site_checks.backbone(site, method),
         site_checks.device(site),
         site_checks.memory(site, job),
@@ -67,14 +69,16 @@ def _site_checks(site: SiteConfig, file: Path, job: Job | None, kit: Kit | None)
     ]
 
 
-def _kit(asked: Asked) -> tuple[Kit | None, list[Check]]:
-    """The site's kit; without one nothing is said of certificates and the server."""
-    folder = asked.kit or asked.site_file.resolve().parent.parent
+def _kit(request: PreflightRequest) -> tuple[Kit | None, list[Check]]:
+    """Return the site's kit; without one, certificates and server are not checked."""
+    folder = request.kit or request.site_file.resolve().parent.parent
     kit = as_kit(folder)
     if kit is not None and kit.role == "site":
         return kit, []
-    if asked.kit is None:
-        return None, [ok("kit", f"none around {asked.site_file}; certificates and server are not looked at")]
+    if request.kit is None:
+        return None, [
+            ok("kit", f"none around {request.site_file}; certificates and server are not looked at")
+        ]
     found = f"{folder}: {'is the kit of a ' + kit.role if kit else 'no startup kit'}"
     expected = "a site's kit, with startup/fed_client.json"
     return None, [problem("kit", found, expected, "Name the folder that was unpacked with --kit")]
@@ -90,9 +94,9 @@ def _job(folder: Path | None) -> tuple[Job | None, list[Check]]:
         return None, [problem("job", str(error), "a job folder", remedy)]
 
 
-def _site(asked: Asked, kit: Kit | None) -> tuple[SiteConfig | None, list[Check]]:
-    """The settings of one site; all errors of the file together."""
-    file, name = asked.site_file, asked.site or (kit.name if kit else None)
+def _site(request: PreflightRequest, kit: Kit | None) -> tuple[SiteConfig | None, list[Check]]:
+    """Return the settings of one site, or all errors of the file together."""
+    file, name = request.site_file, request.site or (kit.name if kit else None)
     try:
         if name is None:
             names = sorted(load_site_file(file))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ GB = 10**9
 
 
 def open_cohort(site: SiteConfig, method: str | None) -> tuple[Check, Cohort | None]:
-    """Whether the site's data can be read and is what the method learns from, counted; and the cohort."""
+    """Return (whether the data can be read and serve the method, the cohort or None)."""
     name = "cohort"
     try:
         cohort = load_cohort(site)
@@ -56,11 +56,14 @@ def open_cohort(site: SiteConfig, method: str | None) -> tuple[Check, Cohort | N
     return ok(name, found), cohort
 
 
-def labels(cohort: Cohort) -> Check:
-    """Whether the cohort says what there is to learn: conditions of studies, entities of notes."""
-    facts = summarise(cohort)
-    if cohort.notes:
-        return _marks(facts)
+def labels(facts: Mapping[str, Any]) -> Check:
+    """Check that a cohort has something to learn: conditions, entities, answers or impressions.
+
+    Args:
+        facts: as `summarise` returns them.
+    """
+    if facts["notes"]:
+        return _entities(facts)
     if facts.get("asked") or facts.get("summarised"):
         return _texts(facts)
     positive = {name: counts["positive"] for name, counts in facts["labels"].items()}
@@ -77,8 +80,8 @@ def labels(cohort: Cohort) -> Check:
     return ok("labels", found)
 
 
-def _marks(facts: dict[str, Any]) -> Check:
-    """Entities and relations of annotated notes."""
+def _entities(facts: Mapping[str, Any]) -> Check:
+    """Check the entities and relations of annotated notes."""
     counts = ", ".join(f"{name} {count}" for name, count in facts["entities"].items())
     if not facts["entities"]:
         remedy = (
@@ -88,8 +91,8 @@ def _marks(facts: dict[str, Any]) -> Check:
     return ok("labels", f"{counts}; {sum(facts['relations'].values())} relations")
 
 
-def _texts(facts: dict[str, Any]) -> Check:
-    """Whether answers are spread over the letters, and impressions readable."""
+def _texts(facts: Mapping[str, Any]) -> Check:
+    """Check that answers are spread over the letters; count the words of impressions."""
     if found := facts.get("asked"):
         answers, total = found["answers"], sum(found["answers"].values())
         counts = ", ".join(f"{letter} {count}" for letter, count in answers.items())
@@ -103,7 +106,7 @@ def _texts(facts: dict[str, Any]) -> Check:
 
 
 def backbone(site: SiteConfig, method: str | None) -> Check:
-    """Whether the base model is there, and the fingerprint by which the server compares sites."""
+    """Check that the base model exists, and show the fingerprint by which the server compares sites."""
     folder = site.backbone.folder
     try:
         if folder is None:
@@ -120,7 +123,7 @@ def backbone(site: SiteConfig, method: str | None) -> Check:
 
 
 def device(site: SiteConfig) -> Check:
-    """Whether the device that site.yaml asks for is there."""
+    """Check that the device of site.yaml exists."""
     try:
         chosen = device_of(site.device)
     except MedflareError as error:
@@ -131,7 +134,7 @@ def device(site: SiteConfig) -> Check:
 
 
 def memory(site: SiteConfig, job: Job | None) -> Check:
-    """An estimate of the memory for one training step of the job, against what is free here."""
+    """Compare an estimate of the memory for one training step of the job with what is free here."""
     if job is None:
         return ok("memory", "not estimated; name a job with --job")
     try:
@@ -161,7 +164,7 @@ def memory(site: SiteConfig, job: Job | None) -> Check:
 
 
 def free_memory(device_name: str) -> tuple[int, str]:
-    """(bytes free, of what): of the GPU, or of this machine within the limits of its container."""
+    """Return (bytes free, where): on the GPU, or of this machine within the limits of its container."""
     if device_name == "cuda":
         return int(torch.cuda.mem_get_info()[0]), "GPU"
     rows = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
@@ -173,7 +176,7 @@ def free_memory(device_name: str) -> tuple[int, str]:
 
 
 def disk(folders: Sequence[Path]) -> list[Check]:
-    """Room for logs, states and caches where the site keeps them; one check for each file system."""
+    """Check the free space for logs, states and caches; one check for each file system."""
     checks, seen = [], set()
     for folder in folders:
         there = next(path for path in (folder, *folder.parents) if path.exists())
@@ -196,7 +199,7 @@ def _room(folder: Path) -> Check:
 
 
 def rules(policy: Policy, job: Job | None) -> list[Check]:
-    """The policy in force, in words; and whether it would refuse the job."""
+    """Return the policy in force in words, and whether it would refuse the job."""
     checks = [ok("policy", f"{policy.file}: {' '.join(in_words(policy))}")]
     if job is None:
         return checks
