@@ -5,7 +5,11 @@ from __future__ import annotations
 
 
 class MedflareError(Exception):
-    """Something the user can mend: what was found, what was expected, what to do next."""
+    """Base of errors that a user can mend: the message says what was found, expected, and what to do next.
+
+    Attributes:
+        exit_code: of the command that ends with this error (docs/reference/errors.md).
+    """
 
     exit_code = 1
 

@@ -27,7 +27,7 @@ MODIFIERS: dict[str, tuple[str, ...]] = {
 }
 """Head type -> the modifiers it may have."""
 
-MODIFIER_TYPES: tuple[str, ...] = tuple(dict.fromkeys(m for found in MODIFIERS.values() for m in found))
+MODIFIER_TYPES: tuple[str, ...] = tuple(dict.fromkeys(m for listed in MODIFIERS.values() for m in listed))
 """The 16 distinct modifiers, in the order of MODIFIERS."""
 
 TYPES: tuple[str, ...] = ENTITY_TYPES + MODIFIER_TYPES

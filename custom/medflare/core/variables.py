@@ -11,18 +11,22 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def expand_text(value: str) -> str:
-    """`value` with every ${NAME} from the environment; ValueError names a variable that is not set."""
+    """Return `value` with every ${NAME} from the environment.
+
+    Raises:
+        ValueError: names every variable that is not set.
+    """
     missing = sorted({name for name in _VARIABLE.findall(value) if not os.environ.get(name)})
     if missing:
         raise ValueError(
             f"environment variable {' and '.join(missing)} is not set; export it before the run "
             "or write the folder itself"
         )
-    return _VARIABLE.sub(lambda found: os.environ[found.group(1)], value)
+    return _VARIABLE.sub(lambda match: os.environ[match.group(1)], value)
 
 
 def expand_variables(value: Any) -> Any:
-    """Every text of a setting expanded, one or a list of them; anything else as it is."""
+    """Return a setting with its text, or every text of its list, expanded; anything else as it is."""
     if isinstance(value, list | tuple):
         return [expand_variables(item) for item in value]
     return expand_text(value) if isinstance(value, str) else value

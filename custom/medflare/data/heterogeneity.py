@@ -51,9 +51,9 @@ def heterogeneity(cohorts: Mapping[str, Sequence[Study]]) -> dict[str, Any]:
 
 
 def site_facts(studies: Sequence[Study]) -> dict[str, Any]:
-    """What a site tells of itself before round 1: shares and means over all its studies.
+    """Return what a site reports of itself before round 1: shares and means over all its studies.
 
-    Below MANY studies shares would tell of single patients, so only the count remains.
+    Below MIN_STUDIES studies shares would describe single patients, so only the count remains.
     """
     if len(studies) < MIN_STUDIES:
         return {"studies": len(studies)}

@@ -26,6 +26,8 @@ class Status(Enum):
 
 
 class Cue(NamedTuple):
+    """A cue's place in the sentence."""
+
     start: int
     end: int
 
@@ -65,7 +67,7 @@ _NEIGHBOUR_WORDS = 4
 
 
 def negation_status(sentence: str, span: tuple[int, int]) -> Status:
-    """What `sentence` says of its part `span` (start, end), in any case of letters.
+    """Return what `sentence` says of its part `span` (start, end), in any case of letters.
 
     A denial wins over a doubt ("no opacity to suggest pneumonia"); a doubted denial is a doubt ("cannot be
     excluded").
@@ -74,11 +76,14 @@ def negation_status(sentence: str, span: tuple[int, int]) -> Status:
 
 
 def status_in(sentence: str, span: tuple[int, int]) -> Status:
-    """`negation_status` of a sentence that is already in lower case."""
+    """Return `negation_status` of a sentence that is already in lower case."""
     cues = find_cues(sentence)
     if cues is None:
         return Status.AFFIRMED
     start, end = span
+    # The order is the rule: a denial before the phrase is the most reliable sign, then one behind it; a doubt
+    # counts only where nothing is denied, because doubtful denials were taken out of the cues before
+    # (`_undoubted`).
     if any(_reaches_forward(cue, start, end, cues) for cue in cues.pre_negation):
         return Status.NEGATED
     if any(_reaches_back(sentence, cue, end, cues) for cue in cues.post_negation):
@@ -97,12 +102,15 @@ def _stopped(cues: Cues, left: int, right: int) -> bool:
 
 
 def _reaches_forward(cue: Cue, start: int, end: int, cues: Cues) -> bool:
+    # A cue may overlap the beginning of the phrase ("without" of "without effusion" marked as a whole), but
+    # not reach beyond its end.
     return cue.start <= start and cue.end <= end and not _stopped(cues, cue.end, start)
 
 
 def _reaches_back(sentence: str, cue: Cue, end: int, cues: Cues) -> bool:
     if cue.start < end or _stopped(cues, end, cue.start):
         return False
+    # In "opacity is stable, effusion not seen" the verb between shows that "not seen" is of the next phrase.
     return _FINITE.search(sentence, end, cue.start) is None
 
 
@@ -114,9 +122,10 @@ def _is_neighbour(sentence: str, cue: Cue, start: int, end: int, cues: Cues) -> 
 
 @lru_cache(maxsize=65536)
 def find_cues(sentence: str) -> Cues | None:
-    """The cues of a lower-case sentence; None where there is none. Cached: reports repeat themselves."""
+    """Return the cues of a lower-case sentence, None if it has none. Cached: reports repeat themselves."""
     if not _ANY.search(sentence):
         return None
+    # Pseudo-cues are overwritten and not deleted, so that all offsets stay those of the sentence.
     masked = _PSEUDO.sub(lambda match: "~" * len(match[0]), sentence)
     pre_uncertain = _find(_PRE_UNCERTAIN, masked)
     post_uncertain = _find(_POST_UNCERTAIN, masked)
@@ -126,7 +135,7 @@ def find_cues(sentence: str) -> Cues | None:
         _undoubted(_find(_POST_NEGATION, masked), doubts),
         pre_uncertain,
         post_uncertain,
-        () if "~" in masked else _find(_EITHER, masked),
+        () if "~" in masked else _find(_EITHER, masked),  # "with or without" leaves nothing open
         _find(_STOP, masked),
     )
 
@@ -136,5 +145,5 @@ def _find(pattern: re.Pattern[str], sentence: str) -> tuple[Cue, ...]:
 
 
 def _undoubted(denials: tuple[Cue, ...], doubts: tuple[Cue, ...]) -> tuple[Cue, ...]:
-    """Without those inside a doubt: "cannot be excluded" denies nothing, "no findings to suggest" does."""
+    """Return the denials that are not part of a doubt: "cannot be excluded" denies nothing."""
     return tuple(c for c in denials if not any(d.start <= c.start < d.end for d in doubts))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole owners (patients, questions) dealt to sites class by class: the arithmetic of every partition."""
+"""Assignment of whole owners (patients, questions) to sites, class by class; every partition uses it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,28 @@ SiteShares = Callable[[str | int], np.ndarray]
 def assign_to_sites(
     classes: Mapping[str, str | int], shares: SiteShares, sites: int, rng: np.random.Generator
 ) -> dict[str, int]:
-    """Owner -> site. Of a class's owners, in random order, the sites get what `shares` says, rounded.
+    """Return owner -> number of its site.
 
-    A site that would get nobody takes one from the site that has most.
+    The owners of a class, in random order, are cut at the cumulated shares. A site that would get nobody
+    takes one owner from the site that has most, because a site without records cannot take part.
+
+    Args:
+        classes: owner -> class, for instance the rarest condition of a patient.
+        shares: asked once for each class, in sorted order: it may draw from `rng` too.
     """
     given: dict[str, int] = {}
-    for kind in sorted(set(classes.values())):
-        members = [owner for owner, own in classes.items() if own == kind]
+    for name in sorted(set(classes.values())):
+        members = [owner for owner, member_of in classes.items() if member_of == name]
         rng.shuffle(members)
-        edges = np.cumsum(shares(kind)) * len(members)
+        edges = np.cumsum(shares(name)) * len(members)
         for index, owner in enumerate(members):
+            # The middle of the owner's place decides, so that rounding favours no site; the last edge may be
+            # a little below len(members) in floating point.
             given[owner] = min(int(np.searchsorted(edges, index + 0.5)), sites - 1)
     for site in range(sites):
         if site not in given.values():
             counts = np.bincount(list(given.values()), minlength=sites)
-            donors = [owner for owner, own in given.items() if own == int(counts.argmax())]
+            donors = [owner for owner, place in given.items() if place == int(counts.argmax())]
             given[donors[0]] = site
     return given
 
@@ -45,7 +52,7 @@ def dirichlet_shares(sizes: np.ndarray, alpha: float, rng: np.random.Generator) 
 
 
 def class_shares(kinds: Sequence[str | int], sizes: np.ndarray, rng: np.random.Generator) -> SiteShares:
-    """Every class at one or two sites, at more only where there are more than two sites a class.
+    """Return shares that put every class at one or two sites, at more only if there are too few classes.
 
     Each site gets a class at least. A class at several sites is parted by their sizes.
     """
@@ -54,6 +61,8 @@ def class_shares(kinds: Sequence[str | int], sizes: np.ndarray, rng: np.random.G
     while copies.total() < sites:
         fewest = min(order, key=lambda kind: copies[kind])
         copies[fewest] += 1
+    # Sites take turns in one random order over all classes, so that each gets a class before any gets a
+    # second.
     turns, turn, holders = rng.permutation(sites), 0, dict[str | int, list[int]]()
     for kind in order:
         held = min(copies[kind], sites)

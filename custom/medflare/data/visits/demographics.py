@@ -22,24 +22,26 @@ YEAR = 365.25
 def complete_demographics(
     studies: Sequence[Study], config: VisitConfig, skipped: list[Skipped], counts: VisitCounts
 ) -> list[Study]:
-    """The studies with the age at each visit and one sex for each patient, as far as these are known.
+    """Return the studies with the age at each visit and one sex for each patient, as far as known.
 
     Faults are `impossible age`, `contradictory age` and `contradictory sex`, which cost the entry and not the
     visit, and `no age` and `no sex`, which cost the patient where `config.needs` says so.
     """
     kept: list[Study] = []
-    for own in group_by_patient(studies).values():
-        aged = _ages(own, skipped, counts)
+    for rows in group_by_patient(studies).values():
+        aged = _ages(rows, skipped, counts)
         sexed = _sexes(aged, skipped, counts)
         kept += _needed(sexed, config, skipped)
     return kept
 
 
-def _ages(own: Sequence[Study], skipped: list[Skipped], counts: VisitCounts) -> list[Study]:
-    possible = [_possible(study, skipped) for study in own]
+def _ages(rows: Sequence[Study], skipped: list[Skipped], counts: VisitCounts) -> list[Study]:
+    possible = [_possible(study, skipped) for study in rows]
     known = [study for study in possible if study.age is not None]
     if not known:
         return possible
+    # The visit that most others agree with, given the days between them, is taken as right. A mean would be
+    # wrong at every visit as soon as one age is mistyped.
     reference = max(known, key=lambda study: sum(_agree(study, other) for other in known))
     found = []
     for study in possible:
@@ -58,10 +60,10 @@ def _ages(own: Sequence[Study], skipped: list[Skipped], counts: VisitCounts) -> 
 
 def _possible(study: Study, skipped: list[Skipped]) -> Study:
     """The study without an age that cannot be one."""
-    told = study.extra.get("unread", {}).get("age")
-    if told is None and (study.age is None or 0 <= study.age <= MAX_AGE):
+    unread = study.extra.get("unread", {}).get("age")
+    if unread is None and (study.age is None or 0 <= study.age <= MAX_AGE):
         return study
-    text = repr(told) if told is not None else f"{study.age:g}"
+    text = repr(unread) if unread is not None else f"{study.age:g}"
     detail = f"age {text} is no age; expected 0 to {MAX_AGE:g} years. The visit stays without it"
     skipped.append(fault(study, "impossible age", detail))
     return replace(study, age=None)
@@ -79,26 +81,26 @@ def _agree(reference: Study, study: Study) -> bool:
     return study.age is not None and abs(study.age - _expected(reference, study)) <= TOLERANCE
 
 
-def _sexes(own: Sequence[Study], skipped: list[Skipped], counts: VisitCounts) -> list[Study]:
-    """The patient's sex is the one most visits tell; with as many of both it is unknown."""
-    said = Counter(study.sex for study in own if study.sex is not None)
-    if not said:
-        return list(own)
-    ranked = said.most_common()
+def _sexes(rows: Sequence[Study], skipped: list[Skipped], counts: VisitCounts) -> list[Study]:
+    """Return the rows with the sex that most visits state; with as many of both it is unknown."""
+    stated = Counter(study.sex for study in rows if study.sex is not None)
+    if not stated:
+        return list(rows)
+    ranked = stated.most_common()
     tie = len(ranked) > 1 and ranked[0][1] == ranked[1][1]
     sex = None if tie else ranked[0][0]
-    for study in own:
+    for study in rows:
         if study.sex is not None and study.sex != sex:
             others = ", ".join(f"{name} {count} times" for name, count in ranked)
             detail = f"sex is {study.sex!r}; the visits say {others}. It is taken as {sex or 'unknown'}"
             skipped.append(fault(study, "contradictory sex", detail))
-    counts.sexes_filled += sum(study.sex is None for study in own) if sex else 0
-    return [replace(study, sex=sex) for study in own]
+    counts.sexes_filled += sum(study.sex is None for study in rows) if sex else 0
+    return [replace(study, sex=sex) for study in rows]
 
 
-def _needed(own: Sequence[Study], config: VisitConfig, skipped: list[Skipped]) -> list[Study]:
-    lacking = [name for name in config.needs if getattr(own[0], name) is None]
+def _needed(rows: Sequence[Study], config: VisitConfig, skipped: list[Skipped]) -> list[Study]:
+    lacking = [name for name in config.needs if getattr(rows[0], name) is None]
     for name in lacking[:1]:
         detail = f"no visit tells the {name}, and 'visits: needs' asks for it"
-        skipped.extend(fault(study, f"no {name}", detail) for study in own)
-    return [] if lacking else list(own)
+        skipped.extend(fault(study, f"no {name}", detail) for study in rows)
+    return [] if lacking else list(rows)
