@@ -24,9 +24,9 @@ from nvflare.apis.signal import Signal
 from medflare.core.run_record import RunRecord, read_record
 from medflare.core.tensors import State
 from medflare.federation.server.aggregator import ValidatingAggregator
+from medflare.federation.server.controller import RoundsController
 from medflare.federation.server.persistor import AdapterPersistor
 from medflare.federation.server.progress import ProgressReporter
-from medflare.federation.server.rounds import RoundsController
 from medflare.federation.server.run_state import load_state
 from medflare.federation.site import worker_config
 from medflare.federation.site.executor import LearnerExecutor

@@ -14,7 +14,7 @@ from nvflare.apis.dxo import from_shareable
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.errors import ConfigError
 from medflare.core.plan import RoundPlan
-from medflare.federation.server.rounds import RoundsController
+from medflare.federation.server.controller import RoundsController
 from medflare.federation.server.run_state import load_state
 from medflare.wire.compression import compress, decompress, message_bytes
 from medflare.wire.digest import state_digest

@@ -17,7 +17,7 @@ from medflare.aggregation import make_rule
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.data.settings.site import load_site
-from medflare.federation.server.temporal import TemporalRoundsController
+from medflare.federation.server.controller import TemporalRoundsController
 from medflare.in_process.loop import federate
 from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits, in_turn
 from medflare.learners.fedtar import learner

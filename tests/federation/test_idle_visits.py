@@ -17,8 +17,7 @@ from torch import Tensor
 from medflare.aggregation import make_rule
 from medflare.aggregation.base import AggregationRule
 from medflare.core.plan import RoundPlan
-from medflare.federation.server.rounds import RoundsController
-from medflare.federation.server.temporal import TemporalRoundsController
+from medflare.federation.server.controller import RoundsController, TemporalRoundsController
 from medflare.in_process.loop import federate
 from medflare.in_process.temporal_loop import in_turn
 from medflare.secure_aggregation.encryption_parameters import ContextParameters, make_contexts

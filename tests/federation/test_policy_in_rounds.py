@@ -14,7 +14,7 @@ from fed_visits import build_visits
 from medflare.data.settings.policy import PolicyConfig
 from medflare.egress.policy import Policy
 from medflare.egress.report import LedgerFile, read_ledger
-from medflare.federation.server.temporal import TemporalRoundsController
+from medflare.federation.server.controller import TemporalRoundsController
 from medflare.federation.site import executor
 from medflare.secure_aggregation.encryption_parameters import ContextParameters, make_contexts
 

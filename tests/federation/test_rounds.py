@@ -309,7 +309,7 @@ def test_a_silent_site_is_benched_and_then_asked_again(federation) -> None:
     run = federation(controller=controller, mislead=silent, tamper=tamper)
     record = completed(run)
     assert "no reply within 0.1 s of the quorum" in record.rounds[0].absent["site-2"]
-    assert record.rounds[1].absent["site-2"].startswith("benched until round 2")
+    assert record.rounds[1].absent["site-2"].startswith("suspended until round 2")
     assert accepted(record) == [["site-1", "site-3"], ["site-1", "site-3"], ALL]
     for entry in record.rounds:
         assert sorted([*entry.accepted, *entry.absent]) == ALL

@@ -15,6 +15,7 @@ from fed_toy import ADAPTER, ToyLearner
 from nvflare.apis.dxo import from_shareable
 from safetensors.torch import load_file
 
+from medflare.aggregation.capabilities import ScoresCandidates
 from medflare.aggregation.influence import Influence, influence_weights
 from medflare.aggregation.l_fedavg import LossFedAvg
 from medflare.aggregation.lora import LoraStack
@@ -27,7 +28,7 @@ from medflare.core.update import Update
 from medflare.data.settings.cohort import SplitConfig
 from medflare.egress.failures import SiteSettingsError
 from medflare.federation.server.run_state import load_state
-from medflare.federation.server.scorer import SERVER, common_method, scores_candidates
+from medflare.federation.server.scorer import SERVER, common_method
 from medflare.federation.site import worker_config
 from medflare.federation.site.worker import ProcessWorker
 from medflare.federation.site.worker_config import WorkerConfig, load_site_settings
@@ -75,7 +76,8 @@ def loop(rounds: int, rule: Any, judge: ToyLearner | None) -> State:
     ],
 )
 def test_only_a_rule_that_scores_candidates_needs_the_server(rule: Any, scores: bool) -> None:
-    assert scores_candidates(rule) is scores
+    scored = rule.capability(ScoresCandidates)
+    assert (scored is not None and scored.scored_by == "server") is scores
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])

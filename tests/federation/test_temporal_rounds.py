@@ -23,8 +23,8 @@ from medflare.core.errors import ConfigError
 from medflare.core.plan import RoundPlan
 from medflare.core.update import Update
 from medflare.egress import ledger
-from medflare.federation.server.mixture import Gathered
-from medflare.federation.server.temporal import TemporalRoundsController
+from medflare.federation.server.controller import TemporalRoundsController
+from medflare.federation.server.mixture import SumsCollector
 from medflare.in_process.loop import federate
 from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits, in_turn
 from medflare.learners.fedtar.expectation import FederatedMixture
@@ -271,8 +271,8 @@ def test_under_masks_the_mixture_is_the_same_and_the_server_reads_no_sites_sums(
     visits: Make, monkeypatch: Any
 ) -> None:
     seen: list[bool] = []
-    totals = Gathered.totals
-    monkeypatch.setattr(Gathered, "totals", lambda self: seen.append(True) or totals(self))
+    totals = SumsCollector.totals
+    monkeypatch.setattr(SumsCollector, "totals", lambda self: seen.append(True) or totals(self))
     _, record, taken = with_mixture(visits, monkeypatch, protection="masking")
     alone = alone_with_mixture()
     assert not seen

@@ -95,10 +95,10 @@ def test_a_site_that_passed_a_deadline_is_not_waited_for_once_more(federation, c
     assert "site-2: E40" in record.reason
     assert "site-3: no reply within 0.1 s of the others" in record.reason
     flow = run.flow
-    assert flow.roster.quiet == {"site-3"}
+    assert flow.roster.stragglers == {"site-3"}
     for late, quiet in ((OVERDUE, {"site-3"}), (reply(REQUEST, {}, {}), set())):
         flow.process_result_of_unknown_task(Client("site-3", ""), FIT, "id", late, flow.fl_ctx)
-        assert flow.roster.quiet == quiet, "what comes late has come"
+        assert flow.roster.stragglers == quiet, "what comes late has come"
     over.set()
 
 

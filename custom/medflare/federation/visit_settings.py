@@ -9,8 +9,9 @@ from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.capabilities import round_hints
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
+from medflare.federation.server.mixture import check_mixture
+from medflare.federation.server.schedule import check_visits
 from medflare.federation.server.settings import RoundsSettings, TemporalSettings
-from medflare.federation.server.temporal import check_mixture, check_visits
 from medflare.learners.fedtar.mixture import MixtureSettings
 
 

@@ -13,10 +13,9 @@ from typing import Any
 
 from medflare.federation.engine import DEFAULT_CLASS_ALLOW_LIST
 from medflare.federation.server.aggregator import ValidatingAggregator
+from medflare.federation.server.controller import RoundsController, TemporalRoundsController
 from medflare.federation.server.persistor import AdapterPersistor
 from medflare.federation.server.progress import ProgressReporter
-from medflare.federation.server.rounds import RoundsController
-from medflare.federation.server.temporal import TemporalRoundsController
 from medflare.federation.site.executor import LearnerExecutor
 from medflare.wire.files import write_json
 

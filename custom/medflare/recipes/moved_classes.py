@@ -9,10 +9,9 @@ CHANGELOG.
 from __future__ import annotations
 
 from medflare.federation.server.aggregator import ValidatingAggregator
+from medflare.federation.server.controller import RoundsController, TemporalRoundsController
 from medflare.federation.server.persistor import AdapterPersistor
 from medflare.federation.server.progress import ProgressReporter
-from medflare.federation.server.rounds import RoundsController
-from medflare.federation.server.temporal import TemporalRoundsController
 from medflare.federation.site.executor import LearnerExecutor
 from medflare.recipes.allow_list import class_path
 

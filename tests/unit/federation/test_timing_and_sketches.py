@@ -17,11 +17,11 @@ from medflare.aggregation.capabilities import NeedsSketches
 from medflare.core.errors import RunError
 from medflare.core.plan import RoundPlan
 from medflare.federation.messages import Reply
-from medflare.federation.server.client_sampling import losses
+from medflare.federation.server.client_sampling import probe_losses
 from medflare.federation.server.exchange import Outcome
 from medflare.federation.server.run_recorder import finite
 from medflare.federation.server.sketch_exchange import Sketches, wants_sketches
-from medflare.federation.server.timing import SeenTimes, timing_of, workload
+from medflare.federation.server.timing import MeasuredTimings, timing_of, workload
 from medflare.knowledge.minhash import MOST_HASHES, Sketcher
 from medflare.knowledge.sketch_key import SECRET, SketchKey
 from medflare.knowledge.sketches import Sketch, comparable
@@ -59,7 +59,7 @@ def test_an_answer_without_seconds_is_all_computing_and_never_takes_none() -> No
 @pytest.mark.parametrize("value", [pytest.param(10**400, id="401 digits"), math.inf, "much", None])
 def test_what_is_no_number_a_record_can_hold_is_left_out_of_it(value: Any) -> None:
     assert finite({"loss": value, "f1": 0.5}, "val") == {"val_f1": 0.5}
-    assert math.isnan(losses(Outcome(facts={"a": {"metrics": {"loss": 10**400}}}))["a"])
+    assert math.isnan(probe_losses(Outcome(facts={"a": {"metrics": {"loss": 10**400}}}))["a"])
 
 
 @pytest.mark.parametrize(("deadline", "lapsed"), [(90.0, 90.0), (math.inf, 3.0)])
@@ -73,7 +73,7 @@ def test_a_rule_hears_of_accepted_sites_and_of_all_without_an_update(deadline: f
         silent=["b", "cut off"],
         waited={"b": 60.0},
     )
-    found = SeenTimes(deadline).tell(rule, outcome)
+    found = MeasuredTimings(deadline).report_timings(rule, outcome)
     assert found == {"a": Timing(2.0, 1.0)}
     told = rule.known.latencies.report()
     assert {site: seen["compute"] for site, seen in told.items()} == {
@@ -83,7 +83,7 @@ def test_a_rule_hears_of_accepted_sites_and_of_all_without_an_update(deadline: f
         "refused": lapsed,
     }
     assert told["a"]["transfer"] == 1.0
-    assert SeenTimes().tell(make_rule("weighted_mean", {}), outcome) == found
+    assert MeasuredTimings().report_timings(make_rule("weighted_mean", {}), outcome) == found
 
 
 def share_of_draws(told: Callable[[Any, Outcome], None]) -> float:
@@ -110,12 +110,12 @@ def share_of_draws(told: Callable[[Any, Outcome], None]) -> float:
 def test_a_site_that_always_fails_is_drawn_no_more_often_than_a_silent_one() -> None:
     def fails(rule: Any, outcome: Outcome) -> None:
         outcome.absent["a"] = "E12 out of memory"
-        SeenTimes(600.0).tell(rule, outcome)
+        MeasuredTimings(600.0).report_timings(rule, outcome)
 
     def is_silent(rule: Any, outcome: Outcome) -> None:
         outcome.absent["a"], outcome.waited["a"] = "no reply within the deadline of 600 s", 600.0
         outcome.silent.append("a")
-        SeenTimes(600.0).tell(rule, outcome)
+        MeasuredTimings(600.0).report_timings(rule, outcome)
 
     assert share_of_draws(fails) == share_of_draws(is_silent) < 0.25
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at every update before a rule sees it; a rejected update is named with its reason, the round goes on.
+"""Validates every update before a rule sees it; a rejected one is named with its reason, the round goes on.
 
 Stock FLARE aggregates NaN silently, dies on an unknown key and ignores a wrong shape; here each costs the
 site its round and nothing else.
@@ -38,15 +38,16 @@ ALL_SITES = "all sites"
 
 
 class ValidatingAggregator(FLComponent):
-    """Checks updates and hands the good ones to the rule in order of site name.
+    """Validates updates and passes the good ones to the rule in order of site name.
 
     The fixed order makes a run repeatable to the last bit. An update waits only until every site before it
     has answered or was given up, so that memory does not grow with the number of sites where they answer
     in order. Where the rule scores updates itself, all wait until the exchange is over: scoring takes time.
 
     Attributes:
-        idle: whether a site may answer with an update of no examples. A rule that knows no such updates never
-            sees one, and an exchange of nothing else leaves its state and the run's as they are (TAR-15).
+        accepts_zero_weight: whether a site may answer with an update of no examples. A rule that knows no
+            such updates never sees one, and an exchange of nothing else leaves its state and the run's as they
+            are (TAR-15).
     """
 
     def __init__(self, rule: str = "weighted_mean", rule_settings: dict[str, Any] | None = None) -> None:
@@ -56,33 +57,33 @@ class ValidatingAggregator(FLComponent):
         self.sums_spec: SharedSpec = {}
         self.declared: dict[str, int] = {}
         self.deferred = False
-        self.idle = self.rule.capability(AcceptsZeroWeight) is not None
+        self.accepts_zero_weight = self.rule.capability(AcceptsZeroWeight) is not None
         self.protection = ServerProtection()
 
     def bind(self, score: Score) -> None:
-        """Gives a rule that scores candidates the function that does it."""
+        """Give a rule that scores candidates the function that does it."""
         scored = self.rule.capability(ScoresCandidates)
         assert scored is not None, "only rules that score candidates are given a score"
         scored.set_score(score)
         self.deferred = True
 
     def expect(self, spec: SharedSpec, sums: SharedSpec, declared: Mapping[str, int]) -> None:
-        """What was declared before round 1: tensors, sums, and training examples of each site."""
+        """Take what was declared before round 1: tensors, sums, and training examples of each site."""
         self.spec, self.sums_spec, self.declared = spec, sums, dict(declared)
 
-    def begin(self, round_number: int, state: State, asked: Sequence[str]) -> None:
-        """Starts a round from the server's state (fp32)."""
-        self.round, self.state, self.order = round_number, state, sorted(asked)
+    def begin(self, round_number: int, state: State, sites: Sequence[str]) -> None:
+        """Start a round from the server's state (fp32)."""
+        self.round, self.state, self.order = round_number, state, sorted(sites)
         self.accepted: dict[str, int] = {}
         self.refused: dict[str, str] = {}
-        self.settled: set[str] = set()
+        self._done: set[str] = set()
         self._waiting: dict[str, Update] = {}
-        self._next, self._idle, self._taken = 0, 0, 0
+        self._next, self._empty, self._taken = 0, 0, 0
         self._totals: State = {}
         self.rule.begin(state)
 
     def accept(self, site: str, round_number: int, facts: Mapping[str, Any], tensors: State) -> str | None:
-        """Takes an update as it travelled; the reason if the checks or, at once, the rule reject it."""
+        """Take an update as it travelled; return the reason if the checks or, at once, the rule reject it."""
         if self.protection.sealed:
             return self._accept_sealed(site, round_number, facts, tensors)
         try:
@@ -94,13 +95,13 @@ class ValidatingAggregator(FLComponent):
                 self._waiting[site] = update
         except UpdateError as error:
             reason = f"update: {error}"
-        refused = self.settle(site)
+        refused = self.mark_done(site)
         return reason or refused.get(site)
 
     def _accept_sealed(
         self, site: str, round_number: int, facts: Mapping[str, Any], tensors: State
     ) -> str | None:
-        """Passes on an update that nobody can look into; its site has looked at names, shapes and values."""
+        """Pass on an update that nobody can look into; its site has checked names, shapes and values."""
         reason = self._misplaced(site, round_number)
         if reason is None and "examples" in facts:
             reason = self._overweight(site, facts)
@@ -110,38 +111,38 @@ class ValidatingAggregator(FLComponent):
                 self.accepted[site] = self.declared[site]
             except UpdateError as error:
                 reason = f"sealed update: {error}"
-        self.settled.add(site)
+        self._done.add(site)
         return reason
 
     def add_sum(self, update: Update) -> None:
-        """What all sealed updates of the round came to: to the rule it is the update of one large site."""
+        """Take what all sealed updates of the round came to: to the rule, the update of one large site."""
         check_state(update.delta, self.spec, "opened sum")
         check_state(update.sums, self.sums_spec, "opened sum")
         reading = self.rule.capability(ReadsMetrics)
         weighed = reading.metrics_of_sum() if reading else {}
-        whole = replace(update, examples=min(1, update.examples), metrics=weighed)
-        if self._holds_nothing(whole):
+        total = replace(update, examples=min(1, update.examples), metrics=weighed)
+        if self._is_empty(total):
             return
-        self.rule.add(ALL_SITES, whole)
+        self.rule.add(ALL_SITES, total)
         self._taken += 1
         self._totals = dict(update.sums)
 
-    def _holds_nothing(self, update: Update) -> bool:
-        """Whether the rule need not see an update: it is of no examples, and the rule knows no such."""
-        nothing = not update.examples and self.rule.capability(AcceptsZeroWeight) is None
-        self._idle += nothing
-        return nothing
+    def _is_empty(self, update: Update) -> bool:
+        """Return whether an update is of no examples and the rule knows no such: it need not see it."""
+        empty = not update.examples and self.rule.capability(AcceptsZeroWeight) is None
+        self._empty += empty
+        return empty
 
     @property
-    def nobody(self) -> bool:
+    def no_contributions(self) -> bool:
         """Whether sites answered in this exchange, and none of them had anything for the rule."""
-        return bool(self._idle) and not self._taken
+        return bool(self._empty) and not self._taken
 
     def _misplaced(self, site: str, round_number: int) -> str | None:
-        """Why nothing is expected of this site in this round, or None."""
+        """Return why nothing is expected of this site in this round, or None."""
         if site not in self.order:
             return "update of a site that was not asked"
-        if site in self.settled:
+        if site in self._done:
             return "second update in one round"
         if round_number != self.round:
             return f"update of round {round_number}, expected round {self.round}"
@@ -150,7 +151,7 @@ class ValidatingAggregator(FLComponent):
     def problem(
         self, site: str, round_number: int, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]
     ) -> str | None:
-        """Why an update cannot be used, or None."""
+        """Return why an update cannot be used, or None."""
         misplaced = self._misplaced(site, round_number)
         if misplaced is not None:
             return misplaced
@@ -158,7 +159,7 @@ class ValidatingAggregator(FLComponent):
         if overweight is not None:
             return overweight
         delta, sums = split_by_prefix(tensors, SUM_PREFIX)
-        wrong = [name for name in sorted(set(delta) & set(self.spec)) if not self._right_kind(name, delta)]
+        wrong = [name for name in sorted(set(delta) & set(self.spec)) if not self._is_right_kind(name, delta)]
         if wrong:
             return f"'{wrong[0]}' has dtype {delta[wrong[0]].dtype}, expected {self.spec[wrong[0]][1]}"
         try:
@@ -169,9 +170,9 @@ class ValidatingAggregator(FLComponent):
         return None
 
     def _overweight(self, site: str, facts: Mapping[str, Any]) -> str | None:
-        """Why a site cannot weigh what it says, or None."""
+        """Return why a site cannot weigh what it says, or None."""
         examples = facts.get("examples")
-        least, most = 0 if self.idle else 1, self.declared.get(site, 0)
+        least, most = 0 if self.accepts_zero_weight else 1, self.declared.get(site, 0)
         if isinstance(examples, bool) or not isinstance(examples, int) or not least <= examples <= most:
             return f"weight {examples!r}, expected {least} to the {most} training examples the site declared"
         clip, factor = factor_clip(self.rule), facts.get("factor", 1.0)
@@ -182,39 +183,38 @@ class ValidatingAggregator(FLComponent):
             return f"factor {factor!r}, expected {expected}"
         return None
 
-    def _right_kind(self, name: str, delta: Mapping[str, Tensor]) -> bool:
-        """Floating where floating was declared: the wire may round, but not change the kind."""
-        kind = self.spec[name][1]
-        return delta[name].is_floating_point() == kind.is_floating_point
+    def _is_right_kind(self, name: str, delta: Mapping[str, Tensor]) -> bool:
+        """Return whether floating is where floating was declared: the wire may round and do no more."""
+        return delta[name].is_floating_point() == self.spec[name][1].is_floating_point
 
-    def settle(self, site: str) -> Mapping[str, str]:
-        """Nothing more is expected of a site in this round; hands on what no longer has to wait.
+    def mark_done(self, site: str) -> Mapping[str, str]:
+        """Note that nothing more is expected of a site in this round; deliver what no longer has to wait.
 
         Returns every site whose update the rule refused in this round, with the reason: an update that had to
         wait was called accepted before the rule saw it.
         """
-        self.settled.add(site)
+        self._done.add(site)
         if not self.deferred and not self.protection.sealed:
-            self._hand_on()
+            self._deliver_in_order()
         return self.refused
 
-    def judge(self) -> Mapping[str, str]:
-        """Nothing more is expected of any site; hands on what waits, and returns the refused with reasons."""
-        self.settled |= set(self.order)
+    def flush(self) -> Mapping[str, str]:
+        """Deliver whatever waits, as no more updates come; return the refused with reasons."""
+        self._done |= set(self.order)
         if not self.protection.sealed:
-            self._hand_on()
+            self._deliver_in_order()
         return self.refused
 
-    def _hand_on(self) -> None:
-        """Gives the rule every update whose predecessors in order have settled."""
-        while self._next < len(self.order) and self.order[self._next] in self.settled:
+    def _deliver_in_order(self) -> None:
+        """Give the rule every update before which, in order of site name, none can come any more."""
+        while self._next < len(self.order) and self.order[self._next] in self._done:
             update = self._waiting.pop(self.order[self._next], None)
             if update is not None:
                 self._add(self.order[self._next], update)
             self._next += 1
 
     def _add(self, site: str, update: Update) -> None:
-        if self._holds_nothing(update):
+        if self._is_empty(update):
             return
         try:
             self.rule.add(site, update)
@@ -227,14 +227,14 @@ class ValidatingAggregator(FLComponent):
             self._totals[name] = self._totals[name] + value if name in self._totals else value.clone()
 
     def finish(self) -> tuple[State, State, dict[str, float]]:
-        """(new state, totals of the sums, norms of the global update and the rule's own checks).
+        """Return (new state, totals of the sums, norms of the global update and the rule's own checks).
 
         Raises UpdateError if the rule made something that is not finite, or a tensor that was neither
         declared nor is among what the rule may add; the old state stays good then.
         """
-        self.judge()
-        if self.nobody:
-            self._abort()
+        self.flush()
+        if self.no_contributions:
+            self._abort_rule()
             new = dict(self.state)
         else:
             new = self.rule.finish()
@@ -247,24 +247,24 @@ class ValidatingAggregator(FLComponent):
         change = sum(squares(new[name], self.state[name]) for name in self.spec)
         whole = sum(squares(value) for value in new.values() if value.is_floating_point())
         norms = {"update_norm": math.sqrt(change), "state_norm": math.sqrt(whole)}
-        return new, totals, norms | self._told().get("checks", {})
+        return new, totals, norms | self._rule_report().get("checks", {})
 
-    def lose(self) -> None:
-        """In place of `finish`, and of `begin` where a round was lost before it: the state stays as it is."""
-        self._idle = self._taken = 0
-        self._abort()
+    def abort_round(self) -> None:
+        """End a lost round in place of `finish`, or of `begin` and `finish`: the state stays as it is."""
+        self._empty = self._taken = 0
+        self._abort_rule()
 
-    def _abort(self) -> None:
+    def _abort_rule(self) -> None:
         if counting := self.rule.capability(CountsAbortedRounds):
             counting.abort_round()
 
     def report(self) -> dict[str, Any]:
         """What the rule reports, without what it says of the one large site that a sealed sum is to it."""
-        return {key: value for key, value in self._told().items() if not _of_all_sites(value)}
+        return {key: value for key, value in self._rule_report().items() if not _of_all_sites(value)}
 
-    def _told(self) -> dict[str, Any]:
+    def _rule_report(self) -> dict[str, Any]:
         """The rule's report of this exchange; it has none of one that it did not see."""
-        return {} if self.nobody else self.rule.report()
+        return {} if self.no_contributions else self.rule.report()
 
 
 def _of_all_sites(value: Any) -> bool:

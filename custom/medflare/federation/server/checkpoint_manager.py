@@ -14,32 +14,32 @@ from medflare.core.site_description import description_of
 from medflare.core.tensors import SharedSpec, State
 from medflare.federation.peft_folder import BEST, FINAL, Card, PeftFolder
 from medflare.federation.server.roster import Roster
-from medflare.federation.server.run_recorder import RunBook
+from medflare.federation.server.run_recorder import RunRecorder
 from medflare.federation.server.run_state import RunState, save_state
 from medflare.federation.server.settings import RoundsSettings
 from medflare.wire.compression import message_bytes
 
 
-class Keeper:
+class CheckpointManager:
     """Writes states and results of one run below its folder."""
 
-    def __init__(self, folder: Path, persistor: PeftFolder, book: RunBook, args: RoundsSettings) -> None:
-        self.folder, self.persistor, self.book, self.args = folder, persistor, book, args
+    def __init__(self, folder: Path, writer: PeftFolder, recorder: RunRecorder, args: RoundsSettings) -> None:
+        self.folder, self.writer, self.recorder, self.args = folder, writer, recorder, args
         self.best: float | None = None
         self.readable = True
-        self.sealed: dict[str, Any] = {}
+        self.protection_state: dict[str, Any] = {}
         self.last: tuple[State, RoundRecord] | None = None
-        book.record.best_metric = args.best_metric
+        recorder.record.best_metric = args.best_metric
 
     def expect(self, facts: Mapping[str, Mapping[str, Any]], shared: SharedSpec, bytes_up: int) -> None:
         """Takes what the sites declared, and the bytes of one's update."""
-        record, args = self.book.record, self.args
+        record, args = self.recorder.record, self.args
         record.expected_bytes_per_direction = bytes_up
         record.expected_bytes_down = message_bytes(shared, args.downlink)
-        self.persistor.expect(description_of(facts[min(facts)], min(facts)))
-        self.book.add_sites(facts)
+        self.writer.expect(description_of(facts[min(facts)], min(facts)))
+        self.recorder.add_sites(facts)
 
-    def close_round(
+    def save_round(
         self,
         number: int,
         entry: RoundRecord,
@@ -52,22 +52,22 @@ class Keeper:
         self.last = (state, entry)
         value = entry.mean.get(self.args.best_metric)
         if value is not None and self._better(value):
-            self.best, self.book.record.best_round = value, number
+            self.best, self.recorder.record.best_round = value, number
             self._export(BEST, state, entry, roster)
         values = {
-            "run_id": self.book.record.run_id,
+            "run_id": self.recorder.record.run_id,
             "seed": self.args.seed,
             "roster": roster.to_json(),
             "best": self.best,
-            "best_round": self.book.record.best_round,
-            "protection": self.sealed,
+            "best_round": self.recorder.record.best_round,
+            "protection": self.protection_state,
             "simulated_seconds": entry.simulated_seconds,
         }
         run_state = RunState(
             rounds_done=number + 1, shared=state, totals=totals, rule=rule.state_dict(), values=values
         )
         save_state(self.folder / "state", run_state)
-        self.book.write()
+        self.recorder.write()
 
     def add_evaluations(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
         """Takes the sites' final evaluations; where their files are on this disk, the record points to them.
@@ -85,11 +85,11 @@ class Keeper:
                 beside = Path("../..") / site / self.folder.name / "result" / (evaluation.predictions or "-")
                 here = evaluation.predictions is not None and (self.folder / beside).is_file()
                 evaluation.predictions = str(beside) if here else None
-                self.book.record.evaluations.append(evaluation)
+                self.recorder.record.evaluations.append(evaluation)
             written = Path("../..") / site / self.folder.name / "result" / FINAL
             if not self.readable and (self.folder / written).is_dir():
-                self.book.record.artefacts.setdefault("final", str(written))
-        self.book.write()
+                self.recorder.record.artefacts.setdefault("final", str(written))
+        self.recorder.write()
 
     def _better(self, value: float) -> bool:
         if self.best is None:
@@ -103,7 +103,7 @@ class Keeper:
 
     def card(self, entry: RoundRecord, sites: int) -> Card:
         """What the model card says of the state after a round."""
-        record = self.book.record
+        record = self.recorder.record
         site = record.sites[min(record.sites)]
         return Card(
             job=record.job,
@@ -120,5 +120,7 @@ class Keeper:
         if not self.readable:
             return
         card = self.card(entry, len(roster.sites))
-        target = self.persistor.write(self.folder / "result" / name, state, card)
-        self.book.record.artefacts["final" if name == FINAL else name] = str(target.relative_to(self.folder))
+        target = self.writer.write(self.folder / "result" / name, state, card)
+        self.recorder.record.artefacts["final" if name == FINAL else name] = str(
+            target.relative_to(self.folder)
+        )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds of a rule that draws who trains, and the second exchange of one that wants losses (1.9)."""
+"""Rounds of a rule that samples its clients, and the second exchange of one that wants losses."""
 
 from __future__ import annotations
 
@@ -10,38 +10,39 @@ from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.capabilities import Probe, SamplesClients
 from medflare.federation.outcome import Outcome
 from medflare.federation.server.run_recorder import as_float
-from medflare.secure_aggregation.round_parameters import Limits
 
-HIDING = Limits().min_sites
-NOT_DRAWN = "not drawn by the rule for this round"
+NOT_SAMPLED = "not drawn by the rule for this round"
 
 
-def who_trains(
+def sample_clients(
     rule: AggregationRule,
     number: int,
     seed: int,
     examples: Mapping[str, int],
-    asked: list[str],
-    sealed: bool,
+    eligible: list[str],
+    min_clients: int,
 ) -> tuple[list[str], dict[str, str]]:
-    """(sites that train, reason for each of `asked` that does not); all of them unless the rule draws.
+    """Return (sites that train, reason for each eligible one that does not); all unless the rule samples.
 
-    examples: training examples of every site of the run; sealed: whether updates are summed unseen, which
-    sites agree to among `HIDING` or more.
+    Args:
+        number: of the exchange of updates.
+        seed: of the run.
+        examples: training examples of every site of the run.
+        min_clients: so many updates hide each other where they are summed unseen.
     """
     sampler = rule.capability(SamplesClients)
-    if sampler is None or not asked:
-        return asked, {}
-    drawn = sampler.sample_clients(number, seed, examples, asked, HIDING if sealed else 1)
-    return drawn, {site: NOT_DRAWN for site in asked if site not in drawn}
+    if sampler is None or not eligible:
+        return eligible, {}
+    sampled = sampler.sample_clients(number, seed, examples, eligible, min_clients)
+    return sampled, {site: NOT_SAMPLED for site in eligible if site not in sampled}
 
 
-def present(probe: Probe, asked: list[str]) -> list[str]:
-    """The sites of a probe that were not lost while they trained."""
-    return [site for site in probe.sites if site in asked]
+def probe_sites(probe: Probe, eligible: list[str]) -> list[str]:
+    """Return the sites of a probe that were not lost while they trained."""
+    return [site for site in probe.sites if site in eligible]
 
 
-def losses(outcome: Outcome) -> dict[str, float]:
-    """What the sites measured of a probe."""
-    told = {site: facts["metrics"].get("loss", math.nan) for site, facts in outcome.facts.items()}
-    return {site: as_float(value) for site, value in sorted(told.items())}
+def probe_losses(outcome: Outcome) -> dict[str, float]:
+    """Return site -> the loss it measured of a probe, NaN where it sent no number."""
+    measured = {site: facts["metrics"].get("loss", math.nan) for site, facts in outcome.facts.items()}
+    return {site: as_float(value) for site, value in sorted(measured.items())}

@@ -14,6 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
+from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.capabilities import NeedsExactSizes
 from medflare.core.errors import RunError
 from medflare.core.tensors import State
 from medflare.egress.declaration import (
@@ -34,6 +36,9 @@ from medflare.egress.declaration import (
 )
 from medflare.federation.messages import Reply
 from medflare.federation.outcome import OnReply, Outcome
+from medflare.federation.server.channel import Channel
+from medflare.federation.server.progress import ProgressReporter
+from medflare.federation.server.run_recorder import RunRecorder
 from medflare.federation.server.sketch_exchange import NO_KNOWLEDGE, REFUSED
 from medflare.knowledge.cardinality import LEAST, MOST, exact_distances, message_bytes, smallest_eigenvalue
 from medflare.knowledge.pairs import MEMORY, Pair, waves
@@ -242,3 +247,29 @@ class Comparison:
             found["distances"] = {"order": list(sites), "matrix": matrix.round(6).tolist()}
             found["smallest_eigenvalue"] = round(smallest_eigenvalue(matrix), 6)
         return found
+
+
+def compare_graphs(
+    rule: AggregationRule, channel: Channel, recorder: RunRecorder, progress: ProgressReporter
+) -> None:
+    """Compare the sites' knowledge graphs exactly, for a rule that wants it.
+
+    Raises:
+        RunError: no two sites have the same key.
+        StoppedError: the job was aborted.
+    """
+    comparing, sites = rule.capability(NeedsExactSizes), channel.roster.eligible(0)
+    if comparing is None:
+        return
+    comparison = Comparison(channel.send_to_each)
+    comparison.run(sites)
+    comparing.set_exact_sizes(comparison.sizes, comparison.shared)
+    recorder.record.preparation["exact"] = comparison.report(channel.roster.sites)
+    recorder.write()
+    progress.event(
+        "exact sizes",
+        seconds=comparison.seconds,
+        compared=len(comparison.shared),
+        failed=len(comparison.failed),
+        without=comparison.without,
+    )

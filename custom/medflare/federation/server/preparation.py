@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must agree between sites before round 1: frozen backbone, shared tensors, sums, validation notes.
-
-And how far their knowledge graphs lie apart, where the rule asks for exact sizes.
-"""
+"""What must agree between sites before round 1: frozen backbone, shared tensors, sums, validation notes."""
 
 from __future__ import annotations
 
@@ -10,19 +7,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from medflare.aggregation.capabilities import NeedsExactSizes
 from medflare.core.errors import RunError
 from medflare.core.site_description import description_of
 from medflare.core.tensors import SharedSpec
-from medflare.federation.server.exact_comparison import Comparison
-from medflare.federation.server.run import RunController
 from medflare.wire.spec_codec import spec_from_json
 
 
 def agree(
     facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]
 ) -> tuple[SharedSpec, SharedSpec, dict[str, dict[str, int]]]:
-    """(shared tensors, sums, site -> split -> examples) on which all sites agree.
+    """Return (shared tensors, sums, site -> split -> examples) on which all sites agree.
 
     Sites that name shared validation notes (D_v) must name the same: each weighs its own update by them
     (ML-15), and losses on other notes cannot be compared.
@@ -55,23 +49,6 @@ def require_shared_notes(facts: Mapping[str, Mapping[str, Any]]) -> None:
             f"{', '.join(without)} named none. Name them under 'validation' in site.yaml (format, root, as "
             'under \'cohort\'), the same at all sites, or set rule_settings: {"mode": "server"}.'
         )
-
-
-def compare_graphs(run: RunController) -> None:
-    """Exact sizes of the sites' knowledge graphs and of what they share, for a rule that wants them.
-
-    Raises RunError where no two sites have the same key, StoppedError where the job was aborted.
-    """
-    rule, sites = run.aggregator.rule.capability(NeedsExactSizes), run.roster.asked(0)
-    if rule is None:
-        return
-    found = Comparison(run.ask_each)
-    found.run(sites)
-    rule.set_exact_sizes(found.sizes, found.shared)
-    run.book.record.preparation["exact"] = found.report(run.roster.sites)
-    run.book.write()
-    told = {"compared": len(found.shared), "failed": len(found.failed), "without": found.without}
-    run.progress.event("exact sizes", seconds=found.seconds, **told)
 
 
 def _made(facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> dict[str, str]:

@@ -62,7 +62,7 @@ def weighted_means(
     }
 
 
-class RunBook:
+class RunRecorder:
     """The record of one run and the file it is written to."""
 
     def __init__(self, path: Path, job: str, run_id: str, seed: int, configuration: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 """What the server must remember to go on after a crash; written after every round, all of it or nothing.
 
 Layout: `state/round-0003/{shared,totals,rule}.safetensors, state.json}` and `state/latest.json`, which names
-the folder that is complete; `state/best.safetensors` beside them.
+the folder that is complete.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from medflare.core.tensor_names import with_prefix
 from medflare.core.tensors import State
 from medflare.wire.files import load_tensors, save_tensors, write_json
 
-LATEST, BEST = "latest.json", "best.safetensors"
+LATEST = "latest.json"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,8 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from medflare.aggregation.base import AggregationRule
-from medflare.aggregation.capabilities import ScoresCandidates
 from medflare.core.errors import RunError, UpdateError
 from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
@@ -41,12 +39,6 @@ ADVICE = (
 )
 
 
-def scores_candidates(rule: AggregationRule) -> bool:
-    """Whether a rule, as it is set, has the server score candidates."""
-    scored = rule.capability(ScoresCandidates)
-    return scored is not None and scored.scored_by == "server"
-
-
 def common_method(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
     """Method and settings that all sites report; RunError names two sites that differ."""
     first = min(facts)
@@ -60,7 +52,7 @@ def common_method(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, dict[str
     return str(facts[first]["method"]), dict(facts[first]["settings"])
 
 
-def server_opening(
+def server_worker_config(
     workspace: Any, facts: Mapping[str, Mapping[str, Any]], run_id: str, seed: int, folder: Path
 ) -> WorkerConfig:
     """What the server's worker needs: the sites' method and settings, its own data and folders.

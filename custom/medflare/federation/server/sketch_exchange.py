@@ -10,9 +10,13 @@ from typing import Any
 from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.capabilities import NeedsSketches
 from medflare.core.errors import RunError, UpdateError
+from medflare.core.plan import RoundPlan
 from medflare.egress.declaration import NO_SKETCH, SAME_SKETCH, fact_problems, sketch_bytes
 from medflare.egress.failures import Code
 from medflare.federation.messages import SKETCH, Reply
+from medflare.federation.server.channel import Channel
+from medflare.federation.server.quorum import OPTIONAL
+from medflare.federation.server.run_recorder import RunRecorder
 from medflare.knowledge.divergence import distance_matrix, drift
 from medflare.knowledge.sketches import Sketch, comparable, unlike_most
 
@@ -69,7 +73,7 @@ class Sketches:
             self.vocabularies[site] = reply.facts["vocabulary"]
         return None
 
-    def settle(self, rule: NeedsSketches, exchange: int, absent: dict[str, str]) -> list[str]:
+    def update(self, rule: NeedsSketches, exchange: int, absent: dict[str, str]) -> list[str]:
         """After an exchange: hands new sketches to the rule; the sites whose sketch is new.
 
         A site whose key, context, kind or k is not that of most sites is left out, with the reason. A site
@@ -82,7 +86,7 @@ class Sketches:
         self.without |= {site: why for site, why in absent.items() if site not in self.held}
         kept, strange = comparable({**self.held, **fresh})
         if exchange < 0 and len(kept) == 1 < len(kept) + len(strange):
-            self._quarrel(kept, strange)
+            self._exclude_all(kept, strange)
         before, self.held = self.held, kept
         self.without |= strange
         for site in strange:
@@ -103,7 +107,7 @@ class Sketches:
             del self.held[site], self.texts[site]
             rule.set_sketch(site, None)
 
-    def _quarrel(self, kept: dict[str, Sketch], strange: dict[str, str]) -> None:
+    def _exclude_all(self, kept: dict[str, Sketch], strange: dict[str, str]) -> None:
         """No two sketches agree: time alone counts, unless that was all the run has to go on."""
         if not set(self.without) - set(kept) - set(strange):
             raise RunError(
@@ -138,3 +142,42 @@ class Sketches:
             found |= {"key": first.fingerprint.hex()[:8], "hashes": len(first.values), "kind": first.kind}
             found["distances"] = {"order": list(sites), "matrix": matrix}
         return found
+
+
+class SketchExchange:
+    """Asks sites for sketches of their knowledge graphs, for a rule that wants them.
+
+    Args:
+        growth: share by which a site's texts must have changed before it sketches them again.
+        exchanges: of updates in the run.
+    """
+
+    def __init__(
+        self, rule: AggregationRule, channel: Channel, recorder: RunRecorder, growth: float, exchanges: int
+    ) -> None:
+        self.rule, self.channel, self.recorder = rule, channel, recorder
+        self.growth, self.exchanges = growth, exchanges
+        self.sketches = Sketches()
+        self._received_at: dict[str, int] = {}
+
+    def refresh(self, exchange: int) -> None:
+        """Ask every eligible site for its sketch, if the rule wants one before this exchange of updates.
+
+        Args:
+            exchange: -1 before the first.
+        """
+        rule, roster = self.rule.capability(NeedsSketches), self.channel.roster
+        if rule is None or not wants_sketches(self.rule, exchange if exchange >= 0 else None):
+            return
+        plan = RoundPlan(round=exchange, rounds=self.exchanges) if exchange >= 0 else None
+        held = {site: when for site, when in self._received_at.items() if site in self.sketches.held}
+        options = {"held": held, "exchange": exchange, "growth": self.growth}
+        sites = roster.eligible(max(exchange, 0))
+        outcome = self.channel.broadcast(
+            SKETCH, self.sketches.accept, sites, plan, options=options, quorum=OPTIONAL
+        )
+        new = self.sketches.update(rule, exchange, outcome.absent)
+        self._received_at |= dict.fromkeys(new, exchange)
+        self.recorder.record.preparation["sketches"] = self.sketches.report(roster.sites)
+        self.recorder.write()
+        self.channel.progress.event("sketches", new=new, without=self.sketches.without)

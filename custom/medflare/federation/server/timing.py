@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long sites take in a round: as seen, or worked out from declared profiles.
+"""How long sites take in a round: as measured, or worked out from declared profiles.
 
-Computing is what a site says it trained; transfer is the rest of the time between the task's leaving and the
-reply's coming. Steps of a secure sum are exchanges of their own and count as neither.
+Computing is what a site reports it trained; transfer is the rest of the time between the task's leaving and
+the reply's coming. Steps of a secure sum are exchanges of their own and count as neither.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from medflare.core.plan import RoundPlan
 from medflare.core.site_description import description_of
 from medflare.federation.outcome import Outcome
 from medflare.federation.server.run_recorder import as_float
+from medflare.federation.server.settings import RoundsSettings
 from medflare.in_process.clocked_loop import Passing, Workload, check_deadline, lapse_seconds
-from medflare.selection.clock import SimulatedClock
+from medflare.selection.clock import SimulatedClock, read_profiles
 from medflare.selection.latency import Timing
 
 SHORTEST = 1e-6
@@ -26,7 +27,7 @@ SHORTEST = 1e-6
 VANISHED, LATE = "vanished (simulated)", "too late (simulated)"
 
 
-class SeenTimes:
+class MeasuredTimings:
     """Seconds of this server's clock.
 
     Args:
@@ -42,27 +43,36 @@ class SeenTimes:
         self.deadline = deadline
 
     def expect(self, sites: Sequence[str], train: Mapping[str, int], work: Workload) -> None:
-        """What is known before round 1. train: training examples of each site."""
+        """Take what is known before round 1. train: training examples of each site."""
 
-    def attend(self, plan: RoundPlan, sites: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-        """(who of `sites` is asked to train, reason for each of the others)."""
+    def simulate_availability(
+        self, plan: RoundPlan, sites: Sequence[str]
+    ) -> tuple[list[str], dict[str, str]]:
+        """Return (who of `sites` can train, reason for each of the others)."""
         return list(sites), {}
 
-    def tell(self, rule: AggregationRule, outcome: Outcome) -> dict[str, Timing]:
-        """After an exchange of updates: what accepted sites took, to a rule that asks, and who lapsed.
+    def report_timings(self, rule: AggregationRule, outcome: Outcome) -> dict[str, Timing]:
+        """Report to a rule that chooses by latency what accepted sites took, and who timed out.
 
-        A site that was waited for lapses by those seconds. One that answered with an error, or whose update
-        was refused, is as little use as one that never answers, and lapses by `lapse_seconds`.
+        A site that was waited for is reported with those seconds. One that answered with an error, or whose
+        update was refused, is as little use as one that never answers, and counts `lapse_seconds`.
+
+        Returns:
+            site -> timing of each accepted site.
         """
         trips = outcome.trips
-        found = {s: timing_of(told, trips[s]) for s, told in sorted(outcome.facts.items()) if s in trips}
-        failed = dict.fromkeys(_failed(outcome), lapse_seconds(self.deadline, found.values()))
-        _tell(rule, found, failed | outcome.waited)
-        return found
+        timings = {
+            site: timing_of(facts, trips[site])
+            for site, facts in sorted(outcome.facts.items())
+            if site in trips
+        }
+        failed = dict.fromkeys(_failed(outcome), lapse_seconds(self.deadline, timings.values()))
+        _report(rule, timings, failed | outcome.waited)
+        return timings
 
 
-class SimulatedTimes(SeenTimes):
-    """Seconds of a simulated clock; a site that its profile makes vanish is not asked.
+class SimulatedTimings(MeasuredTimings):
+    """Seconds of a simulated clock; a site that its profile makes vanish is sent nothing.
 
     Args:
         deadline: of an exchange, simulated seconds.
@@ -80,10 +90,12 @@ class SimulatedTimes(SeenTimes):
         check_deadline(self.clock, self.deadline, sites)
         self.work, self.train = work, dict(train)
 
-    def attend(self, plan: RoundPlan, sites: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    def simulate_availability(
+        self, plan: RoundPlan, sites: Sequence[str]
+    ) -> tuple[list[str], dict[str, str]]:
         self.passing = passing = Passing(self.clock, self.work, self.deadline, self.train)
-        there = passing.attend(plan, sites)
-        return there, {site: self._why(plan, site) for site in passing.late}
+        available = passing.attend(plan, sites)
+        return available, {site: self._why(plan, site) for site in passing.late}
 
     def _why(self, plan: RoundPlan, site: str) -> str:
         work = self.work
@@ -94,42 +106,53 @@ class SimulatedTimes(SeenTimes):
             return VANISHED
         return f"{LATE}: {timing.total:.1f} s, and the deadline is {self.deadline:g} s"
 
-    def tell(self, rule: AggregationRule, outcome: Outcome) -> dict[str, Timing]:
-        found = {s: t for s, t in self.passing.answered.items() if s in outcome.facts}
+    def report_timings(self, rule: AggregationRule, outcome: Outcome) -> dict[str, Timing]:
+        timings = {site: time for site, time in self.passing.answered.items() if site in outcome.facts}
         late = [*self.passing.late, *outcome.waited, *_failed(outcome)]
-        _tell(rule, found, dict.fromkeys(late, lapse_seconds(self.deadline, found.values())))
-        return found
+        _report(rule, timings, dict.fromkeys(late, lapse_seconds(self.deadline, timings.values())))
+        return timings
+
+
+def timings_of(args: RoundsSettings) -> MeasuredTimings:
+    """Return seconds as they pass, or of the job's latency profiles."""
+    if not args.latency_profiles:
+        return MeasuredTimings(args.deadline)
+    clock = SimulatedClock(read_profiles(args.latency_profiles), args.seed)
+    return SimulatedTimings(clock, args.simulated_deadline or args.deadline)
 
 
 def _failed(outcome: Outcome) -> list[str]:
-    """Who answered, and not with an update that counts.
+    """Return who answered, and not with an update that counts.
 
     Sites given up with the others, because too few could still answer, are silent and did nothing wrong.
     """
     return [site for site in outcome.absent if site not in outcome.silent]
 
 
-def _tell(rule: AggregationRule, found: Mapping[str, Timing], waited: Mapping[str, float]) -> None:
+def _report(rule: AggregationRule, timings: Mapping[str, Timing], waited: Mapping[str, float]) -> None:
     timed = rule.capability(NeedsLatencies)
     if timed is None:
         return
-    for site, timing in sorted(found.items()):
+    for site, timing in sorted(timings.items()):
         timed.observe_latency(site, timing)
     for site, seconds in sorted(waited.items()):
         timed.report_timeout(site, max(seconds, SHORTEST))
 
 
 def timing_of(facts: Mapping[str, Any], trip: float) -> Timing:
-    """Of a reply that came `trip` seconds after its task had left; what a site says is no more than that."""
-    said, trip = facts.get("seconds"), max(trip, SHORTEST)
-    plain = isinstance(said, int | float) and not isinstance(said, bool)
-    seconds = as_float(said) if plain else math.nan
+    """Return the timing of a reply that came `trip` seconds after its task had left.
+
+    The seconds that a site reports count up to that; without a plain number, all of it was computing.
+    """
+    reported, trip = facts.get("seconds"), max(trip, SHORTEST)
+    plain = isinstance(reported, int | float) and not isinstance(reported, bool)
+    seconds = as_float(reported) if plain else math.nan
     compute = min(max(seconds, 0.0), trip) if math.isfinite(seconds) else trip
     return Timing(compute, trip - compute)
 
 
 def workload(facts: Mapping[str, Any], down: int, up: int) -> Workload:
-    """What a round costs a site, by what one said of its settings in `prepare`."""
+    """Return what a round costs a site, from the settings that one reported in `prepare`."""
     settings = description_of(facts).settings or facts.get("settings") or {}
     optimiser = settings.get("optimiser") or {}
     batch = settings.get("batch") or (optimiser.get("batch") or 1) * (optimiser.get("accumulate") or 1)

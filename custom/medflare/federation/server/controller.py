@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The FLARE controllers that a job folder names: they compose a run from its parts and give it a good end.
+
+`phases.run_all` is what happens in a run, `round.run_round` what happens in a round. Whatever they raise ends
+the run with its reason in the record and the last good state on disk.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from pathlib import Path
+from typing import Any, Literal
+
+from medflare.core.config import parse
+from medflare.core.errors import ConfigError, MedflareError
+from medflare.federation.engine import Client, Controller, FLContext, Shareable, Signal
+from medflare.federation.messages import read_reply
+from medflare.federation.protections.compatibility import unreadable
+from medflare.federation.protections.registry import PROTECTIONS
+from medflare.federation.server.aggregator import ValidatingAggregator
+from medflare.federation.server.channel import Channel, StoppedError
+from medflare.federation.server.checkpoint_manager import CheckpointManager
+from medflare.federation.server.phases import run_all
+from medflare.federation.server.roster import Roster
+from medflare.federation.server.run import Run
+from medflare.federation.server.run_recorder import RunRecorder
+from medflare.federation.server.schedule import RoundSchedule, VisitSchedule
+from medflare.federation.server.settings import RoundsSettings, TemporalSettings
+from medflare.federation.server.sketch_exchange import SketchExchange
+from medflare.federation.server.timing import timings_of
+from medflare.federation.site.worker import ProcessWorker, ThreadWorker, Worker
+from medflare.federation.site.worker_config import WorkerConfig
+from medflare.learners.fedtar.mixture import MixtureSettings
+
+
+class RoundsController(Controller):
+    """Runs `num_rounds` ordinary rounds over the sites of a job.
+
+    Attributes:
+        settings: the class of its arguments in config_fed_server.json.
+        run: the parts of the running job.
+    """
+
+    settings: type[RoundsSettings] = RoundsSettings
+    run: Run | None = None
+
+    def __init__(self, **args: Any) -> None:
+        super().__init__(task_check_period=0.05)
+        self.args = parse(self.settings, args, "config_fed_server.json, controller args")
+
+    def make_schedule(self) -> RoundSchedule:
+        """Return the exchanges that a round goes through."""
+        return RoundSchedule()
+
+    def mixture(self) -> MixtureSettings | None:
+        """Return the mixture of patients' profiles that the job names, if any."""
+        return None
+
+    def make_worker(self, config: WorkerConfig, folder: Path) -> Worker:
+        """Return the worker in which the server scores updates."""
+        return ThreadWorker(config) if self.args.scorer == "thread" else ProcessWorker(config, folder)
+
+    # ---- FLARE's side ------------------------------------------------------------------------------------
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """Find the other components and open the run's folder."""
+        engine, args = fl_ctx.get_engine(), self.args
+        self.schedule = self.make_schedule()
+        self.aggregator: ValidatingAggregator = engine.get_component(args.aggregator_id)
+        self.progress = engine.get_component(args.progress_id)
+        self.folder = Path(engine.get_workspace().get_run_dir(fl_ctx.get_job_id()))
+        self.run_id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex[:8]}"
+        self.progress.open(self.folder)
+        configuration = {"controller": args.model_dump(mode="json")}
+        self.recorder = RunRecorder(self.folder / "run.json", args.job, self.run_id, args.seed, configuration)
+        writer = engine.get_component(args.persistor_id).writer
+        self.checkpoints = CheckpointManager(self.folder, writer, self.recorder, args)
+        sites = args.sites or [client.name for client in engine.get_clients()]
+        self.roster = Roster(sites, args.suspend_rounds * self.schedule.exchanges_per_round)
+        self.recorder.write()
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing is left to stop: the record is closed in `control_flow`."""
+
+    def process_result_of_unknown_task(
+        self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
+    ) -> None:
+        """Refuse and name a reply that came after its exchange was closed; its site is no straggler."""
+        if read_reply(result).failure is None:
+            self.roster.record_replies([client.name], ())
+        self.progress.event("late reply refused", site=client.name, task=task_name)
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Run the job, and write how it ended."""
+        try:
+            self.run = run = self.compose(abort_signal, fl_ctx)
+            run_all(run, self.mixture())
+            self.checkpoints.export_final(self.roster)
+            self.recorder.close("completed", f"no final test at {run.untested}" if run.untested else "")
+            self.progress.event("completed", rounds=len(self.recorder.record.rounds))
+        except StoppedError:
+            self._fail("stopped", "the job was aborted.", fl_ctx)
+        except MedflareError as error:
+            self._fail("failed", str(error), fl_ctx)
+        except Exception as error:
+            self.logger.exception("the rounds controller failed")
+            self._fail("failed", f"{type(error).__name__}: {error}", fl_ctx)
+        finally:
+            if self.run is not None and self.run.scorer is not None:
+                self.run.scorer.close()
+            self.progress.close()
+
+    def compose(self, abort: Signal, fl_ctx: FLContext) -> Run:
+        """Return the run's parts.
+
+        Raises:
+            ConfigError: rule, protection and schedule do not go together, or the kit lacks something.
+        """
+        args, workspace = self.args, fl_ctx.get_engine().get_workspace()
+        protection, rule = PROTECTIONS[args.protection], self.aggregator.rule
+        conflicts = list(unreadable(self.aggregator.rule_name, rule, protection))
+        if conflicts:
+            raise ConfigError(" ".join(conflicts))
+        self.schedule.check(rule)
+        server_side = protection.server_side(args.protection_settings, Path(workspace.get_root_dir()))
+        self.aggregator.protection = server_side
+        self.aggregator.accepts_zero_weight |= self.schedule.accepts_zero_weight
+        self.checkpoints.readable = server_side.readable
+        self.recorder.record.protections = protection.seals
+        exchanges = args.num_rounds * self.schedule.exchanges_per_round
+        channel = Channel(
+            controller=self,
+            fl_ctx=fl_ctx,
+            abort=abort,
+            args=args,
+            run_id=self.run_id,
+            roster=self.roster,
+            progress=self.progress,
+            readable=server_side.readable,
+        )
+        return Run(
+            args=args,
+            run_id=self.run_id,
+            folder=self.folder,
+            workspace=workspace,
+            channel=channel,
+            roster=self.roster,
+            aggregator=self.aggregator,
+            protection=server_side,
+            timings=timings_of(args),
+            checkpoints=self.checkpoints,
+            recorder=self.recorder,
+            progress=self.progress,
+            schedule=self.schedule,
+            sketches=SketchExchange(rule, channel, self.recorder, args.sketch_growth, exchanges),
+            make_worker=lambda config, folder: self.make_worker(config, folder),
+        )
+
+    def _fail(self, status: Literal["failed", "stopped"], reason: str, fl_ctx: FLContext) -> None:
+        """Write the record and the last good state, then tell FLARE."""
+        for entry in self.recorder.record.rounds[-1:]:
+            open_sites = set(self.roster.sites) - set(entry.accepted) - set(entry.absent)
+            entry.absent |= dict.fromkeys(sorted(open_sites), "the run ended before its update was judged")
+        try:
+            self.checkpoints.export_final(self.roster)
+        except Exception:
+            self.logger.exception("the last good state could not be written as an adapter")
+        self.recorder.close(status, reason)
+        self.progress.event(status, reason=reason)
+        self.system_panic(reason, fl_ctx)
+
+
+class TemporalRoundsController(RoundsController):
+    """Runs `num_rounds` rounds of `visits` exchanges over the sites of the job (FedTAR)."""
+
+    settings = TemporalSettings
+    args: TemporalSettings
+
+    def make_schedule(self) -> RoundSchedule:
+        return VisitSchedule(self.args.visits)
+
+    def mixture(self) -> MixtureSettings | None:
+        return self.args.mixture

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many accepted replies an exchange needs, and after how many the others are stragglers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """Numbers of accepted replies.
+
+    Attributes:
+        required: without so many the exchange has failed.
+        min_responses: after so many the others have `straggler_timeout`; None where everybody is waited for.
+            Training rounds do not wait; a large hospital's test takes longer than a small one's, so all else
+            does.
+    """
+
+    required: int
+    min_responses: int | None = None
+
+    @classmethod
+    def of_round(
+        cls, min_responses: int | None, sites: int, sampled: int | None = None, min_sites: int = 1
+    ) -> Quorum:
+        """Return the quorum of an exchange of updates.
+
+        Args:
+            min_responses: as the job sets it; None for all sites.
+            sites: of the run.
+            sampled: how many clients were sampled; None where all sites train.
+            min_sites: so many updates hide each other in a sum; 1 without a protection.
+
+        Of sampled clients one is enough, or `min_sites`, unless the job wants more: nobody takes the part of
+        who is missing. `min_responses` is never below `required`: under masks the first that reply are not
+        enough to hide each other.
+        """
+        wanted = sites if min_responses is None else min_responses
+        if sampled is None:
+            return cls(wanted, wanted)
+        required = max(1, min(sampled, max(min_sites, min_responses or 0)))
+        return cls(required, max(required, min(wanted, sampled)))
+
+    def everybody(self) -> Quorum:
+        """Return the same requirement, with everybody waited for until the deadline."""
+        return Quorum(self.required)
+
+
+ANY = Quorum(1)
+"""One reply is enough, and everybody is waited for until the deadline."""
+OPTIONAL = Quorum(0)
+"""No reply is needed, and everybody is waited for until the deadline."""

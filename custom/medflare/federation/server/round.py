@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One round of a federated run: select, broadcast, collect, validate, aggregate, record, checkpoint.
+
+`run_round` shows all of it; the functions below it are its steps, in order. Where a rule samples its clients,
+or a simulated clock makes some vanish, too few updates lose the exchange and the state stays as it is; where
+all sites take part, a missed quorum ends the run.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from medflare.aggregation.capabilities import NeedsSumMembers, ProbesLosses, SamplesClients
+from medflare.core.errors import RunError
+from medflare.core.hints import RoundHints
+from medflare.core.plan import RoundPlan
+from medflare.core.run_record import RoundRecord
+from medflare.federation.messages import EVALUATE, FIT, Reply
+from medflare.federation.outcome import Outcome, TooFewError
+from medflare.federation.protections.base import UpcomingRound
+from medflare.federation.server.channel import accept_any
+from medflare.federation.server.client_sampling import probe_losses, probe_sites, sample_clients
+from medflare.federation.server.quorum import ANY, Quorum
+from medflare.federation.server.run import RoundState, Run
+from medflare.federation.server.run_recorder import add_traffic, finite, weighted_means
+from medflare.wire.digest import byte_count
+
+
+def run_round(run: Run, number: int) -> None:
+    """Run one round, from the selection of clients to the checkpoint.
+
+    An ordinary round is one exchange of updates, a temporal one goes through several, and `run.schedule` is
+    the only one that knows.
+
+    Raises:
+        TooFewError: too few updates came, or too many exchanges in a row were lost.
+        RunError: the run cannot go on for another reason.
+    """
+    started, entry = time.monotonic(), run.recorder.open_round(number)
+    if number == 0:
+        add_traffic(entry, run.early_traffic)
+    for index in run.schedule.exchanges(number):
+        run.sketches.refresh(index)
+        with run.schedule.record_exchange(entry, index, run.aggregator.declared) as exchange_entry:
+            state = select_clients(run, index, exchange_entry)
+            try:
+                collect_updates(run, state)  # broadcast, and validate each update as it arrives
+            except TooFewError as error:
+                discard_unless_required(run, state, error)
+            else:
+                aggregate(run, state)
+    evaluate(run, entry)
+    entry.seconds = round(time.monotonic() - started, 3)
+    entry.simulated_seconds = run.timings.now
+    checkpoint(run, number, entry)
+    run.progress.event("round done", round=number, seconds=entry.seconds, mean=entry.mean)
+
+
+# ---- select ------------------------------------------------------------------------------------------------
+
+
+def select_clients(run: Run, index: int, entry: RoundRecord) -> RoundState:
+    """Select who trains, and make their plan; everyone else is in the record with a reason."""
+    args, eligible = run.args, run.roster.eligible(index)
+    declared = run.aggregator.declared
+    min_clients = run.min_sites if run.protection.sealed else 1
+    selected, not_sampled = sample_clients(run.rule, index, args.seed, declared, eligible, min_clients)
+    entry.absent = run.roster.unavailable(index) | not_sampled
+    # After sampling, because a rule's hints may depend on whom it sampled.
+    summed = tuple(run.roster.sites.index(site) for site in run.model.summed)
+    plan = RoundPlan(
+        round=index,
+        rounds=run.exchanges,
+        steps=args.steps,
+        fraction=args.fraction,
+        seed=args.seed,
+        hints=run.hints(index) | RoundHints(summed=summed),
+    )
+    run.progress.event("round", round=index, rounds=run.exchanges, sites=selected)
+    available, vanished = run.timings.simulate_availability(plan, selected)
+    entry.absent |= vanished
+    sampled = bool(run.rule.capability(SamplesClients) or vanished)
+    return RoundState(
+        index=index,
+        entry=entry,
+        plan=plan,
+        selected=selected,
+        available=available,
+        may_be_lost=sampled,
+        quorum=run.quorum(len(selected) if sampled else None),
+    )
+
+
+# ---- broadcast, collect, validate --------------------------------------------------------------------------
+
+
+def collect_updates(run: Run, state: RoundState) -> None:
+    """Collect the updates of the selected sites, and report to the rule how long each took.
+
+    Raises:
+        TooFewError: not enough of them came.
+    """
+    entry = state.entry
+    vanished = {site: entry.absent[site] for site in state.selected if site not in state.available}
+    outcome = Outcome(absent=vanished)
+    try:
+        if len(state.available) >= state.quorum.required:
+            outcome = train(run, state.plan, state.available, state.quorum)
+            record_fit(run, entry, outcome)
+    except TooFewError as error:
+        outcome = error.outcome
+        record_absent(run, entry, outcome)
+        raise
+    finally:  # a rule that chooses by latency learns from lost exchanges too
+        timings = run.timings.report_timings(run.rule, outcome)
+        entry.timings = {site: timing._asdict() for site, timing in timings.items()}
+    run.channel.require(outcome, state.quorum.required, run.schedule.name(state.index), state.index)
+
+
+def train(run: Run, plan: RoundPlan, sites: list[str], quorum: Quorum, canary: bool = False) -> Outcome:
+    """Have sites train and validate their updates; before it, go through the protection's steps.
+
+    Args:
+        canary: whether the updates will be thrown away.
+    """
+    tensors, state_options = run.protection.outgoing(run.model.tensors, run.model.totals)
+    upcoming = UpcomingRound(
+        number=plan.round,
+        sites=sites,
+        quorum=quorum.required,
+        work=run.channel.digest_work(plan, tensors),
+        canary=canary,
+    )
+    opened = run.protection.open_round(upcoming, run.channel.in_round(plan, quorum.min_responses))
+    lost_early = Outcome(
+        facts={site: {} for site in opened.sites},
+        absent=opened.absent,
+        silent=opened.silent,
+        waited=opened.waited,
+    )
+    before = f"{run.schedule.name(plan.round)}, before training"
+    run.channel.require(lost_early, quorum.required, before, plan.round)
+    run.aggregator.begin(plan.round, run.model.tensors, opened.sites)
+    outcome = run.channel.broadcast(
+        FIT,
+        lambda site, reply: validate_update(run, site, reply),
+        opened.sites,
+        plan,
+        tensors,
+        {**({"canary": True} if canary else {}), **opened.options, **state_options},
+        quorum=quorum,
+        on_done=run.aggregator.mark_done,
+    )
+    if run.scorer is not None:
+        run.scorer.plan = plan
+    outcome.refuse(run.aggregator.flush())
+    outcome.absent |= opened.absent
+    outcome.silent += opened.silent
+    outcome.waited |= opened.waited
+    return outcome
+
+
+def validate_update(run: Run, site: str, reply: Reply) -> str | None:
+    """Pass an update to the aggregator and report what became of it; the reason if it was rejected."""
+    reason = run.aggregator.accept(site, reply.round, reply.facts, reply.tensors)
+    run.progress.event(
+        "update",
+        round=reply.round,
+        site=site,
+        verdict=reason or "accepted",
+        loss=finite(reply.facts.get("metrics", {})).get("loss"),
+        bytes_sent=byte_count(reply.tensors),
+        seconds=reply.facts.get("seconds"),
+    )
+    return reason
+
+
+def record_fit(run: Run, entry: RoundRecord, outcome: Outcome) -> None:
+    """Write an exchange of updates into its record."""
+    entry.accepted = dict(sorted(run.aggregator.accepted.items()))
+    add_traffic(entry, outcome.traffic)
+    for site, facts in sorted(outcome.facts.items()):
+        entry.metrics[site] = finite(run.schedule.measured(facts["metrics"]), "train")
+        run.progress.curves(entry.round, site, entry.metrics[site])
+    entry.mean = weighted_means(entry.metrics, entry.accepted)
+    for site, reason in run.aggregator.refused.items():
+        run.progress.event("update refused", round=entry.round, site=site, reason=reason)
+    record_absent(run, entry, outcome)
+    run.recorder.write()
+
+
+def record_absent(run: Run, entry: RoundRecord, outcome: Outcome) -> None:
+    """Name who is missing from an exchange of updates, and suspend who was silent.
+
+    A rule that samples clients weighs probabilities and latencies itself: a suspension would shift its
+    sample to all others.
+    """
+    entry.absent |= outcome.absent
+    if run.rule.capability(SamplesClients):
+        return
+    for site in outcome.silent:
+        run.roster.suspend(site, entry.round, outcome.absent[site])
+
+
+# ---- lost exchanges ----------------------------------------------------------------------------------------
+
+
+def discard_unless_required(run: Run, state: RoundState, error: TooFewError) -> None:
+    """Discard an exchange that too few updates came to.
+
+    Where every site was expected to take part, its absence is a fault that somebody must mend, so the error
+    ends the run. Among sampled clients some fail as a matter of course; only many such exchanges in a row say
+    that something is wrong.
+    """
+    if not state.may_be_lost:
+        raise error
+    discard_round(run, state.entry, state.selected, f"the round was lost: {error}")
+    if run.lost_in_a_row > run.args.max_lost_rounds:
+        raise error
+
+
+def discard_unopened_sum(run: Run, entry: RoundRecord, error: RunError) -> None:
+    """Discard an exchange whose sum cannot be opened; too many of them in a row end the run.
+
+    The masked updates cannot be used any other way, and asking the same sites for a second sum over fewer of
+    them would let the server subtract one from the other. So the exchange is given up as a whole.
+    """
+    entry.protection = {**run.protection.report(), "failed": str(error)}
+    discard_round(run, entry, list(entry.accepted), f"the round's sum could not be opened: {error}")
+    if run.lost_in_a_row > run.args.protection_settings.max_lost_rounds:
+        raise error
+
+
+def discard_round(run: Run, entry: RoundRecord, sites: list[str], reason: str) -> None:
+    """Take back what a lost exchange's record says of `sites`; the state stays as it is."""
+    for site in sites:
+        entry.absent.setdefault(site, reason)
+    entry.accepted, run.lost_in_a_row = {}, run.lost_in_a_row + 1
+    run.aggregator.abort_round()
+    if run.rule.capability(SamplesClients) and sites:
+        entry.rule = run.aggregator.report()
+    run.progress.event("round lost", round=entry.round, reason=reason)
+
+
+# ---- aggregate ---------------------------------------------------------------------------------------------
+
+
+def aggregate(run: Run, state: RoundState) -> None:
+    """Make the accepted updates, sealed or not, the new state."""
+    entry, sealed = state.entry, run.protection.sealed
+    if not sealed or open_sum(run, state.plan, entry):
+        members = run.rule.capability(NeedsSumMembers)
+        if sealed and members is not None:
+            members.set_sum_members(entry.accepted)
+        run.lost_in_a_row = 0
+        run.model.tensors, run.model.totals, entry.checks = run.aggregator.finish()
+        probe(run, state)
+        entry.rule = run.aggregator.report()
+        if not sealed:
+            run.progress.weights(state.index, entry.rule)
+    run.model.summed = sorted(entry.accepted)
+
+
+def open_sum(run: Run, plan: RoundPlan, entry: RoundRecord) -> bool:
+    """Open the sum of sealed updates; return whether it came to something the rule can work on."""
+    try:
+        update = run.protection.open_sum(run.channel.in_round(plan))
+    except RunError as error:
+        discard_unopened_sum(run, entry, error)
+        return False
+    run.lost_in_a_row = 0
+    run.protection.commit()
+    entry.protection = run.protection.report()
+    if update is None:
+        return False
+    run.aggregator.add_sum(update)
+    return True
+
+
+def probe(run: Run, state: RoundState) -> None:
+    """Do the second exchange of a rule that wants losses before the round ends."""
+    prober = run.rule.capability(ProbesLosses)
+    wanted = prober.probe() if prober else None
+    if prober is None or wanted is None:
+        return
+    plan = replace(state.plan, hints=run.agreed_hints | RoundHints(probe=wanted.examples))
+    sites = probe_sites(wanted, run.roster.eligible(state.index))
+    options = {"split": "train"}
+    outcome = run.channel.broadcast(EVALUATE, accept_any, sites, plan, wanted.state, options, quorum=ANY)
+    add_traffic(state.entry, outcome.traffic)
+    for site, reason in outcome.absent.items():
+        run.progress.event("probe failed", round=state.index, site=site, reason=reason)
+    prober.receive_losses(probe_losses(outcome))
+
+
+# ---- evaluate, checkpoint ----------------------------------------------------------------------------------
+
+
+def evaluate(run: Run, entry: RoundRecord) -> None:
+    """Measure the state on validation data of the sites, in the rounds in which the job wants it.
+
+    Where clients are sampled every eligible site measures: a mean over those that happened to train would
+    jump from round to round. A site that fails is named, and the round cannot be the best.
+    """
+    took_part = entry.accepted or any(exchange.accepted for exchange in entry.exchanges)
+    every = run.args.evaluate_every
+    if not took_part or not every or (entry.round + 1) % every:
+        return
+    last = run.schedule.exchanges(entry.round)[-1]
+    plan = RoundPlan(
+        round=last, rounds=run.exchanges, seed=run.args.seed, limit=run.args.limit, hints=run.agreed_hints
+    )
+    sampled = run.rule.capability(SamplesClients) is not None
+    sites = run.roster.eligible(last) if sampled else sorted(entry.accepted)
+    tensors, options = run.protection.outgoing(run.model.tensors, {})
+    options = {"split": "val", **options}
+    outcome = run.channel.broadcast(EVALUATE, accept_any, sites, plan, tensors, options, quorum=ANY)
+    record_evaluation(run, entry, outcome, "val")
+
+
+def record_evaluation(run: Run, entry: RoundRecord, outcome: Outcome, split: str) -> None:
+    """Write an evaluation into a round's record; means only over a full set of sites."""
+    add_traffic(entry, outcome.traffic)
+    measured = {site: finite(facts["metrics"], split) for site, facts in sorted(outcome.facts.items())}
+    for site, values in measured.items():
+        entry.metrics.setdefault(site, {}).update(values)
+        run.progress.curves(entry.round, site, values)
+        run.progress.event(split, round=entry.round, site=site, **values)
+    for site, reason in outcome.absent.items():
+        run.progress.event(f"{split} failed", round=entry.round, site=site, reason=reason)
+    if not outcome.absent:
+        weights = {site: counts.get(split, 0) for site, counts in run.examples.items()}
+        entry.mean |= weighted_means(measured, weights)
+
+
+def checkpoint(run: Run, number: int, entry: RoundRecord) -> None:
+    """Write the state to go on from, the best adapter if this is the best round, and the record."""
+    tensors, _ = run.protection.outgoing(run.model.tensors, {})
+    run.checkpoints.protection_state = run.protection.state_values()
+    run.checkpoints.save_round(number, entry, tensors, run.model.totals, run.rule, run.roster)
+    run.progress.curves(number, "mean", entry.mean)
+    run.progress.curves(number, "server", entry.checks)
