@@ -170,7 +170,7 @@ class Federation:
 
     def change(self, **args: Any) -> None:
         """Other arguments of the controller, from the next exchange on."""
-        self.flow.args = self.flow.args.model_copy(update=args)
+        vars(self.flow.args).update(args)  # in place: every part of the run holds these settings
 
     def run(self) -> RunRecord:
         comm = WFCommServer(task_check_period=0.01)

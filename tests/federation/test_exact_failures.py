@@ -43,7 +43,7 @@ def rubbish(reply: Any) -> Any:
 
 @pytest.mark.parametrize(("task", "site"), [*zip(TASKS, [THIRD, THIRD, THIRD, FIRST], strict=True)])
 def test_a_site_that_vanishes_is_not_waited_for_again_and_the_run_goes_on(
-    graph_hospitals, clock: ExchangeClock, task: str, site: str
+    graph_hospitals, clock: ExchangeClock, task: str, site: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, run = graph_hospitals
 
@@ -52,15 +52,15 @@ def test_a_site_that_vanishes_is_not_waited_for_again_and_the_run_goes_on(
             clock.miss(name)
 
     federation = run(mislead=vanish, deadline=100.0)
-    asked, ask = list[tuple[str, frozenset[str]]](), federation.flow.ask_each
+    sent, send = list[tuple[str, frozenset[str]]](), Channel.send_to_each
 
-    def noted(step: str, take: Any, own: Any) -> Any:
-        asked.append((step, frozenset(own)))
-        return ask(step, take, own)
+    def noted(channel: Channel, step: str, take: Any, orders: Any) -> Any:
+        sent.append((step, frozenset(orders)))
+        return send(channel, step, take, orders)
 
-    federation.flow.ask_each = noted
+    monkeypatch.setattr(Channel, "send_to_each", noted)
     told = compared(federation.run())
-    assert sum(site in sites for step, sites in asked if step == task) == 1, "one deadline, not one a pair"
+    assert sum(site in sites for step, sites in sent if step == task) == 1, "one deadline, not one a pair"
     left = tuple(other for other in SITES if other != site)
     assert sizes(told)[left] == SHARED[left]
     assert "no reply within the deadline" in told["without"][site]
@@ -188,15 +188,17 @@ def test_a_server_that_tells_other_counts_gets_no_answer(graph_hospitals, site: 
     assert sizes(told) == {left: SHARED[left]}
 
 
-def test_a_server_that_ignores_a_refused_size_gets_no_step(graph_hospitals) -> None:
+def test_a_server_that_ignores_a_refused_size_gets_no_step(
+    graph_hospitals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It goes on with a size that it made up, as if the site had told it."""
     made, run = graph_hospitals
     made.write(FIRST, min_examples=2)
     federation = run()
-    ask = federation.flow.ask_each
+    send = Channel.send_to_each
 
-    def ignore(task: str, take: Any, own: Any) -> Any:
-        outcome = ask(task, take, own)
+    def ignore(channel: Channel, task: str, take: Any, orders: Any) -> Any:
+        outcome = send(channel, task, take, orders)
         if task == "count":
             assert "policy.min_examples" in outcome.absent.pop(FIRST)
             config = made.settings(FIRST).knowledge
@@ -205,7 +207,7 @@ def test_a_server_that_ignores_a_refused_size_gets_no_step(graph_hospitals) -> N
             assert take(FIRST, Reply(-1, count, {})) is None
         return outcome
 
-    federation.flow.ask_each = ignore
+    monkeypatch.setattr(Channel, "send_to_each", ignore)
     told = compared(federation.run())
     assert sizes(told) == {(SECOND, THIRD): 40}
     assert all("policy.min_examples: a comparison" in why for why in failed(told).values())

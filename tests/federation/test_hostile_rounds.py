@@ -59,7 +59,7 @@ def test_first_values_are_not_told_once_the_site_has_learned(
 def test_a_site_joins_the_sum_of_a_round_once(federation: Make, number: int) -> None:
     run = federation(controller=MASKED)
     assert run.run().status == "completed"
-    terms = run.flow.protection.coordinator.parameters.to_json()
+    terms = run.flow.run.protection.coordinator.parameters.to_json()
     told = {"secure_sum": {"terms": {**terms, "round": number}}}
     for fresh in (False, True):
         said = asked_again(run, "site-1", "keys", fresh, round=number, options=told)

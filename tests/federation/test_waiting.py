@@ -97,7 +97,7 @@ def test_a_site_that_passed_a_deadline_is_not_waited_for_once_more(federation, c
     flow = run.flow
     assert flow.roster.stragglers == {"site-3"}
     for late, quiet in ((OVERDUE, {"site-3"}), (reply(REQUEST, {}, {}), set())):
-        flow.process_result_of_unknown_task(Client("site-3", ""), FIT, "id", late, flow.fl_ctx)
+        flow.process_result_of_unknown_task(Client("site-3", ""), FIT, "id", late, flow.run.channel.fl_ctx)
         assert flow.roster.stragglers == quiet, "what comes late has come"
     over.set()
 

@@ -46,8 +46,8 @@ class ValidatingAggregator(FLComponent):
 
     Attributes:
         accepts_zero_weight: whether a site may answer with an update of no examples. A rule that knows no
-            such updates never sees one, and an exchange of nothing else leaves its state and the run's as they
-            are (TAR-15).
+            such updates never sees one, and an exchange of nothing else leaves its state and the run's as
+            they are (TAR-15).
     """
 
     def __init__(self, rule: str = "weighted_mean", rule_settings: dict[str, Any] | None = None) -> None:
