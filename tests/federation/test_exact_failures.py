@@ -28,6 +28,7 @@ from nvflare.apis.dxo import from_shareable
 from medflare.core.errors import UpdateError
 from medflare.egress.failures import Code, Failure
 from medflare.federation.messages import Reply, failure_reply
+from medflare.federation.server.channel import Channel
 from medflare.federation.site.exact_comparison import ExactSide, PairRequest
 from medflare.knowledge.cardinality import fingerprint
 from medflare.knowledge.sketch_key import SketchKey

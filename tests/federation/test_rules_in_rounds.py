@@ -108,7 +108,7 @@ def test_an_update_that_had_to_wait_is_refused_when_its_turn_comes() -> None:
     aggregator = ready(Picky("b"))
     assert send(aggregator, "b", 9.0) is None
     assert send(aggregator, "a", 1.0) is None
-    assert aggregator.settle("a") == {"b": "refused by the aggregation rule: b looks odd"}
+    assert aggregator.mark_done("a") == {"b": "refused by the aggregation rule: b looks odd"}
     assert aggregator.accepted == {"a": 10}
 
 

@@ -340,7 +340,7 @@ def test_a_job_folder_names_the_controller_and_is_read_back(tmp_path: Path) -> N
     check_job(job)
     assert read_job(job.write(tmp_path / "trial")) == job
     (flow,) = job.files()[SERVER_CONFIG]["workflows"]
-    assert flow["path"].endswith("controllers.temporal.TemporalRoundsController")
+    assert flow["path"].endswith("server.controller.TemporalRoundsController")
     assert override(job, {"visits": 5}).controller["visits"] == 5
 
 

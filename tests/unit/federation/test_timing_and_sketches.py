@@ -185,7 +185,7 @@ LONG = base64.b64encode(
 def test_a_reply_without_a_sketch_is_refused_with_a_reason(bad: Reply) -> None:
     told, made = Sketches(), rule()
     assert told.accept("a", bad)
-    assert told.settle(made, -1, {"a": "refused"}) == []
+    assert told.update(made, -1, {"a": "refused"}) == []
     assert told.without == {"a": "refused"}
     assert made.known.sketches == {}
     assert told.report(["a"])["sites"] == {}
@@ -196,10 +196,10 @@ def test_when_most_sites_change_their_key_the_others_are_left_out_of_the_rule_to
     assert made.capability(NeedsSketches)
     for site in "abc":
         assert told.accept(site, reply(sketch(OLD, 1, 2, 3))) is None
-    assert told.settle(made, -1, {}) == ["a", "b", "c"]
+    assert told.update(made, -1, {}) == ["a", "b", "c"]
     for site in "bc":
         told.accept(site, reply(sketch(NEW, 1, 2, 4)))
-    assert told.settle(made, 4, {}) == ["b", "c"]
+    assert told.update(made, 4, {}) == ["b", "c"]
     assert set(made.known.sketches) == set(told.held) == {"b", "c"}
     assert "cannot be compared with that of 'b'" in told.without["a"]
     assert [set(item) for item in told.renewed] == [{"exchange", "site", "texts"}] * 2
@@ -210,10 +210,10 @@ def test_a_site_that_mends_its_key_is_no_longer_named() -> None:
     made, told = rule(), Sketches()
     for site, key in (("a", OLD), ("b", OLD), ("c", NEW)):
         told.accept(site, reply(sketch(key, 1, 2)))
-    told.settle(made, -1, {})
+    told.update(made, -1, {})
     assert set(told.without) == {"c"}
     told.accept("c", reply(sketch(OLD, 1, 2)))
-    assert told.settle(made, 4, {}) == ["c"]
+    assert told.update(made, 4, {}) == ["c"]
     assert told.without == {}
 
 
@@ -221,11 +221,11 @@ def test_who_has_another_vocabulary_is_named_and_stays_in() -> None:
     made, told = rule(), Sketches()
     for site, vocabulary in (("a", "0" * 16), ("b", "0" * 16), ("c", "f" * 16), ("d", "")):
         assert told.accept(site, reply(sketch(OLD, 1, 2), vocabulary=vocabulary)) is None
-    assert told.settle(made, -1, {}) == ["a", "b", "c", "d"]
+    assert told.update(made, -1, {}) == ["a", "b", "c", "d"]
     assert told.report("abcd")["other_vocabulary"] == ["c"]
     assert (set(made.known.sketches), told.without) == (set("abcd"), {})
     told.accept("c", reply(sketch(OLD, 1, 3), vocabulary="0" * 16))
-    told.settle(made, 4, {})
+    told.update(made, 4, {})
     assert told.report("abcd")["other_vocabulary"] == []
 
 
@@ -233,9 +233,9 @@ def test_a_site_that_is_absent_later_keeps_the_sketch_it_sent() -> None:
     made, told = rule(), Sketches()
     for site in "ab":
         told.accept(site, reply(sketch(OLD, 1, 2)))
-    told.settle(made, -1, {})
+    told.update(made, -1, {})
     told.accept("a", reply(None, "same"))
-    told.settle(made, 4, {"b": "disconnected"})
+    told.update(made, 4, {"b": "disconnected"})
     assert (set(told.held), told.without, told.renewed) == ({"a", "b"}, {}, [])
 
 
@@ -244,15 +244,15 @@ def test_a_sketch_that_a_site_takes_back_is_used_no_more(said: str, absent: dict
     made, told = rule(), Sketches()
     for site in "abc":
         told.accept(site, reply(sketch(OLD, 1, 2)))
-    told.settle(made, -1, {})
+    told.update(made, -1, {})
     if said:
         assert told.accept("a", reply(None, said)) is None
-    assert told.settle(made, 4, absent) == []
+    assert told.update(made, 4, absent) == []
     assert set(made.known.sketches) == set(told.held) == {"b", "c"}
     assert set(told.without) == {"a"}
     assert set(told.report("abc")["sites"]) == {"b", "c"}
     assert told.accept("a", reply(sketch(OLD, 1))) is None
-    assert told.settle(made, 8, {}) == ["a"]
+    assert told.update(made, 8, {}) == ["a"]
     assert told.without == {}
 
 
@@ -261,30 +261,30 @@ def test_two_unlike_keys_do_not_end_a_run_in_which_others_have_no_sketch() -> No
     told.accept("a", reply(sketch(OLD, 1)))
     told.accept("b", reply(sketch(NEW, 1)))
     told.accept("c", reply(None, "none"))
-    assert told.settle(made, -1, {"d": "disconnected"}) == []
+    assert told.update(made, -1, {"d": "disconnected"}) == []
     assert (made.known.sketches, told.held) == ({}, {})
     assert set(told.without) == {"a", "b", "c", "d"}
     assert "distances" not in told.report("abcd")
     told.accept("a", reply(sketch(NEW, 1)))
     told.accept("b", reply(sketch(NEW, 1)))
-    assert told.settle(made, 4, {}) == ["a", "b"]
+    assert told.update(made, 4, {}) == ["a", "b"]
 
 
 def test_one_sketch_alone_is_no_quarrel_and_two_without_a_common_key_are() -> None:
     told = Sketches()
     told.accept("a", reply(sketch(OLD, 1)))
-    assert told.settle(rule(), -1, {"b": "none"}) == ["a"]
+    assert told.update(rule(), -1, {"b": "none"}) == ["a"]
     told.accept("b", reply(sketch(NEW, 1)))
     with pytest.raises(RunError, match="no two sketches of knowledge graphs can be compared"):
-        told.settle(rule(), -1, {})
+        told.update(rule(), -1, {})
 
 
 def test_a_run_under_way_leaves_out_the_newcomer_with_another_key() -> None:
     told = Sketches()
     told.accept("a", reply(sketch(OLD, 1)))
-    told.settle(rule(), -1, {"b": "none"})
+    told.update(rule(), -1, {"b": "none"})
     told.accept("b", reply(sketch(NEW, 1)))
-    assert told.settle(rule(), 4, {}) == []
+    assert told.update(rule(), 4, {}) == []
     assert set(told.held) == {"a"}
     assert "cannot be compared" in told.without["b"]
 
