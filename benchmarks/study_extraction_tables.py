@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from medflare.evaluation.extraction_predictions import read_documents
-from medflare.evaluation.extraction_statistics import parts_of
+from medflare.evaluation.extraction_statistics import task_scores
 from medflare.evaluation.statistics import Statistic, difference_over_seeds, over_seeds
 from study_tables import averaged
 from study_units import unit_folder
@@ -74,7 +74,7 @@ def own_score(unit: Path, sites: Sequence[str]) -> dict[str, Statistic]:
 
 def statistics(files: Sequence[Path]) -> dict[str, Statistic]:
     """The columns' statistics of the notes of several files."""
-    parts = parts_of([item for file in files for item in read_documents(file)])
+    parts = task_scores([item for file in files for item in read_documents(file)])
     return {
         name: item for part in parts.values() for name, item in part.statistics.items() if name in COLUMNS
     }

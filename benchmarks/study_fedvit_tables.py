@@ -11,7 +11,7 @@ from statistics import mean
 
 from medflare.evaluation.meteor import meteor
 from medflare.evaluation.predictions import Prediction, prediction_statistics, read_predictions
-from medflare.evaluation.report_metrics import one_each, tokenised
+from medflare.evaluation.report_metrics import single_references, tokenised
 from medflare.evaluation.statistics import Statistic, difference_over_seeds, over_seeds
 from medflare.reporting.metric_names import display_name
 from study_units import unit_folder
@@ -49,7 +49,7 @@ def tables(out: Path, titles: Mapping[str, str], sites: Sequence[str], seeds: Se
 
 def scored(studies: Sequence[Prediction]) -> Scores:
     found = prediction_statistics(studies)
-    references = one_each(tokenised([item.reference for item in studies]))
+    references = single_references(tokenised([item.reference for item in studies]))
     found["meteor"] = meteor(references, tokenised([item.generated for item in studies]))
     return {name: found[name] for name in COLUMNS}
 

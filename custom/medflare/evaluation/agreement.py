@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from medflare.evaluation import overlap
 from medflare.evaluation.change_extraction import changes_in
 from medflare.evaluation.extraction_matching import Counts, set_counts
-from medflare.evaluation.extraction_predictions import Link, Mention, ScoredDocument
+from medflare.evaluation.extraction_predictions import EntityMention, Link, ScoredDocument
 from medflare.evaluation.label_metrics import counts, precision_recall_f1
 from medflare.evaluation.predictions import Prediction
-from medflare.evaluation.report_metrics import one_each, tokenised
+from medflare.evaluation.report_metrics import single_references, tokenised
 from medflare.evaluation.summary_metrics import WrittenSummary
 from medflare.evaluation.temporal_coherence import changes_that_happened
 from medflare.evaluation.visit_metrics import change_statistics
@@ -47,7 +47,7 @@ def changes_of(item: Prediction) -> tuple[Changes, Changes] | None:
 def summary_agreement(items: Sequence[WrittenSummary]) -> list[float]:
     """Return the ROUGE-L of each summary, from 0 to 1."""
     gold, generated = [item.reference for item in items], [item.generated for item in items]
-    scores = overlap.rouge_l(one_each(tokenised(gold)), tokenised(generated)).sums[:, 0]
+    scores = overlap.rouge_l(single_references(tokenised(gold)), tokenised(generated)).sums[:, 0]
     return [float(score) for score in scores]
 
 
@@ -78,7 +78,7 @@ def note_agreement(item: ScoredDocument) -> float:
     return Counts(*(sum(part) for part in zip((0, 0, 0), *note_counts(item).values(), strict=True))).ratios[2]
 
 
-def annotated_mentions(item: ScoredDocument, mentions: Iterable[Mention]) -> list[Mention]:
+def annotated_mentions(item: ScoredDocument, mentions: Iterable[EntityMention]) -> list[EntityMention]:
     """Return the mentions of types that the annotators looked for; only these are scored."""
     return [m for m in mentions if item.annotated is None or m.label in item.annotated]
 

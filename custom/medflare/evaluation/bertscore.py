@@ -26,10 +26,11 @@ PIECE = 256
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """A text as an encoder sees it.
+    """A text as an encoder represents it.
 
     Attributes:
-        rows: (T, hidden) of unit norm, marks among them. counted: (T,) False for marks.
+        rows: (T, hidden) of unit norm, marks among them.
+        counted: (T,) False for marks.
     """
 
     rows: Tensor
@@ -37,7 +38,10 @@ class Tokens:
 
 
 def matched(hypothesis: Tokens, reference: Tokens) -> tuple[float, float, float]:
-    """Precision, recall and F1 of one pair; 0 where either has no token, F1 where either mean is negative."""
+    """Return precision, recall and F1 of one pair.
+
+    All are 0 where either text has no token, F1 also where either mean is negative.
+    """
     if not hypothesis.counted.any() or not reference.counted.any():
         return 0.0, 0.0, 0.0
     cosines = hypothesis.rows @ reference.rows.T
@@ -63,22 +67,22 @@ class TokenEncoder:
         self.spaced = isinstance(tokenizer, GPT2Tokenizer | RobertaTokenizer)
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokens of each text with its marks; a first word is a word like any other."""
+        """Return the tokens of each text with its marks; a first word is a word like any other."""
         return self.frozen.ids([f" {text.strip()}" if self.spaced else text.strip() for text in texts])
 
     def encoded(self, texts: Sequence[str], batch: int = 32) -> list[Tokens]:
-        """Each text, in the order given."""
-        found: dict[int, Tokens] = {}
+        """Return the token vectors of each text, in the order given."""
+        encoded: dict[int, Tokens] = {}
         for some in self.frozen.batches(self.ids(texts), batch):
             rows, counted = normalize(some.hidden, dim=-1), ~torch.isin(some.ids, self.marks)
             for i, place in enumerate(some.places):
-                there = some.mask[i].bool()
-                found[place] = Tokens(rows[i][there], counted[i][there])
-        return [found[i] for i in range(len(texts))]
+                present = some.mask[i].bool()
+                encoded[place] = Tokens(rows[i][present], counted[i][present])
+        return [encoded[i] for i in range(len(texts))]
 
 
 def bertscores(references: Sequence[str], hypotheses: Sequence[str], encoder: TokenEncoder) -> np.ndarray:
-    """(N, 3): precision, recall and F1 of each pair; a pair with an empty text has 0.
+    """Return (N, 3): precision, recall and F1 of each pair; a pair with an empty text has 0.
 
     Each different pair is matched once, and each different text of PIECE pairs encoded once.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report says became of each finding since the study before: better, worse, new, resolved, unchanged.
+"""Changes of findings that a report states: better, worse, new, resolved or unchanged since the study before.
 
 Rules on one sentence at a time: mentions of the 14 conditions and what is said of them come from the rule
 labeller (docs/methods/labelling.md), words of change from change_words. A finding may have several changes,
@@ -37,8 +37,8 @@ class Cue(NamedTuple):
 
 
 _PSEUDO = re.compile(rf"\b(?:{words.NOT_A_CHANGE})")
-_CUE = re.compile(r"\b(?:" + "|".join(f"(?P<{kind}>{pattern})" for kind, pattern in words.KINDS) + ")")
-_SIZED = re.compile(r"\b(?:" + "|".join(f"(?P<{kind}>{pattern})" for kind, pattern in words.SIZED) + ")")
+_CUE = re.compile(r"\b(?:" + "|".join(f"(?P<{change}>{pattern})" for change, pattern in words.CHANGES) + ")")
+_SIZED = re.compile(r"\b(?:" + "|".join(f"(?P<{change}>{pattern})" for change, pattern in words.SIZED) + ")")
 _COMPARED, _OVERALL = re.compile(words.COMPARED), re.compile(words.OVERALL)
 _HAS, _NOT = re.compile(words.HAS), re.compile(words.NOT)
 _DENIED = re.compile(r"\b(?:no|without|neither|nor)\b(?:(?!\band (?:the|there|a)\b).)*$")
@@ -47,7 +47,7 @@ _CLAUSE = re.compile(r";|\b(?:but|however|although|though|while|whereas)\b|, (?=
 
 
 def changes_in(text: str) -> Changes:
-    """Every change that a report states; empty for a first study, and for any text without such words.
+    """Return every change that a report states; empty for a first study, and for any text without such words.
 
     A sentence about all findings ("no change from the prior study") speaks of those findings of the report
     that have no statement of their own.
@@ -56,59 +56,59 @@ def changes_in(text: str) -> Changes:
     present: set[int] = set()
     overall: set[Change] = set()
     for sentence in sentences_of(text):
-        found, there, general = _sentence_changes(sentence)
-        stated.update(found)
-        present.update(there)
+        changes, findings, general = _sentence_changes(sentence)
+        stated.update(changes)
+        present.update(findings)
         overall.update(general)
-    told = {condition for condition, _ in stated}
+    explicit = {condition for condition, _ in stated}
     if len(overall) == 1:
-        stated.update((condition, change) for condition in present - told for change in overall)
+        stated.update((condition, change) for condition in present - explicit for change in overall)
     return frozenset(stated)
 
 
-def changes_of(texts: Iterable[str]) -> list[Changes]:
-    """`changes_in` of each text."""
+def changes_in_each(texts: Iterable[str]) -> list[Changes]:
+    """Return `changes_in` of each text."""
     return [changes_in(text) for text in texts]
 
 
 def changes_of_codes(before: Sequence[int], now: Sequence[int]) -> Changes:
-    """What two visits' 14 codes alone tell: new and resolved; whether a finding grew, codes do not know.
+    """Return new and resolved findings by two visits' 14 codes; codes do not know whether a finding grew.
 
     A doubtful finding (UNCERTAIN) at either visit is neither new nor resolved.
     """
-    found: set[tuple[int, Change]] = set()
+    changes: set[tuple[int, Change]] = set()
     absent = (Code.BLANK, Code.NEGATIVE)
     for condition, (was, is_now) in enumerate(zip(before[:FINDINGS], now[:FINDINGS], strict=True)):
         if was in absent and is_now == Code.POSITIVE:
-            found.add((condition, "new"))
+            changes.add((condition, "new"))
         if was == Code.POSITIVE and is_now in absent:
-            found.add((condition, "resolved"))
-    return frozenset(found)
+            changes.add((condition, "resolved"))
+    return frozenset(changes)
 
 
 @lru_cache(maxsize=65536)
 def _sentence_changes(sentence: str) -> tuple[Changes, frozenset[int], frozenset[Change]]:
-    """Changes of findings, findings that are there, and changes of everything, of a lower-case sentence."""
+    """Return changes of findings, findings that are present, and changes of all, of a lower-case sentence."""
     mentions = [m for m in mentions_in(sentence) if m.condition < FINDINGS]
     silhouettes = [m for m in mentions if _is_silhouette(m, sentence)]
     known = [m for m in mentions if m not in silhouettes and m.code != Code.NEGATIVE]
-    there = frozenset(m.condition for m in known)
-    found: set[tuple[int, Change]] = set()
+    present = frozenset(m.condition for m in known)
+    changes: set[tuple[int, Change]] = set()
     cues = find_cues(sentence)
     if not mentions:
         general = {cue.change for cue in cues} & {"unchanged", "better", "worse"}
         of_all = len(sentence.split()) <= words.LONGEST and _OVERALL.search(sentence)
-        return frozenset(), there, frozenset(general if of_all else ())
+        return frozenset(), present, frozenset(general if of_all else ())
     for start, end in _clauses(sentence):
-        own = [m for m in mentions if start <= m.span[0] < end]
-        clause_cues = _outside([cue for cue in cues if start <= cue.start < end], own)
-        for mention in own:
+        in_clause = [m for m in mentions if start <= m.span[0] < end]
+        clause_cues = _outside([cue for cue in cues if start <= cue.start < end], in_clause)
+        for mention in in_clause:
             if mention in silhouettes:  # "stable heart size" names no finding
                 continue
-            cue = _cue_of(mention, own, clause_cues, sentence)
+            cue = _cue_of(mention, in_clause, clause_cues, sentence)
             if cue is not None and _fits(mention, cue, sentence):
-                found.add((mention.condition, cue.change))
-    return frozenset(found), there, frozenset()
+                changes.add((mention.condition, cue.change))
+    return frozenset(changes), present, frozenset()
 
 
 def _is_silhouette(mention: Mention, sentence: str) -> bool:
@@ -144,22 +144,22 @@ def _fits(mention: Mention, cue: Cue, sentence: str) -> bool:
 
 
 def find_cues(sentence: str) -> list[Cue]:
-    """The words of change of a lower-case sentence, in order, with denials understood.
+    """Return the words of change of a lower-case sentence, in order, with denials understood.
 
     Not worse and not better are unchanged, not resolved is unchanged, not new is nothing.
     """
     masked = _PSEUDO.sub(lambda match: "~" * len(match[0]), sentence)
-    found = [Cue(_kind(match), *match.span()) for match in _CUE.finditer(masked)]
+    cues = [Cue(_change_of(match), *match.span()) for match in _CUE.finditer(masked)]
     compared = _COMPARED.search(masked) is not None
     for match in _SIZED.finditer(masked):
-        overlaps = any(cue.start < match.end() and match.start() < cue.end for cue in found)
+        overlaps = any(cue.start < match.end() and match.start() < cue.end for cue in cues)
         if not overlaps and (compared or _HAS.search(masked[: match.start()])):
-            found.append(Cue(_kind(match), *match.span()))
-    read = [_undenied(cue, masked) for cue in sorted(found, key=lambda cue: cue.start)]
+            cues.append(Cue(_change_of(match), *match.span()))
+    read = [_undenied(cue, masked) for cue in sorted(cues, key=lambda cue: cue.start)]
     return [cue for cue in read if cue is not None]
 
 
-def _kind(match: re.Match[str]) -> Change:
+def _change_of(match: re.Match[str]) -> Change:
     return next(change for change in CHANGES if match.groupdict().get(change) is not None)
 
 
@@ -170,7 +170,7 @@ def _undenied(cue: Cue, sentence: str) -> Cue | None:
 
 
 def _cue_of(mention: Mention, mentions: Sequence[Mention], cues: Sequence[Cue], sentence: str) -> Cue | None:
-    """The cue that speaks of a mention: its adjective, else one after it, else that of its neighbour."""
+    """Return the cue of a mention: its adjective, else one after it, else that of its neighbour."""
     adjective = _adjective(mention, cues, sentence)
     if adjective is not None:
         return adjective
@@ -190,7 +190,7 @@ def _cue_of(mention: Mention, mentions: Sequence[Mention], cues: Sequence[Cue], 
 
 
 def _adjective(mention: Mention, cues: Sequence[Cue], sentence: str) -> Cue | None:
-    """The nearest cue before a mention with nothing but describing words between them."""
+    """Return the nearest cue before a mention with nothing but describing words between them."""
     near = [cue for cue in cues if cue.start < mention.span[1] and cue.start <= mention.span[0]]
     if not near:
         return None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The words with which a report compares a finding with the study before, in one lower-case sentence.
 
-Every line is an alternative; the first kind that fits at a place wins. What only looks like a comparison
+Every line is an alternative; the first change that fits at a place wins. What only looks like a comparison
 ("better seen", "increased density of the bones") is in NOT_A_CHANGE.
 """
 
@@ -31,7 +31,7 @@ NOT_A_CHANGE = phrases(r"""
     reduced (?:in transparency|transparency)
 """)
 
-KINDS: tuple[tuple[str, str], ...] = (
+CHANGES: tuple[tuple[str, str], ...] = (
     (
         "better",
         phrases(r"""
@@ -113,7 +113,7 @@ KINDS: tuple[tuple[str, str], ...] = (
         """),
     ),
 )
-"""Kind of change -> its words, in the order in which they are tried."""
+"""Change -> its words, in the order in which they are tried."""
 
 SIZED = (
     ("better", r"(?:decreas|reduc)\w+(?: in)?"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a note's predictions get right: true positives, false positives and false negatives.
+"""Counts of a note's predictions: true positives, false positives and false negatives.
 
 Strict: exactly the gold code points, and the type. Lenient: at least one code
 point in common and the same type, under a maximum one-to-one matching (not first come, first served). A link
@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-from medflare.evaluation.extraction_predictions import Link, Mention
+from medflare.evaluation.extraction_predictions import EntityMention, Link
 from medflare.evaluation.label_metrics import precision_recall_f1
 from medflare.evaluation.statistics import Array
 
-Item = Mention | Link
+Item = EntityMention | Link
 Graph = NDArray[np.bool_]
 
 
@@ -53,30 +53,30 @@ class Tally(NamedTuple):
 
 
 def set_counts(gold: Collection[Hashable], predicted: Collection[Hashable]) -> Counts:
-    """Counts of two sets, whatever they hold: mentions, links, or identifiers of a document."""
+    """Return counts of two sets, whatever they hold: mentions, links, or identifiers of a document."""
     first, second = set(gold), set(predicted)
     return Counts(len(first & second), len(second - first), len(first - second))
 
 
 def duplicates(items: Sequence[Item]) -> int:
-    """How many items repeat another one of the same spans and types."""
+    """Return how many items repeat another one of the same spans and types."""
     return len(items) - len(set(items))
 
 
 def type_of(item: Item) -> str:
-    """The type under which an item is counted: a mention's own, a link's modifier's."""
-    return item.label if isinstance(item, Mention) else item.modifier.label
+    """Return the type under which an item is counted: that of a mention, or of a link's modifier."""
+    return item.label if isinstance(item, EntityMention) else item.modifier.label
 
 
 def strict_tally(gold: Collection[Item], predicted: Collection[Item], types: Sequence[str]) -> Tally:
-    """Exact matches; untyped, items at one place match as often as both sides have it."""
+    """Count exact matches; untyped, items at one place match as often as both sides have it."""
     first, second = dict.fromkeys(gold), dict.fromkeys(predicted)
     places = Counter(map(_place, first)) & Counter(map(_place, second))
     return _tally([item for item in first if item in second], places.total(), first, second, types)
 
 
 def lenient_tally(gold: Collection[Item], predicted: Collection[Item], types: Sequence[str]) -> Tally:
-    """Overlapping matches, as many as a one-to-one assignment allows."""
+    """Count overlapping matches, as many as a one-to-one assignment allows."""
     first, second = list(dict.fromkeys(gold)), list(dict.fromkeys(predicted))
     near = _near(first, second)
     typed = maximum_matching(near & _same_types(first, second)) >= 0
@@ -87,18 +87,18 @@ def lenient_tally(gold: Collection[Item], predicted: Collection[Item], types: Se
 
 
 def maximum_matching(graph: Graph) -> NDArray[np.int64]:
-    """The column that each row is matched with, -1 for none; as many pairs as possible.
+    """Return the column that each row is matched with, -1 for none; as many pairs as possible.
 
     Hopcroft & Karp, SIAM J. Comput. 1973, in scipy.
     """
     if not graph.size:
         return np.full(len(graph), -1, dtype=np.int64)
-    found = maximum_bipartite_matching(csr_array(graph), perm_type="column")
-    return np.asarray(found, dtype=np.int64)
+    matching = maximum_bipartite_matching(csr_array(graph), perm_type="column")
+    return np.asarray(matching, dtype=np.int64)
 
 
-def overlaps(gold: Sequence[Mention], predicted: Sequence[Mention]) -> Graph:
-    """(gold, predicted): whether two mentions share a code point."""
+def overlaps(gold: Sequence[EntityMention], predicted: Sequence[EntityMention]) -> Graph:
+    """Return (gold, predicted): whether two mentions share a code point."""
     if not gold or not predicted:
         return np.zeros((len(gold), len(predicted)), dtype=np.bool_)
     (g, g_first), (p, p_first) = _fragments(gold), _fragments(predicted)
@@ -107,8 +107,8 @@ def overlaps(gold: Sequence[Mention], predicted: Sequence[Mention]) -> Graph:
     return np.asarray(np.logical_or.reduceat(rows, p_first, axis=1), dtype=np.bool_)
 
 
-def _fragments(mentions: Sequence[Mention]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All spans (spans, 2), and where each mention's own begin."""
+def _fragments(mentions: Sequence[EntityMention]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return all spans (spans, 2), and where each mention's spans begin."""
     sizes = [len(mention.spans) for mention in mentions]
     spans = np.asarray([span for mention in mentions for span in mention.spans], dtype=np.int64)
     return spans, np.cumsum([0, *sizes[:-1]])
@@ -129,12 +129,12 @@ def _same_types(gold: Sequence[Item], predicted: Sequence[Item]) -> Graph:
     return graph
 
 
-def _mentions(item: Item) -> tuple[Mention, ...]:
-    return (item,) if isinstance(item, Mention) else (item.head, item.modifier)
+def _mentions(item: Item) -> tuple[EntityMention, ...]:
+    return (item,) if isinstance(item, EntityMention) else (item.head, item.modifier)
 
 
-def _parts(items: Sequence[Item]) -> list[tuple[Mention, ...]]:
-    """The mentions of all items by their role: [entities], or [heads, modifiers]."""
+def _parts(items: Sequence[Item]) -> list[tuple[EntityMention, ...]]:
+    """Return the mentions of all items by their role: [entities], or [heads, modifiers]."""
     return list(zip(*map(_mentions, items), strict=True))
 
 
@@ -149,10 +149,10 @@ def _tally(
     predicted: Collection[Item],
     types: Sequence[str],
 ) -> Tally:
-    """`matched` are the gold items that were found."""
-    tp, said, real = (Counter(map(type_of, items)) for items in (matched, predicted, gold))
-    typed = np.asarray([(tp[t], said[t] - tp[t], real[t] - tp[t]) for t in types], dtype=np.float64).reshape(
-        -1, 3
-    )
+    """Return the counts of one note; `matched` are the gold items that were predicted."""
+    tp, claimed, real = (Counter(map(type_of, items)) for items in (matched, predicted, gold))
+    typed = np.asarray(
+        [(tp[t], claimed[t] - tp[t], real[t] - tp[t]) for t in types], dtype=np.float64
+    ).reshape(-1, 3)
     plain = (untyped, len(predicted) - untyped, len(gold) - untyped)
     return Tally(typed, np.asarray(plain, dtype=np.float64))

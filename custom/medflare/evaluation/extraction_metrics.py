@@ -11,13 +11,14 @@ outputs, `duplicate_rate` is one of predicted items. Ratios of nothing to nothin
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from medflare.core.errors import DataError
 from medflare.core.run_record import Estimate
 from medflare.evaluation.extraction_matching import Counts
 from medflare.evaluation.extraction_predictions import ScoredDocument
-from medflare.evaluation.extraction_statistics import CLINICAL, OUTPUTS, TASKS, Part, Types, parts_of
+from medflare.evaluation.extraction_statistics import CLINICAL, OUTPUTS, TASKS, TaskScores, Types, task_scores
 from medflare.evaluation.label_metrics import RATIOS
 from medflare.evaluation.statistics import (
     Difference,
@@ -43,7 +44,7 @@ SHOWN = 5  # differing documents that an error names
 
 
 class Scored(NamedTuple):
-    """What `evaluate_extraction` found.
+    """Result of `evaluate_extraction`.
 
     Attributes:
         skipped: metric -> why it has no estimate.
@@ -60,7 +61,7 @@ class Scored(NamedTuple):
 def evaluate_extraction(
     documents: Sequence[ScoredDocument], *, types: Types = CLINICAL, replicates: int = 1000, seed: int = 0
 ) -> Scored:
-    """Every metric with its 95 % bootstrap interval over documents.
+    """Return every metric with its 95 % bootstrap interval over documents.
 
     Documents of one patient are drawn together where the patient is known. Types that were neither
     annotated nor predicted have no score of their own.
@@ -68,30 +69,30 @@ def evaluate_extraction(
     Raises:
         DataError: no documents, one twice, or a type outside the inventory.
     """
-    found = Scored({}, {}, {}, {})
-    for task, part in parts_of(list(_by_key(documents).values()), types).items():
+    scored = Scored({}, {}, {}, {})
+    for task, part in task_scores(list(_by_key(documents).values()), types).items():
         if not part.documents:
-            found.skipped[task] = NOT_SCORED[task]
+            scored.skipped[task] = NOT_SCORED[task]
             continue
         empty = [
             t for t in types.counted(task) if task != OUTPUTS and not any(part.counts[f"{task}_strict/{t}"])
         ]
         if empty:
-            found.skipped[f"{task}/"] = f"neither marked nor predicted: {', '.join(empty)}"
+            scored.skipped[f"{task}/"] = f"neither marked nor predicted: {', '.join(empty)}"
         shown = {n: item for n, item in part.statistics.items() if n.partition("/")[2] not in empty}
-        found.estimates.update(bootstrap(shown, groups=part.units, replicates=replicates, seed=seed))
-        found.counts.update(part.counts)
-        found.statistics.update(shown)
-    return found
+        scored.estimates.update(bootstrap(shown, groups=part.units, replicates=replicates, seed=seed))
+        scored.counts.update(part.counts)
+        scored.statistics.update(shown)
+    return scored
 
 
 def quick_extraction_metrics(
     documents: Sequence[ScoredDocument], *, types: Types = CLINICAL
 ) -> dict[str, float]:
-    """Plain numbers for the curves of a running training: those of QUICK that were asked for."""
-    parts = parts_of(list(_by_key(documents).values()), types)
-    found = {name: item for part in parts.values() for name, item in part.statistics.items()}
-    return {name: found[name].value for name in QUICK if name in found}
+    """Return plain numbers for the curves of a running training: those of QUICK that were predicted."""
+    parts = task_scores(list(_by_key(documents).values()), types)
+    statistics = {name: item for part in parts.values() for name, item in part.statistics.items()}
+    return {name: statistics[name].value for name in QUICK if name in statistics}
 
 
 def compare(
@@ -103,7 +104,7 @@ def compare(
     replicates: int = 1000,
     seed: int = 0,
 ) -> Difference:
-    """System a minus system b on the same documents: paired bootstrap interval, permutation p-value.
+    """Compare two systems, a minus b, on the same documents: paired bootstrap interval, permutation p-value.
 
     In a permutation every document (a patient's together) swaps its counts between the systems with
     probability one half; the p-value is two-sided and never 0.
@@ -112,19 +113,19 @@ def compare(
         DataError: other documents, another gold annotation, or a metric that was not scored.
     """
     first, second = _aligned(documents_a, documents_b)
-    ours, theirs = (_part_of(metric, parts_of(side, types)) for side in (first, second))
+    ours, theirs = (_scores_with(metric, task_scores(side, types)) for side in (first, second))
     if [item.key for item in ours.documents] != [item.key for item in theirs.documents]:
         raise DataError(f"{metric}: the two systems were not asked for it in the same documents.")
     a, b = ours.statistics[metric], theirs.statistics[metric]
-    found = paired_difference(a, b, groups=ours.units, replicates=replicates, seed=seed)
+    difference = paired_difference(a, b, groups=ours.units, replicates=replicates, seed=seed)
     p = permutation_test(a, b, groups=ours.units, replicates=replicates, seed=seed)
-    return Difference(found.value, found.low, found.high, p, found.wins)
+    return replace(difference, p=p)
 
 
 def _aligned(
     a: Sequence[ScoredDocument], b: Sequence[ScoredDocument]
 ) -> tuple[list[ScoredDocument], list[ScoredDocument]]:
-    """Both sides in one order; DataError names the documents that differ."""
+    """Return both sides in one order; DataError names the documents that differ."""
     ours, theirs = _by_key(a), _by_key(b)
     wrong = [f"{_name(key)} is only in the first" for key in ours if key not in theirs]
     wrong += [f"{_name(key)} is only in the second" for key in theirs if key not in ours]
@@ -147,18 +148,18 @@ def _name(key: tuple[str, str]) -> str:
 
 
 def _by_key(documents: Iterable[ScoredDocument]) -> dict[tuple[str, str], ScoredDocument]:
-    found: dict[tuple[str, str], ScoredDocument] = {}
+    by_key: dict[tuple[str, str], ScoredDocument] = {}
     for item in documents:
-        if item.key in found:
-            both = f"{found[item.key].adapter} and {item.adapter}"
+        if item.key in by_key:
+            both = f"{by_key[item.key].adapter} and {item.adapter}"
             raise DataError(f"{_name(item.key)} occurs twice (adapters {both}); score one adapter at a time.")
-        found[item.key] = item
-    if not found:
+        by_key[item.key] = item
+    if not by_key:
         raise DataError("There is no document to score.")
-    return found
+    return by_key
 
 
-def _part_of(metric: str, parts: dict[str, Part]) -> Part:
+def _scores_with(metric: str, parts: dict[str, TaskScores]) -> TaskScores:
     for part in parts.values():
         if metric in part.statistics:
             return part

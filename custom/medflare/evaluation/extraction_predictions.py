@@ -29,7 +29,7 @@ FAULT = re.compile(r"[a-z][a-z0-9_ -]{0,47}")
 
 
 def normalised(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Spans in order, overlapping and adjacent ones merged; ValueError for none or an empty one."""
+    """Return spans in order, overlapping and adjacent ones merged; ValueError for none or an empty one."""
     merged: list[tuple[int, int]] = []
     for start, end in sorted((int(start), int(end)) for start, end in spans):
         if not 0 <= start < end:
@@ -44,7 +44,7 @@ def normalised(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Mention:
+class EntityMention:
     """A typed place in a note: code points, end-exclusive, possibly discontinuous; kept normalised."""
 
     label: str
@@ -58,8 +58,8 @@ class Mention:
 class Link:
     """A modifier and the head entity it belongs to."""
 
-    head: Mention
-    modifier: Mention
+    head: EntityMention
+    modifier: EntityMention
 
 
 class ScoredDocument(RecordModel):
@@ -79,9 +79,9 @@ class ScoredDocument(RecordModel):
     adapter: Literal["generic", "personalised", "none"]
     tasks: tuple[Literal["ner", "re"], ...] = Field(("ner", "re"), description="what the annotation covers")
     annotated: tuple[str, ...] | None = Field(None, description="types looked for; None for all")
-    gold_entities: tuple[Mention, ...] = ()
+    gold_entities: tuple[EntityMention, ...] = ()
     gold_links: tuple[Link, ...] = ()
-    predicted_entities: tuple[Mention, ...] | None = None
+    predicted_entities: tuple[EntityMention, ...] | None = None
     links_gold_heads: tuple[Link, ...] | None = None
     links_end_to_end: tuple[Link, ...] | None = None
     outputs: int = Field(0, ge=0, description="texts that the model wrote for this note")
@@ -117,7 +117,7 @@ class ScoredDocument(RecordModel):
 
 
 def write_documents(path: Path, documents: Iterable[ScoredDocument]) -> Path:
-    """Writes the file atomically, one line per note in the order given."""
+    """Write the file atomically, one line per note in the order given, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(path.name + ".tmp")
     with scratch.open("w", encoding="utf-8") as out:
@@ -128,21 +128,21 @@ def write_documents(path: Path, documents: Iterable[ScoredDocument]) -> Path:
 
 
 def read_documents(path: Path) -> list[ScoredDocument]:
-    """The notes of a predictions file; DataError names the file, the line and what is wrong there.
+    """Return the notes of a predictions file; DataError names the file, the line and what is wrong there.
 
     Blank lines and a note's missing optional fields are fine.
     """
-    found = []
+    documents = []
     for number, line in enumerate(_lines(path), start=1):
         if line.strip():
-            found.append(_document(line, f"{path}:{number}"))
-    if not found:
+            documents.append(_document(line, f"{path}:{number}"))
+    if not documents:
         raise DataError(f"{path}: holds no note. Expected one JSON object per line.")
-    return found
+    return documents
 
 
 def holds_extraction(path: Path) -> bool:
-    """Whether the first line of `path` says that it is a file of extraction predictions."""
+    """Return whether the first line of `path` says that it is a file of extraction predictions."""
     first = next((line for line in _lines(path) if line.strip()), "")
     try:
         row = json.loads(first)
@@ -181,7 +181,7 @@ def _document(line: str, place: str) -> ScoredDocument:
 
 
 def _first_problem(error: ValidationError) -> str:
-    """The first of pydantic's complaints as `field: what`, and how many more there are."""
+    """Return the first of pydantic's complaints as `field: what`, and how many more there are."""
     first, more = error.errors()[0], error.error_count() - 1
     field = ".".join(str(part) for part in first["loc"]) or "note"
     message = first["msg"].removeprefix("Value error, ")

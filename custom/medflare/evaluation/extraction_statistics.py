@@ -24,7 +24,7 @@ from medflare.evaluation.extraction_matching import (
     lenient_tally,
     strict_tally,
 )
-from medflare.evaluation.extraction_predictions import PARSE_FAILURE, Mention, ScoredDocument
+from medflare.evaluation.extraction_predictions import PARSE_FAILURE, EntityMention, ScoredDocument
 from medflare.evaluation.label_metrics import RATIOS, precision_recall_f1
 from medflare.evaluation.statistics import Array, Statistic
 
@@ -44,7 +44,7 @@ class Types(NamedTuple):
     modifiers: tuple[str, ...] = MODIFIER_TYPES
 
     def counted(self, task: str) -> tuple[str, ...]:
-        """What a task is broken down by."""
+        """Return the types that a task is broken down by."""
         return self.entities if task == "ner" else self.modifiers
 
 
@@ -52,7 +52,7 @@ CLINICAL = Types()
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TaskScores:
     """Scores that are sums over the same notes, and the totals behind them."""
 
     documents: Sequence[ScoredDocument]
@@ -65,23 +65,23 @@ class Part:
         return [item.unit for item in self.documents]
 
 
-def parts_of(documents: Sequence[ScoredDocument], types: Types = CLINICAL) -> dict[str, Part]:
-    """The scores of each of TASKS and of OUTPUTS, each over the notes that count there (perhaps none)."""
-    parts = {task: _task_part(task, documents, types) for task in TASKS}
-    told = [item for item in documents if item.outputs]
-    return parts | {OUTPUTS: Part(told, _rates(told))}
+def task_scores(documents: Sequence[ScoredDocument], types: Types = CLINICAL) -> dict[str, TaskScores]:
+    """Return the scores of each of TASKS and of OUTPUTS, over the notes that count there."""
+    parts = {task: _scores_of_task(task, documents, types) for task in TASKS}
+    counted = [item for item in documents if item.outputs]
+    return parts | {OUTPUTS: TaskScores(counted, _rates(counted))}
 
 
-def _task_part(task: str, documents: Sequence[ScoredDocument], types: Types) -> Part:
+def _scores_of_task(task: str, documents: Sequence[ScoredDocument], types: Types) -> TaskScores:
     covered = [item for item in documents if COVERED[task].issubset(item.tasks)]
-    asked = [(item, said) for item in covered if (said := _predicted(item, task)) is not None]
+    asked = [(item, items) for item in covered if (items := _predicted(item, task)) is not None]
     sides = [
-        (_scored(item, _gold(item, task), task, types), _scored(item, said, task, types))
-        for item, said in asked
+        (_scored(item, _gold(item, task), task, types), _scored(item, items, task, types))
+        for item, items in asked
     ]
-    part = Part([item for item, _ in asked], {})
+    part = TaskScores([item for item, _ in asked], {})
     for match, tally in MATCHES.items() if sides else ():
-        tallies = [tally(gold, said, types.counted(task)) for gold, said in sides]
+        tallies = [tally(gold, predicted, types.counted(task)) for gold, predicted in sides]
         part.statistics.update(_statistics(task, match, tallies, types.counted(task)))
         part.counts.update(_counts(f"{task}_{match}", tallies, types.counted(task)))
     return part
@@ -97,22 +97,22 @@ def _gold(item: ScoredDocument, task: str) -> Sequence[Item]:
     return item.gold_entities if task == "ner" else item.gold_links
 
 
-def _scored(item: ScoredDocument, found: Sequence[Item], task: str, types: Types) -> list[Item]:
-    """The items whose types were annotated; DataError for one outside the inventory."""
-    for one in found:
+def _scored(item: ScoredDocument, items: Sequence[Item], task: str, types: Types) -> list[Item]:
+    """Return the items whose types were annotated; DataError for one outside the inventory."""
+    for one in items:
         _check(item, one, task, types)
     if item.annotated is None:
-        return list(found)
+        return list(items)
     looked_for = set(item.annotated) | set(types.entities if task == "re_gold" else ())
-    return [one for one in found if looked_for.issuperset(_labels(one))]
+    return [one for one in items if looked_for.issuperset(_labels(one))]
 
 
 def _labels(item: Item) -> tuple[str, ...]:
-    return (item.label,) if isinstance(item, Mention) else (item.head.label, item.modifier.label)
+    return (item.label,) if isinstance(item, EntityMention) else (item.head.label, item.modifier.label)
 
 
 def _check(document: ScoredDocument, item: Item, task: str, types: Types) -> None:
-    expected = (types.entities,) if isinstance(item, Mention) else (types.entities, types.modifiers)
+    expected = (types.entities,) if isinstance(item, EntityMention) else (types.entities, types.modifiers)
     for label, known in zip(_labels(item), expected, strict=True):
         if label not in known:
             raise DataError(
@@ -125,21 +125,21 @@ def _check(document: ScoredDocument, item: Item, task: str, types: Types) -> Non
 def _statistics(
     task: str, match: str, tallies: Sequence[Tally], types: Sequence[str]
 ) -> dict[str, Statistic]:
-    """Micro, untyped and macro ratios, and one type's: all three when strict, F1 when lenient."""
+    """Return micro, untyped and macro ratios, and one type's: all three when strict, F1 when lenient."""
     typed = np.stack([item.typed for item in tallies])
     untyped = np.stack([item.untyped for item in tallies])
     marked = (typed[..., 0] + typed[..., 2]).sum(axis=0) > 0
-    found: dict[str, Statistic] = {}
+    statistics: dict[str, Statistic] = {}
     for place, ratio in enumerate(RATIOS):
         score = _ratio(place)
-        found[f"{task}_{match}_{ratio}"] = Statistic(typed.sum(axis=1), score)
-        found[f"{task}_{match}_untyped_{ratio}"] = Statistic(untyped, score)
+        statistics[f"{task}_{match}_{ratio}"] = Statistic(typed.sum(axis=1), score)
+        statistics[f"{task}_{match}_untyped_{ratio}"] = Statistic(untyped, score)
         macro = typed[:, marked].reshape(len(typed), -1)
-        found[f"{task}_macro_{match}_{ratio}"] = Statistic(macro, _mean_ratio(place))
+        statistics[f"{task}_macro_{match}_{ratio}"] = Statistic(macro, _mean_ratio(place))
         if match == "strict" or place == F1:
             each = {f"{task}_{match}_{ratio}/{t}": typed[:, i] for i, t in enumerate(types)}
-            found |= {name: Statistic(sums, score) for name, sums in each.items()}
-    return found
+            statistics |= {name: Statistic(sums, score) for name, sums in each.items()}
+    return statistics
 
 
 def _ratio(place: int) -> Callable[[Array], Array]:
@@ -168,21 +168,21 @@ def _counts(name: str, tallies: Sequence[Tally], types: Sequence[str]) -> dict[s
 
 
 def _rates(documents: Sequence[ScoredDocument]) -> dict[str, Statistic]:
-    """Shares of outputs with a fault, and of predicted items that repeat another."""
+    """Return shares of outputs with a fault, and of predicted items that repeat another."""
     if not documents:
         return {}
     outputs = [item.outputs for item in documents]
-    kinds = sorted({kind for item in documents for kind in item.faults} - {PARSE_FAILURE})
-    names = {"parse_failure_rate": PARSE_FAILURE} | {f"fault/{kind}": kind for kind in kinds}
-    found = {
-        n: _share([item.faults.get(kind, 0) for item in documents], outputs) for n, kind in names.items()
+    faults = sorted({fault for item in documents for fault in item.faults} - {PARSE_FAILURE})
+    names = {"parse_failure_rate": PARSE_FAILURE} | {f"fault/{fault}": fault for fault in faults}
+    shares = {
+        n: _share([item.faults.get(fault, 0) for item in documents], outputs) for n, fault in names.items()
     }
-    said = [[_predicted(item, task) or () for task in TASKS] for item in documents]
-    repeats = [sum(map(duplicates, lists)) for lists in said]
-    return found | {"duplicate_rate": _share(repeats, [sum(map(len, lists)) for lists in said])}
+    predicted = [[_predicted(item, task) or () for task in TASKS] for item in documents]
+    repeats = [sum(map(duplicates, lists)) for lists in predicted]
+    return shares | {"duplicate_rate": _share(repeats, [sum(map(len, lists)) for lists in predicted])}
 
 
-def _share(part: Sequence[int], whole: Sequence[int]) -> Statistic:
-    """Parts of wholes, which is the precision of that many right and the others wrong."""
-    rows = [(one, every - one, 0) for one, every in zip(part, whole, strict=True)]
+def _share(parts: Sequence[int], totals: Sequence[int]) -> Statistic:
+    """Return parts of totals, as the precision of that many right items and the others wrong."""
+    rows = [(part, total - part, 0) for part, total in zip(parts, totals, strict=True)]
     return Statistic(np.asarray(rows, dtype=np.float64), _ratio(0))

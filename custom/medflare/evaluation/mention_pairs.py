@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from medflare.evaluation.extraction_matching import maximum_matching, overlaps
-from medflare.evaluation.extraction_predictions import Mention
+from medflare.evaluation.extraction_predictions import EntityMention
 
 Verdict = Literal["agree", "missed", "invented", "type", "border"]
 
@@ -19,8 +19,8 @@ Verdict = Literal["agree", "missed", "invented", "type", "border"]
 class MentionPair:
     """A place that at least one side marked: `gold` by the annotators, `predicted` by the model."""
 
-    gold: Mention | None
-    predicted: Mention | None
+    gold: EntityMention | None
+    predicted: EntityMention | None
 
     @property
     def verdict(self) -> Verdict:
@@ -34,7 +34,7 @@ class MentionPair:
         return "agree" if self.gold.spans == self.predicted.spans else "border"
 
     @property
-    def sides(self) -> list[Mention]:
+    def sides(self) -> list[EntityMention]:
         """The mentions there are, the annotation first."""
         return [side for side in (self.gold, self.predicted) if side is not None]
 
@@ -64,11 +64,11 @@ class MentionPair:
         return "missed" if gold else "invented" if predicted else None
 
 
-def _covers(mention: Mention | None, start: int, end: int) -> bool:
+def _covers(mention: EntityMention | None, start: int, end: int) -> bool:
     return mention is not None and any(a <= start and end <= b for a, b in mention.spans)
 
 
-_REASONS: tuple[Callable[[Mention, Mention], bool], ...] = (
+_REASONS: tuple[Callable[[EntityMention, EntityMention], bool], ...] = (
     lambda a, b: a == b,
     lambda a, b: a.spans == b.spans,
     lambda a, b: a.label == b.label,
@@ -77,7 +77,7 @@ _REASONS: tuple[Callable[[Mention, Mention], bool], ...] = (
 """Reasons to pair two overlapping mentions, from the best one to none but the overlap."""
 
 
-def pair_mentions(gold: Iterable[Mention], predicted: Iterable[Mention]) -> list[MentionPair]:
+def pair_mentions(gold: Iterable[EntityMention], predicted: Iterable[EntityMention]) -> list[MentionPair]:
     """Pair each mention with its like: equal, of another type, overlapping; in order of the text.
 
     Duplicates count once. A mention without a partner is a pair with one side.

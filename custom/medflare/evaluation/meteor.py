@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from medflare.evaluation.statistics import Array, Statistic
+from medflare.evaluation.statistics import Array, Statistic, divide_or_zero
 
 SKIPPED = "skipped: METEOR needs Java"
 ALPHA, BETA, GAMMA, DELTA = 0.85, 0.2, 0.6, 0.75
@@ -28,13 +28,13 @@ CHUNKS, TEST_MATCHED, REFERENCE_MATCHED = 20, 21, 22
 
 
 def java_present() -> bool:
-    """Whether METEOR can run on this machine."""
+    """Return whether METEOR can run on this machine."""
     return shutil.which("java") is not None
 
 
 @functools.cache
 def _program() -> Any:
-    """The running program; it takes six seconds to start, hence one for the life of this process."""
+    """Return the running program; it takes six seconds to start, hence one for the life of this process."""
     from pycocoevalcap.meteor.meteor import Meteor
 
     program = Meteor()
@@ -43,33 +43,35 @@ def _program() -> Any:
 
 
 def meteor(references: Sequence[Sequence[str]], hypotheses: Sequence[str]) -> Statistic:
-    """METEOR of tokenised texts (one or more references a study); RuntimeError where Java is absent."""
+    """Return METEOR of tokenised texts, one or more references a study.
+
+    Raises:
+        RuntimeError: there is no Java on this machine.
+    """
     if not java_present():
         raise RuntimeError(SKIPPED)
     program = _program()
     with program.lock:
         lines = [program._stat(h, list(r)) for r, h in zip(references, hypotheses, strict=True)]
     sums = np.asarray([[float(x) for x in line.split()] for line in lines]).reshape(-1, 23)
-    whole = (sums[:, CHUNKS] == 1) & (sums[:, TEST_MATCHED] == sums[:, TEST])
-    whole &= sums[:, REFERENCE_MATCHED] == sums[:, REFERENCE]
-    sums[whole, CHUNKS] = 0  # a report matched in one piece is not fragmented
+    one_piece = (sums[:, CHUNKS] == 1) & (sums[:, TEST_MATCHED] == sums[:, TEST])
+    one_piece &= sums[:, REFERENCE_MATCHED] == sums[:, REFERENCE]
+    sums[one_piece, CHUNKS] = 0  # a report matched in one piece is not fragmented
     return Statistic(sums, meteor_score)
 
 
-def _divide(top: Array, bottom: Array) -> Array:
-    return np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)
-
-
 def meteor_score(sums: Array) -> Array:
-    """METEOR of counts (..., 23) as the program prints them, summed over studies or not."""
+    """Return METEOR of counts (..., 23) as the program prints them, summed over studies or not."""
     stages = sums[..., 4:20].reshape(*sums.shape[:-1], 4, 4)
 
     def matched_share(side: int, length: Array, function: Array) -> Array:
         weighed = DELTA * stages[..., side] + (1 - DELTA) * stages[..., side + 2]
-        return _divide((STAGES * weighed).sum(-1), DELTA * (length - function) + (1 - DELTA) * function)
+        return divide_or_zero(
+            (STAGES * weighed).sum(-1), DELTA * (length - function) + (1 - DELTA) * function
+        )
 
     precision = matched_share(0, sums[..., TEST], sums[..., TEST_FUNCTION])
     recall = matched_share(1, sums[..., REFERENCE], sums[..., REFERENCE_FUNCTION])
-    mean = _divide(precision * recall, ALPHA * precision + (1 - ALPHA) * recall)
+    mean = divide_or_zero(precision * recall, ALPHA * precision + (1 - ALPHA) * recall)
     matched = (sums[..., TEST_MATCHED] + sums[..., REFERENCE_MATCHED]) / 2
-    return mean * (1 - GAMMA * _divide(sums[..., CHUNKS], matched) ** BETA)
+    return mean * (1 - GAMMA * divide_or_zero(sums[..., CHUNKS], matched) ** BETA)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many words of a generated report are the reference's: BLEU, ROUGE-L, CIDEr.
+"""Overlap of the words of generated and reference texts: BLEU, ROUGE-L, CIDEr.
 
 Counts and per-study scores come from pycocoevalcap and sacrebleu; here they become statistics that are
 summed over studies (statistics.py). All values are fractions, CIDEr on its usual 0..10 scale.
 
-Sources: Papineni et al., ACL 2002 (BLEU); Lin, 2004 (ROUGE-L, here
-coco-caption's, beta 1.2); Vedantam et al., CVPR 2015 (CIDEr-D); Post, WMT 2018 (sacreBLEU, "13a" tokens).
+Sources: Papineni et al., ACL 2002 (BLEU); Lin, 2004 (ROUGE-L, here coco-caption's, beta 1.2);
+Vedantam et al., CVPR 2015 (CIDEr-D); Post, WMT 2018 (sacreBLEU, "13a" tokens).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ References = Sequence[Sequence[str]]  # of each study all its references; usuall
 
 
 def bleu_statistics(references: References, hypotheses: Sequence[str]) -> dict[str, Statistic]:
-    """Corpus BLEU-1..4 of tokenised texts as coco-caption computes it."""
+    """Return corpus BLEU-1..4 of tokenised texts as coco-caption computes it."""
     from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 
     scorer = BleuScorer(n=ORDERS)
@@ -41,7 +41,7 @@ def bleu_statistics(references: References, hypotheses: Sequence[str]) -> dict[s
 
 
 def _coco_bleu(sums: Array, order: int) -> Array:
-    """BLEU of counts [tokens, reference tokens, 4 guessed, 4 correct], with coco-caption's two epsilons."""
+    """Return BLEU of counts [tokens, reference tokens, 4 guessed, 4 correct] with coco-caption's epsilons."""
     tiny, small = 1e-15, 1e-9
     length, reference = sums[..., 0], sums[..., 1]
     guessed, correct = sums[..., 2 : 2 + order], sums[..., 2 + ORDERS : 2 + ORDERS + order]
@@ -50,12 +50,12 @@ def _coco_bleu(sums: Array, order: int) -> Array:
 
 
 def _brevity(ratio: Array) -> Array:
-    """The brevity penalty of a length ratio."""
+    """Return the brevity penalty of a length ratio."""
     return np.exp(np.minimum(0.0, 1 - 1 / np.maximum(ratio, 1e-300)))
 
 
 def sacrebleu_statistic(references: Sequence[str], hypotheses: Sequence[str]) -> Statistic:
-    """sacreBLEU's BLEU-4 of raw texts (tokeniser 13a, case kept, exponential smoothing) as a fraction."""
+    """Return sacreBLEU's BLEU-4 as a fraction: raw texts, tokeniser 13a, case kept, exponential smoothing."""
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU()
@@ -70,7 +70,7 @@ def sacrebleu_statistic(references: Sequence[str], hypotheses: Sequence[str]) ->
 
 
 def _sacre_bleu(sums: Array) -> Array:
-    """BLEU in which the k-th order without a match gets the precision 1 / (2^k guessed)."""
+    """Return BLEU in which the k-th order without a match gets the precision 1 / (2^k guessed)."""
     guessed, correct = sums[..., 2 : 2 + ORDERS], sums[..., 2 + ORDERS :]
     nothing = (correct == 0) & (guessed > 0)
     smoothed = np.where(nothing, 0.5 ** np.cumsum(nothing, axis=-1), correct)
@@ -82,7 +82,7 @@ def _sacre_bleu(sums: Array) -> Array:
 
 
 def rouge_l(references: References, hypotheses: Sequence[str]) -> Statistic:
-    """Mean ROUGE-L of tokenised texts; a report without any token scores 0."""
+    """Return mean ROUGE-L of tokenised texts; a report without any token scores 0."""
     from pycocoevalcap.rouge.rouge import Rouge
 
     scorer = Rouge()
@@ -91,7 +91,7 @@ def rouge_l(references: References, hypotheses: Sequence[str]) -> Statistic:
 
 
 def cider(references: References, hypotheses: Sequence[str]) -> Statistic:
-    """Mean CIDEr-D of tokenised texts.
+    """Return mean CIDEr-D of tokenised texts.
 
     Document frequencies come from all references given and stay fixed under resampling; a resample with
     its own frequencies would be another metric. Of a single study it is 0 by definition (log 1).
@@ -99,6 +99,6 @@ def cider(references: References, hypotheses: Sequence[str]) -> Statistic:
     from pycocoevalcap.cider.cider import Cider
 
     gold = {i: list(texts) for i, texts in enumerate(references)}
-    said = {i: [text] for i, text in enumerate(hypotheses)}
+    generated = {i: [text] for i, text in enumerate(hypotheses)}
     with contextlib.redirect_stdout(io.StringIO()):
-        return mean_statistic(Cider().compute_score(gold, said)[1])
+        return mean_statistic(Cider().compute_score(gold, generated)[1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model wrote for every test study of a site: one JSON object per line.
+"""Generated reports of every test study of a site: one JSON object per line.
 
 The file holds reports, so it stays where the studies are; a run record names it by a relative path.
 """
@@ -46,24 +46,24 @@ class Prediction(RecordModel):
 
 
 def write_predictions(path: Path, predictions: Iterable[Prediction]) -> Path:
-    """Writes the file atomically, one line per study in the order given."""
+    """Write the file atomically, one line per study in the order given, and return its path."""
     return write_lines(path, predictions)
 
 
 def read_predictions(path: Path) -> list[Prediction]:
-    """The studies of a predictions file; DataError names the file and the first line that is wrong."""
+    """Return the studies of a predictions file; DataError names the file and the first line that is wrong."""
     return read_lines(path, Prediction, "a prediction")
 
 
 def relative_image(image: Path, predictions_path: Path) -> str:
-    """The entry for `Prediction.image` of an image on this machine."""
+    """Return the entry for `Prediction.image` of an image on this machine."""
     return Path(os.path.relpath(image, predictions_path.parent)).as_posix()
 
 
 def prediction_statistics(studies: Sequence[Prediction]) -> dict[str, Statistic]:
-    """What every study adds to each text and label metric (no Java, no further models)."""
-    found = report_statistics([s.reference for s in studies], [s.generated for s in studies])
-    return found | label_statistics([s.gold_codes for s in studies], [s.predicted_codes for s in studies])
+    """Return what every study adds to each text and label metric (no Java, no further models)."""
+    texts = report_statistics([s.reference for s in studies], [s.generated for s in studies])
+    return texts | label_statistics([s.gold_codes for s in studies], [s.predicted_codes for s in studies])
 
 
 def compare_predictions(
@@ -76,25 +76,29 @@ def compare_predictions(
     replicates: int = 1000,
     seed: int = 0,
 ) -> list[ComparisonRecord]:
-    """Paired differences of two systems on the same studies, ready for `RunRecord.comparisons`.
+    """Return paired differences of two systems on the same studies, ready for `RunRecord.comparisons`.
 
     Args:
         ours, theirs: the system's name in tables, and its statistics from `evaluate_reports`.
+        site: where both were scored.
+        metrics: to compare.
+        groups: patient of each study, drawn together.
+        replicates, seed: of the bootstrap.
     """
     rows = []
     for metric in metrics:
         first, second = ours[1][metric], theirs[1][metric]
-        found = paired_difference(first, second, groups=groups, replicates=replicates, seed=seed)
+        difference = paired_difference(first, second, groups=groups, replicates=replicates, seed=seed)
         rows.append(
             ComparisonRecord(
                 metric=metric,
                 site=site,
                 ours=ours[0],
                 theirs=theirs[0],
-                value=found.value,
-                low=found.low,
-                high=found.high,
-                p=found.p,
+                value=difference.value,
+                low=difference.low,
+                high=difference.high,
+                p=difference.p,
             )
         )
     return rows

@@ -22,7 +22,7 @@ from medflare.evaluation.statistics import Statistic, bootstrap, mean_statistic,
 
 NO_GROUP = "no group"
 FEWEST, MOST_GROUPS = 5, 40
-"""Questions of a group whose accuracy is told, and how many groups: what is told leaves the site."""
+"""Questions of a group whose accuracy is reported, and how many groups: what is reported leaves the site."""
 
 
 class AnsweredQuestion(RecordModel):
@@ -57,7 +57,7 @@ class AnsweredQuestion(RecordModel):
 
 
 class Answers(NamedTuple):
-    """What `evaluate_questions` found; `statistics` holds what every question adds to each metric."""
+    """Result of `evaluate_questions`; `statistics` holds what every question adds to each metric."""
 
     estimates: dict[str, Estimate]
     skipped: dict[str, str]
@@ -65,15 +65,15 @@ class Answers(NamedTuple):
 
 
 def read_answers(path: Path) -> list[AnsweredQuestion]:
-    """The questions of a predictions file; DataError names the file and the first line that is wrong."""
+    """Return the questions of a predictions file; DataError names the first line that is wrong."""
     return read_lines(path, AnsweredQuestion, "an answered question")
 
 
 def question_statistics(answered: Sequence[AnsweredQuestion]) -> dict[str, Statistic]:
-    """What every question adds to each metric."""
+    """Return what every question adds to each metric."""
     right = mean_statistic([float(item.right) for item in answered])
     names = [plain_group(item.group) for item in answered]
-    groups = told_groups(answered)
+    groups = reported_groups(answered)
     return {
         "accuracy": right,
         "chance": mean_statistic([1 / len(item.options) for item in answered]),
@@ -84,12 +84,12 @@ def question_statistics(answered: Sequence[AnsweredQuestion]) -> dict[str, Stati
 
 
 def plain_group(group: str) -> str:
-    """A group's name as metrics carry it: small letters, digits and spaces, 40 of them."""
+    """Return a group's name as metrics carry it: small letters, digits and spaces, 40 of them."""
     return " ".join(re.sub(r"[^a-z0-9]+", " ", group.casefold()).split())[:40].strip() or NO_GROUP
 
 
-def told_groups(answered: Sequence[AnsweredQuestion]) -> list[str]:
-    """The groups with a metric of their own: those of FEWEST questions or more, the largest MOST_GROUPS."""
+def reported_groups(answered: Sequence[AnsweredQuestion]) -> list[str]:
+    """Return the groups with a metric: the largest MOST_GROUPS of those with FEWEST questions or more."""
     if not any(item.group for item in answered):
         return []
     sizes = Counter(plain_group(item.group) for item in answered)
@@ -97,19 +97,19 @@ def told_groups(answered: Sequence[AnsweredQuestion]) -> list[str]:
 
 
 def quick_question_metrics(answered: Sequence[AnsweredQuestion]) -> dict[str, float]:
-    """Plain numbers for the curves of a running training."""
-    found = question_statistics(answered)
-    return {name: found[name].value for name in ("accuracy", "margin")}
+    """Return plain numbers for the curves of a running training."""
+    statistics = question_statistics(answered)
+    return {name: statistics[name].value for name in ("accuracy", "margin")}
 
 
 def evaluate_questions(
     answered: Sequence[AnsweredQuestion], *, replicates: int = 1000, seed: int = 0
 ) -> Answers:
-    """Every metric with its 95 % bootstrap interval over questions."""
-    found = question_statistics(answered)
+    """Return every metric with its 95 % bootstrap interval over questions."""
+    statistics = question_statistics(answered)
     skipped = {}
     if not any(item.group for item in answered):
         skipped = {"accuracy/": "the questions name no group"}
-    elif left := len({plain_group(item.group) for item in answered}) - len(told_groups(answered)):
+    elif left := len({plain_group(item.group) for item in answered}) - len(reported_groups(answered)):
         skipped = {"accuracy/": f"{left} groups of fewer than {FEWEST} questions, or beyond {MOST_GROUPS}"}
-    return Answers(bootstrap(found, replicates=replicates, seed=seed), skipped, found)
+    return Answers(bootstrap(statistics, replicates=replicates, seed=seed), skipped, statistics)

@@ -96,29 +96,32 @@ SCORERS: dict[str, OptionalScorer] = {
 def optional_statistics(
     references: Texts, hypotheses: Texts, folders: Mapping[str, str | Path]
 ) -> tuple[Scored, dict[str, str]]:
-    """Statistics of the scorers that can run, and for every other one a line that says why it was skipped.
+    """Return statistics of the scorers that can run, and for every other one why it was skipped.
 
     A scorer that fails is skipped too: it runs last, and what was measured before it must not be lost.
+
+    Raises:
+        ConfigError: `folders` names a scorer that does not exist.
     """
     unknown = sorted(set(folders) - set(SCORERS))
     if unknown:
         raise ConfigError(f"scorers: no such scorer {', '.join(unknown)}. Choose from: {', '.join(SCORERS)}.")
-    found: Scored = {}
+    statistics: Scored = {}
     skipped: dict[str, str] = {}
     for name, row in SCORERS.items():
         reason = _unusable(name, row, folders)
         if not reason:
             try:
                 with _offline(), contextlib.redirect_stdout(io.StringIO()):
-                    found |= row.score(references, hypotheses, Path(folders[name]))
+                    statistics |= row.score(references, hypotheses, Path(folders[name]))
             except ImportError as error:
                 reason = f"skipped: {name} needs a package ({error}); pip install {row.package}"
             except Exception as error:  # a foreign scorer may raise anything
-                said = (str(error).splitlines() or [""])[0]
-                reason = f"skipped: {name} failed: {type(error).__name__}: {said}"
+                message = (str(error).splitlines() or [""])[0]
+                reason = f"skipped: {name} failed: {type(error).__name__}: {message}"
         if reason:
             skipped[name] = reason
-    return found, skipped
+    return statistics, skipped
 
 
 def _unusable(name: str, row: OptionalScorer, folders: Mapping[str, str | Path]) -> str:
@@ -133,7 +136,7 @@ def _unusable(name: str, row: OptionalScorer, folders: Mapping[str, str | Path])
 
 @contextlib.contextmanager
 def _offline() -> Iterator[None]:
-    """Hub clients of foreign scorers refuse to download while inside."""
+    """Keep the Hub clients of foreign scorers from downloading while inside."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE

@@ -71,27 +71,38 @@ class Difference:
 
 
 def mean_statistic(values: Sequence[float] | Array) -> Statistic:
-    """The plain mean of one value per study."""
+    """Return the plain mean of one value per study."""
     column = np.asarray(values, dtype=np.float64)
-    return Statistic(np.stack([column, np.ones_like(column)], axis=1), _ratio)
+    return Statistic(np.stack([column, np.ones_like(column)], axis=1), ratio_of_sums)
 
 
 def restricted(statistic: Statistic, wanted: Sequence[bool]) -> Statistic:
-    """The same metric over some of the studies; the others add nothing, so that resamples stay the same."""
+    """Return the metric over some of the studies; the others add nothing, so that resamples stay the same.
+
+    Args:
+        statistic: over all studies.
+        wanted: one truth value per study.
+    """
     return Statistic(statistic.sums * np.asarray(wanted, dtype=np.float64)[:, None], statistic.score)
 
 
-def _ratio(sums: Array) -> Array:
+def ratio_of_sums(sums: Array) -> Array:
+    """Return the first column of summed rows (..., 2) over the second one; over 1 where that is 0."""
     return sums[..., 0] / np.maximum(sums[..., 1], 1)
 
 
+def divide_or_zero(top: Array, bottom: Array) -> Array:
+    """Return the elementwise quotient, 0 where `bottom` is not positive."""
+    return np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)
+
+
 def pooled(parts: Sequence[Statistic]) -> Statistic:
-    """One statistic over the studies of several sites; all parts must be the same metric."""
+    """Return one statistic over the studies of several sites; all parts must be the same metric."""
     return Statistic(np.concatenate([part.sums for part in parts]), parts[0].score)
 
 
 def _by_group(sums: Array, groups: Groups) -> Array:
-    """Rows added up within a group (a patient), so that the group is drawn as a whole: (groups, k)."""
+    """Return rows added up within a group (a patient), so that all of it is drawn together: (groups, k)."""
     if groups is None:
         return sums
     if len(groups) != len(sums):
@@ -103,7 +114,7 @@ def _by_group(sums: Array, groups: Groups) -> Array:
 
 
 def _replicates(scores: Sequence[Statistic], groups: Groups, count: int, seed: int) -> list[Array]:
-    """For each statistic its value in `count` resamples; every statistic sees the same resamples."""
+    """Return each statistic's values in `count` resamples, (count,); all see the same resamples."""
     if not len(scores[0]):
         raise ValueError("There are no studies to resample.")
     if any(len(item) != len(scores[0]) for item in scores):
@@ -131,10 +142,16 @@ def _interval(values: Array) -> tuple[float, float]:
 def bootstrap(
     statistics: Mapping[str, Statistic], *, groups: Groups = None, replicates: int = 1000, seed: int = 0
 ) -> dict[str, Estimate]:
-    """Every metric with its 95 % percentile interval over studies, or over `groups` (patients).
+    """Return every metric with its 95 % percentile interval over studies, or over `groups` (patients).
 
     Args:
+        statistics: metric -> what every study adds to it, over the same studies.
         groups: one name per study; studies of one name are drawn together.
+        replicates: number of resamples.
+        seed: of the resamples.
+
+    Raises:
+        ValueError: there are no studies, or statistics or groups cover different ones.
     """
     if not statistics:
         return {}
@@ -149,7 +166,7 @@ def bootstrap(
 def paired_difference(
     ours: Statistic, theirs: Statistic, *, groups: Groups = None, replicates: int = 1000, seed: int = 0
 ) -> Difference:
-    """`ours` minus `theirs`, row i of both being the same study.
+    """Compare two systems: `ours` minus `theirs`, row i of both being the same study.
 
     The p-value counts resamples whose difference lies at least as far from the observed one as the
     observed one lies from zero, itself included (so never 0).
@@ -172,7 +189,7 @@ def _p_value(distances: Array, observed: float) -> float:
 def permutation_test(
     ours: Statistic, theirs: Statistic, *, groups: Groups = None, replicates: int = 1000, seed: int = 0
 ) -> float:
-    """Two-sided p-value of the null hypothesis that the two systems' outputs are exchangeable.
+    """Return the two-sided p-value of the null hypothesis that the two systems' outputs are exchangeable.
 
     In each replicate every study (or group) swaps its two outputs with probability one half.
     """
@@ -187,7 +204,7 @@ def permutation_over_seeds(
     replicates: int = 1000,
     seed: int = 0,
 ) -> float:
-    """`permutation_test` of the mean over training seeds of `ours[i]` minus `theirs[i]`.
+    """Return the `permutation_test` of the mean over training seeds of `ours[i]` minus `theirs[i]`.
 
     A study that swaps does so in all seeds; that the seeds are few, this test does not see.
     """
@@ -207,7 +224,7 @@ def permutation_over_seeds(
 def over_seeds(
     runs: Sequence[Statistic], *, groups: Groups = None, replicates: int = 1000, seed: int = 0
 ) -> Estimate:
-    """Mean over training seeds; the interval resamples seeds, and within a draw its studies.
+    """Return the mean over training seeds; the interval resamples seeds, and within a draw its studies.
 
     All runs are scored on the same studies. With fewer than five seeds the spread between seeds is
     estimated from so few values that the interval is optimistic; report the number of seeds beside it.
@@ -225,14 +242,14 @@ def difference_over_seeds(
     replicates: int = 1000,
     seed: int = 0,
 ) -> Difference:
-    """Mean over seeds of `ours[i]` minus `theirs[i]`, which share a seed and the studies."""
+    """Return the mean over seeds of `ours[i]` minus `theirs[i]`, which share a seed and the studies."""
     pairs = [list(pair) for pair in zip(ours, theirs, strict=True)]
     observed = float(np.mean([a.value - b.value for a, b in pairs]))
     return _difference(observed, _over_seeds(pairs, groups, replicates, seed))
 
 
 def _over_seeds(systems: list[list[Statistic]], groups: Groups, count: int, seed: int) -> Array:
-    """(count,) means over drawn seeds; systems[i] holds one statistic, or two whose difference counts.
+    """Return means over drawn seeds, (count,); systems[i] holds one statistic, or two that are subtracted.
 
     Studies are crossed with seeds, hence one resample of the studies serves all seeds of a replicate.
     """

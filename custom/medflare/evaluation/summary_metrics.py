@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model wrote for every test text of a site, and how near it is to the physician's own summary.
+"""Summaries of every test text of a site, and how near they are to the physician's own.
 
 BLEU-1..4, ROUGE-L and sacreBLEU as of reports; METEOR where there is Java; label F1 of the 14 conditions
 where enough references speak of one; BERTScore where its weights are here; `length_ratio`: words written for
@@ -21,13 +21,13 @@ from medflare.evaluation import meteor as meteor_program
 from medflare.evaluation.label_metrics import label_statistics
 from medflare.evaluation.report_metrics import (
     Evaluation,
-    one_each,
     report_statistics,
     rule_codes,
+    single_references,
     tokenised,
 )
 from medflare.evaluation.scorers import optional_statistics
-from medflare.evaluation.statistics import Array, Statistic, bootstrap
+from medflare.evaluation.statistics import Statistic, bootstrap, ratio_of_sums
 
 TEXT = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "sacrebleu")
 QUICK = ("bleu_1", "bleu_4", "rouge_l", "length_ratio")
@@ -53,35 +53,30 @@ class WrittenSummary(RecordModel):
 
 
 def read_summaries(path: Path) -> list[WrittenSummary]:
-    """The texts of a predictions file; DataError names the file and the first line that is wrong."""
+    """Return the summaries of a predictions file; DataError names the first line that is wrong."""
     return read_lines(path, WrittenSummary, "a summary")
 
 
 def summary_statistics(references: Sequence[str], hypotheses: Sequence[str]) -> dict[str, Statistic]:
-    """What every text adds to BLEU, ROUGE-L, sacreBLEU and the ratio of lengths."""
-    found = report_statistics(references, hypotheses)
-    return {name: found[name] for name in TEXT} | {"length_ratio": _lengths(references, hypotheses)}
+    """Return what every text adds to BLEU, ROUGE-L, sacreBLEU and the ratio of lengths."""
+    statistics = report_statistics(references, hypotheses)
+    return {name: statistics[name] for name in TEXT} | {"length_ratio": _lengths(references, hypotheses)}
 
 
 def _lengths(references: Sequence[str], hypotheses: Sequence[str]) -> Statistic:
-    words = [
-        [len(said.split()), len(gold.split())] for gold, said in zip(references, hypotheses, strict=True)
-    ]
-    return Statistic(np.asarray(words, dtype=np.float64).reshape(-1, 2), _share)
-
-
-def _share(sums: Array) -> Array:
-    return sums[..., 0] / np.maximum(sums[..., 1], 1)
+    pairs = zip(references, hypotheses, strict=True)
+    words = [[len(generated.split()), len(reference.split())] for reference, generated in pairs]
+    return Statistic(np.asarray(words, dtype=np.float64).reshape(-1, 2), ratio_of_sums)
 
 
 def quick_summary_metrics(references: Sequence[str], hypotheses: Sequence[str]) -> dict[str, float]:
-    """Plain numbers for the curves of a running training."""
-    found = summary_statistics(references, hypotheses)
-    return {name: found[name].value for name in QUICK}
+    """Return plain numbers for the curves of a running training."""
+    statistics = summary_statistics(references, hypotheses)
+    return {name: statistics[name].value for name in QUICK}
 
 
-def said_codes(texts: Sequence[str]) -> np.ndarray:
-    """(texts, 14) codes by the rule labeller; a text without a word says nothing, not that all is well."""
+def generated_codes(texts: Sequence[str]) -> np.ndarray:
+    """Return (texts, 14) codes by the rule labeller; a text without a word has none, not "no finding"."""
     empty = [not any(letter.isalpha() for letter in text) for text in texts]
     return np.where(np.asarray(empty)[:, None], 0, rule_codes(texts))
 
@@ -93,26 +88,28 @@ def evaluate_summaries(
     replicates: int = 1000,
     seed: int = 0,
 ) -> Evaluation:
-    """Every metric with its 95 % bootstrap interval over patients.
+    """Return every metric with its 95 % bootstrap interval over patients.
 
     Args:
+        written: one site's summaries.
         scorers: optional scorer -> local folder of its weights (scorers.py lists them).
+        replicates, seed: of the bootstrap.
     """
-    gold, said = [item.reference for item in written], [item.generated for item in written]
-    found = summary_statistics(gold, said)
+    gold, generated = [item.reference for item in written], [item.generated for item in written]
+    statistics = summary_statistics(gold, generated)
     skipped: dict[str, str] = {}
     if meteor_program.java_present():
-        found["meteor"] = meteor_program.meteor(one_each(tokenised(gold)), tokenised(said))
+        statistics["meteor"] = meteor_program.meteor(single_references(tokenised(gold)), tokenised(generated))
     else:
         skipped["meteor"] = meteor_program.SKIPPED
     codes = rule_codes(gold)
     if (codes[:, :-1] != 0).any(1).mean() >= LABELLED:
-        found |= label_statistics(codes, said_codes(said))
+        statistics |= label_statistics(codes, generated_codes(generated))
     else:
         skipped["label_f1"] = NO_LABELS
-    more, missing = optional_statistics(gold, said, scorers or {})
+    more, missing = optional_statistics(gold, generated, scorers or {})
     wanted = {name: why for name, why in missing.items() if name in {"bertscore", *(scorers or {})}}
-    found |= more
+    statistics |= more
     groups = [item.patient_id or item.summary_id for item in written]
-    estimates = bootstrap(found, groups=groups, replicates=replicates, seed=seed)
-    return Evaluation(estimates, skipped | wanted, found)
+    estimates = bootstrap(statistics, groups=groups, replicates=replicates, seed=seed)
+    return Evaluation(estimates, skipped | wanted, statistics)

@@ -20,11 +20,11 @@ from medflare.evaluation.change_extraction import (
     FINDINGS,
     Change,
     Changes,
-    changes_of,
+    changes_in_each,
     changes_of_codes,
 )
 from medflare.evaluation.label_metrics import RATIOS, precision_recall_f1
-from medflare.evaluation.statistics import Array, Groups, Statistic, bootstrap
+from medflare.evaluation.statistics import Array, Groups, Statistic, bootstrap, ratio_of_sums
 
 MOVED: tuple[Change, ...] = ("better", "worse", "new", "resolved")
 """The changes that are one; a model that always says "unchanged" finds none of them."""
@@ -36,14 +36,14 @@ _DOWN: frozenset[Change] = frozenset({"better", "resolved"})
 def changes_that_happened(
     references: Sequence[str], before: ArrayLike | None = None, now: ArrayLike | None = None
 ) -> list[Changes]:
-    """For each follow-up visit what became of its findings.
+    """Return, for each follow-up visit, what became of its findings.
 
     Args:
         references: the reports that radiologists wrote.
         before, now: (visits, 14) codes of the visit before and of this one; they add what is new or resolved
             where the text states no change of that finding. None goes by the texts alone.
     """
-    stated = changes_of(references)
+    stated = changes_in_each(references)
     if before is None or now is None:
         return stated
     first, second = np.asarray(before), np.asarray(now)
@@ -52,41 +52,43 @@ def changes_that_happened(
         raise ValueError(
             f"Codes must be {wanted} for both visits; found {first.shape} before and {second.shape} now."
         )
-    found = []
+    visits = []
     for text, was, is_now in zip(stated, first.tolist(), second.tolist(), strict=True):
-        told = {condition for condition, _ in text}
+        stated_here = {condition for condition, _ in text}
         labelled = changes_of_codes(was, is_now)
-        found.append(text | {pair for pair in labelled if pair[0] not in told})
-    return found
+        visits.append(text | {pair for pair in labelled if pair[0] not in stated_here})
+    return visits
 
 
 def coherence_statistics(
     happened: Sequence[Changes], generated: Sequence[str], prefix: str = "change"
 ) -> dict[str, Statistic]:
-    """Precision, recall and F1 of stated changes, as statistics over visits.
+    """Return precision, recall and F1 of stated changes, as statistics over visits.
 
     Names: `{prefix}_{precision|recall|f1}` over all decisions; `{prefix}_moved_*` without "unchanged";
-    `{prefix}_macro_f1` mean over the five kinds; `{prefix}_f1/{kind}`; `{prefix}_opposite`, the share of what
-    changed of which the report says the opposite (worse or new for better or resolved, or the reverse), the
-    error that harms.
+    `{prefix}_macro_f1` mean over the five changes; `{prefix}_f1/{change}`; `{prefix}_opposite`, the share
+    of what changed of which the report says the opposite (worse or new for better or resolved, or the
+    reverse), the error that harms.
     """
-    said = changes_of(generated)
-    if len(happened) != len(said):
-        raise ValueError(f"Found {len(happened)} visits and {len(said)} generated reports; expected as many.")
+    stated = changes_in_each(generated)
+    if len(happened) != len(stated):
+        raise ValueError(
+            f"Found {len(happened)} visits and {len(stated)} generated reports; expected as many."
+        )
     counts = np.array(
-        [_counts(gold, text) for gold, text in zip(happened, said, strict=True)], dtype=np.float64
-    ).reshape(len(said), 3 * len(CHANGES))
-    found = {}
+        [_counts(gold, text) for gold, text in zip(happened, stated, strict=True)], dtype=np.float64
+    ).reshape(len(stated), 3 * len(CHANGES))
+    statistics = {}
     for position, ratio in enumerate(RATIOS):
-        found[f"{prefix}_{ratio}"] = Statistic(counts, _micro(CHANGES, position))
-        found[f"{prefix}_moved_{ratio}"] = Statistic(counts, _micro(MOVED, position))
+        statistics[f"{prefix}_{ratio}"] = Statistic(counts, _micro(CHANGES, position))
+        statistics[f"{prefix}_moved_{ratio}"] = Statistic(counts, _micro(MOVED, position))
     f1 = RATIOS.index("f1")
-    found[f"{prefix}_macro_f1"] = Statistic(counts, _macro(f1))
+    statistics[f"{prefix}_macro_f1"] = Statistic(counts, _macro(f1))
     for change in CHANGES:
-        found[f"{prefix}_f1/{change}"] = Statistic(counts, _micro((change,), f1))
-    contrary = np.array([_contrary(g, s) for g, s in zip(happened, said, strict=True)], dtype=np.float64)
-    found[f"{prefix}_opposite"] = Statistic(contrary.reshape(len(said), 2), _share)
-    return found
+        statistics[f"{prefix}_f1/{change}"] = Statistic(counts, _micro((change,), f1))
+    contrary = np.array([_contrary(g, s) for g, s in zip(happened, stated, strict=True)], dtype=np.float64)
+    statistics[f"{prefix}_opposite"] = Statistic(contrary.reshape(len(generated), 2), ratio_of_sums)
+    return statistics
 
 
 def evaluate_coherence(
@@ -99,7 +101,7 @@ def evaluate_coherence(
     replicates: int = 1000,
     seed: int = 0,
 ) -> dict[str, Estimate]:
-    """Every coherence metric of follow-up visits with its 95 % interval; {} where there are none.
+    """Return every coherence metric of follow-up visits with its 95 % interval; {} where there are none.
 
     Args:
         before, now: as in `changes_that_happened`.
@@ -108,29 +110,29 @@ def evaluate_coherence(
     if not references:
         return {}
     happened = changes_that_happened(references, before, now)
-    found = coherence_statistics(happened, generated)
-    return bootstrap(found, groups=groups, replicates=replicates, seed=seed)
+    statistics = coherence_statistics(happened, generated)
+    return bootstrap(statistics, groups=groups, replicates=replicates, seed=seed)
 
 
-def _counts(gold: Changes, said: Changes) -> list[int]:
-    """True positives, false positives and false negatives of each kind of change, 15 numbers."""
-    kinds = [[change for _, change in pairs] for pairs in (gold & said, said - gold, gold - said)]
-    return [found.count(change) for found in kinds for change in CHANGES]
+def _counts(gold: Changes, stated: Changes) -> list[int]:
+    """Return true positives, false positives and false negatives of each change, 15 numbers."""
+    groups = [[change for _, change in pairs] for pairs in (gold & stated, stated - gold, gold - stated)]
+    return [group.count(change) for group in groups for change in CHANGES]
 
 
-def _contrary(gold: Changes, said: Changes) -> tuple[int, int]:
-    """Changes of which the opposite is said, and changes that happened, without "unchanged"."""
+def _contrary(gold: Changes, stated: Changes) -> tuple[int, int]:
+    """Count changes of which the opposite is stated, and changes that happened, without "unchanged"."""
     moved = [(condition, change) for condition, change in gold if change in MOVED]
     opposite = [
-        any((condition, other) in said for other in (_DOWN if change in _UP else _UP))
-        and (condition, change) not in said
+        any((condition, other) in stated for other in (_DOWN if change in _UP else _UP))
+        and (condition, change) not in stated
         for condition, change in moved
     ]
     return sum(opposite), len(moved)
 
 
-def _micro(kinds: Sequence[Change], position: int) -> Callable[[Array], Array]:
-    chosen = [CHANGES.index(kind) for kind in kinds]
+def _micro(changes: Sequence[Change], position: int) -> Callable[[Array], Array]:
+    chosen = [CHANGES.index(change) for change in changes]
 
     def score(sums: Array) -> Array:
         tp, fp, fn = (part[..., chosen].sum(axis=-1) for part in np.split(sums, 3, axis=-1))
@@ -145,7 +147,3 @@ def _macro(position: int) -> Callable[[Array], Array]:
         return precision_recall_f1(tp, fp, fn)[position].mean(axis=-1)
 
     return score
-
-
-def _share(sums: Array) -> Array:
-    return sums[..., 0] / np.maximum(sums[..., 1], 1)

@@ -25,7 +25,7 @@ EACH, MEAN = "visit_{}/{}", "visits/{}"
 
 
 def averaged(parts: Sequence[Statistic]) -> Statistic:
-    """The plain mean of the parts' values as one statistic over the rows of all of them, in their order.
+    """Return the plain mean of the parts' values as one statistic over all rows, in the order of the parts.
 
     A part without a row in a resample is left out of its mean, as its value is not defined there.
     """
@@ -48,43 +48,43 @@ def averaged(parts: Sequence[Statistic]) -> Statistic:
 
 
 def by_visit(items: Sequence[Prediction]) -> dict[int, list[Prediction]]:
-    """Visit number -> its reports, in order of the numbers. ValueError for a report of no visit."""
-    found: dict[int, list[Prediction]] = {}
+    """Return visit number -> its reports, in order of the numbers; ValueError for a report of no visit."""
+    visits: dict[int, list[Prediction]] = {}
     for item in sorted(items, key=lambda item: -1 if item.visit is None else item.visit):
         if item.visit is None:
             raise ValueError(f"study '{item.study_id}' has no visit number; expected one for each report.")
-        found.setdefault(item.visit, []).append(item)
-    return found
+        visits.setdefault(item.visit, []).append(item)
+    return visits
 
 
 def groups_of(items: Sequence[Prediction]) -> list[str]:
-    """The patient of each report, told apart between sites: what a resample draws as a whole."""
+    """Return the patient of each report with its site: a resample draws all reports of one together."""
     return [f"{item.site}/{item.patient_id}" for item in items]
 
 
 def visit_statistics(items: Sequence[Prediction]) -> dict[int, dict[str, Statistic]]:
-    """Visit number -> every text and label metric over its reports."""
-    return {number: prediction_statistics(own) for number, own in by_visit(items).items()}
+    """Return visit number -> every text and label metric over its reports."""
+    return {number: prediction_statistics(reports) for number, reports in by_visit(items).items()}
 
 
 def mean_over_visits(items: Sequence[Prediction], metrics: Sequence[str] = SCORES) -> dict[str, Statistic]:
-    """Each metric's mean over visits; rows are the reports by visit, as `in_visit_order` has them."""
+    """Return each metric's mean over visits; rows are the reports by visit, as `in_visit_order` has them."""
     each = visit_statistics(items)
-    return {name: averaged([found[name] for found in each.values()]) for name in metrics}
+    return {name: averaged([statistics[name] for statistics in each.values()]) for name in metrics}
 
 
 def in_visit_order(items: Sequence[Prediction]) -> list[Prediction]:
-    """The reports as the rows of `mean_over_visits`: all of the first visit, all of the second, ..."""
-    return [item for own in by_visit(items).values() for item in own]
+    """Return the reports as the rows of `mean_over_visits`: all of the first visit, all of the second, ..."""
+    return [item for reports in by_visit(items).values() for item in reports]
 
 
 def follow_ups(items: Sequence[Prediction]) -> list[Prediction]:
-    """Reports of visits with a known visit before: only these can state a change."""
+    """Return the reports of visits with a known visit before: only these can state a change."""
     return [item for item in items if item.before_codes is not None]
 
 
 def change_statistics(items: Sequence[Prediction]) -> dict[str, Statistic]:
-    """Temporal coherence over `follow_ups(items)`; {} where there are none."""
+    """Return temporal coherence over `follow_ups(items)`; {} where there are none."""
     later = follow_ups(items)
     if not later:
         return {}
@@ -99,21 +99,21 @@ def change_statistics(items: Sequence[Prediction]) -> dict[str, Statistic]:
 def evaluate_visits(
     items: Sequence[Prediction], *, replicates: int = 1000, seed: int = 0
 ) -> dict[str, Estimate]:
-    """Scores of each visit, their means over visits, and of the changes, with 95 % intervals over patients.
+    """Return scores of each visit, their means, and of the changes, with 95 % intervals over patients.
 
     Names: `visit_<t>/<metric>` and `visits/<metric>` for SCORES, `visit_<t>/change_f1` of a visit that
     follows another, and `change_*` over all of them.
     """
     options = {"replicates": replicates, "seed": seed}
-    found: dict[str, Estimate] = {}
-    for number, own in by_visit(items).items():
-        scores = prediction_statistics(own)
-        each = bootstrap({n: scores[n] for n in SCORES}, groups=groups_of(own), **options)
-        if changes := change_statistics(own):
-            groups = groups_of(follow_ups(own))
+    estimates: dict[str, Estimate] = {}
+    for number, reports in by_visit(items).items():
+        scores = prediction_statistics(reports)
+        each = bootstrap({n: scores[n] for n in SCORES}, groups=groups_of(reports), **options)
+        if changes := change_statistics(reports):
+            groups = groups_of(follow_ups(reports))
             each |= bootstrap({"change_f1": changes["change_f1"]}, groups=groups, **options)
-        found |= {EACH.format(number, name): value for name, value in each.items()}
+        estimates |= {EACH.format(number, name): value for name, value in each.items()}
     means = bootstrap(mean_over_visits(items), groups=groups_of(in_visit_order(items)), **options)
-    found |= {MEAN.format(name): value for name, value in means.items()}
+    estimates |= {MEAN.format(name): value for name, value in means.items()}
     groups = groups_of(follow_ups(items))
-    return found | bootstrap(change_statistics(items), groups=groups, **options)
+    return estimates | bootstrap(change_statistics(items), groups=groups, **options)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from medflare.cli.main import app
 from medflare.core.run_record import EvaluationRecord, RunRecord, SiteRecord
-from medflare.evaluation.extraction_predictions import Link, Mention, ScoredDocument, write_documents
+from medflare.evaluation.extraction_predictions import EntityMention, Link, ScoredDocument, write_documents
 
 RUNNER = CliRunner()
 
@@ -29,8 +29,8 @@ def facts(*arguments: object) -> dict[str, Any]:
 
 def notes(site: str, hits: int, adapter: str = "generic", count: int = 12) -> list[ScoredDocument]:
     """`count` notes of which the first `hits` are right."""
-    head = Mention("problem", ((0, 5),))
-    link = Link(head, Mention("bodyloc", ((6, 9),)))
+    head = EntityMention("problem", ((0, 5),))
+    link = Link(head, EntityMention("bodyloc", ((6, 9),)))
     return [
         ScoredDocument(
             note_id=f"n{i}",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from medflare.evaluation.extraction_metrics import evaluate_extraction, quick_extraction_metrics
-from medflare.evaluation.extraction_predictions import Mention, ScoredDocument
+from medflare.evaluation.extraction_predictions import EntityMention, ScoredDocument
 from medflare.evaluation.extraction_statistics import Types
 
 Tags = list[list[str]]
@@ -35,15 +35,15 @@ RECORDED = {
 }
 
 
-def mentions(tags: list[str]) -> tuple[Mention, ...]:
+def mentions(tags: list[str]) -> tuple[EntityMention, ...]:
     """Strict IOB2: a mention begins with B- and goes on with I- of its type; offsets count tokens."""
-    found: list[Mention] = []
+    found: list[EntityMention] = []
     for place, tag in enumerate(tags):
         mark, _, label = tag.partition("-")
         if mark == "B":
-            found.append(Mention(label, ((place, place + 1),)))
+            found.append(EntityMention(label, ((place, place + 1),)))
         elif mark == "I" and found and found[-1].label == label and found[-1].spans[0][1] == place:
-            found[-1] = Mention(label, ((found[-1].spans[0][0], place + 1),))
+            found[-1] = EntityMention(label, ((found[-1].spans[0][0], place + 1),))
     return tuple(found)
 
 

@@ -22,14 +22,14 @@ from medflare.evaluation.extraction_matching import (
     set_counts,
     strict_tally,
 )
-from medflare.evaluation.extraction_predictions import Link, Mention
+from medflare.evaluation.extraction_predictions import EntityMention, Link
 
 TYPES = ("problem", "drug")
 MODIFIERS = ("bodyloc", "negation")
 
 
-def at(start: int, end: int, label: str = "problem") -> Mention:
-    return Mention(label, ((start, end),))
+def at(start: int, end: int, label: str = "problem") -> EntityMention:
+    return EntityMention(label, ((start, end),))
 
 
 def counts(tally: Tally) -> tuple[Counts, Counts]:
@@ -44,21 +44,21 @@ def pairs_by_hand(graph: np.ndarray) -> int:
     return max((sum(bool(small[i, j]) for i, j in enumerate(chosen)) for chosen in columns), default=0)
 
 
-def shared_points(a: Mention, b: Mention) -> bool:
+def shared_points(a: EntityMention, b: EntityMention) -> bool:
     first, second = ({p for start, end in m.spans for p in range(start, end)} for m in (a, b))
     return bool(first & second)
 
 
 def near(a: Item, b: Item, typed: bool) -> bool:
     """The lenient rule as a sentence: every part shares a code point and, if asked, every type is equal."""
-    parts = [(a, b)] if isinstance(a, Mention) else [(a.head, b.head), (a.modifier, b.modifier)]  # type: ignore[union-attr]
+    parts = [(a, b)] if isinstance(a, EntityMention) else [(a.head, b.head), (a.modifier, b.modifier)]  # type: ignore[union-attr]
     return all(shared_points(x, y) and (not typed or x.label == y.label) for x, y in parts)  # type: ignore[arg-type,union-attr]
 
 
 SPAN = st.tuples(st.integers(0, 12), st.integers(1, 4)).map(lambda pair: (pair[0], sum(pair)))
 SPANS = st.lists(SPAN, min_size=1, max_size=2).map(tuple)
-MENTION = st.builds(Mention, st.sampled_from(TYPES), SPANS)
-LINK = st.builds(Link, MENTION, st.builds(Mention, st.sampled_from(MODIFIERS), SPANS))
+MENTION = st.builds(EntityMention, st.sampled_from(TYPES), SPANS)
+LINK = st.builds(Link, MENTION, st.builds(EntityMention, st.sampled_from(MODIFIERS), SPANS))
 ITEMS = st.one_of(
     st.tuples(st.lists(MENTION, max_size=6), st.lists(MENTION, max_size=6), st.just(TYPES)),
     st.tuples(st.lists(LINK, max_size=6), st.lists(LINK, max_size=6), st.just(MODIFIERS)),
@@ -133,16 +133,21 @@ def test_a_maximum_matching_is_one_to_one_and_uses_edges_only(rows: int, columns
         ([at(0, 5), at(5, 9)], [at(0, 9)], 0, 1),  # and one prediction finds one
         # First come, first served would give the first prediction the only match of the second.
         ([at(0, 3), at(4, 9)], [at(2, 5), at(0, 2)], 0, 2),
-        ([Mention("problem", ((0, 3), (8, 9)))], [at(0, 9)], 0, 1),  # discontinuous: not the same points
-        ([Mention("problem", ((0, 3), (8, 9)))], [at(4, 7)], 0, 0),  # in the gap
-        ([Mention("problem", ((4, 8), (0, 4)))], [at(0, 8)], 1, 1),  # fragments that touch are one
+        (
+            [EntityMention("problem", ((0, 3), (8, 9)))],
+            [at(0, 9)],
+            0,
+            1,
+        ),  # discontinuous: not the same points
+        ([EntityMention("problem", ((0, 3), (8, 9)))], [at(4, 7)], 0, 0),  # in the gap
+        ([EntityMention("problem", ((4, 8), (0, 4)))], [at(0, 8)], 1, 1),  # fragments that touch are one
         ([at(0, 5)], [at(0, 5), at(0, 5)], 1, 1),
         ([], [], 0, 0),
         ([], [at(0, 1)], 0, 0),
         ([at(0, 1)], [], 0, 0),
     ],
 )
-def test_examples(gold: list[Mention], said: list[Mention], strict: int, lenient: int) -> None:
+def test_examples(gold: list[EntityMention], said: list[EntityMention], strict: int, lenient: int) -> None:
     assert strict_tally(gold, said, TYPES).typed[:, 0].sum() == strict
     assert lenient_tally(gold, said, TYPES).typed[:, 0].sum() == lenient
 
@@ -181,7 +186,7 @@ def test_repeated_predictions_count_once_and_are_told() -> None:
 
 
 def test_overlaps_of_discontinuous_mentions() -> None:
-    gold = [Mention("problem", ((0, 2), (6, 8))), at(3, 5)]
+    gold = [EntityMention("problem", ((0, 2), (6, 8))), at(3, 5)]
     assert overlaps(gold, [at(1, 4), at(7, 9), at(2, 3)]).tolist() == [
         [True, True, False],
         [True, False, False],

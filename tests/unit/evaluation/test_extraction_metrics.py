@@ -25,12 +25,12 @@ from medflare.evaluation.extraction_metrics import (
     evaluate_extraction,
     quick_extraction_metrics,
 )
-from medflare.evaluation.extraction_predictions import Link, Mention, ScoredDocument
-from medflare.evaluation.extraction_statistics import parts_of
+from medflare.evaluation.extraction_predictions import EntityMention, Link, ScoredDocument
+from medflare.evaluation.extraction_statistics import task_scores
 
 
-def at(start: int, end: int, label: str = "problem") -> Mention:
-    return Mention(label, ((start, end),))
+def at(start: int, end: int, label: str = "problem") -> EntityMention:
+    return EntityMention(label, ((start, end),))
 
 
 def note(number: int = 0, /, **changes: Any) -> ScoredDocument:
@@ -200,7 +200,7 @@ def test_intervals_equal_those_of_scoring_resampled_documents_one_by_one() -> No
     slow: dict[str, list[float]] = {name: [] for name in ("ner_strict_f1", "ner_lenient_recall")}
     for rows in rng.integers(12, size=(150, 12)):
         drawn = [documents[i].model_copy(update={"note_id": str(k)}) for k, i in enumerate(rows)]
-        quick = {n: s.value for part in parts_of(drawn).values() for n, s in part.statistics.items()}
+        quick = {n: s.value for part in task_scores(drawn).values() for n, s in part.statistics.items()}
         for name in slow:
             slow[name].append(quick[name])
     found = evaluate_extraction(documents, replicates=150, seed=3).estimates
@@ -224,7 +224,7 @@ def mtsamples(folder: Path) -> list[ScoredDocument]:
     config = CohortConfig(format="brat", root=folder / "ie" / "mtsamples_brat")
     found = []
     for item in load_cohort(SiteConfig(cohort=(config,))).notes:
-        gold = {e.entity_id: Mention(e.label, e.spans) for e in item.entities}
+        gold = {e.entity_id: EntityMention(e.label, e.spans) for e in item.entities}
         short = {name: without_first(mention) for name, mention in gold.items()}
         ends = [(relation.head, relation.tail) for relation in item.relations]
         found.append(
@@ -239,9 +239,9 @@ def mtsamples(folder: Path) -> list[ScoredDocument]:
     return found
 
 
-def without_first(mention: Mention) -> Mention:
+def without_first(mention: EntityMention) -> EntityMention:
     (start, end), *rest = mention.spans
-    return Mention(mention.label, ((min(start + 1, end - 1), end), *rest))
+    return EntityMention(mention.label, ((min(start + 1, end - 1), end), *rest))
 
 
 def test_mtsamples_cut_by_one_code_point_is_right_only_leniently(public_data: Path) -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from medflare.core.errors import DataError
 from medflare.evaluation.extraction_predictions import (
+    EntityMention,
     Link,
-    Mention,
     ScoredDocument,
     holds_extraction,
     normalised,
@@ -23,8 +23,8 @@ from medflare.evaluation.extraction_predictions import (
     write_documents,
 )
 
-PAIN = Mention("problem", ((3, 7),))
-CHEST = Mention("bodyloc", ((0, 2), (5, 6)))
+PAIN = EntityMention("problem", ((3, 7),))
+CHEST = EntityMention("bodyloc", ((0, 2), (5, 6)))
 
 
 def document(**changes: Any) -> ScoredDocument:
@@ -87,7 +87,7 @@ def test_normalised_spans_cover_the_same_points_in_order_with_gaps(drawn: list[t
 @pytest.mark.parametrize("spans", [(), ((3, 3),), ((4, 2),), ((-1, 2),)])
 def test_impossible_spans_are_refused(spans: tuple[tuple[int, int], ...]) -> None:
     with pytest.raises(ValueError, match="span"):
-        Mention("problem", spans)
+        EntityMention("problem", spans)
 
 
 GOOD = json.loads(document().model_dump_json(exclude_none=True))

@@ -13,7 +13,7 @@ from rich.table import Table
 from medflare.core.inventory import ENTITY_TYPES, MODIFIER_TYPES
 from medflare.core.run_record import ComparisonRecord, Estimate
 from medflare.evaluation.extraction_metrics import evaluate_extraction
-from medflare.evaluation.extraction_predictions import Link, Mention, ScoredDocument
+from medflare.evaluation.extraction_predictions import EntityMention, Link, ScoredDocument
 from medflare.reporting.extraction_tables import comparison_table, overview, type_table
 from medflare.reporting.metric_names import display_name
 from medflare.reporting.score_rows import Row, columns_of
@@ -41,9 +41,9 @@ def row(site: str, role: str, **metrics: Estimate) -> Row:
 
 
 def perfect() -> ScoredDocument:
-    heads = [Mention("problem", ((9 * i, 9 * i + 4),)) for i in range(7)]
+    heads = [EntityMention("problem", ((9 * i, 9 * i + 4),)) for i in range(7)]
     links = [
-        Link(head, Mention(name, ((70 + i, 71 + i),)))
+        Link(head, EntityMention(name, ((70 + i, 71 + i),)))
         for i, name in enumerate(MODIFIER_TYPES)
         for head in heads[:1]
     ]

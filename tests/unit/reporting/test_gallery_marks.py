@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from page_reader import macro_html
 
 from medflare.evaluation.extraction_matching import set_counts
-from medflare.evaluation.extraction_predictions import Mention
+from medflare.evaluation.extraction_predictions import EntityMention
 from medflare.evaluation.mention_pairs import MentionPair, pair_mentions
 from medflare.reporting.galleries.marks import MEANINGS, SIGNS, key_of_signs, mark_text, title_of
 
 TEXT = "No chest pain & <fever> after aspirin 81 mg."
-CHEST_PAIN = Mention("problem", ((3, 13),))
-PAIN = Mention("problem", ((9, 13),))
-FEVER = Mention("problem", ((17, 22),))
-ASPIRIN = Mention("drug", ((30, 37),))
+CHEST_PAIN = EntityMention("problem", ((3, 13),))
+PAIN = EntityMention("problem", ((9, 13),))
+FEVER = EntityMention("problem", ((17, 22),))
+ASPIRIN = EntityMention("drug", ((30, 37),))
 
 
-def as_(label: str, mention: Mention) -> Mention:
-    return Mention(label, mention.spans)
+def as_(label: str, mention: EntityMention) -> EntityMention:
+    return EntityMention(label, mention.spans)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,9 @@ def as_(label: str, mention: Mention) -> Mention:
         ([PAIN, as_("test", PAIN)], [as_("test", PAIN)], ["missed", "agree"]),
     ],
 )
-def test_each_mention_is_judged_once(gold: list[Mention], said: list[Mention], kinds: list[str]) -> None:
+def test_each_mention_is_judged_once(
+    gold: list[EntityMention], said: list[EntityMention], kinds: list[str]
+) -> None:
     assert [pair.verdict for pair in pair_mentions(gold, said)] == kinds
 
 
@@ -74,7 +76,7 @@ def marked(text: str, pairs: list[MentionPair]) -> str:
     return macro_html("cards.html", "marked", mark_text(text, pairs))
 
 
-def shown(text: str, gold: list[Mention], said: list[Mention]) -> Shown:
+def shown(text: str, gold: list[EntityMention], said: list[EntityMention]) -> Shown:
     reader = Shown()
     reader.feed(marked(text, pair_mentions(gold, said)))
     reader.close()
@@ -91,7 +93,7 @@ def test_of_overlapping_marks_the_shorter_is_the_ground_and_the_longer_a_line_ab
 
 
 def test_a_mention_with_a_gap_leaves_the_gap_alone() -> None:
-    apart = Mention("problem", ((3, 8), (17, 22)))
+    apart = EntityMention("problem", ((3, 8), (17, 22)))
     assert shown(TEXT, [apart], [apart]).marked == [("m agree", "chest"), ("m agree", "fever")]
     assert marked(TEXT, pair_mentions([apart], [apart])).count("<small") == 1
     assert (
@@ -105,7 +107,7 @@ def test_titles_tell_both_sides() -> None:
 
 
 def test_text_and_types_are_escaped() -> None:
-    text = marked(TEXT, pair_mentions([FEVER, Mention("<b>", ((0, 2),))], []))
+    text = marked(TEXT, pair_mentions([FEVER, EntityMention("<b>", ((0, 2),))], []))
     assert "<b>" not in text
     assert "&amp; &lt;" in text
     assert shown(TEXT, [FEVER], []).text == TEXT
@@ -121,18 +123,22 @@ def test_the_key_has_all_signs_and_their_meaning() -> None:
 
 SPANS = st.tuples(st.integers(0, 60), st.integers(1, 25)).map(lambda s: (s[0], s[0] + s[1]))
 MENTIONS = st.lists(
-    st.builds(Mention, st.sampled_from(["problem", "drug"]), st.lists(SPANS, min_size=1, max_size=2)),
+    st.builds(EntityMention, st.sampled_from(["problem", "drug"]), st.lists(SPANS, min_size=1, max_size=2)),
     max_size=6,
 )
 
 
 @given(text=st.text(alphabet="ab <&>\n'é", min_size=50, max_size=60), gold=MENTIONS, said=MENTIONS)
-def test_any_marks_leave_the_text_as_it_is(text: str, gold: list[Mention], said: list[Mention]) -> None:
+def test_any_marks_leave_the_text_as_it_is(
+    text: str, gold: list[EntityMention], said: list[EntityMention]
+) -> None:
     assert shown(text, gold, said).text == text
 
 
 @given(gold=MENTIONS, said=MENTIONS)
-def test_agreeing_marks_are_the_strict_true_positives(gold: list[Mention], said: list[Mention]) -> None:
+def test_agreeing_marks_are_the_strict_true_positives(
+    gold: list[EntityMention], said: list[EntityMention]
+) -> None:
     pairs, counts = pair_mentions(gold, said), set_counts(gold, said)
     assert sum(pair.verdict == "agree" for pair in pairs) == counts.tp
     assert sum(pair.gold is not None for pair in pairs) == counts.gold

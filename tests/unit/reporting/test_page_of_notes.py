@@ -23,7 +23,7 @@ from medflare.core.run_record import (
 from medflare.data.records import Note
 from medflare.evaluation.agreement import note_counts
 from medflare.evaluation.extraction_metrics import evaluate_extraction
-from medflare.evaluation.extraction_predictions import Link, Mention, ScoredDocument, write_documents
+from medflare.evaluation.extraction_predictions import EntityMention, Link, ScoredDocument, write_documents
 from medflare.reporting.galleries.notes import pick
 from medflare.reporting.page import write_page
 from medflare.reporting.score_rows import best_rows, rows_of
@@ -34,8 +34,8 @@ WEIGHTS = {"site-1": 0.6, "site-2": 0.4}
 
 
 def document(note: Note, wrong: Note, site: str, adapter: str, with_text: bool) -> ScoredDocument:
-    gold = {e.entity_id: Mention(e.label, e.spans) for e in note.entities}
-    said = {e.entity_id: Mention(e.label, e.spans) for e in wrong.entities}
+    gold = {e.entity_id: EntityMention(e.label, e.spans) for e in note.entities}
+    said = {e.entity_id: EntityMention(e.label, e.spans) for e in wrong.entities}
     heads = [r for r in wrong.relations if gold[r.head].label in ENTITY_TYPES]
     return ScoredDocument(
         note_id=note.note_id,

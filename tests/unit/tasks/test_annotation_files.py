@@ -17,7 +17,7 @@ from medflare.data.readers.annotated import NoteError
 from medflare.data.records import Entity, Note, Relation
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.site import SiteConfig
-from medflare.evaluation.extraction_predictions import Link, Mention
+from medflare.evaluation.extraction_predictions import EntityMention, Link
 from medflare.tasks.extraction.annotation_files import (
     annotated,
     check_free,
@@ -29,12 +29,12 @@ from medflare.tasks.extraction.annotation_files import (
 from medflare.tasks.extraction.predictor import NotePrediction
 
 CRLF = "Severe pain in the left\r\nwrist .\r\nNo fever .\r\n"
-PAIN, SEVERE = Mention("problem", ((7, 11),)), Mention("severity", ((0, 6),))
-WRIST = Mention("bodyloc", ((19, 30),))
-FEVER, NO = Mention("problem", ((37, 42),)), Mention("negation", ((34, 36),))
+PAIN, SEVERE = EntityMention("problem", ((7, 11),)), EntityMention("severity", ((0, 6),))
+WRIST = EntityMention("bodyloc", ((19, 30),))
+FEVER, NO = EntityMention("problem", ((37, 42),)), EntityMention("negation", ((34, 36),))
 
 
-def answers(*entities: Mention, links: tuple[Link, ...] = ()) -> NotePrediction:
+def answers(*entities: EntityMention, links: tuple[Link, ...] = ()) -> NotePrediction:
     found = NotePrediction()
     found.entities, found.links_end_to_end = list(entities), list(links)
     return found
@@ -104,7 +104,7 @@ def test_crlf_survives_the_way_there_and_back(format: str, tmp_path: Path) -> No
 
 def test_offsets_count_a_byte_order_mark_as_the_file_does(tmp_path: Path) -> None:
     path = source(tmp_path / "in", "\ufeffpain today")
-    found = annotated(read_note(path, "n1"), answers(Mention("problem", ((1, 5),))))
+    found = annotated(read_note(path, "n1"), answers(EntityMention("problem", ((1, 5),))))
     write_brat(tmp_path / "out", found, path)
     assert (tmp_path / "out" / "n1.ann").read_text() == "T1\tproblem 1 5\tpain\n"
     read = read_back("brat", tmp_path / "out")[0]
@@ -118,11 +118,11 @@ def marked(draw: st.DrawFn) -> Note:
     places = st.integers(0, len(text) - 1)
     spans = draw(st.lists(st.tuples(places, places), max_size=6))
     mentions = [
-        Mention(label, ((min(pair), max(pair) + 1),))
+        EntityMention(label, ((min(pair), max(pair) + 1),))
         for label, pair in zip(["problem", "drug", "test"] * 2, spans, strict=False)
         if text[min(pair) : max(pair) + 1].strip()
     ]
-    tail = Mention("negation", ((0, 1),))
+    tail = EntityMention("negation", ((0, 1),))
     links = tuple(Link(mention, tail) for mention in mentions[::2])
     return annotated(Note(note_id="n1", text=text, split=""), answers(*mentions, links=links))
 

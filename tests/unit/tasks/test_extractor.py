@@ -17,7 +17,7 @@ from medflare.data.records import Entity, Note, Relation
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.extraction_metrics import quick_extraction_metrics
-from medflare.evaluation.extraction_predictions import Link, Mention
+from medflare.evaluation.extraction_predictions import EntityMention, Link
 from medflare.models.text_model import Written
 from medflare.tasks.extraction.examples import ner_example, re_examples
 from medflare.tasks.extraction.extractor import Extractor
@@ -134,8 +134,8 @@ def test_offsets_are_those_of_the_note() -> None:
         "aspirin",
     ]
     assert answer.links_end_to_end is not None
-    fever = Mention("problem", ((35, 40),))
-    assert Link(fever, Mention("negation", ((32, 34),))) in answer.links_end_to_end
+    fever = EntityMention("problem", ((35, 40),))
+    assert Link(fever, EntityMention("negation", ((32, 34),))) in answer.links_end_to_end
 
 
 @pytest.mark.parametrize("format", ["html", "json"])
@@ -167,7 +167,7 @@ def test_an_answer_cut_short_counts_as_truncated_and_keeps_what_it_holds() -> No
     cut = extractor(lambda _: Written('Severe <span class="problem">chest pain', False))
     (document,) = cut.documents([note()], "s", "none")
     assert document.faults["truncated"] == document.faults["parse_failure"] == document.outputs
-    assert Mention("problem", ((7, 17),)) in (document.predicted_entities or ())
+    assert EntityMention("problem", ((7, 17),)) in (document.predicted_entities or ())
 
 
 def test_nested_predictions_are_one_flat_layer_and_a_fault() -> None:
@@ -175,7 +175,7 @@ def test_nested_predictions_are_one_flat_layer_and_a_fault() -> None:
         lambda _: Written('<span class="problem">chest <span class="drug">pain</span></span>', True)
     )
     answer = nest.extract([note()], "none")[0]
-    assert Mention("problem", ((7, 17),)) in answer.entities
+    assert EntityMention("problem", ((7, 17),)) in answer.entities
     assert answer.faults["nested entity"] == 1
     assert answer.faults["parse_failure"] == 0
 

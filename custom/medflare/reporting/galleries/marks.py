@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from medflare.evaluation.extraction_predictions import Mention
+from medflare.evaluation.extraction_predictions import EntityMention
 from medflare.evaluation.mention_pairs import MentionPair, Verdict
 from medflare.reporting.views import Chip
 
@@ -56,7 +56,7 @@ def key_of_signs() -> list[Chip]:
     ]
 
 
-def words_of(mention: Mention, text: str) -> str:
+def words_of(mention: EntityMention, text: str) -> str:
     """Return what a mention covers, on one line; a gap is an ellipsis."""
     return " … ".join(" ".join(text[start:end].split()) for start, end in mention.spans)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from medflare.evaluation.agreement import annotated_links, annotated_mentions, note_agreement, note_counts
-from medflare.evaluation.extraction_predictions import Link, Mention, ScoredDocument, read_documents
+from medflare.evaluation.extraction_predictions import EntityMention, Link, ScoredDocument, read_documents
 from medflare.evaluation.mention_pairs import MentionPair, pair_mentions
 from medflare.reporting.galleries.common import ADAPTERS, Files, SiteCards, at_ranks, main_adapter
 from medflare.reporting.galleries.marks import key_of_signs, mark_text, modifier_chip, words_of
@@ -104,8 +104,8 @@ def _modifiers(item: ScoredDocument, text: str) -> dict[str, Any]:
     return {"modifiers": table, "remark": remark}
 
 
-def _by_head(links: Iterable[Link]) -> dict[Mention, list[Mention]]:
-    heads: dict[Mention, list[Mention]] = {}
+def _by_head(links: Iterable[Link]) -> dict[EntityMention, list[EntityMention]]:
+    heads: dict[EntityMention, list[EntityMention]] = {}
     for link in links:
         heads.setdefault(link.head, []).append(link.modifier)
     return heads

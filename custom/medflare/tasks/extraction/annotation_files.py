@@ -17,7 +17,7 @@ from medflare.core.errors import DataError
 from medflare.data.notes.note_writers import notes_row, standoff
 from medflare.data.readers.annotated import NoteError, check_text, read_text
 from medflare.data.records import Entity, Note, Relation
-from medflare.evaluation.extraction_predictions import Link, Mention
+from medflare.evaluation.extraction_predictions import EntityMention, Link
 from medflare.tasks.extraction.predictor import NotePrediction, Predictor
 
 RELATION = "hasAttr"
@@ -68,7 +68,7 @@ def annotated(note: Note, prediction: NotePrediction) -> Note:
     )
 
 
-def _relations(links: Iterable[Link], names: dict[Mention, str]) -> list[Relation]:
+def _relations(links: Iterable[Link], names: dict[EntityMention, str]) -> list[Relation]:
     ends = sorted((int(names[link.head][1:]), int(names[link.modifier][1:])) for link in links)
     return [Relation(label=RELATION, head=f"T{head}", tail=f"T{tail}") for head, tail in ends]
 

@@ -17,7 +17,7 @@ from medflare.core.inventory import ENTITY_TYPES
 from medflare.data.notes.windows import NoteWindows, split_note
 from medflare.data.notes.word_offsets import WordOffsets
 from medflare.data.records import Entity, Note
-from medflare.evaluation.extraction_predictions import PARSE_FAILURE, Link, Mention, ScoredDocument
+from medflare.evaluation.extraction_predictions import PARSE_FAILURE, EntityMention, Link, ScoredDocument
 from medflare.tasks.extraction.examples import Example, LostMarks, head_question, ner_example, re_examples
 from medflare.tasks.extraction.markup import Mark, ParsedOutput, keep_outermost
 
@@ -35,7 +35,7 @@ class NotePrediction:
         faults: kind -> in how many outputs it occurred.
     """
 
-    entities: list[Mention] = field(default_factory=list)
+    entities: list[EntityMention] = field(default_factory=list)
     links_gold_heads: list[Link] | None = None
     links_end_to_end: list[Link] | None = None
     outputs: int = 0
@@ -55,7 +55,7 @@ class WindowHeads:
     note: int
     source: WordOffsets
     predicted: list[Mark] = field(default_factory=list)
-    gold: list[tuple[Mark, Mention]] = field(default_factory=list)
+    gold: list[tuple[Mark, EntityMention]] = field(default_factory=list)
 
 
 class Predictor(ABC):
@@ -122,7 +122,7 @@ class Predictor(ABC):
                 if example.types:  # of some heads the annotators looked for no modifiers
                     wanted.append((place, mark))
                     examples.append(example)
-        modifiers: dict[tuple[int, Mark], list[Mention]] = defaultdict(list)
+        modifiers: dict[tuple[int, Mark], list[EntityMention]] = defaultdict(list)
         for (place, mark), output in zip(wanted, self.predict(examples), strict=True):
             _count(predictions[place.note], output)
             modifiers[id(place), mark] = [_mention(found, place.source) for found in output.marks]
@@ -188,17 +188,17 @@ def _frozen(links: list[Link] | None) -> tuple[Link, ...] | None:
     return None if links is None else tuple(links)
 
 
-def _mention(mark: Mark, source: WordOffsets) -> Mention:
-    return Mention(mark.label, (source.span(mark.words),))
+def _mention(mark: Mark, source: WordOffsets) -> EntityMention:
+    return EntityMention(mark.label, (source.span(mark.words),))
 
 
-def _gold_heads(entities: Iterable[Entity], source: WordOffsets) -> list[tuple[Mark, Mention]]:
+def _gold_heads(entities: Iterable[Entity], source: WordOffsets) -> list[tuple[Mark, EntityMention]]:
     """Return each gold head as the words to mark, and as annotated."""
     heads = []
     for entity in entities:
         if entity.label not in ENTITY_TYPES:
             continue
-        mention = Mention(entity.label, entity.spans)
+        mention = EntityMention(entity.label, entity.spans)
         words = source.cover(mention.spans[0][0], mention.spans[-1][1])
         if words is not None:
             heads.append((Mark(mention.label, words), mention))
@@ -211,7 +211,7 @@ def _scored(
     site: str,
     adapter: Literal["generic", "personalised", "none"],
 ) -> ScoredDocument:
-    mentions = {entity.entity_id: Mention(entity.label, entity.spans) for entity in note.entities}
+    mentions = {entity.entity_id: EntityMention(entity.label, entity.spans) for entity in note.entities}
     return ScoredDocument(
         note_id=note.note_id,
         patient_id=note.patient_id,
