@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from medflare.data.settings.knowledge import CompletionConfig
-from medflare.knowledge.completion import completed
+from medflare.knowledge.completion import suggest_triples
 from medflare.knowledge.triples import Triple, jaccard
 
 Facts = dict[Triple, float]
@@ -79,7 +79,7 @@ def main() -> None:
     whole = whole_graphs(of_ontology(given.data), given.hospitals)
     seen = [without(graph, given.missing, seed) for seed, graph in enumerate(whole)]
     settings = CompletionConfig(epochs=given.epochs, least_score=0.05)
-    suggested = [completed(graph, settings) for graph in seen]
+    suggested = [suggest_triples(graph, settings) for graph in seen]
     sizes = [len(graph) for graph in whole]
     print(f"{given.hospitals} hospitals, {min(sizes)} to {max(sizes)} facts, {given.missing:.0%} missing\n")
     print("| graphs | added | of them missing facts | mean J | RMS error of J | correlation |")

@@ -25,8 +25,8 @@ from pathlib import Path
 
 import numpy as np
 
-from medflare.knowledge.encoder import NameEncoder
-from medflare.knowledge.nearest import Embed, NearestConcept, characters
+from medflare.knowledge.name_encoder import NameEncoder
+from medflare.knowledge.nearest_concept import Embed, NearestConcept, characters
 from medflare.knowledge.vocabulary import Concept, Vocabulary, read_concepts, read_obo, read_table
 from medflare.models.backbone import load_backbone
 from medflare.models.plain_text import PlainText

@@ -27,9 +27,14 @@ from pathlib import Path
 
 import numpy as np
 
-from medflare.knowledge.cardinality import Asker, Holder, elements, shared_size
-from medflare.knowledge.graph import RuleExtractor
 from medflare.knowledge.minhash import Sketcher
+from medflare.knowledge.private_intersection import (
+    IntersectionClient,
+    IntersectionServer,
+    keyed_elements,
+    shared_size,
+)
+from medflare.knowledge.rule_extraction import RuleExtractor
 from medflare.knowledge.sketch_key import SECRET, SketchKey
 from medflare.knowledge.sketches import (
     KINDS,
@@ -182,7 +187,7 @@ def _real(name: str, graphs: list[Numbered], kind: Kind) -> tuple[str, ...]:
 def exact(sizes: list[int]) -> Iterator[tuple[str, ...]]:
     """Rows of the table of private set intersection; of graphs half of which is shared."""
     for size in sizes:
-        one, other = (elements(graph(first, size), key(0)) for first in (0, size // 2))
+        one, other = (keyed_elements(graph(first, size), key(0)) for first in (0, size // 2))
         carried: list[int] = []
 
         def carry(message: bytes, carried: list[int] = carried) -> bytes:
@@ -190,7 +195,7 @@ def exact(sizes: list[int]) -> Iterator[tuple[str, ...]]:
             return message
 
         started = time.process_time()
-        shared = shared_size(Asker(one), Holder(other), carry)
+        shared = shared_size(IntersectionClient(one), IntersectionServer(other), carry)
         yield f"{size:,}", f"{time.process_time() - started:.2f}", f"{sum(carried):,}", f"{shared:,}"
 
 

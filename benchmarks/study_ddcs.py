@@ -131,10 +131,10 @@ def learners_of(sites: Mapping[str, SiteConfig], seed: int) -> tuple[dict[str, A
 def sketches_of(sites: Mapping[str, SiteConfig], graph: str) -> dict[str, Any]:
     """Every hospital's sketch, under a key that is the same in every run of this program."""
     from medflare.data.settings.knowledge import CompletionConfig
+    from medflare.knowledge.cohort_texts import knowledge_texts
     from medflare.knowledge.minhash import Sketcher
     from medflare.knowledge.site_graph import site_graph
     from medflare.knowledge.sketch_key import SECRET, SketchKey
-    from medflare.knowledge.texts import knowledge_texts
 
     sketcher = Sketcher(SketchKey(bytes(SECRET), "study"))
     found = {}

@@ -22,12 +22,12 @@ from typer.testing import CliRunner
 from medflare.cli.main import app
 from medflare.data.load import load_cohort
 from medflare.data.settings.site import load_site
-from medflare.knowledge.cardinality import elements
+from medflare.knowledge.cohort_texts import knowledge_texts
 from medflare.knowledge.minhash import Sketcher
+from medflare.knowledge.private_intersection import keyed_elements
 from medflare.knowledge.site_graph import site_graph
 from medflare.knowledge.sketch_key import SketchKey
 from medflare.knowledge.sketches import Sketch
-from medflare.knowledge.texts import knowledge_texts
 from medflare.knowledge.triples import Triple
 
 HOSPITALS = (*SITES, "site-4")
@@ -98,7 +98,7 @@ def known(federation: Federation, hospitals: Path) -> dict[str, Known]:
         graph = site_graph(config, texts)
         key = SketchKey.read(config.key, config.context)
         sketch = Sketcher(key, config.hashes, config.kind).sketch(graph)
-        return Known(len(texts), graph, config.key.read_text().strip(), sketch, elements(graph, key))
+        return Known(len(texts), graph, config.key.read_text().strip(), sketch, keyed_elements(graph, key))
 
     return {site: of(site) for site in HOSPITALS}
 

@@ -11,8 +11,8 @@ from fed_quadratic import CURVES
 
 from medflare.data.load import load_cohort
 from medflare.data.settings.site import load_site
+from medflare.knowledge.cohort_texts import knowledge_texts
 from medflare.knowledge.site_graph import site_graph
-from medflare.knowledge.texts import knowledge_texts
 
 SITES = tuple(sorted(CURVES))
 

@@ -30,7 +30,7 @@ from medflare.egress.failures import Code, Failure
 from medflare.federation.messages import Reply, failure_reply
 from medflare.federation.server.channel import Channel
 from medflare.federation.site.exact_comparison import ExactSide, PairRequest
-from medflare.knowledge.cardinality import fingerprint
+from medflare.knowledge.private_intersection import fingerprint
 from medflare.knowledge.sketch_key import SketchKey
 
 

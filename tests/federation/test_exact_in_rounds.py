@@ -24,7 +24,7 @@ from nvflare.apis.dxo import from_shareable
 
 from medflare.federation.site import exact_comparison as site_exact
 from medflare.federation.site.exact_comparison import ANSWERS_FILE
-from medflare.knowledge.cardinality import elements, message_bytes
+from medflare.knowledge.private_intersection import keyed_elements, message_bytes
 from medflare.knowledge.sketch_key import SketchKey
 from medflare.knowledge.triples import jaccard
 
@@ -63,7 +63,7 @@ def test_no_message_holds_a_triple_its_digest_or_the_key(graph_hospitals) -> Non
     assert told["bytes"]["from_sites"] == pytest.approx(moved, abs=16 * 9)
     assert told["bytes"]["to_sites"] == told["bytes"]["from_sites"]
     key = SketchKey(bytes.fromhex(made.secret), "medflare")
-    digests = {word for site in SITES for word in elements(made.graph(site), key)}
+    digests = {word for site in SITES for word in keyed_elements(made.graph(site), key)}
     forbidden = {word.encode() for word in digests} | {bytes.fromhex(word) for word in digests}
     forbidden |= {b"symptom", b"disease", made.secret.encode(), bytes.fromhex(made.secret)}
     left = whole + (federation.folder / "run.json").read_bytes()

@@ -22,9 +22,9 @@ from medflare.egress.report import read_ledger
 from medflare.federation.messages import failure_reply
 from medflare.federation.site import sketch as site_sketch
 from medflare.federation.site.sketch import SketchRequest, cached_sketch, sketch_facts
+from medflare.knowledge.cohort_texts import knowledge_texts
 from medflare.knowledge.divergence import distance_matrix
 from medflare.knowledge.sketch_key import SketchKey
-from medflare.knowledge.texts import knowledge_texts
 from medflare.knowledge.triples import jaccard
 
 TERMS = ("asthma", "pneumonia", "angina", "migraine", "anaemia", "fever", "cough", "headache", "aspirin")

@@ -128,8 +128,8 @@ def _site(file: Path, name: str | None) -> SiteConfig:
 def _graph(site: SiteConfig) -> tuple[Mapping[Triple, float], int]:
     """Return the graph, and of how many texts it was made."""
     from medflare.data.load import load_cohort
+    from medflare.knowledge.cohort_texts import knowledge_texts
     from medflare.knowledge.site_graph import site_graph
-    from medflare.knowledge.texts import knowledge_texts
 
     assert site.knowledge is not None
     texts = knowledge_texts(load_cohort(site))

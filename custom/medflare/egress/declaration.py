@@ -21,8 +21,8 @@ from medflare.core.errors import UpdateError
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import SiteDescription
 from medflare.core.tensors import SharedSpec
-from medflare.knowledge.cardinality import MOST, message_bytes
 from medflare.knowledge.minhash import MOST_HASHES
+from medflare.knowledge.private_intersection import MOST, message_bytes
 from medflare.knowledge.sketch_key import VOCABULARY
 from medflare.knowledge.sketches import Sketch
 

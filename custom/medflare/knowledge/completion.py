@@ -21,7 +21,7 @@ import numpy as np
 
 from medflare.core.errors import ConfigError
 from medflare.data.settings.knowledge import CompletionConfig
-from medflare.knowledge.graph import PATIENT, SYMMETRIC, ordered
+from medflare.knowledge.rule_extraction import PATIENT, SYMMETRIC, ordered
 from medflare.knowledge.triples import Graph, Triple
 
 _log = logging.getLogger(__name__)
@@ -60,10 +60,13 @@ class Proposal(NamedTuple):
     score: float
 
 
-def completed(graph: Graph, settings: CompletionConfig, least: float = 0.0) -> dict[Triple, float]:
-    """Triples that the graph lacks and its embedding suggests, with their confidence; none of a small graph.
+def suggest_triples(graph: Graph, settings: CompletionConfig, least: float = 0.0) -> dict[Triple, float]:
+    """Return triples that the graph lacks and its embedding suggests, with confidence; none of a small graph.
 
-    Statements about the patient are neither learnt nor added. Raises ConfigError where PyKEEN is missing.
+    Statements about the patient are neither learnt nor added.
+
+    Raises:
+        ConfigError: PyKEEN is missing.
     """
     _require_pykeen()
     facts = sorted(triple for triple in graph if triple.head != PATIENT)

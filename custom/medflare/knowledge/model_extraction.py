@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from medflare.core.errors import ConfigError
 from medflare.data.notes.sentences import sentences
-from medflare.knowledge.graph import chunks
+from medflare.knowledge.rule_extraction import chunks
 from medflare.knowledge.triple_parsing import KNOWN, read_answer
 from medflare.knowledge.triples import Triple
 from medflare.models.plain_text import PlainText, Spoken

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from medflare.knowledge.graph import ordered
-from medflare.knowledge.nearest import NearestConcept
+from medflare.knowledge.nearest_concept import NearestConcept
+from medflare.knowledge.rule_extraction import ordered
 from medflare.knowledge.triple_parsing import known_relation
 from medflare.knowledge.triples import Triple, canonical
 from medflare.knowledge.vocabulary import Vocabulary
@@ -16,7 +16,7 @@ Relate = Callable[[str], tuple[str, bool] | None]
 
 
 def representatives(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Canonical name -> the first in alphabet of all names that pairs say are the same.
+    """Return canonical name -> the first in alphabet of all names that the pairs equate.
 
     It depends on the pairs alone, not on their order: sites with the same pairs choose the same names.
     """
@@ -43,7 +43,7 @@ class Naming:
     Args:
         same: as `representatives` makes it; an alias counts as what its representative counts.
         near: None where only exact names count.
-        relate: what a relation is called here.
+        relate: maps the words of a relation to one of ours.
     """
 
     def __init__(
@@ -59,17 +59,17 @@ class Naming:
             self._sources.setdefault(first, []).append(name)
 
     def named(self, triples: Iterable[tuple[Triple, float]]) -> Iterator[tuple[Triple, float]]:
-        """Triples of concepts, those of symmetric relations ordered by them.
+        """Yield triples of concepts; head and tail of symmetric relations are in the order of their names.
 
-        The confidence is times the cosine of every name that was only near.
+        The confidence is multiplied by the cosine of every name that was only near.
         """
         given = [(triple, confidence) for triple, confidence in triples]
         found = self._resolved({name for triple, _ in given for name in (triple.head, triple.tail)})
         for triple, confidence in given:
             (head, first), (tail, second) = found[triple.head], found[triple.tail]
             relation, turned = self.relate(triple.relation) or (triple.relation, False)
-            said = Triple(tail, relation, head) if turned else Triple(head, relation, tail)
-            yield ordered(said), confidence * first * second
+            renamed = Triple(tail, relation, head) if turned else Triple(head, relation, tail)
+            yield ordered(renamed), confidence * first * second
 
     def _resolved(self, names: set[str]) -> dict[str, tuple[str, float]]:
         found, unknown = dict[str, tuple[str, float]](), list[str]()

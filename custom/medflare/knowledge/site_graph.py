@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from medflare.core.errors import ConfigError
 from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.data.settings.site import BackboneConfig
-from medflare.knowledge.completion import completed
-from medflare.knowledge.encoder import NameEncoder
-from medflare.knowledge.graph import RuleExtractor
-from medflare.knowledge.imports import READERS, read_same
+from medflare.knowledge.completion import suggest_triples
+from medflare.knowledge.imported_graphs import READERS, read_same
 from medflare.knowledge.minhash import Sketcher
 from medflare.knowledge.model_extraction import ModelExtractor
+from medflare.knowledge.name_encoder import NameEncoder
 from medflare.knowledge.naming import Naming, representatives
-from medflare.knowledge.nearest import Embed, NearestConcept, characters
+from medflare.knowledge.nearest_concept import Embed, NearestConcept, characters
+from medflare.knowledge.rule_extraction import RuleExtractor
 from medflare.knowledge.sketch_key import SketchKey
 from medflare.knowledge.sketches import Sketch
 from medflare.knowledge.triples import Triple, graph_of
@@ -33,55 +33,62 @@ _log = logging.getLogger(__name__)
 def site_graph(
     config: KnowledgeConfig, texts: Sequence[str], backbone: BackboneConfig | None = None
 ) -> dict[Triple, float]:
-    """The site's graph: what its texts say and what `triples` add, each triple with its best confidence.
+    """Return the site's graph: triples of its texts and of `triples`, each with its best confidence.
 
     Args:
-        texts: of `cohort.knowledge_texts`; blank lines part chunks.
+        texts: of `cohort_texts.knowledge_texts`; blank lines part chunks.
         backbone: the site's own language model, for `extractor: model` and `nearest_by: backbone`.
 
-    Raises DataError for a vocabulary or triples that cannot be read, ConfigError where settings do not fit or
-    an encoder cannot be used.
-    A graph without any triple is returned as it is, with a warning.
+    Returns:
+        Triple -> confidence in (0, 1]. A graph without any triple is returned too, with a warning.
+
+    Raises:
+        DataError: a vocabulary or file of triples cannot be read.
+        ConfigError: settings do not fit together, or an encoder cannot be used.
     """
     concepts = read_concepts(config.vocabulary)
     vocabulary = Vocabulary(concepts) if config.align else Spelled(concepts)
     model = _model(config, backbone)
-    said = list[tuple[Triple, float]]()
+    extracted = list[tuple[Triple, float]]()
     if config.extractor == "rules":
-        said += RuleExtractor(vocabulary, config.together).graph(texts).items()
+        extracted += RuleExtractor(vocabulary, config.together).graph(texts).items()
     named = _naming(config, vocabulary, model).named(_unnamed(config, texts, model))
-    found = graph_of([*said, *named], config.least)
-    if not found:
+    graph = graph_of([*extracted, *named], config.least)
+    if not graph:
         _warn_of_empty(config, texts, vocabulary)
-    return found if config.completion is None else found | completed(found, config.completion, config.least)
+    return (
+        graph
+        if config.completion is None
+        else graph | suggest_triples(graph, config.completion, config.least)
+    )
 
 
 def site_sketch(
     config: KnowledgeConfig, texts: Sequence[str], backbone: BackboneConfig | None = None
 ) -> Sketch:
-    """The keyed signature of `site_graph`; ConfigError where the key's file is missing or no key."""
+    """Return the keyed sketch of `site_graph`; ConfigError if the key's file is missing or holds no key."""
     sketcher = Sketcher(SketchKey.read(config.key, config.context), config.hashes, config.kind)
     return sketcher.sketch(site_graph(config, texts, backbone))
 
 
 def _model(config: KnowledgeConfig, backbone: BackboneConfig | None) -> PlainText | None:
-    """The site's language model, where a setting asks for one."""
+    """Return the site's language model if a setting needs one."""
     extracts = config.extractor == "model"
     if not extracts and not (config.align and config.nearest is not None and config.nearest_by == "backbone"):
         return None
-    own = backbone or BackboneConfig()
-    if extracts and own.folder is None:
+    chosen = backbone or BackboneConfig()
+    if extracts and chosen.folder is None:
         raise ConfigError(
             "knowledge.extractor is 'model', and the site's backbone is the embedded one, which cannot read "
             "triples out of a text. Name a model in backbone.folder of site.yaml, or set extractor: rules."
         )
-    return PlainText(load_backbone(own.folder, own.precision, embedded="notes_decoder"))
+    return PlainText(load_backbone(chosen.folder, chosen.precision, embedded="notes_decoder"))
 
 
 def _unnamed(
     config: KnowledgeConfig, texts: Sequence[str], model: PlainText | None
 ) -> Iterator[tuple[Triple, float]]:
-    """Triples in words, which have yet to become concepts."""
+    """Yield triples whose names are words of the text, not yet concepts."""
     if config.extractor == "model" and model is not None:
         yield from ModelExtractor(model, config.answer_tokens).triples(texts)
     for graph in config.triples:
@@ -99,7 +106,7 @@ def _naming(config: KnowledgeConfig, vocabulary: Vocabulary, model: PlainText | 
 
 
 def _embed(config: KnowledgeConfig, vocabulary: Vocabulary, model: PlainText | None) -> Embed:
-    """What makes vectors of names, as `nearest_by` says."""
+    """Return the function that embeds names, as `nearest_by` says."""
     if config.nearest_by == "encoder" and config.encoder is not None:
         return NameEncoder(config.encoder, config.pooling).embed
     if config.nearest_by == "backbone" and model is not None:

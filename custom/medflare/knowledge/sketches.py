@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signatures of knowledge graphs as they leave a site, and the Jaccard similarity they show (6.1, DD-3)."""
+"""Sketches of knowledge graphs as they leave a site, and the Jaccard similarity they estimate (DD-3)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HEADER = len(_MAGIC) + 2 + 4 + 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sketch:
-    """What a server sees of a graph.
+    """What a server receives of a graph.
 
     Attributes:
         values: (k) uint32, equal in two sketches with the probability that is the Jaccard similarity.
@@ -44,10 +44,10 @@ class Sketch:
 
     @classmethod
     def from_bytes(cls, data: bytes, site: str) -> Sketch:
-        """The sketch that a site sent; UpdateError that names the site where it is none."""
+        """Return the sketch that a site sent; UpdateError names the site whose bytes are none."""
         k = int.from_bytes(data[6:10], "little") if len(data) >= _HEADER else 0
-        well = data[:4] == _MAGIC and k > 0 and len(data) == _HEADER + 4 * k
-        if not well or data[4] >= len(KINDS) or data[5] > 1:
+        valid = data[:4] == _MAGIC and k > 0 and len(data) == _HEADER + 4 * k
+        if not valid or data[4] >= len(KINDS) or data[5] > 1:
             raise UpdateError(
                 f"site '{site}' sent {len(data)} bytes that are no sketch of this version; expected a header "
                 f"of {_HEADER} bytes and 4 for each hash. Have the site run the same version of medflare."
@@ -61,63 +61,68 @@ Group = tuple[bytes, int, str]
 
 
 def _groups(sketches: Mapping[str, Sketch]) -> tuple[dict[Group, list[str]], Group]:
-    """(group -> sites, the largest of them; of two as large the one whose first site's name comes first)."""
+    """Return group -> sites, and the largest group; of equal ones that of the first site by name."""
     groups: dict[Group, list[str]] = {}
     for site, sketch in sorted(sketches.items()):
         groups.setdefault((sketch.fingerprint, len(sketch.values), sketch.kind), []).append(site)
     return groups, max(groups, key=lambda group: len(groups[group]))
 
 
-def _of(group: Group) -> str:
+def _describe(group: Group) -> str:
     return f"k = {group[1]}, {group[2]}, key {group[0].hex()[:8]}"
 
 
 def comparable(sketches: Mapping[str, Sketch]) -> tuple[dict[str, Sketch], dict[str, str]]:
-    """(the sketches with the key, k and kind that most sites have, reason for each of the others)."""
+    """Return the sketches with the key, k and kind of most sites, and a reason for each of the others."""
     if not sketches:
         return {}, {}
     groups, largest = _groups(sketches)
     kept = {site: sketches[site] for site in groups.pop(largest)}
     first = min(kept)
     return kept, {
-        site: f"its sketch ({_of(group)}) cannot be compared with that of '{first}' ({_of(largest)})"
+        site: (
+            f"its sketch ({_describe(group)}) cannot be compared with that of '{first}' "
+            f"({_describe(largest)})"
+        )
         for group, sites in groups.items()
         for site in sites
     }
 
 
 def check_comparable(sketches: Mapping[str, Sketch]) -> None:
-    """Raises UpdateError that names the sites whose key, k or kind is not that of the majority."""
+    """Raise UpdateError that names the sites whose key, k or kind is not that of the majority."""
     if not sketches:
         return
     groups, largest = _groups(sketches)
-    others = [f"'{s}' ({_of(group)})" for group, sites in groups.items() if group != largest for s in sites]
+    others = [
+        f"'{s}' ({_describe(group)})" for group, sites in groups.items() if group != largest for s in sites
+    ]
     if others:
         raise UpdateError(
-            f"sketches of {', '.join(others)} cannot be compared with the others' ({_of(largest)}). Give "
-            "every site the same sketch key, context and k, and sketch again."
+            f"sketches of {', '.join(others)} cannot be compared with the others' ({_describe(largest)}). "
+            "Give every site the same sketch key, context and k, and sketch again."
         )
 
 
-def unlike_most(digests: Mapping[str, str]) -> list[str]:
-    """The sites whose vocabulary's digest is not that of more than half; all, where no digest is."""
+def sites_outside_majority(digests: Mapping[str, str]) -> list[str]:
+    """Return the sites whose vocabulary's digest is not that of more than half; all, if no digest is."""
     counts = Counter(digests.values())
     return sorted(site for site, digest in digests.items() if 2 * counts[digest] <= len(digests))
 
 
 def estimated_jaccard(one: Sketch, other: Sketch) -> float:
-    """Ĵ: the share of equal positions; 0 where a graph is empty (DD-3)."""
+    """Return Ĵ, the share of equal positions; 0 where a graph is empty (DD-3)."""
     check_comparable({"one": one, "other": other})
     return 0.0 if one.empty or other.empty else float(np.mean(one.values == other.values))
 
 
 def standard_error(k: int, similarity: float = 0.5) -> float:
-    """√(J(1 − J)/k): at most 1/(2√k), 0.0156 for k = 1024."""
+    """Return √(J(1 − J)/k): at most 1/(2√k), 0.0156 for k = 1024."""
     return math.sqrt(similarity * (1 - similarity) / k)
 
 
 def jaccard_interval(estimate: float, k: int, level: float = 0.95) -> tuple[float, float]:
-    """The interval that holds J with probability `level` or more (Clopper and Pearson 1934)."""
+    """Return the interval that holds J with probability `level` or more (Clopper and Pearson 1934)."""
     equal, tail = round(estimate * k), (1 - level) / 2
     low = float(betaincinv(equal, k - equal + 1, tail)) if equal else 0.0
     high = float(betaincinv(equal + 1, k - equal, 1 - tail)) if equal < k else 1.0
@@ -125,5 +130,5 @@ def jaccard_interval(estimate: float, k: int, level: float = 0.95) -> tuple[floa
 
 
 def error_bound(k: int, level: float = 0.95) -> float:
-    """|Ĵ − J| is larger with probability 1 − `level` at most, whatever J (Hoeffding 1963)."""
+    """Return a bound that |Ĵ − J| exceeds with probability at most 1 − `level` (Hoeffding 1963)."""
     return math.sqrt(math.log(2 / (1 - level)) / (2 * k))

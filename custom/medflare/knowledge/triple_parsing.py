@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from medflare.knowledge.graph import PATIENT, RELATIONS, RULES, STATED
+from medflare.knowledge.rule_extraction import PATIENT, RELATIONS, RULES, STATED
 from medflare.knowledge.triples import Triple, canonical
 from medflare.knowledge.vocabulary import words_of
 

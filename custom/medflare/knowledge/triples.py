@@ -26,7 +26,7 @@ Graph = Mapping[Triple, float]
 
 
 def canonical(text: str) -> str:
-    """One spelling of a name: NFKC, case folded, Latin accents off, one space between words, bare edges.
+    """Return a name in one spelling: NFKC, case folded, no Latin accents, single spaces, bare edges.
 
     Only combining marks U+0300 to U+036F go: in other scripts a mark may be a vowel.
     """
@@ -36,20 +36,21 @@ def canonical(text: str) -> str:
 
 
 def canonical_triple(triple: Triple) -> Triple | None:
-    """A triple in one spelling; None where a part is empty then, or says that something is itself."""
-    found = Triple(*map(canonical, triple))
-    return found if all(found) and found.head != found.tail else None
+    """Return a triple in one spelling; None where a part is empty then, or head and tail are the same."""
+    spelled = Triple(*map(canonical, triple))
+    return spelled if all(spelled) and spelled.head != spelled.tail else None
 
 
 def graph_of(triples: Iterable[tuple[Triple, float]], least: float = 0.0) -> dict[Triple, float]:
-    """The graph of (triple, confidence): each triple once, with the best confidence it was given.
+    """Return the graph of (triple, confidence): each triple once, with the best confidence it was given.
 
     Args:
         least: triples below it are left out, as completed ones with a low score.
 
-    Raises ValueError for a confidence outside (0, 1].
+    Raises:
+        ValueError: a confidence is outside (0, 1].
     """
-    found: dict[Triple, float] = {}
+    graph: dict[Triple, float] = {}
     for given, confidence in triples:
         if not 0 < confidence <= 1:
             raise ValueError(
@@ -57,12 +58,12 @@ def graph_of(triples: Iterable[tuple[Triple, float]], least: float = 0.0) -> dic
             )
         triple = canonical_triple(given)
         if triple is not None and confidence >= least:
-            found[triple] = max(confidence, found.get(triple, 0.0))
-    return found
+            graph[triple] = max(confidence, graph.get(triple, 0.0))
+    return graph
 
 
 def serialised(triple: Triple) -> bytes:
-    """The bytes that are hashed: each part in UTF-8 after its length in four bytes, big-endian.
+    """Return the bytes that are hashed: each part in UTF-8 after its length in four bytes, big-endian.
 
     Lengths make ("a", "bc", …) and ("ab", "c", …) different.
     """
@@ -71,14 +72,14 @@ def serialised(triple: Triple) -> bytes:
 
 
 def jaccard(one: Graph, other: Graph) -> float:
-    """|g ∩ h| / |g ∪ h|; 0 where both are empty, as nothing is shared then (DD-3)."""
-    whole = len(one.keys() | other.keys())
-    return len(one.keys() & other.keys()) / whole if whole else 0.0
+    """Return |g ∩ h| / |g ∪ h|; 0 where both are empty, as nothing is shared then (DD-3)."""
+    union = len(one.keys() | other.keys())
+    return len(one.keys() & other.keys()) / union if union else 0.0
 
 
 def weighted_jaccard(one: Graph, other: Graph) -> float:
-    """Σ min(c, c') / Σ max(c, c') over all triples of either; `jaccard` where all confidences are 1."""
+    """Return Σ min(c, c') / Σ max(c, c') over the triples of both; `jaccard` if all confidences are 1."""
     both = one.keys() | other.keys()
-    whole = sum(max(one.get(triple, 0.0), other.get(triple, 0.0)) for triple in both)
+    union = sum(max(one.get(triple, 0.0), other.get(triple, 0.0)) for triple in both)
     shared = sum(min(one.get(triple, 0.0), other.get(triple, 0.0)) for triple in both)
-    return shared / whole if whole else 0.0
+    return shared / union if union else 0.0

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from medflare.knowledge.cardinality import exact_distances
 from medflare.knowledge.divergence import distance_matrix
+from medflare.knowledge.private_intersection import exact_distances
 from medflare.knowledge.sketches import Sketch
 from medflare.selection.latency import Latencies
 from medflare.selection.objective import Matrix

@@ -20,7 +20,7 @@ from medflare.data.readers import read_source
 from medflare.data.records import SPLITS, Question, Summary
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.site import SiteConfig
-from medflare.knowledge.texts import knowledge_texts
+from medflare.knowledge.cohort_texts import knowledge_texts
 
 ASKED: dict[str, Any] = {
     "id": "q1",

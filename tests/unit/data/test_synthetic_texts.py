@@ -21,8 +21,8 @@ from medflare.data.load import load_cohort
 from medflare.data.partition.texts import METHODS
 from medflare.data.records import SPLITS, Entity, Note, Question, Relation
 from medflare.data.settings.site import load_site_file
-from medflare.knowledge.graph import RuleExtractor
-from medflare.knowledge.texts import knowledge_texts
+from medflare.knowledge.cohort_texts import knowledge_texts
+from medflare.knowledge.rule_extraction import RuleExtractor
 from medflare.knowledge.vocabulary import Vocabulary, read_obo
 from medflare.labelling.labels import label_report
 from medflare.synthetic.knowledge import (

@@ -24,8 +24,8 @@ from medflare.federation.messages import Reply
 from medflare.federation.server.exact_comparison import Comparison
 from medflare.federation.server.exchange import OnReply, Outcome
 from medflare.federation.server.sketch_exchange import wants_sketches
-from medflare.knowledge.cardinality import MOST, message_bytes
-from medflare.knowledge.pairs import pair_bytes
+from medflare.knowledge.private_intersection import MOST, message_bytes
+from medflare.knowledge.site_pairs import pair_bytes
 from medflare.wire.task_messages import TaskResult
 
 KEY, OTHER = "0" * 32, "f" * 32

@@ -12,8 +12,8 @@ from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.data.settings.site import SiteConfig
 from medflare.deployment.preflight.base import Check, ok, problem, warning
 from medflare.federation.site.sketch import knowledge_files
-from medflare.knowledge.cardinality import available
-from medflare.knowledge.encoder import check_encoder
+from medflare.knowledge.name_encoder import check_encoder
+from medflare.knowledge.private_intersection import available
 from medflare.knowledge.sketch_key import SketchKey
 from medflare.knowledge.vocabulary import read_concepts
 from medflare.recipes.job import Job

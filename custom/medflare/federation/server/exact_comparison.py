@@ -40,9 +40,15 @@ from medflare.federation.server.channel import Channel
 from medflare.federation.server.progress import ProgressReporter
 from medflare.federation.server.run_recorder import RunRecorder
 from medflare.federation.server.sketch_exchange import NO_KNOWLEDGE, REFUSED
-from medflare.knowledge.cardinality import LEAST, MOST, exact_distances, message_bytes, smallest_eigenvalue
-from medflare.knowledge.pairs import MEMORY, Pair, waves
-from medflare.knowledge.sketches import unlike_most
+from medflare.knowledge.private_intersection import (
+    LEAST,
+    MOST,
+    exact_distances,
+    message_bytes,
+    smallest_eigenvalue,
+)
+from medflare.knowledge.site_pairs import MEMORY, SitePair, waves
+from medflare.knowledge.sketches import sites_outside_majority
 
 WHY = {
     NO_GRAPH: NO_KNOWLEDGE,
@@ -75,7 +81,7 @@ class Comparison:
     sizes: dict[str, int] = field(default_factory=dict)
     texts: dict[str, int] = field(default_factory=dict)
     without: dict[str, str] = field(default_factory=dict)
-    failed: dict[Pair, str] = field(default_factory=dict)
+    failed: dict[SitePair, str] = field(default_factory=dict)
     shared: dict[tuple[str, str], int] = field(default_factory=dict)
     moved: dict[str, int] = field(default_factory=lambda: {"from_sites": 0, "to_sites": 0})
     waves: int = 0
@@ -132,7 +138,7 @@ class Comparison:
                 self.without[site] = f"its key ({key[:8]}) is not that of other sites ({usual[:8]})"
                 del self.sizes[site]
 
-    def _wave(self, wave: Sequence[Pair]) -> None:
+    def _wave(self, wave: Sequence[SitePair]) -> None:
         """The pairs of a wave, step by step; their messages are let go at its end."""
         left = self._still(wave)
         orders: dict[str, tuple[dict[str, Any], State]] = {}
@@ -152,7 +158,7 @@ class Comparison:
         self._step(COMPARE, left, ends, self._size)
         self._held.clear()
 
-    def _still(self, wave: Iterable[Pair]) -> list[Pair]:
+    def _still(self, wave: Iterable[SitePair]) -> list[SitePair]:
         """The pairs of which both sites take part still."""
         left = []
         for pair in wave:
@@ -166,10 +172,10 @@ class Comparison:
     def _step(
         self,
         task: str,
-        pairs: Sequence[Pair],
+        pairs: Sequence[SitePair],
         orders: Orders,
-        take: Callable[[Pair, str, str, Reply], str | None],
-    ) -> list[Pair]:
+        take: Callable[[SitePair, str, str, Reply], str | None],
+    ) -> list[SitePair]:
         """One exchange with the sites of these pairs; those of them that go on."""
         if not pairs:
             return []
@@ -185,7 +191,7 @@ class Comparison:
             self.failed.setdefault(of[site], f"{site}: {reason}")
         return [pair for pair in pairs if pair not in self.failed]
 
-    def _message(self, pair: Pair, site: str, task: str, reply: Reply) -> str | None:
+    def _message(self, pair: SitePair, site: str, task: str, reply: Reply) -> str | None:
         """Takes encrypted elements; the reason where a message is not what was asked for."""
         problems = message_problems(task, reply.tensors)
         if problems:
@@ -200,7 +206,7 @@ class Comparison:
         self._held[site] = message
         return None
 
-    def _size(self, pair: Pair, site: str, task: str, reply: Reply) -> str | None:
+    def _size(self, pair: SitePair, site: str, task: str, reply: Reply) -> str | None:
         """Takes the size of what a pair shares."""
         both, most = reply.facts["shared"], min(self.sizes[s] for s in pair)
         if reply.facts["partner"] != pair.holder or both > most:
@@ -229,7 +235,9 @@ class Comparison:
                 for site, count in sorted(self.sizes.items())
             },
             "without": dict(sorted(self.without.items())),
-            "other_vocabulary": unlike_most({s: d for s, d in self._vocabularies.items() if s in self.sizes}),
+            "other_vocabulary": sites_outside_majority(
+                {s: d for s, d in self._vocabularies.items() if s in self.sizes}
+            ),
             "pairs": sorted(
                 ({"sites": sorted(pair), "shared": both} for pair, both in self.shared.items()),
                 key=lambda found: found["sites"],

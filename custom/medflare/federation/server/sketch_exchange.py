@@ -18,7 +18,7 @@ from medflare.federation.server.channel import Channel
 from medflare.federation.server.quorum import OPTIONAL
 from medflare.federation.server.run_recorder import RunRecorder
 from medflare.knowledge.divergence import distance_matrix, drift
-from medflare.knowledge.sketches import Sketch, comparable, unlike_most
+from medflare.knowledge.sketches import Sketch, comparable, sites_outside_majority
 
 NO_KNOWLEDGE = "site.yaml has no block `knowledge`"
 REFUSED = f"E{int(Code.POLICY)} "
@@ -134,7 +134,9 @@ class Sketches:
                 for site, sketch in sorted(self.held.items())
             },
             "without": dict(sorted(self.without.items())),
-            "other_vocabulary": unlike_most({s: d for s, d in self.vocabularies.items() if s in self.held}),
+            "other_vocabulary": sites_outside_majority(
+                {s: d for s, d in self.vocabularies.items() if s in self.held}
+            ),
             "renewed": list(self.renewed),
         }
         if first is not None:

@@ -23,18 +23,18 @@ from medflare.data.load import load_cohort
 from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.egress.declaration import COUNTED, FEW, MANY, NO_GRAPH, NO_PACKAGE, REQUEST, RESPONSE, SETUP
 from medflare.egress.failures import SiteSettingsError
-from medflare.knowledge.cardinality import (
+from medflare.knowledge.private_intersection import (
     LEAST,
     MOST,
-    Asker,
-    Holder,
+    IntersectionClient,
+    IntersectionServer,
     available,
-    elements,
+    keyed_elements,
     fingerprint,
 )
 from medflare.knowledge.site_graph import site_graph
 from medflare.knowledge.sketch_key import SketchKey
-from medflare.knowledge.texts import knowledge_texts
+from medflare.knowledge.cohort_texts import knowledge_texts
 from medflare.wire.files import read_json, write_json
 
 ANSWERS_FILE = "exact_told.json"
@@ -68,7 +68,7 @@ class ExactSide:
     def __init__(self, state: Path, run_id: str) -> None:
         self.file, self.run_id = state / ANSWERS_FILE, run_id
         self._items: list[str] | None = None
-        self._open: tuple[PairRequest, Asker | Holder] | None = None
+        self._open: tuple[PairRequest, IntersectionClient | IntersectionServer] | None = None
 
     def count(self, site: Any, partners: Collection[str]) -> dict[str, Any]:
         """Return the number of elements of the site's graph and of its texts, or why there is none.
@@ -101,10 +101,10 @@ class ExactSide:
         # Noted before anything leaves: a crash in between costs the pair, never a second comparison.
         self._keep({**answers, "compared": [*answers["compared"], pair.partner]})
         if pair.learns_size:
-            asker = Asker(items)
+            asker = IntersectionClient(items)
             self._open = (pair, asker)
             return {REQUEST: _tensor(asker.request())}
-        holder = Holder(items)
+        holder = IntersectionServer(items)
         self._open = (pair, holder)
         return {SETUP: _tensor(holder.setup(pair.elements))}
 
@@ -115,7 +115,7 @@ class ExactSide:
             UpdateError: no pair with this partner is open, or this site is the one that learns the size.
         """
         _, side = self._close_pair(partner)
-        if not isinstance(side, Holder):
+        if not isinstance(side, IntersectionServer):
             raise UpdateError(f"'{partner}' is to answer in this pair, and sent no request.")
         return {RESPONSE: _tensor(side.response(_bytes(tensors, REQUEST)))}
 
@@ -126,7 +126,7 @@ class ExactSide:
             UpdateError: no pair with this partner is open, or the partner is the one that learns the size.
         """
         pair, side = self._close_pair(partner)
-        if not isinstance(side, Asker):
+        if not isinstance(side, IntersectionClient):
             raise UpdateError(f"'{partner}' learns the size of what is shared in this pair.")
         return side.shared(_bytes(tensors, SETUP), _bytes(tensors, RESPONSE), pair.elements)
 
@@ -157,7 +157,7 @@ class ExactSide:
         texts = knowledge_texts(load_cohort(site))
         try:
             key = SketchKey.read(config.key, config.context)
-            return len(texts), elements(site_graph(config, texts, site.backbone), key)
+            return len(texts), keyed_elements(site_graph(config, texts, site.backbone), key)
         except ConfigError as error:
             raise SiteSettingsError(str(error)) from error
 
@@ -188,7 +188,7 @@ class ExactSide:
             raise UpdateError(f"'{pair.partner}' has {pair.elements} elements; expected {LEAST} to {MOST}.")
         return answers
 
-    def _close_pair(self, partner: str) -> tuple[PairRequest, Asker | Holder]:
+    def _close_pair(self, partner: str) -> tuple[PairRequest, IntersectionClient | IntersectionServer]:
         """Return this site's side of the open pair, and close it whatever follows: its key is used once."""
         pair, self._open = self._open, None
         if pair is None or pair[0].partner != partner:

@@ -22,11 +22,11 @@ from medflare.data.settings.site import BackboneConfig
 from medflare.egress.declaration import NEW_SKETCH, NO_SKETCH, SAME_SKETCH
 from medflare.egress.failures import SiteSettingsError
 from medflare.knowledge.divergence import due_for_sketch
-from medflare.knowledge.encoder import encoder_files
+from medflare.knowledge.name_encoder import encoder_files
 from medflare.knowledge.site_graph import site_sketch
 from medflare.knowledge.sketch_key import SketchKey
 from medflare.knowledge.sketches import Sketch
-from medflare.knowledge.texts import knowledge_texts
+from medflare.knowledge.cohort_texts import knowledge_texts
 from medflare.version import __version__
 from medflare.wire.files import read_json, write_json
 

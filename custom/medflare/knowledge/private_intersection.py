@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many triples two sites share, exactly, without either seeing the other's (6.1; DD-3).
+"""The exact number of triples that two sites share, without either seeing the other's (6.1; DD-3).
 
 Private set intersection by elliptic-curve Diffie-Hellman, of which only the size is revealed (openmined.psi,
 the package behind FLARE's own PSI). It is the exact alternative to sketches: every pair of sites exchanges
@@ -34,25 +34,25 @@ _UNUSED_RATE = 1e-9
 """False positives of other forms of the set-up message; the raw form has none."""
 
 
-def elements(graph: Graph, key: SketchKey) -> list[str]:
-    """A keyed digest of each triple, in their own order: even one who breaks the protocol reads no triple."""
+def keyed_elements(graph: Graph, key: SketchKey) -> list[str]:
+    """Return a keyed digest of each triple, sorted: even a site that breaks the protocol reads no triple."""
     secret = key.derive("elements of intersections")
-    found = (hashlib.blake2b(serialised(t), key=secret, digest_size=32).hexdigest() for t in graph)
-    return sorted(found)
+    digests = (hashlib.blake2b(serialised(t), key=secret, digest_size=32).hexdigest() for t in graph)
+    return sorted(digests)
 
 
 def fingerprint(key: SketchKey) -> str:
-    """32 hexadecimal digits that are equal where elements can be compared: the same key and context."""
+    """Return 32 hexadecimal digits, equal for equal key and context: then elements can be compared."""
     return key.derive("fingerprint of intersections", 16).hex()
 
 
 def message_bytes(count: int) -> int:
-    """The most bytes a message of `count` encrypted elements has."""
+    """Return the most bytes that a message of `count` encrypted elements has."""
     return BYTES * count + _ENVELOPE
 
 
-class Holder:
-    """The side of a pair that answers. It answers one request with a key of its own, and no second one."""
+class IntersectionServer:
+    """The side of a pair that answers: one request with a fresh key, and no second one."""
 
     def __init__(self, items: Sequence[str], least: int = LEAST) -> None:
         self._psi, self._items, self._least = _package(), _enough(items, least), least
@@ -60,14 +60,14 @@ class Holder:
         self._asked = 0
 
     def setup(self, asked: int) -> bytes:
-        """The encrypted elements; asked: how many the other side has."""
+        """Return the encrypted elements; asked: how many the other side has."""
         self._asked = asked
         form = self._psi.DataStructure.RAW
         message = self._side.CreateSetupMessage(_UNUSED_RATE, asked, self._items, form)
         return bytes(message.SerializeToString())
 
     def response(self, request: bytes) -> bytes:
-        """The other side's elements encrypted twice; UpdateError for a request that was not agreed."""
+        """Return the other side's elements encrypted twice; UpdateError for a request that was not agreed."""
         message = _read(self._psi.Request(), request, "request")
         _check(message.encrypted_elements, self._asked, self._least, "a request")
         if message.reveal_intersection:
@@ -79,7 +79,7 @@ class Holder:
             raise UpdateError("a request of elements that are no encrypted ones; not answered.") from None
 
 
-class Asker:
+class IntersectionClient:
     """The side of a pair that learns the size of what both share."""
 
     def __init__(self, items: Sequence[str], least: int = LEAST) -> None:
@@ -90,11 +90,11 @@ class Asker:
         return len(self._items)
 
     def request(self) -> bytes:
-        """The encrypted elements, which say nothing without this side's key."""
+        """Return the encrypted elements, which say nothing without this side's key."""
         return bytes(self._side.CreateRequest(self._items).SerializeToString())
 
     def shared(self, setup: bytes, response: bytes, agreed: int | None = None) -> int:
-        """|g ∩ h|; UpdateError where a message is none, or of other elements than agreed.
+        """Return |g ∩ h|; UpdateError where a message is none, or of other elements than agreed.
 
         agreed: how many the other side said it has; None for as many as come.
         """
@@ -110,27 +110,29 @@ class Asker:
 
 
 def shared_size(
-    asker: Asker, holder: Holder, carry: Callable[[bytes], bytes] = lambda message: message
+    client: IntersectionClient,
+    server: IntersectionServer,
+    carry: Callable[[bytes], bytes] = lambda message: message,
 ) -> int:
-    """The whole exchange of a pair. carry: brings a message to the other side."""
-    setup = carry(holder.setup(len(asker)))
-    return asker.shared(setup, carry(holder.response(carry(asker.request()))))
+    """Run the complete exchange of a pair. carry: brings a message to the other side."""
+    setup = carry(server.setup(len(client)))
+    return client.shared(setup, carry(server.response(carry(client.request()))))
 
 
 def exact_distances(
     sizes: Mapping[str, int], shared: Mapping[tuple[str, str], int], sites: Sequence[str]
 ) -> Matrix:
-    """D = 1 − |g ∩ h| / (|g| + |h| − |g ∩ h|) in the order of `sites`; 1 from an empty graph (DD-3).
+    """Return D = 1 − |g ∩ h| / (|g| + |h| − |g ∩ h|) in the order of `sites`; 1 from an empty graph (DD-3).
 
     A pair that was not compared is as far apart as the others are on average; so are pairs of a site that
-    told no size.
+    sent no size.
 
     Args:
         sizes: triples of each site; shared: of pairs, in either order.
 
     Raises UpdateError where more is shared than a site has.
     """
-    found = np.full((len(sites), len(sites)), np.nan)
+    distances = np.full((len(sites), len(sites)), np.nan)
     for i, one in enumerate(sites):
         for j, other in enumerate(sites[:i]):
             both = shared.get((one, other), shared.get((other, one)))
@@ -139,15 +141,15 @@ def exact_distances(
             if sizes[one] == 0 or sizes[other] == 0:
                 both = 0
             if both is not None:
-                found[i, j] = found[j, i] = _distance((one, other), (sizes[one], sizes[other]), both)
-    typical = float(np.nanmean(found)) if not np.all(np.isnan(found)) else 1.0
-    found[np.isnan(found)] = typical
-    np.fill_diagonal(found, 0.0)
-    return found
+                distances[i, j] = distances[j, i] = _distance((one, other), (sizes[one], sizes[other]), both)
+    typical = float(np.nanmean(distances)) if not np.all(np.isnan(distances)) else 1.0
+    distances[np.isnan(distances)] = typical
+    np.fill_diagonal(distances, 0.0)
+    return distances
 
 
 def smallest_eigenvalue(distances: Matrix) -> float:
-    """The smallest eigenvalue of 1 − D, D: (N, N).
+    """Return the smallest eigenvalue of 1 − D, D: (N, N).
 
     Jaccard similarities of real graphs have none below 0 (Bouchard, Jousselme and Doré 2013): one clearly
     below comes of sizes that no graphs have, or of pairs that were not compared. Not every lie shows.
@@ -175,7 +177,7 @@ def _enough(items: Sequence[str], least: int) -> list[str]:
 
 
 def _check(elements: Sequence[bytes], agreed: int, least: int, what: str) -> None:
-    """UpdateError unless there are as many as agreed, not too few, and each another."""
+    """Raise UpdateError unless there are as many as agreed, not too few, and all different."""
     count = len(elements)
     if count != agreed or count < least:
         raise UpdateError(
@@ -197,7 +199,7 @@ def _read(message: Any, data: bytes, what: str) -> Any:
 
 
 def available() -> bool:
-    """Whether the package for exact comparison can be imported here."""
+    """Return whether the package for exact comparison can be imported here."""
     try:
         _package()
     except ConfigError:
@@ -207,7 +209,7 @@ def available() -> bool:
 
 def _package() -> Any:
     try:
-        import private_set_intersection.python as found
+        import private_set_intersection.python as package
     except ImportError as error:
         raise ConfigError(
             f"exact comparison needs openmined.psi, which cannot be imported here ({error}). Install it by "
@@ -215,4 +217,4 @@ def _package() -> Any:
             "by `pip install --no-deps 'openmined.psi==2.0.*'`, which computes with the newer ones. Or use "
             "sketches."
         ) from None
-    return found
+    return package

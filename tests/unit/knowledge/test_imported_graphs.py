@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from medflare.core.errors import DataError
-from medflare.knowledge.imports import read_columns, read_edc, read_numbered, read_same
+from medflare.knowledge.imported_graphs import read_columns, read_edc, read_numbered, read_same
 from medflare.knowledge.naming import Naming, representatives
-from medflare.knowledge.nearest import NearestConcept, characters
+from medflare.knowledge.nearest_concept import NearestConcept, characters
 from medflare.knowledge.triples import Triple
 from medflare.knowledge.vocabulary import Concept, Vocabulary
 

@@ -8,8 +8,13 @@ from graphs import graph, key
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medflare.knowledge.cardinality import Asker, Holder, elements, message_bytes
-from medflare.knowledge.pairs import Pair, pair_bytes, waves
+from medflare.knowledge.private_intersection import (
+    IntersectionClient,
+    IntersectionServer,
+    keyed_elements,
+    message_bytes,
+)
+from medflare.knowledge.site_pairs import SitePair, pair_bytes, waves
 
 SIZES = st.lists(st.integers(20, 100_000), max_size=14)
 
@@ -40,15 +45,15 @@ def test_waves_are_as_few_as_a_tournaments(count: int, expected: int) -> None:
 
 
 def test_of_equal_graphs_the_first_name_asks() -> None:
-    assert waves({"b": 30, "a": 30}) == [[Pair("a", "b")]]
-    assert waves({"b": 29, "a": 30}) == [[Pair("b", "a")]]
+    assert waves({"b": 30, "a": 30}) == [[SitePair("a", "b")]]
+    assert waves({"b": 29, "a": 30}) == [[SitePair("b", "a")]]
 
 
 def test_a_message_is_never_longer_than_counted() -> None:
     pytest.importorskip("private_set_intersection.python")
     for count in (20, 1000):
-        items = elements(graph(0, count), key())
-        asker, holder = Asker(items), Holder(items)
+        items = keyed_elements(graph(0, count), key())
+        asker, holder = IntersectionClient(items), IntersectionServer(items)
         request, setup = asker.request(), holder.setup(count)
         sent = [request, setup, holder.response(request)]
         assert all(35 * count <= len(message) <= message_bytes(count) for message in sent)

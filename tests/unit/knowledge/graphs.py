@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small knowledge graphs and keys for the tests of client selection."""
+"""Small knowledge graphs and keys for the tests of knowledge graphs and their comparison."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ from medflare.knowledge.sketches import (
     error_bound,
     estimated_jaccard,
     jaccard_interval,
+    sites_outside_majority,
     standard_error,
-    unlike_most,
 )
 from medflare.knowledge.triples import (
     Triple,
@@ -271,9 +271,14 @@ def test_a_vocabulary_is_known_by_its_contents_order_and_align_under_the_key(tmp
 
 
 def test_sites_are_named_whose_vocabulary_is_not_that_of_more_than_half() -> None:
-    assert unlike_most({"a": "x", "b": "x", "c": "y"}) == ["c"]
-    assert unlike_most({"a": "x", "b": "y"}) == ["a", "b"]
-    assert unlike_most({"a": "x", "b": "x"}) == unlike_most({"a": "x"}) == unlike_most({}) == []
+    assert sites_outside_majority({"a": "x", "b": "x", "c": "y"}) == ["c"]
+    assert sites_outside_majority({"a": "x", "b": "y"}) == ["a", "b"]
+    assert (
+        sites_outside_majority({"a": "x", "b": "x"})
+        == sites_outside_majority({"a": "x"})
+        == sites_outside_majority({})
+        == []
+    )
 
 
 @pytest.mark.parametrize("k", [0, 7, 4096])

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pairs of sites compare their graphs together, so that nobody is in two at once."""
+"""The order in which pairs of sites compare their graphs, each site in one pair at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from medflare.knowledge.cardinality import message_bytes
+from medflare.knowledge.private_intersection import message_bytes
 
 MEMORY = 256 * 2**20
 """Most bytes of encrypted elements that a server holds at once."""
 
 
-class Pair(NamedTuple):
+class SitePair(NamedTuple):
     """Two sites that compare their graphs: the asker learns how many triples they share."""
 
     asker: str
@@ -20,12 +20,12 @@ class Pair(NamedTuple):
 
 
 def pair_bytes(asker: int, holder: int) -> int:
-    """Most bytes of a pair's request, set-up and response together, of so many elements each."""
+    """Return the most bytes of a pair's request, set-up and response together, of so many elements each."""
     return 2 * message_bytes(asker) + message_bytes(holder)
 
 
-def waves(sizes: Mapping[str, int], memory: int = MEMORY) -> list[list[Pair]]:
-    """Every pair of sites once, in waves in which each site is in one pair at most.
+def waves(sizes: Mapping[str, int], memory: int = MEMORY) -> list[list[SitePair]]:
+    """Return every pair of sites once, in waves in which each site is in one pair at most.
 
     The site with the smaller graph asks, as its elements travel twice. Without the limit on memory n sites
     need n − 1 waves, n of an odd number (the circle method of tournaments).
@@ -34,24 +34,24 @@ def waves(sizes: Mapping[str, int], memory: int = MEMORY) -> list[list[Pair]]:
         sizes: elements of each site; memory: most bytes of a wave's messages. A pair that has more of them
             makes a wave of its own.
     """
-    found = list[list[Pair]]()
+    waves_so_far = list[list[SitePair]]()
     for matching in _matchings(sorted(sizes)):
-        wave, held = list[Pair](), 0
+        wave, held = list[SitePair](), 0
         for couple in matching:
             asker, holder = sorted(couple, key=lambda site: (sizes[site], site))
             more = pair_bytes(sizes[asker], sizes[holder])
             if wave and held + more > memory:
-                found.append(wave)
+                waves_so_far.append(wave)
                 wave, held = [], 0
-            wave.append(Pair(asker, holder))
+            wave.append(SitePair(asker, holder))
             held += more
         if wave:
-            found.append(wave)
-    return found
+            waves_so_far.append(wave)
+    return waves_so_far
 
 
 def _matchings(sites: list[str]) -> Iterator[list[tuple[str, str]]]:
-    """The rounds of a tournament: one site stays, all others move on by a place."""
+    """Yield the rounds of a tournament: one site stays, all others move on by a place."""
     circle: list[str | None] = [*sites, *([None] if len(sites) % 2 else [])]
     half = len(circle) // 2
     for _ in range(len(circle) - 1):

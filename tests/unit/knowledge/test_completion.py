@@ -14,7 +14,7 @@ import pytest
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError
 from medflare.data.settings.knowledge import CompletionConfig, KnowledgeConfig
-from medflare.knowledge.completion import calibrated, completed
+from medflare.knowledge.completion import calibrated, suggest_triples
 from medflare.knowledge.site_graph import site_graph
 from medflare.knowledge.triples import Triple, graph_of
 
@@ -50,7 +50,7 @@ def pykeen() -> None:
 def test_missing_facts_of_a_regular_world_are_found(model: str) -> None:
     graph = known_part(world())
     graph |= {Triple("patient", "has", f"symptom 0 {number}"): 1.0 for number in range(SYMPTOMS)}
-    added = completed(graph, settings(model=model, least_score=0.2))
+    added = suggest_triples(graph, settings(model=model, least_score=0.2))
     right = [triple in set(world()) for triple in added]
     assert len(right) >= 20
     assert np.mean(right) > 0.8
@@ -62,11 +62,12 @@ def test_missing_facts_of_a_regular_world_are_found(model: str) -> None:
 AFTER = """
 import bitsandbytes.optim
 from medflare.data.settings.knowledge import CompletionConfig
-from medflare.knowledge.completion import completed
+from medflare.knowledge.completion import suggest_triples
 from medflare.knowledge.triples import Triple
 
 graph = {Triple(f"a{i % 9}", f"r{i % 2}", f"b{(i * i) % 13}"): 1.0 for i in range(400)}
-completed(graph | {Triple(f"c{i}", "r0", "b1"): 1.0 for i in range(80)}, CompletionConfig(width=8, epochs=1))
+more = {Triple(f"c{i}", "r0", "b1"): 1.0 for i in range(80)}
+suggest_triples(graph | more, CompletionConfig(width=8, epochs=1))
 from class_resolver.contrib.torch import optimizer_resolver
 print(optimizer_resolver.lookup("adagrad").__module__)
 """
@@ -84,7 +85,7 @@ def test_pykeen_starts_in_a_process_that_trains_adapters() -> None:
 @pytest.mark.usefixtures("pykeen")
 def test_the_same_graph_and_seed_give_the_same_triples() -> None:
     graph = known_part(world())
-    one, other = (completed(graph, settings(epochs=5, least_score=0.01)) for _ in range(2))
+    one, other = (suggest_triples(graph, settings(epochs=5, least_score=0.01)) for _ in range(2))
     assert one == other
 
 
@@ -92,13 +93,13 @@ def test_the_same_graph_and_seed_give_the_same_triples() -> None:
 def test_a_graph_without_a_rule_behind_it_suggests_next_to_nothing() -> None:
     random = np.random.default_rng(0)
     graph = {Triple(f"a{random.integers(60)}", "r", f"b{random.integers(60)}"): 1.0 for _ in range(250)}
-    assert len(completed(graph, settings(epochs=20))) <= 2
+    assert len(suggest_triples(graph, settings(epochs=20))) <= 2
 
 
 @pytest.mark.usefixtures("pykeen")
 def test_a_small_graph_is_left_as_it_is_with_a_word(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert completed(dict(list(known_part(world()).items())[:40]), settings()) == {}
+        assert suggest_triples(dict(list(known_part(world()).items())[:40]), settings()) == {}
     assert "adds nothing: 40 triples" in caplog.text
 
 
@@ -142,4 +143,4 @@ def test_without_pykeen_the_way_to_get_it_is_told(monkeypatch: pytest.MonkeyPatc
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pykeen", None)
     with pytest.raises(ConfigError, match=r"pip install 'medflare\[knowledge\]'"):
-        completed(known_part(world()), settings())
+        suggest_triples(known_part(world()), settings())

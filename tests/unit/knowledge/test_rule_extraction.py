@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from medflare.core.errors import DataError
-from medflare.knowledge.graph import RELATIONS, RuleExtractor, chunks
 from medflare.knowledge.minhash import Sketcher
-from medflare.knowledge.nearest import NearestConcept
+from medflare.knowledge.nearest_concept import NearestConcept
+from medflare.knowledge.rule_extraction import RELATIONS, RuleExtractor, chunks
 from medflare.knowledge.sketch_key import SketchKey
 from medflare.knowledge.sketches import error_bound, estimated_jaccard
 from medflare.knowledge.triples import Triple, jaccard

@@ -17,8 +17,8 @@ from medflare.core.errors import ConfigError
 from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.data.settings.site import BackboneConfig, load_site_file
 from medflare.federation.site.sketch import knowledge_files, sketch_digest
-from medflare.knowledge.encoder import NameEncoder, check_encoder
-from medflare.knowledge.nearest import NearestConcept
+from medflare.knowledge.name_encoder import NameEncoder, check_encoder
+from medflare.knowledge.nearest_concept import NearestConcept
 from medflare.knowledge.site_graph import site_graph
 from medflare.knowledge.triples import Triple
 from medflare.knowledge.vocabulary import Concept, Vocabulary

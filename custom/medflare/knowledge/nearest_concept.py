@@ -42,11 +42,11 @@ class NearestConcept:
         return unit(self.embed(self._names))
 
     def lookup(self, name: str) -> tuple[str, float] | None:
-        """(concept, confidence): 1 for an exact name, else the cosine; None where none is near enough."""
+        """Return (concept, confidence): 1 for an exact name, else the cosine; None if none is near."""
         return self.resolve([name])[name]
 
     def resolve(self, names: Iterable[str]) -> dict[str, tuple[str, float] | None]:
-        """`lookup` of many names, embedded together."""
+        """Return `lookup` of many names, embedded together."""
         found: dict[str, tuple[str, float] | None] = {}
         unknown = list[str]()
         for name in dict.fromkeys(names):
@@ -68,7 +68,7 @@ class NearestConcept:
 
 
 def characters(names: Iterable[str]) -> Embed:
-    """TF-IDF of the 2 to 4 neighbouring letters inside words, weighed by how rare they are in `names`.
+    """Return an embedding by TF-IDF of 2 to 4 neighbouring letters inside words, fitted on `names`.
 
     It needs no model, and knows spelling alone: "haemorrhage" is near "hemorrhage", and "fever" far from
     "pyrexia".
@@ -78,12 +78,12 @@ def characters(names: Iterable[str]) -> Embed:
     known = [canonical(name) for name in names]
     if not any(known):
         return lambda texts: sparse.csr_matrix((len(texts), 1))
-    found = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True).fit(known)
-    return lambda texts: found.transform(list(texts))
+    vectorizer = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True).fit(known)
+    return lambda texts: vectorizer.transform(list(texts))
 
 
 def unit(rows: Any) -> Any:
-    """Rows of unit norm, dense or sparse; rows of zeros stay."""
+    """Return rows of unit norm, dense or sparse; rows of zeros stay."""
     if sparse.issparse(rows):
         norms = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
         return sparse.diags(1 / np.maximum(norms, 1e-12)) @ rows

@@ -10,16 +10,16 @@ import pytest
 from graphs import graph, key
 
 from medflare.core.errors import ConfigError, UpdateError
-from medflare.knowledge.cardinality import (
-    Asker,
-    Holder,
-    elements,
-    exact_distances,
-    fingerprint,
-    shared_size,
-)
 from medflare.knowledge.divergence import distance_matrix
 from medflare.knowledge.minhash import Sketcher
+from medflare.knowledge.private_intersection import (
+    IntersectionClient,
+    IntersectionServer,
+    exact_distances,
+    fingerprint,
+    keyed_elements,
+    shared_size,
+)
 from medflare.knowledge.triples import jaccard
 
 SITES = ["a", "b", "c"]
@@ -34,9 +34,9 @@ def psi() -> None:
 
 @pytest.mark.usefixtures("psi")
 def test_pairwise_sizes_give_the_exact_jaccard_distances() -> None:
-    items = {site: elements(found, key()) for site, found in GRAPHS.items()}
+    items = {site: keyed_elements(found, key()) for site, found in GRAPHS.items()}
     pairs = {
-        (one, other): shared_size(Asker(items[one]), Holder(items[other]))
+        (one, other): shared_size(IntersectionClient(items[one]), IntersectionServer(items[other]))
         for i, one in enumerate(SITES)
         for other in SITES[:i]
     }
@@ -56,8 +56,8 @@ def test_messages_hold_neither_triples_nor_their_digests() -> None:
         seen.append(message)
         return message
 
-    items = {site: elements(GRAPHS[site], key()) for site in "ab"}
-    shared_size(Asker(items["a"]), Holder(items["b"]), carry)
+    items = {site: keyed_elements(GRAPHS[site], key()) for site in "ab"}
+    shared_size(IntersectionClient(items["a"]), IntersectionServer(items["b"]), carry)
     assert [len(message) > 30 * n for message, n in zip(seen, (140, 100, 100), strict=True)] == [True] * 3
     words = {word.encode() for own in items.values() for word in own}
     words |= {bytes.fromhex(word.decode()) for word in words}
@@ -67,15 +67,15 @@ def test_messages_hold_neither_triples_nor_their_digests() -> None:
 
 @pytest.mark.usefixtures("psi")
 def test_the_same_graph_gives_other_messages_in_every_exchange() -> None:
-    items = elements(GRAPHS["a"], key())
-    assert Asker(items).request() != Asker(items).request()
-    assert Holder(items).setup(50) != Holder(items).setup(50)
+    items = keyed_elements(GRAPHS["a"], key())
+    assert IntersectionClient(items).request() != IntersectionClient(items).request()
+    assert IntersectionServer(items).setup(50) != IntersectionServer(items).setup(50)
 
 
 @pytest.mark.usefixtures("psi")
 def test_a_holder_answers_what_was_agreed_and_once() -> None:
-    items = elements(GRAPHS["a"], key())
-    holder, asker = Holder(items), Asker(items)
+    items = keyed_elements(GRAPHS["a"], key())
+    holder, asker = IntersectionServer(items), IntersectionClient(items)
     holder.setup(99)
     with pytest.raises(UpdateError, match="request of 100 elements where 99 were agreed"):
         holder.response(asker.request())
@@ -87,12 +87,12 @@ def test_a_holder_answers_what_was_agreed_and_once() -> None:
 
 @pytest.mark.usefixtures("psi")
 def test_a_request_for_few_elements_is_not_answered() -> None:
-    holder = Holder(elements(GRAPHS["a"], key()))
+    holder = IntersectionServer(keyed_elements(GRAPHS["a"], key()))
     holder.setup(1)
     with pytest.raises(UpdateError, match="it could ask for single triples"):
-        holder.response(Asker(["one"], least=1).request())
+        holder.response(IntersectionClient(["one"], least=1).request())
     with pytest.raises(ConfigError, match="the graph has 19 triples"):
-        Holder(elements(graph(0, 19), key()))
+        IntersectionServer(keyed_elements(graph(0, 19), key()))
 
 
 def changed(message: bytes, kind: str, change: str) -> bytes:
@@ -117,12 +117,12 @@ def changed(message: bytes, kind: str, change: str) -> bytes:
     [("twice", "holds an element twice"), ("made up", "no encrypted ones"), ("more", "of 101 elements")],
 )
 def test_a_request_or_response_of_other_elements_is_not_used(change: str, said: str) -> None:
-    items = elements(GRAPHS["a"], key())
-    asker, holder = Asker(items), Holder(items)
+    items = keyed_elements(GRAPHS["a"], key())
+    asker, holder = IntersectionClient(items), IntersectionServer(items)
     setup = holder.setup(100)
     with pytest.raises(UpdateError, match=said):
         holder.response(changed(asker.request(), "Request", change))
-    answering = Holder(items)
+    answering = IntersectionServer(items)
     setup, request = answering.setup(100), asker.request()
     response = answering.response(request)
     with pytest.raises(UpdateError, match=said):
@@ -132,14 +132,17 @@ def test_a_request_or_response_of_other_elements_is_not_used(change: str, said: 
 
 @pytest.mark.usefixtures("psi")
 def test_a_set_up_of_other_elements_than_agreed_is_not_used() -> None:
-    asker, holder = Asker(elements(GRAPHS["a"], key())), Holder(elements(GRAPHS["b"], key()))
+    asker, holder = (
+        IntersectionClient(keyed_elements(GRAPHS["a"], key())),
+        IntersectionServer(keyed_elements(GRAPHS["b"], key())),
+    )
     setup, response = holder.setup(100), holder.response(asker.request())
     assert asker.shared(setup, response, 140) == 40
     with pytest.raises(UpdateError, match="a set-up of 140 elements where 139 were agreed"):
         asker.shared(setup, response, 139)
     with pytest.raises(UpdateError, match="twice"):
         asker.shared(changed(setup, "ServerSetup", "twice"), response)
-    few = Holder(elements(graph(0, 5), key()), least=1)
+    few = IntersectionServer(keyed_elements(graph(0, 5), key()), least=1)
     setup, response = few.setup(100), few.response(asker.request())
     with pytest.raises(UpdateError, match="20 are the least: it could ask for single triples"):
         asker.shared(setup, response, 5)
@@ -147,7 +150,9 @@ def test_a_set_up_of_other_elements_than_agreed_is_not_used() -> None:
 
 @pytest.mark.usefixtures("psi")
 def test_a_message_that_is_none_is_refused() -> None:
-    holder, asker = (kind(elements(GRAPHS["a"], key())) for kind in (Holder, Asker))
+    holder, asker = (
+        kind(keyed_elements(GRAPHS["a"], key())) for kind in (IntersectionServer, IntersectionClient)
+    )
     with pytest.raises(UpdateError, match="9 bytes are no request"):
         holder.response(b"\xffnonsense")
     with pytest.raises(UpdateError, match="are no set-up"):
@@ -160,9 +165,9 @@ def test_elements_of_another_key_or_context_have_another_fingerprint() -> None:
 
 
 def test_digests_depend_on_the_key_and_not_on_the_order() -> None:
-    own = elements(GRAPHS["a"], key())
-    assert own == elements(dict(reversed(GRAPHS["a"].items())), key())
-    assert not set(own) & set(elements(GRAPHS["a"], key(8)))
+    own = keyed_elements(GRAPHS["a"], key())
+    assert own == keyed_elements(dict(reversed(GRAPHS["a"].items())), key())
+    assert not set(own) & set(keyed_elements(GRAPHS["a"], key(8)))
     assert len(set(own)) == 100
 
 
@@ -190,4 +195,4 @@ def test_without_the_package_the_way_to_get_it_is_told(monkeypatch: pytest.Monke
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "private_set_intersection", None)
     with pytest.raises(ConfigError, match=r"medflare\[psi\].*--no-deps"):
-        Asker(elements(GRAPHS["a"], key()))
+        IntersectionClient(keyed_elements(GRAPHS["a"], key()))
