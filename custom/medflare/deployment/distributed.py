@@ -31,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@%+-]*")
 
 
 def authority(profile: Path, out: Path) -> str:
-    """Makes the root certificate in `out` and returns its fingerprint.
+    """Make the root certificate in `out` and return its fingerprint.
 
     `nvflare cert init --org` is not used: the root then has another subject than the issuer its certificates
     name, and no server starts (InvalidCertChain, nvflare 2.9.0).
@@ -41,7 +41,7 @@ def authority(profile: Path, out: Path) -> str:
 
 
 def request(name: str, kind: Kind, org: str, out: Path, project: str = "medflare", role: str = "") -> Path:
-    """Makes a key and a request in `out/<name>`; returns the request, the only file to send.
+    """Make a key and a request in `out/<name>`; return the request, the only file to send.
 
     Args:
         name: of the certificate; for a person the e-mail address, for the server the host that others dial.
@@ -67,7 +67,7 @@ def request(name: str, kind: Kind, org: str, out: Path, project: str = "medflare
 
 
 def approve(request_zip: Path, profile: Path, ca: Path, valid_days: int = 1095) -> Path:
-    """Signs a request with the authority in `ca`; returns the file to send back, beside the request."""
+    """Sign a request with the authority in `ca`; return the file to send back, beside the request."""
     signed = request_zip.with_name(request_zip.name.replace(".request.zip", ".signed.zip"))
     _nvflare(
         *("cert", "approve", str(request_zip), "-c", str(ca), "--profile", str(profile)),
@@ -77,7 +77,7 @@ def approve(request_zip: Path, profile: Path, ca: Path, valid_days: int = 1095) 
 
 
 def assemble(signed_zip: Path, request_folder: Path, fingerprint: str, kits: Path) -> Path:
-    """Makes the hardened kit from what came back and the key in `request_folder`; returns its folder.
+    """Make the hardened kit from the signed request and the key in `request_folder`; return its folder.
 
     Raises:
         RunError: the root certificate in the file has another fingerprint, or the file is not whole.
@@ -95,7 +95,7 @@ def assemble(signed_zip: Path, request_folder: Path, fingerprint: str, kits: Pat
 
 
 def _nvflare(*arguments: str) -> None:
-    """FLARE's own command; RunError with its words where it fails."""
+    """Run FLARE's own command; RunError with its output where it fails."""
     command = [sys.executable, "-m", "nvflare.cli", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
     if done.returncode:

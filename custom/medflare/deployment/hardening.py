@@ -23,7 +23,7 @@ _OWNER_ONLY = 0o077
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One thing that is not as it should be (or was not, before hardening): where, what, from, to."""
+    """A setting or file mode that differs from the hardened one: where, what, its value before and after."""
 
     path: Path
     key: str
@@ -36,7 +36,7 @@ class Change:
 
 
 def harden(kits: Path, site_template: Path = SITE_TEMPLATE) -> list[Change]:
-    """Hardens every kit found in `kits` and returns what was changed, empty when nothing was left to do.
+    """Harden every kit in `kits` and return what was changed; empty where nothing was left to do.
 
     Args:
         kits: what `nvflare provision -w` wrote, one `prod_NN` folder of it, or one kit.
@@ -54,7 +54,7 @@ def harden(kits: Path, site_template: Path = SITE_TEMPLATE) -> list[Change]:
 
 
 def pending(kits: Path) -> list[Change]:
-    """What `harden` would change; writes nothing."""
+    """Return what `harden` would change; write nothing."""
     found = [change for kit in find_kits(kits) for change in _settings_changes(kit)]
     modes = [
         Change(path=path, key="mode", before=f"{path.stat().st_mode & 0o777:04o}", after=f"{mode:04o}")
@@ -64,7 +64,8 @@ def pending(kits: Path) -> list[Change]:
 
 
 def wanted_files(kit: Kit) -> dict[str, dict[str, Any]]:
-    """File of `local/` -> what it must say in this kit. An administrator's kit holds keys only."""
+    """Return, for each file of `local/`, what it must hold in this kit. An administrator's kit holds keys
+    only."""
     if kit.role == "admin":
         return {}
     resources = kit_settings.server_resources if kit.role == "server" else kit_settings.site_resources
@@ -77,7 +78,7 @@ def wanted_files(kit: Kit) -> dict[str, dict[str, Any]]:
 
 
 def _privacy(kit: Kit) -> dict[str, Any]:
-    """The site's own scopes and filters where it wrote some: they can only make it stricter."""
+    """Return the site's own scopes and filters where it has some: they can only make it stricter."""
     path = kit.local / "privacy.json"
     return read_object(path) if path.is_file() else kit_settings.privacy()
 
@@ -108,7 +109,7 @@ def _default(path: Path) -> Path:
 
 
 def _differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """(dotted key, old, new) of every leaf that differs; a component is named by its id."""
+    """Yield (dotted key, old, new) of every leaf that differs; a component is named by its id."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for name in sorted({*before, *after}):
             yield from _differences(before.get(name), after.get(name), f"{key}.{name}" if key else name)
@@ -126,7 +127,7 @@ def _components(value: Any) -> bool:
 
 
 def _wrong_modes(kits: Path) -> list[tuple[Path, int]]:
-    """Keys that others may read, and the folders around them; the mode that each should have."""
+    """Return keys that others may read and the folders around them, each with the mode it should have."""
     found: dict[Path, int] = {}
     for folder in _key_folders(kits):
         found[folder] = 0o700
@@ -137,12 +138,12 @@ def _wrong_modes(kits: Path) -> list[tuple[Path, int]]:
 
 
 def _key_folders(kits: Path) -> set[Path]:
-    """Folders below `kits` that hold a key; a provisioning workspace's `state` is one."""
+    """Return the folders below `kits` that hold a key; a provisioning workspace's `state` is one."""
     return {path.parent for name in SECRETS for path in kits.glob(f"**/{name}")}
 
 
 def short(value: Any) -> str:
-    """A value of a setting in one line."""
+    """Return a setting's value as it is shown in one line."""
     if isinstance(value, list):
         return f"{len(value)} entries"
     if isinstance(value, Mapping):

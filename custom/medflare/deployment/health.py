@@ -21,7 +21,8 @@ PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 
 def health(kit: Kit) -> str | None:
-    """What is wrong, or None: a server answers on its port, a site is connected to its server or proxy."""
+    """Return what is wrong, or None: a server must answer on its port, a site be connected to server or
+    proxy."""
     if kit.role == "server":
         port = int(read_object(kit.startup / "fed_server.json")["servers"][0]["admin_port"])
         return _answers(port)
@@ -52,7 +53,7 @@ def _proxy_ports() -> set[int]:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints what is wrong and returns the exit code."""
+    """Print what is wrong and return the exit code."""
     kit = as_kit(Path(arguments[0])) if len(arguments) == 1 else None
     if kit is None or kit.role == "admin":
         print("expected one argument, the folder of a server's or site's kit")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a startup kit: not hardened, tampered with, or with a certificate that does not serve.
+"""Checks a startup kit: whether it is hardened, unchanged since it was signed, and its certificate valid.
 
 A hospital runs it (`medflare kits check <kit>`) before the first start and after each change of `local/`.
 """
@@ -52,7 +52,7 @@ _SIGNATURE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong: the file, what was found there, what to do."""
+    """Something wrong in a kit: the file, what was found there, what to do."""
 
     path: Path
     found: str
@@ -63,7 +63,7 @@ class Finding:
 
 
 def check(kits: Path, moment: datetime | None = None, authority: str = "") -> list[Finding]:
-    """Everything wrong in the kits of a folder; nothing is written.
+    """Return everything wrong in the kits of a folder; write nothing.
 
     Args:
         moment: the time certificates must be valid at; now if left out.
@@ -81,13 +81,13 @@ def check(kits: Path, moment: datetime | None = None, authority: str = "") -> li
 
 
 def authorities(kits: Path) -> list[str]:
-    """Fingerprints of the root certificates of all kits in a folder; one, where all are of one project."""
+    """Return the fingerprints of the root certificates in a folder; one if all kits are of one project."""
     roots = (read_certificates(kit.startup / "rootCA.pem")[0] for kit in find_kits(kits))
     return sorted({fingerprint(root) for root in roots})
 
 
 def fingerprint(certificate: x509.Certificate) -> str:
-    """SHA-256 of a certificate, as `nvflare cert` and `openssl x509 -fingerprint` write it."""
+    """Return the SHA-256 of a certificate as `nvflare cert` and `openssl x509 -fingerprint` write it."""
     return "SHA256:" + certificate.fingerprint(hashes.SHA256()).hex(":").upper()
 
 
@@ -98,7 +98,7 @@ def _words(change: Change) -> str:
 
 
 def _tampered(kit: Kit) -> Iterator[Finding]:
-    """Files of `startup/` that differ from what the coordinating centre signed, or were never signed.
+    """Yield files of `startup/` that differ from what the coordinating centre signed, or were never signed.
 
     FLARE itself looks at the JSON files alone, and only where signature.json is there. Start scripts may be
     gone: `nvflare deploy prepare` removes them.
@@ -117,7 +117,7 @@ def _tampered(kit: Kit) -> Iterator[Finding]:
 
 
 def _added(kit: Kit) -> Iterator[Finding]:
-    """Settings beside the hardened ones that reach further than they look."""
+    """Yield settings beside the hardened ones that would add components or be sent to other sites."""
     if kit.role == "admin":
         return
     extra = "FLARE would read it beside resources.json and build its components"
@@ -141,7 +141,7 @@ def _moved(kit: Kit) -> Iterator[Finding]:
 
 
 def _certificate(kit: Kit, moment: datetime, authority: str) -> Iterator[Finding]:
-    """A certificate must be this participant's, from this project's authority, valid, and fit its key."""
+    """Check the certificate: this participant's, of this project's authority, valid, and of its key."""
     name = "server" if kit.role == "server" else "client"
     path, key, root_path = (kit.startup / file for file in (f"{name}.crt", f"{name}.key", "rootCA.pem"))
     try:

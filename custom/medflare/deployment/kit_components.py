@@ -16,7 +16,7 @@ SECURE_LOGGING = "NVFLARE_SECURE_LOGGING"
 
 
 class SecureLogging(FLComponent):
-    """Has FLARE name an exception's type only, in logs and in what it answers to the server.
+    """Make FLARE name only an exception's type, in logs and in what it answers to the server.
 
     FLARE reads this from the environment, and a kit's start scripts are signed and cannot carry a variable.
     Job processes inherit the environment of the process that builds this.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a hardened kit's `local/` says: the one source of the hardening step and of `workspace_templates/`.
+"""What a hardened kit's `local/` holds: the one source of hardening and of `workspace_templates/`.
 
 FLARE writes `local/*.default`; each function here takes what such a file says (or what the site made of it)
 and returns what it must say, so that settings of the site's own choice survive.
@@ -17,9 +17,9 @@ from medflare.recipes.allow_list import COMPONENTS, class_path
 from medflare.recipes.moved_classes import MOVED_JOB_CLASSES
 
 HEART_BEAT_TIMEOUT = 60
-"""Seconds without a sign of life after which the server takes a site for gone; FLARE's default is 600."""
+"""Seconds without a heartbeat after which the server takes a site for gone; FLARE's default is 600."""
 MAX_JOBS = 4
-"""Jobs at the same time on the server."""
+"""Most jobs that run on the server at the same time."""
 MOVED_CLASSES: dict[str, str] = {
     **MOVED_JOB_CLASSES,
     "medflare.federation.kit_components.SecureLogging": class_path(SecureLogging),
@@ -32,12 +32,13 @@ STREAMERS = ("site_log_streamer", "job_log_streamer", "log_receiver")
 """Components that send a site's logs to the server, or receive them there."""
 _NEVER = {"shell_commands": "none", "byoc": "none", "server-predeployed-flwr": "none"}
 PROGRESS = "app_command"
-"""The right to ask a running job for its progress, FLARE's word for a job's own commands; ours only tell."""
+"""The right to ask a running job for its progress: FLARE's name for a job's own commands, and ours only
+report."""
 _EVERYTHING = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
 
 
 def kit_classes() -> list[str]:
-    """The classes that a job may name at a hospital: ours, one by one.
+    """Return the classes that a job may name at a hospital: ours, one by one.
 
     FLARE's own default list stays out: some of its classes read a file or send a result that the job chooses
     (`CSVDataLoader`, `NPModelLocator`), past the site's egress chain.
@@ -46,7 +47,7 @@ def kit_classes() -> list[str]:
 
 
 def authorization(given: Mapping[str, Any]) -> dict[str, Any]:
-    """`local/authorization.json`: who may do what. No role brings code or reads files by shell command.
+    """Return `local/authorization.json`: who may do what. No role brings code or reads files by shell.
 
     A role that may do "any" thing gets the rights one by one: FLARE reads the word as these two as well.
     """
@@ -59,13 +60,15 @@ def authorization(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def privacy() -> dict[str, Any]:
-    """`local/privacy.json`: one scope; a job that asks for another is refused. A site adds filters here."""
+    """Return `local/privacy.json`: one scope; a job that asks for another is refused. A site adds filters
+    here."""
     scope = {"name": "medflare", "properties": {}, "task_result_filters": [], "task_data_filters": []}
     return {"scopes": [scope], "default_scope": "medflare"}
 
 
 def log_config(given: Mapping[str, Any]) -> dict[str, Any]:
-    """`local/log_config.json`: FLARE's own, with medflare's lines in the short log `log_fl.txt` as well."""
+    """Return `local/log_config.json`: FLARE's own, with medflare's lines in the short log `log_fl.txt` as
+    well."""
     wanted = copy.deepcopy(dict(given))
     names = wanted["filters"]["FLFilter"]["logger_names"]
     if "medflare" not in names:
@@ -74,7 +77,7 @@ def log_config(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def site_resources(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A hospital's `local/resources.json`.
+    """Return a hospital's `local/resources.json`.
 
     Nothing private may ever be added there: FLARE sends unknown top-level keys to every other site.
     """
@@ -85,7 +88,7 @@ def site_resources(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def server_resources(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The server's `local/resources.json`: jobs stored in the kit, dead sites noticed soon."""
+    """Return the server's `local/resources.json`: jobs stored in the kit, dead sites noticed soon."""
     wanted = _common(given)
     for server in wanted["servers"]:
         if not 30 <= server.get("heart_beat_timeout", 600) <= 60:
@@ -112,7 +115,7 @@ def _common(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _component(resources: dict[str, Any], name: str) -> dict[str, Any]:
-    """The component with the id `name`, added at the end if there is none."""
+    """Return the component with the id `name`, added at the end if there is none."""
     for part in resources["components"]:
         if part.get("id") == name:
             return part

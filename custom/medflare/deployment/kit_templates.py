@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes `workspace_templates/{server,site}/local` from a freshly provisioned and hardened kit.
+"""Write `workspace_templates/{server,site}/local` from a freshly provisioned and hardened kit.
 
 `python -m medflare.deployment.kit_templates` after a change of hardening or the allow-list; a test compares.
 """
@@ -20,13 +20,17 @@ PROJECT = Path("provisioning/project.yml")
 
 
 def template_files(kit: Kit) -> dict[str, str]:
-    """Name -> text of what hardening writes into this kit's `local/`."""
+    """Return, by name, the text of the files that hardening writes into this kit's `local/`."""
     names = [*wanted_files(kit), *(["site.yaml"] if kit.role == "site" else [])]
     return {name: (kit.local / name).read_text(encoding="utf-8") for name in names}
 
 
 def fresh_kits(project: Path, workspace: Path) -> list[Kit]:
-    """Kits of a project, provisioned into `workspace` and hardened; RunError with FLARE's words otherwise."""
+    """Provision a project into `workspace`, harden the kits and return them.
+
+    Raises:
+        RunError: FLARE refused; with its output.
+    """
     command = [sys.executable, "-m", "nvflare.cli", "provision", "-p", str(project), "-w", str(workspace)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
     if done.returncode:
@@ -37,7 +41,7 @@ def fresh_kits(project: Path, workspace: Path) -> list[Kit]:
 
 
 def write_templates(kits: list[Kit], templates: Path) -> list[Path]:
-    """Writes the templates of the first server and the first site among `kits`; returns the files."""
+    """Write the templates of the first server and the first site among `kits`; return the files."""
     written = []
     for role in ("server", "site"):
         folder = templates / role / "local"

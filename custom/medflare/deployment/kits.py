@@ -18,7 +18,7 @@ SECRETS = ("*.key", "*.tenseal", "cert.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kit:
-    """One participant's startup kit."""
+    """The startup kit of one participant."""
 
     folder: Path
     role: Role
@@ -45,7 +45,7 @@ class Kit:
 
 
 def as_kit(folder: Path) -> Kit | None:
-    """The kit in `folder`, or None if there is none."""
+    """Return the kit in `folder`, or None if there is none."""
     for mark, role in _MARKS.items():
         if (folder / "startup" / mark).is_file():
             return Kit(folder=folder, role=role)
@@ -53,9 +53,10 @@ def as_kit(folder: Path) -> Kit | None:
 
 
 def find_kits(folder: Path) -> list[Kit]:
-    """Every kit in a provisioning workspace, a project folder, a `prod_NN` folder or a kit itself, by name.
+    """Return every kit in a provisioning workspace, project folder, `prod_NN` folder or kit, by name.
 
-    Raises ConfigError where there is none.
+    Raises:
+        ConfigError: there is none.
     """
     marks = sorted({found.parent.parent for mark in _MARKS for found in folder.glob(f"**/startup/{mark}")})
     kits = [kit for path in marks if (kit := as_kit(path))]
@@ -68,9 +69,10 @@ def find_kits(folder: Path) -> list[Kit]:
 
 
 def effective(kit: Kit, name: str) -> dict[str, Any]:
-    """What FLARE reads as `local/<name>`: the file itself, else `<name>.default`.
+    """Return what FLARE reads as `local/<name>`: the file itself, else `<name>.default`.
 
-    Raises ConfigError where neither exists or it is no JSON object.
+    Raises:
+        ConfigError: neither exists, or it is no JSON object.
     """
     for path in (kit.local / name, kit.local / f"{name}.default"):
         if path.is_file():
@@ -81,7 +83,7 @@ def effective(kit: Kit, name: str) -> dict[str, Any]:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; ConfigError where it is something else."""
+    """Return the JSON object in `path`; ConfigError where it is something else."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

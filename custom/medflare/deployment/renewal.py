@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates of a provisioning workspace: until when they are valid, and having new ones made.
+"""Certificates of a provisioning workspace: when they expire, and how new ones are made.
 
 FLARE keeps every certificate and key in `state/cert.json` and uses them again at each provisioning; one is
 renewed by taking its entry out there. The authority stays, so kits of the others go on working.
@@ -24,9 +24,10 @@ _AUTHORITY = ("root_cert", "root_pri_key")
 
 
 def expiry(workspace: Path) -> dict[str, datetime]:
-    """Participant -> the moment its certificate ends, the authority's own under ``.
+    """Return, by participant, when its certificate expires; the authority's under the empty name.
 
-    Raises ConfigError where the folder is not the one project of a provisioning workspace.
+    Raises:
+        ConfigError: the folder is not the one project of a provisioning workspace.
     """
     state = read_object(_state_file(workspace))
     ends = {"": _end(state["root_cert"])}
@@ -34,9 +35,10 @@ def expiry(workspace: Path) -> dict[str, datetime]:
 
 
 def renew(workspace: Path, names: Sequence[str]) -> None:
-    """Has the next provisioning make new keys and certificates for these participants.
+    """Have the next provisioning make new keys and certificates for these participants.
 
-    Raises ConfigError, and changes nothing, where one of them is unknown or the authority itself has ended.
+    Raises:
+        ConfigError: one of them is unknown, or the authority itself has expired; nothing is changed then.
     """
     file = _state_file(workspace)
     state = read_object(file)

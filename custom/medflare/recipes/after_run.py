@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person does with a run afterwards: find its record, test its adapters on a hospital's studies."""
+"""After a run: find its record, test its adapters on a hospital's records, compare them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ COMPARED = ("bleu_1", "bleu_4", "rouge_l", "cider", "label_f1", "label_micro_f1"
 
 
 def locate(run: Path) -> Path:
-    """The run.json of a run: the file itself, its folder, or a simulator workspace."""
+    """Return the run.json of a run.
+
+    Args:
+        run: the file itself, its folder, or a simulator workspace.
+
+    Raises:
+        DataError: there is none.
+    """
     for candidate in (run, run / "run.json", run / SERVER_FOLDER / "run.json"):
         if candidate.is_file():
             return candidate
@@ -37,7 +44,7 @@ def score_site(
     split: str = "test",
     scorers: Mapping[str, str | Path] | None = None,
 ) -> EvaluationRecord:
-    """Tests a run's adapter on a site's split and adds the evaluation to the record.
+    """Test a run's adapter on a site's split and add the evaluation to the record.
 
     Args:
         personalised: the site's own `personalised` folder, instead of the global adapter.
@@ -82,7 +89,7 @@ def tester(result: Path) -> Callable[..., EvaluationRecord]:
 
 
 def compare_adapters(record_path: Path) -> None:
-    """Adds the paired difference of personalised and generic adapter where a site's predictions are here."""
+    """Add the paired difference of personalised and generic adapter where predictions are here."""
     record = read_record(record_path)
     files = {
         (item.site, item.adapter): record_path.parent / item.predictions
@@ -106,5 +113,5 @@ def compare_adapters(record_path: Path) -> None:
 
 
 def score_unseen(record_path: Path, site_file: Path, name: str) -> EvaluationRecord:
-    """The final global adapter on a hospital that took no part."""
+    """Test the final global adapter on a hospital that took no part."""
     return score_site(record_path, load_site(site_file, name))

@@ -32,17 +32,17 @@ TEMPLATE = Path("workspace_templates/simulator/local/resources.json")
 
 
 def class_path(kind: type) -> str:
-    """The dotted path a job names a class by."""
+    """Return the dotted path by which a job names a class."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def allowed_classes() -> list[str]:
-    """The explicit list."""
+    """Return FLARE's own default list and our components."""
     return [*DEFAULT_CLASS_ALLOW_LIST, *(class_path(kind) for kind in COMPONENTS)]
 
 
 def resources() -> dict[str, Any]:
-    """A site's `local/resources.json`.
+    """Return a site's `local/resources.json`.
 
     Nothing private may ever be added here: FLARE sends unknown top-level keys to every other site. Error
     logs stay at the site because their streaming is on unless a site says no.

@@ -21,7 +21,7 @@ from medflare.recipes.progress_view import live
 
 
 def arguments(job: Job) -> argparse.ArgumentParser:
-    """The options of a job.py; names as in FLARE's own examples."""
+    """Return the options of a job.py; names as in FLARE's own examples."""
     parser = argparse.ArgumentParser(
         description=f"Exports the job '{job.title}' or runs it in FLARE's simulator.",
         epilog="Example: python job.py --n_clients 3 --num_rounds 5 --sites site.yaml --set settings.lr=1e-4",
@@ -39,7 +39,7 @@ def arguments(job: Job) -> argparse.ArgumentParser:
 
 
 def changes_of(pairs: Sequence[str]) -> dict[str, Any]:
-    """`key=value` pairs as a mapping; values are read as YAML."""
+    """Return `key=value` pairs as a mapping; values are read as YAML."""
     out = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -50,7 +50,7 @@ def changes_of(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def wanted_job(job: Job, given: argparse.Namespace) -> Job:
-    """The job with the command line's changes, checked."""
+    """Return the job with the command line's changes, checked."""
     changes = changes_of(given.set)
     if given.num_rounds is not None:
         changes["num_rounds"] = given.num_rounds
@@ -62,7 +62,7 @@ def wanted_job(job: Job, given: argparse.Namespace) -> Job:
 
 
 def run(job: Job, given: argparse.Namespace) -> Path:
-    """Runs a job through SimEnv; returns the server's folder of the run."""
+    """Run a job through SimEnv; return the server's folder of the run."""
     from medflare.federation.engine_jobs import SimEnv
     from medflare.recipes.sim_job import FolderJob
 
@@ -82,7 +82,7 @@ def run(job: Job, given: argparse.Namespace) -> Path:
 
 
 def main(job: Job, argv: Sequence[str] | None = None) -> int:
-    """The exit code: 0 for a completed run or export, our error's own otherwise."""
+    """Return the exit code: 0 for a completed run or export, the error's own otherwise."""
     given = arguments(job).parse_args(argv)
     try:
         job = wanted_job(job, given)

@@ -13,7 +13,7 @@ from medflare.recipes.job import Job, write_to_temporary
 
 
 class FolderJob(FedJob):
-    """Exports and simulates the folder as written; FedJob's own generator is not asked."""
+    """A FedJob that exports and simulates the folder as written; FedJob's own generator is not used."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class FolderJob(FedJob):
         self.description, self.on_event = job, on_event
 
     def export_job(self, job_root: str) -> None:
-        """Writes the folder below `job_root`."""
+        """Write the folder below `job_root`."""
         self.description.write(Path(job_root) / self.name)
 
     def simulator_run(
@@ -37,7 +37,7 @@ class FolderJob(FedJob):
         gpu: str | None = None,
         log_config: str | None = None,
     ) -> int:
-        """Runs the folder; the outcome is judged by the caller from what was produced."""
+        """Run the folder. The caller judges the outcome from the files, as the simulator returns 0 always."""
         sites = clients or [f"site-{i + 1}" for i in range(n_clients or self.description.n_clients)]
         with write_to_temporary(self.description) as holder:
             folder = Path(holder) / self.description.title

@@ -39,9 +39,9 @@ from medflare.secure_aggregation.encryption_parameters import ContextParameters,
 from medflare.wire.files import write_json
 
 SERVER_FOLDER = Path("server/simulate_job")
-"""Where the simulator keeps the server's run below its workspace; a site's is `<site>/simulate_job`."""
+"""Folder of the server's run below the simulator's workspace; a site's is `<site>/simulate_job`."""
 STARTS = 3
-"""So often is a simulator started that loses clients before anything happens."""
+"""How often a simulator is started that loses clients before anything happens."""
 _LOST = re.compile(r"Communication error with client (\S+):")
 _UNREACHED = "Failed to create connection to the child process"
 _COHORT_PATHS = {"root", "reports", "demographics", "chexbert_folder"}
@@ -59,12 +59,12 @@ _PATHS = _COHORT_PATHS | {
 
 
 def new_workspace(title: str, base: Path = Path("runs")) -> Path:
-    """`runs/<timestamp>-<title>` below the current folder."""
+    """Return `runs/<timestamp>-<title>` below the current folder."""
     return (base / f"{time.strftime('%Y%m%d-%H%M%S')}-{title}").resolve()
 
 
 def prepare_workspace(workspace: Path, site_file: Path | None) -> list[str]:
-    """Writes `local/resources.json` and `local/site.yaml`; returns the names of the sites in it.
+    """Write `local/resources.json` and `local/site.yaml`; return the names of the sites in it.
 
     An entry `server` is no site: it names what the server itself needs (`federation.scorer`).
 
@@ -87,7 +87,7 @@ def prepare_workspace(workspace: Path, site_file: Path | None) -> list[str]:
 
 
 def _absolute(node: Any, base: Path, inside: str = "") -> Any:
-    """A site document with relative folders made absolute; column tables are left alone."""
+    """Return a site document with relative folders made absolute; column tables are left alone."""
     if isinstance(node, Mapping):
         return {
             key: value if key in ("columns", "select") else _absolute(value, base, str(key))
@@ -112,7 +112,7 @@ def run_simulator(
     on_event: Callable[[dict[str, Any]], None] | None = None,
     timeout: float | None = None,
 ) -> RunRecord:
-    """Runs a job folder over the sites of a site.yaml.
+    """Run a job folder over the sites of a site.yaml.
 
     Args:
         workspace: default `runs/<timestamp>-<job>`; what lies there is replaced, except `local/`.
@@ -145,7 +145,8 @@ def run_simulator(
 
 
 def _check_profiles(job: Job, sites: Sequence[str]) -> None:
-    """ConfigError for sites that a job with a simulated clock does not know, before anything is started."""
+    """Raise ConfigError for sites that a job with a simulated clock has no profile for, before anything
+    starts."""
     profiles = job.controller.get("latency_profiles") or {}
     without = [site for site in sites if site not in profiles]
     if profiles and without:
@@ -168,7 +169,7 @@ def launch(
     on_event: Callable[[dict[str, Any]], None] | None = None,
     timeout: float | None = None,
 ) -> None:
-    """Starts `nvflare simulator` with a thread for every client and waits for it to end.
+    """Start `nvflare simulator` with a thread for every client and wait for it to end.
 
     Its output goes to `<workspace>.log`, beside the workspace, because it wipes the workspace first. It looks
     for free ports before its clients take them: where another program was quicker, clients are lost as they
@@ -195,7 +196,7 @@ def _launched(
     on_event: Callable[[dict[str, Any]], None] | None,
     timeout: float | None,
 ) -> list[str]:
-    """One start, until it ends; the clients that were lost before anything happened, if so at once."""
+    """Start it once and wait; return the clients that were lost before anything happened, then at once."""
     shutil.rmtree(workspace / "server", ignore_errors=True)
     command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job_folder), "-w", str(workspace)]
     command += ["-c", ",".join(sites), "-t", str(threads or len(sites))]
@@ -224,7 +225,7 @@ def _launched(
 
 
 def _pass_on(follower: Follower, on_event: Callable[[dict[str, Any]], None] | None) -> bool:
-    """Hands on what is new; whether there was anything."""
+    """Pass on new events; return whether there were any."""
     events = list(follower.new_events())
     for event in events:
         if on_event is not None:
@@ -233,18 +234,22 @@ def _pass_on(follower: Follower, on_event: Callable[[dict[str, Any]], None] | No
 
 
 def lost_clients(log: Path) -> list[str]:
-    """Clients whose process the simulator could not reach, by its log, which does not name all of them."""
-    said = log.read_text(errors="replace")
-    return sorted(set(_LOST.findall(said))) or ["a client"] * (_UNREACHED in said)
+    """Return the clients that the simulator could not reach, by its log, which does not name all of them."""
+    text = log.read_text(errors="replace")
+    return sorted(set(_LOST.findall(text))) or ["a client"] * (_UNREACHED in text)
 
 
 def log_path(workspace: Path) -> Path:
-    """Where the simulator's own output goes."""
+    """Return the file of the simulator's own output."""
     return workspace.with_name(workspace.name + ".log")
 
 
 def judge(workspace: Path) -> RunRecord:
-    """The record of a completed run; RunError with reason and log otherwise."""
+    """Return the record of a completed run.
+
+    Raises:
+        RunError: it did not complete, or its adapter cannot be opened; with the reason and the log.
+    """
     folder, log = workspace / SERVER_FOLDER, log_path(workspace)
     if not (folder / "run.json").exists():
         raise RunError(f"no round ran: the server wrote no run.json.{_last_error(log)} Log: {log}")
@@ -260,7 +265,7 @@ def judge(workspace: Path) -> RunRecord:
 
 
 def _last_error(log: Path) -> str:
-    """The last line of the log that speaks of an error."""
+    """Return the last line of the log that names an error."""
     if not log.exists():
         return ""
     lines = [line for line in log.read_text(errors="replace").splitlines() if "Error" in line]
