@@ -32,7 +32,7 @@ from medflare.selection.clock import SimulatedClock, drawn_profiles, seconds_to_
 from medflare.selection.objective import Matrix, divergence, expected_slowest
 from medflare.selection.optimiser import extreme_points, solve
 from medflare.selection.problem import PairsOf, Problem
-from medflare.selection.sampling import shares_of
+from medflare.selection.sampling import data_shares
 from medflare.selection.selectors import Ddcs, Known, Selector
 
 WIDTH, BYTES = 20, 80_000_000
@@ -48,7 +48,7 @@ class Hospitals:
         self.sites = [f"hospital-{i:03d}" for i in range(size)]
         sizes = np.exp(5.5 + 0.6 * random.standard_normal(size)).astype(int).tolist()
         self.examples = dict(zip(self.sites, sizes, strict=True))
-        self.shares = shares_of(self.examples, self.sites)
+        self.shares = data_shares(self.examples, self.sites)
         self.clock = SimulatedClock(drawn_profiles(self.sites, seed), seed)
         centres = random.standard_normal((GROUPS, WIDTH))
         self.optima = {
@@ -114,8 +114,10 @@ def run(hospitals: Hospitals, selector: Selector, hours: float, seed: int) -> di
             known.norms[site] = float(np.linalg.norm(delta))
             step += draw.weights[site] * delta
         theta = theta + step
-        known.ages = {s: 0 if s in draw.counts else known.ages.get(s, 0) + 1 for s in hospitals.sites}
-        waited, different = max(waited, *known.ages.values()), [*different, len(draw.counts)]
+        known.staleness = {
+            s: 0 if s in draw.counts else known.staleness.get(s, 0) + 1 for s in hospitals.sites
+        }
+        waited, different = max(waited, *known.staleness.values()), [*different, len(draw.counts)]
         curve.append((clock.now, -float(np.linalg.norm(theta - hospitals.optimum)) / first))
     reached = seconds_to_target(curve, -TARGET)
     return {

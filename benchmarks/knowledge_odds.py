@@ -24,7 +24,7 @@ from medflare.selection.clock import SimulatedClock, drawn_profiles
 from medflare.selection.objective import Matrix, Vector
 from medflare.selection.optimiser import solve
 from medflare.selection.problem import PairsOf, Problem, Solution
-from medflare.selection.sampling import shares_of
+from medflare.selection.sampling import data_shares
 from study_ddcs import CAP, DRAWS, MESSAGE, PARTITIONS, SECONDS_AN_EXAMPLE, cohorts, sketches_of
 from study_ddcs_tables import with_interval
 
@@ -41,7 +41,7 @@ class Federation:
         sizes = {name: sum(q.split == "train" for q in own) for name, own in asked.items()}
         sizes = {name: size for name, size in sizes.items() if size}
         self.names = sorted(sizes)
-        shares = shares_of(sizes, self.names)
+        shares = data_shares(sizes, self.names)
         self.shares: Vector = np.array([shares[name] for name in self.names])
         profiles = drawn_profiles(self.names, seed, seconds_per_example=SECONDS_AN_EXAMPLE)
         clock = SimulatedClock(profiles, seed)

@@ -275,7 +275,7 @@ def _measured(back: Connection, name: str, folder: Path, sites: int, given: argp
 def row(name: str, sites: int, found: dict[str, Any], given: argparse.Namespace) -> Sequence[str]:
     if "error" in found:
         return (name, str(sites), found["error"], "", "", "")
-    compares = name in RULES and rule_class(name).compares
+    compares = name in RULES and rule_class(name).facts.compares
     share = "" if compares else f"{traffic(name, sites, given) / found['seconds'] / found['copied']:.2f}"
     holds = "one update" if streams(name) else "all updates"
     return (name, str(sites), f"{found['seconds']:.2f}", f"{found['peak']:.2f}", holds, share)
@@ -283,7 +283,7 @@ def row(name: str, sites: int, found: dict[str, Any], given: argparse.Namespace)
 
 def streams(name: str) -> bool:
     """Whether one update at a time is enough."""
-    return rule_class(name).streams if name in RULES else name in (CHECKED, OTHERS[0])
+    return rule_class(name).facts.streams if name in RULES else name in (CHECKED, OTHERS[0])
 
 
 def traffic(name: str, sites: int, given: argparse.Namespace) -> int:

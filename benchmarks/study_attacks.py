@@ -55,7 +55,7 @@ TEMPERATURE = 0.1
 WITHOUT_LORA = [
     n
     for n, rule in ((n, make_rule(n, {})) for n in sorted(RULES))
-    if n not in ("factors", "weighted_mean") and not (rule.sharing or rule.capability(AsksClientTerms))
+    if n != "weighted_mean" and not (rule.facts.sharing or rule.capability(AsksClientTerms))
 ]
 """Rules that ask nothing of LoRA factors, of a site's own steps or of who takes part."""
 
@@ -314,7 +314,7 @@ def table(given: argparse.Namespace) -> Iterator[str]:
 
 def _guaranteed(row: tuple[str, dict[str, Any]], attackers: int, sites: int) -> bool:
     rule = made(*row, attackers)
-    return not isinstance(rule, ByzantineRule) or sites >= rule.least
+    return (rule := rule.capability(ByzantineRule)) is None or sites >= rule.min_sites
 
 
 def arguments() -> argparse.Namespace:

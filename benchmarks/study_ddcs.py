@@ -156,7 +156,7 @@ def rule_of(
     from medflare.aggregation import make_rule
     from medflare.knowledge.divergence import distance_matrix
     from medflare.selection.objective import distance_between
-    from medflare.selection.sampling import shares_of
+    from medflare.selection.sampling import data_shares
 
     settings = dict(method.rule_settings)
     sizes = {name: len(learner.train_rows) for name, learner in learners.items()}
@@ -174,7 +174,7 @@ def rule_of(
         if method.strict is not None:
             names = sorted(learners)
             distances = distance_matrix(sketches, names)
-            shares = shares_of(sizes, names)
+            shares = data_shares(sizes, names)
             even = distance_between(np.array([shares[name] for name in names]), distances)
             rule.chosen.epsilon = method.strict * even  # type: ignore[attr-defined]
     return rule

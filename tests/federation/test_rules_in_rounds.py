@@ -66,7 +66,7 @@ def send(aggregator: ValidatingAggregator, site: str, value: float = 1.0, **fact
 
 @pytest.mark.parametrize("factor", [math.exp(2), math.exp(-2), 1, 1.0])
 def test_a_factor_within_the_clip_scales_the_weight(factor: float) -> None:
-    aggregator = ready(Influence("client", clip=2.0))
+    aggregator = ready(Influence(mode="client", clip=2.0))
     assert send(aggregator, "a", 0.0) is None
     assert send(aggregator, "b", 1.0, factor=factor) is None
     state, _, _ = aggregator.finish()
@@ -76,14 +76,14 @@ def test_a_factor_within_the_clip_scales_the_weight(factor: float) -> None:
 @pytest.mark.parametrize(
     ("rule", "factor", "expected"),
     [
-        (Influence("client", clip=2.0), 7.5, "between e^-2 and e^2"),
-        (Influence("client", clip=2.0), 0.1, "between e^-2 and e^2"),
-        (Influence("client"), 0.0, "between"),
-        (Influence("client"), -1.0, "between"),
-        (Influence("client"), math.nan, "between"),
-        (Influence("client"), math.inf, "between"),
-        (Influence("client"), "2", "between"),
-        (Influence("client"), True, "between"),
+        (Influence(mode="client", clip=2.0), 7.5, "between e^-2 and e^2"),
+        (Influence(mode="client", clip=2.0), 0.1, "between e^-2 and e^2"),
+        (Influence(mode="client"), 0.0, "between"),
+        (Influence(mode="client"), -1.0, "between"),
+        (Influence(mode="client"), math.nan, "between"),
+        (Influence(mode="client"), math.inf, "between"),
+        (Influence(mode="client"), "2", "between"),
+        (Influence(mode="client"), True, "between"),
         (WeightedMean(), 1.01, "expected 1: this rule takes no site's own factor"),
     ],
 )
@@ -178,14 +178,14 @@ def test_sites_learn_the_rules_hints_and_send_their_factor(federation, monkeypat
 
     monkeypatch.setattr(ToyLearner, "fit", fit)
     run = federation(controller={"num_rounds": 2, "canary": True, "seed": 7})
-    run.aggregator.rule = Influence("client", clip=0.5)
+    run.aggregator.rule = Influence(mode="client", clip=0.5)
     record = run.run()
     assert seen == [0.5] * 9
     weights = {"site-1": 16 / 70, "site-2": 30 / 70, "site-3": 24 / 70}
     assert record.rounds[1].rule["weights"] == pytest.approx(weights)
     learners = {site: ToyLearner({}, site, 7) for site in ALL}
     plain = federate(
-        learners, Influence("client", clip=0.5), 2, lambda r: RoundPlan(round=r, rounds=2, seed=7)
+        learners, Influence(mode="client", clip=0.5), 2, lambda r: RoundPlan(round=r, rounds=2, seed=7)
     )
     assert torch.equal(load_state(run.folder / "state").shared[ADAPTER], plain[ADAPTER])
 
@@ -204,7 +204,7 @@ def test_a_factor_of_another_size_or_kind_costs_the_round(federation, monkeypatc
 
     monkeypatch.setattr(ToyLearner, "fit", fit)
     run = federation(controller={"num_rounds": 1, "min_responses": 2})
-    run.aggregator.rule = Influence("client", clip=0.5)
+    run.aggregator.rule = Influence(mode="client", clip=0.5)
     record = run.run()
     assert sorted(record.rounds[0].accepted) == ["site-1", "site-3"]
     assert reason in record.rounds[0].absent["site-2"]
@@ -213,7 +213,7 @@ def test_a_factor_of_another_size_or_kind_costs_the_round(federation, monkeypatc
 
 def test_a_site_without_shared_notes_stops_a_run_whose_sites_weigh_themselves(federation) -> None:
     run = federation(controller={"num_rounds": 1})
-    run.aggregator.rule = Influence("client", clip=0.5)
+    run.aggregator.rule = Influence(mode="client", clip=0.5)
     record = run.run()
     assert record.status == "failed"
     assert "site-1, site-2, site-3 named none" in record.reason

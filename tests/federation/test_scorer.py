@@ -66,8 +66,8 @@ def loop(rounds: int, rule: Any, judge: ToyLearner | None) -> State:
 @pytest.mark.parametrize(
     ("rule", "scores"),
     [
-        (Influence("server"), True),
-        (Influence("client"), False),
+        (Influence(mode="server"), True),
+        (Influence(mode="client"), False),
         (LossFedAvg(), False),
         (LossFedAvg(loss_source="server"), True),
         (LossFedAvg(loss_source="cross"), False),

@@ -86,7 +86,7 @@ def visits(federation: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
 )
 @pytest.mark.parametrize("counts", [COUNTS, REGULAR], ids=["visits missing", "every visit"])
 def test_a_run_in_flare_is_the_run_in_one_process(visits: Make, counts: Any, settings: Any) -> None:
-    run, rule = visits(counts=counts, **settings), TemporalResidual(3, **settings)
+    run, rule = visits(counts=counts, **settings), TemporalResidual(visits=3, **settings)
     record = completed(run)
     alone = federate_visits(learners(counts), rule, 3, plan)[NAME]
     assert torch.equal(final_w(run), alone)
@@ -120,7 +120,7 @@ def test_other_rules_take_one_visit_after_the_other_over_the_same_exchanges(visi
 def test_a_canary_leaves_no_trace(visits: Make) -> None:
     run = visits(lr=0.05, controller={"canary": True})
     completed(run)
-    alone = federate_visits(learners(), TemporalResidual(3, lr=0.05), 3, plan)[NAME]
+    alone = federate_visits(learners(), TemporalResidual(visits=3, lr=0.05), 3, plan)[NAME]
     assert torch.equal(final_w(run), alone)
 
 
@@ -142,7 +142,7 @@ def test_a_visit_that_nobody_has_leaves_the_state_as_it_is(visits: Make) -> None
     record = completed(run)
     assert [entry.exchanges[1].checks["update_norm"] for entry in record.rounds] == [0.0, 0.0, 0.0]
     assert all(entry.rule["beta"][2] == 0 for entry in record.rounds)
-    alone = federate_visits(learners(counts), TemporalResidual(3, lr=0.05), 3, plan)[NAME]
+    alone = federate_visits(learners(counts), TemporalResidual(visits=3, lr=0.05), 3, plan)[NAME]
     assert torch.equal(final_w(run), alone)
 
 
@@ -213,7 +213,7 @@ def test_under_masks_a_visit_that_nobody_has_leaves_the_state_as_it_is(visits: M
     run = visits(counts=counts, controller={"protection": "masking"})
     record = completed(run)
     assert [entry.exchanges[1].checks["update_norm"] for entry in record.rounds] == [0.0, 0.0, 0.0]
-    alone = federate_visits(learners(counts), TemporalResidual(2), 3, plan)[NAME]
+    alone = federate_visits(learners(counts), TemporalResidual(visits=2), 3, plan)[NAME]
     assert torch.allclose(final_w(run), alone, rtol=0, atol=1e-5)
 
 
@@ -264,7 +264,7 @@ def test_sites_agree_on_the_mixture_of_one_process_before_round_one(visits: Make
         assert torch.equal(mixture.variances, alone.mixture.variances)
     assert record.preparation == {"mixture": alone.report()}
     assert alone.report()["iterations"] > 2
-    assert torch.equal(final_w(run), federate_visits(learners(), TemporalResidual(3), 1, plan)[NAME])
+    assert torch.equal(final_w(run), federate_visits(learners(), TemporalResidual(visits=3), 1, plan)[NAME])
 
 
 def test_under_masks_the_mixture_is_the_same_and_the_server_reads_no_sites_sums(

@@ -18,7 +18,6 @@ RULES: dict[str, str] = {
     "bulyan": "medflare.aggregation.bulyan:Bulyan",
     "ddcs": "medflare.aggregation.ddcs:Ddcs",
     "drfa": "medflare.aggregation.drfa:Drfa",
-    "factors": "medflare.aggregation.weighted_mean:WeightedMean",
     "fedadam": "medflare.aggregation.fedopt:FedAdam",
     "fedavg": "medflare.aggregation.weighted_mean:WeightedMean",
     "fedavgm": "medflare.aggregation.fedopt:FedAvgM",
@@ -42,23 +41,34 @@ RULES: dict[str, str] = {
     "uniform_selection": "medflare.aggregation.ddcs:UniformSelection",
     "weighted_mean": "medflare.aggregation.weighted_mean:WeightedMean",
 }
-"""Rule name -> `module:Class`. `fedavg` is the weighted mean, and so is `factors`, its name for LoRA in
-algorithms.md 1.4."""
+"""Rule name -> `module:Class`."""
+RENAMED: dict[str, str] = {"factors": "weighted_mean"}
+"""Name of an earlier release -> today's name."""
 
 
 def rule_class(name: str) -> type[AggregationRule]:
-    """The class of a rule; ConfigError that lists the rules otherwise."""
+    """Return the class of a rule.
+
+    Raises:
+        ConfigError: there is no such rule; lists the rules.
+    """
+    if name in RENAMED:
+        raise ConfigError(f"aggregation rule '{name}' is now called '{RENAMED[name]}'. Rename it in the job.")
     if name not in RULES:
         raise ConfigError(f"aggregation rule '{name}' does not exist. Rules: {', '.join(sorted(RULES))}.")
-    module, kind = RULES[name].split(":")
-    found: type[AggregationRule] = getattr(importlib.import_module(module), kind)
-    return found
+    module, class_name = RULES[name].split(":")
+    rule: type[AggregationRule] = getattr(importlib.import_module(module), class_name)
+    return rule
 
 
 def make_rule(name: str, settings: Mapping[str, Any]) -> AggregationRule:
-    """The rule a job asks for; ConfigError that lists the rules, or says what the rule does not take."""
-    kind = rule_class(name)
+    """Return the rule that a job asks for.
+
+    Raises:
+        ConfigError: there is no such rule, or it cannot use these settings.
+    """
+    rule = rule_class(name)
     try:
-        return kind(**settings)
+        return rule(**settings)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"aggregation rule '{name}' cannot use its rule_settings: {error}") from None

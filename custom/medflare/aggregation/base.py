@@ -1,23 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an aggregation rule is: a pure accumulator of updates (design.md 3, algorithms.md 1.1)."""
+"""What an aggregation rule is: a pure accumulator of updates, with facts and settings it declares."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, TypeVar
 
+from pydantic import ConfigDict, ValidationError
+
+from medflare.core.config import Settings
 from medflare.core.tensors import State
 from medflare.core.update import Update
 
 C = TypeVar("C")
+Needs = Literal["sum", "individual"]
+Weighting = Literal["examples", "tokens", "uniform"]
+"""What the weight of an update is proportional to."""
 
 
-class AggregationRule(ABC):
-    """begin, add for each accepted update, finish; memory independent of the number of sites where it can be.
+class RuleSettings(Settings):
+    """Base of the settings of every rule: types and bounds stand here, descriptions under each field.
+
+    Listings, docs and error messages are made from the schema.
+    """
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleFacts:
+    """What is true of a rule; an instance whose settings change one of them has facts of its own.
 
     Attributes:
+        summary: what the rule does, in one sentence for listings.
+        source: paper and resolution ids.
         needs: whether the rule works on a weighted sum alone ("sum": can be masked or encrypted) or must see
             each update in the clear ("individual").
         sum_with: settings with which a rule that otherwise needs individual updates needs a sum alone.
@@ -27,34 +45,101 @@ class AggregationRule(ABC):
         compares: whether updates of different sites are held against each other.
         sharing: the modes of sharing LoRA factors the rule can work with; empty for all but `stack`.
         stack_with: settings with which a rule works on LoRA pairs that are stacked, where others do not.
-        summary: what the rule does, in one sentence for listings.
-        source: paper, section of algorithms.md, resolution ids.
-        outside_spec: prefixes of tensors that the rule may add to the state beside the shared ones.
+        extra_tensors: prefixes of tensors that the rule may add to the state beside the shared ones.
     """
 
-    needs: Literal["sum", "individual"] = "sum"
-    sum_with: Mapping[str, Any] = MappingProxyType({})
+    summary: str
+    source: str
+    needs: Needs = "sum"
+    sum_with: Mapping[str, Any] = field(default_factory=dict)
     instead: str = ""
     streams: bool = True
     reads_sum: bool = False
     compares: bool = False
     sharing: tuple[str, ...] = ()
-    stack_with: Mapping[str, Any] = MappingProxyType({})
-    summary: str = ""
-    source: str = ""
-    outside_spec: tuple[str, ...] = ()
+    stack_with: Mapping[str, Any] = field(default_factory=dict)
+    extra_tensors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteWeight:
+    """How a site weighs its own update before it is summed unseen; must equal what the rule itself would do.
+
+    Attributes:
+        unit: what the weight is proportional to.
+        most_per_example: largest number of units that one training example can count for.
+        most_factor: largest factor by which the site may scale its weight; None for what the rule allows.
+    """
+
+    unit: Weighting = "examples"
+    most_per_example: float = 1.0
+    most_factor: float | None = None
+
+
+class AggregationRule(ABC):
+    """begin, add for each accepted update, finish; memory independent of the number of sites where it can be.
+
+    Everything else a rule may do or need is a mixin of `aggregation.capabilities`.
+
+    Attributes:
+        facts: of the class; an instance may replace them where its settings change them.
+        Settings: the model of the job's `rule_settings`.
+        site_weight: how sites weigh their own updates under masks or encryption.
+    """
+
+    facts: RuleFacts
+    Settings: ClassVar[type[RuleSettings]] = RuleSettings
+    settings: RuleSettings
+    site_weight: SiteWeight = SiteWeight()
+
+    def __init__(self, **settings: Any) -> None:
+        """Take the job's `rule_settings`.
+
+        Raises:
+            ValueError: a setting does not exist or its value cannot be used.
+        """
+        try:
+            self.settings = self.Settings(**settings)
+        except ValidationError as error:
+            raise ValueError(explain(error, self.Settings)) from None
 
     @abstractmethod
     def begin(self, global_state: State) -> None:
-        """Starts a round from the state that was broadcast; ConfigError if the rule cannot work on it."""
+        """Start a round from the state that was broadcast; an unfinished round is forgotten.
+
+        Raises:
+            ConfigError: the rule cannot work on these tensors.
+        """
 
     @abstractmethod
     def add(self, site: str, update: Update) -> None:
-        """Takes one accepted update; an UpdateError costs that site its round and nothing else."""
+        """Take one accepted update; called in order of the sites' names.
+
+        Raises:
+            UpdateError: the rule cannot use this update, which costs the site its round and nothing else.
+        """
 
     @abstractmethod
     def finish(self) -> State:
-        """The new global state, in the dtypes of the old one; raises ValueError if nothing was added."""
+        """Return the new global state, in the dtypes of the old one.
+
+        Raises:
+            ValueError: nothing was added.
+        """
+
+    def report(self) -> dict[str, Any]:
+        """Return what happened in the last finished round, for run.json: JSON types.
+
+        Numbers under `checks` stand beside the norms of the global update.
+        """
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a server optimiser must keep between rounds."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most rules keep nothing
+        """Put back what `state_dict` returned."""
 
     def disabled_capabilities(self) -> tuple[type, ...]:
         """Return the mixins among the rule's bases that its settings switch off."""
@@ -64,16 +149,51 @@ class AggregationRule(ABC):
         """Return the rule as an instance of a mixin of `aggregation.capabilities`, or None if it is none."""
         return self if isinstance(self, mixin) and mixin not in self.disabled_capabilities() else None
 
-    def report(self) -> dict[str, Any]:
-        """What happened in the last finished round, for run.json: JSON types.
 
-        Numbers under `checks` stand beside the norms of the global update.
-        """
-        return {}
+def explain(error: ValidationError, settings: type[RuleSettings]) -> str:
+    """Return one sentence for each setting that cannot be used: its value and what was expected."""
+    properties = settings.model_json_schema()["properties"] if settings.model_fields else {}
+    sentences = []
+    for item in error.errors():
+        name = str(item["loc"][0])
+        if name in properties:
+            value = item["input"]
+            shown = repr(value) if isinstance(value, str) else value
+            sentences.append(f"{name} is {shown}; expected {_expected(properties[name])}.")
+        else:
+            known = ", ".join(properties) or "none"
+            sentences.append(f"{name} is no setting of this rule. Settings: {known}.")
+    return " ".join(sentences)
 
-    def state_dict(self) -> dict[str, Any]:
-        """What a server optimiser must keep between rounds."""
-        return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most rules keep nothing
-        """Puts back what `state_dict` returned."""
+_TYPES = {
+    "boolean": "true or false",
+    "integer": "whole number",
+    "number": "number",
+    "string": "name",
+    "null": "null",
+}
+_BOUNDS = {
+    "minimum": "{} or more",
+    "exclusiveMinimum": "more than {}",
+    "maximum": "at most {}",
+    "exclusiveMaximum": "less than {}",
+}
+
+
+def _expected(schema: Mapping[str, Any]) -> str:
+    """Return the values of a field for an error message: words in quotes, else as listings show them."""
+    if "enum" not in schema:
+        return allowed(schema)
+    *others, last = (f"'{word}'" for word in schema["enum"])
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def allowed(schema: Mapping[str, Any]) -> str:
+    """Return the values that a field of a JSON schema lets through, in words."""
+    if "anyOf" in schema:
+        return " or ".join(allowed(choice) for choice in schema["anyOf"])
+    if "enum" in schema:
+        return ", ".join(str(value) for value in schema["enum"])
+    bounds = [words.format(schema[key]) for key, words in _BOUNDS.items() if key in schema]
+    return ", ".join([_TYPES[schema["type"]], *([" and ".join(bounds)] if bounds else [])])

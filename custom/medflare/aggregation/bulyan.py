@@ -15,6 +15,7 @@ from medflare.aggregation.robust import (
     coordinatewise,
     gram_matrix,
     ordered,
+    robust_facts,
     squared_distances,
 )
 from medflare.core.tensors import State
@@ -39,15 +40,19 @@ def mean_around_median(values: Tensor, keep: int) -> Tensor:
 class Bulyan(ByzantineRule):
     """Selects m − 2f updates, one Krum winner after the other; keeps m − 4f values of each coordinate."""
 
-    summary = "Bulyan: repeated Krum, then in each coordinate the mean of what is nearest to the median."
-    source = "El Mhamdi et al. 2018; algorithms.md 5.4, 10; VG-7"
-    least_of_f = (4, 3)
+    facts = robust_facts(
+        "Bulyan: repeated Krum, then in each coordinate the mean of what is nearest to the median.",
+        "El Mhamdi et al. 2018; algorithms.md 5.4, 10; VG-7",
+    )
+    sites_per_f = (4, 3)
 
     def combine(self, deltas: Sequence[State]) -> State:
-        selected = self._select(squared_distances(gram_matrix(deltas)), max(len(deltas) - 2 * self.f, 1))
+        selected = self._select(
+            squared_distances(gram_matrix(deltas)), max(len(deltas) - 2 * self.settings.f, 1)
+        )
         sites = list(self._updates)
         self._report["selected"] = sorted(sites[k] for k in selected)
-        keep = max(len(selected) - 2 * self.f, 1)
+        keep = max(len(selected) - 2 * self.settings.f, 1)
         chosen = [deltas[k] for k in sorted(selected)]
         return coordinatewise(chosen, lambda values: mean_around_median(values, keep))
 
@@ -55,7 +60,7 @@ class Bulyan(ByzantineRule):
         left, selected = list(range(len(distances))), list[int]()
         while len(selected) < count:
             scores = torch.full((len(distances),), torch.inf, dtype=torch.float64)
-            scores[left] = krum_scores(distances[left][:, left], self.f)
+            scores[left] = krum_scores(distances[left][:, left], self.settings.f)
             winner = next(k for k in self.rank(scores) if k in left)
             selected.append(winner)
             left.remove(winner)

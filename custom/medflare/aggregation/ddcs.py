@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DDCS, and the ways to select sites it is compared with (Zhang et al. 2025; algorithms.md 6, 7.20, 7.21)."""
+"""DDCS, and the ways to select sites it is compared with (Zhang et al. 2025)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from medflare.aggregation.base import RuleFacts, RuleSettings
 from medflare.aggregation.capabilities import NeedsExactSizes, NeedsSketches
-from medflare.aggregation.selecting import MOST_DRAWS, PRODUCTS, Mode, Selecting
+from medflare.aggregation.selecting import MAX_SAMPLES, PRODUCTS, Mode, Selecting
 from medflare.core.hints import ProximalHint, RoundHints
 from medflare.knowledge.sketches import Sketch
 from medflare.selection.baselines import FedCS as FedCSSelector
@@ -20,93 +20,72 @@ from medflare.selection.problem import PairsOf
 from medflare.selection.selectors import Ddcs as DdcsSelector
 
 Rank = Annotated[int, Field(ge=1)]
-Draws = Annotated[int, Field(ge=1, le=MOST_DRAWS)]
-
-
-def _require(**settings: tuple[Any, bool, str]) -> None:
-    """ValueError that names the first setting that does not hold, its value and what was expected."""
-    for name, (value, holds, expected) in settings.items():
-        if not holds:
-            raise ValueError(f"{name} is {value}; expected {expected}.")
-
-
-def _check_draws(draws: int) -> None:
-    _require(draws=(draws, 1 <= draws <= MOST_DRAWS, f"1 to {MOST_DRAWS}"))
 
 
 class Ddcs(Selecting, NeedsSketches, NeedsExactSizes):
-    """S draws from the q that makes the expected slowest site fast while the drawn data stay alike.
+    """S draws from the q that makes the expected slowest site fast while the drawn data stay alike."""
 
-    Args:
-        draws: S, draws with replacement in a round; a site drawn twice trains once.
-        floor: φ; q_i ≥ φ d_i, which bounds every importance weight by 1/φ.
-        epsilon: ε, the largest mean distance of two draws' knowledge graphs; null for what q = d attains.
-        pairs_of: ε is on pairs of draws, of which a site drawn twice counts as 0, or on pairs of different
-            sites, where only whose data are alike makes the distance small.
-        most_variance: the largest Σ d_i²/q_i, which is 1 for q = d; null for no cap.
-        variance_rounds: ρ; counts a round's seconds 1 + ρ (Σ d_i²/q_i − 1) times, as variance costs rounds.
-        age_bonus: β; share of the odds that goes to sites by the rounds they have waited.
-        period: P; the odds are worked out again every P rounds.
-        on_infeasible: where no odds keep ε, go on with the least divergent ones, or end the run.
-        quantile: plan with this quantile of a site's latencies; null for exponential means.
-        smoothing: weight of the newest round in those means.
-        mode: of LoRA pairs, the step of both factors' differences, or of their products, which is exact.
-        most_rank: of mode product_restart, rank above which merged factors are approximated; null for none.
-        distances: between sites' knowledge graphs, from sketches, or from exact sizes by private set
-            intersection, once before round 1 and of sites whose policy.knowledge_exact allows it.
-    """
+    facts = RuleFacts(
+        summary="DDCS: draws sites by latency, within a limit on how far their knowledge graphs lie apart.",
+        source="Zhang et al. 2025 (paper 004); algorithms.md 6, 10; DD-1 to DD-10",
+        reads_sum=True,
+        stack_with=PRODUCTS,
+    )
 
-    summary = "DDCS: draws sites by latency, within a limit on how far their knowledge graphs lie apart."
-    source = "Zhang et al. 2025 (paper 004); algorithms.md 6, 10; DD-1 to DD-10"
-    stack_with = PRODUCTS
+    class Settings(RuleSettings):
+        draws: int = Field(default=5, ge=1, le=MAX_SAMPLES)
+        """S, draws with replacement in a round; a site drawn twice trains once."""
+        floor: float = Field(default=0.2, gt=0, le=1)
+        """φ; q_i ≥ φ d_i, which bounds every importance weight by 1/φ."""
+        epsilon: Annotated[float, Field(ge=0, le=1)] | None = None
+        """ε, the largest mean distance of two draws' knowledge graphs; null for what q = d attains."""
+        most_variance: Annotated[float, Field(ge=1)] | None = None
+        """the largest Σ d_i²/q_i, which is 1 for q = d; null for no cap."""
+        variance_rounds: float = Field(default=0.0, ge=0)
+        """ρ; counts a round's seconds 1 + ρ (Σ d_i²/q_i − 1) times, as variance costs rounds."""
+        age_bonus: float = Field(default=0.1, ge=0, lt=1)
+        """β; share of the odds that goes to sites by the rounds they have waited."""
+        period: int = Field(default=5, ge=1)
+        """P; the odds are worked out again every P rounds."""
+        on_infeasible: Literal["relax", "error"] = "relax"
+        """where no odds keep ε, go on with the least divergent ones, or end the run."""
+        quantile: Annotated[float, Field(ge=0, le=1)] | None = None
+        """plan with this quantile of a site's latencies; null for exponential means."""
+        smoothing: float = Field(default=0.3, gt=0, le=1)
+        """weight of the newest round in those means."""
+        mode: Mode = "factor_delta"
+        """of LoRA pairs, the step of both factors' differences, or of their products, which is exact."""
+        most_rank: Rank | None = None
+        """of mode product_restart, rank above which merged factors are approximated; null for none."""
+        pairs_of: PairsOf = "draws"
+        """ε is on pairs of draws, of which a site drawn twice counts as 0, or on pairs of different sites,
+        where only whose data are alike makes the distance small."""
+        distances: Literal["sketches", "exact"] = "sketches"
+        """between sites' knowledge graphs, from sketches, or from exact sizes by private set intersection,
+        once before round 1 and of sites whose policy.knowledge_exact allows it."""
 
-    def __init__(
-        self,
-        draws: Draws = 5,
-        floor: Annotated[float, Field(gt=0, le=1)] = 0.2,
-        epsilon: Annotated[float, Field(ge=0, le=1)] | None = None,
-        most_variance: Annotated[float, Field(ge=1)] | None = None,
-        variance_rounds: Annotated[float, Field(ge=0)] = 0.0,
-        age_bonus: Annotated[float, Field(ge=0, lt=1)] = 0.1,
-        period: Annotated[int, Field(ge=1)] = 5,
-        on_infeasible: Literal["relax", "error"] = "relax",
-        quantile: Annotated[float, Field(ge=0, le=1)] | None = None,
-        smoothing: Annotated[float, Field(gt=0, le=1)] = 0.3,
-        mode: Mode = "factor_delta",
-        most_rank: Rank | None = None,
-        pairs_of: PairsOf = "draws",
-        distances: Literal["sketches", "exact"] = "sketches",
-    ) -> None:
-        _check_draws(draws)
-        _require(
-            floor=(floor, 0 < floor <= 1, "more than 0 and at most 1"),
-            epsilon=(epsilon, epsilon is None or 0 <= epsilon <= 1, "0 to 1"),
-            most_variance=(most_variance, most_variance is None or most_variance >= 1, "1 or more"),
-            variance_rounds=(variance_rounds, 0 <= variance_rounds < math.inf, "0 or more"),
-            age_bonus=(age_bonus, 0 <= age_bonus < 1, "0 or more and less than 1"),
-            period=(period, period >= 1, "1 or more"),
-            on_infeasible=(on_infeasible, on_infeasible in ("relax", "error"), "'relax' or 'error'"),
-            quantile=(quantile, quantile is None or 0 <= quantile <= 1, "0 to 1"),
-            distances=(distances, distances in ("sketches", "exact"), "'sketches' or 'exact'"),
-            pairs_of=(pairs_of, pairs_of in ("draws", "sites"), "'draws' or 'sites'"),
-            smoothing=(smoothing, 0 < smoothing <= 1, "more than 0 and at most 1"),
-        )
+    settings: Settings
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        given = self.settings
         self.chosen = DdcsSelector(
-            draws=draws,
-            floor=floor,
-            epsilon=epsilon,
-            most_variance=most_variance,
-            variance_rounds=variance_rounds,
-            age_bonus=age_bonus,
-            period=period,
-            on_infeasible=on_infeasible,
-            pairs_of=pairs_of,
+            draws=given.draws,
+            floor=given.floor,
+            epsilon=given.epsilon,
+            most_variance=given.most_variance,
+            variance_rounds=given.variance_rounds,
+            age_bonus=given.age_bonus,
+            period=given.period,
+            on_infeasible=given.on_infeasible,
+            pairs_of=given.pairs_of,
         )
-        super().__init__(self.chosen, Latencies(smoothing, quantile), mode, most_rank)
-        self.exact, self.sketch_period = distances == "exact", period
+        self.set_selector(self.chosen, Latencies(given.smoothing, given.quantile))
+        self.set_mode(given.mode, given.most_rank)
+        self.sketch_period = given.period
 
     def disabled_capabilities(self) -> tuple[type, ...]:
-        return (NeedsSketches,) if self.exact else (NeedsExactSizes,)
+        return (NeedsSketches,) if self.settings.distances == "exact" else (NeedsExactSizes,)
 
     def set_sketch(self, site: str, sketch: Sketch | None) -> None:
         """A first sketch, a newer one, or None where there is none any more; the odds change with it."""
@@ -120,77 +99,89 @@ class Ddcs(Selecting, NeedsSketches, NeedsExactSizes):
         self.known.sizes, self.known.shared = dict(sizes), dict(shared)
 
     def report(self) -> dict[str, Any]:
-        """As `Selecting`, and `solution`: the odds before the age bonus and what they bring."""
+        """As `Selecting`, and `solution`: the probabilities before the age bonus and what they bring."""
         solution = self.chosen.solution
         return super().report() | ({"solution": solution.to_json()} if solution else {})
 
 
 class UniformSelection(Selecting):
-    """q = 1/K, and importance weights.
+    """q = 1/K, and importance weights."""
 
-    Args:
-        draws: S, draws with replacement in a round.
-        mode: of LoRA pairs, the step of both factors' differences, or of their products, which is exact.
-        most_rank: of mode product_restart, rank above which merged factors are approximated; null for none.
-        mu: μ of FedProx, which holds drawn sites near the state they received; 0 for none (7.2).
-    """
+    facts = RuleFacts(
+        summary="Uniform selection: S sites drawn alike in each round, weighed so that no site is favoured.",
+        source="McMahan et al. 2017; algorithms.md 7.20",
+        reads_sum=True,
+        stack_with=PRODUCTS,
+    )
 
-    summary = "Uniform selection: S sites drawn alike in each round, weighed so that no site is favoured."
-    source = "McMahan et al. 2017; algorithms.md 7.20"
-    stack_with = PRODUCTS
+    class Settings(RuleSettings):
+        draws: int = Field(default=5, ge=1, le=MAX_SAMPLES)
+        """S, draws with replacement in a round."""
+        mode: Mode = "factor_delta"
+        """of LoRA pairs, the step of both factors' differences, or of their products, which is exact."""
+        most_rank: Rank | None = None
+        """of mode product_restart, rank above which merged factors are approximated; null for none."""
+        mu: float = Field(default=0.0, ge=0)
+        """μ of FedProx, which holds drawn sites near the state they received; 0 for none (7.2)."""
 
-    def __init__(
-        self,
-        draws: Draws = 5,
-        mode: Mode = "factor_delta",
-        most_rank: Rank | None = None,
-        mu: Annotated[float, Field(ge=0)] = 0.0,
-    ) -> None:
-        _check_draws(draws)
-        _require(mu=(mu, 0 <= mu < math.inf, "0 or more"))
-        super().__init__(Uniform(draws=draws), Latencies(), mode, most_rank)
-        self.mu = mu
+    settings: Settings
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.set_selector(Uniform(draws=self.settings.draws), Latencies())
+        self.set_mode(self.settings.mode, self.settings.most_rank)
 
     def client_terms(self) -> RoundHints:
-        held = RoundHints(proximal=ProximalHint(mu=self.mu)) if self.mu else RoundHints()
-        return super().client_terms() | held
+        mu = self.settings.mu
+        return super().client_terms() | (RoundHints(proximal=ProximalHint(mu=mu)) if mu else RoundHints())
 
 
 class ImportanceSampling(Selecting):
-    """q ∝ d_i ‖Δ_i‖ above a floor, which makes the variance of the update least.
+    """q ∝ d_i ‖Δ_i‖ above a floor, which makes the variance of the update least."""
 
-    Args:
-        draws: S, draws with replacement in a round.
-        floor: φ; q_i ≥ φ d_i.
-    """
+    facts = RuleFacts(
+        summary="Importance sampling: sites are drawn by their data and the size of their last update.",
+        source="Luo et al. 2022; algorithms.md 6.4; DD-11",
+        needs="individual",
+        instead="rule 'ddcs' or 'uniform_selection', which need a sum alone",
+        reads_sum=True,
+    )
 
-    summary = "Importance sampling: sites are drawn by their data and the size of their last update."
-    source = "Luo et al. 2022; algorithms.md 6.4; DD-11"
-    needs: Literal["sum", "individual"] = "individual"
-    instead = "rule 'ddcs' or 'uniform_selection', which need a sum alone"
+    class Settings(RuleSettings):
+        draws: int = Field(default=5, ge=1, le=MAX_SAMPLES)
+        """S, draws with replacement in a round."""
+        floor: float = Field(default=0.2, gt=0, le=1)
+        """φ; q_i ≥ φ d_i."""
 
-    def __init__(self, draws: Draws = 5, floor: Annotated[float, Field(gt=0, le=1)] = 0.2) -> None:
-        _check_draws(draws)
-        _require(floor=(floor, 0 < floor <= 1, "more than 0 and at most 1"))
-        super().__init__(Importance(draws=draws, floor=floor), Latencies())
+    settings: Settings
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.set_selector(Importance(draws=self.settings.draws, floor=self.settings.floor), Latencies())
 
 
 class FedCS(Selecting):
-    """As many sites as fit before a deadline, weighed by examples; slow sites never train.
+    """As many sites as fit before a deadline, weighed by examples; slow sites never train."""
 
-    Args:
-        deadline: seconds of a round.
-        sequential: sites send one after the other; otherwise all at once.
-    """
+    facts = RuleFacts(
+        summary="FedCS: as many sites as fit before a deadline; biased to fast sites.",
+        source="Nishio and Yonetani 2019; algorithms.md 7.21",
+        reads_sum=True,
+    )
 
-    summary = "FedCS: as many sites as fit before a deadline; biased to fast sites."
-    source = "Nishio and Yonetani 2019; algorithms.md 7.21"
+    class Settings(RuleSettings):
+        deadline: float = Field(default=600.0, gt=0)
+        """seconds of a round."""
+        sequential: bool = False
+        """sites send one after the other; otherwise all at once."""
 
-    def __init__(self, deadline: Annotated[float, Field(gt=0)] = 600.0, sequential: bool = False) -> None:
-        _require(deadline=(deadline, 0 < deadline < math.inf, "more than 0"))
-        self.chosen = FedCSSelector(deadline=deadline, sequential=sequential)
-        super().__init__(self.chosen, Latencies())
+    settings: Settings
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.chosen = FedCSSelector(deadline=self.settings.deadline, sequential=self.settings.sequential)
+        self.set_selector(self.chosen, Latencies())
 
     def report(self) -> dict[str, Any]:
-        """As `Selecting`, and `over`: what there is to say where too few sites fit into the deadline."""
+        """As `Selecting`, and `over`: the message where too few sites meet the deadline."""
         return super().report() | ({"over": self.chosen.over} if self.chosen.over else {})

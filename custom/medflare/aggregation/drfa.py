@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DRFA: sites on which the model is bad are drawn more often (Deng et al. 2020; algorithms.md 7.6)."""
+"""DRFA: sites on which the model is bad are drawn more often (Deng et al. 2020)."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
+from medflare.aggregation.base import RuleFacts, RuleSettings
 from medflare.aggregation.capabilities import (
     AllowsSiteFactors,
     AsksClientTerms,
@@ -19,64 +20,59 @@ from medflare.aggregation.capabilities import (
     SamplesClients,
     UsesAuxiliarySums,
 )
-from medflare.aggregation.weighted_mean import WeightedMean
+from medflare.aggregation.weighted_mean import MeanRule
 from medflare.core.data_order import derived_seed
 from medflare.core.hints import RoundHints, SnapshotHint
-from medflare.core.tensors import State, moved
+from medflare.core.tensors import State, apply_delta
 from medflare.core.update import Update
 
 SNAPSHOT, DRAWN = "snapshot.", "drawn"
-MOST_DRAWS = 128
+MAX_SAMPLES = 128
 """In a round, where a job names no m: a site's own weight must have a bound before it can be masked."""
 
 
 def onto_simplex(values: np.ndarray) -> np.ndarray:
-    """The nearest point of {x ≥ 0, Σ x = 1} in the Euclidean norm (Duchi et al. 2008). values: (K)."""
+    """Return the point of {x ≥ 0, Σ x = 1} nearest in the Euclidean norm (Duchi et al. 2008). values: (K)."""
     falling = np.sort(values)[::-1]
     excess = (np.cumsum(falling) - 1) / np.arange(1, len(values) + 1)
-    found: np.ndarray = np.maximum(values - excess[np.flatnonzero(falling > excess)[-1]], 0)
-    return found
+    shift = excess[np.flatnonzero(falling > excess)[-1]]
+    nearest: np.ndarray = np.maximum(values - shift, 0)
+    return nearest
 
 
-class Drfa(WeightedMean, SamplesClients, AsksClientTerms, UsesAuxiliarySums, ProbesLosses, AllowsSiteFactors):
+class Drfa(MeanRule, SamplesClients, AsksClientTerms, UsesAuxiliarySums, ProbesLosses, AllowsSiteFactors):
     """min over θ of max over λ of Σ λ_k f_k(θ): m sites drawn ~ λ with replacement, and their uniform mean.
 
     λ starts at n_k/N. After each round m sites, drawn uniformly, tell the loss f_k of the mean of all
     snapshots on one batch of their training examples: v_k = (K/m) f_k, λ⁺ = Proj(λ + γ τ v).
-
-    Args:
-        m: how often a site is drawn in a round; by default as often as there are sites.
-        step: γ τ, which moves λ: 0.01 is the γ = 0.01/τ for losses of 1 to 4 (FedTorch: 0.1 as γ).
-        floor: no λ_k falls below it, as in FedTorch.
-        batch: training examples on which a site measures f_k.
     """
 
-    summary = "DRFA: sites are drawn by weights that grow with their losses, for the worst mixture of sites."
-    source = "Deng et al. 2020; algorithms.md 7.6, 10"
-    needs: Literal["sum", "individual"] = "sum"
-    reads_sum = True
+    facts = RuleFacts(
+        summary="DRFA: sites are drawn by weights that grow with their losses, "
+        "for the worst mixture of sites.",
+        source="Deng et al. 2020; algorithms.md 7.6, 10",
+        reads_sum=True,
+    )
     auxiliary_sums = (SNAPSHOT, DRAWN)
 
-    def __init__(
-        self,
-        m: Annotated[int, Field(ge=1)] | None = None,
-        step: Annotated[float, Field(ge=0)] = 1e-2,
-        floor: Annotated[float, Field(ge=0, lt=1)] = 1e-3,
-        batch: Annotated[int, Field(ge=1)] = 32,
-    ) -> None:
-        super().__init__("uniform")
-        if m is not None and not m >= 1:
-            raise ValueError(f"m is {m}; expected 1 or more.")
-        if not 0 <= step < math.inf:
-            raise ValueError(f"step is {step}; expected 0 or more.")
-        if not 0 <= floor < 1:
-            raise ValueError(f"floor is {floor}; expected 0 or more and less than 1.")
-        if not batch >= 1:
-            raise ValueError(f"batch is {batch}; expected 1 or more.")
-        self.m, self.step, self.floor, self.batch = m, step, floor, batch
-        self.factor_clip = math.log(m or MOST_DRAWS)
-        self.weights_of_sites: dict[str, float] = {}
-        self._drawn: Counter[str] = Counter()
+    class Settings(RuleSettings):
+        m: Annotated[int, Field(ge=1)] | None = None
+        """how often a site is drawn in a round; by default as often as there are sites."""
+        step: float = Field(default=1e-2, ge=0)
+        """γ τ, which moves λ: 0.01 is the γ = 0.01/τ for losses of 1 to 4 (FedTorch: 0.1 as γ)."""
+        floor: float = Field(default=1e-3, ge=0, lt=1)
+        """no λ_k falls below it, as in FedTorch."""
+        batch: int = Field(default=32, ge=1)
+        """training examples on which a site measures f_k."""
+
+    settings: Settings
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.set_weighting("uniform")
+        self.factor_clip = math.log(self.settings.m or MAX_SAMPLES)
+        self.probabilities: dict[str, float] = {}
+        self._counts: Counter[str] = Counter()
         self._share, self._probed_sites = 1.0, list[str]()
         self._losses: dict[str, float] = {}
         self._snapshot: State | None = None
@@ -91,30 +87,30 @@ class Drfa(WeightedMean, SamplesClients, AsksClientTerms, UsesAuxiliarySums, Pro
         eligible: Sequence[str],
         min_clients: int = 1,
     ) -> list[str]:
-        if set(self.weights_of_sites) != set(examples):
-            whole = sum(examples.values())
-            self.weights_of_sites = {site: n / whole for site, n in sorted(examples.items())}
+        if set(self.probabilities) != set(examples):
+            total = sum(examples.values())
+            self.probabilities = {site: n / total for site, n in sorted(examples.items())}
         there = sorted(eligible)
         random = np.random.default_rng(derived_seed(seed, "drfa", round_number))
-        odds = np.array([self.weights_of_sites[site] for site in there])
-        count = self.m or min(len(there), MOST_DRAWS)
-        self._drawn = Counter(random.choice(there, count, p=odds / odds.sum()).tolist())
-        self._add_others(there, odds, random, min_clients)
+        chances = np.array([self.probabilities[site] for site in there])
+        count = self.settings.m or min(len(there), MAX_SAMPLES)
+        self._counts = Counter(random.choice(there, count, p=chances / chances.sum()).tolist())
+        self._sample_others(there, chances, random, min_clients)
         self._share = 1 - float(random.random())
         probed = random.choice(there, min(count, len(there)), replace=False)
         self._probed_sites = sorted(probed.tolist())
-        return sorted(self._drawn)
+        return sorted(self._counts)
 
-    def _add_others(
-        self, there: list[str], odds: np.ndarray, random: np.random.Generator, least: int
+    def _sample_others(
+        self, there: list[str], chances: np.ndarray, random: np.random.Generator, min_clients: int
     ) -> None:
-        """Draws on among the sites that were not drawn, where too few different ones were."""
-        while len(self._drawn) < min(least, len(there)):
-            left = np.array([site not in self._drawn for site in there]) * odds
-            self._drawn[str(random.choice(there, p=left / left.sum()))] = 1
+        """Sample further clients where too few different ones were sampled."""
+        while len(self._counts) < min(min_clients, len(there)):
+            left = np.array([site not in self._counts for site in there]) * chances
+            self._counts[str(random.choice(there, p=left / left.sum()))] = 1
 
     def client_terms(self) -> RoundHints:
-        return RoundHints(snapshot=SnapshotHint(share=self._share, drawn=dict(self._drawn)))
+        return RoundHints(snapshot=SnapshotHint(share=self._share, drawn=dict(self._counts)))
 
     # ---- the round and its second exchange ---------------------------------------------------------------
 
@@ -123,38 +119,38 @@ class Drfa(WeightedMean, SamplesClients, AsksClientTerms, UsesAuxiliarySums, Pro
         self._losses, self._snapshot = {}, None
 
     def weight(self, site: str, update: Update) -> float:
-        """How often the site was drawn: what the server knows, not what the site says."""
-        return float(self._drawn.get(site, 1))
+        """Return how often the site was sampled: what the server knows, not what the site reports."""
+        return float(self._counts.get(site, 1))
 
     def update_server_state(self, totals: State, sites: int) -> State:
         if DRAWN in totals:
-            drawn = float(totals[DRAWN])
-            change = {n: totals[SNAPSHOT + n] / drawn for n in self._global if SNAPSHOT + n in totals}
-            self._snapshot = moved(self._global, change)
+            count = float(totals[DRAWN])
+            change = {n: totals[SNAPSHOT + n] / count for n in self._global if SNAPSHOT + n in totals}
+            self._snapshot = apply_delta(self._global, change)
         return {name: value for name, value in totals.items() if not name.startswith(self.auxiliary_sums)}
 
     def probe(self) -> Probe | None:
         if self._snapshot is None or not self._probed_sites:
             return None
-        return Probe(self._snapshot, self._probed_sites, self.batch)
+        return Probe(self._snapshot, self._probed_sites, self.settings.batch)
 
     def receive_losses(self, losses: Mapping[str, float]) -> None:
-        """A site without a finite loss of 0 or more says nothing about λ."""
+        """Move λ by the measured losses; a site without a finite loss of 0 or more does not move it."""
         self._snapshot = None
         self._losses = {s: x for s, x in sorted(losses.items()) if math.isfinite(x) and x >= 0}
-        names = list(self.weights_of_sites)
-        scale = self.step * len(names) / max(len(self._losses), 1)
-        moved_ = [self.weights_of_sites[site] + scale * self._losses.get(site, 0.0) for site in names]
-        kept = np.maximum(onto_simplex(np.array(moved_)), self.floor)
-        self.weights_of_sites = dict(zip(names, (kept / kept.sum()).tolist(), strict=True))
+        names = list(self.probabilities)
+        scale = self.settings.step * len(names) / max(len(self._losses), 1)
+        raised = [self.probabilities[site] + scale * self._losses.get(site, 0.0) for site in names]
+        kept = np.maximum(onto_simplex(np.array(raised)), self.settings.floor)
+        self.probabilities = dict(zip(names, (kept / kept.sum()).tolist(), strict=True))
 
     def report(self) -> dict[str, Any]:
-        """`weights`; `lambda`: λ after the round; `drawn`; `share` of the snapshot; `probed`: f_k."""
-        found = {"lambda": dict(self.weights_of_sites), "drawn": dict(self._drawn)}
-        return super().report() | found | {"share": self._share, "probed": dict(self._losses)}
+        """Return `weights`; `lambda`: λ after the round; `drawn`; `share` of the snapshot; `probed`: f_k."""
+        sampling = {"lambda": dict(self.probabilities), "drawn": dict(self._counts)}
+        return super().report() | sampling | {"share": self._share, "probed": dict(self._losses)}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"lambda": dict(self.weights_of_sites)}
+        return {"lambda": dict(self.probabilities)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.weights_of_sites = dict(state["lambda"])
+        self.probabilities = dict(state["lambda"])

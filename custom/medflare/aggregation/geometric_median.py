@@ -9,7 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from medflare.aggregation.robust import RobustRule, gram_matrix, weighted
+from medflare.aggregation.base import RuleSettings
+from medflare.aggregation.robust import RobustRule, gram_matrix, robust_facts, weighted
 from medflare.core.tensors import State
 
 
@@ -43,22 +44,18 @@ def weiszfeld(points: Tensor, weights: Tensor, steps: int = 1000, smoothing: flo
 
 
 class GeometricMedian(RobustRule):
-    """θ⁺ = θ + argmin_z Σ_k w_k ‖Δ_k − z‖.
+    """θ⁺ = θ + argmin_z Σ_k w_k ‖Δ_k − z‖."""
 
-    Args:
-        weighting: "uniform", or "examples" as in RFA; the counts are the sites' own word.
-    """
+    facts = robust_facts("Geometric median of the updates.", "RFA (Pillutla et al. 2022); algorithms.md 10")
 
-    summary = "Geometric median of the updates."
-    source = "RFA (Pillutla et al. 2022); algorithms.md 10"
+    class Settings(RuleSettings):
+        weighting: Literal["uniform", "examples"] = "uniform"
+        """"uniform", or "examples" as in RFA; the counts are the sites' own word."""
 
-    def __init__(self, weighting: Literal["uniform", "examples"] = "uniform") -> None:
-        if weighting not in ("uniform", "examples"):
-            raise ValueError(f"weighting is '{weighting}'; expected 'uniform' or 'examples'.")
-        self.weighting = weighting
+    settings: Settings
 
     def combine(self, deltas: Sequence[State]) -> State:
-        counts = [u.examples if self.weighting == "examples" else 1 for u in self._updates.values()]
+        counts = [u.examples if self.settings.weighting == "examples" else 1 for u in self._updates.values()]
         points = coordinates(gram_matrix(deltas))
         weights = weiszfeld(points, torch.tensor(counts, dtype=torch.float64)).tolist()
         self._report["weights"] = dict(zip(self._updates, weights, strict=True))

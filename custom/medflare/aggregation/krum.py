@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Krum and Multi-Krum (Blanchard et al. 2017; algorithms.md 5.4)."""
+"""Krum and Multi-Krum (Blanchard et al. 2017)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from medflare.aggregation.robust import ByzantineRule, gram_matrix, squared_distances, weighted
+from medflare.aggregation.robust import ByzantineRule, gram_matrix, robust_facts, squared_distances, weighted
 from medflare.core.tensors import State
 
 
@@ -38,29 +39,27 @@ def unit_length(deltas: Sequence[State]) -> list[State]:
 
 
 class Krum(ByzantineRule):
-    """θ⁺ = θ + Δ_k of the site with the lowest score; f = 1 in paper 003.
+    """θ⁺ = θ + Δ_k of the site with the lowest score; f = 1 in paper 003."""
 
-    Args:
-        directions: distances between updates of unit length.
-    """
+    facts = robust_facts(
+        "Krum: the one update that is nearest to its neighbours.",
+        "Blanchard et al. 2017; FedViT-GPT2 (paper 003); algorithms.md 5.4; VG-6 to VG-10",
+    )
+    sites_per_f = (2, 3)
 
-    summary = "Krum: the one update that is nearest to its neighbours."
-    source = "Blanchard et al. 2017; FedViT-GPT2 (paper 003); algorithms.md 5.4; VG-6 to VG-10"
-    least_of_f = (2, 3)
+    class Settings(ByzantineRule.Settings):
+        directions: bool = False
+        """distances between updates of unit length."""
 
-    def __init__(
-        self, f: Annotated[int, Field(ge=0)] = 1, allow_unsafe: bool = False, directions: bool = False
-    ) -> None:
-        super().__init__(f, allow_unsafe)
-        self.directions = directions
+    settings: Settings
 
     def keeps(self, sites: int) -> int:
         """How many updates are averaged."""
         return 1
 
     def combine(self, deltas: Sequence[State]) -> State:
-        compared = unit_length(deltas) if self.directions else deltas
-        scores = krum_scores(squared_distances(gram_matrix(compared)), self.f)
+        compared = unit_length(deltas) if self.settings.directions else deltas
+        scores = krum_scores(squared_distances(gram_matrix(compared)), self.settings.f)
         kept = self.rank(scores)[: self.keeps(len(deltas))]
         sites = list(self._updates)
         self._report["scores"] = dict(zip(sites, scores.tolist(), strict=True))
@@ -69,25 +68,18 @@ class Krum(ByzantineRule):
 
 
 class MultiKrum(Krum):
-    """The plain mean of the updates with the lowest scores.
+    """The plain mean of the updates with the lowest scores."""
 
-    Args:
-        keep: how many; by default m − f − 2.
-    """
+    facts = replace(
+        Krum.facts, summary="Multi-Krum: mean of the updates that are nearest to their neighbours."
+    )
 
-    summary = "Multi-Krum: mean of the updates that are nearest to their neighbours."
+    class Settings(Krum.Settings):
+        keep: Annotated[int, Field(ge=1)] | None = None
+        """how many; by default m − f − 2."""
 
-    def __init__(
-        self,
-        f: Annotated[int, Field(ge=0)] = 1,
-        allow_unsafe: bool = False,
-        directions: bool = False,
-        keep: Annotated[int, Field(ge=1)] | None = None,
-    ) -> None:
-        super().__init__(f, allow_unsafe, directions)
-        if keep is not None and keep < 1:
-            raise ValueError(f"keep is {keep}; expected at least one update.")
-        self.keep = keep
+    settings: Settings
 
     def keeps(self, sites: int) -> int:
-        return max(sites - self.f - 2, 1) if self.keep is None else min(self.keep, sites)
+        keep = self.settings.keep
+        return max(sites - self.settings.f - 2, 1) if keep is None else min(keep, sites)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that know LoRA pairs: exact ones, and the best of the rank (algorithms.md 1.4; ML-9).
+"""Rules that know LoRA pairs: exact ones, and the best of the rank (ML-9).
 
 Averaging factors is not averaging updates: Σ w_k B_k A_k differs from B̄ Ā by a weighted covariance. A pair is
 two tensors of PEFT's names, `….lora_A.weight` (ρ, d_in) and `….lora_B.weight` (d_out, ρ), under any prefix.
-Products here leave out the scale a/ρ, which is the same at all sites and belongs to the model (1.3).
+Products here leave out the scale a/ρ, which is the same at all sites and belongs to the model.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from medflare.aggregation.base import RuleFacts
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.errors import ConfigError
 from medflare.core.tensors import State, accumulator_dtype
@@ -23,9 +24,10 @@ from medflare.core.update import Update
 
 A, B = ".lora_A.weight", ".lora_B.weight"
 MERGED = "merged."
+INSTEAD = "rule 'freeze_a' with settings.sharing 'freeze_a', which is exact too"
 
 
-class Pair(NamedTuple):
+class LoraPair(NamedTuple):
     """Factors of one ΔW = B A. a: (ρ, d_in); b: (d_out, ρ)."""
 
     a: Tensor
@@ -38,27 +40,31 @@ class Pair(NamedTuple):
 
 
 def stems(names: Iterable[str]) -> list[str]:
-    """What comes before `.lora_A.weight` and `.lora_B.weight`, sorted; ConfigError if one is alone."""
+    """Return what comes before `.lora_A.weight` and `.lora_B.weight`, sorted.
+
+    Raises:
+        ConfigError: a factor is shared without its partner.
+    """
     names = set(names)
-    found = {name.removesuffix(end) for end in (A, B) for name in names if name.endswith(end)}
-    alone = sorted(stem for stem in found if not {stem + A, stem + B} <= names)
+    stems_found = {name.removesuffix(end) for end in (A, B) for name in names if name.endswith(end)}
+    alone = sorted(stem for stem in stems_found if not {stem + A, stem + B} <= names)
     if alone:
         missing = B if alone[0] + A in names else A
         raise ConfigError(
             f"{len(alone)} LoRA factors are shared without their partner, for instance '{alone[0]}' without "
             f"'{missing[1:]}'. Set `sharing: factors` in the job's settings, or take rule 'weighted_mean'."
         )
-    return sorted(found)
+    return sorted(stems_found)
 
 
-def stacked(pairs: Sequence[Pair], weights: Sequence[float]) -> Pair:
-    """One pair of rank m·ρ whose product is exactly Σ w_k B_k A_k: A = [A_1; …], B = [w_1 B_1 …]."""
+def stacked(pairs: Sequence[LoraPair], weights: Sequence[float]) -> LoraPair:
+    """Return one pair of rank m·ρ whose product is exactly Σ w_k B_k A_k: A = [A_1; …], B = [w_1 B_1 …]."""
     b = torch.cat([w * pair.b for w, pair in zip(weights, pairs, strict=True)], dim=1)
-    return Pair(torch.cat([pair.a for pair in pairs], dim=0), b)
+    return LoraPair(torch.cat([pair.a for pair in pairs], dim=0), b)
 
 
-def best_of_rank(pair: Pair, rank: int) -> tuple[Pair, Tensor]:
-    """The pair of rank ≤ `rank` nearest to B A in the Frobenius norm, and all singular values of B A.
+def best_of_rank(pair: LoraPair, rank: int) -> tuple[LoraPair, Tensor]:
+    """Return the pair of rank ≤ `rank` nearest to B A in the Frobenius norm, and all singular values of B A.
 
     QR of both factors and SVD of the small core between them, in float64; d_out × d_in is never formed. The
     singular values are split evenly: B = U √S, A = √S Vᵀ.
@@ -68,7 +74,7 @@ def best_of_rank(pair: Pair, rank: int) -> tuple[Pair, Tensor]:
     u, s, vt = torch.linalg.svd(rb @ ra.mT, full_matrices=False)
     root = s[:rank].sqrt()
     a, b = root[:, None] * (vt[:rank] @ qa.mT), (qb @ u[:, :rank]) * root
-    return Pair(a.to(pair.a.dtype), b.to(pair.b.dtype)), s
+    return LoraPair(a.to(pair.a.dtype), b.to(pair.b.dtype)), s
 
 
 def truncation_error(singular: Tensor, rank: int) -> float:
@@ -80,9 +86,11 @@ def truncation_error(singular: Tensor, rank: int) -> float:
 class FreezeA(WeightedMean):
     """A is one and the same everywhere and never shared, so the mean of the B is exact."""
 
-    summary = "LoRA with A fixed at all sites: the mean of the B factors, exact; needs only sums."
-    source = "FFA-LoRA (Sun et al. 2024); algorithms.md 1.4 `freeze_a`, 10; ML-9"
-    sharing = ("freeze_a",)
+    facts = RuleFacts(
+        summary="LoRA with A fixed at all sites: the mean of the B factors, exact; needs only sums.",
+        source="FFA-LoRA (Sun et al. 2024); algorithms.md 1.4 `freeze_a`, 10; ML-9",
+        sharing=("freeze_a",),
+    )
 
     def begin(self, global_state: State) -> None:
         shared = [name for name in global_state if name.endswith(A)]
@@ -97,10 +105,6 @@ class FreezeA(WeightedMean):
 class _PairRule(WeightedMean):
     """Keeps each site's pairs until the end of the round; tensors that are no LoRA factor are averaged."""
 
-    needs: Literal["sum", "individual"] = "individual"
-    instead = "rule 'freeze_a' with settings.sharing 'freeze_a', which is exact too"
-    streams = False
-
     def begin(self, global_state: State) -> None:
         self._stems = stems(name for name in global_state if not name.startswith(MERGED))
         factors = {stem + end for stem in self._stems for end in (A, B)}
@@ -108,28 +112,30 @@ class _PairRule(WeightedMean):
         super().begin(plain)
         self._state, self._received = (
             global_state,
-            {stem: pair_of(global_state, stem) for stem in self._stems},
+            {stem: lora_pair(global_state, stem) for stem in self._stems},
         )
-        self._pairs: dict[str, dict[str, Pair]] = {stem: {} for stem in self._stems}
+        self._pairs: dict[str, dict[str, LoraPair]] = {stem: {} for stem in self._stems}
 
     def add(self, site: str, update: Update) -> None:
         super().add(site, update)
         for stem, base in self._received.items():
-            own = Pair(base.a + update.delta[stem + A], base.b + update.delta[stem + B])
-            self._pairs[stem][site] = own
+            trained = LoraPair(base.a + update.delta[stem + A], base.b + update.delta[stem + B])
+            self._pairs[stem][site] = trained
 
     def finish(self) -> State:
         new = super().finish()
         for stem in self._stems:
             sites = self._pairs.pop(stem)
-            new |= self._join(stem, stacked(list(sites.values()), [self._shares[site] for site in sites]))
+            new |= self._combine_pairs(
+                stem, stacked(list(sites.values()), [self._shares[site] for site in sites])
+            )
         return new
 
     @abstractmethod
-    def _join(self, stem: str, whole: Pair) -> State:
+    def _combine_pairs(self, stem: str, whole: LoraPair) -> State:
         """The new tensors of one pair, from the stack whose product is Σ w_k B_k A_k."""
 
-    def _named(self, stem: str, pair: Pair, new_stem: str) -> State:
+    def _named(self, stem: str, pair: LoraPair, new_stem: str) -> State:
         """A pair under the names of `new_stem`, in the dtypes that `stem` has in the old state."""
         return {
             new_stem + end: value.to(self._state[stem + end].dtype)
@@ -145,27 +151,32 @@ class LoraStack(_PairRule):
     scale of its own pair. Past rank min(d_in, d_out) the merged factors are factored anew, which is exact.
     """
 
-    summary = "LoRA, exact: factors side by side, merged into the base weights; sites restart from B = 0."
-    source = "FLoRA (Wang et al. 2024); algorithms.md 1.4 `stack`; ML-9"
-    outside_spec = (MERGED,)
-    sharing = ("stack",)
+    facts = RuleFacts(
+        summary="LoRA, exact: factors side by side, merged into the base weights; sites restart from B = 0.",
+        source="FLoRA (Wang et al. 2024); algorithms.md 1.4 `stack`; ML-9",
+        needs="individual",
+        instead=INSTEAD,
+        streams=False,
+        sharing=("stack",),
+        extra_tensors=(MERGED,),
+    )
 
     def begin(self, global_state: State) -> None:
         super().begin(global_state)
         self._checks = {"update_norm": 0.0, "merged_rank": 0.0}
 
-    def _join(self, stem: str, whole: Pair) -> State:
+    def _combine_pairs(self, stem: str, whole: LoraPair) -> State:
         base = self._received[stem]
-        step = stacked([whole, Pair(base.a, base.b)], [1.0, -1.0]) if base.b.any() else whole
+        step = stacked([whole, LoraPair(base.a, base.b)], [1.0, -1.0]) if base.b.any() else whole
         self._checks["update_norm"] = math.hypot(self._checks["update_norm"], step.norm())
         merged = MERGED + stem.removeprefix("adapter.")
         if merged + A in self._state:
-            whole = stacked([pair_of(self._state, merged), whole], [1.0, 1.0])
+            whole = stacked([lora_pair(self._state, merged), whole], [1.0, 1.0])
         full = min(whole.a.shape[1], whole.b.shape[0])
         if whole.a.shape[0] > full:
             whole, _ = best_of_rank(whole, full)
         self._checks["merged_rank"] = max(self._checks["merged_rank"], float(whole.a.shape[0]))
-        fresh = self._named(stem, Pair(base.a, torch.zeros_like(base.b)), stem)
+        fresh = self._named(stem, LoraPair(base.a, torch.zeros_like(base.b)), stem)
         return fresh | self._named(stem, whole, merged)
 
     def report(self) -> dict[str, Any]:
@@ -180,15 +191,20 @@ class LoraProductSvd(_PairRule):
     as in a fresh adapter: two zero factors would never learn again.
     """
 
-    summary = "LoRA: best rank-ρ approximation of the weighted mean of the products."
-    source = "Eckart and Young 1936; algorithms.md 1.4 `product_svd`; ML-9"
-    sharing = ("factors",)
+    facts = RuleFacts(
+        summary="LoRA: best rank-ρ approximation of the weighted mean of the products.",
+        source="Eckart and Young 1936; algorithms.md 1.4 `product_svd`; ML-9",
+        needs="individual",
+        instead=INSTEAD,
+        streams=False,
+        sharing=("factors",),
+    )
 
     def begin(self, global_state: State) -> None:
         super().begin(global_state)
         self._errors: dict[str, float] = {}
 
-    def _join(self, stem: str, whole: Pair) -> State:
+    def _combine_pairs(self, stem: str, whole: LoraPair) -> State:
         base = self._received[stem]
         rank = base.a.shape[0]
         best, singular = best_of_rank(whole, rank)
@@ -196,7 +212,7 @@ class LoraProductSvd(_PairRule):
         alive = int((singular[:rank] > torch.finfo(base.a.dtype).eps * singular[0]).sum())
         a, b = base.a.clone(), torch.zeros_like(base.b)
         a[:alive], b[:, :alive] = best.a[:alive], best.b[:, :alive]
-        return self._named(stem, Pair(a, b), stem)
+        return self._named(stem, LoraPair(a, b), stem)
 
     def report(self) -> dict[str, Any]:
         """`weights`; `truncation`: relative error of each pair; `checks`: the largest of them."""
@@ -204,7 +220,7 @@ class LoraProductSvd(_PairRule):
         return super().report() | {"truncation": dict(self._errors), "checks": checks}
 
 
-def pair_of(state: State, stem: str) -> Pair:
-    """A pair of a state, for arithmetic."""
+def lora_pair(state: State, stem: str) -> LoraPair:
+    """Return a pair of a state in accumulator precision."""
     a, b = state[stem + A], state[stem + B]
-    return Pair(a.to(accumulator_dtype(a)), b.to(accumulator_dtype(b)))
+    return LoraPair(a.to(accumulator_dtype(a)), b.to(accumulator_dtype(b)))

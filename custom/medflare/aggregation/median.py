@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from medflare.aggregation.robust import RobustRule, coordinatewise, ordered
+from medflare.aggregation.robust import RobustRule, coordinatewise, ordered, robust_facts
 from medflare.core.tensors import State
 
 
@@ -25,8 +25,7 @@ def middle(column: Tensor) -> Tensor:
 class Median(RobustRule):
     """In each coordinate the median over the sites, each of which counts once."""
 
-    summary = "Median: in each coordinate, over the sites."
-    source = "Yin et al. 2018; algorithms.md 10"
+    facts = robust_facts("Median: in each coordinate, over the sites.", "Yin et al. 2018; algorithms.md 10")
 
     def combine(self, deltas: Sequence[State]) -> State:
         return coordinatewise(deltas, median)

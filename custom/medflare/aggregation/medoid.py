@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The medoid: what paper 003 describes in prose where its formula says Krum (algorithms.md 5.4; VG-8)."""
+"""The medoid: what paper 003 describes in prose where its formula says Krum (VG-8)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from medflare.aggregation.robust import RobustRule, gram_matrix, squared_distances
+from medflare.aggregation.robust import RobustRule, gram_matrix, robust_facts, squared_distances
 from medflare.core.tensors import State
 
 
 class Medoid(RobustRule):
     """θ⁺ = θ + Δ_k of the site with the smallest sum of Euclidean distances to all others."""
 
-    summary = "Medoid: the one update with the smallest sum of distances to all others."
-    source = "FedViT-GPT2 (paper 003), prose; algorithms.md 5.4; VG-7, VG-8"
+    facts = robust_facts(
+        "Medoid: the one update with the smallest sum of distances to all others.",
+        "FedViT-GPT2 (paper 003), prose; algorithms.md 5.4; VG-7, VG-8",
+    )
 
     def combine(self, deltas: Sequence[State]) -> State:
         scores = squared_distances(gram_matrix(deltas)).sqrt().sum(dim=1)

@@ -2,7 +2,7 @@
 """DDCS's step on products of LoRA factors: Σ w_i B_i A_i, merged; sites restart from B = 0 (DD-4).
 
 Algorithm 1 of DDCS adds products, its text differences of parameters. Both are the same where ΔW restarts
-from 0 in every round and products are merged into the base weights (algorithms.md 1.4 `stack`). Weights do
+from 0 in every round and products are merged into the base weights (rule `lora_stack`). Weights do
 not sum to one here: what was broadcast, M + B A, gets Σ w_i (B_i A_i − B A).
 """
 
@@ -17,9 +17,9 @@ from medflare.aggregation.lora import (
     MERGED,
     A,
     B,
-    Pair,
+    LoraPair,
     best_of_rank,
-    pair_of,
+    lora_pair,
     stacked,
     stems,
     truncation_error,
@@ -39,37 +39,42 @@ class ProductRestart:
     def __init__(self, most_rank: int | None = None) -> None:
         self.most_rank = most_rank
         self._state: State = {}
-        self._received: dict[str, Pair] = {}
-        self._pairs: dict[str, dict[str, Pair]] = {}
+        self._received: dict[str, LoraPair] = {}
+        self._pairs: dict[str, dict[str, LoraPair]] = {}
         self.checks: dict[str, float] = {}
 
     def begin(self, state: State) -> State:
-        """Takes the pairs out of the state that was broadcast; the rest of it, without merged factors."""
-        own = [name for name in state if not name.startswith(MERGED)]
-        found = stems(own)
-        if not found:
+        """Take the pairs out of the state that was broadcast; return the rest of it, without merged factors.
+
+        Raises:
+            ConfigError: the state holds no LoRA pair.
+        """
+        names = [name for name in state if not name.startswith(MERGED)]
+        pairs = stems(names)
+        if not pairs:
             raise ConfigError(
                 "mode 'product_restart': no LoRA factors are among the shared tensors. Set `sharing: stack` "
                 "in the job's settings, or mode 'factor_delta' in rule_settings."
             )
-        self._state, self._received = state, {stem: pair_of(state, stem) for stem in found}
-        self._pairs = {stem: {} for stem in found}
+        self._state, self._received = state, {stem: lora_pair(state, stem) for stem in pairs}
+        self._pairs = {stem: {} for stem in pairs}
         self.checks = {"update_norm": 0.0, "merged_rank": 0.0, "truncation": 0.0}
-        factors = {stem + end for stem in found for end in (A, B)}
-        return {name: state[name] for name in own if name not in factors}
+        factors = {stem + end for stem in pairs for end in (A, B)}
+        return {name: state[name] for name in names if name not in factors}
 
     def add(self, site: str, delta: State) -> None:
-        """Keeps a site's pairs."""
+        """Keep a site's pairs."""
         for stem, base in self._received.items():
-            self._pairs[stem][site] = Pair(base.a + delta[stem + A], base.b + delta[stem + B])
+            self._pairs[stem][site] = LoraPair(base.a + delta[stem + A], base.b + delta[stem + B])
 
     def finish(self, weights: Mapping[str, float]) -> State:
-        """The new pairs, of which every B is 0, and the new merged factors. weights: site -> w_i."""
+        """Return the new pairs, of which every B is 0, and the new merged factors. weights: site -> w_i."""
         return {name: value for stem in self._received for name, value in self._joined(stem, weights).items()}
 
     def _joined(self, stem: str, weights: Mapping[str, float]) -> State:
         base, sites = self._received[stem], self._pairs[stem]
         kept = [site for site in sites if weights[site]]
+        # Σ w_i B_i A_i; with W = Σ w_i, the step is that less W B A, and M + B A + step needs (1 − W) B A
         step = stacked([sites[site] for site in kept], [weights[site] for site in kept])
         whole = step
         if bool(base.b.any()):
@@ -78,15 +83,15 @@ class ProductRestart:
             whole = stacked([whole, base], [1.0, 1 - rest])
         merged = MERGED + stem.removeprefix("adapter.")
         if merged + A in self._state:
-            whole = stacked([pair_of(self._state, merged), whole], [1.0, 1.0])
+            whole = stacked([lora_pair(self._state, merged), whole], [1.0, 1.0])
         whole = self._compressed(whole)
         self.checks["update_norm"] = math.hypot(self.checks["update_norm"], step.norm())
         self.checks["merged_rank"] = max(self.checks["merged_rank"], float(whole.a.shape[0]))
-        fresh = Pair(base.a, torch.zeros_like(base.b))
+        fresh = LoraPair(base.a, torch.zeros_like(base.b))
         return self._named(stem, fresh, stem) | self._named(stem, whole, merged)
 
-    def _compressed(self, whole: Pair) -> Pair:
-        """The same product, or where it is of higher rank than it may be the nearest one of that rank."""
+    def _compressed(self, whole: LoraPair) -> LoraPair:
+        """Return the same product, or where its rank is too high the nearest one of the rank allowed."""
         full = min(whole.a.shape[1], whole.b.shape[0])
         most = min(full, self.most_rank or full)
         if whole.a.shape[0] <= most:
@@ -95,7 +100,7 @@ class ProductRestart:
         self.checks["truncation"] = max(self.checks["truncation"], truncation_error(singular, most))
         return best
 
-    def _named(self, stem: str, pair: Pair, new_stem: str) -> State:
+    def _named(self, stem: str, pair: LoraPair, new_stem: str) -> State:
         """A pair under the names of `new_stem`, in the dtypes that `stem` has in the old state."""
         values = ((A, pair.a), (B, pair.b))
         return {new_stem + end: value.to(self._state[stem + end].dtype) for end, value in values}

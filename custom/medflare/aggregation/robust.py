@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What robust rules share: they hold all updates of a round and compare them (algorithms.md 5.4, 10).
+"""What robust rules share: they hold all updates of a round and compare them.
 
 None of them can work on masked or encrypted updates: distances and order statistics need each in the clear.
 """
@@ -9,16 +9,16 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.base import AggregationRule, RuleFacts, RuleSettings
 from medflare.core.errors import ConfigError
-from medflare.core.tensors import State, accumulator_dtype, moved
+from medflare.core.tensors import State, accumulator_dtype, apply_delta
 from medflare.core.update import Update
 
 BLOCK = 1 << 22
@@ -81,13 +81,24 @@ def weighted(updates: Sequence[State], weights: Sequence[float]) -> State:
     return coordinatewise([update for _, update in chosen], lambda block: rows @ block)
 
 
+def robust_facts(summary: str, source: str) -> RuleFacts:
+    """Return the facts that all robust rules share, with these words."""
+    return RuleFacts(
+        summary=summary,
+        source=source,
+        needs="individual",
+        instead="rule 'weighted_mean', which a hostile site can mislead within the limits the sites set",
+        streams=False,
+        compares=True,
+    )
+
+
 class RobustRule(AggregationRule):
     """Collects a round's updates; `combine` makes one of them."""
 
-    needs = "individual"
-    instead = "rule 'weighted_mean', which a hostile site can mislead within the limits the sites set"
-    streams = False
-    compares = True
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._report: dict[str, Any] = {}
 
     def begin(self, global_state: State) -> None:
         self._global, self._updates = global_state, dict[str, Update]()
@@ -98,21 +109,21 @@ class RobustRule(AggregationRule):
     def finish(self) -> State:
         if not self._updates:
             raise ValueError("no update was added in this round.")
-        self._report: dict[str, Any] = {}
+        self._report = {}
         deltas = [{name: u.delta[name] for name in self._global} for u in self._updates.values()]
-        new = moved(self._global, self.combine(deltas))
+        new = apply_delta(self._global, self.combine(deltas))
         self._updates = {}
         return new
 
     @abstractmethod
     def combine(self, deltas: Sequence[State]) -> State:
-        """One change of the global state from the sites' (m of them, in order of `self._updates`)."""
+        """Return one delta of the global state from the m sites' deltas, in order of `self._updates`."""
 
     def report(self) -> dict[str, Any]:
-        return dict(getattr(self, "_report", {}))
+        return dict(self._report)
 
     def rank(self, scores: Tensor) -> list[int]:
-        """Positions from the lowest score; ties go to more examples, then to the site's name (VG-7)."""
+        """Return positions from the lowest score; ties go to more examples, then to the name (VG-7)."""
         sites = list(self._updates)
         key = [(float(s), -self._updates[site].examples, site) for s, site in zip(scores, sites, strict=True)]
         return sorted(range(len(sites)), key=key.__getitem__)
@@ -121,38 +132,45 @@ class RobustRule(AggregationRule):
 class ByzantineRule(RobustRule):
     """A rule whose guarantee against f hostile sites needs a number of sites.
 
-    Args:
-        f: how many sites may send anything at all.
-        allow_unsafe: go on with fewer sites than the guarantee needs, with a warning (VG-6); else a
-            ConfigError ends the run.
+    Attributes:
+        sites_per_f: (a, b): the guarantee needs a·f + b sites.
     """
 
-    least_of_f: tuple[int, int] = (0, 1)
-    """(a, b): the guarantee needs a·f + b sites."""
+    sites_per_f: ClassVar[tuple[int, int]] = (0, 1)
+
+    class Settings(RuleSettings):
+        f: int = Field(default=1, ge=0)
+        """how many sites may send anything at all."""
+        allow_unsafe: bool = False
+        """go on with fewer sites than the guarantee needs, with a warning (VG-6); else a ConfigError ends the
+        run."""
+
+    settings: Settings
 
     @property
-    def least(self) -> int:
+    def min_sites(self) -> int:
         """Accepted updates that the guarantee needs."""
-        return self.least_of_f[0] * self.f + self.least_of_f[1]
-
-    def __init__(self, f: Annotated[int, Field(ge=0)] = 1, allow_unsafe: bool = False) -> None:
-        if isinstance(f, bool) or not isinstance(f, int) or f < 0:
-            raise ValueError(f"f is {f!r}; expected the number of hostile sites to withstand, 0 or more.")
-        self.f, self.allow_unsafe = f, allow_unsafe
+        return self.sites_per_f[0] * self.settings.f + self.sites_per_f[1]
 
     def finish(self) -> State:
-        sites, least = len(self._updates), self.least
-        if 0 < sites < least:
-            self._unsafe(sites, least)
+        """As `RobustRule.finish`.
+
+        Raises:
+            ConfigError: fewer updates than the guarantee needs, and `allow_unsafe` is not set.
+        """
+        sites = len(self._updates)
+        if 0 < sites < self.min_sites:
+            self._refuse_or_warn(sites)
         new = super().finish()
-        self._report |= {"f": self.f, "byzantine_guarantee": sites >= least}
+        self._report |= {"f": self.settings.f, "byzantine_guarantee": sites >= self.min_sites}
         return new
 
-    def _unsafe(self, sites: int, least: int) -> None:
-        found = f"{type(self).__name__} with f = {self.f} needs {least} accepted updates and has {sites}"
-        if not self.allow_unsafe:
+    def _refuse_or_warn(self, sites: int) -> None:
+        needed, f = self.min_sites, self.settings.f
+        problem = f"{type(self).__name__} with f = {f} needs {needed} accepted updates and has {sites}"
+        if not self.settings.allow_unsafe:
             raise ConfigError(
-                f"{found}. Let more sites take part and set the controller's min_responses to {least}, or "
+                f"{problem}. Let more sites take part and set the controller's min_accepted to {needed}, or "
                 'set rule_settings: {"allow_unsafe": true} to go on without a Byzantine guarantee.'
             )
-        _log.warning("%s: this round has no Byzantine guarantee.", found)
+        _log.warning("%s: this round has no Byzantine guarantee.", problem)

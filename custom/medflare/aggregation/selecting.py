@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that choose who trains and weigh by the odds of that choice (algorithms.md 6.2; DD-4, DD-5, DD-8)."""
+"""Rules that choose who trains and weigh by the odds of that choice (DD-4, DD-5, DD-8)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 
+from medflare.aggregation.base import SiteWeight
 from medflare.aggregation.capabilities import (
     AllowsSiteFactors,
     AsksClientTerms,
@@ -21,15 +23,15 @@ from medflare.aggregation.capabilities import (
 )
 from medflare.aggregation.lora import MERGED
 from medflare.aggregation.product_restart import ProductRestart
-from medflare.aggregation.weighted_mean import WeightedMean
+from medflare.aggregation.weighted_mean import MeanRule
 from medflare.core.data_order import derived_seed
 from medflare.core.errors import ConfigError
 from medflare.core.hints import ImportanceHint, RoundHints
-from medflare.core.tensors import State, settled, squares
+from medflare.core.tensors import State, apply_delta_in_place, squares
 from medflare.core.update import Update
 from medflare.knowledge.sketches import Sketch
 from medflare.selection.latency import Latencies, Timing
-from medflare.selection.sampling import Draw, shares_of
+from medflare.selection.sampling import Sample, data_shares
 from medflare.selection.selectors import Known, Selector
 
 Mode = Literal["factor_delta", "product_restart"]
@@ -37,13 +39,13 @@ PRODUCTS = MappingProxyType({"mode": "product_restart"})
 """Settings of a rule that works on stacked pairs."""
 WEIGHT = "importance.weight"
 """The sum Σ w_i of the sites whose updates are in a sum that nobody could look into."""
-MOST_DRAWS = 100
+MAX_SAMPLES = 100
 SLACK = 1e-3
 """How far the Σ w_i of a sum may be from the known one, by the rounding of masks."""
 
 
 class Selecting(
-    WeightedMean,
+    MeanRule,
     SamplesClients,
     AsksClientTerms,
     UsesAuxiliarySums,
@@ -57,56 +59,52 @@ class Selecting(
     A site that was drawn and gave no update adds nothing, and nobody takes its part: the step is the smaller
     one, its age goes on growing, and `vanished` of the report names it. Rounds without a draw weigh by data.
 
-    Args:
-        mode: of LoRA pairs (DD-4): "factor_delta" steps with the differences of both factors, unbiased for
-            the factors; "product_restart" with their products, unbiased for these, which needs each update.
-        most_rank: of "product_restart", the rank above which merged factors are approximated.
+    LoRA pairs (DD-4): mode "factor_delta" steps with the differences of both factors, unbiased for the
+    factors; "product_restart" with their products, unbiased for these, which needs each update.
     """
 
-    needs: Literal["sum", "individual"] = "sum"
-    reads_sum = True
     auxiliary_sums = (WEIGHT,)
 
-    def __init__(
-        self,
-        selector: Selector,
-        latencies: Latencies,
-        mode: Mode = "factor_delta",
-        most_rank: int | None = None,
-    ) -> None:
-        super().__init__("uniform")
-        self._product = _product_of(mode, most_rank)
-        if self._product is not None:
-            self.needs, self.streams, self.sharing, self.outside_spec = (
-                "individual",
-                False,
-                ("stack",),
-                (MERGED,),
-            )
-            self.sum_with = MappingProxyType({"mode": "factor_delta"})
-            self.instead = 'rule_settings {"mode": "factor_delta"}, which needs a sum alone'
-        self.selector, self.known = selector, Known(latencies=latencies)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.set_weighting("uniform")
+        self.site_weight = SiteWeight(unit="uniform", most_factor=1.0)
         self.factor_clip = 20.0
-        self.most_factor = 1.0
-        self._draw: Draw | None = None
-        self._whole: float | None = None
-        self._there: frozenset[str] | None = None
-        self._refused: float | None = None
+        self._product: ProductRestart | None = None
+        self._sample: Sample | None = None
+        self._total_weight: float | None = None
+        self._sum_members: frozenset[str] | None = None
+        self._refused_total: float | None = None
+
+    def set_selector(self, selector: Selector, latencies: Latencies) -> None:
+        """Sample with this selector from what `latencies` and later observations say of the sites."""
+        self.selector, self.known = selector, Known(latencies=latencies)
+
+    def set_mode(self, mode: Mode, most_rank: int | None) -> None:
+        """Step with differences of LoRA factors, or with products, whose facts differ."""
+        if mode == "product_restart":
+            self._product = ProductRestart(most_rank)
+            self.facts = replace(
+                type(self).facts,
+                needs="individual",
+                streams=False,
+                sharing=("stack",),
+                extra_tensors=(MERGED,),
+                sum_with=MappingProxyType({"mode": "factor_delta"}),
+                instead='rule_settings {"mode": "factor_delta"}, which needs a sum alone',
+            )
 
     # ---- what the server learns beside updates -----------------------------------------------------------
 
     def observe_latency(self, site: str, timing: Timing) -> None:
-        """What a round took a site."""
         self.known.latencies.observe(site, timing)
 
     def report_timeout(self, site: str, waited: float) -> None:
-        """A site that was drawn gave no answer in so many seconds."""
-        self.known.latencies.lapsed(site, waited)
-        self.selector.lapsed()
+        self.known.latencies.report_timeout(site, waited)
+        self.selector.report_timeout()
 
     def set_sum_members(self, sites: Iterable[str]) -> None:
-        """Before `finish`: whose updates are in a sum that nobody could look into."""
-        self._there = frozenset(sites)
+        self._sum_members = frozenset(sites)
 
     # ---- before a round ----------------------------------------------------------------------------------
 
@@ -118,16 +116,15 @@ class Selecting(
         eligible: Sequence[str],
         min_clients: int = 1,
     ) -> list[str]:
-        shares = shares_of(examples, list(eligible))
+        shares = data_shares(examples, list(eligible))
         if not shares:
             raise ConfigError(f"none of the sites {', '.join(sorted(eligible))} has training examples.")
         random = np.random.default_rng(derived_seed(seed, "selection", round_number))
-        self._draw = self.selector.choose(round_number, shares, self.known, random, min_clients)
-        return self._draw.sites
+        self._sample = self.selector.choose(round_number, shares, self.known, random, min_clients)
+        return self._sample.sites
 
     def client_terms(self) -> RoundHints:
-        """`weights`: site -> w_i; `largest` of them, by which sites divide before a masked sum."""
-        weights = dict(self._draw.weights) if self._draw else {}
+        weights = dict(self._sample.weights) if self._sample else {}
         largest = max(weights.values(), default=1.0)
         return RoundHints(importance=ImportanceHint(weights=weights, largest=largest))
 
@@ -135,72 +132,78 @@ class Selecting(
 
     def begin(self, global_state: State) -> None:
         super().begin(global_state if self._product is None else self._product.begin(global_state))
-        self._whole = self._there = self._refused = None
+        self._total_weight = self._sum_members = self._refused_total = None
 
     def weight(self, site: str, update: Update) -> float:
-        """w_i as the server knows it; a sum of all drawn sites counts as it is."""
-        if self._draw is None:
+        """Return w_i as the server knows it; 1 for a sum of all sampled sites, n_k without a sample."""
+        if self._sample is None:
             return float(update.examples)
-        return self._draw.weights.get(site, 1.0)
+        return self._sample.weights.get(site, 1.0)
 
     def add(self, site: str, update: Update) -> None:
         super().add(site, update)
-        if self._draw is not None and site not in self._draw.weights:
-            self._whole = float(update.sums[WEIGHT])
+        if self._sample is not None and site not in self._sample.weights:
+            self._total_weight = float(update.sums[WEIGHT])
         if self._product is not None:
             self._product.add(site, update.delta)
-        if self.needs == "individual":
+        if self.facts.needs == "individual":
             self.known.norms[site] = math.sqrt(sum(map(squares, update.delta.values())))
 
     def finish(self) -> State:
+        """Return θ + Σ w_i Δ_i; the state as it was where the Σ w_i of an opened sum is wrong.
+
+        `mean` divides by the weights it was given. Importance weights must not be normalised (their sum is 1
+        only in expectation), so the mean is multiplied by Σ w_i again.
+        """
         change = self.mean()
         weights = self._shares
-        if self._draw is not None:
-            whole = sum(self._weights.values()) if self._whole is None else self._whole
-            if self._off(whole):
+        if self._sample is not None:
+            total = sum(self._weights.values()) if self._total_weight is None else self._total_weight
+            if self._is_forged(total):
                 return self._refuse_sum()
             for value in change.values():
-                value.mul_(whole)
+                value.mul_(total)
             weights = self._weights
-            self._grow_older(self._trained())
-        new = settled(self._global, change)
+            self._update_staleness(self._trained())
+        new = apply_delta_in_place(self._global, change)
         return new if self._product is None else new | self._product.finish(weights)
 
-    def _off(self, whole: float) -> bool:
-        """Whether the Σ w_i inside an opened sum is not that of the sites that are in it, which are known.
+    def _is_forged(self, total: float) -> bool:
+        """Return whether the Σ w_i inside an opened sum is not that of the sites in it, which are known.
 
-        One site that lies about its own could scale the honest updates of all others without knowing them.
+        One site that lies about its own w_i could scale the honest updates of all others unseen.
         """
-        if self._whole is None or self._there is None or self._draw is None:
+        if self._total_weight is None or self._sum_members is None or self._sample is None:
             return False
-        right = sum(self._draw.weights[site] for site in self._trained())
-        return not abs(whole - right) <= SLACK * max(right, 1.0)
+        expected = sum(self._sample.weights[site] for site in self._trained())
+        return not abs(total - expected) <= SLACK * max(expected, 1.0)
 
     def _refuse_sum(self) -> State:
-        """The state as it was; the round counts as one that nobody trained in."""
-        self._refused = self._whole
+        """Return the state as it was; the round counts as one in which nobody trained."""
+        self._refused_total = self._total_weight
         self.abort_round()
         return {name: value.clone() for name, value in self._global.items()}
 
     def abort_round(self) -> None:
-        """Nobody who was drawn is in the step: all grow older."""
-        self._shares, self._weights, self._whole, self._there = {}, {}, None, None
-        if self._draw is not None:
-            self._grow_older(())
+        """Nobody who was sampled is in the step: the staleness of all grows."""
+        self._shares, self._weights, self._total_weight, self._sum_members = {}, {}, None, None
+        if self._sample is not None:
+            self._update_staleness(())
 
     def _trained(self) -> frozenset[str]:
-        """Whose updates are in the step; all that were drawn, where a sum does not tell."""
-        if self._whole is None:
+        """Return whose updates are in the step; all that were sampled, where a sum names no members."""
+        if self._total_weight is None:
             return frozenset(self._weights)
-        drawn = frozenset(self._draw.counts) if self._draw else frozenset[str]()
-        return drawn if self._there is None else drawn & self._there
+        sampled = frozenset(self._sample.counts) if self._sample else frozenset[str]()
+        return sampled if self._sum_members is None else sampled & self._sum_members
 
-    def _grow_older(self, trained: Iterable[str]) -> None:
-        """All sites, those too that could not be drawn."""
-        there = set(trained)
-        assert self._draw is not None
-        for site in {**self.known.ages, **self._draw.odds}:
-            self.known.ages[site] = 0 if site in there else self.known.ages.get(site, 0) + 1
+    def _update_staleness(self, trained: Iterable[str]) -> None:
+        """Count the rounds since each site's last update, also of sites that could not be sampled."""
+        fresh = set(trained)
+        assert self._sample is not None
+        staleness = self.known.staleness
+        for site in {**staleness, **self._sample.probabilities}:
+            staleness[site] = 0 if site in fresh else staleness.get(site, 0) + 1
 
     def update_server_state(self, totals: State, sites: int) -> State:
         return {name: value for name, value in totals.items() if name != WEIGHT}
@@ -208,27 +211,28 @@ class Selecting(
     # ---- records -----------------------------------------------------------------------------------------
 
     def report(self) -> dict[str, Any]:
-        """`weights`: shares in the step; `importance`: the w_i; `drawn`: c_i; `odds`; `ages`; `latencies`.
+        """Return `weights`: shares in the step; `importance`: the w_i; `drawn`: c_i; `odds`: the q_i used;
+        `ages`: staleness; `latencies`.
 
         `mixed`: share of even odds in `odds`, where enough different sites would hardly have come together.
 
         `checks` of mode product_restart: norm of the step of all products, largest rank of a merged pair, and
         the largest relative error of cutting one to `most_rank`.
         """
-        found = super().report()
+        report = super().report()
         if self._product is not None:
-            found |= {"checks": dict(self._product.checks)}
-        if self._draw is None:
-            return found
-        return found | {
-            "importance": dict(self._draw.weights),
-            "drawn": dict(self._draw.counts),
-            "vanished": sorted(set(self._draw.counts) - self._trained()),
-            "odds": dict(self._draw.odds),
-            **({"mixed": self._draw.mixed} if self._draw.mixed else {}),
-            "ages": dict(self.known.ages),
+            report |= {"checks": dict(self._product.checks)}
+        if self._sample is None:
+            return report
+        return report | {
+            "importance": dict(self._sample.weights),
+            "drawn": dict(self._sample.counts),
+            "vanished": sorted(set(self._sample.counts) - self._trained()),
+            "odds": dict(self._sample.probabilities),
+            **({"mixed": self._sample.mixed} if self._sample.mixed else {}),
+            "ages": dict(self.known.staleness),
             "latencies": self.known.latencies.report(),
-            **({} if self._refused is None else {"refused_sum": self._refused}),
+            **({} if self._refused_total is None else {"refused_sum": self._refused_total}),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -237,7 +241,7 @@ class Selecting(
             "sketches": {site: sketch.to_bytes().hex() for site, sketch in self.known.sketches.items()},
             "sizes": dict(self.known.sizes),
             "shared": [[*pair, both] for pair, both in sorted(self.known.shared.items())],
-            "ages": dict(self.known.ages),
+            "ages": dict(self.known.staleness),
             "norms": dict(self.known.norms),
             "selector": self.selector.state_dict(),
         }
@@ -248,13 +252,5 @@ class Selecting(
         self.known.sketches = {site: Sketch.from_bytes(bytes.fromhex(data), site) for site, data in kept}
         self.known.sizes = dict(state.get("sizes", {}))
         self.known.shared = {(one, other): both for one, other, both in state.get("shared", [])}
-        self.known.ages, self.known.norms = dict(state["ages"]), dict(state["norms"])
+        self.known.staleness, self.known.norms = dict(state["ages"]), dict(state["norms"])
         self.selector.load_state_dict(state["selector"])
-
-
-def _product_of(mode: str, most_rank: int | None) -> ProductRestart | None:
-    if mode not in ("factor_delta", "product_restart"):
-        raise ValueError(f"mode is '{mode}'; expected 'factor_delta' or 'product_restart'.")
-    if most_rank is not None and most_rank < 1:
-        raise ValueError(f"most_rank is {most_rank}; expected 1 or more.")
-    return ProductRestart(most_rank) if mode == "product_restart" else None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from medflare.aggregation.robust import ByzantineRule, coordinatewise, ordered
+from medflare.aggregation.robust import ByzantineRule, coordinatewise, ordered, robust_facts
 from medflare.core.tensors import State
 
 
@@ -19,10 +19,12 @@ def trimmed_mean(values: Tensor, trim: int) -> Tensor:
 class TrimmedMean(ByzantineRule):
     """In each coordinate the mean without the f smallest and the f largest values."""
 
-    summary = "Trimmed mean: in each coordinate, without the f smallest and f largest values."
-    source = "Yin et al. 2018; algorithms.md 10"
-    least_of_f = (2, 1)
+    facts = robust_facts(
+        "Trimmed mean: in each coordinate, without the f smallest and f largest values.",
+        "Yin et al. 2018; algorithms.md 10",
+    )
+    sites_per_f = (2, 1)
 
     def combine(self, deltas: Sequence[State]) -> State:
-        trim = min(self.f, (len(deltas) - 1) // 2)
+        trim = min(self.settings.f, (len(deltas) - 1) // 2)
         return coordinatewise(deltas, lambda values: trimmed_mean(values, trim))

@@ -1,49 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FedAvg: the mean of the sites' updates, weighted by examples (algorithms.md 1.1, 1.2, 7.1; MRG-17)."""
+"""FedAvg: the mean of the sites' updates, weighted by examples (McMahan et al. 2017; MRG-17)."""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from pydantic import Field
 
-from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.base import AggregationRule, RuleFacts, RuleSettings, SiteWeight, Weighting
 from medflare.aggregation.capabilities import ReadsMetrics
 from medflare.core.errors import UpdateError
-from medflare.core.tensors import State, add_scaled, settled, zeros
+from medflare.core.tensors import State, add_scaled, apply_delta_in_place, zeros
 from medflare.core.update import Update
 
+MOST_TOKENS = 8192
+"""Default of `most_tokens`."""
 
-class WeightedMean(AggregationRule, ReadsMetrics):
-    """θ⁺ = θ + Σ_k w_k Δ_k with Σ w_k = 1 over the sites that took part (ML-1, ML-2).
 
-    Args:
-        weighting: "examples"; "tokens" for supervised tokens, which a learner reports as its metric `tokens`
-            (what the released code of paper 002 does); or "uniform".
-        most_tokens: supervised tokens for which one example may count, so that no site can claim any weight.
+class MeanRule(AggregationRule, ReadsMetrics):
+    """Base of rules that need the weighted mean of the updates: θ⁺ = θ + Σ_k w_k Δ_k, Σ w_k = 1 (ML-1, ML-2).
+
+    Attributes:
+        weighting, most_tokens: as in `WeightedMean`; a rule that has them as settings sets them.
     """
 
-    summary = "FedAvg: mean of the updates, weighted by training examples."
-    source = "McMahan et al. 2017; algorithms.md 1.1, 1.2, 7.1; ML-1, ML-2, MRG-17, VG-1"
+    weighting: Weighting = "examples"
+    most_tokens: int = MOST_TOKENS
 
-    def __init__(
-        self,
-        weighting: Literal["examples", "tokens", "uniform"] = "examples",
-        most_tokens: Annotated[int, Field(ge=1)] = 8192,
-    ) -> None:
-        if weighting not in ("examples", "tokens", "uniform"):
-            raise ValueError(f"weighting is '{weighting}'; expected 'examples', 'tokens' or 'uniform'.")
-        if not most_tokens >= 1:
-            raise ValueError(f"most_tokens is {most_tokens}; expected 1 or more.")
-        self.weighting, self.most_tokens = weighting, most_tokens
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         self._global: State = {}
         self._sum: State = {}
         self._weights: dict[str, float] = {}
         self._shares: dict[str, float] = {}
 
+    def set_weighting(self, weighting: Weighting, most_tokens: int = MOST_TOKENS) -> None:
+        """Weigh updates by this unit, here and at sites that weigh their own."""
+        self.weighting, self.most_tokens = weighting, most_tokens
+        per_example = float(most_tokens) if weighting == "tokens" else 1.0
+        self.site_weight = SiteWeight(unit=weighting, most_per_example=per_example)
+
     def weight(self, site: str, update: Update) -> float:
-        """How much an update counts before normalisation."""
+        """Return how much an update counts before normalisation; UpdateError where its metrics lie."""
         if self.weighting == "tokens":
             return self._tokens(site, update) * update.factor
         return (update.examples if self.weighting == "examples" else 1.0) * update.factor
@@ -67,19 +66,45 @@ class WeightedMean(AggregationRule, ReadsMetrics):
         self._weights[site] = weight
 
     def mean(self) -> State:
-        """Σ w_k Δ_k of what was added, in the place of the sum; ValueError if that was nothing."""
-        whole = sum(self._weights.values())
-        if whole <= 0:
+        """Return Σ w_k Δ_k of what was added, in the place of the running sum, which is used up.
+
+        Raises:
+            ValueError: nothing with a positive weight was added.
+        """
+        total_weight = sum(self._weights.values())
+        if total_weight <= 0:
             raise ValueError("no update with a positive weight was added in this round.")
-        self._shares = {site: weight / whole for site, weight in self._weights.items()}
-        total, self._sum = self._sum, {}
-        for value in total.values():
-            value.div_(whole)
-        return total
+        self._shares = {site: weight / total_weight for site, weight in self._weights.items()}
+        mean, self._sum = self._sum, {}
+        for value in mean.values():
+            value.div_(total_weight)
+        return mean
 
     def finish(self) -> State:
-        return settled(self._global, self.mean())
+        return apply_delta_in_place(self._global, self.mean())
 
     def report(self) -> dict[str, Any]:
-        """`weights`: each site's w_k."""
+        """Return `weights`: each site's w_k."""
         return {"weights": self._shares}
+
+
+class WeightedMean(MeanRule):
+    """θ⁺ = θ + Σ_k w_k Δ_k with Σ w_k = 1 over the sites that took part (ML-1, ML-2)."""
+
+    facts = RuleFacts(
+        summary="FedAvg: mean of the updates, weighted by training examples.",
+        source="McMahan et al. 2017; algorithms.md 1.1, 1.2, 7.1; ML-1, ML-2, MRG-17, VG-1",
+    )
+
+    class Settings(RuleSettings):
+        weighting: Weighting = "examples"
+        """"examples"; "tokens" for supervised tokens, which a learner reports as its metric `tokens` (what
+        the released code of paper 002 does); or "uniform"."""
+        most_tokens: int = Field(default=MOST_TOKENS, ge=1)
+        """supervised tokens for which one example may count, so that no site can claim any weight."""
+
+    settings: Settings
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.set_weighting(self.settings.weighting, self.settings.most_tokens)

@@ -23,13 +23,13 @@ def rules(
     [bold]Example[/bold]: medflare rules --json
     """
     from medflare.aggregation import RULES
-    from medflare.aggregation.facts import rule_facts
+    from medflare.aggregation.facts import rule_listing
     from medflare.recipes.rules_page import page
 
     if markdown:
         typer.echo(page(), nl=False)
         return
-    found = [rule_facts(name) for name in sorted(RULES)]
+    found = [rule_listing(name) for name in sorted(RULES)]
     if as_json:
         print_json([asdict(rule) for rule in found])
         return
@@ -61,7 +61,7 @@ def methods(
 
 def method_listing(jobs: Path) -> list[dict[str, Any]]:
     """Facts of every method, JSON types; each variant with the settings it changes and the rules that fit."""
-    from medflare.aggregation.facts import source_of
+    from medflare.aggregation.facts import citation_of
     from medflare.learners.registry import METHODS, task_of
 
     used = _jobs(jobs)
@@ -73,7 +73,7 @@ def method_listing(jobs: Path) -> list[dict[str, Any]]:
                 "name": name,
                 "reads": task_of(name).reads,
                 "summary": facts.summary,
-                "source": asdict(source_of(facts.source)),
+                "source": asdict(citation_of(facts.source)),
                 "metrics": facts.metrics,
                 "adapters": _adapters() if facts.lora else {},
                 "variants": {
@@ -88,13 +88,13 @@ def method_listing(jobs: Path) -> list[dict[str, Any]]:
 
 def _adapters() -> dict[str, Any]:
     """Name in `peft.method` -> what learns and travels, where it is from, what it cannot do."""
-    from medflare.aggregation.facts import source_of
+    from medflare.aggregation.facts import citation_of
     from medflare.models.adapters.registry import METHODS
 
     return {
         name: {
             "summary": row.summary,
-            "source": asdict(source_of(row.source)),
+            "source": asdict(citation_of(row.source)),
             "peft": row.peft_opens,
             "dual": row.several_active,
             "quantised": row.quantised,

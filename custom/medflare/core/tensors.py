@@ -68,20 +68,27 @@ def squares(value: Tensor, less: Tensor | None = None) -> float:
     return total
 
 
-def settled(state: State, change: State) -> State:
-    """`moved` for a change that nobody needs any more: it is used up, so no third model is in memory."""
+def apply_delta(state: State, delta: State) -> State:
+    """Return state + delta, computed in accumulator precision and cast back to the dtypes of `state`.
+
+    Args:
+        delta: tensors of the same names and shapes; counters are rounded, not cut.
+    """
     out: State = {}
     for name, value in state.items():
-        total = change.pop(name).add_(value)
+        total = value.to(accumulator_dtype(value)) + delta[name].to(accumulator_dtype(value))
         out[name] = (total if value.is_floating_point() else total.round()).to(value.dtype)
     return out
 
 
-def moved(state: State, change: State) -> State:
-    """state + change, in the dtypes of `state`; counters are rounded, not cut."""
+def apply_delta_in_place(state: State, delta: State) -> State:
+    """Return state + delta in the memory of `delta`, which is emptied; `state` is not modified.
+
+    For a delta that nobody needs any more, in accumulator dtypes: no third model is in memory.
+    """
     out: State = {}
     for name, value in state.items():
-        total = value.to(accumulator_dtype(value)) + change[name].to(accumulator_dtype(value))
+        total = delta.pop(name).add_(value)
         out[name] = (total if value.is_floating_point() else total.round()).to(value.dtype)
     return out
 

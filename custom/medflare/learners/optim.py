@@ -8,8 +8,6 @@ import math
 import torch
 from torch import nn
 
-from medflare.core.tensors import State
-
 FIRST = 0.02
 """Share of the full rate that the very first step of a warm-up has, so that it learns too."""
 
@@ -35,23 +33,3 @@ def adamw(groups: list[tuple[list[nn.Parameter], float]], weight_decay: float) -
         fused=False,
         foreach=True,
     )
-
-
-def moments(optimiser: torch.optim.Optimizer, prefix: str) -> State:
-    """First and second moments and step counts by position, for `restore_moments`."""
-    found: State = {}
-    for index, slot in optimiser.state_dict()["state"].items():
-        for name, value in slot.items():
-            found[f"{prefix}.{index}.{name}"] = torch.as_tensor(value).detach().cpu().clone()
-    return found
-
-
-def restore_moments(optimiser: torch.optim.Optimizer, tensors: State, prefix: str) -> None:
-    """Puts back what `moments` returned; parameters that never took a step stay without moments."""
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for key, value in tensors.items():
-        if key.startswith(prefix + "."):
-            index, name = key[len(prefix) + 1 :].split(".", 1)
-            state.setdefault(int(index), {})[name] = value
-    whole = optimiser.state_dict()
-    optimiser.load_state_dict({"state": state, "param_groups": whole["param_groups"]})

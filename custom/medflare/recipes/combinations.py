@@ -81,8 +81,8 @@ def _codec(uplink: str, protection: Protection) -> Iterator[str]:
 
 def _factors(name: str, rule: AggregationRule, method: str, mode: str) -> Iterator[str]:
     """LoRA factors that do not travel as the rule, or the sites, need it."""
-    if rule.sharing and mode not in rule.sharing:
-        wanted = rule.sharing[0]
+    if rule.facts.sharing and mode not in rule.facts.sharing:
+        wanted = rule.facts.sharing[0]
         can = mode != "none" and _can_share(method, wanted)
         advice = f"Set settings.sharing to '{wanted}' or use" if can else "Use"
         other = "lora_stack" if mode == "stack" else "weighted_mean"
@@ -90,8 +90,10 @@ def _factors(name: str, rule: AggregationRule, method: str, mode: str) -> Iterat
             f"rule '{name}' works on LoRA factors shared as '{wanted}'; with method '{method}' as it is set, "
             f"{_TRAVELS[mode]}. {advice} rule '{other}'."
         )
-    elif mode == "stack" and "stack" not in rule.sharing:
-        instead = f"rule_settings {json.dumps(dict(rule.stack_with))}, " if rule.stack_with else ""
+    elif mode == "stack" and "stack" not in rule.facts.sharing:
+        instead = (
+            f"rule_settings {json.dumps(dict(rule.facts.stack_with))}, " if rule.facts.stack_with else ""
+        )
         yield (
             f"settings.sharing is 'stack': {_TRAVELS[mode]}, and rule '{name}' sends none. "
             f"Use {instead}rule 'lora_stack', or settings.sharing 'factors'."
@@ -108,7 +110,7 @@ def _can_share(method: str, mode: str) -> bool:
 
 def _comparable(name: str, rule: AggregationRule, mode: str, settings: MethodSettings) -> Iterator[str]:
     """Rules that hold updates against each other need updates that mean the same and are all there is."""
-    if not rule.compares:
+    if not rule.facts.compares:
         return
     if mode == "fedsa":
         yield (
@@ -142,17 +144,21 @@ def _weighed(name: str, rule: AggregationRule, method: str, mode: str) -> Iterat
     elif scored and mode == "fedsa":
         yield (
             "settings.sharing is 'fedsa': every site keeps its own B, so nobody else can score its update. "
-            f"Use {rule.instead}; or settings.sharing 'factors'."
+            f"Use {rule.facts.instead}; or settings.sharing 'factors'."
         )
 
 
 def _enough(name: str, rule: AggregationRule, sites: int | None) -> Iterator[str]:
     """Fewer sites than a Byzantine guarantee needs (VG-6)."""
-    if sites is None or not isinstance(rule, ByzantineRule) or rule.allow_unsafe or sites >= rule.least:
+    byzantine = rule.capability(ByzantineRule)
+    if sites is None or byzantine is None:
         return
-    f = (sites - rule.least_of_f[1]) // rule.least_of_f[0]
+    settings, (per_f, fixed) = byzantine.settings, byzantine.sites_per_f
+    if settings.allow_unsafe or sites >= byzantine.min_sites:
+        return
+    f = (sites - fixed) // per_f
     smaller = f'{{"f": {f}}}' if f >= 1 else '{"allow_unsafe": true} to go on without a Byzantine guarantee'
     yield (
-        f"rule '{name}' with f = {rule.f} needs {rule.least} sites and has {sites} at most. "
+        f"rule '{name}' with f = {settings.f} needs {byzantine.min_sites} sites and has {sites} at most. "
         f"Use rule_settings {smaller}, or rule 'median'."
     )

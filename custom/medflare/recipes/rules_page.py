@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from medflare.aggregation import RULES, rule_class
-from medflare.aggregation.facts import RuleFacts, SettingFacts, rule_facts, source_of
+from medflare.aggregation.facts import Citation, RuleListing, SettingListing, citation_of, rule_listing
 from medflare.aggregation.robust import ByzantineRule
 from medflare.federation.protections.registry import PROTECTIONS
 from medflare.learners.registry import METHODS, task_of
@@ -85,29 +85,29 @@ def page() -> str:
 
 def _least() -> str:
     kinds = {name: rule_class(name) for name in sorted(RULES)}
-    least = {name: kind.least_of_f for name, kind in kinds.items() if issubclass(kind, ByzantineRule)}
+    least = {name: kind.sites_per_f for name, kind in kinds.items() if issubclass(kind, ByzantineRule)}
     return ", ".join(f"`{name}` needs {a}f + {b} sites" for name, (a, b) in least.items())
 
 
-def _rules() -> list[RuleFacts]:
-    return [rule_facts(name) for name in sorted(RULES)]
+def _rules() -> list[RuleListing]:
+    return [rule_listing(name) for name in sorted(RULES)]
 
 
-def _rule_row(rule: RuleFacts) -> Sequence[str]:
+def _rule_row(rule: RuleListing) -> Sequence[str]:
     alone = ", ".join(f"`{key}: {value}`" for key, value in rule.sum_with.items())
     needs = rule.needs + (f"; with {alone} sum" if alone else "")
     streams = "yes" if rule.streams else "no"
     return (f"`{rule.name}`", needs, streams, rule.summary, source_text(rule.source))
 
 
-def source_text(source: Any) -> str:
+def source_text(source: Citation) -> str:
     """Paper, sections and ids of a `Source` in one cell."""
     return "; ".join(part for part in (source.paper, source.sections, ", ".join(source.ids)) if part)
 
 
 def _setting_rows() -> Iterator[Sequence[str]]:
     """Rules that take exactly the same settings share their rows."""
-    groups: dict[tuple[SettingFacts, ...], list[str]] = {}
+    groups: dict[tuple[SettingListing, ...], list[str]] = {}
     for rule in _rules():
         groups.setdefault(rule.settings, []).append(f"`{rule.name}`")
     for settings, names in groups.items():
@@ -119,7 +119,13 @@ def _setting_rows() -> Iterator[Sequence[str]]:
 def _method_row(method: str) -> Sequence[str]:
     facts = METHODS[method].facts
     named = ", ".join(f"`{name}`" for name in METHODS[method].variants)
-    return (f"`{method}`", task_of(method).reads, facts.summary, source_text(source_of(facts.source)), named)
+    return (
+        f"`{method}`",
+        task_of(method).reads,
+        facts.summary,
+        source_text(citation_of(facts.source)),
+        named,
+    )
 
 
 # ---- the matrix --------------------------------------------------------------------------------------------

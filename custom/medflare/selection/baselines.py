@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What DDCS is compared with: uniform, by importance, and FedCS (algorithms.md 7.20, 7.21; DD-11)."""
+"""Selectors that DDCS is compared with: uniform, by importance (DD-11), FedCS (Nishio and Yonetani 2019)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 
 from medflare.core.errors import ConfigError
 from medflare.selection.latency import Timing
-from medflare.selection.sampling import Draw, draw_sites
+from medflare.selection.sampling import Sample, sample_sites
 from medflare.selection.selectors import Known, Selector
 
 
 @dataclass
 class Uniform(Selector):
-    """q = 1/K (7.20)."""
+    """q = 1/K."""
 
     draws: int = 5
 
@@ -27,8 +27,8 @@ class Uniform(Selector):
         known: Known,
         random: np.random.Generator,
         least: int = 1,
-    ) -> Draw:
-        return draw_sites(dict.fromkeys(shares, 1 / len(shares)), shares, self.draws, random, least)
+    ) -> Sample:
+        return sample_sites(dict.fromkeys(shares, 1 / len(shares)), shares, self.draws, random, least)
 
 
 @dataclass
@@ -48,18 +48,18 @@ class Importance(Selector):
         known: Known,
         random: np.random.Generator,
         least: int = 1,
-    ) -> Draw:
+    ) -> Sample:
         seen = [known.norms[site] for site in shares if known.norms.get(site, 0) > 0]
         typical = float(np.mean(seen)) if seen else 1.0
         wanted = {site: d * (known.norms.get(site) or typical) for site, d in shares.items()}
-        whole = sum(wanted.values())
-        odds = {s: self.floor * d + (1 - self.floor) * wanted[s] / whole for s, d in shares.items()}
-        return draw_sites(odds, shares, self.draws, random, least)
+        total = sum(wanted.values())
+        probabilities = {s: self.floor * d + (1 - self.floor) * wanted[s] / total for s, d in shares.items()}
+        return sample_sites(probabilities, shares, self.draws, random, least)
 
 
 @dataclass
 class FedCS(Selector):
-    """As many sites as fit before a deadline, added by least added time (Nishio and Yonetani 2019; 7.21).
+    """As many sites as fit before a deadline, added by least added time (Nishio and Yonetani 2019).
 
     Biased to fast sites: those too slow never train. Weights are n_k over the chosen ones. Where fewer fit
     than must train, the fastest train all the same: no site's time would ever be seen again otherwise.
@@ -67,7 +67,7 @@ class FedCS(Selector):
     Args:
         deadline: seconds of a round.
         sequential: sites send one after the other, as in the paper's cell; otherwise all at once.
-        over: what there is to say of a round in which too few sites fitted; nothing where enough did.
+        over: the message of a round in which too few sites met the deadline; empty where enough did.
     """
 
     deadline: float
@@ -81,7 +81,7 @@ class FedCS(Selector):
         known: Known,
         random: np.random.Generator,
         least: int = 1,
-    ) -> Draw:
+    ) -> Sample:
         times = {site: self._parts(site, shares, known) for site in shares}
         if len(times) < least:
             raise ConfigError(f"client selection: {len(times)} sites have data, and {least} must train.")
@@ -89,17 +89,17 @@ class FedCS(Selector):
         fitting = [site for site, end in ends.items() if end <= self.deadline]
         chosen = list(ends)[: max(len(fitting), least, 1)]
         self.over = "" if len(chosen) == len(fitting) else self._too_few(ends, len(fitting), chosen)
-        whole = sum(shares[site] for site in chosen)
-        weights = {site: shares[site] / whole for site in chosen}
-        odds = {site: float(site in chosen) for site in shares}
-        return Draw(counts=dict.fromkeys(chosen, 1), weights=weights, odds=odds)
+        total = sum(shares[site] for site in chosen)
+        weights = {site: shares[site] / total for site in chosen}
+        probabilities = {site: float(site in chosen) for site in shares}
+        return Sample(counts=dict.fromkeys(chosen, 1), weights=weights, probabilities=probabilities)
 
     def _parts(self, site: str, shares: Mapping[str, float], known: Known) -> Timing:
-        """What a site took so far; a site that was never seen is taken to compute as long as is typical."""
+        """Return what a site took so far; a site that was never seen counts as computing a typical time."""
         return known.latencies.parts(site) or Timing(known.latencies.estimates(shares)[site], 0.0)
 
     def _ends(self, times: Mapping[str, Timing]) -> dict[str, float]:
-        """When the round is over with each site and those before it, in the order in which they are added."""
+        """Return, for each site, the time at which it and all sites added before it have finished."""
         ends, elapsed = dict[str, float](), 0.0
         while len(ends) < len(times):
             following = {s: self._end(elapsed, timing) for s, timing in times.items() if s not in ends}
@@ -108,7 +108,7 @@ class FedCS(Selector):
         return ends
 
     def _end(self, elapsed: float, timing: Timing) -> float:
-        """When the round is over if a site joins those that are done after `elapsed` seconds."""
+        """Return when the round ends if a site joins those that are done after `elapsed` seconds."""
         if self.sequential:
             return max(elapsed, timing.compute) + timing.transfer
         return max(elapsed, timing.total)

@@ -70,7 +70,7 @@ class Latencies:
         seen.transfer += self.smoothing * (timing.transfer - seen.transfer)
         seen.recent = [*seen.recent, timing][-self.window :]
 
-    def lapsed(self, site: str, waited: float) -> None:
+    def report_timeout(self, site: str, waited: float) -> None:
         """A site that gave no answer in `waited` seconds took that long at least: counted as computing."""
         known = self._seen.get(site)
         transfer = min(known.transfer if known else 0.0, waited)

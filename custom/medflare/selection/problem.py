@@ -160,7 +160,7 @@ class Solution:
     proven: bool
 
     @property
-    def odds(self) -> Mapping[str, float]:
+    def probabilities(self) -> Mapping[str, float]:
         """Site -> q_i."""
         return dict(zip(self.sites, self.q.tolist(), strict=True))
 
@@ -175,4 +175,4 @@ class Solution:
             "divergence",
             "variance",
         )
-        return {"q": dict(self.odds)} | {name: getattr(self, name) for name in (*names, "proven")}
+        return {"q": dict(self.probabilities)} | {name: getattr(self, name) for name in (*names, "proven")}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a way to choose who trains is, and DDCS (algorithms.md 6.2; DD-9)."""
+"""What a way to choose who trains is, and DDCS (DD-9)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from medflare.selection.latency import Latencies
 from medflare.selection.objective import Matrix
 from medflare.selection.optimiser import OnInfeasible, solve
 from medflare.selection.problem import PairsOf, Problem, Solution
-from medflare.selection.sampling import Draw, draw_sites, with_age
+from medflare.selection.sampling import Sample, sample_sites, with_staleness
 
 UNPLANNED = -1
 """In place of a period: the next round plans anew."""
@@ -30,14 +30,14 @@ class Known:
     Attributes:
         latencies: as observed so far; sketches: of the sites that sent one.
         sizes, shared: in place of sketches, triples of the sites' graphs and of what pairs of sites share.
-        ages: rounds since a site trained; norms: ‖Δ_i‖ of each site's last update.
+        staleness: rounds since a site trained; norms: ‖Δ_i‖ of each site's last update.
     """
 
     latencies: Latencies = field(default_factory=Latencies)
     sketches: dict[str, Sketch] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     shared: dict[tuple[str, str], int] = field(default_factory=dict)
-    ages: dict[str, int] = field(default_factory=dict)
+    staleness: dict[str, int] = field(default_factory=dict)
     norms: dict[str, float] = field(default_factory=dict)
 
     def distances(self, sites: Sequence[str]) -> Matrix | None:
@@ -59,16 +59,19 @@ class Selector(ABC):
         known: Known,
         random: np.random.Generator,
         least: int = 1,
-    ) -> Draw:
-        """Who trains in round `number`.
+    ) -> Sample:
+        """Return who trains in round `number`.
 
         Args:
             shares: d_i of the sites that can be asked and have data; they sum to 1.
-            least: so many different sites; ConfigError where that cannot be.
+            least: number of different sites.
+
+        Raises:
+            ConfigError: so many different sites cannot be sampled.
         """
 
-    def lapsed(self) -> None:  # noqa: B027 - most selectors look at latencies in every round
-        """A drawn site gave nothing of use; its latency is in what is known."""
+    def report_timeout(self) -> None:  # noqa: B027 - most selectors look at latencies in every round
+        """React to a sampled site that gave no update that counts; its latency is in `Known` already."""
 
     def state_dict(self) -> dict[str, Any]:
         """What the choice of later rounds depends on, JSON values: saved each round, read by nothing yet."""
@@ -80,12 +83,12 @@ class Selector(ABC):
 
 @dataclass
 class Ddcs(Selector):
-    """Draws from the q that makes rounds fast within a limit on divergence (6.2, 6.3).
+    """Draws from the q that makes rounds fast within a limit on divergence (Zhang et al. 2025).
 
     Args:
         period: P; q is worked out again every P rounds, and whenever other sites can be asked or a sketch is
             new (DD-9). While some site's latency was not seen yet, in every round.
-        age_bonus: β of `sampling.with_age`.
+        age_bonus: β of `sampling.with_staleness`.
         others: as in `Problem`.
     """
 
@@ -110,15 +113,15 @@ class Ddcs(Selector):
         known: Known,
         random: np.random.Generator,
         least: int = 1,
-    ) -> Draw:
+    ) -> Sample:
         sketches = [(site, known.sketches[site].values.tobytes()) for site in sorted(known.sketches)]
         self._plan(number // self.period, shares, known.latencies)
         facts = (self.times, sorted(shares.items()), sketches, known.sizes, known.shared)
         if self.solution is None or facts != self._solved:
             self.solution = solve(self.problem(shares, known, self.times), self.on_infeasible)
             self._solved = facts
-        odds = with_age(self.solution.odds, known.ages, self.age_bonus)
-        return draw_sites(odds, shares, self.draws, random, least)
+        probabilities = with_staleness(self.solution.probabilities, known.staleness, self.age_bonus)
+        return sample_sites(probabilities, shares, self.draws, random, least)
 
     def _plan(self, period: int, sites: Collection[str], latencies: Latencies) -> None:
         """Latencies are those of the period's first round; a site that comes later brings its own.
@@ -132,8 +135,8 @@ class Ddcs(Selector):
         self.times = {**latencies.estimates(sites), **self.times}
         self.planned_for = period if seen else UNPLANNED
 
-    def lapsed(self) -> None:
-        """The odds are worked out again at once: a broken site would keep those of a fast one."""
+    def report_timeout(self) -> None:
+        """Plan anew at once: a broken site would keep the probability of a fast one."""
         self.planned_for = UNPLANNED
 
     def state_dict(self) -> dict[str, Any]:

@@ -86,11 +86,10 @@ CASES = {
     "weighted_mean": Case(make=rule("weighted_mean"), slow=slow.weighted_mean),
     "weighted_mean, tokens": Case(make=rule("weighted_mean", weighting="tokens"), slow=slow.weighted_mean),
     "fedavg": Case(make=rule("fedavg"), slow=slow.weighted_mean),
-    "factors": Case(make=rule("factors"), slow=slow.weighted_mean),
     "freeze_a": Case(make=rule("freeze_a"), slow=slow.weighted_mean, names=(B, "norm.weight")),
     "lora_stack": Case(make=rule("lora_stack"), slow=slow.weighted_mean, view=product),
     "lora_product_svd": Case(make=rule("lora_product_svd"), view=product),
-    "influence": Case(make=lambda: scored(Influence("server")), slow=slow.influence),
+    "influence": Case(make=lambda: scored(Influence(mode="server")), slow=slow.influence),
     "influence, client": Case(make=rule("influence", mode="client"), slow=slow.weighted_mean),
     "l_fedavg": Case(make=rule("l_fedavg"), slow=slow.l_fedavg),
     "l_fedavg, server": Case(
@@ -169,9 +168,9 @@ def test_every_rule_of_the_table_has_a_row() -> None:
 
 def test_facts_are_declared(case: Case) -> None:
     made = case.make()
-    assert made.needs in ("sum", "individual")
-    assert made.summary.endswith(".")
-    assert made.source
+    assert made.facts.needs in ("sum", "individual")
+    assert made.facts.summary.endswith(".")
+    assert made.facts.source
     json.dumps(round_hints(made).to_json())
 
 

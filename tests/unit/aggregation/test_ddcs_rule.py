@@ -119,7 +119,9 @@ def test_under_masks_the_mean_of_the_sum_becomes_the_same_step() -> None:
         whole += float(told.sums[WEIGHT])
     weighing = UpdateWeighting.of(masked, EXAMPLES)
     assert (
-        max(weighing.weight({"examples": 3, "factor": f}) for f in factors.values()) == weighing.most == 1.0
+        max(weighing.weight({"examples": 3, "factor": f}) for f in factors.values())
+        == weighing.max_weight
+        == 1.0
     )
     mean = sum(f * np.array(DELTAS[s]) for s, f in factors.items()) / sum(factors.values())
     opened = Update(

@@ -256,7 +256,7 @@ def test_running_statistics_and_counters_are_averaged_not_stepped() -> None:
 
 
 def test_tokens_weigh_and_are_bounded_by_examples() -> None:
-    rule = WeightedMean("tokens", most_tokens=50)
+    rule = WeightedMean(weighting="tokens", most_tokens=50)
     assert run(rule, scalar(0.0, 10, tokens=100), scalar(1.0, 10, tokens=300)) == pytest.approx(0.75)
     for tokens in ({}, {"tokens": 501.0}, {"tokens": 0.0}, {"tokens": math.nan}):
         with pytest.raises(UpdateError, match=r"'tokens' of 's0' is .* needs 1 to 500"):
@@ -264,7 +264,7 @@ def test_tokens_weigh_and_are_bounded_by_examples() -> None:
 
 
 def test_counters_are_rounded_not_cut() -> None:
-    rule = WeightedMean("uniform")
+    rule = WeightedMean(weighting="uniform")
     rule.begin({"n": torch.tensor(2**25 + 1)})
     for site, n in (("a", 2), ("b", 3), ("c", 3)):
         rule.add(site, Update(delta={"n": torch.tensor(n)}, examples=1))

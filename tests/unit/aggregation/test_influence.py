@@ -33,7 +33,7 @@ def updates(factors: tuple[float, ...] = (1.0, 1.0, 1.0)) -> dict[str, Update]:
 
 def served(losses: tuple[float, ...], **settings: Any) -> Influence:
     """A round in server mode in which site s_i's candidate has loss `losses[i]`."""
-    rule = Influence("server", **settings)
+    rule = Influence(mode="server", **settings)
     rule.set_score(lambda site, state: losses[int(site[1:])])
     rule.begin(ZERO)
     for site, update in updates().items():
@@ -43,7 +43,7 @@ def served(losses: tuple[float, ...], **settings: Any) -> Influence:
 
 def asked(losses: tuple[float, ...], reference: float = 0.8, **settings: Any) -> Influence:
     """The same in client mode: each site scores itself."""
-    rule = Influence("client", **settings)
+    rule = Influence(mode="client", **settings)
     hints = rule.round_hints().influence
     factors = tuple(self_influence(x, reference, hints.temperature, hints.clip) for x in losses)
     rule.begin(ZERO)
@@ -88,7 +88,7 @@ def test_both_modes_agree_to_rounding_when_nothing_is_clipped(losses: list[float
 
 @given(st.permutations([120.0, 150.0, 140.0, 1e-3, 800.0]))
 def test_the_running_sum_equals_the_batch_whatever_the_order_of_losses(losses: list[float]) -> None:
-    rule = Influence("server")
+    rule = Influence(mode="server")
     rule.set_score(lambda site, state: losses[int(site)])
     rule.begin(ZERO)
     for i in range(5):
@@ -106,7 +106,7 @@ def test_extreme_losses_do_not_overflow() -> None:
 
 def test_the_scorer_sees_the_candidate_in_the_dtype_of_the_state() -> None:
     seen: list[State] = []
-    rule = Influence("server")
+    rule = Influence(mode="server")
     rule.set_score(lambda site, state: seen.append(state) or 1.0)  # type: ignore[func-returns-value]
     rule.begin({"w": torch.tensor([1.0, 2.0], dtype=torch.bfloat16)})
     rule.add("a", Update(delta={"w": torch.tensor([0.5, -1.0])}, examples=3))
@@ -115,7 +115,7 @@ def test_the_scorer_sees_the_candidate_in_the_dtype_of_the_state() -> None:
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_costs_only_that_site(loss: float) -> None:
-    rule = Influence("server")
+    rule = Influence(mode="server")
     rule.set_score(lambda site, state: loss if site == "s1" else 0.5)
     rule.begin(ZERO)
     rule.add("s0", updates()["s0"])
@@ -133,16 +133,16 @@ def test_a_site_cannot_promote_itself_beyond_the_clip() -> None:
 
 
 def test_modes_declare_what_they_need() -> None:
-    server, client = Influence("server"), Influence("client", clip=1.5)
-    assert (server.needs, factor_clip(server), round_hints(server).to_json()) == ("individual", 0.0, {})
-    assert (client.needs, factor_clip(client)) == ("sum", 1.5)
+    server, client = Influence(mode="server"), Influence(mode="client", clip=1.5)
+    assert (server.facts.needs, factor_clip(server), round_hints(server).to_json()) == ("individual", 0.0, {})
+    assert (client.facts.needs, factor_clip(client)) == ("sum", 1.5)
     hints = {"temperature": 1.0, "clip": 1.5, "use_data_size": True, "reference": None}
     assert client.round_hints().to_json() == {"influence": hints}
 
 
 def test_server_mode_without_validation_notes_says_what_to_do() -> None:
     with pytest.raises(ConfigError, match=r'rule_settings: \{"mode": "client"\}'):
-        Influence("server").begin(ZERO)
+        Influence(mode="server").begin(ZERO)
 
 
 @pytest.mark.parametrize("wrong", [{"mode": "both"}, {"temperature": 0}, {"clip": -1}, {"clip": 700}])
@@ -153,7 +153,7 @@ def test_settings_out_of_range_are_named(wrong: dict[str, Any]) -> None:
 
 def test_after_the_first_round_sites_measure_from_what_all_told() -> None:
     """A base model far above its trained losses must not clip every site to one factor (ML-15)."""
-    rule = Influence("client", temperature=0.1, clip=2.0)
+    rule = Influence(mode="client", temperature=0.1, clip=2.0)
     assert rule.round_hints().influence.reference is None
     for losses in ((0.08, 0.09, 0.21), (0.07, 0.08, 0.20)):
         hint = rule.round_hints().influence
@@ -166,6 +166,6 @@ def test_after_the_first_round_sites_measure_from_what_all_told() -> None:
         rule.finish()
     expected = influence_weights((0.07, 0.08, 0.20), EXAMPLES, 0.1)
     assert list(rule.report()["weights"].values()) == pytest.approx(expected, rel=1e-4)
-    restored = Influence("client", temperature=0.1)
+    restored = Influence(mode="client", temperature=0.1)
     restored.load_state_dict(rule.state_dict())
     assert restored.round_hints() == rule.round_hints()

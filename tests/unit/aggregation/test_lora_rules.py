@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from medflare.aggregation.base import AggregationRule
-from medflare.aggregation.lora import FreezeA, LoraProductSvd, LoraStack, Pair, best_of_rank, stacked, stems
+from medflare.aggregation.lora import (
+    FreezeA,
+    LoraPair,
+    LoraProductSvd,
+    LoraStack,
+    best_of_rank,
+    stacked,
+    stems,
+)
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.errors import ConfigError
 from medflare.core.tensors import State
@@ -110,7 +118,7 @@ def test_stacked_factors_are_side_by_side_until_the_rank_is_full() -> None:
     again = aggregate(rule, new, [trained(state, seed + 5, n) for seed, n in SITES])
     assert (again[MERGED_A].shape, again[MERGED_B].shape) == ((D_IN, D_IN), (D_OUT, D_IN))
     assert rule.report()["checks"]["merged_rank"] == D_IN
-    assert all(name.startswith(rule.outside_spec) for name in set(again) - set(state))
+    assert all(name.startswith(rule.facts.extra_tensors) for name in set(again) - set(state))
 
 
 @given(st.integers(1, 5), st.integers(2, 12), st.integers(2, 12), st.integers(1, 3), st.integers(0, 1000))
@@ -231,7 +239,7 @@ def test_pairs_are_found_by_name_under_any_prefix() -> None:
 @settings(deadline=None, max_examples=40)
 def test_refactoring_to_full_rank_is_exact(m: int, d_out: int, d_in: int, rank: int, seed: int) -> None:
     pairs = [
-        Pair(normal(rank, d_in, seed=seed + k), normal(d_out, rank, seed=seed + 50 + k)) for k in range(m)
+        LoraPair(normal(rank, d_in, seed=seed + k), normal(d_out, rank, seed=seed + 50 + k)) for k in range(m)
     ]
     whole = stacked(pairs, [1.0] * m)
     full = min(d_out, d_in)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from medflare.aggregation import make_rule
-from medflare.aggregation.lora import Pair, best_of_rank
+from medflare.aggregation.lora import LoraPair, best_of_rank
 from medflare.aggregation.selecting import Selecting
 from medflare.core.errors import ConfigError
 from medflare.core.tensors import State
@@ -151,7 +151,7 @@ def test_a_rank_cap_gives_the_nearest_product_of_that_rank_and_says_what_was_los
     exact, capped = made(draws=5), made(draws=5, most_rank=2)
     whole, cut = one_round(exact, state), one_round(capped, state)
     assert cut["merged.layer.q" + A].shape == (2, IN)
-    best, _ = best_of_rank(Pair(whole["merged.layer.q" + A], whole["merged.layer.q" + B]), 2)
+    best, _ = best_of_rank(LoraPair(whole["merged.layer.q" + A], whole["merged.layer.q" + B]), 2)
     torch.testing.assert_close(product(cut), best.b @ best.a)
     lost = (product(whole) - product(cut)).norm() / product(whole).norm()
     assert capped.report()["checks"]["truncation"] == pytest.approx(float(lost))
@@ -161,8 +161,15 @@ def test_a_rank_cap_gives_the_nearest_product_of_that_rank_and_says_what_was_los
 
 def test_it_needs_each_update_and_says_what_needs_none() -> None:
     rule = made("ddcs")
-    assert (rule.needs, rule.sharing, rule.outside_spec) == ("individual", ("stack",), ("merged.",))
-    assert (make_rule("ddcs", {}).needs, make_rule("ddcs", rule.sum_with).needs) == ("sum", "sum")
+    assert (rule.facts.needs, rule.facts.sharing, rule.facts.extra_tensors) == (
+        "individual",
+        ("stack",),
+        ("merged.",),
+    )
+    assert (make_rule("ddcs", {}).facts.needs, make_rule("ddcs", rule.facts.sum_with).facts.needs) == (
+        "sum",
+        "sum",
+    )
 
 
 @pytest.mark.parametrize("protection", ["masking", "he"])

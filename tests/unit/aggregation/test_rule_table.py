@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from medflare.aggregation import RULES, make_rule, rule_class
+from medflare.aggregation import RULES, make_rule
 from medflare.aggregation.capabilities import round_hints
-from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.errors import ConfigError
 from medflare.core.hints import RoundHints
 
@@ -15,9 +14,9 @@ from medflare.core.hints import RoundHints
 @pytest.mark.parametrize("name", sorted(RULES))
 def test_every_rule_says_what_it_does_where_it_is_from_and_what_it_needs(name: str) -> None:
     rule = make_rule(name, {})
-    assert rule.summary.endswith(".")
-    assert rule.source
-    assert rule.needs in ("sum", "individual")
+    assert rule.facts.summary.endswith(".")
+    assert rule.facts.source
+    assert rule.facts.needs in ("sum", "individual")
     assert isinstance(round_hints(rule), RoundHints)
 
 
@@ -32,5 +31,6 @@ def test_settings_that_a_rule_does_not_take_are_named(settings: dict[str, str]) 
         make_rule("weighted_mean", settings)
 
 
-def test_factors_is_fedavg_under_its_name_for_lora() -> None:
-    assert rule_class("factors") is WeightedMean
+def test_a_renamed_rule_is_answered_with_its_new_name() -> None:
+    with pytest.raises(ConfigError, match="'factors' is now called 'weighted_mean'"):
+        make_rule("factors", {})

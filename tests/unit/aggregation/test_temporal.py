@@ -23,7 +23,7 @@ from medflare.aggregation.coefficients import (
     convex_weights,
     elapsed,
 )
-from medflare.aggregation.temporal import TemporalResidual, bounded
+from medflare.aggregation.temporal import TemporalResidual, slopes_within_bounds
 from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.tensor_names import SUM_PREFIX, with_prefix
 from medflare.core.tensors import State
@@ -103,13 +103,13 @@ def test_softmax_coefficients_sum_to_1_and_beta_softmax_starts_with_equal_weight
 
 
 def test_sigmoid_coefficients_start_where_the_setting_says_and_learn_from_there() -> None:
-    rule = TemporalResidual(3, "sigmoid", start=0.9, lr=0.05)
+    rule = TemporalResidual(visits=3, alpha_mode="sigmoid", start=0.9, lr=0.05)
     assert rule.alpha.tolist() == pytest.approx([0.9] * 3)
     moved = Schedule(3, "sigmoid", "visit", 0, 1.0, 0.9)
     moved.last.data.fill_(1.0)
     assert moved().detach().tolist() != pytest.approx([0.9] * 3)
     with pytest.raises(ValueError, match="start is 1"):
-        TemporalResidual(3, "sigmoid", start=1.0)
+        TemporalResidual(visits=3, alpha_mode="sigmoid", start=1.0)
 
 
 def test_visits_at_the_same_distance_in_time_have_the_same_coefficient() -> None:
@@ -206,7 +206,10 @@ def exchange(rule: Any, state: State, number: int, examples: tuple[int, ...], **
 
 @pytest.mark.parametrize("weighting", ["examples", "uniform"])
 def test_with_one_visit_it_is_fedavg_to_the_last_bit(weighting: str) -> None:
-    one, other = TemporalResidual(1, weighting=weighting), make_rule("fedavg", {"weighting": weighting})  # type: ignore[arg-type]
+    one, other = (
+        TemporalResidual(visits=1, weighting=weighting),
+        make_rule("fedavg", {"weighting": weighting}),
+    )  # type: ignore[arg-type]
     mine = its = tensors(1) | {"steps": torch.tensor(5)}
     for number in range(4):
         for rule in (one, other):
@@ -223,7 +226,7 @@ def test_with_one_visit_it_is_fedavg_to_the_last_bit(weighting: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_round_is_the_convex_combination_that_the_report_says(mode: Any) -> None:
-    rule = TemporalResidual(4, alpha_mode=mode, alpha=0.35)
+    rule = TemporalResidual(visits=4, alpha_mode=mode, alpha=0.35)
     state = start = {name: value.double() for name, value in tensors(1).items()}
     means = []
     for number in range(4):
@@ -246,19 +249,19 @@ def test_a_round_is_the_convex_combination_that_the_report_says(mode: Any) -> No
 
 def test_a_site_without_the_visit_takes_no_part() -> None:
     for weighting in ("examples", "uniform"):
-        idle, without = (TemporalResidual(2, weighting=weighting) for _ in range(2))  # type: ignore[arg-type]
+        idle, without = (TemporalResidual(visits=2, weighting=weighting) for _ in range(2))  # type: ignore[arg-type]
         found = exchange(idle, tensors(1), 0, (3, 11, 0))
         expected = exchange(without, tensors(1), 0, (3, 11))
         assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def test_a_visit_that_no_site_has_leaves_the_model_and_its_coefficient_alone() -> None:
-    rule, state = TemporalResidual(3, lr=0.1), tensors(1)
+    rule, state = TemporalResidual(visits=3, lr=0.1), tensors(1)
     first = exchange(rule, state, 0, (3, 4))
     second = exchange(rule, first, 1, (0, 0))
     assert all(torch.equal(first[name], second[name]) for name in first)
     exchange(rule, second, 2, (3, 4))
-    assert rule.seen.tolist() == [True, False, True]
+    assert rule.stepped.tolist() == [True, False, True]
     assert rule.report()["beta"][2] == 0.0
     slopes = {SLOPES: double(0.3, 5.0, -0.1), EXAMPLES: torch.tensor(1.0, dtype=torch.float64)}
     exchange(rule, tensors(2), 3, (3, 4), **slopes)
@@ -266,7 +269,7 @@ def test_a_visit_that_no_site_has_leaves_the_model_and_its_coefficient_alone() -
 
 
 def test_nothing_at_all_is_still_an_error() -> None:
-    rule = TemporalResidual(3)
+    rule = TemporalResidual(visits=3)
     rule.begin(tensors(1))
     with pytest.raises(ValueError, match="no update"):
         rule.finish()
@@ -274,7 +277,7 @@ def test_nothing_at_all_is_still_an_error() -> None:
 
 
 def test_visits_are_asked_for_in_turn() -> None:
-    rule, state, asked = TemporalResidual(3), tensors(1), []
+    rule, state, asked = TemporalResidual(visits=3), tensors(1), []
     for number in range(7):
         hint = rule.round_hints().visit
         asked.append((hint.round, hint.visit))
@@ -283,7 +286,7 @@ def test_visits_are_asked_for_in_turn() -> None:
 
 
 def test_an_update_of_another_visit_is_refused() -> None:
-    rule = TemporalResidual(3)
+    rule = TemporalResidual(visits=3)
     rule.begin(tensors(1))
     with pytest.raises(UpdateError, match=r"of visit 2, expected visit 1"):
         rule.add("s", Update(delta=tensors(2), examples=3, metrics={"visit": 2.0}))
@@ -295,7 +298,7 @@ def told(*slopes: float, examples: float = 1.0) -> State:
 
 @pytest.mark.parametrize("mode", LEARNT)
 def test_a_visit_that_raises_the_validation_loss_gets_a_smaller_coefficient(mode: Any) -> None:
-    rule, state = TemporalResidual(3, alpha_mode=mode, lr=0.02), tensors(1)
+    rule, state = TemporalResidual(visits=3, alpha_mode=mode, lr=0.02), tensors(1)
     before = rule.alpha.clone()
     for number in range(12):
         state = exchange(rule, state, number, (3, 4), **told(-0.2, 0.5, -0.2))
@@ -304,7 +307,7 @@ def test_a_visit_that_raises_the_validation_loss_gets_a_smaller_coefficient(mode
 
 
 def test_the_slopes_of_sites_are_weighed_by_their_validation_examples() -> None:
-    one, two = (TemporalResidual(2, lr=0.1) for _ in range(2))
+    one, two = (TemporalResidual(visits=2, lr=0.1) for _ in range(2))
     for rule, riding in (
         (one, [told(0.2, -0.4, examples=3), told(0.6, 0.4, examples=1)]),
         (two, [told(0.3, -0.2)]),
@@ -321,7 +324,7 @@ def test_the_slopes_of_sites_are_weighed_by_their_validation_examples() -> None:
 
 
 def test_a_round_without_slopes_leaves_the_coefficients() -> None:
-    rule, state = TemporalResidual(2, lr=0.1), tensors(1)
+    rule, state = TemporalResidual(visits=2, lr=0.1), tensors(1)
     for number in range(6):
         state = exchange(rule, state, number, (3, 4))
     assert rule.alpha.tolist() == [0.5, 0.5]
@@ -329,7 +332,7 @@ def test_a_round_without_slopes_leaves_the_coefficients() -> None:
 
 
 def test_a_constant_coefficient_learns_nothing_and_asks_for_nothing() -> None:
-    rule = TemporalResidual(2, alpha_mode="constant", alpha=0.7)
+    rule = TemporalResidual(visits=2, alpha_mode="constant", alpha=0.7)
     assert rule.round_hints().visit.slopes is False
     for number in range(4):
         exchange(rule, tensors(1), number, (3, 4), **told(0.2, 0.5))
@@ -337,12 +340,12 @@ def test_a_constant_coefficient_learns_nothing_and_asks_for_nothing() -> None:
 
 
 def test_a_softmax_over_one_visit_asks_for_no_slopes() -> None:
-    assert TemporalResidual(1).round_hints().visit.slopes is False
-    assert TemporalResidual(1, alpha_mode="sigmoid").round_hints().visit.slopes is True
+    assert TemporalResidual(visits=1).round_hints().visit.slopes is False
+    assert TemporalResidual(visits=1, alpha_mode="sigmoid").round_hints().visit.slopes is True
 
 
 def test_times_are_means_over_the_patients_of_all_sites() -> None:
-    rule = TemporalResidual(2, embedding="days")
+    rule = TemporalResidual(visits=2, embedding="days")
     years, patients = double(0, 3.0, 0, 3.0).view(2, 2), double(4.0, 2.0)
     exchange(rule, tensors(1), 0, (3, 4), **{YEARS: years, PATIENTS: patients})
     assert rule.schedule.years.tolist() == [[0, 1.5], [0, 1.5]]
@@ -353,14 +356,14 @@ def test_times_are_means_over_the_patients_of_all_sites() -> None:
 
 def test_sums_of_the_rule_do_not_travel_down() -> None:
     totals = silence(2) | {"bank.sums": torch.ones(2)}
-    assert set(TemporalResidual(2).update_server_state(totals, 3)) == {"bank.sums"}
+    assert set(TemporalResidual(visits=2).update_server_state(totals, 3)) == {"bank.sums"}
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("stop", [1, 3, 5])
 def test_a_run_goes_on_after_a_restart_within_a_round(mode: Any, stop: int, tmp_path: Any) -> None:
     def made() -> TemporalResidual:
-        return TemporalResidual(3, alpha_mode=mode, alpha=0.4, lr=0.05, embedding="days")
+        return TemporalResidual(visits=3, alpha_mode=mode, alpha=0.4, lr=0.05, embedding="days")
 
     riding = told(0.2, -0.5, 0.1) | {YEARS: torch.rand(2, 3).double(), PATIENTS: double(2, 2, 1)}
     rule, state = made(), tensors(1)
@@ -379,7 +382,7 @@ def test_a_run_goes_on_after_a_restart_within_a_round(mode: Any, stop: int, tmp_
 
 def test_a_state_of_another_number_of_visits_is_not_taken() -> None:
     with pytest.raises(ValueError, match="of 2 visits; expected 3"):
-        TemporalResidual(3).load_state_dict(TemporalResidual(2).state_dict())
+        TemporalResidual(visits=3).load_state_dict(TemporalResidual(visits=2).state_dict())
 
 
 @pytest.mark.parametrize(
@@ -419,10 +422,10 @@ def test_methods_that_know_no_visits_are_refused_from_two_visits_on(method: str)
 
 def test_slopes_beyond_what_a_site_may_tell_are_not_used() -> None:
     told = {SLOPES: double(10.0, -20.0), EXAMPLES: torch.tensor(10.0, dtype=torch.float64)}
-    assert bounded(told)
-    assert not bounded(told | {SLOPES: double(1e12, 0.0)})
-    assert not bounded(told | {EXAMPLES: torch.tensor(-1.0, dtype=torch.float64)})
-    rule = TemporalResidual(2, "sigmoid", lr=0.1)
+    assert slopes_within_bounds(told)
+    assert not slopes_within_bounds(told | {SLOPES: double(1e12, 0.0)})
+    assert not slopes_within_bounds(told | {EXAMPLES: torch.tensor(-1.0, dtype=torch.float64)})
+    rule = TemporalResidual(visits=2, alpha_mode="sigmoid", lr=0.1)
     rule.begin({"w": torch.zeros(2)})
     liar = {SLOPES: double(-1e12, 1e12), EXAMPLES: torch.tensor(1.0, dtype=torch.float64)}
     rule.add("honest", Update(delta={"w": torch.ones(2)}, examples=5, metrics={"visit": 1.0}, sums=told))

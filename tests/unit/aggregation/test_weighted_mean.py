@@ -34,7 +34,7 @@ def test_weights_are_examples_over_those_who_took_part() -> None:
     }
     state = {"w": torch.zeros(1)}
     assert aggregate(WeightedMean(), state, updates)["w"].item() == pytest.approx(3.0)
-    assert aggregate(WeightedMean("uniform"), state, updates)["w"].item() == pytest.approx(2.5)
+    assert aggregate(WeightedMean(weighting="uniform"), state, updates)["w"].item() == pytest.approx(2.5)
 
 
 @given(st.lists(st.tuples(st.floats(-10, 10), st.integers(1, 1000)), min_size=1, max_size=6))
@@ -62,7 +62,7 @@ def test_nothing_added_and_unknown_weighting_are_errors() -> None:
     with pytest.raises(ValueError, match="no update"):
         rule.finish()
     with pytest.raises(ValueError, match="'examples', 'tokens' or 'uniform'"):
-        WeightedMean("loss")  # type: ignore[arg-type]
+        WeightedMean(weighting="loss")  # type: ignore[arg-type]
 
 
 def test_vector_8_factor_averaging_errs_by_a_weighted_covariance() -> None:

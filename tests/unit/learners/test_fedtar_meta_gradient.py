@@ -36,7 +36,7 @@ def test_the_validation_gradient_is_that_of_the_mean_over_all_tokens(fedtar: Any
 def test_slopes_of_a_run_are_the_meta_gradient_by_autograd(fedtar: Any, mode: Any) -> None:
     """The loss at w_T(α), with every w̄ as it was, differentiated through the model and the recursion."""
     learners = {"site-1": fedtar(0), "site-2": fedtar(1)}
-    rule = TemporalResidual(VISITS, alpha_mode=mode, lr=1e-3)
+    rule = TemporalResidual(visits=VISITS, alpha_mode=mode, lr=1e-3)
     path = [learners["site-1"].initial_shared()]
     state = federate_visits(learners, rule, 1, lambda n: plan(n, steps=2), lambda n, s, u: path.append(s))
     alpha = rule.alpha.clone().requires_grad_()
@@ -68,7 +68,7 @@ def test_slopes_of_a_run_are_the_meta_gradient_by_autograd(fedtar: Any, mode: An
 def test_slopes_predict_how_the_validation_loss_follows_alpha(fedtar: Any) -> None:
     """A finite difference through the real model, independent of any gradient of ours."""
     made = fedtar()
-    rule = TemporalResidual(VISITS, "sigmoid", lr=1e-3)
+    rule = TemporalResidual(visits=VISITS, alpha_mode="sigmoid", lr=1e-3)
     path = [made.initial_shared()]
     state = federate_visits(
         {"site-1": made}, rule, 1, lambda n: plan(n, steps=3), lambda n, s, u: path.append(s)
@@ -97,7 +97,7 @@ def test_a_site_without_validation_visits_tells_no_slopes(fedtar: Any) -> None:
     def keep(number: int, state: State, updates: Any) -> None:
         sums.append(updates["site-1"].sums)
 
-    rule = TemporalResidual(VISITS, lr=1e-2)
+    rule = TemporalResidual(visits=VISITS, lr=1e-2)
     federate_visits({"site-1": made}, rule, 2, lambda n: plan(n, steps=1), keep)
     assert len(sums) == 2 * VISITS
     assert not any(found[SLOPES].any() or found[EXAMPLES].any() for found in sums)

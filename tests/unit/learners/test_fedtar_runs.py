@@ -35,7 +35,7 @@ def test_with_one_visit_a_run_is_fedavg_to_the_last_bit(
     def asked(number: int) -> RoundPlan:
         return plan(number, 3, steps=2)
 
-    one = federate_visits(sites(), TemporalResidual(1), 3, asked)
+    one = federate_visits(sites(), TemporalResidual(visits=1), 3, asked)
     other = federate(sites(), make_rule("weighted_mean", {}), 3, lambda n: replace(asked(n), rounds=3))
     assert equal(one, other)
 
@@ -43,7 +43,11 @@ def test_with_one_visit_a_run_is_fedavg_to_the_last_bit(
 def test_a_site_restarted_in_the_middle_of_a_round_continues_as_if_nothing_had_happened(fedtar: Any) -> None:
     def run(restart_before: int | None) -> tuple[State, list[float]]:
         """Two rounds; the site is made anew from its local state before an exchange."""
-        made, rule, told = fedtar(mixture={"source": "federated"}), TemporalResidual(VISITS, lr=1e-2), []
+        made, rule, told = (
+            fedtar(mixture={"source": "federated"}),
+            TemporalResidual(visits=VISITS, lr=1e-2),
+            [],
+        )
         agree_on_mixture({"site-1": made}, made.settings.mixture, 2, 0)
         state = made.initial_shared()
         for exchange in range(2 * VISITS):
@@ -84,7 +88,7 @@ def test_sites_agree_on_a_mixture_and_visits_are_learnt(fedtar: Any) -> None:
         return sum(made.rows_loss(rows[name]) for name, made in learners.items())
 
     before = loss(state)
-    rule = TemporalResidual(VISITS, "beta_softmax", lr=1e-2)
+    rule = TemporalResidual(visits=VISITS, alpha_mode="beta_softmax", lr=1e-2)
     after = loss(federate_visits(learners, rule, 3, lambda n: plan(n, steps=6)))
     assert after < before - 0.2
 
@@ -95,7 +99,7 @@ def test_a_site_with_a_single_visit_takes_part(visit_hospitals: list[Path], tiny
         "site-2": learner(site(visit_hospitals[1], tiny_backbone, "site-2", most=1)),
     }
     told: list[dict[str, int]] = []
-    rule = TemporalResidual(VISITS, lr=1e-2)
+    rule = TemporalResidual(visits=VISITS, lr=1e-2)
     federate_visits(
         learners,
         rule,

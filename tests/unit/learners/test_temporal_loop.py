@@ -57,7 +57,7 @@ def test_the_slopes_of_sites_are_the_meta_gradient_of_the_pooled_validation_loss
     mode: Any, counts: Any
 ) -> None:
     """∂L_val/∂α by autograd through the round's recursion, with w̄ as it was, to 1e-10."""
-    learners, rule = sites(*counts), TemporalResidual(3, alpha_mode=mode, lr=1e-3)
+    learners, rule = sites(*counts), TemporalResidual(visits=3, alpha_mode=mode, lr=1e-3)
     path: list[Tensor] = []
     federate_visits(learners, rule, 1, plan, lambda number, state, updates: path.append(state["w"].clone()))
     alpha, seen = rule.alpha.clone().requires_grad_(), rule.seen.tolist()
@@ -84,7 +84,10 @@ def test_coefficients_are_learnt_that_lower_the_validation_loss(mode: Any) -> No
     """Answers drift and the validation sets are of the last visit."""
     found = {}
     for lr in (0.0, 0.03):
-        learners, rule = sites([9, 9, 9], [9, 9, 9], drift=1.0), TemporalResidual(3, mode, lr=lr)
+        learners, rule = (
+            sites([9, 9, 9], [9, 9, 9], drift=1.0),
+            TemporalResidual(visits=3, alpha_mode=mode, lr=lr),
+        )
         found[lr] = float(val_loss(learners, federate_visits(learners, rule, 12, plan)["w"]))
     assert found[0.03] < 0.6 * found[0.0]
 
@@ -95,7 +98,10 @@ def test_weights_learnt_as_such_move_to_the_visit_that_validation_is_of_and_soft
     """A softmax that has chosen visit 2 has no gradient left for visit 3."""
     found = {}
     for mode in ("softmax", "beta_softmax"):
-        learners, rule = sites([9, 9, 9], [9, 9, 9], drift=1.0), TemporalResidual(3, mode, lr=0.1)
+        learners, rule = (
+            sites([9, 9, 9], [9, 9, 9], drift=1.0),
+            TemporalResidual(visits=3, alpha_mode=mode, lr=0.1),
+        )
         federate_visits(learners, rule, 12, plan)
         found[mode] = rule.report()["beta"][-1]
     assert found["beta_softmax"] > 0.8
@@ -103,13 +109,13 @@ def test_weights_learnt_as_such_move_to_the_visit_that_validation_is_of_and_soft
 
 
 def test_with_one_visit_a_run_is_fedavg_to_the_last_bit() -> None:
-    one = federate_visits(sites([9], [4]), TemporalResidual(1), 5, plan)
+    one = federate_visits(sites([9], [4]), TemporalResidual(visits=1), 5, plan)
     other = federate(sites([9], [4]), make_rule("fedavg", {}), 5, plan)
     assert torch.equal(one["w"], other["w"])
 
 
 def test_a_constant_coefficient_of_1_is_fedavg_over_one_visit_after_the_other() -> None:
-    rule = TemporalResidual(3, "constant", alpha=1.0)
+    rule = TemporalResidual(visits=3, alpha_mode="constant", alpha=1.0)
     one = federate_visits(sites([9, 3, 4], [4, 8, 8]), rule, 2, plan)
     other = federate(sites([9, 3, 4], [4, 8, 8]), make_rule("fedavg", {}), 6, in_turn(plan, 3))
     assert torch.equal(one["w"], other["w"])
@@ -128,7 +134,7 @@ def test_without_turns_a_learner_trains_on_all_visits_at_once() -> None:
 def test_a_site_with_a_single_visit_and_one_without_any_take_part() -> None:
     learners = sites([9, 7, 5], [6, 0, 0], [0, 0, 0])
     weights: list[dict[str, float]] = []
-    rule = TemporalResidual(3, lr=0.05)
+    rule = TemporalResidual(visits=3, lr=0.05)
     federate_visits(learners, rule, 3, plan, lambda *_: weights.append(rule.report()["weights"]))
     assert [sorted(found) for found in weights[:3]] == [["s0", "s1"], ["s0"], ["s0"]]
     assert weights[0] == {"s0": 0.6, "s1": 0.4}
@@ -136,7 +142,7 @@ def test_a_site_with_a_single_visit_and_one_without_any_take_part() -> None:
 
 
 def test_every_exchange_carries_the_declared_sums_and_only_the_first_says_anything() -> None:
-    learners, rule, found = sites([9, 7]), TemporalResidual(2, embedding="days", lr=0.1), []
+    learners, rule, found = sites([9, 7]), TemporalResidual(visits=2, embedding="days", lr=0.1), []
     federate_visits(learners, rule, 2, plan, lambda n, state, updates: found.append(updates["s0"].sums))
     for sums in found:
         assert {n: (tuple(t.shape), t.dtype) for n, t in sums.items()} == visit_sums_spec(2)
@@ -150,7 +156,7 @@ def test_plans_count_exchanges() -> None:
     learners = sites([9, 7])
     fit = learners["s0"].fit
     learners["s0"].fit = lambda plan: (seen.append((plan.round, plan.rounds)), fit(plan))[1]  # type: ignore[method-assign]
-    federate_visits(learners, TemporalResidual(2), 2, plan)
+    federate_visits(learners, TemporalResidual(visits=2), 2, plan)
     assert seen == [(0, 4), (1, 4), (2, 4), (3, 4)]
 
 

@@ -21,7 +21,7 @@ from medflare.selection.clock import (
     seconds_to_target,
 )
 from medflare.selection.latency import Latencies, Timing
-from medflare.selection.sampling import shares_of
+from medflare.selection.sampling import data_shares
 from medflare.selection.selectors import Ddcs, Known, Selector
 
 # ---- latencies ---------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def hours(selector: Selector, sites: list[str], rounds: int) -> float:
     sizes = np.random.default_rng(0).integers(20, 400, len(sites)).tolist()
     examples = dict(zip(sites, sizes, strict=True))
     clock, known = SimulatedClock(drawn_profiles(sites, 5), 5), Known()
-    random, shares = np.random.default_rng(1), shares_of(examples, sites)
+    random, shares = np.random.default_rng(1), data_shares(examples, sites)
     for number in range(rounds):
         draw = selector.choose(number, shares, known, random)
         timings = {s: clock.timing(s, number, examples[s], 40_000_000, 40_000_000) for s in draw.sites}

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from medflare.core.errors import ConfigError
 from medflare.selection.baselines import FedCS, Importance, Uniform
-from medflare.selection.distinct import expected_counts
+from medflare.selection.inclusion_probability import expected_counts
 from medflare.selection.latency import Latencies, Timing
-from medflare.selection.sampling import RAREST, Draw, draw_sites, shares_of, with_age
+from medflare.selection.sampling import MIN_PROBABILITY, Sample, data_shares, sample_sites, with_staleness
 from medflare.selection.selectors import Ddcs, Known, Selector
 
 SHARES = {"a": 0.4, "b": 0.3, "c": 0.15, "d": 0.1, "e": 0.05}
@@ -32,7 +32,7 @@ def seen(**seconds: float) -> Known:
     return known
 
 
-def update(draw: Draw) -> np.ndarray:
+def update(draw: Sample) -> np.ndarray:
     return sum((weight * DELTAS[site] for site, weight in draw.weights.items()), np.zeros(2))
 
 
@@ -46,7 +46,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 @pytest.mark.parametrize("least", [1, 2, 3])
 def test_updates_are_unbiased(least: int) -> None:
     random, n = rng(), 3000
-    found = np.stack([update(draw_sites(ODDS, SHARES, 4, random, least)) for _ in range(n)])
+    found = np.stack([update(sample_sites(ODDS, SHARES, 4, random, least)) for _ in range(n)])
     error = found.std(axis=0) / np.sqrt(n)
     assert np.all(np.abs(found.mean(axis=0) - FULL) <= 4 * error)
 
@@ -75,7 +75,7 @@ def test_expected_counts_are_those_of_all_draws(seed: int, n: int, draws: int, l
 
 
 def test_every_site_that_was_drawn_trains_once_whatever_its_count() -> None:
-    draw = draw_sites({"a": 0.9, "b": 0.1}, {"a": 0.5, "b": 0.5}, 6, rng())
+    draw = sample_sites({"a": 0.9, "b": 0.1}, {"a": 0.5, "b": 0.5}, 6, rng())
     assert sum(draw.counts.values()) == 6
     assert draw.sites == sorted(draw.weights) == sorted(draw.counts)
     assert draw.weights["a"] == pytest.approx(draw.counts["a"] * 0.5 / (6 * 0.9))
@@ -83,13 +83,13 @@ def test_every_site_that_was_drawn_trains_once_whatever_its_count() -> None:
 
 def test_twenty_sites_and_five_draws_give_four_and_a_half_different_ones() -> None:
     even, random = {f"s{i:02d}": 0.05 for i in range(20)}, rng()
-    sizes = [len(draw_sites(even, even, 5, random).counts) for _ in range(2000)]
+    sizes = [len(sample_sites(even, even, 5, random).counts) for _ in range(2000)]
     assert np.mean(sizes) == pytest.approx(4.52, abs=0.06)
     assert np.mean(np.array(sizes) == 5) == pytest.approx(0.58, abs=0.05)
 
 
 def test_a_site_alone_is_drawn_with_weight_one() -> None:
-    draw = draw_sites({"a": 1.0}, {"a": 1.0}, 5, rng())
+    draw = sample_sites({"a": 1.0}, {"a": 1.0}, 5, rng())
     assert draw.weights == {"a": pytest.approx(1.0)}
 
 
@@ -98,14 +98,14 @@ def test_a_site_alone_is_drawn_with_weight_one() -> None:
 
 def test_at_least_three_different_sites_are_drawn_or_it_is_refused() -> None:
     random = rng()
-    assert min(len(draw_sites(ODDS, SHARES, 3, random, 3).counts) for _ in range(300)) == 3
+    assert min(len(sample_sites(ODDS, SHARES, 3, random, 3).counts) for _ in range(300)) == 3
     with pytest.raises(ConfigError, match="2 draws from 5 sites give 3 different ones never"):
-        draw_sites(ODDS, SHARES, 2, random, 3)
+        sample_sites(ODDS, SHARES, 2, random, 3)
     with pytest.raises(ConfigError, match=r"5 draws from 2 sites give 3 different ones never.*only a, b "):
-        draw_sites({"a": 0.5, "b": 0.5}, {"a": 0.5, "b": 0.5}, 5, random, 3)
+        sample_sites({"a": 0.5, "b": 0.5}, {"a": 0.5, "b": 0.5}, 5, random, 3)
     ten = dict.fromkeys("abcdefghij", 0.1)
     with pytest.raises(ConfigError, match=r"10 different ones with probability 0.00036 only, at even odds"):
-        draw_sites(ten, ten, 10, random, 10)
+        sample_sites(ten, ten, 10, random, 10)
 
 
 SKEWED = {"a": 0.9999, "b": 0.00005, "c": 0.00005, "d": 0.0}
@@ -113,20 +113,24 @@ SKEWED = {"a": 0.9999, "b": 0.00005, "c": 0.00005, "d": 0.0}
 
 def test_odds_under_which_three_hardly_come_together_are_mixed_as_little_as_is_enough() -> None:
     shares = {"a": 0.97, "b": 0.01, "c": 0.01, "d": 0.01}
-    draw = draw_sites(SKEWED, shares, 3, rng(), 3)
+    draw = sample_sites(SKEWED, shares, 3, rng(), 3)
     assert len(draw.counts) == 3
-    assert draw.odds == pytest.approx({s: (1 - draw.mixed) * q + draw.mixed / 4 for s, q in SKEWED.items()})
-    assert expected_counts(np.array(list(draw.odds.values())), 3, 3)[1] == pytest.approx(RAREST, rel=1e-6)
+    assert draw.probabilities == pytest.approx(
+        {s: (1 - draw.mixed) * q + draw.mixed / 4 for s, q in SKEWED.items()}
+    )
+    assert expected_counts(np.array(list(draw.probabilities.values())), 3, 3)[1] == pytest.approx(
+        MIN_PROBABILITY, rel=1e-6
+    )
     less = np.array([(1 - 0.99 * draw.mixed) * q + 0.99 * draw.mixed / 4 for q in SKEWED.values()])
-    assert expected_counts(less, 3, 3)[1] < RAREST
-    assert draw_sites(ODDS, SHARES, 4, rng(), 3).mixed == 0.0
-    assert draw_sites(SKEWED, shares, 3, rng()).mixed == 0.0
+    assert expected_counts(less, 3, 3)[1] < MIN_PROBABILITY
+    assert sample_sites(ODDS, SHARES, 4, rng(), 3).mixed == 0.0
+    assert sample_sites(SKEWED, shares, 3, rng()).mixed == 0.0
 
 
 def test_updates_under_mixed_odds_are_unbiased() -> None:
     deltas = dict(zip(SKEWED, (1.0, -2.0, 3.0, 5.0), strict=True))
     shares, random = {"a": 0.7, "b": 0.1, "c": 0.1, "d": 0.1}, rng(5)
-    draws = [draw_sites(SKEWED, shares, 5, random, 3) for _ in range(400)]
+    draws = [sample_sites(SKEWED, shares, 5, random, 3) for _ in range(400)]
     found = np.array([sum(w * deltas[s] for s, w in draw.weights.items()) for draw in draws])
     full = sum(shares[s] * deltas[s] for s in shares)
     assert abs(found.mean() - full) <= 4 * found.std() / np.sqrt(len(found))
@@ -136,12 +140,12 @@ def test_updates_under_mixed_odds_are_unbiased() -> None:
 
 
 def test_who_waited_longer_is_drawn_more_often_and_weights_stay_bounded() -> None:
-    odds = with_age(ODDS, {"e": 8, "d": 2}, 0.2)
+    odds = with_staleness(ODDS, {"e": 8, "d": 2}, 0.2)
     assert sum(odds.values()) == pytest.approx(1)
     assert odds["e"] == pytest.approx(0.8 * 0.1 + 0.2 * 0.8)
     assert all(SHARES[s] / odds[s] <= SHARES[s] / ODDS[s] / 0.8 + 1e-12 for s in ODDS)
-    assert with_age(ODDS, {}, 0.2) == ODDS
-    assert with_age(ODDS, {"e": 5}, 0.0) == ODDS
+    assert with_staleness(ODDS, {}, 0.2) == ODDS
+    assert with_staleness(ODDS, {"e": 5}, 0.0) == ODDS
 
 
 def longest_wait(bonus: float, rounds: int = 600) -> int:
@@ -151,8 +155,8 @@ def longest_wait(bonus: float, rounds: int = 600) -> int:
     selector = Ddcs(draws=2, age_bonus=bonus, epsilon=1.0)
     for number in range(rounds):
         draw = selector.choose(number, shares, known, random)
-        known.ages = {s: 0 if s in draw.counts else known.ages.get(s, 0) + 1 for s in shares}
-        longest = max(longest, known.ages["slow"])
+        known.staleness = {s: 0 if s in draw.counts else known.staleness.get(s, 0) + 1 for s in shares}
+        longest = max(longest, known.staleness["slow"])
     return longest
 
 
@@ -169,7 +173,7 @@ SELECTORS = [Uniform(draws=4), Importance(draws=4), Ddcs(draws=4), Ddcs(draws=4,
 @pytest.mark.parametrize("selector", SELECTORS, ids=lambda s: type(s).__name__)
 def test_every_sampler_is_unbiased(selector: Selector) -> None:
     known, random, n = seen(a=1, b=2, c=3, d=4, e=50), rng(1), 1200
-    known.norms, known.ages = {s: float(np.linalg.norm(d)) for s, d in DELTAS.items()}, {"e": 3, "a": 1}
+    known.norms, known.staleness = {s: float(np.linalg.norm(d)) for s, d in DELTAS.items()}, {"e": 3, "a": 1}
     found = np.stack([update(selector.choose(0, SHARES, known, random, 3)) for _ in range(n)])
     assert np.all(np.abs(found.mean(axis=0) - FULL) <= 4 * found.std(axis=0) / np.sqrt(n))
 
@@ -205,9 +209,9 @@ def test_ddcs_solves_again_every_p_rounds_and_whenever_other_sites_are_there() -
     selector.choose(3, SHARES, known, random)
     assert selector.solution is not first
     assert selector.solution is not None
-    assert selector.solution.odds["a"] < first.odds["a"]  # type: ignore[union-attr]
-    selector.choose(4, shares_of({"a": 5, "b": 5}, ["a", "b"]), known, random)
-    assert set(selector.solution.odds) == {"a", "b"}
+    assert selector.solution.probabilities["a"] < first.probabilities["a"]  # type: ignore[union-attr]
+    selector.choose(4, data_shares({"a": 5, "b": 5}, ["a", "b"]), known, random)
+    assert set(selector.solution.probabilities) == {"a", "b"}
 
 
 def test_while_a_site_was_not_seen_ddcs_plans_with_the_latencies_of_now() -> None:
@@ -300,7 +304,7 @@ def test_fedcs_with_one_line_for_all_adds_transfers_up() -> None:
 
 
 def test_sites_without_data_are_never_drawn() -> None:
-    shares = shares_of({"a": 30, "b": 0, "c": 10}, ["a", "b", "c"])
+    shares = data_shares({"a": 30, "b": 0, "c": 10}, ["a", "b", "c"])
     assert shares == {"a": 0.75, "c": 0.25}
     known = seen(a=9, b=0.1, c=8)
     assert all("b" not in Ddcs().choose(n, shares, known, rng(n)).counts for n in range(30))

@@ -217,7 +217,7 @@ def test_an_epsilon_below_the_attainable_relaxes_or_says_the_smallest_one() -> N
 def test_one_site_is_drawn_always() -> None:
     problem = Problem(sites=("a",), latencies=np.array([3.0]), shares=np.ones(1), distances=np.zeros((1, 1)))
     found = solve(problem)
-    assert found.odds == {"a": pytest.approx(1.0)}
+    assert found.probabilities == {"a": pytest.approx(1.0)}
     assert (found.expected_slowest, found.divergence, found.variance) == pytest.approx((3.0, 0.0, 1.0))
 
 

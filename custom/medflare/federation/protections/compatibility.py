@@ -17,13 +17,13 @@ def unreadable(name: str, rule: AggregationRule, protection: Protection) -> Iter
     """
     if protection.server_reads == "updates":
         return
-    if rule.needs == "individual":
-        instead = rule.instead or "rule 'weighted_mean'"
+    if rule.facts.needs == "individual":
+        instead = rule.facts.instead or "rule 'weighted_mean'"
         yield (
             f"rule '{name}' must see each update, and under {protection.words} the server sees at most "
             f"their sum. Use {instead}."
         )
-    elif protection.server_reads == "nothing" and rule.reads_sum:
+    elif protection.server_reads == "nothing" and rule.facts.reads_sum:
         yield (
             f"rule '{name}' computes with the sum of the updates, which stays encrypted at the server under "
             "homomorphic encryption. Use rule 'weighted_mean', or masking in its place."

@@ -36,14 +36,12 @@ class UpdateWeighting:
         Args:
             zero_weight: whether the run takes updates of no examples with any rule.
         """
-        by = str(getattr(rule, "weighting", "examples"))
-        largest = float(max(examples.values(), default=1)) if by != "uniform" else 1.0
-        if by == "tokens":
-            largest *= float(getattr(rule, "most_tokens", 1))
-        max_weight = largest * getattr(rule, "most_factor", math.exp(factor_clip(rule)))
+        own = rule.site_weight
+        largest = 1.0 if own.unit == "uniform" else max(examples.values(), default=1) * own.most_per_example
+        factor = math.exp(factor_clip(rule)) if own.most_factor is None else own.most_factor
         return cls(
-            by=by,
-            max_weight=max_weight,
+            by=own.unit,
+            max_weight=largest * factor,
             zero_weight=zero_weight or rule.capability(AcceptsZeroWeight) is not None,
         )
 

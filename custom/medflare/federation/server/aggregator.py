@@ -238,7 +238,7 @@ class ValidatingAggregator(FLComponent):
             new = dict(self.state)
         else:
             new = self.rule.finish()
-        own = {name: value for name, value in new.items() if name.startswith(self.rule.outside_spec)}
+        own = {name: value for name, value in new.items() if name.startswith(self.rule.facts.extra_tensors)}
         check_state(new, {**self.spec, **_spec_of(own)}, "aggregation")
         summing = self.rule.capability(UsesAuxiliarySums)
         totals = self._totals

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from medflare.core.data_order import DataOrder, batches, derived_seed, examples_to_visit
 from medflare.core.errors import UpdateError
+from medflare.core.optimiser_state import moments, restore_moments
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import BackboneFacts, SiteDescription
@@ -33,7 +34,7 @@ from medflare.learners.client_terms import ClientTerms
 from medflare.learners.fedmrg import losses
 from medflare.learners.fedmrg.memory_bank import MemoryBank
 from medflare.learners.fedmrg.settings import METHOD, FedMRGSettings
-from medflare.learners.optim import adamw, cosine, moments, restore_moments, scale_rates
+from medflare.learners.optim import adamw, cosine, scale_rates
 from medflare.models.adapters.base import ANCHOR, GENERIC, SPECIALISED
 from medflare.models.backbone import device_of, load_backbone
 from medflare.models.padding import pad

@@ -18,12 +18,8 @@ from torch import Tensor
 from medflare.core.errors import UpdateError
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import SharedSpec, State
+from medflare.core.visit_sums import EXAMPLES, LARGEST, PATIENTS, SLOPES, YEARS
 
-VISITS = "temporal."
-SLOPES, EXAMPLES = f"{VISITS}slopes", f"{VISITS}examples"
-YEARS, PATIENTS = f"{VISITS}years", f"{VISITS}patients"
-LARGEST = 1e3
-"""No site's slope counts for more in absolute value: the sums keep a bound, and no site has all the say."""
 DAYS_A_YEAR = 365.25
 
 

@@ -38,7 +38,7 @@ def expected_counts(q: Vector, draws: int, least: int = 1) -> tuple[Vector, floa
         return counts / probability, probability
 
 
-def evened(q: Vector, draws: int, least: int, rarest: float) -> tuple[Vector, float]:
+def mix_with_uniform(q: Vector, draws: int, least: int, rarest: float) -> tuple[Vector, float]:
     """((1 − m) q + m/N, m) with the smallest m in [0, 1] for which P(D ≥ least) is `rarest` or more.
 
     P grows with m, as it is Schur-concave in q and mixing makes odds more even. Even odds, and m = 1, where
