@@ -136,6 +136,7 @@ def train_and_test(
 ) -> None:
     """Federates `members`, tests the final state on every site's notes, writes predictions and traffic."""
     from medflare.aggregation import make_rule
+    from medflare.aggregation.capabilities import ScoresCandidates
     from medflare.in_process.loop import federate
 
     torch.set_num_threads(1)
@@ -144,7 +145,7 @@ def train_and_test(
         for name, site in members.items()
     }
     rule = make_rule(method.rule, dict(method.rule_settings))
-    scores = hasattr(rule, "bind") and rule.needs == "individual"
+    scores = rule.capability(ScoresCandidates) is not None
     server = make_learner(method.learner, settings, judge, seed) if scores and judge is not None else None
     rounds = []
 

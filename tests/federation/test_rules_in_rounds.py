@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -115,7 +116,7 @@ def test_an_update_that_had_to_wait_is_refused_when_its_turn_comes() -> None:
 def test_a_rule_may_add_only_the_tensors_it_declares_and_they_must_be_finite() -> None:
     for outside, reason in [((), "unexpected tensor 'merged.x'"), (("merged.",), "'merged.x' has values")]:
         rule = Adding()
-        rule.outside_spec = outside
+        rule.facts = replace(rule.facts, extra_tensors=outside)
         aggregator = ready(rule)
         send(aggregator, "a")
         with pytest.raises(UpdateError, match=reason):
