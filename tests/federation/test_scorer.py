@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -308,7 +309,7 @@ def test_the_servers_entry_is_no_site_of_the_simulator(tmp_path: Path) -> None:
 class Merging(WeightedMean):
     """Adds factors that grow from round to round, as `lora_stack` does."""
 
-    outside_spec = ("merged.",)
+    facts = replace(WeightedMean.facts, extra_tensors=("merged.",))
 
     def begin(self, global_state: State) -> None:
         self.merged = {n: v for n, v in global_state.items() if n.startswith("merged.")}

@@ -42,7 +42,7 @@ class Bulyan(ByzantineRule):
 
     facts = robust_facts(
         "Bulyan: repeated Krum, then in each coordinate the mean of what is nearest to the median.",
-        "El Mhamdi et al. 2018; algorithms.md 5.4, 10; VG-7",
+        "El Mhamdi et al. 2018; VG-7",
     )
     sites_per_f = (4, 3)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Step coefficients α of temporal residual aggregation (algorithms.md 3.3, 3.4; TAR-3, TAR-6).
+"""Step coefficients α of temporal residual aggregation (TAR-3, TAR-6).
 
 A round of T visits is w_t = w_{t-1} + α_t (w̄_t − w_{t-1}), hence w_T = β_0 w_0 + Σ β_t w̄_t with β ≥ 0 and
 Σ β = 1. w_0, which the paper's Theorem 1 leaves out of the hull, belongs to it.
@@ -19,7 +19,7 @@ Embedding = Literal["visit", "days"]
 ALPHA_MODES: tuple[str, ...] = get_args(AlphaMode)
 EMBEDDINGS: tuple[str, ...] = get_args(Embedding)
 FLOOR = 1e-4
-"""No residual is divided by an α below this (3.3)."""
+"""No residual is divided by an α below this."""
 WIDTH, HIDDEN, CENTURY = 16, 32, 100.0
 """Embedding and hidden layer behind α, which the paper does not size; years that embeddings of time span."""
 

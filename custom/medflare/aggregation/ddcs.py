@@ -27,7 +27,7 @@ class Ddcs(Selecting, NeedsSketches, NeedsExactSizes):
 
     facts = RuleFacts(
         summary="DDCS: draws sites by latency, within a limit on how far their knowledge graphs lie apart.",
-        source="Zhang et al. 2025 (paper 004); algorithms.md 6, 10; DD-1 to DD-10",
+        source="Zhang et al. 2025 (paper 004); DD-1 to DD-10",
         reads_sum=True,
         stack_with=PRODUCTS,
     )
@@ -109,7 +109,7 @@ class UniformSelection(Selecting):
 
     facts = RuleFacts(
         summary="Uniform selection: S sites drawn alike in each round, weighed so that no site is favoured.",
-        source="McMahan et al. 2017; algorithms.md 7.20",
+        source="McMahan et al. 2017",
         reads_sum=True,
         stack_with=PRODUCTS,
     )
@@ -122,7 +122,7 @@ class UniformSelection(Selecting):
         most_rank: Rank | None = None
         """of mode product_restart, rank above which merged factors are approximated; null for none."""
         mu: float = Field(default=0.0, ge=0)
-        """μ of FedProx, which holds drawn sites near the state they received; 0 for none (7.2)."""
+        """μ of FedProx, which holds drawn sites near the state they received; 0 for none."""
 
     settings: Settings
 
@@ -141,7 +141,7 @@ class ImportanceSampling(Selecting):
 
     facts = RuleFacts(
         summary="Importance sampling: sites are drawn by their data and the size of their last update.",
-        source="Luo et al. 2022; algorithms.md 6.4; DD-11",
+        source="Luo et al. 2022; DD-11",
         needs="individual",
         instead="rule 'ddcs' or 'uniform_selection', which need a sum alone",
         reads_sum=True,
@@ -165,7 +165,7 @@ class FedCS(Selecting):
 
     facts = RuleFacts(
         summary="FedCS: as many sites as fit before a deadline; biased to fast sites.",
-        source="Nishio and Yonetani 2019; algorithms.md 7.21",
+        source="Nishio and Yonetani 2019",
         reads_sum=True,
     )
 

@@ -50,7 +50,7 @@ class Drfa(MeanRule, SamplesClients, AsksClientTerms, UsesAuxiliarySums, ProbesL
     facts = RuleFacts(
         summary="DRFA: sites are drawn by weights that grow with their losses, "
         "for the worst mixture of sites.",
-        source="Deng et al. 2020; algorithms.md 7.6, 10",
+        source="Deng et al. 2020",
         reads_sum=True,
     )
     auxiliary_sums = (SNAPSHOT, DRAWN)

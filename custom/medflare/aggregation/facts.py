@@ -16,10 +16,9 @@ _ID = re.compile(r"\b(MRG|TAR|ML|VG|DD|BL)-(\d+)(?: to \1-(\d+))?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Citation:
-    """Where something is from: papers, sections of the specification, ids of its resolutions."""
+    """Where something is from: papers, and ids of the resolutions of docs/methods."""
 
     paper: str
-    sections: str
     ids: tuple[str, ...]
 
 
@@ -64,11 +63,10 @@ def rule_listing(name: str) -> RuleListing:
 
 
 def citation_of(text: str) -> Citation:
-    """Return the parts of `paper; algorithms.md 1.1; ML-1, VG-2 to VG-5`."""
+    """Return the parts of `paper; another paper; ML-1, VG-2 to VG-5`."""
     parts = [part.strip() for part in text.split(";")]
-    sections = ", ".join(part.removeprefix("algorithms.md ") for part in parts if "algorithms.md" in part)
-    paper = [part for part in parts if "algorithms.md" not in part and not _ID.match(part)]
-    return Citation(paper="; ".join(paper), sections=sections, ids=tuple(_ids(text)))
+    papers = [part for part in parts if not _ID.match(part)]
+    return Citation(paper="; ".join(papers), ids=tuple(_ids(text)))
 
 
 def _ids(text: str) -> Iterator[str]:

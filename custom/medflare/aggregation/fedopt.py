@@ -65,7 +65,7 @@ class FedAvgM(ServerOptimiser):
 
     facts = RuleFacts(
         summary="FedAvg with server momentum; needs only sums.",
-        source="Hsu, Qi and Brown 2019; algorithms.md 7",
+        source="Hsu, Qi and Brown 2019",
         reads_sum=True,
     )
 
@@ -91,7 +91,7 @@ class FedAdam(ServerOptimiser):
 
     facts = RuleFacts(
         summary="FedAdam: Adam at the server on the mean update; needs only sums.",
-        source="Reddi et al. 2021; algorithms.md 7.4",
+        source="Reddi et al. 2021",
         reads_sum=True,
     )
 
@@ -134,7 +134,7 @@ class FedYogi(FedAdam):
 
     facts = RuleFacts(
         summary="FedYogi: Yogi at the server on the mean update; needs only sums.",
-        source="Reddi et al. 2021; algorithms.md 7.5",
+        source="Reddi et al. 2021",
         reads_sum=True,
     )
 

@@ -18,7 +18,7 @@ class FedProx(MeanRule, AsksClientTerms):
 
     facts = RuleFacts(
         summary="FedProx: FedAvg of sites that a proximal term holds near the state they received.",
-        source="Li et al. 2020; algorithms.md 7.2, 10",
+        source="Li et al. 2020",
     )
 
     class Settings(RuleSettings):

@@ -46,7 +46,7 @@ def weiszfeld(points: Tensor, weights: Tensor, steps: int = 1000, smoothing: flo
 class GeometricMedian(RobustRule):
     """θ⁺ = θ + argmin_z Σ_k w_k ‖Δ_k − z‖."""
 
-    facts = robust_facts("Geometric median of the updates.", "RFA (Pillutla et al. 2022); algorithms.md 10")
+    facts = robust_facts("Geometric median of the updates.", "RFA (Pillutla et al. 2022)")
 
     class Settings(RuleSettings):
         weighting: Literal["uniform", "examples"] = "uniform"

@@ -42,7 +42,7 @@ class Influence(MeanRule, ScoresCandidates, SendsHints, AllowsSiteFactors):
 
     facts = RuleFacts(
         summary="Fed-MedLoRA+: mean weighted by examples and by the loss on validation notes.",
-        source="Fed-MedLoRA+ (paper 002); algorithms.md 4.2, 10; ML-1, ML-2, ML-3, ML-4, ML-15",
+        source="Fed-MedLoRA+ (paper 002); ML-1, ML-2, ML-3, ML-4, ML-15",
         needs="individual",
         sum_with=MappingProxyType({"mode": "client"}),
         instead='rule_settings {"mode": "client"}: every site scores itself on shared validation notes',

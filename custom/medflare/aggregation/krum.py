@@ -43,7 +43,7 @@ class Krum(ByzantineRule):
 
     facts = robust_facts(
         "Krum: the one update that is nearest to its neighbours.",
-        "Blanchard et al. 2017; FedViT-GPT2 (paper 003); algorithms.md 5.4; VG-6 to VG-10",
+        "Blanchard et al. 2017; FedViT-GPT2 (paper 003); VG-6 to VG-10",
     )
     sites_per_f = (2, 3)
 

@@ -28,7 +28,7 @@ class LossFedAvg(AggregationRule, ScoresCandidates, ReadsMetrics):
 
     facts = RuleFacts(
         summary="L-FedAvg: mean weighted by examples and by the inverse of the sites' validation losses.",
-        source="FedViT-GPT2 (paper 003); algorithms.md 5.3; VG-2 to VG-5",
+        source="FedViT-GPT2 (paper 003); VG-2 to VG-5",
         needs="individual",
         instead="rule 'weighted_mean', or rule 'influence' with rule_settings {\"mode\": \"client\"}",
     )

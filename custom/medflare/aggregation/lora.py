@@ -88,7 +88,7 @@ class FreezeA(WeightedMean):
 
     facts = RuleFacts(
         summary="LoRA with A fixed at all sites: the mean of the B factors, exact; needs only sums.",
-        source="FFA-LoRA (Sun et al. 2024); algorithms.md 1.4 `freeze_a`, 10; ML-9",
+        source="FFA-LoRA (Sun et al. 2024); ML-9",
         sharing=("freeze_a",),
     )
 
@@ -153,7 +153,7 @@ class LoraStack(_PairRule):
 
     facts = RuleFacts(
         summary="LoRA, exact: factors side by side, merged into the base weights; sites restart from B = 0.",
-        source="FLoRA (Wang et al. 2024); algorithms.md 1.4 `stack`; ML-9",
+        source="FLoRA (Wang et al. 2024); ML-9",
         needs="individual",
         instead=INSTEAD,
         streams=False,
@@ -193,7 +193,7 @@ class LoraProductSvd(_PairRule):
 
     facts = RuleFacts(
         summary="LoRA: best rank-ρ approximation of the weighted mean of the products.",
-        source="Eckart and Young 1936; algorithms.md 1.4 `product_svd`; ML-9",
+        source="Eckart and Young 1936; ML-9",
         needs="individual",
         instead=INSTEAD,
         streams=False,

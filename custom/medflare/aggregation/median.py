@@ -25,7 +25,7 @@ def middle(column: Tensor) -> Tensor:
 class Median(RobustRule):
     """In each coordinate the median over the sites, each of which counts once."""
 
-    facts = robust_facts("Median: in each coordinate, over the sites.", "Yin et al. 2018; algorithms.md 10")
+    facts = robust_facts("Median: in each coordinate, over the sites.", "Yin et al. 2018")
 
     def combine(self, deltas: Sequence[State]) -> State:
         return coordinatewise(deltas, median)

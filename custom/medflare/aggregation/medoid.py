@@ -14,7 +14,7 @@ class Medoid(RobustRule):
 
     facts = robust_facts(
         "Medoid: the one update with the smallest sum of distances to all others.",
-        "FedViT-GPT2 (paper 003), prose; algorithms.md 5.4; VG-7, VG-8",
+        "FedViT-GPT2 (paper 003), prose; VG-7, VG-8",
     )
 
     def combine(self, deltas: Sequence[State]) -> State:

@@ -27,7 +27,7 @@ class Scaffold(MeanRule, AsksClientTerms, UsesAuxiliarySums):
 
     facts = RuleFacts(
         summary="SCAFFOLD: control variates of sites and server correct every step; needs only sums.",
-        source="Karimireddy et al. 2020; algorithms.md 7.3, 10",
+        source="Karimireddy et al. 2020",
         reads_sum=True,
     )
     auxiliary_sums = (CONTROL,)

@@ -47,7 +47,7 @@ class TemporalResidual(
     facts = RuleFacts(
         summary="FedTAR: one exchange a visit, each a step of learnt length towards the mean; "
         "needs only sums.",
-        source="FedTAR (paper 001); algorithms.md 3.2 to 3.4, 10; TAR-1, TAR-2, TAR-3, TAR-6",
+        source="FedTAR (paper 001); TAR-1, TAR-2, TAR-3, TAR-6",
         reads_sum=True,
     )
     auxiliary_sums = (VISITS,)

@@ -21,7 +21,7 @@ class TrimmedMean(ByzantineRule):
 
     facts = robust_facts(
         "Trimmed mean: in each coordinate, without the f smallest and f largest values.",
-        "Yin et al. 2018; algorithms.md 10",
+        "Yin et al. 2018",
     )
     sites_per_f = (2, 1)
 

@@ -93,7 +93,7 @@ class WeightedMean(MeanRule):
 
     facts = RuleFacts(
         summary="FedAvg: mean of the updates, weighted by training examples.",
-        source="McMahan et al. 2017; algorithms.md 1.1, 1.2, 7.1; ML-1, ML-2, MRG-17, VG-1",
+        source="McMahan et al. 2017; ML-1, ML-2, MRG-17, VG-1",
     )
 
     class Settings(RuleSettings):

@@ -101,8 +101,8 @@ def _rule_row(rule: RuleListing) -> Sequence[str]:
 
 
 def source_text(source: Citation) -> str:
-    """Paper, sections and ids of a `Source` in one cell."""
-    return "; ".join(part for part in (source.paper, source.sections, ", ".join(source.ids)) if part)
+    """Return paper and ids in one cell."""
+    return "; ".join(part for part in (source.paper, ", ".join(source.ids)) if part)
 
 
 def _setting_rows() -> Iterator[Sequence[str]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What DDCS weighs against each other, as functions of the probabilities q, with exact gradients (6.2, 6.3).
+"""What DDCS weighs against each other, as functions of the probabilities q, with exact gradients.
 
 Everywhere q, d, t: (N) float64 arrays in the same order of sites; D: (N, N), symmetric, zero diagonal.
 """
@@ -68,7 +68,7 @@ def pairs(draws: int) -> int:
 
 
 def variance(q: Vector, d: Vector) -> float:
-    """Σ d_i²/q_i ≥ 1, with equality for q = d: what q adds to the variance of the update (6.3, 6.2).
+    """Σ d_i²/q_i ≥ 1, with equality for q = d: what q adds to the variance of the update.
 
     Infinite where a site with data is never drawn: then no weight makes the update unbiased.
     """
@@ -86,7 +86,7 @@ def variance_gradient(q: Vector, d: Vector) -> Vector:
 
 
 def update_variance(q: Vector, d: Vector, norms: Vector, mean_norm: float, draws: int) -> float:
-    """E‖θ⁺ − E θ⁺‖² = (Σ d_i²‖Δ_i‖²/q_i − ‖Σ d_iΔ_i‖²)/S (6.2).
+    """E‖θ⁺ − E θ⁺‖² = (Σ d_i²‖Δ_i‖²/q_i − ‖Σ d_iΔ_i‖²)/S.
 
     Args:
         norms: ‖Δ_i‖; mean_norm: ‖Σ d_iΔ_i‖.

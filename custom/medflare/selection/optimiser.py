@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Solves the problem of DDCS (algorithms.md 6.3, DD-1).
+"""Solve the problem of DDCS (DD-1).
 
 E[max t] is concave in q, and so is qᵀDq on the simplex where D = 1 − J with J positive semi-definite. Without
 a cap on the variance the feasible set is therefore a simplex without a convex set, and the hull of that has

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recommended problem of DDCS, and an answer to it (algorithms.md 6.3; DD-1, DD-2, DD-6, DD-10)."""
+"""The recommended problem of DDCS, and an answer to it (DD-1, DD-2, DD-6, DD-10)."""
 
 from __future__ import annotations
 
