@@ -120,7 +120,7 @@ def test_allowed(given: dict[str, Any]) -> None:
 def test_a_rule_under_protection_needs_no_more_than_a_sum(rule: str, protection: Any) -> None:
     makes = {"lora_stack": {"sharing": "stack"}, "freeze_a": {"sharing": "freeze_a"}}
     given = {"rule": rule, "settings": makes.get(rule, {}), "protection": protection}
-    if make_rule(rule, {}).needs == "individual":
+    if make_rule(rule, {}).facts.needs == "individual":
         assert any("must see each update" in text for text in found(**given))
     elif protection == "masking":
         assert found(**given) == []
@@ -129,9 +129,9 @@ def test_a_rule_under_protection_needs_no_more_than_a_sum(rule: str, protection:
 @pytest.mark.parametrize("rule", sorted(RULES))
 def test_the_settings_said_to_need_a_sum_alone_do(rule: str) -> None:
     made = make_rule(rule, {})
-    if made.sum_with:
-        assert (made.needs, make_rule(rule, made.sum_with).needs) == ("individual", "sum")
-    assert made.needs == "sum" or made.instead
+    if made.facts.sum_with:
+        assert (made.facts.needs, make_rule(rule, made.facts.sum_with).facts.needs) == ("individual", "sum")
+    assert made.facts.needs == "sum" or made.facts.instead
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
