@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 import torch
 
 GENERATOR = threading.RLock()
-"""Whoever makes weights from a seed, or trains with Trainer, holds it: torch's generators are the process's,
-and sites may be threads of one."""
+"""Held while weights are made from a seed and while Trainer trains: torch's generators belong to the process,
+and sites may be threads of one process."""
 
 
 @contextlib.contextmanager
 def seeded(seed: int, devices: Sequence[torch.device] | None = None) -> Iterator[None]:
-    """torch's numbers from `seed` on; afterwards its generators are as before.
+    """Seed torch's generators inside, and restore them after.
 
     devices: CUDA devices that count beside the processor; None for all of them.
     """

@@ -39,7 +39,7 @@ def _distance(one: Sketch, other: Sketch) -> float:
 
 
 def drift(before: Sketch, now: Sketch) -> float:
-    """How far a site's graph moved since its last sketch; a reason to solve again (DD-9)."""
+    """Return how far a site's graph moved since its last sketch; a reason to solve again (DD-9)."""
     check_comparable({"before": before, "now": now})
     return _distance(before, now)
 

@@ -41,7 +41,7 @@ def _lines(file: Path, what: str) -> Iterator[tuple[int, str]]:
 
 
 def _score(scores: list[str]) -> float:
-    """The one score there may be, 1 without; ValueError for more of them, or one outside [0, 1]."""
+    """Return the one score there may be, 1 without; ValueError for more of them, or one outside [0, 1]."""
     (score,) = map(float, scores or ["1"])
     if not 0 <= score <= 1:
         raise ValueError

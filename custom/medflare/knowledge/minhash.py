@@ -45,7 +45,7 @@ class Sketcher:
         self._cipher_key = key.derive(f"hashes of {kind} {k}")
 
     def sketch(self, graph: Graph) -> Sketch:
-        """The signature of a graph: of k values whatever its size."""
+        """Return the signature of a graph: of k values whatever its size."""
         if not graph:
             return Sketch(np.zeros(self.k, np.uint32), self.fingerprint, self.kind, empty=True)
         digests = self._digests(graph)

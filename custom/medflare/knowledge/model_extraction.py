@@ -75,7 +75,7 @@ class ModelExtractor:
             yield triple, self.model.chance(spoken, start, end)
 
     def _fitting(self, chunk: str) -> Iterator[str]:
-        """A chunk, or where it is too long as many of its sentences at a time as fit."""
+        """Yield a chunk, or where it is too long as many of its sentences at a time as fit."""
         if self._size(chunk) <= self._room:
             yield chunk
             return
@@ -90,7 +90,7 @@ class ModelExtractor:
             yield self._head(piece)
 
     def _head(self, text: str) -> str:
-        """A text, or of a single sentence that is too long as much as fits."""
+        """Return a text, or of a single sentence that is too long as much as fits."""
         while self._size(text) > self._room:
             text = text[: len(text) * 9 // 10]
         return text
@@ -100,10 +100,10 @@ class ModelExtractor:
 
 
 def prompt(text: str) -> str:
-    """The question about a text; a model writes on from its end."""
+    """Return the question about a text; a model writes on from its end."""
     return PROMPT.replace("{relations}", ", ".join(KNOWN)).replace("{text}", text, 1)
 
 
 def as_lines(triples: Sequence[Triple]) -> str:
-    """The answer that says these triples: what a model is taught to write."""
+    """Return the answer that says these triples: what a model is taught to write."""
     return "\n".join(" | ".join(triple) for triple in triples) or "none"

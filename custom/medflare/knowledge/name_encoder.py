@@ -53,7 +53,7 @@ class NameEncoder:
 
 
 def check_encoder(folder: Path, pooling: Pooling | None = None) -> Pooling:
-    """How the tokens of a folder's encoder are pooled, without opening its weights.
+    """Return how the tokens of a folder's encoder are pooled, without opening its weights.
 
     Raises ConfigError for a folder that is missing or has no safetensors weights, configuration or tokenizer,
     that holds a decoder, or whose pooling is not known.
@@ -75,7 +75,7 @@ def check_encoder(folder: Path, pooling: Pooling | None = None) -> Pooling:
 
 
 def encoder_files(folder: Path) -> list[Path]:
-    """The files of a folder that change what an encoder says; weights in other formats are none."""
+    """Return the files of a folder that change what an encoder says; weights in other formats are none."""
     own = [file for file in folder.iterdir() if file.suffix in READ and file.is_file()]
     pooling = folder / POOLING
     return sorted([*own, pooling] if pooling.is_file() else own)

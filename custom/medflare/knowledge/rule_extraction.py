@@ -79,7 +79,7 @@ class RuleExtractor:
         self.vocabulary, self.together = vocabulary, together
 
     def graph(self, texts: Iterable[str], least: float = 0.0) -> dict[Triple, float]:
-        """The graph of many texts. least: triples with a smaller confidence are left out."""
+        """Return the graph of many texts. least: triples with a smaller confidence are left out."""
         return graph_of(
             (found for text in texts for part in chunks(text) for found in self.triples(part)), least
         )
@@ -111,7 +111,7 @@ class RuleExtractor:
 
 
 def _speaking(between: str) -> Rule | None:
-    """The rule whose words stand in what is between two concepts of a sentence."""
+    """Return the rule whose words stand in what is between two concepts of a sentence."""
     if len(between) > REACH:
         return None
     if _APART.search(between):

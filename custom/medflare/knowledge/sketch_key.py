@@ -45,7 +45,7 @@ class SketchKey:
 
     @staticmethod
     def new_secret() -> bytes:
-        """A fresh secret from the operating system's generator."""
+        """Return a fresh secret from the operating system's generator."""
         return secrets.token_bytes(SECRET)
 
     @classmethod
@@ -64,7 +64,7 @@ class SketchKey:
             raise ConfigError(f"{file}: {error}") from None
 
     def derive(self, purpose: str, length: int = 32) -> bytes:
-        """A key for one purpose, from which neither the secret nor another key can be found."""
+        """Return a key for one purpose, from which neither the secret nor another key can be found."""
         kdf = HKDF(
             algorithm=SHA256(), length=length, salt=self.context.encode(), info=_ALL_KINDS + purpose.encode()
         )

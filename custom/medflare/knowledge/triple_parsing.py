@@ -51,7 +51,7 @@ def _denial(words: str) -> bool:
 
 
 def named_in(chunk: str) -> Callable[[str], bool]:
-    """Whether a name stands in a chunk word by word, in any case, accent or plural."""
+    """Return whether a name stands in a chunk word by word, in any case, accent or plural."""
     words = "\0".join(word for word, _, _ in words_of(chunk))
     text = f"\0{words}\0"
 

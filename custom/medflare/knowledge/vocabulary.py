@@ -108,7 +108,7 @@ def read_table(file: Path) -> list[Concept]:
 
 
 def read_concepts(files: Iterable[Path]) -> list[Concept]:
-    """The concepts of several files, each an OBO file or a table (`.tsv`)."""
+    """Return the concepts of several files, each an OBO file or a table (`.tsv`)."""
     return [
         concept
         for file in files
@@ -152,7 +152,7 @@ class Vocabulary:
         return self._named
 
     def lookup(self, name: str) -> str | None:
-        """The concept with this name or synonym, in any case, accent or plural."""
+        """Return the concept with this name or synonym, in any case, accent or plural."""
         return self._named.get(tuple(word for word, _, _ in words_of(name)))
 
     def mentions(self, text: str) -> list[Mention]:

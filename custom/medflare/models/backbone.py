@@ -70,7 +70,7 @@ def load_backbone(
     device: str = "cpu",
     embedded: Literal["decoder", "notes_decoder"] = "decoder",
 ) -> Backbone:
-    """Loads a backbone with all weights frozen and in eval mode.
+    """Load a backbone with all weights frozen and in eval mode.
 
     Args:
         folder: a local Hugging Face folder with safetensors weights; None for an embedded one.
@@ -162,7 +162,7 @@ def device_of(wanted: str) -> str:
 
 
 def bf16_is_fast(device: str) -> bool:
-    """Whether the device multiplies in bf16 natively (2.1 to 2.5 times fp32)."""
+    """Return whether the device multiplies in bf16 natively (2.1 to 2.5 times fp32)."""
     if device.startswith("cuda"):
         return bool(torch.cuda.is_bf16_supported())
     capabilities = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
@@ -177,7 +177,7 @@ def autocast(precision: str, device: str) -> AbstractContextManager[Any]:
 
 
 def check_folder(path: Path, setting: str = "backbone.folder") -> None:
-    """ConfigError unless a folder with safetensors weights is there; `setting` names it."""
+    """Raise ConfigError unless a folder with safetensors weights is there; `setting` names it."""
     if not path.is_dir():
         raise ConfigError(f"{setting}: there is no folder '{path}'. Copy the model there, or leave it out.")
     if not list(path.glob("*.safetensors")):
@@ -188,7 +188,7 @@ def check_folder(path: Path, setting: str = "backbone.folder") -> None:
 
 
 def _prompt_settings(path: Path) -> dict[str, Any]:
-    """The backbone's own prompt texts, where its folder carries them."""
+    """Return the backbone's own prompt texts, where its folder carries them."""
     file = path / "medflare_prompt.json"
     return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
 

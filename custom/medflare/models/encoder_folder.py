@@ -56,7 +56,7 @@ class TextEncoder:
 def load_encoder(
     folder: Path | None, precision: str, device: str, shape: EncoderSettings, seed: int
 ) -> TextEncoder:
-    """Opens an encoder's folder, or makes a new one from `shape` and `seed`.
+    """Open an encoder's folder, or makes a new one from `shape` and `seed`.
 
     Raises: ConfigError for a folder that is missing, has no safetensors or holds no encoder, and for a
         precision that cannot learn.
@@ -93,7 +93,7 @@ def load_encoder(
 
 
 def open_encoder(folder: Path, setting: str) -> tuple[Any, Any]:
-    """An encoder in fp32, without a pooling layer, which nothing here uses, and its fast tokenizer.
+    """Return an encoder in fp32, without a pooling layer, which nothing here uses, and its fast tokenizer.
 
     Raises: ConfigError, under the name of the setting, for a folder that is missing, has no safetensors or
         holds no encoder.
@@ -127,7 +127,7 @@ def open_encoder(folder: Path, setting: str) -> tuple[Any, Any]:
 
 
 def _new(shape: EncoderSettings, tokenizer: Any, seed: int) -> Any:
-    """A BERT with random weights."""
+    """Return a BERT with random weights."""
     from transformers import BertConfig, BertModel
 
     if shape.width % shape.attention_heads:
@@ -165,7 +165,7 @@ def positions(model: Any) -> int:
 
 
 def first_token(*numbers: int | None) -> int:
-    """The first number of a token that is there; ConfigError where the tokenizer names none."""
+    """Return the first number of a token that is there; ConfigError where the tokenizer names none."""
     found = next((number for number in numbers if number is not None), None)
     if found is None:
         raise ConfigError("backbone.folder: the tokenizer names no token for a text's begin, end or padding.")

@@ -39,7 +39,7 @@ def open_longitudinal(
     base: Backbone,
     encoder_file: Path | None = None,
 ) -> tuple[LongitudinalGenerator, DecodingSettings]:
-    """The model of a result folder in eval mode on the backbone's device, and its decoding.
+    """Return the model of a result folder in eval mode on the backbone's device, and its decoding.
 
     Where W_proj stayed at the sites (TAR-11, `per_client`) no patient gets factors.
 

@@ -118,7 +118,7 @@ class LongitudinalGenerator(ReportGenerator):
         return shared
 
     def _decoder(self) -> dict[str, nn.Parameter]:
-        """The decoder's own weights by their names without any adapter's."""
+        """Return the decoder's own weights by their names without any adapter's."""
         added = {id(p) for p in self.adapters.parameters(GENERIC)}
         own = [(n, p) for n, p in self.adapters.peft.named_parameters() if id(p) not in added]
         plain = ((n.removeprefix("base_model.model.").replace(".base_layer.", "."), p) for n, p in own)

@@ -147,7 +147,7 @@ class PatientAdapter(nn.Module):
         return copies(self.shared_parameters())
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Puts values in place; KeyError if `state` is not exactly the set of names."""
+        """Put values in place; KeyError if `state` is not exactly the set of names."""
         assign("patient", self.shared_parameters(), state)
 
     def config_dict(self) -> dict[str, Any]:

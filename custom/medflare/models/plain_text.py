@@ -58,7 +58,7 @@ class PlainText:
         return found if begin is None else [int(begin), *found]
 
     def decoded(self, ids: Sequence[int]) -> str:
-        """The text of tokens, spaces as they are."""
+        """Return the text of tokens, spaces as they are."""
         found: str = self.tokenizer.decode(
             list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
@@ -66,7 +66,7 @@ class PlainText:
 
     @torch.no_grad()
     def write(self, prompts: Sequence[str], most: int, batch: int = 4) -> list[Spoken]:
-        """A greedy answer of at most `most` tokens to each prompt, in the order given."""
+        """Return a greedy answer of at most `most` tokens to each prompt, in the order given."""
         rows = [self.ids(prompt) for prompt in prompts]
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
         found = [Spoken("", (), (), False)] * len(rows)
@@ -132,7 +132,7 @@ class PlainText:
         return found
 
     def chance(self, spoken: Spoken, start: int, end: int) -> float:
-        """How sure the model was of characters start … end − 1 of its answer.
+        """Return how sure the model was of characters start … end − 1 of its answer.
 
         The geometric mean of the probabilities of the tokens they are made of; 0 where there is none.
         """

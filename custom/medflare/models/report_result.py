@@ -42,7 +42,7 @@ def load_generator(
     precision: str = "auto",
     device: str = "cpu",
 ) -> tuple[Drafter, DecodingSettings]:
-    """The model of a result folder with its adapter in use, in eval mode, and its decoding.
+    """Return the model of a result folder with its adapter in use, in eval mode, and its decoding.
 
     Args:
         folder: `result/adapter` of a run.
@@ -121,7 +121,7 @@ def _whole_model(
 
 
 def check_fingerprint(folder: Path, recorded: Mapping[str, str], base: Backbone | TextEncoder) -> None:
-    """ConfigError unless `base` is the model that a run began with."""
+    """Raise ConfigError unless `base` is the model that a run began with."""
     if base.fingerprint != recorded["fingerprint"]:
         raise ConfigError(
             f"{folder}: was trained on backbone '{recorded['name']}' with fingerprint "
@@ -131,7 +131,7 @@ def check_fingerprint(folder: Path, recorded: Mapping[str, str], base: Backbone 
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file of a result folder; DataError when it is missing or no JSON."""
+    """Return the object in a file of a result folder; DataError when it is missing or no JSON."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:

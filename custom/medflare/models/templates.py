@@ -9,7 +9,7 @@ from medflare.core.errors import ConfigError
 
 
 def filled(template: str, fields: Mapping[str, str]) -> str:
-    """Puts fields in one pass, so that braces inside a note mean nothing."""
+    """Put fields in one pass, so that braces inside a note mean nothing."""
     pieces: list[str] = []
     rest = template
     while True:
@@ -25,7 +25,7 @@ def filled(template: str, fields: Mapping[str, str]) -> str:
 def worded(
     task: str, own: Mapping[str, str] | None, ours: Mapping[str, str], needed: Mapping[str, tuple[str, ...]]
 ) -> dict[str, str]:
-    """A backbone's own wording of a task where it has one, else ours.
+    """Return a backbone's own wording of a task where it has one, else ours.
 
     Args:
         task: name of the block in medflare_prompt.json; ours: text of each kind of prompt.

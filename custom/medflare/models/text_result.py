@@ -55,7 +55,7 @@ def open_text_model(
     precision: str,
     device: str,
 ) -> TextModel:
-    """The backbone with the adapter in use.
+    """Return the backbone with the adapter in use.
 
     Args:
         folder: `result/adapter` of a run; facts: the file beside it, whose `backbone` must be this one.

@@ -30,7 +30,7 @@ HALF = [0.5, 0.5, 0.5]
 def load_vit_gpt2(
     folder: Path | None, precision: str, device: str, settings: ViTGPT2Settings, seed: int
 ) -> ViTGPT2:
-    """The model before round 1, in fp32, with `settings` as they were built.
+    """Return the model before round 1, in fp32, with `settings` as they were built.
 
     Args:
         folder: holds `encoder/` (a ViT) and `decoder/` (a GPT-2 with its tokenizer), each a local Hugging
@@ -68,7 +68,7 @@ def open_vit_gpt2(
     precision: str,
     device: str,
 ) -> tuple[ViTGPT2, BeamSettings]:
-    """The model of a result folder in eval mode, and its decoding.
+    """Return the model of a result folder in eval mode, and its decoding.
 
     Args:
         facts, tensors: what `vit_gpt2.json` and `vit_gpt2.safetensors` of `folder` hold.
@@ -113,7 +113,7 @@ def open_vit_gpt2(
 
 
 def check_parts(folder: Path) -> None:
-    """ConfigError unless `encoder/` holds a ViT and `decoder/` a GPT-2."""
+    """Raise ConfigError unless `encoder/` holds a ViT and `decoder/` a GPT-2."""
     from transformers import AutoConfig
 
     for part, kind in KINDS.items():
@@ -169,7 +169,7 @@ def as_built(settings: ViTGPT2Settings, config: Any) -> ViTGPT2Settings:
 
 
 def _new(settings: ViTGPT2Settings, tokenizer: Any) -> Any:
-    """A network with random weights and the embedded decoder's vocabulary."""
+    """Return a network with random weights and the embedded decoder's vocabulary."""
     from transformers import GPT2Config, VisionEncoderDecoderConfig, VisionEncoderDecoderModel, ViTConfig
 
     vit, gpt2, rate = settings.encoder, settings.decoder, settings.dropout

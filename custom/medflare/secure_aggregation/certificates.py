@@ -18,7 +18,7 @@ SITE_ROLES = ("", "client")
 
 
 def read_certificates(file: Path) -> tuple[x509.Certificate, ...]:
-    """The certificates of a PEM file, the participant's own first; ConfigError that names the file."""
+    """Return the certificates of a PEM file, the participant's own first; ConfigError that names the file."""
     try:
         return tuple(x509.load_pem_x509_certificates(file.read_bytes()))
     except (OSError, ValueError) as error:
@@ -61,7 +61,7 @@ def role_problem(chain: Sequence[x509.Certificate]) -> str | None:
 
 
 def _leads_to(chain: Sequence[x509.Certificate], root: x509.Certificate, moment: datetime) -> bool:
-    """Whether `cryptography`'s path verification finds a way; kits say nothing about key usage."""
+    """Return whether `cryptography`'s path verification finds a way; kits say nothing about key usage."""
     verifier = (
         PolicyBuilder()
         .store(Store([root]))

@@ -120,7 +120,7 @@ def read_site_context(path: Path) -> Keys:
 
 
 def read_server_context(path: Path) -> Keys:
-    """The server's file; raises ConfigError also when it holds a secret key."""
+    """Return the server's file; raises ConfigError also when it holds a secret key."""
     keys = _read(path)
     if keys.secret:
         raise ConfigError(

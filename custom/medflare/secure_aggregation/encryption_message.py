@@ -64,7 +64,7 @@ def pack(header: Header, ciphertexts: Iterable[bytes]) -> Tensor:
 
 
 def unpack(message: Tensor) -> tuple[Header, list[memoryview]]:
-    """The header and the ciphertexts' bytes, which are views of the message.
+    """Return the header and the ciphertexts' bytes, which are views of the message.
 
     Raises UpdateError for what is no such message, or was truncated or changed on its way.
     """
@@ -129,7 +129,7 @@ class Shuttle:
         return found
 
     def back(self, data: memoryview) -> Any:
-        """A ciphertext that is valid for the keys and parameters; raises UpdateError for any other."""
+        """Return a ciphertext that is valid for the keys and parameters; raises UpdateError for any other."""
         self._file.write_bytes(data)
         ciphertext = seal.Ciphertext()
         try:

@@ -57,7 +57,7 @@ class ContextParameters:
 
 
 def check_secure(degree: int, bits: int, where: str) -> None:
-    """Raises ConfigError where degree and modulus give less than 128-bit security."""
+    """Raise ConfigError where degree and modulus give less than 128-bit security."""
     if bits > SECURE_BITS.get(degree, 0):
         known = ", ".join(f"{n}: {most}" for n, most in SECURE_BITS.items())
         raise ConfigError(

@@ -71,7 +71,7 @@ class Slots(Protocol):
         ...
 
     def fits(self, ciphertext: Any) -> bool:
-        """Whether a ciphertext has the level and scale that all of them have."""
+        """Return whether a ciphertext has the level and scale that all of them have."""
         ...
 
     def read(self, decryptor: Any, ciphertext: Any, added: int) -> Whole:
@@ -162,7 +162,7 @@ class BfvSlots:
 
 
 def slots_of(keys: Keys, parameters: HeParameters) -> Slots:
-    """How numbers are held with these keys; raises ConfigError where these leave too little room."""
+    """Return how numbers are held with these keys; raises ConfigError where these leave too little room."""
     slots: Slots = CkksSlots(keys, parameters) if keys.scheme == "CKKS" else BfvSlots(keys, parameters)
     if slots.levels < LEAST_LEVELS:
         raise ConfigError(

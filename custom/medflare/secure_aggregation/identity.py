@@ -66,7 +66,7 @@ class Identity:
 
     @classmethod
     def from_kit(cls, startup: Path, clock: Callable[[], datetime] = now) -> Identity:
-        """The identity in a kit's startup folder.
+        """Return the identity in a kit's startup folder.
 
         Raises ConfigError that names the file when one is missing, unreadable or not PEM, when key and
         certificate do not belong together, and when the certificate is not valid now under rootCA.pem.
@@ -100,7 +100,7 @@ class Identity:
         return "".join(certificate.public_bytes(Encoding.PEM).decode() for certificate in chain)
 
     def sign(self, message: bytes) -> bytes:
-        """A signature over a statement (`messages.statement`); empty without a certificate."""
+        """Return a signature over a statement (`messages.statement`); empty without a certificate."""
         if self._credentials is None:
             return b""
         key = self._credentials.key
@@ -109,7 +109,7 @@ class Identity:
         return key.sign(message, ec.ECDSA(hashes.SHA256()))
 
     def verify(self, site: str, certificate: str, message: bytes, signature: bytes, *, phase: str) -> None:
-        """Raises UntrustedSite unless `site`, by a certificate made out to it, signed the message.
+        """Raise UntrustedSite unless `site`, by a certificate made out to it, signed the message.
 
         An identity without a certificate can verify nothing: it takes only others without one.
         """
@@ -154,7 +154,7 @@ def _is_signed(certificate: x509.Certificate, message: bytes, signature: bytes) 
 
 
 def _read_key(file: Path, certificate: x509.Certificate) -> PrivateKey:
-    """The private key in a PEM file; ConfigError unless it is the certificate's."""
+    """Return the private key in a PEM file; ConfigError unless it is the certificate's."""
     try:
         key = load_pem_private_key(file.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:

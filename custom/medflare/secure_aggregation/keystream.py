@@ -23,7 +23,7 @@ _COUNTER = bytes(16)
 
 
 def derive(secret: bytes, purpose: bytes) -> bytes:
-    """A key of 32 bytes for one purpose."""
+    """Return a key of 32 bytes for one purpose."""
     return HKDF(algorithm=hashes.SHA256(), length=KEY, salt=None, info=purpose).derive(secret)
 
 

@@ -28,7 +28,7 @@ class Segment:
 
     @classmethod
     def of(cls, *specs: SharedSpec) -> Segment:
-        """The specs one after the other, each in the order of its names."""
+        """Return the specs one after the other, each in the order of its names."""
         rows = [(name, *spec[name]) for spec in specs for name in sorted(spec)]
         names = tuple(name for name, _, _ in rows)
         return cls(names, tuple(tuple(shape) for _, shape, _ in rows), tuple(dtype for *_, dtype in rows))
@@ -49,11 +49,11 @@ class Segment:
         return self.starts[-1]
 
     def name_at(self, position: int) -> str:
-        """The tensor to which the value at a position belongs."""
+        """Return the tensor to which the value at a position belongs."""
         return self.names[bisect_right(self.starts, position) - 1]
 
     def joined(self, state: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-        """The tensors as one new flat CPU vector."""
+        """Return the tensors as one new flat CPU vector."""
         out = torch.empty(self.size, dtype=dtype)
         for name, part in zip(self.names, out.split(list(self.sizes)), strict=True):
             part.copy_(state[name].detach().reshape(-1))
@@ -83,7 +83,7 @@ class Layout:
 
     @classmethod
     def of(cls, shared: SharedSpec, sums: SharedSpec) -> Layout:
-        """The layout of an update; `sums` under the names they travel by.
+        """Return the layout of an update; `sums` under the names they travel by.
 
         Raises ConfigError for names that stand in both, and for complex tensors.
         """

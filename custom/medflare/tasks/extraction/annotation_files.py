@@ -27,7 +27,7 @@ LINES = "notes.jsonl"
 
 
 def read_note(path: Path, name: str) -> Note:
-    """An unannotated note; NoteError where the file cannot be read, is no text, or says nothing."""
+    """Return an unannotated note; NoteError where the file cannot be read, is no text, or says nothing."""
     text = read_text(path)
     if "\0" in text:
         detail = f"{path.name}, offset {text.index(chr(0))}: is no plain text; save the note as UTF-8 text"
@@ -89,7 +89,7 @@ def check_free(folder: Path, names: Iterable[str], format: str) -> None:
 
 
 def write_brat(folder: Path, note: Note, source: Path) -> list[Path]:
-    """Writes `<name>.ann`, and beside it the note's file byte by byte, unless it is that file."""
+    """Write `<name>.ann`, and beside it the note's file byte by byte, unless it is that file."""
     target = folder / f"{note.note_id}.txt"
     annotation = folder / f"{note.note_id}.ann"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def write_brat(folder: Path, note: Note, source: Path) -> list[Path]:
 
 
 def write_lines(folder: Path, notes: Iterable[Note]) -> list[Path]:
-    """Writes notes.jsonl, one line of each note with its text."""
+    """Write notes.jsonl, one line of each note with its text."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = "".join(json.dumps(notes_row(note), ensure_ascii=False) + "\n" for note in notes)
     _write(folder / LINES, rows.encode())
@@ -108,7 +108,7 @@ def write_lines(folder: Path, notes: Iterable[Note]) -> list[Path]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Puts a file in its place in one step."""
+    """Put a file in its place in one step."""
     scratch = path.with_name(path.name + ".tmp")
     scratch.write_bytes(content)
     os.replace(scratch, path)

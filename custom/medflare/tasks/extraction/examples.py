@@ -48,7 +48,7 @@ class LostMarks:
 def ner_example(
     window: Window, annotated: Sequence[str] | None = None, losses: LostMarks | None = None
 ) -> Example:
-    """The entities of a window as one flat layer, the outermost of nested ones.
+    """Return the entities of a window as one flat layer, the outermost of nested ones.
 
     Only the types that the annotators looked for are asked for; None for all.
     """
@@ -94,7 +94,7 @@ def head_question(
 
 
 def _modifiers(head: Entity, relations: Iterable[Relation], tails: dict[str, Entity]) -> list[Entity]:
-    """The entities linked to `head` that the inventory allows it."""
+    """Return the entities linked to `head` that the inventory allows it."""
     linked = [tails[r.tail] for r in relations if r.head == head.entity_id and r.tail in tails]
     return [entity for entity in linked if entity.label in MODIFIERS[head.label]]
 

@@ -82,7 +82,7 @@ def load_tagger(
     device: str = "cpu",
     batch: int = 64,
 ) -> TaggingExtractor:
-    """The tagger of a result folder.
+    """Return the tagger of a result folder.
 
     Args:
         folder: `result/adapter` of a run.

@@ -21,7 +21,7 @@ AROUND = 4
 
 
 def tags_of(marks: Sequence[Mark], count: int, types: Sequence[str]) -> list[int]:
-    """The tags of `count` words; marks must not overlap."""
+    """Return the tags of `count` words; marks must not overlap."""
     tags = [OUTSIDE] * count
     for mark in marks:
         first, last = mark.words
@@ -75,7 +75,7 @@ class TaggingExtractor(Predictor):
         return self._tagged(examples, gold)
 
     def _tagged(self, examples: Sequence[Example], tags: Sequence[Sequence[int]]) -> list[Tagged]:
-        """Each text is cut into pieces once, however many heads it is asked about."""
+        """Return each text is cut into pieces once, however many heads it is asked about."""
         texts = list({example.source.words: None for example in examples})
         pieces = dict(zip(texts, self.tagger.pieces(texts), strict=True))
         return [

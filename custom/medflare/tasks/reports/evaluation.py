@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafting and scoring reports of a split: the numbers of a round, and the final test at a site."""
+"""Generates and scores reports of a split: the metrics of a round, and the final test at a site."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def split_loss(learner: ReportLearner, rows: list[int]) -> float:
 
 
 def probe_loss(learner: ReportLearner, split: str, plan: RoundPlan, count: int) -> dict[str, float]:
-    """The loss alone on `count` studies of a split that the round draws; nothing without any."""
+    """Return the loss alone on `count` studies of a split that the round draws; nothing without any."""
     rows = drawn(learner.samples.split_indices(split), count, learner.seed, learner.site, plan.round)
     return {"loss": split_loss(learner, rows)} if rows else {}
 
@@ -165,7 +165,7 @@ def predict(
     decoding: DecodingSettings,
     batch: int = 32,
 ) -> list[Prediction]:
-    """Drafts the reports of `rows` with the adapters in use and writes `predictions_<adapter>.jsonl`."""
+    """Generate the reports of `rows` with the adapters in use and writes `predictions_<adapter>.jsonl`."""
     texts, _ = draft(model, samples, rows, decoding, batch)
     path = site.folder / f"predictions_{site.adapter}.jsonl"
     found = [
@@ -195,7 +195,7 @@ def score_adapter(
     batch: int = 32,
     scorers: Mapping[str, str | Path] | None = None,
 ) -> EvaluationRecord:
-    """Drafts the reports of `rows` with the adapters in use, keeps them in a file and scores them."""
+    """Generate the reports of `rows` with the adapters in use, keeps them in a file and scores them."""
     found = predict(model, samples, rows, site, decoding, batch)
     scored = evaluate_predictions(found, scorers, site.seed)
     path = site.folder / f"predictions_{site.adapter}.jsonl"
@@ -228,7 +228,7 @@ def score_result(
     seed: int,
     scorers: Mapping[str, str | Path] | None = None,
 ) -> EvaluationRecord:
-    """Tests a result folder on a site's split.
+    """Score a result folder on a site's split.
 
     Args:
         adapter: the site's own `personalised` folder instead of the result's adapter, or None.

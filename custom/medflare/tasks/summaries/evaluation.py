@@ -75,7 +75,7 @@ def score_result(
     seed: int,
     scorers: Scorers = None,
 ) -> EvaluationRecord:
-    """Tests a result folder on a site's split.
+    """Score a result folder on a site's split.
 
     Args:
         adapter: the site's own `personalised` folder instead of the result's adapter, or None.
