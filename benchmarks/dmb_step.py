@@ -54,7 +54,8 @@ def main() -> None:
         for name, learner in learners.items():
             rows = learner.train_rows[: given.batch]
             started = time.perf_counter()
-            learner._batch(rows, torch.Generator().manual_seed(repeat))
+            generator = torch.Generator().manual_seed(repeat)
+            learner.training.train_batch(learner._load(rows, generator), generator)
             if repeat:
                 times[name].append(time.perf_counter() - started)
     base = times["plain LoRA (Fed-LoRA)"]

@@ -28,8 +28,8 @@ from medflare.aggregation import make_rule
 from medflare.core.plan import RoundPlan
 from medflare.data.settings.site import SiteConfig
 from medflare.federation.site.mixture_sums import mixture_hint
-from medflare.in_process.loop import Loop
-from medflare.in_process.temporal_loop import agree_on_mixture, in_turn
+from medflare.in_process.loop import FederationLoop
+from medflare.in_process.temporal_loop import agree_on_mixture, visit_by_visit
 from medflare.learners.fedtar.learner import FedTARLearner, build
 from medflare.synthetic import DEMO_HOSPITALS
 from medflare.synthetic.follow_up import write_follow_up
@@ -47,7 +47,7 @@ class Variant:
 
     title: str
     learner: FedTARLearner
-    loop: Loop
+    loop: FederationLoop
     kept: Path
     seconds: list[float]
     wall: list[float]
@@ -77,7 +77,7 @@ def variant(
     title: str, site: SiteConfig, steps: int, own: Mapping[str, Any], rule: str, kept: Path
 ) -> Variant:
     learner = build(SETTINGS | dict(own), site, 0)
-    if learner.people is not None:
+    if learner.patients is not None:
         agree_on_mixture({site.name: learner}, learner.settings.mixture, 2, 0)
 
     def plan(number: int) -> RoundPlan:
@@ -85,8 +85,8 @@ def variant(
 
     temporal = rule == "temporal"
     made = make_rule(rule, {"visits": VISITS, "lr": 1e-3} if temporal else {})
-    plans = plan if temporal else in_turn(plan, VISITS)
-    return Variant(title, learner, Loop({site.name: learner}, made, plans), kept, [], [])
+    plans = plan if temporal else visit_by_visit(plan, VISITS)
+    return Variant(title, learner, FederationLoop({site.name: learner}, made, plans), kept, [], [])
 
 
 def flops(found: Variant) -> int:
@@ -104,7 +104,7 @@ def bytes_of_round(found: Variant) -> tuple[int, int, int]:
     learner = found.learner
     state = message_bytes(learner.shared_spec(), WIRE)
     sums = message_bytes(learner.sums_spec(1), WIRE) if found.title != "FedAvg, sequential" else 0
-    mixture = learner.people.mixture if learner.people is not None else None
+    mixture = learner.patients.mixture if learner.patients is not None else None
     hint = len(json.dumps(mixture_hint(mixture).to_json())) if mixture else 0
     return VISITS * (state + sums), VISITS * (state + hint), VISITS * (sums + hint)
 

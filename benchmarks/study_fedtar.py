@@ -175,7 +175,7 @@ def train_unit(name: str, seed: int, given: argparse.Namespace) -> None:
     from medflare.core.plan import RoundPlan
     from medflare.evaluation.predictions import write_predictions
     from medflare.in_process.loop import federate
-    from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits, in_turn
+    from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits, visit_by_visit
     from medflare.learners.fedtar.evaluation import FILE, predictions
     from medflare.learners.fedtar.learner import build
 
@@ -187,7 +187,7 @@ def train_unit(name: str, seed: int, given: argparse.Namespace) -> None:
         for site, config in sites_of(given).items()
     }
     first = next(iter(learners.values()))
-    if first.people is not None:
+    if first.patients is not None:
         agree_on_mixture(learners, first.settings.mixture, 2, seed)
     own = {"seed": seed, "visits": visits} if method.rule == "temporal" else {}
     rule, said = make_rule(method.rule, {**method.rule_settings, **own}), list[dict[str, Any]]()
@@ -209,7 +209,7 @@ def train_unit(name: str, seed: int, given: argparse.Namespace) -> None:
     if isinstance(rule, TemporalResidual):
         state = federate_visits(learners, rule, rounds, plan, note, start)
     else:
-        plans = in_turn(plan, visits) if method.order == "in_turn" else plan
+        plans = visit_by_visit(plan, visits) if method.order == "in_turn" else plan
         state = federate(learners, rule, rounds * visits, plans, note, start)
     if not said:
         untrained = {site: validation(learner, state, visits) for site, learner in learners.items()}

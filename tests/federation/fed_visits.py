@@ -16,7 +16,7 @@ from medflare.core.site_description import SiteDescription
 from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.core.update import Update
 from medflare.learners.client_terms import ClientTerms
-from medflare.learners.fedtar.expectation import moments_of, statistics_of
+from medflare.learners.fedtar.federated_em import em_statistics, profile_moments
 from medflare.learners.fedtar.mixture import Mixture
 from medflare.learners.fedtar.visit_sums import VisitTrail, visit_sums_spec, visit_times
 
@@ -146,10 +146,10 @@ class VisitLearner:
     # ---- the mixture of profiles -------------------------------------------------------------------------
 
     def profile_sums(self) -> State:
-        return moments_of(self.values)
+        return profile_moments(self.values)
 
     def mixture_sums(self, mixture: Mixture) -> State:
-        return statistics_of(mixture, self.values)
+        return em_statistics(mixture, self.values)
 
     def take_mixture(self, mixture: Mixture) -> None:
         self.taken = mixture

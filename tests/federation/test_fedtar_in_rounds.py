@@ -19,7 +19,7 @@ from medflare.core.tensors import State
 from medflare.data.settings.site import load_site
 from medflare.federation.server.controller import TemporalRoundsController
 from medflare.in_process.loop import federate
-from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits, in_turn
+from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits, visit_by_visit
 from medflare.learners.fedtar import learner
 from medflare.learners.fedtar.learner import FedTARLearner, build
 from medflare.learners.fedtar.mixture import MixtureSettings
@@ -170,7 +170,7 @@ def test_a_sequential_baseline_is_the_run_in_one_process(
     run = fedtar(name, settings, BASELINE)
     completed(run)
     rule = make_rule(name, settings)
-    assert same(final(run), federate(learners(run, BASELINE), rule, 2 * VISITS, in_turn(plan, VISITS)))
+    assert same(final(run), federate(learners(run, BASELINE), rule, 2 * VISITS, visit_by_visit(plan, VISITS)))
 
 
 def test_a_masked_run_is_the_plain_one_to_rounding(fedtar: Make) -> None:

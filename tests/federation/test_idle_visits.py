@@ -19,7 +19,7 @@ from medflare.aggregation.base import AggregationRule
 from medflare.core.plan import RoundPlan
 from medflare.federation.server.controller import RoundsController, TemporalRoundsController
 from medflare.in_process.loop import federate
-from medflare.in_process.temporal_loop import in_turn
+from medflare.in_process.temporal_loop import visit_by_visit
 from medflare.secure_aggregation.encryption_parameters import ContextParameters, make_contexts
 
 RULES: list[tuple[str, dict[str, Any]]] = [
@@ -45,7 +45,7 @@ def plan(number: int) -> RoundPlan:
 def alone(counts: dict[str, list[int]], rule: AggregationRule, exchanges: int = ROUNDS * VISITS) -> Tensor:
     """The state after so many exchanges in one process."""
     learners = {site: VisitLearner({"counts": counts}, site, 0) for site in counts}
-    return federate(learners, rule, exchanges, in_turn(plan, VISITS))[NAME]
+    return federate(learners, rule, exchanges, visit_by_visit(plan, VISITS))[NAME]
 
 
 @pytest.fixture

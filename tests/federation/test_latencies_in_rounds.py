@@ -24,7 +24,7 @@ from medflare.core.update import Update
 from medflare.federation.messages import read_reply
 from medflare.federation.server.run_state import load_state
 from medflare.in_process.clocked_loop import Workload, federate_clocked
-from medflare.in_process.loop import Loop
+from medflare.in_process.loop import FederationLoop
 from medflare.selection.clock import SimulatedClock, read_profiles
 from medflare.wire.compression import message_bytes
 
@@ -99,7 +99,7 @@ def in_one_process(
     learners = {site: QuadraticLearner({}, site, 0) for site in sorted(CURVES)[:sites]}
     rule = make_rule("ddcs", settings)
     rule.draw = partial(rule.draw, least=least)  # type: ignore[method-assign]
-    loop = Loop(learners, rule, lambda r: RoundPlan(round=r, rounds=rounds, seed=7))
+    loop = FederationLoop(learners, rule, lambda r: RoundPlan(round=r, rounds=rounds, seed=7))
     for number in range(rounds):
         missing = gone.get(number, ())
         loop.round(number, lambda plan, asked, missing=missing: [s for s in asked if s not in missing])
@@ -165,7 +165,7 @@ def test_where_all_vanish_nothing_changes_and_they_are_asked_again(runs, clock: 
     assert [sorted(entry.accepted) for entry in record.rounds] == [[], ["site-1", "site-2", "site-3"]]
     assert record.rounds[0].rule["vanished"] == ["site-1", "site-2", "site-3"]
     plan = RoundPlan(round=1, rounds=2, seed=7)
-    loop = Loop(
+    loop = FederationLoop(
         {s: QuadraticLearner({}, s, 0) for s in sorted(CURVES)[:3]},
         make_rule("ddcs", settings),
         lambda r: plan,

@@ -26,8 +26,8 @@ from medflare.egress import ledger
 from medflare.federation.server.controller import TemporalRoundsController
 from medflare.federation.server.mixture import SumsCollector
 from medflare.in_process.loop import federate
-from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits, in_turn
-from medflare.learners.fedtar.expectation import FederatedMixture
+from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits, visit_by_visit
+from medflare.learners.fedtar.federated_em import FederatedMixture
 from medflare.learners.fedtar.mixture import Mixture, MixtureSettings
 from medflare.recipes.job import SERVER_CONFIG, Job
 from medflare.recipes.job_check import check_job
@@ -112,7 +112,7 @@ def test_with_one_visit_it_is_fedavg_to_the_last_bit(visits: Make) -> None:
 def test_other_rules_take_one_visit_after_the_other_over_the_same_exchanges(visits: Make) -> None:
     run = visits(counts=REGULAR, rule="fedadam", lr=0.1)
     record = completed(run)
-    alone = federate(learners(REGULAR), make_rule("fedadam", {"lr": 0.1}), 9, in_turn(plan, 3))
+    alone = federate(learners(REGULAR), make_rule("fedadam", {"lr": 0.1}), 9, visit_by_visit(plan, 3))
     assert torch.equal(final_w(run), alone[NAME])
     assert [len(entry.exchanges) for entry in record.rounds] == [3, 3, 3]
 

@@ -26,38 +26,49 @@ class Learner(Protocol):
         ...
 
     def shared_spec(self) -> SharedSpec:
-        """Names, shapes and dtypes of what may leave; fixed before round 1."""
+        """Return names, shapes and dtypes of the tensors that may leave; fixed before round 1."""
         ...
 
     def sums_spec(self, sites: int) -> SharedSpec:
-        """What the auxiliary sums of an update are like when `sites` sites take part; often empty."""
+        """Return the same of an update's auxiliary sums when `sites` sites take part; often empty."""
         ...
 
     def initial_shared(self) -> State:
-        """Values of the shared tensors before round 1: public weights and a seed, nothing of a patient."""
+        """Return the shared tensors before round 1: public weights and a seed, nothing of a patient."""
         ...
 
     def load_shared(self, state: State) -> None:
-        """Takes the server's state; raises UpdateError on unknown or missing names, shapes, non-finite."""
+        """Put the server's state in place.
+
+        Raises:
+            UpdateError: a name is unknown or missing, a shape differs, or a value is not finite.
+        """
         ...
 
     def fit(self, plan: RoundPlan) -> Update:
-        """Trains from the state loaded last."""
+        """Train from the state loaded last.
+
+        Raises:
+            UpdateError: the loss is not finite, or there is nothing to train on; local state is as before.
+        """
         ...
 
     def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
-        """Numbers on one split with the state loaded last; may leave the site, so no per-patient value."""
+        """Return aggregate metrics of a split with the state loaded last; they may leave the site."""
         ...
 
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
-        """After the last round: final test quality of each adapter (aggregates, which may leave), and into
-        `folder` what stays at the site for ever (personalised adapter, test predictions)."""
+        """Return the final test quality of each adapter (aggregates, which may leave).
+
+        Args:
+            folder: gets what stays at the site for ever: personalised adapter, test predictions.
+        """
         ...
 
     def local_state(self) -> tuple[State, dict[str, Any]]:
-        """What must survive a restart (tensors, JSON values) and never leaves."""
+        """Return what must survive a restart (tensors, JSON values) and never leaves."""
         ...
 
     def load_local_state(self, tensors: State, values: Mapping[str, Any]) -> None:
-        """Puts back what `local_state` returned."""
+        """Put back what `local_state` returned."""
         ...

@@ -21,6 +21,11 @@ PIECE = 1 << 18
 """Values that are widened together."""
 
 
+def without_prefix(tensors: State, prefix: str) -> State:
+    """Return the tensors whose names start with `prefix`, without it."""
+    return {n.removeprefix(prefix): value for n, value in tensors.items() if n.startswith(prefix)}
+
+
 def accumulator_dtype(value: Tensor) -> torch.dtype:
     """fp32 for half precision, the own dtype where it is better, float64 for counters."""
     return torch.promote_types(value.dtype, torch.float32) if value.is_floating_point() else torch.float64

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Federated training in one process, timed by a simulated clock (issue 7, "Time").
+"""Federated training in one process, timed by a simulated clock.
 
-What a site takes depends on its declared profile, on the bytes of its messages and on the examples it visits,
-and on nothing that this machine is busy with: seconds to a target can be repeated to the last digit.
+A site's seconds depend on its declared latency profile, the bytes of its messages and the examples it visits,
+not on this machine's load: seconds to a target can be repeated to the last digit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from medflare.core.learner import Learner
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.core.update import Update
-from medflare.in_process.loop import Loop, MakePlan
+from medflare.in_process.loop import FederationLoop, MakePlan
 from medflare.selection.clock import SimulatedClock, seconds_to_target
 from medflare.selection.latency import Timing
 
@@ -41,9 +41,9 @@ class Workload:
     epochs: int = 1
 
     def examples(self, plan: RoundPlan, size: int) -> int:
-        """How many examples a site of `size` training examples visits, over all passes."""
-        whole = plan.steps is None and plan.fraction is None
-        return examples_to_visit(plan, size, self.batch) * (self.epochs if whole else 1)
+        """Return how many examples a site of `size` training examples visits, over all passes."""
+        full_passes = plan.steps is None and plan.fraction is None
+        return examples_to_visit(plan, size, self.batch) * (self.epochs if full_passes else 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,8 @@ class ClockedRound:
 
     Attributes:
         began, ended: seconds since the run began.
-        timings: of the sites that answered in time, also with what the rule refused; vanished: drawn, and
-            silent until the deadline.
+        timings: of the sites that answered in time, also with what the rule refused.
+        vanished: sampled sites that did not answer before the deadline.
         metrics: what `on_round` measured.
     """
 
@@ -65,7 +65,7 @@ class ClockedRound:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """For a study's record."""
+        """Return the round as a study records it."""
         return {
             "number": self.number,
             "began": self.began,
@@ -77,18 +77,18 @@ class ClockedRound:
 
 
 @dataclass(slots=True, kw_only=True)
-class Clocked:
+class ClockedRun:
     """A run: its last state and its rounds."""
 
     state: State
     rounds: list[ClockedRound] = field(default_factory=list)
 
     def curve(self, metric: str) -> list[tuple[float, float]]:
-        """(simulated seconds, value) of the rounds that measured it."""
+        """Return (simulated seconds, value) of the rounds that measured it."""
         return [(entry.ended, entry.metrics[metric]) for entry in self.rounds if metric in entry.metrics]
 
     def seconds_to(self, metric: str, target: float) -> float | None:
-        """When the metric first reached `target`; None where it never did."""
+        """Return when the metric first reached `target`; None where it never did."""
         return seconds_to_target(self.curve(metric), target)
 
 
@@ -106,12 +106,12 @@ def federate_clocked(
     on_round: OnClocked | None = None,
     state: State | None = None,
     budget: float = math.inf,
-) -> Clocked:
-    """As `loop.federate`, where every site takes the seconds of its profile.
+) -> ClockedRun:
+    """Run `loop.federate` on a simulated clock, where every site takes the seconds of its profile.
 
     A site that vanishes, or is late, gives no update and keeps its local state; where all do, the state stays
-    as it is. Rules that need latencies are told after each round who took how long, and who lapsed: vanished,
-    was late, or gave an update that the rule refused.
+    as it is. Rules that need latencies get them after each round, and the timeouts: of sites that vanished,
+    were late, or gave an update that the rule refused.
 
     Args:
         deadline: simulated seconds of a round; ConfigError without one where a profile may vanish.
@@ -119,32 +119,33 @@ def federate_clocked(
         budget: simulated seconds after which no further round begins.
     """
     check_deadline(clock, deadline, sorted(learners))
-    loop = Loop(learners, rule, make_plan, state)
-    found = Clocked(state=loop.state)
+    loop = FederationLoop(learners, rule, make_plan, state)
+    run = ClockedRun(state=loop.state)
     for number in range(rounds):
         if clock.now >= budget:
             break
-        began, passing = clock.now, Passing(clock, work, deadline, loop.train)
-        updates = loop.round(number, passing.attend)
-        passing.tell(rule, updates)
+        began, simulated = clock.now, SimulatedRound(clock, work, deadline, loop.train)
+        updates = loop.round(number, simulated.available)
+        simulated.report(rule, updates)
         measured = on_round(number, loop.state, updates) if on_round is not None else None
         entry = ClockedRound(
             number=number,
             began=began,
             ended=clock.now,
-            timings=passing.answered,
-            vanished=tuple(passing.late),
+            timings=simulated.answered,
+            vanished=tuple(simulated.late),
             metrics=dict(measured or {}),
         )
-        found.state, found.rounds = loop.state, [*found.rounds, entry]
-    return found
+        run.state, run.rounds = loop.state, [*run.rounds, entry]
+    return run
 
 
-class Passing:
-    """One round's time.
+class SimulatedRound:
+    """One round on the simulated clock.
 
     Attributes:
-        answered: the timings of the sites that answered in time; late: those that did not.
+        answered: timings of the sites that answered in time.
+        late: the sites that did not.
     """
 
     def __init__(
@@ -154,36 +155,36 @@ class Passing:
         self.answered: dict[str, Timing] = {}
         self.late: list[str] = []
 
-    def attend(self, plan: RoundPlan, asked: Sequence[str]) -> list[str]:
-        """Lets the round pass on the clock; who of `asked` answers in time, in order of name."""
+    def available(self, plan: RoundPlan, selected: Sequence[str]) -> list[str]:
+        """Advance the clock by the round; return which of `selected` answer in time, in order of name."""
         work = self.work
         timings = {
             s: self.clock.timing(s, plan.round, work.examples(plan, self.train[s]), work.down, work.up)
-            for s in sorted(asked)
+            for s in sorted(selected)
         }
         self.late = self.clock.advance(timings, self.deadline)
         self.answered = {s: t for s, t in timings.items() if t is not None and s not in self.late}
         return list(self.answered)
 
-    def tell(self, rule: AggregationRule, accepted: Collection[str]) -> None:
-        """What the round took each site, to a rule that asks; who has no update among `accepted` lapses."""
+    def report(self, rule: AggregationRule, accepted: Collection[str]) -> None:
+        """Report each site's seconds to a rule that needs them; a timeout without an accepted update."""
         timed = rule.capability(NeedsLatencies)
         if timed is None:
             return
-        lost = lapse_seconds(self.deadline, self.answered.values())
+        timeout = timeout_seconds(self.deadline, self.answered.values())
         for site, timing in self.answered.items():
             if site in accepted:
                 timed.observe_latency(site, timing)
             else:
-                timed.report_timeout(site, lost)
+                timed.report_timeout(site, timeout)
         for site in self.late:
             timed.report_timeout(site, self.deadline)
 
 
-def lapse_seconds(deadline: float, timings: Iterable[Timing]) -> float:
-    """What a site is taken to need that answered with nothing of use: the deadline, as one that is silent.
+def timeout_seconds(deadline: float, timings: Iterable[Timing]) -> float:
+    """Return the seconds counted for a site whose answer was of no use: the deadline, as for a silent site.
 
-    Without a deadline the seconds of the slowest answer of the round, of which `timings` are; 0 for none.
+    Without a deadline, those of the slowest answer of the round, of which `timings` are; 0 for none.
     """
     if math.isfinite(deadline):
         return deadline
@@ -191,7 +192,7 @@ def lapse_seconds(deadline: float, timings: Iterable[Timing]) -> float:
 
 
 def check_deadline(clock: SimulatedClock, deadline: float, sites: Sequence[str]) -> None:
-    """ConfigError for sites without a profile, and for those that may vanish with no deadline to end it."""
+    """Raise ConfigError for a site without a profile, or one that may vanish without a deadline."""
     without = [site for site in sites if site not in clock.profiles]
     if without:
         raise ConfigError(

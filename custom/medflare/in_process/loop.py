@@ -31,8 +31,8 @@ from medflare.core.update import Update
 LOGGER = logging.getLogger(__name__)
 MakePlan = Callable[[int], RoundPlan]
 OnRound = Callable[[int, State, Mapping[str, Update]], None]
-Attend = Callable[[RoundPlan, Sequence[str]], Sequence[str]]
-"""(the round's plan, the sites that shall train) -> those of them that do."""
+Available = Callable[[RoundPlan, Sequence[str]], Sequence[str]]
+"""(the round's plan, the selected sites) -> those of them that give an update."""
 
 
 def federate(
@@ -44,10 +44,10 @@ def federate(
     state: State | None = None,
     judge: Learner | None = None,
 ) -> State:
-    """The shared state after `rounds` rounds over all sites, in order of their names.
+    """Train `rounds` rounds over all sites, in order of their names, and return the shared state.
 
-    Where plans name a visit (hint `temporal`), a rule that knows no updates of no examples never sees one,
-    and a round of nothing else changes nothing (TAR-15).
+    Where plans name a visit, a rule that does not accept updates of no examples never sees one, and a round
+    with no other update changes nothing (TAR-15).
 
     Args:
         learners: site -> learner.
@@ -57,7 +57,7 @@ def federate(
         state: where to start; default the first site's initial state.
         judge: scores candidates on its split `val`, for a rule that scores candidates.
     """
-    loop = Loop(learners, rule, make_plan, state, judge)
+    loop = FederationLoop(learners, rule, make_plan, state, judge)
     for number in range(rounds):
         updates = loop.round(number)
         if on_round is not None:
@@ -65,8 +65,8 @@ def federate(
     return loop.state
 
 
-class Loop:
-    """Rounds one by one, with what is carried from each to the next; arguments as `federate` has them.
+class FederationLoop:
+    """Runs rounds one by one and keeps what each passes to the next; arguments as in `federate`.
 
     Attributes:
         state: after the last round; sites: all of them, in order of name.
@@ -90,11 +90,11 @@ class Loop:
 
     @cached_property
     def train(self) -> dict[str, int]:
-        """Training examples of each site."""
+        """Return the number of training examples of each site."""
         return {site: self.learners[site].describe().examples["train"] for site in self.sites}
 
     def _bind(self) -> None:
-        """Gives a rule that scores candidates the function that does it."""
+        """Give a rule that scores candidates the function that does it."""
         scored = self.rule.capability(ScoresCandidates)
         if self._score is not None:
             if scored is None:
@@ -104,46 +104,49 @@ class Loop:
         elif scored is not None and scored.scored_by == "sites":
             scored.set_score(_CrossScore(self.learners))
 
-    def round(self, number: int, attend: Attend | None = None) -> dict[str, Update]:
-        """One round; the sites' updates, without those that the rule refused.
+    def round(self, number: int, available: Available | None = None) -> dict[str, Update]:
+        """Run one round and return the sites' updates, without those that the rule refused.
 
-        attend: which of the sites that were drawn give an update. Where none does, the state stays.
+        Args:
+            available: which of the selected sites give an update. Where none does, the state stays.
         """
         rule, plan = self.rule, self.make_plan(number)
         sampler = rule.capability(SamplesClients)
-        asked = sampler.sample_clients(number, plan.seed, self.train, self.sites) if sampler else self.sites
-        there = asked if attend is None else attend(plan, asked)
+        selected = (
+            sampler.sample_clients(number, plan.seed, self.train, self.sites) if sampler else self.sites
+        )
+        clients = selected if available is None else available(plan, selected)
         rule.begin(self.state)
         updates: dict[str, Update] = {}
-        for site in there:
+        for site in clients:
             update = self._fit(site, number)
             try:
-                if not self._holds_nothing(update, plan):
+                if not self._is_skipped(update, plan):
                     rule.add(site, update)
             except UpdateError as error:
                 LOGGER.warning("round %d: the update of %s is left out: %s", number, site, error)
                 continue
             updates[site] = update
-        if not there:
+        if not clients:
             _abort(rule)
             return updates
-        seen = {site: update for site, update in updates.items() if not self._holds_nothing(update, plan)}
-        if seen or not updates:
+        added = {site: update for site, update in updates.items() if not self._is_skipped(update, plan)}
+        if added or not updates:
             self.state = rule.finish()
         else:
             _abort(rule)
-        self.totals = _server_totals(rule, _totals(seen), len(self.sites))
+        self.totals = _server_totals(rule, _totals(added), len(self.sites))
         _probe(rule, self.learners, self.make_plan(number))
         self.summed = [index for index, site in enumerate(self.sites) if site in updates]
         return updates
 
-    def _holds_nothing(self, update: Update, plan: RoundPlan) -> bool:
-        """Whether the rule need not see an update: its site lacks the visit, and the rule knows no such."""
-        knows = self.rule.capability(AcceptsZeroWeight) is not None
-        return not update.examples and plan.hints.visit is not None and not knows
+    def _is_skipped(self, update: Update, plan: RoundPlan) -> bool:
+        """Return whether an update is kept from the rule: it is of no examples, and the rule accepts none."""
+        accepts = self.rule.capability(AcceptsZeroWeight) is not None
+        return not update.examples and plan.hints.visit is not None and not accepts
 
     def _fit(self, site: str, number: int) -> Update:
-        """A site's update, with the plan as a controller would send it."""
+        """Return a site's update for the plan as a controller would send it."""
         plan = self.make_plan(number)
         if self._score is not None:
             self._score.plan = plan
@@ -156,13 +159,13 @@ class Loop:
 
 
 def _abort(rule: AggregationRule) -> None:
-    """Closes a round that gave the rule nothing; the state stays as it is."""
+    """Close a round that gave the rule nothing; the state stays as it is."""
     if counting := rule.capability(CountsAbortedRounds):
         counting.abort_round()
 
 
 def _probe(rule: AggregationRule, learners: Mapping[str, Learner], plan: RoundPlan) -> None:
-    """The second exchange of a round, for a rule that wants one; of examples of all visits."""
+    """Run the second exchange of a round, on examples of all visits, for a rule that wants one."""
     prober = rule.capability(ProbesLosses)
     wanted = prober.probe() if prober else None
     if prober is None or wanted is None:
@@ -204,7 +207,7 @@ class _CrossScore:
 
 
 def _totals(updates: Mapping[str, Update]) -> dict[str, Tensor]:
-    """Sums over the sites of what their updates declare as sums."""
+    """Return the totals over the sites of their updates' auxiliary sums."""
     out: dict[str, Tensor] = {}
     for update in updates.values():
         for name, value in update.sums.items():

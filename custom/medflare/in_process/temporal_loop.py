@@ -16,7 +16,7 @@ from medflare.core.learner import Learner
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.in_process.loop import MakePlan, OnRound, federate
-from medflare.learners.fedtar.expectation import FederatedMixture, added
+from medflare.learners.fedtar.federated_em import FederatedMixture, add_sums
 from medflare.learners.fedtar.mixture import Mixture, MixtureSettings
 
 
@@ -25,30 +25,34 @@ class Profiled(Protocol):
     """A site's side of the federated mixture; a controller asks for the same three things."""
 
     def profile_sums(self) -> State:
-        """`expectation.moments_of` the site's profiles."""
+        """Return `federated_em.profile_moments` of the site's profiles."""
         ...
 
     def mixture_sums(self, mixture: Mixture) -> State:
-        """`expectation.statistics_of` the site's profiles."""
+        """Return `federated_em.em_statistics` of the site's profiles."""
         ...
 
     def take_mixture(self, mixture: Mixture) -> None:
-        """Keeps the mixture that q_p is computed with from now on."""
+        """Keep the mixture that q_p is computed with from now on."""
         ...
 
 
 def agree_on_mixture(
     learners: Mapping[str, Profiled], settings: MixtureSettings, entries: int, seed: int
 ) -> FederatedMixture:
-    """Federated EM over all sites (3.7); every site then has the same mixture. entries: D of the profiles.
+    """Run federated EM over all sites; every site then has the same mixture.
 
-    RunError where all sites together have too few patients.
+    Args:
+        entries: D of the profiles.
+
+    Raises:
+        RunError: all sites together have too few patients.
     """
     sites = [learners[name] for name in sorted(learners)]
     server = FederatedMixture(settings, entries, seed)
-    mixture = server.begin(added([site.profile_sums() for site in sites]))
+    mixture = server.begin(add_sums([site.profile_sums() for site in sites]))
     while not server.done:
-        mixture = server.step(added([site.mixture_sums(mixture) for site in sites]))
+        mixture = server.step(add_sums([site.mixture_sums(mixture) for site in sites]))
     for site in sites:
         site.take_mixture(mixture)
     return server
@@ -62,7 +66,7 @@ def federate_visits(
     on_exchange: OnRound | None = None,
     state: State | None = None,
 ) -> State:
-    """The shared state after `rounds` rounds of T exchanges over all sites.
+    """Train `rounds` rounds of T exchanges over all sites and return the shared state.
 
     Sites without examples of a visit send an update of none. The plan's `round` counts exchanges; which visit
     of which round one is, the rule says in its hint `visit`.
@@ -78,8 +82,8 @@ def federate_visits(
     return federate(learners, rule, exchanges, plan, on_exchange, state)
 
 
-def in_turn(make_plan: MakePlan, visits: int) -> MakePlan:
-    """Plans that train on one visit after the other with any rule: a baseline that uses the same exchanges
+def visit_by_visit(make_plan: MakePlan, visits: int) -> MakePlan:
+    """Return plans that train on one visit after the other with any rule: a baseline of the same exchanges
     (TAR-15).
 
     Without it a learner trains on all its visits at once, as the paper's baselines do.

@@ -30,7 +30,7 @@ from medflare.core.tensors import State
 from medflare.core.update import Update
 from medflare.federation.server.aggregator import ValidatingAggregator
 from medflare.federation.server.run_state import RunState, load_state, save_state
-from medflare.learners.fedtar.visit_sums import EXAMPLES, PATIENTS, SLOPES, YEARS, silence, visit_sums_spec
+from medflare.learners.fedtar.visit_sums import EXAMPLES, PATIENTS, SLOPES, YEARS, visit_sums_spec, zero_sums
 from medflare.recipes.combinations import problems
 
 MODES = get_args(AlphaMode)
@@ -197,7 +197,7 @@ def exchange(rule: Any, state: State, number: int, examples: tuple[int, ...], **
     """One exchange; the sums ride on the first site's update."""
     rule.begin(state)
     for site, n in enumerate(examples):
-        told = {**silence(getattr(rule, "visits", 1)), **sums} if site == 0 else {}
+        told = {**zero_sums(getattr(rule, "visits", 1)), **sums} if site == 0 else {}
         delta = tensors(100 * number + site) if n else {k: torch.zeros(v) for k, v in SHAPES.items()}
         rule.add(f"s{site}", Update(delta=delta, examples=n, sums=told))
     found: State = rule.finish()
@@ -217,7 +217,7 @@ def test_with_one_visit_it_is_fedavg_to_the_last_bit(weighting: str) -> None:
             rule.begin(state)
             for site, n in enumerate((3, 11, 7)):
                 delta = tensors(10 * number + site) | {"steps": torch.tensor(site)}
-                slopes = silence(1) | {SLOPES: double(3.0), EXAMPLES: double(2.0)[0]}
+                slopes = zero_sums(1) | {SLOPES: double(3.0), EXAMPLES: double(2.0)[0]}
                 rule.add(f"s{site}", Update(delta=delta, examples=n, sums=slopes))
             mine, its = (rule.finish(), its) if rule is one else (mine, rule.finish())
         assert all(torch.equal(mine[name], its[name]) for name in its)
@@ -355,7 +355,7 @@ def test_times_are_means_over_the_patients_of_all_sites() -> None:
 
 
 def test_sums_of_the_rule_do_not_travel_down() -> None:
-    totals = silence(2) | {"bank.sums": torch.ones(2)}
+    totals = zero_sums(2) | {"bank.sums": torch.ones(2)}
     assert set(TemporalResidual(visits=2).update_server_state(totals, 3)) == {"bank.sums"}
 
 
@@ -401,7 +401,7 @@ def test_slopes_reach_the_rule_through_the_aggregators_checks_and_do_not_travel_
     for number in range(3):
         aggregator.begin(number, state, ["s0", "s1"])
         for site, slope in (("s0", 0.3), ("s1", -0.1)):
-            sums = silence(2) | told(slope, slope, examples=4)
+            sums = zero_sums(2) | told(slope, slope, examples=4)
             facts = {"examples": 9, "metrics": {"visit": float(number % 2 + 1)}}
             assert (
                 aggregator.accept(site, number, facts, tensors(number) | with_prefix(sums, SUM_PREFIX))

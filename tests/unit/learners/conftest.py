@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 from fedtar_sites import learner, site, write_visits
+from method_sites import any_method, make_learner, method_notes, method_texts, method_visits
 
 from medflare.learners.fedtar.learner import FedTARLearner
+
+__all__ = ["any_method", "make_learner", "method_notes", "method_texts", "method_visits"]
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from medflare.core.update import Update
 
 def sent_as_declared(learner: Any, plan: RoundPlan) -> Update:
     """The update of a round, once it is known to be after minus received, of all that was declared."""
-    received = {n: t + 0.01 for n, t in learner.initial_shared().items()}
+    received = {n: t + 0.01 if t.is_floating_point() else t for n, t in learner.initial_shared().items()}
     learner.load_shared(received)
     update = learner.fit(plan)
     assert {n: tuple(t.shape) for n, t in update.delta.items()} == {

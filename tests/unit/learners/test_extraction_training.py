@@ -21,8 +21,8 @@ from extraction_sites import PLAN, SMALL, make, site, write_hospitals
 from medflare.core.errors import UpdateError
 from medflare.core.tensors import State
 from medflare.learners.extraction.learner import ExtractionLearner
-from medflare.learners.text_task.round_trainer import RoundTrainer, train_round
 from medflare.learners.text_task.settings import OptimiserSettings
+from medflare.learners.text_task.training import RoundTrainer, train_round
 from medflare.models.adapters.base import GENERIC
 
 EVEN = {**SMALL["lora"], "dropout": 0.0}

@@ -11,7 +11,7 @@ import pytest
 from medflare.data.settings.site import load_site
 from medflare.data.visit_samples import VisitSamples, open_visits
 from medflare.evaluation.predictions import read_predictions
-from medflare.learners.fedtar.evaluation import codes_before, curve_metrics, finish_site, rows_of
+from medflare.learners.fedtar.evaluation import codes_before, curve_metrics, finish_site, visit_rows
 from medflare.models.report_generator import DecodingSettings
 from medflare.synthetic import DEMO_HOSPITALS
 from medflare.synthetic.follow_up import write_follow_up
@@ -47,7 +47,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> VisitSamples:
 
 
 def test_visits_beyond_those_of_the_job_are_not_scored(samples: VisitSamples) -> None:
-    numbers = {samples.visits[row].number for row in rows_of(Copyist(samples, "reference"), "test", None)}
+    numbers = {samples.visits[row].number for row in visit_rows(Copyist(samples, "reference"), "test", None)}
     assert numbers == {1, 2, 3}
     assert samples.last == 4
 
@@ -67,7 +67,7 @@ def test_the_reference_scores_full_marks_at_every_visit(samples: VisitSamples, t
     assert found.metrics["change_f1"].value == found.metrics["change_moved_f1"].value == 1
     assert found.metrics["change_opposite"].value == 0
     assert "visit_1/change_f1" not in found.metrics
-    assert found.studies == len(rows_of(Copyist(samples, "reference"), "test", None))
+    assert found.studies == len(visit_rows(Copyist(samples, "reference"), "test", None))
 
 
 def test_the_report_before_says_what_is_over(samples: VisitSamples, tmp_path: Path) -> None:

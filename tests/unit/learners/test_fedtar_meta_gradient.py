@@ -29,7 +29,7 @@ def test_the_validation_gradient_is_that_of_the_mean_over_all_tokens(fedtar: Any
     before = made.rows_loss(rows)
     made.load_shared(moved)
     assert made.rows_loss(rows) - before == pytest.approx(step * norm, rel=0.15)
-    assert all(t.grad is None for t in made._live().values())
+    assert all(t.grad is None for t in made.live().values())
 
 
 @pytest.mark.parametrize("mode", ["softmax", "beta_softmax"])

@@ -15,16 +15,16 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from medflare.core.errors import RunError, UpdateError
-from medflare.learners.fedtar.expectation import (
+from medflare.learners.fedtar.federated_em import (
     LIKELIHOOD,
     FederatedMixture,
     N,
-    added,
-    fitted,
-    maximised,
-    moments_of,
+    add_sums,
+    em_statistics,
+    fit_mixture,
+    maximise,
     moments_spec,
-    statistics_of,
+    profile_moments,
     statistics_spec,
 )
 from medflare.learners.fedtar.mixture import Mixture, MixtureSettings, fixed_grid, mixture_spec
@@ -71,7 +71,7 @@ def of(server: FederatedMixture) -> Mixture:
 
 @pytest.mark.parametrize("chosen", [FOUR, SIXTEEN], ids=["four components", "the default, with merging"])
 def test_em_over_sites_is_em_over_all_patients(chosen: MixtureSettings) -> None:
-    apart_, pooled = fitted(sites(), chosen, seed=0), fitted([torch.cat(sites())], chosen, seed=0)
+    apart_, pooled = fit_mixture(sites(), chosen, seed=0), fit_mixture([torch.cat(sites())], chosen, seed=0)
     assert apart(of(apart_), of(pooled)) < 1e-9
     assert apart_.likelihoods == pytest.approx(pooled.likelihoods, abs=1e-9)
     assert len(apart_.likelihoods) > 3
@@ -81,7 +81,7 @@ def test_em_over_sites_is_scikit_learns_on_all_patients_from_the_same_start() ->
     """Another implementation: 12 iterations, the same regularisation, to 1e-9."""
     values = [blurred(site) for site in sites()]
     server = FederatedMixture(FOUR, 2, seed=3)
-    start = server.begin(added([moments_of(site) for site in values]))
+    start = server.begin(add_sums([profile_moments(site) for site in values]))
     reference = GaussianMixture(
         4,
         covariance_type="diag",
@@ -94,7 +94,7 @@ def test_em_over_sites_is_scikit_learns_on_all_patients_from_the_same_start() ->
     )
     with pytest.warns(match="did not converge"):
         reference.fit(torch.cat(values).numpy())
-    found = of(fitted(values, FOUR, seed=3))
+    found = of(fit_mixture(values, FOUR, seed=3))
     for mine, theirs in zip(
         parts(found), (reference.weights_, reference.means_, reference.covariances_), strict=True
     ):
@@ -111,22 +111,22 @@ def test_how_patients_are_spread_over_sites_does_not_matter(cuts: list[int], see
     whole = torch.cat(sites())
     pieces = list(torch.tensor_split(whole, sorted(cuts)))
     chosen = FOUR.model_copy(update={"iterations": 4})
-    assert apart(of(fitted(pieces, chosen, seed)), of(fitted([whole], chosen, seed))) < 1e-9
+    assert apart(of(fit_mixture(pieces, chosen, seed)), of(fit_mixture([whole], chosen, seed))) < 1e-9
 
 
 def test_the_likelihood_never_falls_without_merging() -> None:
     values = [blurred(site) for site in sites()]
-    found = fitted(values, FOUR.model_copy(update={"iterations": 30}), seed=0).likelihoods
+    found = fit_mixture(values, FOUR.model_copy(update={"iterations": 30}), seed=0).likelihoods
     assert all(b >= a - 1e-4 for a, b in itertools.pairwise(found))
     assert found[-1] > found[0] + 0.1
 
 
 def test_it_stops_when_the_likelihood_stands_still_and_after_its_iterations() -> None:
-    still = fitted(sites(), SIXTEEN, seed=0)
+    still = fit_mixture(sites(), SIXTEEN, seed=0)
     assert still.done
     assert len(still.likelihoods) < SIXTEEN.iterations
     assert abs(still.likelihoods[-1] - still.likelihoods[-2]) < SIXTEEN.tolerance
-    assert len(fitted(sites(), FOUR, seed=0).likelihoods) == FOUR.iterations
+    assert len(fit_mixture(sites(), FOUR, seed=0).likelihoods) == FOUR.iterations
 
 
 # ---- what leaves a site ------------------------------------------------------------------------------------
@@ -137,8 +137,8 @@ def test_what_leaves_a_site_are_the_declared_sums_and_no_more(count: int) -> Non
     values = patients(count)
     mixture = fixed_grid(SIXTEEN, 2, 0)
     for found, spec in (
-        (moments_of(values), moments_spec(2)),
-        (statistics_of(mixture, values), statistics_spec(16, 2)),
+        (profile_moments(values), moments_spec(2)),
+        (em_statistics(mixture, values), statistics_spec(16, 2)),
     ):
         assert {n: (tuple(t.shape), t.dtype) for n, t in found.items()} == spec
         assert all(torch.isfinite(value).all() for value in found.values())
@@ -163,15 +163,15 @@ def test_the_sums_pass_through_masks_and_give_the_same_mixture() -> None:
 
     values, chosen = [blurred(site) for site in sites()], FOUR
     server = FederatedMixture(chosen, 2, 0)
-    mixture = server.begin(summed([moments_of(site) for site in values]))
+    mixture = server.begin(summed([profile_moments(site) for site in values]))
     while not server.done:
-        mixture = server.step(summed([statistics_of(mixture, site) for site in values]))
-    assert apart(mixture, of(fitted(values, chosen, 0))) < 1e-6
+        mixture = server.step(summed([em_statistics(mixture, site) for site in values]))
+    assert apart(mixture, of(fit_mixture(values, chosen, 0))) < 1e-6
 
 
 def test_a_patient_far_from_everything_does_not_break_the_bound_of_the_likelihood() -> None:
     tight = Mixture(torch.ones(1).double(), torch.zeros(1, 2).double(), torch.full((1, 2), 1e-9).double())
-    assert float(statistics_of(tight, torch.full((3, 2), 1.3).double())[LIKELIHOOD]) == -3000.0
+    assert float(em_statistics(tight, torch.full((3, 2), 1.3).double())[LIKELIHOOD]) == -3000.0
 
 
 # ---- small components --------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def test_a_patient_far_from_everything_does_not_break_the_bound_of_the_likelihoo
 
 def test_no_component_of_fewer_than_ten_patients_is_sent() -> None:
     for seed in range(5):
-        server = fitted(sites(), SIXTEEN, seed)
+        server = fit_mixture(sites(), SIXTEEN, seed)
         mixture, whole = of(server), torch.cat(sites())
         counts = mixture.weights * len(whole)
         assert (counts[mixture.weights > 0] >= 10 - 1e-9).all()
@@ -189,7 +189,7 @@ def test_no_component_of_fewer_than_ten_patients_is_sent() -> None:
 
 def test_a_lone_patient_gets_no_component_of_its_own() -> None:
     values = torch.cat([patients(60, 1, 0.3), torch.tensor([[1.2, 0.5]], dtype=torch.float64)])
-    mixture = of(fitted([values], SIXTEEN, seed=0))
+    mixture = of(fit_mixture([values], SIXTEEN, seed=0))
     assert (mixture.means[mixture.weights > 0][:, 0] < 0.8).all()
 
 
@@ -197,7 +197,7 @@ def test_merging_keeps_the_sums() -> None:
     n = torch.tensor([40.0, 3.0, 30.0]).double()
     means = torch.tensor([[0.2], [0.3], [0.9]]).double()
     totals = {N: n, "statistics.f": n[:, None] * means, "statistics.q": n[:, None] * (means.square() + 0.01)}
-    found = maximised(totals, 1e-6, 10)
+    found = maximise(totals, 1e-6, 10)
     assert found.weights.tolist() == pytest.approx([43 / 73, 0, 30 / 73])
     assert float(found.means[0]) == pytest.approx((40 * 0.2 + 3 * 0.3) / 43)
     assert torch.equal(found.means[1], found.means[0])
@@ -209,7 +209,7 @@ def test_an_empty_component_is_gone_and_everything_stays_finite() -> None:
         "statistics.f": torch.tensor([[5.0], [0.0]]).double(),
         "statistics.q": torch.tensor([[1.0], [0.0]]).double(),
     }
-    found = maximised(totals, 1e-6, 0)
+    found = maximise(totals, 1e-6, 0)
     assert found.weights.tolist() == [1.0, 0.0]
     q = found.assign(torch.tensor([[0.2], [1.3]]).double())
     assert q.tolist() == [[1.0, 0.0], [1.0, 0.0]]
@@ -220,11 +220,11 @@ def test_an_empty_component_is_gone_and_everything_stays_finite() -> None:
 
 def test_too_few_patients_to_hide_one_are_refused() -> None:
     with pytest.raises(RunError, match=r"have 9 patients .* needs 10"):
-        fitted([patients(4), patients(5)], SIXTEEN, 0)
+        fit_mixture([patients(4), patients(5)], SIXTEEN, 0)
 
 
 def test_ten_patients_at_one_site_are_one_component() -> None:
-    mixture = of(fitted([patients(10)], SIXTEEN, 0))
+    mixture = of(fit_mixture([patients(10)], SIXTEEN, 0))
     assert mixture.alive == 1
     assert torch.isfinite(mixture.assign(patients(3, 5))).all()
 
@@ -232,20 +232,20 @@ def test_ten_patients_at_one_site_are_one_component() -> None:
 def test_constant_entries_do_no_harm() -> None:
     values = patients(60)
     values[:, 1] = 1.0
-    mixture = of(fitted([values], SIXTEEN, 0))
+    mixture = of(fit_mixture([values], SIXTEEN, 0))
     assert mixture.variances[:, 1].tolist() == pytest.approx([1e-6] * 16, rel=1e-3)
     assert torch.allclose(mixture.assign(values).sum(1), torch.ones(60).double())
 
 
 def test_profiles_that_are_all_the_same_say_that_nothing_can_be_personalised() -> None:
-    server = fitted([torch.full((30, 2), 0.5).double()], SIXTEEN, 0)
+    server = fit_mixture([torch.full((30, 2), 0.5).double()], SIXTEEN, 0)
     assert not server.informative
     assert of(server).alive == 1
-    assert fitted(sites(), SIXTEEN, 0).informative
+    assert fit_mixture(sites(), SIXTEEN, 0).informative
 
 
 def test_entries_that_are_not_known_are_left_out_of_the_density() -> None:
-    mixture = of(fitted(sites(), SIXTEEN, 0))
+    mixture = of(fit_mixture(sites(), SIXTEEN, 0))
     half = torch.tensor([[0.4, math.nan], [math.nan, math.nan]]).double()
     q = mixture.assign(half)
     alone = Mixture(mixture.weights, mixture.means[:, :1], mixture.variances[:, :1])
@@ -258,7 +258,7 @@ def test_unknown_entries_change_nothing_about_federated_and_pooled() -> None:
     for number, site in enumerate(sites()):
         holes = torch.rand(site.shape, generator=torch.Generator().manual_seed(number)) < 0.3
         holed.append(torch.where(holes, math.nan, site))
-    found, pooled = fitted(holed, SIXTEEN, 0), fitted([torch.cat(holed)], SIXTEEN, 0)
+    found, pooled = fit_mixture(holed, SIXTEEN, 0), fit_mixture([torch.cat(holed)], SIXTEEN, 0)
     assert apart(of(found), of(pooled)) < 1e-9
     assert torch.isfinite(of(found).means).all()
 
@@ -266,7 +266,7 @@ def test_unknown_entries_change_nothing_about_federated_and_pooled() -> None:
 def test_an_entry_that_no_site_knows_is_harmless() -> None:
     values = patients(60)
     values[:, 1] = math.nan
-    mixture = of(fitted([values], SIXTEEN, 0))
+    mixture = of(fit_mixture([values], SIXTEEN, 0))
     assert all(torch.isfinite(part).all() for part in parts(mixture))
 
 
@@ -275,18 +275,18 @@ def test_missing_entries_count_with_what_a_component_expects() -> None:
     values = patients(80)
     values[::3, 0] = math.nan
     chosen = MixtureSettings(components=1, iterations=200, tolerance=1e-14)
-    found = of(fitted([values], chosen, 0))
+    found = of(fit_mixture([values], chosen, 0))
     assert float(found.means[0, 0]) == pytest.approx(float(values[:, 0].nanmean()), abs=1e-6)
 
 
 def test_when_a_site_joins_components_keep_their_places() -> None:
-    before = of(fitted(sites(), SIXTEEN, 0))
+    before = of(fit_mixture(sites(), SIXTEEN, 0))
     everybody = [*sites(), patients(50, 11)]
     server = FederatedMixture(SIXTEEN, 2, 0)
-    server.begin(added([moments_of(site) for site in everybody]))
-    mixture = server.go_on(before)
+    server.begin(add_sums([profile_moments(site) for site in everybody]))
+    mixture = server.resume(before)
     while not server.done:
-        mixture = server.step(added([statistics_of(mixture, site) for site in everybody]))
+        mixture = server.step(add_sums([em_statistics(mixture, site) for site in everybody]))
     assert torch.equal(mixture.weights > 0, before.weights > 0)
     probe = patients(200, 12)
     same = before.assign(probe).argmax(1) == mixture.assign(probe).argmax(1)
@@ -297,7 +297,7 @@ def test_when_a_site_joins_components_keep_their_places() -> None:
 
 
 def test_a_mixture_travels_with_the_model_to_a_site_that_has_not_seen_it() -> None:
-    mixture = of(fitted(sites(), SIXTEEN, 0))
+    mixture = of(fit_mixture(sites(), SIXTEEN, 0))
     state = mixture.state()
     assert {n: (tuple(t.shape), t.dtype) for n, t in state.items()} == mixture_spec(16, 2)
     again = Mixture.of({name: value.clone() for name, value in state.items()})
@@ -306,7 +306,7 @@ def test_a_mixture_travels_with_the_model_to_a_site_that_has_not_seen_it() -> No
 
 @pytest.mark.parametrize("broken", ["mixture.weights", "mixture.variances"])
 def test_a_mixture_that_is_none_is_refused(broken: str) -> None:
-    state = of(fitted(sites(), SIXTEEN, 0)).state()
+    state = of(fit_mixture(sites(), SIXTEEN, 0)).state()
     with pytest.raises(UpdateError, match="weights that sum to 1"):
         Mixture.of(state | {broken: -state[broken]})
     with pytest.raises(UpdateError, match="server's mixture"):
@@ -323,6 +323,6 @@ def test_the_fixed_grid_needs_no_patient_and_tells_patients_apart() -> None:
 
 
 def test_the_report_is_json() -> None:
-    report = json.loads(json.dumps(fitted(sites(), SIXTEEN, 0).report(), allow_nan=False))
+    report = json.loads(json.dumps(fit_mixture(sites(), SIXTEEN, 0).report(), allow_nan=False))
     assert report["iterations"] == len(report["likelihoods"])
     assert sum(report["weights"]) == pytest.approx(1)

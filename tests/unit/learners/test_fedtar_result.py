@@ -42,7 +42,7 @@ def finished(folders: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> A
         made = learner(site(folders["site-1"], tiny_backbone), mixture=mixture, **settings)
         persistor = PeftFolder()
         persistor.expect(made.describe())
-        if made.people is not None and mixture["source"] == "federated":
+        if made.patients is not None and mixture["source"] == "federated":
             agreed = agree_on_mixture({"site-1": made}, made.settings.mixture, 2, 0).mixture
             assert agreed is not None
             persistor.export |= mixture_hint(agreed)
@@ -81,12 +81,12 @@ def test_patients_of_an_unseen_hospital_are_placed_in_the_agreed_mixture(
     made, folder = finished()
     new = site(folders["site-2"], tiny_backbone, "hospital-9")
     opened = open_result(folder, new)
-    assert opened.people is not None
-    assert made.people is not None
-    assert made.people.mixture is not None
-    assert opened.people.mixture is not None
-    expected = made.people.mixture.assign(opened.people.profiles.values).float()
-    assert torch.equal(opened.people.assigned(opened.people.profiles.patients), expected)
+    assert opened.patients is not None
+    assert made.patients is not None
+    assert made.patients.mixture is not None
+    assert opened.patients.mixture is not None
+    expected = made.patients.mixture.assign(opened.patients.profiles.values).float()
+    assert torch.equal(opened.patients.assigned(opened.patients.profiles.patients), expected)
 
     assert after_run.tester(folder) is score_result
     found = score_result(
@@ -103,7 +103,7 @@ def test_a_projection_that_stayed_at_its_site_leaves_nobody_personal(
 ) -> None:
     _, folder = finished(mixture={"source": "per_client"})
     opened = open_result(folder, site(folders["site-2"], tiny_backbone, "site-2"))
-    assert opened.people is None
+    assert opened.patients is None
     assert opened.model.patient is None
     assert opened.draft(opened.rows("test")[:2])
 

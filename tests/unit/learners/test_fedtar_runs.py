@@ -17,7 +17,7 @@ from medflare.aggregation.temporal import TemporalResidual
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.in_process.loop import federate
-from medflare.in_process.temporal_loop import Profiled, agree_on_mixture, federate_visits, in_turn
+from medflare.in_process.temporal_loop import Profiled, agree_on_mixture, federate_visits, visit_by_visit
 from medflare.learners.fedtar.learner import FedTARLearner
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.learners.fedtar.visit_sums import SLOPES
@@ -77,8 +77,8 @@ def test_sites_agree_on_a_mixture_and_visits_are_learnt(fedtar: Any) -> None:
     }
     assert all(isinstance(made, Profiled) for made in learners.values())
     agree_on_mixture(learners, MixtureSettings(components=4, least_patients=2), 2, 0)
-    first = learners["site-1"].people.mixture
-    assert torch.equal(first.means, learners["site-2"].people.mixture.means)
+    first = learners["site-1"].patients.mixture
+    assert torch.equal(first.means, learners["site-2"].patients.mixture.means)
     state = learners["site-1"].initial_shared()
     rows = {name: made.rows("val") for name, made in learners.items()}
 
@@ -139,7 +139,7 @@ def test_baselines_go_through_visits_in_turn_where_a_site_has_but_one(
         learners,
         make_rule(rule, {}),
         2 * VISITS,
-        in_turn(lambda n: plan(n, steps=1), VISITS),
+        visit_by_visit(lambda n: plan(n, steps=1), VISITS),
         lambda n, s, updates: examples.append(updates["site-2"].examples if "site-2" in updates else 0),
     )
     assert not any(examples[visit] for visit in (1, 2, 4, 5))

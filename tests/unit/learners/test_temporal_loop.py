@@ -17,7 +17,7 @@ from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.in_process.loop import federate
-from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits, in_turn
+from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits, visit_by_visit
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.learners.fedtar.visit_sums import (
     EXAMPLES,
@@ -117,7 +117,7 @@ def test_with_one_visit_a_run_is_fedavg_to_the_last_bit() -> None:
 def test_a_constant_coefficient_of_1_is_fedavg_over_one_visit_after_the_other() -> None:
     rule = TemporalResidual(visits=3, alpha_mode="constant", alpha=1.0)
     one = federate_visits(sites([9, 3, 4], [4, 8, 8]), rule, 2, plan)
-    other = federate(sites([9, 3, 4], [4, 8, 8]), make_rule("fedavg", {}), 6, in_turn(plan, 3))
+    other = federate(sites([9, 3, 4], [4, 8, 8]), make_rule("fedavg", {}), 6, visit_by_visit(plan, 3))
     assert torch.equal(one["w"], other["w"])
 
 
@@ -125,7 +125,7 @@ def test_without_turns_a_learner_trains_on_all_visits_at_once() -> None:
     pooled = federate(sites([9, 3, 4]), make_rule("fedavg", {}), 1, plan)
     whole, turns = (
         sites([9, 3, 4])["s0"],
-        federate(sites([9, 3, 4]), make_rule("fedavg", {}), 1, in_turn(plan, 3)),
+        federate(sites([9, 3, 4]), make_rule("fedavg", {}), 1, visit_by_visit(plan, 3)),
     )
     assert len(whole.rows(plan(0))[0]) == 16
     assert not torch.equal(pooled["w"], turns["w"])

@@ -54,17 +54,8 @@ def test_a_round_sends_what_was_declared_as_after_minus_received(learner: Any) -
     json.dumps(facts)
 
 
-def test_one_seed_gives_one_update(place: Path, method: str, tiny_backbone: Path) -> None:
-    config = site(place, method, tiny_backbone)
-    one, same, other = (make(method, config, seed).fit(PLAN).delta for seed in (3, 3, 4))
-    assert all(torch.equal(one[name], same[name]) for name in one)
-    assert any(not torch.equal(one[name], other[name]) for name in one)
-
-
-@pytest.mark.parametrize("sharing", ["factors", "fedsa"])
-def test_a_restarted_site_goes_on_as_if_nothing_had_happened(
-    place: Path, method: str, tiny_backbone: Path, sharing: str
-) -> None:
+def test_a_restarted_site_goes_on_with_its_own_factors(place: Path, method: str, tiny_backbone: Path) -> None:
+    sharing = "fedsa"
     config = site(place, method, tiny_backbone)
     whole = make(method, config, sharing=sharing)
     shared = whole.initial_shared()
@@ -78,11 +69,6 @@ def test_a_restarted_site_goes_on_as_if_nothing_had_happened(
     restarted.load_shared(shared)
     found = restarted.fit(SECOND).delta
     assert all(torch.equal(expected[n], found[n]) for n in expected)
-
-
-def test_a_state_that_does_not_fit_is_refused(learner: Any) -> None:
-    with pytest.raises(UpdateError, match=r"unexpected tensor 'adapter\.head'"):
-        learner.load_shared(learner.initial_shared() | {"adapter.head": torch.zeros(1)})
 
 
 def test_loss_only_answers_nothing(learner: Any) -> None:

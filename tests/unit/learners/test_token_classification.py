@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from medflare.core.errors import ConfigError, DataError, UpdateError
+from medflare.core.errors import ConfigError, DataError
 from medflare.core.hints import InfluenceHint, RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.extraction_predictions import read_documents
 from medflare.federation.peft_folder import Card, PeftFolder
-from medflare.learners.registry import METHODS
 from medflare.learners.token_classification.learner import TokenClassificationLearner, build
 from medflare.recipes import after_run
 from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
@@ -49,10 +48,6 @@ def learner(site: SiteConfig) -> TokenClassificationLearner:
     return made
 
 
-def test_the_table_of_learners_names_it() -> None:
-    assert METHODS["token_classification"].build == f"{build.__module__}:{build.__name__}"
-
-
 def test_what_is_declared_is_what_travels(learner: TokenClassificationLearner) -> None:
     update, facts = learner.fit(PLAN), learner.describe().to_json()
     assert {n: tuple(t.shape) for n, t in update.delta.items()} == {
@@ -66,56 +61,10 @@ def test_what_is_declared_is_what_travels(learner: TokenClassificationLearner) -
     json.dumps(facts)
 
 
-def test_an_update_is_the_difference_to_what_was_received(learner: TokenClassificationLearner) -> None:
-    received = {n: t + 0.01 for n, t in learner.initial_shared().items()}
-    learner.load_shared(received)
-    update = learner.fit(PLAN)
-    for name, value in learner.initial_shared().items():
-        assert torch.allclose(received[name] + update.delta[name], value, atol=1e-6)
-
-
-def test_a_round_is_the_same_again(site: SiteConfig) -> None:
-    first, second = (build(SMALL, site, 3) for _ in range(2))
-    for made in (first, second):
-        made.load_shared(first.initial_shared())
-    one, two = first.fit(PLAN), second.fit(PLAN)
-    assert all(torch.equal(one.delta[name], two.delta[name]) for name in one.delta)
-
-
-def test_a_site_goes_on_where_it_was(learner: TokenClassificationLearner, site: SiteConfig) -> None:
-    learner.fit(PLAN)
-    other = build(SMALL, site, 0)
-    other.load_local_state(*learner.local_state())
-    assert other.order.take(9) == learner.order.take(9)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda s: s | {"encoder.pooler": torch.zeros(1)}, "unexpected tensor 'encoder.pooler'"),
-        (lambda s: {n: t for n, t in s.items() if n != "marks.weight"}, "missing tensor 'marks.weight'"),
-        (lambda s: s | {"heads.ner.bias": torch.zeros(3)}, "shape"),
-        (lambda s: s | {"heads.ner.bias": torch.full((9,), torch.nan)}, "not finite"),
-    ],
-)
-def test_a_state_that_does_not_fit_is_refused(
-    learner: TokenClassificationLearner, change: Any, message: str
-) -> None:
-    with pytest.raises(UpdateError, match=message):
-        learner.load_shared(change(learner.initial_shared()))
-
-
 def test_rounds_without_steps_visit_every_example_as_often_as_epochs_say(site: SiteConfig) -> None:
     made = build(SMALL | {"local_epochs": 2}, site, 0)
     taken = made._round_rows(RoundPlan(round=0, rounds=1))
     assert sorted(taken) == sorted([*range(len(made.rows["train"]))] * 2)
-
-
-def test_a_rate_that_bursts_is_said(site: SiteConfig) -> None:
-    made = build(SMALL | {"optimiser": {"batch": 16, "lr": 1e30}}, site, 0)
-    made.load_shared(made.initial_shared())
-    with pytest.raises(UpdateError, match=r"optimiser\.lr"):
-        made.fit(PLAN)
 
 
 def test_a_site_weighs_its_own_update_by_the_shared_notes(learner: TokenClassificationLearner) -> None:

@@ -16,7 +16,7 @@ from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import BackboneFacts, SiteDescription
 from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
-from medflare.learners.fedtar.expectation import moments_of, statistics_of
+from medflare.learners.fedtar.federated_em import em_statistics, profile_moments
 from medflare.learners.fedtar.mixture import Mixture
 from medflare.learners.fedtar.visit_sums import VisitTrail, visit_sums_spec, visit_times
 
@@ -111,10 +111,10 @@ class VisitSite:
     # ---- the mixture -------------------------------------------------------------------------------------
 
     def profile_sums(self) -> State:
-        return moments_of(self.values)
+        return profile_moments(self.values)
 
     def mixture_sums(self, mixture: Mixture) -> State:
-        return statistics_of(mixture, self.values)
+        return em_statistics(mixture, self.values)
 
     def take_mixture(self, mixture: Mixture) -> None:
         self.mixture = mixture

@@ -17,8 +17,8 @@ from medflare.core.plan import RoundPlan
 from medflare.core.site_description import BackboneFacts, SiteDescription
 from medflare.core.tensors import State
 from medflare.core.update import Update
-from medflare.in_process.clocked_loop import Clocked, Workload, check_deadline, federate_clocked
-from medflare.in_process.loop import Loop, federate
+from medflare.in_process.clocked_loop import ClockedRun, Workload, check_deadline, federate_clocked
+from medflare.in_process.loop import FederationLoop, federate
 from medflare.selection.clock import SimulatedClock, SiteProfile, drawn_profiles
 
 SITES = [f"hospital-{i:02d}" for i in range(20)]
@@ -66,12 +66,12 @@ def error_of(number: int, state: State, updates: Mapping[str, Update]) -> dict[s
     return {"error": float(state["w"].abs())}
 
 
-def run(rule: str, settings: dict[str, Any], clock: SimulatedClock, **more: Any) -> Clocked:
+def run(rule: str, settings: dict[str, Any], clock: SimulatedClock, **more: Any) -> ClockedRun:
     given = {"learners": sites(), "rounds": 12, "work": WORK, "on_round": error_of} | more
     return federate_clocked(rule=make_rule(rule, settings), make_plan=plan, clock=clock, **given)
 
 
-def told(found: Clocked) -> str:
+def told(found: ClockedRun) -> str:
     return json.dumps([entry.to_json() for entry in found.rounds])
 
 
@@ -174,7 +174,7 @@ def test_where_all_vanish_the_state_stays_and_the_next_round_goes_on() -> None:
 
 def test_a_lost_round_is_in_the_rules_report_and_makes_everyone_older() -> None:
     rule = make_rule("uniform_selection", {"draws": 4})
-    loop = Loop(sites(), rule, plan)
+    loop = FederationLoop(sites(), rule, plan)
     assert loop.round(0, lambda plan, asked: []) == {}
     assert rule.report()["vanished"] == sorted(rule.report()["drawn"])
     assert rule.report()["ages"] == dict.fromkeys(SITES, 1)

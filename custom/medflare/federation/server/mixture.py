@@ -18,7 +18,7 @@ from medflare.federation.protections.registry import PROTECTIONS
 from medflare.federation.server.run import Run
 from medflare.federation.server.run_recorder import add_traffic
 from medflare.federation.site.mixture_sums import MOMENTS, STAGES, STATISTICS, mixture_hint
-from medflare.learners.fedtar.expectation import FIRST, FederatedMixture, added
+from medflare.learners.fedtar.federated_em import FIRST, FederatedMixture, add_sums
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.wire.compression import decompress
 from medflare.wire.spec_codec import spec_from_json
@@ -132,7 +132,7 @@ class SumsCollector:
 
     def totals(self) -> State:
         """Return the totals, added in order of the sites' names, which makes a run repeatable."""
-        return added([self._sums[site] for site in sorted(self._sums)])
+        return add_sums([self._sums[site] for site in sorted(self._sums)])
 
 
 def agreed_specs(facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> dict[str, SharedSpec]:

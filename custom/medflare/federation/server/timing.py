@@ -18,7 +18,7 @@ from medflare.core.site_description import description_of
 from medflare.federation.outcome import Outcome
 from medflare.federation.server.run_recorder import as_float
 from medflare.federation.server.settings import RoundsSettings
-from medflare.in_process.clocked_loop import Passing, Workload, check_deadline, lapse_seconds
+from medflare.in_process.clocked_loop import SimulatedRound, Workload, check_deadline, timeout_seconds
 from medflare.selection.clock import SimulatedClock, read_profiles
 from medflare.selection.latency import Timing
 
@@ -55,7 +55,7 @@ class MeasuredTimings:
         """Report to a rule that chooses by latency what accepted sites took, and who timed out.
 
         A site that was waited for is reported with those seconds. One that answered with an error, or whose
-        update was refused, is as little use as one that never answers, and counts `lapse_seconds`.
+        update was refused, is as little use as one that never answers, and counts `timeout_seconds`.
 
         Returns:
             site -> timing of each accepted site.
@@ -66,7 +66,7 @@ class MeasuredTimings:
             for site, facts in sorted(outcome.facts.items())
             if site in trips
         }
-        failed = dict.fromkeys(_failed(outcome), lapse_seconds(self.deadline, timings.values()))
+        failed = dict.fromkeys(_failed(outcome), timeout_seconds(self.deadline, timings.values()))
         _report(rule, timings, failed | outcome.waited)
         return timings
 
@@ -93,9 +93,9 @@ class SimulatedTimings(MeasuredTimings):
     def simulate_availability(
         self, plan: RoundPlan, sites: Sequence[str]
     ) -> tuple[list[str], dict[str, str]]:
-        self.passing = passing = Passing(self.clock, self.work, self.deadline, self.train)
-        available = passing.attend(plan, sites)
-        return available, {site: self._why(plan, site) for site in passing.late}
+        self.simulated = simulated = SimulatedRound(self.clock, self.work, self.deadline, self.train)
+        available = simulated.available(plan, sites)
+        return available, {site: self._why(plan, site) for site in simulated.late}
 
     def _why(self, plan: RoundPlan, site: str) -> str:
         work = self.work
@@ -107,9 +107,9 @@ class SimulatedTimings(MeasuredTimings):
         return f"{LATE}: {timing.total:.1f} s, and the deadline is {self.deadline:g} s"
 
     def report_timings(self, rule: AggregationRule, outcome: Outcome) -> dict[str, Timing]:
-        timings = {site: time for site, time in self.passing.answered.items() if site in outcome.facts}
-        late = [*self.passing.late, *outcome.waited, *_failed(outcome)]
-        _report(rule, timings, dict.fromkeys(late, lapse_seconds(self.deadline, timings.values())))
+        timings = {site: time for site, time in self.simulated.answered.items() if site in outcome.facts}
+        late = [*self.simulated.late, *outcome.waited, *_failed(outcome)]
+        _report(rule, timings, dict.fromkeys(late, timeout_seconds(self.deadline, timings.values())))
         return timings
 
 

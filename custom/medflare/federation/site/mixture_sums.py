@@ -13,7 +13,7 @@ from medflare.core.hints import MixtureHint, RoundHints
 from medflare.core.learner import Learner
 from medflare.core.tensors import SharedSpec, State
 from medflare.in_process.temporal_loop import Profiled
-from medflare.learners.fedtar.expectation import FIRST, PATIENTS, N, moments_spec, statistics_spec
+from medflare.learners.fedtar.federated_em import FIRST, PATIENTS, N, moments_spec, statistics_spec
 from medflare.learners.fedtar.mixture import Mixture
 
 STAGES = MOMENTS, STATISTICS = ("moments", "statistics")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fed-MedLoRA and Fed-MedLoRA+ at one site: clinical information extraction by a language model with LoRA.
 
-Paper: Fed-MedLoRA, resolutions ML-1 to ML-15. The two differ at the server (rule
+Paper: Fed-MedLoRA; resolutions ML-1 to ML-15. The two differ at the server (rule
 `influence`) and, in its client mode, by the factor that `fit` returns.
 """
 
@@ -20,7 +20,7 @@ from medflare.data.settings.site import SiteConfig
 from medflare.learners.extraction.rows import rows_of
 from medflare.learners.extraction.settings import METHOD, ExtractionSettings
 from medflare.learners.extraction.validation_notes import digest, load_shared_notes
-from medflare.learners.text_task.learner import TextTask, text_model
+from medflare.learners.text_task.learner import TextTaskLearner, text_model
 from medflare.learners.text_task.shared_adapter import ADAPTER_PREFIX
 from medflare.models.text_model import Sequenced, TextModel
 from medflare.tasks.extraction.evaluation import curve_metrics, finish_site
@@ -42,15 +42,15 @@ PAPER = {
 def build(
     settings: Mapping[str, Any], site: SiteConfig, seed: int, cache: Path | None = None
 ) -> ExtractionLearner:
-    """The learner of a site, from the job's settings and the site's own file."""
+    """Build the learner of a site from the job's settings and the site's own file."""
     chosen = METHOD.resolve(settings)
     model = text_model(chosen, site, seed, METHOD.task)
     cohort = load_cohort(site)
     return ExtractionLearner(site.name, cohort, model, chosen, seed, load_shared_notes(site, cohort))
 
 
-class ExtractionLearner(TextTask[ExtractionSettings]):
-    """Implements `learners.base.Learner`. One object lives for all rounds of a run.
+class ExtractionLearner(TextTaskLearner[ExtractionSettings]):
+    """Fed-MedLoRA at one site.
 
     Args:
         validation: D_v, the notes every site has, for `influence` in client mode (ML-15).
@@ -85,7 +85,7 @@ class ExtractionLearner(TextTask[ExtractionSettings]):
         self.shared_rows, _ = rows_of(self.extractor, self.validation, self.longest)
 
     def notes(self, split: str) -> list[Note]:
-        """The site's notes of one split."""
+        """Return the site's notes of one split."""
         return [note for note in self.cohort.notes if note.split == split]
 
     def tested(self) -> int:

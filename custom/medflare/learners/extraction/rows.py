@@ -19,7 +19,7 @@ LOST = ("nested or crossing entity", "crossing modifier", "entity without words"
 def rows_of(
     extractor: Extractor, notes: Iterable[Note], longest: int
 ) -> tuple[list[Sequenced], Counter[str]]:
-    """One row for each question about `notes`, within each note's tasks; kind -> count of what no row holds.
+    """Return one row for each question about `notes`, within their tasks, and a count of what no row holds.
 
     Args:
         longest: tokens of a question and its answer; what is longer is left out and counted.
@@ -30,5 +30,5 @@ def rows_of(
     rows = extractor.model.sequences([words.prompt(e) for e in examples], [words.answer(e) for e in examples])
     kept = [row for row in rows if len(row.ids) <= longest]
     lost["example too long"] = len(rows) - len(kept)
-    lost.update({kind: losses.counts[kind] for kind in LOST})
+    lost.update({reason: losses.counts[reason] for reason in LOST})
     return kept, +lost

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of Fed-MedLoRA: prompts, adapter, training, and which factors travel."""
+"""Settings of Fed-MedLoRA: prompts, adapter, training, and which factors are communicated."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "freeze_a": {"sharing": "freeze_a"},
     "stack": {"sharing": "stack"},
 }
-"""Named combinations: the method, and FedSA-LoRA (7.8)."""
+"""Named combinations: the method, and FedSA-LoRA."""
 
 METHOD = Method(
     name="fed_medlora",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """D_v at a site: the notes by which it weighs its own update, alike at all sites and never learnt from.
 
-ML-15: disjoint from what is trained and tested on, by document; which notes
-they are is told by a digest, so that the server can compare sites without seeing a note.
+ML-15: disjoint from what is trained and tested on, by document. A digest identifies them, so that the server
+can compare sites without seeing a note.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from medflare.data.settings.site import SiteConfig
 from medflare.learners.text_task.validation_texts import Known, digest_of, load_shared_texts
 
 
-def load_shared_notes(site: SiteConfig, own: Cohort) -> Cohort | None:
+def load_shared_notes(site: SiteConfig, cohort: Cohort) -> Cohort | None:
     """The notes under `validation` in site.yaml, all of them whatever their split; None without that entry.
 
     Raises DataError where one of them is also in the site's training or test split.
     """
-    return load_shared_texts(site, own, lambda cohort: known(cohort.notes), "note")
+    return load_shared_texts(site, cohort, lambda records: known(records.notes), "note")
 
 
 def known(notes: Iterable[Note]) -> list[Known]:

@@ -60,7 +60,7 @@ def distillation(
 ) -> Tensor:
     """L_kd per report token: 1 − cos of hidden states + T² KL of softened distributions.
 
-    cosine_weight: of the first term, which FedDAT does not have (7.9).
+    cosine_weight: of the first term, which FedDAT does not have.
 
     The teacher is detached (MRG-10); KL(teacher‖student) unless turned around (MRG-9); averaged over report
     tokens, not over the batch alone (MRG-11).

@@ -14,13 +14,13 @@ from medflare.models.report_generator import DecodingSettings, ModelSettings
 
 
 class FedMRGSettings(MethodSettings):
-    """Everything of FedMRG that a job can choose; ids are resolutions of docs/methods/fedmrg.md."""
+    """Everything of FedMRG that a job can choose; ids are resolutions of the method's page."""
 
     variant: str = "fedmrg"
     model: ModelSettings = ModelSettings()
     decoding: DecodingSettings = DecodingSettings()
 
-    # -- training (2.3) --
+    # -- training --
     batch: int = Field(16, ge=1)
     lr: float = Field(5e-5, gt=0)
     encoder_lr_scale: float = Field(
@@ -82,12 +82,12 @@ class FedMRGSettings(MethodSettings):
     @property
     def sends_sums(self) -> dict[str, str]:
         """Settings by which updates carry declared sums -> what would send none."""
-        found = {}
+        sums = {}
         if self.bank in ("prototypes", "raw"):
-            found[f"settings.bank '{self.bank}'"] = "settings.bank 'off' or 'local_queue'"
+            sums[f"settings.bank '{self.bank}'"] = "settings.bank 'off' or 'local_queue'"
         if self.peft_method == "adalora":
-            found["settings.model.peft.method 'adalora'"] = "another method"
-        return found
+            sums["settings.model.peft.method 'adalora'"] = "another method"
+        return sums
 
     @model_validator(mode="after")
     def _prompts_need_the_head(self) -> FedMRGSettings:
@@ -118,7 +118,7 @@ _PLAIN: dict[str, Any] = {"dual": False, "contrastive": False, "classification":
 
 
 def _baseline(method: str) -> dict[str, Any]:
-    """Fed-LoRA with another parameter-efficient method in its place (7.10 to 7.14)."""
+    """Fed-LoRA with another parameter-efficient method in its place."""
     return {**_PLAIN, "model": {"prompts": False, "peft": {"method": method}}}
 
 
@@ -149,7 +149,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "encoder_update": "first",
     },
 }
-"""Table IV's ablations, Fed-LoRA (7.7), and the other adapters of the paper's tables (7.9 to 7.14).
+"""Table IV's ablations, Fed-LoRA, and the other adapters of the paper's tables.
 `without_prompts` drops the diagnosis branch as a whole, since nothing else reads it. `fed_dat` is FedDAT with
 rule weighted_mean, weighting uniform; its halves of (L + KL) / 2 are left out: AdamW sees no scale."""
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FedTAR at one site: who a patient is, what visits tell the server (FedTAR, paper 001)."""
+"""FedTAR (paper 001) at one site: profiles of patients, training on visits, sums sent beside updates."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafting and scoring the reports of visits: the numbers of a round, and the final test at a site.
 
-Of each visit, then averaged over visits; over sites where tables are made.
+Of each visit, then averaged over visits; tables average over sites.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ class VisitLearner(Protocol):
         ...
 
 
-def rows_of(learner: VisitLearner, split: str, limit: int | None) -> list[int]:
-    """Rows of a split's visits 1..T; of the first patients, where there are more than `limit`."""
+def visit_rows(learner: VisitLearner, split: str, limit: int | None) -> list[int]:
+    """Return the rows of a split's visits 1..T; the first ones, where there are more than `limit`."""
     visits = learner.samples.visits
     used = [row for row in learner.samples.rows(split) if visits[row].number <= learner.settings.visits]
     return used[:limit]
 
 
 def curve_metrics(learner: VisitLearner, split: str, limit: int | None) -> dict[str, float]:
-    """Loss, quick report scores over all visits, and how far changes are told; {} without rows.
+    """Return loss, quick report scores over all visits, and scores of changes; {} without rows.
 
     Greedy decoding whatever the job's settings: a curve needs the same decoder each round, not the best one.
     """
-    rows = rows_of(learner, split, limit)
+    rows = visit_rows(learner, split, limit)
     if not rows:
         return {}
     greedy = DecodingSettings(
@@ -78,11 +78,13 @@ def curve_metrics(learner: VisitLearner, split: str, limit: int | None) -> dict[
         repetition_penalty=1.0,
     )
     items = predictions(learner, rows, learner.draft(rows, greedy), None)
-    gold, said = [item.gold_codes for item in items], [item.predicted_codes for item in items]
+    gold, predicted = [item.gold_codes for item in items], [item.predicted_codes for item in items]
     texts = [item.reference for item in items], [item.generated for item in items]
-    found = {"loss": learner.rows_loss(rows), **quick_metrics(*texts, gold, said)}
+    metrics = {"loss": learner.rows_loss(rows), **quick_metrics(*texts, gold, predicted)}
     changes = change_statistics(items)
-    return found | {name: changes[name].value for name in ("change_f1", "change_moved_f1") if name in changes}
+    return metrics | {
+        name: changes[name].value for name in ("change_f1", "change_moved_f1") if name in changes
+    }
 
 
 def finish_site(
@@ -92,9 +94,11 @@ def finish_site(
     split: str = "test",
     scorers: Mapping[str, str | Path] | None = None,
 ) -> list[EvaluationRecord]:
-    """Quality over all visits of a split, of each and of the changes between them; predictions into
-    `folder`."""
-    rows = rows_of(learner, split, limit)
+    """Return the quality over all visits of a split, of each visit and of the changes between them.
+
+    Predictions are written into `folder`.
+    """
+    rows = visit_rows(learner, split, limit)
     if not rows:
         return []
     path = folder / FILE
@@ -108,13 +112,17 @@ def finish_site(
 def predictions(
     learner: VisitLearner, rows: Sequence[int], texts: Sequence[str], path: Path | None
 ) -> list[Prediction]:
-    """One for each row. path: of the file they will stand in, for the images' relative paths."""
+    """Return one prediction for each row.
+
+    Args:
+        path: of the file they will stand in, for the images' relative paths.
+    """
     samples, before = learner.samples, codes_before(learner.samples)
-    found = []
+    items = []
     for row, text in zip(rows, texts, strict=True):
         visit = samples.visits[row]
         image = visit.study.images[0] if visit.study.images else None
-        found.append(
+        items.append(
             Prediction(
                 study_id=visit.study.study_id,
                 patient_id=visit.study.patient_id,
@@ -131,15 +139,15 @@ def predictions(
                 prior=visit.prior or None,
             )
         )
-    return found
+    return items
 
 
 def codes_before(samples: VisitSamples) -> list[tuple[int, ...] | None]:
-    """For each row the 14 codes of the patient's visit before; None for their first one."""
+    """Return for each row the 14 codes of the patient's visit before; None for their first one."""
     codes: list[list[int]] = torch.as_tensor(samples.codes).tolist()
     last: dict[int, tuple[int, ...]] = {}
-    found = []
-    for owner, own in zip(samples.owners, codes, strict=True):
-        found.append(last.get(owner))
-        last[owner] = tuple(own)
-    return found
+    before: list[tuple[int, ...] | None] = []
+    for owner, row_codes in zip(samples.owners, codes, strict=True):
+        before.append(last.get(owner))
+        last[owner] = tuple(row_codes)
+    return before

@@ -22,12 +22,12 @@ def training_step(settings: Any, folder: Path | None, precision: str) -> Trainin
 
     A frozen encoder has no part in a step: its patch tokens are computed once, before round 1.
     """
-    whole = settings.train_backbone
-    decoder = meta_decoder(folder, "decoder", "fp32" if whole else precision)
+    all_learns = settings.train_backbone
+    decoder = meta_decoder(folder, "decoder", "fp32" if all_learns else precision)
     attach(decoder, settings.model.adapter, (GENERIC,), 0).use((GENERIC,), (GENERIC,))
     encoder = VisualEncoder(settings.model.encoder.model_copy(update={"weights": "none"}))
-    encoder.requires_grad_(whole)
-    if whole:
+    encoder.requires_grad_(all_learns)
+    if all_learns:
         decoder.requires_grad_(True)
     hidden, components = int(decoder.config.hidden_size), settings.mixture.components
     bridge = nn.Linear(encoder.width, hidden)
@@ -38,7 +38,7 @@ def training_step(settings: Any, folder: Path | None, precision: str) -> Trainin
 
     def forward() -> Any:
         grid = torch.zeros(batch, encoder.tokens, encoder.width)
-        if whole:
+        if all_learns:
             grid = encoder(torch.zeros(batch, 1, size, size))[0]
         inputs = torch.cat([bridge(grid), torch.zeros(batch, rest, hidden, requires_grad=True)], 1)
         with patient.patients(torch.zeros(batch, components)) if patient else nullcontext():
@@ -51,4 +51,4 @@ def training_step(settings: Any, folder: Path | None, precision: str) -> Trainin
         return out.logits.float().log_softmax(-1).sum()
 
     networks = (decoder, encoder, bridge) + ((patient,) if patient else ())
-    return TrainingStep(networks, forward, "fp32" if whole else precision)
+    return TrainingStep(networks, forward, "fp32" if all_learns else precision)

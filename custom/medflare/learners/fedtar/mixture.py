@@ -24,7 +24,7 @@ WEIGHTS, MEANS, VARIANCES = f"{MIXTURE}weights", f"{MIXTURE}means", f"{MIXTURE}v
 
 
 class MixtureSettings(Settings):
-    """The mixture and how it is fitted; defaults are the paper's where it gives any.
+    """The mixture and how it is fit_mixture; defaults are the paper's where it gives any.
 
     source: "federated" EM over all sites; "global_fixed", a grid that the server publishes without looking at
         a patient; "per_client", each site its own, whose components then mean something else everywhere, so

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who a patient is to the model: v_p of age, sex and what else a job names (TAR-12,
-TAR-13).
+"""The profile v_p of a patient: age, sex and the covariates that a job names (TAR-12, TAR-13).
 
 Profiles never leave the site. The paper's hashed identifier is off: it is noise that a mixture would split
 on.
@@ -128,18 +127,18 @@ def _row(
     own: Sequence[Study], settings: ProfileSettings, key: bytes | None, problems: list[str]
 ) -> list[float]:
     """One patient's v_p; what is wrong with it goes to `problems`."""
-    found: list[float] = []
+    entries: list[float] = []
     if settings.age:
         ages = [(study, study.age) for study in own]
-        found.append(_first(ages, "age", 0.0, OLDEST, problems) / 100)
+        entries.append(_first(ages, "age", 0.0, OLDEST, problems) / 100)
     if settings.sex:
-        found.append(_sex(own, problems))
+        entries.append(_sex(own, problems))
     for name, (low, high) in settings.covariates.items():
         given = [(study, study.extra.get(name)) for study in own]
-        found.append((_first(given, name, low, high, problems) - low) / (high - low))
+        entries.append((_first(given, name, low, high, problems) - low) / (high - low))
     if settings.hash_feature and key is not None:
-        found.append(hashed(own[0].patient_id, key))
-    return found
+        entries.append(hashed(own[0].patient_id, key))
+    return entries
 
 
 def _first(
@@ -165,14 +164,14 @@ def _plain(value: Any) -> float:
 
 def _sex(own: Sequence[Study], problems: list[str]) -> float:
     """0 for F, 1 for M, NaN where no visit says it."""
-    said = {study.sex: study for study in own if study.sex}
-    for sex, study in said.items():
+    stated = {study.sex: study for study in own if study.sex}
+    for sex, study in stated.items():
         if sex not in SEXES:
             problems.append(f"{_place(study)}: sex is {sex!r}, expected F, M or nothing")
             return math.nan
-    if len(said) > 1:
-        problems.append(f"{_place(said['M'])}: sex is 'M', and 'F' in study '{said['F'].study_id}'")
-    return SEXES[next(iter(said))] if len(said) == 1 else math.nan
+    if len(stated) > 1:
+        problems.append(f"{_place(stated['M'])}: sex is 'M', and 'F' in study '{stated['F'].study_id}'")
+    return SEXES[next(iter(stated))] if len(stated) == 1 else math.nan
 
 
 def _when(study: Study) -> tuple[str, int, float, str]:

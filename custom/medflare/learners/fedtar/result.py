@@ -17,9 +17,9 @@ from medflare.data.visit_samples import VisitSamples, open_visits
 from medflare.learners.fedtar.evaluation import finish_site
 from medflare.learners.fedtar.learner import FedTARLearner
 from medflare.learners.fedtar.mixture import MIXTURE, Mixture
-from medflare.learners.fedtar.opening import check_room, open_people
-from medflare.learners.fedtar.people import People
+from medflare.learners.fedtar.patient_assignments import PatientAssignments
 from medflare.learners.fedtar.settings import FedTARSettings
+from medflare.learners.fedtar.site_setup import check_room, open_patients
 from medflare.models.backbone import device_of
 from medflare.models.longitudinal_generator import FILE
 from medflare.models.report_result import load_longitudinal
@@ -46,29 +46,29 @@ def open_result(folder: Path, site: SiteConfig, seed: int = 0, cache: Path | Non
     settings = settings.model_copy(update={"decoding": decoding})
     samples = open_visits(site, settings.model.encoder.stored_size, cache)
     check_room(samples, model, settings)
-    people = None
+    patients = None
     if model.patient is not None:
-        people = _people(folder, site, samples, settings, facts)
-    found = FedTARLearner(site.name, samples, people, model, settings, seed)
-    found.load_shared(found.initial_shared())
-    return found
+        patients = _patients(folder, site, samples, settings, facts)
+    learner = FedTARLearner(site.name, samples, patients, model, settings, seed)
+    learner.load_shared(learner.initial_shared())
+    return learner
 
 
-def _people(
+def _patients(
     folder: Path, site: SiteConfig, samples: VisitSamples, settings: FedTARSettings, facts: Mapping[str, Any]
-) -> People | None:
+) -> PatientAssignments | None:
     """The site's patients with the mixture that the run agreed on."""
-    people = open_people(site, samples, settings, int(facts["seed"]))
-    if people is None or people.mixture is not None:
-        return people
+    patients = open_patients(site, samples, settings, int(facts["seed"]))
+    if patients is None or patients.mixture is not None:
+        return patients
     if "mixture" not in facts:
         raise DataError(
             f"{folder / f'{FILE}.json'}: holds no mixture of patients' profiles, so nobody here can be told "
             "apart. Use the folder of a run whose sites agreed on one (controller setting `mixture`)."
         )
     tensors = {n: torch.tensor(value, dtype=torch.float64) for n, value in facts["mixture"].items()}
-    people.take_mixture(Mixture.of({MIXTURE + n: value for n, value in tensors.items()}))
-    return people
+    patients.take_mixture(Mixture.of({MIXTURE + n: value for n, value in tensors.items()}))
+    return patients
 
 
 def score_result(
@@ -87,7 +87,7 @@ def score_result(
         raise ConfigError(f"{adapter}: a result of FedTAR has no site's own adapter; name none.")
     learner = open_result(result, site, seed, folder / "cache")
     folder.mkdir(parents=True, exist_ok=True)
-    found = finish_site(learner, folder, None, split=split, scorers=scorers)
-    if not found:
+    records = finish_site(learner, folder, None, split=split, scorers=scorers)
+    if not records:
         raise DataError(f"site '{site.name}': no visit in the split '{split}': {learner.samples.examples()}.")
-    return found[0].model_copy(update={"role": role})
+    return records[0].model_copy(update={"role": role})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FedTAR's settings; ids are resolutions of docs/methods/fedtar.md."""
+"""FedTAR's settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FedTARSettings(MethodSettings):
     model: ModelSettings = ModelSettings(prompts=False, lora=LoraSettings(rank=4, lora_alpha=128))
     decoding: DecodingSettings = DecodingSettings()
 
-    # -- who the patient is (3.1, 3.7) --
+    # -- who the patient is --
     personal: bool = Field(
         default=True, description="factors made for each patient; false: Table 2's 'w/o GMM'"
     )
@@ -36,10 +36,10 @@ class FedTARSettings(MethodSettings):
     prior_context: bool = Field(default=False, description="the report before stands in the prefix (TAR-14)")
     max_prior_tokens: int = Field(default=100, ge=1)
     train_backbone: bool = Field(
-        default=False, description="encoder and decoder learn and travel too (TAR-7)"
+        default=False, description="encoder and decoder learn and are sent too (TAR-7)"
     )
 
-    # -- training of one exchange (3.2); AdamW starts anew in each (1.6) --
+    # -- training of one exchange; AdamW starts anew in each --
     lr: float = Field(default=1e-5, gt=0)
     patient_lr_scale: float = Field(
         default=1.0, gt=0, description="the patient adapter's rate is lr times this"
@@ -66,7 +66,7 @@ class FedTARSettings(MethodSettings):
 
     @property
     def peft_method(self) -> str:
-        """Which adapter travels."""
+        """Return which adapter is communicated."""
         return self.model.peft.method
 
     @property

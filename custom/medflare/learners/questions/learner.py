@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multiple-choice question answering at one site, by a language model with LoRA (DDCS).
+"""Multiple-choice question answering at one site, by a language model with LoRA (DDCS, Tasks).
 
-Learnt is the right option's text after the question, or its letter; asked is which option is the likeliest.
+It learns the right option's text after the question, or its letter, and answers with the likeliest option.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from medflare.data.records import Question
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.question_metrics import quick_question_metrics
 from medflare.learners.questions.settings import METHOD, QuestionSettings
-from medflare.learners.text_task.learner import TextTask, text_model
+from medflare.learners.text_task.learner import TextTaskLearner, text_model
 from medflare.learners.text_task.validation_texts import Known, digest_of, load_shared_texts
 from medflare.models.text_model import Sequenced, TextModel
 from medflare.tasks.questions.answerer import Answerer
@@ -28,7 +28,7 @@ from medflare.tasks.questions.evaluation import answer_questions, score_question
 def build(
     settings: Mapping[str, Any], site: SiteConfig, seed: int, cache: Path | None = None
 ) -> QuestionLearner:
-    """The learner of a site, from the job's settings and the site's own file."""
+    """Build the learner of a site from the job's settings and the site's own file."""
     chosen = METHOD.resolve(settings)
     model = text_model(chosen, site, seed, METHOD.task)
     cohort = load_cohort(site)
@@ -41,8 +41,8 @@ def known(cohort: Cohort) -> list[Known]:
     return [Known(q.question_id, q.split, f"{q.text} {q.answer_text}") for q in cohort.questions]
 
 
-class QuestionLearner(TextTask[QuestionSettings]):
-    """Implements `learners.base.Learner`. One object lives for all rounds of a run.
+class QuestionLearner(TextTaskLearner[QuestionSettings]):
+    """Multiple-choice question answering at one site.
 
     Args:
         validation: D_v, the questions every site has, for `influence` in client mode (ML-15).
@@ -72,7 +72,7 @@ class QuestionLearner(TextTask[QuestionSettings]):
         self.shared_rows, _ = self.answerer.rows(self.validation)
 
     def questions(self, split: str) -> list[Question]:
-        """The site's questions of one split."""
+        """Return the site's questions of one split."""
         return [question for question in self.cohort.questions if question.split == split]
 
     def tested(self) -> int:
@@ -91,8 +91,10 @@ class QuestionLearner(TextTask[QuestionSettings]):
         return quick_question_metrics(answer_questions(self.answerer, questions, self.site, "generic"))
 
     def test(self, folder: Path, limit: int | None) -> list[EvaluationRecord]:
-        kind = self.tested_adapter(folder)
+        tested = self.tested_adapter(folder)
         questions = self.questions("test")[:limit]
         if not questions:
             return []
-        return [score_questions(self.answerer, questions, self.site, "participant", kind, folder, self.seed)]
+        return [
+            score_questions(self.answerer, questions, self.site, "participant", tested, folder, self.seed)
+        ]

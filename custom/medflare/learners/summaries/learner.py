@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Summarisation at one site, by a language model with LoRA: findings to impression (DDCS, 6.4)."""
+"""Summarisation at one site, by a language model with LoRA: findings to impression (DDCS, Tasks)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from medflare.data.records import Summary
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.summary_metrics import quick_summary_metrics
 from medflare.learners.summaries.settings import METHOD, SummarySettings
-from medflare.learners.text_task.learner import TextTask, text_model
+from medflare.learners.text_task.learner import TextTaskLearner, text_model
 from medflare.learners.text_task.validation_texts import Known, digest_of, load_shared_texts
 from medflare.models.text_model import Sequenced, TextModel
 from medflare.tasks.summaries.evaluation import score_summaries
@@ -25,7 +25,7 @@ from medflare.tasks.summaries.summariser import Summariser
 def build(
     settings: Mapping[str, Any], site: SiteConfig, seed: int, cache: Path | None = None
 ) -> SummaryLearner:
-    """The learner of a site, from the job's settings and the site's own file."""
+    """Build the learner of a site from the job's settings and the site's own file."""
     chosen = METHOD.resolve(settings)
     model = text_model(chosen, site, seed, METHOD.task)
     cohort = load_cohort(site)
@@ -38,8 +38,8 @@ def known(cohort: Cohort) -> list[Known]:
     return [Known(item.summary_id, item.split, item.source) for item in cohort.summaries]
 
 
-class SummaryLearner(TextTask[SummarySettings]):
-    """Implements `learners.base.Learner`. One object lives for all rounds of a run.
+class SummaryLearner(TextTaskLearner[SummarySettings]):
+    """Summarisation at one site.
 
     Args:
         validation: D_v, the texts every site has, for `influence` in client mode (ML-15).
@@ -70,7 +70,7 @@ class SummaryLearner(TextTask[SummarySettings]):
         self.shared_rows, _ = self.summariser.rows(self.validation)
 
     def summaries(self, split: str) -> list[Summary]:
-        """The site's texts of one split, with their summaries."""
+        """Return the site's texts of one split, with their summaries."""
         return [summary for summary in self.cohort.summaries if summary.split == split]
 
     def tested(self) -> int:
@@ -89,16 +89,23 @@ class SummaryLearner(TextTask[SummarySettings]):
             return {}
         greedy = self.settings.writing.model_copy(update={"beams": 1})
         quick = Summariser(self.model, greedy, self.settings.max_tokens, self.settings.eval_batch)
-        found = quick.write(summaries)
-        return quick_summary_metrics([item.target for item in summaries], [one.text for one in found])
+        written = quick.write(summaries)
+        return quick_summary_metrics([item.target for item in summaries], [one.text for one in written])
 
     def test(self, folder: Path, limit: int | None) -> list[EvaluationRecord]:
-        kind = self.tested_adapter(folder)
+        tested = self.tested_adapter(folder)
         summaries = self.summaries("test")[:limit]
         if not summaries:
             return []
         return [
             score_summaries(
-                self.summariser, summaries, self.site, "participant", kind, folder, self.seed, self.scorers
+                self.summariser,
+                summaries,
+                self.site,
+                "participant",
+                tested,
+                folder,
+                self.seed,
+                self.scorers,
             )
         ]

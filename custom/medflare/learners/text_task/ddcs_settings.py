@@ -13,7 +13,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "recommended": {},
     "paper": {"lora": {"rank": 8, "lora_alpha": 16}, "optimiser": {"gradient_checkpointing": True}},
 }
-"""What `preset` changes before a job's own settings apply; rank 8 is DD-10's, the slides tell none."""
+"""What `preset` changes before a job's own settings apply; rank 8 is DD-10's, the slides name none."""
 
 SHARING: dict[str, dict[str, Any]] = {
     "freeze_a": {"sharing": "freeze_a"},

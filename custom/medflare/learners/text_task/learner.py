@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tasks of a frozen language model with an adapter share at one site: declaration, a round, local state.
 
-A task adds the questions it trains on, how it is scored and what a reader of its result needs. Weights by
-influence: ML-4, ML-15.
+A task adds the questions it trains on, how it is scored and what a reader of its result needs. Training
+follows Fed-MedLoRA; weights by influence: ML-4, ML-15.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import torch
 from safetensors.torch import save_file
 
-from medflare.core.data_order import DataOrder, batches, derived_seed, drawn, examples_to_visit
-from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.data_order import DataOrder, batches, derived_seed, drawn
+from medflare.core.errors import ConfigError
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import BackboneFacts, SharedRecords, SiteDescription
@@ -27,8 +27,9 @@ from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
 from medflare.data.cohort import Cohort
 from medflare.data.settings.site import SiteConfig
-from medflare.learners.client_terms import ClientTerms
-from medflare.learners.text_task.influence import reference_loss, self_influence
+from medflare.learners.base import BaseLearner
+from medflare.learners.client_terms.base import Shared
+from medflare.learners.text_task.influence import SelfInfluence
 from medflare.learners.text_task.settings import TextTaskSettings
 from medflare.learners.text_task.shared_adapter import SharedAdapter
 from medflare.learners.text_task.validation_texts import none_shared
@@ -48,8 +49,8 @@ def text_model(settings: TextTaskSettings, site: SiteConfig, seed: int, task: st
     return TextModel(backbone, settings.adapter, (GENERIC,), seed)
 
 
-class TextTask(ABC, Generic[Settings]):
-    """Implements `learners.base.Learner` but for what a task adds. One object lives for all rounds of a run.
+class TextTaskLearner(BaseLearner, Generic[Settings]):
+    """A learner but for what a task adds: its questions, its scores, its final test.
 
     Attributes:
         FILE: name of the file beside a result's adapter, without its ending; also the block in it.
@@ -64,17 +65,17 @@ class TextTask(ABC, Generic[Settings]):
     PAPER: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, site: str, cohort: Cohort, model: TextModel, settings: Settings, seed: int) -> None:
-        self.site, self.cohort, self.model, self.settings, self.seed = site, cohort, model, settings, seed
+        self.cohort, self.model, self.settings = cohort, model, settings
         self.adapter = SharedAdapter(site, model, settings.sharing, seed)
+        super().__init__(site, seed)
         self.longest = min(settings.max_tokens, model.context)
         self.train_rows: Sequence[Sequenced] = ()
         self.val_rows: Sequence[Sequenced] = ()
         self.shared_rows: Sequence[Sequenced] = ()
         self.lost: Counter[str] = Counter()
-        self.terms = ClientTerms(site, self.adapter.live)
 
     def learn_from(self, train: Sequence[Sequenced], val: Sequence[Sequenced]) -> None:
-        """The questions of both splits, with their answers."""
+        """Set the questions and answers of both splits; a task calls it once, when it has made them."""
         self.train_rows, self.val_rows = train, val
         self.order = DataOrder(max(len(train), 1), derived_seed(self.seed, self.site, "order"))
 
@@ -82,19 +83,19 @@ class TextTask(ABC, Generic[Settings]):
 
     @abstractmethod
     def tested(self) -> int:
-        """How many records the split `test` has."""
+        """Return how many records the split `test` has."""
 
     @abstractmethod
     def test_rows(self) -> Sequence[Sequenced]:
-        """Questions and answers of the split `test`, which are not kept: they are asked for rarely."""
+        """Return questions and answers of the split `test`; they are made anew, as they are needed rarely."""
 
     @abstractmethod
     def quality(self, split: str, limit: int | None) -> dict[str, float]:
-        """Scores on the first records of a split with the adapter in use; limit None: as the settings say."""
+        """Return scores on the first records of a split with the adapter in use; limit None: as set."""
 
     @abstractmethod
     def test(self, folder: Path, limit: int | None) -> list[EvaluationRecord]:
-        """`finish` of the protocol, with the adapter in use."""
+        """Return the final test quality with the adapter in use."""
 
     def shared_records(self) -> SharedRecords | None:
         """Return count and digest of D_v, which the server compares between sites; None without any."""
@@ -119,84 +120,72 @@ class TextTask(ABC, Generic[Settings]):
         )
 
     def export(self) -> dict[str, Any]:
-        """What a reader needs besides the adapter, `<FILE>.json` of a result."""
+        """Return what a reader needs besides the adapter, `<FILE>.json` of a result."""
         backbone = self.model.backbone
         return {
             "file": self.FILE,
             "format": 1,
             self.FILE: self.settings.model_dump(mode="json", include=set(self.EXPORTED)),
             "backbone": {"name": backbone.name, "fingerprint": backbone.fingerprint},
-            "untravelled": self.adapter.untravelled(),
+            "untravelled": self.adapter.not_communicated(),
         }
-
-    def shared_spec(self) -> SharedSpec:
-        return self.adapter.spec
 
     def sums_spec(self, sites: int) -> SharedSpec:
         spec: SharedSpec = self.model.adapters.auxiliary_sums_spec()
         return spec
 
+    def live(self) -> Shared:
+        return self.adapter.live()
+
     def initial_shared(self) -> State:
         return self.adapter.state()
 
     def load_shared(self, state: State) -> None:
+        # Merged factors of rule lora_stack are no declared tensors, so the adapter checks the state itself.
         self.adapter.load(state)
+        self._received = self.initial_shared()
 
     # ---- training ----------------------------------------------------------------------------------------
 
     def fit(self, plan: RoundPlan) -> Update:
-        """One round at this site (4.1): AdamW and its cosine start anew (1.6)."""
+        """Train one round; AdamW and its cosine start anew."""
         # transformers' Trainer takes seconds to import
-        from medflare.learners.text_task.round_trainer import train_round
+        from medflare.learners.text_task.training import train_round
 
         started = time.monotonic()
         self.model.adapters.begin_round(plan.totals, plan.round, plan.rounds)
         self.use()
-        hint = plan.hints.influence
-        reference = reference_loss(hint, self._shared_loss) if hint else float("nan")
-        rows = self._round_rows(plan)
+        influence = SelfInfluence(plan.hints.influence, self._shared_loss)
+        chosen, n = self.settings.optimiser, len(self.train_rows)
+        taken = self._round_rows(plan)
         seed = derived_seed(self.seed, self.site, plan.round)
-        cut = batches(rows, [len(row.ids) for row in self.train_rows], self.settings.optimiser.batch, seed)
+        cut = batches(taken, [len(row.ids) for row in self.train_rows], chosen.batch, seed)
         self.use(train=True)
         self.model.backbone.model.train()
         self.terms.begin(plan)
         metrics = train_round(
-            self.model,
-            [[self.train_rows[i] for i in part] for part in cut],
-            self.settings.optimiser,
-            seed,
-            self.terms.watch,
+            self.model, [[self.train_rows[i] for i in part] for part in cut], chosen, seed, self.terms.watch
         )
-        told = self.terms.finish()
+        output = self.terms.finish()
         self.use()
-        factor = told.factor
-        if hint:
-            loss = self._shared_loss()
-            factor = self_influence(loss, reference, hint.temperature, hint.clip)
-            metrics["shared_loss"] = loss
-        metrics |= told.metrics | {"seconds": time.monotonic() - started}
-        n = len(self.train_rows)
-        sums = told.sums | self.model.adapters.auxiliary_sums(n)
-        return Update(delta=self.adapter.delta(), examples=n, metrics=metrics, sums=sums, factor=factor)
+        factor, measured = influence.measure(output.factor)
+        metrics |= measured | output.metrics | {"seconds": time.monotonic() - started}
+        sums = output.sums | self.model.adapters.auxiliary_sums(n)
+        return Update(delta=self.delta(), examples=n, metrics=metrics, sums=sums, factor=factor)
 
     def _round_rows(self, plan: RoundPlan) -> list[int]:
-        """Which training examples this round visits."""
-        if not self.train_rows:
-            raise UpdateError(
-                f"site '{self.site}' has no training example; look with `medflare cohort inspect`."
-            )
+        """Return the training examples that this round visits."""
         step = self.settings.optimiser.batch * self.settings.optimiser.accumulate
-        count = examples_to_visit(plan, len(self.train_rows), step, self.settings.local_epochs)
-        return self.order.take(count)
+        return self.round_examples(plan, len(self.train_rows), step, self.settings.local_epochs)
 
     def _shared_loss(self) -> float:
-        """Mean loss per output token on D_v (ML-4) with the weights as they are."""
+        """Return the mean loss per output token on D_v (ML-4) with the weights as they are."""
         if not self.shared_rows:
             raise none_shared(self.site)
         return self.model.mean_loss(self.shared_rows, self.settings.eval_batch)
 
     def use(self, train: bool = False) -> None:
-        """Which adapters compute; with `train`, the site's own factors learn."""
+        """Let the site's adapter compute; with `train`, its own factors learn."""
         self.adapter.use(train)
 
     # ---- quality -----------------------------------------------------------------------------------------
@@ -211,10 +200,10 @@ class TextTask(ABC, Generic[Settings]):
         rows = self._rows(split)
         if count := plan.hints.probe:
             rows = drawn(rows, count, self.seed, self.site, plan.round)
-        found = {"loss": self.model.mean_loss(rows, self.settings.eval_batch)} if rows else {}
+        metrics = {"loss": self.model.mean_loss(rows, self.settings.eval_batch)} if rows else {}
         if plan.hints.loss_only or plan.hints.probe:
-            return found
-        return found | self.quality(split, plan.limit)
+            return metrics
+        return metrics | self.quality(split, plan.limit)
 
     def _rows(self, split: str) -> Sequence[Sequenced]:
         if split == "test":
@@ -222,7 +211,7 @@ class TextTask(ABC, Generic[Settings]):
         return self.train_rows if split == "train" else self.val_rows
 
     def tested_adapter(self, folder: Path) -> Literal["generic", "personalised"]:
-        """What the site's adapter is: with its own B (`fedsa`) it is personalised and stays, in `folder`."""
+        """Return what the site's adapter is; with its own B (`fedsa`) it is personalised and written."""
         if self.settings.sharing != "fedsa":
             return "generic"
         write_personalised(self.model, folder / "personalised")
@@ -235,15 +224,15 @@ class TextTask(ABC, Generic[Settings]):
     # ---- what stays --------------------------------------------------------------------------------------
 
     def local_state(self) -> tuple[State, dict[str, Any]]:
-        return self.adapter.own() | self.terms.state(), {"position": self.order.position}
+        tensors, values = super().local_state()
+        return self.adapter.local_factors() | tensors, values
 
-    def load_local_state(self, tensors: State, values: Mapping[str, Any]) -> None:
-        self.order.position = int(values["position"])
-        self.adapter.restore(self.terms.restore(dict(tensors)))
+    def _restore(self, tensors: State) -> None:
+        self.adapter.restore(tensors)
 
 
 def write_personalised(model: TextModel, folder: Path) -> None:
-    """The shared factors with the site's own as a PEFT folder."""
+    """Write the shared factors with the site's own as a PEFT folder."""
     adapters = model.adapters
     config = adapters.config_dict() | {"base_model_name_or_path": model.backbone.name}
     folder.mkdir(parents=True, exist_ok=True)

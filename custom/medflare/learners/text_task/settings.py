@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings that every text task has: adapter, training, and which factors travel."""
+"""Settings that every text task has: adapter, training, and which factors are communicated."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class TextTaskSettings(MethodSettings):
     optimiser: OptimiserSettings = OptimiserSettings()
     sharing: Sharing = Field(
         "factors",
-        description="factors: A and B travel. freeze_a: A is made from the seed, B travels. fedsa: A "
-        "travels, B stays. stack: A and B travel, the server sends back what it stacked (rule lora_stack)",
+        description="what is sent. factors: A and B. freeze_a: B, A is made from the seed. fedsa: A, "
+        "B stays. stack: A and B, the server sends back what it stacked (rule lora_stack)",
     )
     local_epochs: int = Field(
         default=2, ge=1, description="passes in a round, unless the job says steps or fraction"

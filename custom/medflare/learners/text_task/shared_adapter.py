@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The adapter of a text model at one site: which of its factors travel, which stay, which were merged.
+"""The adapter of a text model at one site: which factors are communicated, stay, or were merged.
 
-Ways of sharing LoRA's factors: docs/methods/shared.md. Of other methods than LoRA everything is sent.
+The setting `sharing` says which of LoRA's factors; of other adapters everything is communicated.
 """
 
 from __future__ import annotations
@@ -27,43 +27,41 @@ class SharedAdapter:
     """What a site sends of its adapter, and what it takes from the server.
 
     Attributes:
-        spec: names, shapes and dtypes of what travels.
-        received: the values that were loaded last.
+        spec: names, shapes and dtypes of what is communicated.
     """
 
     def __init__(self, site: str, model: TextModel, sharing: Sharing, seed: int) -> None:
         self.site, self.model, self.sharing, self.seed = site, model, sharing, seed
         if sharing == "freeze_a":
             model.adapters.set_seeded_a(GENERIC, seed)
-        self.received: State = {}
         self._merged = False
         self.spec: SharedSpec = {n: (tuple(t.shape), t.dtype) for n, t in self.state().items()}
 
-    def travels(self, name: str) -> bool:
-        """Whether a factor leaves the site."""
+    def is_communicated(self, name: str) -> bool:
+        """Return whether a factor leaves the site."""
         own = STAYS.get(self.sharing)
         return own is None or not name.endswith(own)
 
     def parameters(self) -> int:
-        """How many numbers travel."""
+        """Return how many numbers are communicated."""
         return sum(torch.Size(shape).numel() for shape, _ in self.spec.values())
 
     def state(self) -> State:
-        """Copies of what travels."""
+        """Copies of what is communicated."""
         state = self.model.adapters.state(GENERIC)
-        return {ADAPTER_PREFIX + name: value for name, value in state.items() if self.travels(name)}
+        return {ADAPTER_PREFIX + name: value for name, value in state.items() if self.is_communicated(name)}
 
     def live(self) -> dict[str, torch.nn.Parameter]:
-        """The shared tensors themselves."""
+        """Return the communicated tensors themselves."""
         own = self.model.adapters.shared_parameters(GENERIC)
-        return {ADAPTER_PREFIX + name: p for name, p in own.items() if self.travels(name)}
-
-    def delta(self) -> State:
-        """What travels, minus what was received, in fp32."""
-        return {name: value.float() - self.received[name].float() for name, value in self.state().items()}
+        return {ADAPTER_PREFIX + name: p for name, p in own.items() if self.is_communicated(name)}
 
     def load(self, state: State) -> None:
-        """Takes the server's state; raises UpdateError where it does not fit, and then nothing changes."""
+        """Put the server's state in place.
+
+        Raises:
+            UpdateError: it does not fit; nothing has changed then.
+        """
         merged = {n: t for n, t in state.items() if n.startswith(MERGED_PREFIX)}
         shared = {n: t for n, t in state.items() if n not in merged}
         whose = f"site '{self.site}': the server's state"
@@ -81,11 +79,10 @@ class SharedAdapter:
         self._merged = bool(merged)
         adapter = {n.removeprefix(ADAPTER_PREFIX): t for n, t in shared.items()}
         self.model.adapters.load(GENERIC, self.model.adapters.state(GENERIC) | adapter)
-        self.received = self.state()
         self.use()
 
     def _merged_spec(self, merged: State) -> SharedSpec:
-        """What merged factors must be like: every pair of the adapter, each of whatever rank its A has."""
+        """Return the spec of merged factors: every pair of the adapter, each of whatever rank its A has."""
         spec: SharedSpec = {}
         for name, (shape, dtype) in self.spec.items():
             own = name.replace(ADAPTER_PREFIX, MERGED_PREFIX, 1)
@@ -95,7 +92,7 @@ class SharedAdapter:
         return spec
 
     def use(self, train: bool = False) -> None:
-        """Which adapters compute; with `train`, the site's own factors learn."""
+        """Let the adapter compute, with what was merged before; with `train`, its own factors learn."""
         active = (GENERIC, MERGED) if self._merged else (GENERIC,)
         self.model.adapters.use(active, train=(GENERIC,) if train else ())
         if train and self.sharing == "freeze_a":
@@ -103,19 +100,19 @@ class SharedAdapter:
                 if "lora_A" in name:
                     parameter.requires_grad_(False)
 
-    def untravelled(self) -> dict[str, Any]:
-        """How the server completes an adapter of which only one factor travels: A from the seed (`freeze_a`),
-        B = 0 (`fedsa`: a hospital without a B of its own starts from zero, 7.8)."""
+    def not_communicated(self) -> dict[str, Any]:
+        """Return how the server completes an adapter that lacks one factor: A from the seed (`freeze_a`),
+        B = 0 (`fedsa`: a hospital without a B of its own starts from zero)."""
         state = self.model.adapters.state(GENERIC)
-        shapes = {name: list(value.shape) for name, value in state.items() if not self.travels(name)}
+        shapes = {name: list(value.shape) for name, value in state.items() if not self.is_communicated(name)}
         own: dict[str, Any] = self.model.adapters.not_communicated()
         return {"seed": self.seed, "shapes": shapes} | own
 
-    def own(self) -> State:
-        """What stays at the site."""
+    def local_factors(self) -> State:
+        """Return the factors that stay at the site."""
         state = self.model.adapters.state(GENERIC)
-        return {name: value for name, value in state.items() if not self.travels(name)}
+        return {name: value for name, value in state.items() if not self.is_communicated(name)}
 
-    def restore(self, own: State) -> None:
-        """Puts back what `own` returned."""
-        self.model.adapters.load(GENERIC, self.model.adapters.state(GENERIC) | own)
+    def restore(self, factors: State) -> None:
+        """Put back what `local_factors` returned."""
+        self.model.adapters.load(GENERIC, self.model.adapters.state(GENERIC) | factors)

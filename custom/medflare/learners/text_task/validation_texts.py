@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """D_v of a text task at a site: the records by which it weighs its own update (ML-15).
 
-Disjoint from what is trained and tested on; which they are is told by a digest, so that the server can
+Disjoint from what is trained and tested on; a digest identifies them, so that the server can
 compare sites without seeing a text.
 """
 
@@ -31,23 +31,30 @@ class Known(NamedTuple):
 
 
 def load_shared_texts(
-    site: SiteConfig, own: Cohort, known: Callable[[Cohort], Iterable[Known]], what: str = "record"
+    site: SiteConfig, cohort: Cohort, known: Callable[[Cohort], Iterable[Known]], what: str = "record"
 ) -> Cohort | None:
-    """The records under `validation` in site.yaml, all of them whatever their split; None without that entry.
+    """Return the records under `validation` in site.yaml, of every split; None without that entry.
 
-    Raises DataError where one of them is also in the site's training or test split.
+    Raises:
+        DataError: one of them is also in the site's training or test split.
     """
     if site.validation is None:
         return None
     shared = load_cohort(site.model_copy(update={"cohort": (site.validation,)}), f"{site.name}, validation")
-    check_disjoint(site.name, known(own), known(shared), what)
+    check_disjoint(site.name, known(cohort), known(shared), what)
     return shared
 
 
-def check_disjoint(site: str, own: Iterable[Known], shared: Iterable[Known], what: str = "record") -> None:
-    """DataError, whose text stays at the site, that names the records of `shared` that it trains or tests on;
-    spacing and case do not count. what: one of them, as the error names it."""
-    there = {_plain(item.text): item for item in own if item.split != "val"}
+def check_disjoint(site: str, local: Iterable[Known], shared: Iterable[Known], what: str = "record") -> None:
+    """Refuse shared records that the site trains or tests on; spacing and case do not count.
+
+    Args:
+        what: the word for one record in the error.
+
+    Raises:
+        DataError: naming these records; its text stays at the site.
+    """
+    there = {_plain(item.text): item for item in local if item.split != "val"}
     both = [(item, there[_plain(item.text)]) for item in shared if _plain(item.text) in there]
     if not both:
         return
@@ -61,7 +68,7 @@ def check_disjoint(site: str, own: Iterable[Known], shared: Iterable[Known], wha
 
 
 def none_shared(site: str) -> ConfigError:
-    """For a site that is to weigh its own update and has nothing to weigh it by."""
+    """Return the error for a site that must weigh its own update and has nothing to weigh it by."""
     return ConfigError(
         f"site '{site}': rule 'influence' in client mode needs the shared validation notes. "
         "Name them under 'validation' in site.yaml (format and root, as under 'cohort')."

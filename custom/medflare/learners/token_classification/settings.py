@@ -30,7 +30,7 @@ class TaggerSettings(MethodSettings):
     optimiser: TaggerOptimiser = TaggerOptimiser()
     freeze_words: bool = Field(
         default=False,
-        description="word embeddings neither learn nor travel, as in the released configuration",
+        description="word embeddings neither learn nor are sent, as in the released configuration",
     )
     local_epochs: int = Field(
         default=10,

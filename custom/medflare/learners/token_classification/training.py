@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from medflare.core.errors import UpdateError
+from medflare.learners.base import require_finite
 from medflare.learners.client_terms import Watch, no_watch
 from medflare.learners.optim import adamw, cosine, scale_rates
 from medflare.learners.token_classification.settings import TaggerOptimiser
@@ -21,7 +21,7 @@ def train_round(
     seed: int,
     watch: Watch = no_watch,
 ) -> dict[str, float]:
-    """Trains on `batches` in their order, once, from new moments (1.6); the tagger is in eval mode after.
+    """Train on `batches` in their order, once, with new moments; the tagger is in eval mode after.
 
     Returns: `loss` (mean of the batches' word means), `steps`, `words`.
     Raises: UpdateError where the loss is not finite.
@@ -36,11 +36,7 @@ def train_round(
         scale_rates(optimiser, cosine(step / len(batches), settings.warmup))
         total, count = tagger.loss(batch)
         loss = total / max(count, 1)
-        if not torch.isfinite(loss):
-            raise UpdateError(
-                f"the loss is {loss.item()}; nothing of this round was kept. Lower settings.optimiser.lr, or "
-                "look for odd notes with `medflare cohort inspect`."
-            )
+        require_finite(loss, setting="settings.optimiser.lr", records="notes")
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(learning, settings.clip_norm)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FedViT-GPT2 at one site: all weights of a ViT and a GPT-2 learn, and all of them travel.
+"""FedViT-GPT2 at one site: all weights of a ViT and a GPT-2 learn, and all of them are communicated.
 
-Paper: FedViT-GPT2, section 3. FedAvg, L-FedAvg and Krum differ at the server alone:
-L-FedAvg reads the `val_loss` that `fit` reports (VG-4: of the site's own validation studies; VG-5: after
-training).
+Paper: FedViT-GPT2, section 3, resolutions VG-1 to VG-11. FedAvg, L-FedAvg and Krum differ at the server
+alone: L-FedAvg reads the `val_loss` that `fit` reports (VG-4: of the site's own validation studies; VG-5:
+after training).
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medflare.core.data_order import DataOrder, batches, derived_seed, examples_to_visit
-from medflare.core.errors import UpdateError
+from medflare.core.data_order import batches, derived_seed
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import BackboneFacts, SiteDescription
-from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.core.update import Update
 from medflare.data.heterogeneity import site_facts
 from medflare.data.images import augment, centre
 from medflare.data.samples import Samples, open_samples
 from medflare.data.settings.site import SiteConfig
-from medflare.learners.client_terms import ClientTerms
+from medflare.learners.base import BaseLearner, require_finite
+from medflare.learners.client_terms.base import Shared
 from medflare.learners.optim import adamw, cosine, scale_rates
 from medflare.learners.vit_gpt2.settings import METHOD, ViTGPT2LearnerSettings
 from medflare.models.backbone import device_of
@@ -47,14 +46,14 @@ PAPER = {
     "total": 238_605_312,
     "bytes_fp32_per_direction": 954_421_248,
 }
-"""What travels at the paper's shape: 239.2 M less the ViT's pooling layer, which nothing trains; counted
+"""Communicated at the paper's shape: 239.2 M less the ViT's pooling layer, which nothing trains; counted
 again in tests/unit/models/test_vit_gpt2.py."""
 
 
 def build(
     settings: Mapping[str, Any], site: SiteConfig, seed: int, cache: Path | None = None
 ) -> ViTGPT2Learner:
-    """The learner of a site, from the job's settings and the site's own file.
+    """Build the learner of a site from the job's settings and the site's own file.
 
     `backbone.folder` of the site, where given, holds `encoder/` and `decoder/` (models.vit_gpt2_folder).
     """
@@ -67,19 +66,16 @@ def build(
     return ViTGPT2Learner(site.name, samples, model, chosen, seed)
 
 
-class ViTGPT2Learner:
-    """Implements `learners.base.Learner`. One object lives for all rounds of a run."""
+class ViTGPT2Learner(BaseLearner):
+    """FedViT-GPT2 at one site."""
 
     def __init__(
         self, site: str, samples: Samples, model: ViTGPT2, settings: ViTGPT2LearnerSettings, seed: int
     ) -> None:
-        self.site, self.samples, self.model, self.settings, self.seed = site, samples, model, settings, seed
+        self.samples, self.model, self.settings = samples, model, settings
         self.train_rows = samples.split_indices("train")
-        self.order = DataOrder(max(len(self.train_rows), 1), derived_seed(seed, site, "order"))
+        super().__init__(site, seed, len(self.train_rows))
         self.tokens = model.tokenise(samples.reports, settings.max_report_tokens)
-        self.terms = ClientTerms(site, model.shared_tensors)
-        self._received: State = {}
-        self._spec: SharedSpec = {n: (tuple(t.shape), t.dtype) for n, t in self.initial_shared().items()}
 
     # ---- what is declared --------------------------------------------------------------------------------
 
@@ -96,52 +92,39 @@ class ViTGPT2Learner:
             paper=PAPER,
         )
 
-    def shared_spec(self) -> SharedSpec:
-        return self._spec
-
-    def sums_spec(self, sites: int) -> SharedSpec:
-        return {}
-
-    def initial_shared(self) -> State:
-        return {n: t.detach().cpu().clone() for n, t in self.model.shared_tensors().items()}
-
-    @torch.no_grad()
-    def load_shared(self, state: State) -> None:
-        check_state(state, self._spec, f"site '{self.site}': the server's state")
-        for name, tensor in self.model.shared_tensors().items():
-            tensor.copy_(state[name])
-        self._received = self.initial_shared()
+    def live(self) -> Shared:
+        return self.model.shared_tensors()
 
     # ---- training ----------------------------------------------------------------------------------------
 
     def fit(self, plan: RoundPlan) -> Update:
-        """One round at this site; AdamW starts anew (1.6). `val_loss` needs validation images."""
+        """Train one round with a new AdamW; `val_loss` (VG-4, VG-5) where the site has validation images."""
         started = time.monotonic()
         seed = derived_seed(self.seed, self.site, plan.round)
         batch = min(self.settings.optimiser.batch, max(len(self.train_rows), 1))
         cut = batches(self._round_rows(plan), [len(t) for t in self.tokens], batch, seed)
         self.terms.begin(plan)
         metrics = {"loss": self._train(cut, seed), "steps": float(len(cut))}
-        told = self.terms.finish()
+        output = self.terms.finish()
         if held_out := self.samples.split_indices("val"):
             metrics["val_loss"] = split_loss(self, held_out)
-        metrics |= told.metrics | {"seconds": time.monotonic() - started}
-        delta = {n: t - self._received[n] for n, t in self.initial_shared().items()}
-        n = len(self.train_rows)
-        return Update(delta=delta, examples=n, metrics=metrics, sums=told.sums, factor=told.factor)
+        metrics |= output.metrics | {"seconds": time.monotonic() - started}
+        return Update(
+            delta=self.delta(),
+            examples=len(self.train_rows),
+            metrics=metrics,
+            sums=output.sums,
+            factor=output.factor,
+        )
 
     def _round_rows(self, plan: RoundPlan) -> list[int]:
-        """Which training images this round visits: what the plan asks for, else `local_epochs` passes."""
-        if not self.train_rows:
-            raise UpdateError(
-                f"site '{self.site}' has no training image; look with `medflare cohort inspect`."
-            )
+        """Return the training images that this round visits."""
         batch, epochs = self.settings.optimiser.batch, self.settings.local_epochs
-        count = examples_to_visit(plan, len(self.train_rows), batch, epochs)
-        return [self.train_rows[i] for i in self.order.take(count)]
+        taken = self.round_examples(plan, len(self.train_rows), batch, epochs, record="image")
+        return [self.train_rows[i] for i in taken]
 
     def _train(self, cut: list[list[int]], seed: int) -> float:
-        """One step on each batch; the mean of their losses. Raises UpdateError where one is not finite."""
+        """Take one step on each batch; the mean of their losses."""
         chosen, parameters = self.settings.optimiser, list(self.model.parameters())
         optimiser = adamw([(parameters, chosen.lr)], chosen.weight_decay)
         self.terms.watch(optimiser, len(cut))
@@ -152,11 +135,7 @@ class ViTGPT2Learner:
         for step, rows in enumerate(cut):
             scale_rates(optimiser, self._rate(step / len(cut)))
             loss = self.model.report_loss(*self._load(rows, generator))
-            if not torch.isfinite(loss):
-                raise UpdateError(
-                    f"site '{self.site}': the loss is {loss.item()}; nothing of this round was kept. Lower "
-                    "settings.optimiser.lr, or look for odd images with `medflare cohort inspect --images`."
-                )
+            require_finite(loss, setting="settings.optimiser.lr", records="images", site=self.site)
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
             if chosen.clip_norm is not None:
@@ -167,14 +146,14 @@ class ViTGPT2Learner:
         return total
 
     def _rate(self, progress: float) -> float:
-        """Learning-rate factor at `progress` in [0, 1] of this round."""
+        """Return the learning-rate factor at `progress` in [0, 1] of this round."""
         chosen = self.settings.optimiser
         if chosen.schedule == "cosine" or progress < chosen.warmup:
             return cosine(progress, chosen.warmup)
         return 1.0
 
     def _load(self, rows: list[int], generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Images, report ids and targets of one batch, on the device."""
+        """Return images (B, 1, s, s), report ids (B, T) and targets (B, T) of one batch, on the device."""
         stored, size = self.samples.images(rows), self.model.settings.encoder.image_size
         images = (
             augment(stored, size, self.settings.rotation, generator)
@@ -188,7 +167,7 @@ class ViTGPT2Learner:
     # ---- evaluation and what stays -----------------------------------------------------------------------
 
     def adapters(self) -> dict[AdapterKind, Callable[[], None]]:
-        """The shared model, which is in use already."""
+        """Return what puts each adapter into use: nothing, the shared model always is."""
         return {"generic": lambda: None}
 
     def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
@@ -201,10 +180,3 @@ class ViTGPT2Learner:
 
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
         return finish_site(self, folder, plan.limit)
-
-    def local_state(self) -> tuple[State, dict[str, Any]]:
-        return self.terms.state(), {"position": self.order.position}
-
-    def load_local_state(self, tensors: State, values: Mapping[str, Any]) -> None:
-        self.order.position = int(values["position"])
-        self.terms.restore(tensors)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FedViT-GPT2's settings; ids are resolutions of docs/methods/fedvit_gpt2.md."""
+"""FedViT-GPT2's settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from medflare.models.vit_gpt2 import BeamSettings, ViTGPT2Settings
 
 
 class OptimiserSettings(Settings):
-    """AdamW, anew in every round (1.6). Defaults are the paper's for pretrained weights (Table 2)."""
+    """AdamW, anew in every round. Defaults are the paper's for pretrained weights (Table 2)."""
 
     batch: int = Field(default=8, ge=1)
     lr: float = Field(default=5e-5, gt=0)

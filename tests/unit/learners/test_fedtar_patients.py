@@ -11,9 +11,9 @@ import torch
 
 from medflare.core.errors import RunError, UpdateError
 from medflare.in_process.temporal_loop import agree_on_mixture
-from medflare.learners.fedtar.expectation import PATIENTS, N
+from medflare.learners.fedtar.federated_em import PATIENTS, N
 from medflare.learners.fedtar.mixture import MixtureSettings, fixed_grid
-from medflare.learners.fedtar.people import People
+from medflare.learners.fedtar.patient_assignments import PatientAssignments
 from medflare.learners.fedtar.profile import Profiles
 
 
@@ -23,9 +23,9 @@ def profiles(count: int = 40, seed: int = 0) -> Profiles:
     return Profiles(tuple(f"p{number:02d}" for number in range(count)), values)
 
 
-def people(trained_on: int = 30, seed: int = 0, **given: Any) -> People:
+def people(trained_on: int = 30, seed: int = 0, **given: Any) -> PatientAssignments:
     everybody = profiles(seed=seed)
-    return People(everybody, everybody.patients[:trained_on], MixtureSettings(**given), seed=5)
+    return PatientAssignments(everybody, everybody.patients[:trained_on], MixtureSettings(**given), seed=5)
 
 
 def test_only_patients_of_the_training_split_enter_sums() -> None:
@@ -86,5 +86,5 @@ def test_a_restarted_site_has_its_mixture_back() -> None:
 
 def test_of_a_patient_of_whom_nothing_is_known_the_assignment_is_the_weights() -> None:
     everybody = Profiles(("p",), torch.full((1, 2), math.nan, dtype=torch.float64))
-    site = People(everybody, (), MixtureSettings(source="global_fixed"), seed=0)
+    site = PatientAssignments(everybody, (), MixtureSettings(source="global_fixed"), seed=0)
     assert torch.allclose(site.assigned(["p"]), torch.full((1, 16), 1 / 16))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One round of local training of a text model, by transformers' Trainer.
 
-Every round starts a new optimiser and a new cosine, as the released code of Fed-MedLoRA does (1.6).
+Every round starts a new optimiser and a new cosine, as the released code of Fed-MedLoRA does.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from medflare.core.errors import UpdateError
 from medflare.core.seeds import GENERATOR
+from medflare.learners.base import require_finite
 from medflare.learners.client_terms import Watch, no_watch
 from medflare.learners.text_task.settings import OptimiserSettings
 from medflare.models.text_model import Sequenced, TextModel
@@ -50,7 +51,7 @@ class RoundTrainer(Trainer):
         return DataLoader(self.batches, batch_size=None, collate_fn=lambda batch: {"batch": batch})  # type: ignore[arg-type]
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """The optimiser itself is watched, inside what accelerate wraps around it."""
+        """Return the optimiser; client terms watch it inside what accelerate wraps around it."""
         new = self.optimizer is None
         optimiser: torch.optim.Optimizer = super().create_optimizer(model)
         if new:
@@ -58,21 +59,17 @@ class RoundTrainer(Trainer):
         return optimiser
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *unused: Any, **also_unused: Any) -> Tensor:
-        """Mean over the answers' tokens of a batch."""
+        """Return the mean over the answers' tokens of a batch."""
         total, count = self.text.loss(inputs["batch"])
         loss = total / max(count, 1)
-        if not torch.isfinite(loss):
-            raise UpdateError(
-                f"the loss is {loss.item()}; nothing of this round was kept. Lower settings.optimiser.lr, or "
-                "look for odd notes with `medflare cohort inspect`."
-            )
+        require_finite(loss, setting="settings.optimiser.lr", records="notes")
         self.losses.append(loss.item())
         self.tokens += count
         return loss + self.text.adapters.penalty()
 
 
 class AfterStep(TrainerCallback):
-    """Tells adapters of a finished step while its gradients are there."""
+    """Lets adapters act on a finished step while its gradients are there."""
 
     def __init__(self, adapters: Any) -> None:
         self.adapters = adapters
@@ -88,7 +85,7 @@ def train_round(
     seed: int,
     watch: Watch = no_watch,
 ) -> dict[str, float]:
-    """Trains whatever adapters are set to learn on `batches` in their order, once.
+    """Train whatever adapters are set to learn on `batches` in their order, once.
 
     Returns: `loss` (mean of the batches' token means), `steps`, `tokens`.
     Raises: UpdateError where there is no batch, or a loss or a trained factor is not finite.
@@ -98,7 +95,7 @@ def train_round(
     steps = math.ceil(len(batches) / settings.accumulate)
     if settings.gradient_checkpointing and not model.backbone.model.is_gradient_checkpointing:
         model.checkpoint_gradients()
-    with alone(model.device), tempfile.TemporaryDirectory() as folder:
+    with exclusive_generators(model.device), tempfile.TemporaryDirectory() as folder:
         trainer = RoundTrainer(model, batches, _arguments(folder, model, settings, steps, seed), watch)
         trainer.train()
     _check_finite(model, settings)
@@ -110,8 +107,8 @@ def train_round(
 
 
 @contextlib.contextmanager
-def alone(device: torch.device) -> Iterator[None]:
-    """One training of this process at a time, and everybody's random numbers as before afterwards.
+def exclusive_generators(device: torch.device) -> Iterator[None]:
+    """Run one training of this process at a time, and leave everybody's random numbers as they were.
 
     Trainer seeds the generators of Python, numpy and torch, which are the process's: sites that are threads
     of one process would draw their dropout from each other's.
@@ -127,7 +124,7 @@ def alone(device: torch.device) -> Iterator[None]:
 
 
 def _check_finite(model: TextModel, settings: OptimiserSettings) -> None:
-    """The last step has no loss after it that could tell."""
+    """Refuse trained values that are not finite: after the last step there is no loss that would show it."""
     learned = [p for p in model.adapters.peft.parameters() if p.requires_grad]
     if not all(bool(torch.isfinite(p).all()) for p in learned):
         raise UpdateError(

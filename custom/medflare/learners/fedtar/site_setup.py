@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What FedTAR opens at a site before round 1: model, visits, patients, and what does not fit together."""
+"""What FedTAR sets up at a site before round 1: model, patients, times; and what does not fit together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from medflare.core.errors import ConfigError
 from medflare.core.tensors import State
 from medflare.data.settings.site import SiteConfig
 from medflare.data.visit_samples import VisitSamples
-from medflare.learners.fedtar.people import People
+from medflare.learners.fedtar.patient_assignments import PatientAssignments
 from medflare.learners.fedtar.profile import profiles, site_key
 from medflare.learners.fedtar.settings import FedTARSettings
 from medflare.learners.fedtar.visit_sums import visit_times
@@ -19,7 +19,7 @@ BEYOND = "visit beyond T"
 
 
 def open_model(site: SiteConfig, settings: FedTARSettings, seed: int) -> LongitudinalGenerator:
-    """The model before round 1; weights that all learn are loaded in fp32 where the site leaves it open."""
+    """Return the model before round 1; weights that all learn are fp32 where the site leaves it open."""
     device, precision = device_of(site.device), site.backbone.precision
     if settings.train_backbone and precision == "auto":
         precision = "fp32"
@@ -28,12 +28,13 @@ def open_model(site: SiteConfig, settings: FedTARSettings, seed: int) -> Longitu
     return model.to(device)
 
 
-def open_people(
+def open_patients(
     site: SiteConfig, samples: VisitSamples, settings: FedTARSettings, seed: int
-) -> People | None:
-    """The site's patients, None without personalisation.
+) -> PatientAssignments | None:
+    """Return the site's patients, None without personalisation; unknown ages and sexes are no fault (TAR-13).
 
-    Unknown ages and sexes are no fault (TAR-13). ConfigError where `hash_feature` has no place for its key.
+    Raises:
+        ConfigError: `hash_feature` has no place for its key.
     """
     if not settings.personal:
         return None
@@ -48,33 +49,33 @@ def open_people(
     everybody = profiles(samples.studies(), settings.profile, key)
     rows = [row for row in samples.rows("train") if samples.visits[row].number <= settings.visits]
     trained_on = [patient_of(samples, row) for row in rows]
-    return People(everybody, trained_on, settings.mixture, seed)
+    return PatientAssignments(everybody, trained_on, settings.mixture, seed)
 
 
 def patient_of(samples: VisitSamples, row: int) -> str:
-    """Whose visit a row is."""
+    """Return the id of the patient whose visit a row is."""
     return samples.patients[samples.owners[row]].patient_id
 
 
-def times_of(samples: VisitSamples, visits: int) -> State:
-    """Sums of the times between visits of the patients trained on."""
-    own = [
+def visit_time_sums(samples: VisitSamples, visits: int) -> State:
+    """Return sums of the times between visits of the patients trained on."""
+    times = [
         (visit.number, visit.gap, visit.since)
         for patient in samples.patients
         if patient.split == "train"
         for visit in patient.visits
     ]
-    return visit_times(own, visits)
+    return visit_times(times, visits)
 
 
-def left_out(samples: VisitSamples, visits: int) -> dict[str, int]:
-    """Reason -> count, of what is not used; visits beyond T among them."""
+def skipped_visits(samples: VisitSamples, visits: int) -> dict[str, int]:
+    """Return reason -> count of what is not used; visits beyond T among them."""
     beyond = sum(visit.number > visits for visit in samples.visits)
     return samples.skipped() | ({BEYOND: beyond} if beyond else {})
 
 
 def check_room(samples: VisitSamples, model: LongitudinalGenerator, settings: FedTARSettings) -> None:
-    """ConfigError where the decoder has fewer positions than the visit of the most pictures takes."""
+    """Raise ConfigError if the decoder has fewer positions than the visit with the most images takes."""
     room = getattr(model.backbone.model.config, "max_position_embeddings", None)
     most = max((len(pictures) for pictures in samples.pictures), default=0)
     report = max(settings.max_report_tokens, settings.decoding.max_new_tokens) + 1

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Federated EM: sites send sums, the server maximises; the result is that of EM on all patients together
-(3.7).
+"""Federated EM: sites send sums, the server maximises; the result is that of EM on all patients together.
 
 A site never sends anything but these sums: first D-vectors for the start, then for every iteration
 K (1 + 2 D) + 1 numbers. They are additive, so that masks can cover them.
@@ -30,14 +29,17 @@ LEAST_LOG = -1e3
 
 
 def moments_spec(entries: int) -> SharedSpec:
-    """Names, shapes and dtypes of the sums before the first iteration, for D entries: 3 D + 1 numbers."""
+    """Return the spec of the sums before the first iteration, for D entries: 3 D + 1 numbers."""
     vector = ((entries,), torch.float64)
     return {PATIENTS: ((), torch.float64), OBSERVED: vector, FIRST: vector, SECOND: vector}
 
 
-def moments_of(values: Tensor) -> State:
-    """Patients, and of each entry how often it is known, Σ v and Σ v². values: (P, D), NaN where not
-    known."""
+def profile_moments(values: Tensor) -> State:
+    """Return the number of patients, and of each entry how often it is known, Σ v and Σ v².
+
+    Args:
+        values: (P, D), NaN where not known.
+    """
     known = ~values.isnan()
     filled = torch.where(known, values, torch.zeros_like(values))
     patients = torch.tensor(float(len(values)), dtype=torch.float64)
@@ -50,13 +52,13 @@ def moments_of(values: Tensor) -> State:
 
 
 def statistics_spec(components: int, entries: int) -> SharedSpec:
-    """Names, shapes and dtypes of the sums of an iteration."""
+    """Return names, shapes and dtypes of the sums of an iteration."""
     double, matrix = torch.float64, ((components, entries), torch.float64)
     return {N: ((components,), double), F: matrix, Q: matrix, LIKELIHOOD: ((), double)}
 
 
-def statistics_of(mixture: Mixture, values: Tensor) -> State:
-    """The E-step: N_j = Σ q_pj, F_j = Σ q_pj v_p, Q_j = Σ q_pj v_p², Σ log-likelihood.
+def em_statistics(mixture: Mixture, values: Tensor) -> State:
+    """Return the sums of the E-step: N_j = Σ q_pj, F_j = Σ q_pj v_p, Q_j = Σ q_pj v_p², Σ log-likelihood.
 
     An entry that is not known counts with what component j expects of it, μ_jc and μ_jc² + σ²_jc, which is
     exact EM for entries missing at random. values: (P, D); P may be 0.
@@ -77,8 +79,8 @@ def statistics_of(mixture: Mixture, values: Tensor) -> State:
 # ---- at the server -----------------------------------------------------------------------------------------
 
 
-def maximised(totals: Mapping[str, Tensor], regularisation: float, least: float) -> Mixture:
-    """The M-step: π_j = N_j / Σ N, μ_j = F_j / N_j, σ²_j = Q_j / N_j − μ_j² + regularisation.
+def maximise(totals: Mapping[str, Tensor], regularisation: float, least: float) -> Mixture:
+    """Take the M-step: π_j = N_j / Σ N, μ_j = F_j / N_j, σ²_j = Q_j / N_j − μ_j² + regularisation.
 
     Components of fewer than `least` patients are merged before anything is divided by their N_j.
     """
@@ -90,17 +92,20 @@ def maximised(totals: Mapping[str, Tensor], regularisation: float, least: float)
 
 
 def _shape(n: Tensor, f: Tensor, q: Tensor, regularisation: float) -> tuple[Tensor, Tensor]:
-    """Means and variances; of a component without patients, of no meaning."""
+    """Return means and variances; those of a component without patients have no meaning."""
     count = n.clamp(min=1e-300)[:, None]
     means = f / count
     return means, (q / count - means.square()).clamp(min=0.0) + regularisation
 
 
 def _merged(n: Tensor, f: Tensor, q: Tensor, least: float, regularisation: float) -> Tensor:
-    """Adds small components to their nearest ones, smallest first, in place. Returns (K,): where each one
-    went.
+    """Add small components to their nearest ones, smallest first, in place.
 
-    Near is in units of both spreads together. The last component is never merged.
+    A component of few patients would point at them. Distance is in units of both spreads together; an empty
+    component goes to the largest. The last component is never merged.
+
+    Returns:
+        (K,): the component that each one became part of; its own number where it was kept.
     """
     into = torch.arange(len(n))
     while True:
@@ -120,8 +125,8 @@ def _merged(n: Tensor, f: Tensor, q: Tensor, least: float, regularisation: float
 
 
 class FederatedMixture:
-    """The server's side: `begin` with the totals of `moments_of`, `step` with those of `statistics_of` until
-    `done`.
+    """The server's side: `begin` with the totals of `profile_moments`, then `step` with those of
+    `em_statistics` until `done`.
 
     Args:
         entries: D. seed: of the low-discrepancy set of first means, which all sites start from.
@@ -135,7 +140,7 @@ class FederatedMixture:
 
     @property
     def done(self) -> bool:
-        """Whether the mean log-likelihood stands still, or the iterations are used up."""
+        """Return whether the mean log-likelihood stands still, or the iterations are used up."""
         last = self.likelihoods[-2:]
         still = len(last) == 2 and abs(last[1] - last[0]) < self.settings.tolerance
         return still or len(self.likelihoods) >= self.settings.iterations
@@ -163,38 +168,44 @@ class FederatedMixture:
         self.mixture, self.likelihoods = Mixture(weights, means, variances), []
         return self.mixture
 
-    def go_on(self, mixture: Mixture) -> Mixture:
-        """Starts from an agreed mixture instead, when a site joins: components keep their places, and with
-        them the columns of W_proj their meaning; merged ones stay merged."""
+    def resume(self, mixture: Mixture) -> Mixture:
+        """Start from an agreed mixture instead, when a site joins.
+
+        Components keep their places, and with them the columns of W_proj their meaning; merged ones stay
+        merged.
+        """
         self.mixture, self.likelihoods = mixture, []
         return mixture
 
     def step(self, totals: Mapping[str, Tensor]) -> Mixture:
-        """One M-step; the mixture to send for the next E-step, or to keep."""
+        """Take one M-step; return the mixture to send for the next E-step, or to keep."""
         assert self.mixture is not None
         self.likelihoods.append(float(totals[LIKELIHOOD]) / float(totals[N].sum()))
         settings = self.settings
-        self.mixture = maximised(totals, settings.regularisation, settings.least_patients)
+        self.mixture = maximise(totals, settings.regularisation, settings.least_patients)
         return self.mixture
 
     def report(self) -> dict[str, Any]:
-        """For run.json: `iterations`, `likelihoods`, `components` alive, their `weights`, `informative`."""
+        """Return facts for run.json; `components` counts those that were not merged."""
         assert self.mixture is not None
-        found = {"iterations": len(self.likelihoods), "likelihoods": list(self.likelihoods)}
+        iterations = {"iterations": len(self.likelihoods), "likelihoods": list(self.likelihoods)}
         weights = {"components": self.mixture.alive, "weights": self.mixture.weights.tolist()}
-        return found | weights | {"informative": self.informative}
+        return iterations | weights | {"informative": self.informative}
 
 
-def added(parts: Sequence[State]) -> State:
-    """The totals of several sites' sums."""
+def add_sums(parts: Sequence[State]) -> State:
+    """Return the totals of several sites' sums."""
     return {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
 
 
-def fitted(sites: Sequence[Tensor], settings: MixtureSettings, seed: int) -> FederatedMixture:
-    """The whole of 3.7 in one process. sites: for each one (P, D); a single one is `per_client`, or pooled
-    EM."""
+def fit_mixture(sites: Sequence[Tensor], settings: MixtureSettings, seed: int) -> FederatedMixture:
+    """Fit a mixture by federated EM in one process.
+
+    Args:
+        sites: profiles (P, D) of each site; a single one is `per_client`, or pooled EM.
+    """
     server = FederatedMixture(settings, sites[0].shape[1], seed)
-    mixture = server.begin(added([moments_of(values) for values in sites]))
+    mixture = server.begin(add_sums([profile_moments(values) for values in sites]))
     while not server.done:
-        mixture = server.step(added([statistics_of(mixture, values) for values in sites]))
+        mixture = server.step(add_sums([em_statistics(mixture, values) for values in sites]))
     return server

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds of every learner; a new method joins with one row in `method_sites.SETTINGS`."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from method_sites import SETTINGS, Make
+
+from medflare.core.errors import UpdateError
+from medflare.core.hints import RoundHints
+from medflare.core.plan import RoundPlan
+from medflare.core.site_description import SiteDescription
+from medflare.core.tensors import State
+from medflare.learners.registry import METHODS
+
+PLACE = RoundHints(site_index=0, sites=1, summed=(0,))
+FIRST, SECOND = (RoundPlan(round=r, rounds=3, steps=2, hints=PLACE) for r in (0, 1))
+
+
+def copies(tensors: State) -> State:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def equal(one: State, two: State) -> bool:
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def contents(tensors: State) -> set[bytes]:
+    """The values of each tensor."""
+    return {tensor.float().numpy().tobytes() for tensor in tensors.values()}
+
+
+def is_statistic(name: str) -> bool:
+    """Whether a tensor is a running statistic, which no optimiser moves."""
+    return "running" in name or "tracked" in name
+
+
+def test_the_table_has_every_method() -> None:
+    assert set(SETTINGS) == set(METHODS)
+
+
+def test_what_is_declared_is_what_is_sent_as_after_minus_received(
+    make_learner: Make, any_method: str
+) -> None:
+    learner = make_learner(any_method)
+    received = {n: t + 0.01 if t.is_floating_point() else t for n, t in learner.initial_shared().items()}
+    learner.load_shared(copies(received))
+    update, after = learner.fit(FIRST), learner.initial_shared()
+    assert {n: tuple(t.shape) for n, t in update.delta.items()} == {
+        n: shape for n, (shape, _) in learner.shared_spec().items()
+    }
+    assert {n: (tuple(t.shape), t.dtype) for n, t in update.sums.items()} == learner.sums_spec(1)
+    for name, delta in update.delta.items():
+        assert delta.dtype == torch.float32
+        assert torch.allclose(received[name] + delta, after[name].float(), atol=1e-6), name
+        assert delta.any() or is_statistic(name), name
+    assert set(METHODS[any_method].facts.metrics) <= set(update.metrics)
+    assert all(math.isfinite(value) for value in update.metrics.values())
+
+
+def test_a_description_is_json_that_counts_what_is_sent_and_names_no_local_path(
+    make_learner: Make, any_method: str
+) -> None:
+    learner = make_learner(any_method)
+    description, update = learner.describe(), learner.fit(FIRST)
+    text = json.dumps(description.to_json())
+    assert SiteDescription.model_validate(json.loads(text)).to_json() == json.loads(text)
+    statistics = sum(t.numel() for n, t in update.delta.items() if is_statistic(n))
+    sent = sum(t.numel() for t in update.delta.values())
+    assert sum(description.parameters.values()) in (sent, sent - statistics)
+    assert description.examples["train"] == update.examples > 0
+    assert "/" not in description.backbone.name
+    assert "/tmp" not in text
+
+
+def broken(state: State, change: str) -> tuple[State, str]:
+    """A state that does not fit, and what the refusal says."""
+    name = next(n for n, t in state.items() if t.is_floating_point() and t.dim())
+    if change == "unknown":
+        return state | {"odd": torch.zeros(1)}, "unexpected tensor 'odd'"
+    if change == "missing":
+        return {n: t for n, t in state.items() if n != name}, f"missing tensor '{name}'"
+    if change == "shape":
+        return state | {name: torch.zeros(3, 1, 7)}, f"'{name}' has shape"
+    return state | {name: torch.full_like(state[name], torch.nan)}, f"'{name}' has values that are not finite"
+
+
+def test_a_state_that_does_not_fit_is_refused_by_name_and_changes_nothing(
+    make_learner: Make, any_method: str
+) -> None:
+    learner = make_learner(any_method)
+    before = copies(learner.initial_shared())
+    for change in ("unknown", "missing", "shape", "not finite"):
+        state, message = broken(copies(before), change)
+        with pytest.raises(UpdateError) as error:
+            learner.load_shared(state)
+        assert message in str(error.value)
+        assert "site 'site-1'" in str(error.value)
+        assert equal(learner.initial_shared(), before)
+
+
+def test_a_restarted_site_continues_as_if_nothing_had_happened(make_learner: Make, any_method: str) -> None:
+    learner = make_learner(any_method)
+    start = copies(learner.initial_shared())
+    learner.fit(FIRST)
+    tensors, values = learner.local_state()
+    kept = copies(tensors), json.loads(json.dumps(values))
+    learner.load_shared(copies(start))
+    expected = learner.fit(SECOND)
+    restarted = make_learner(any_method)
+    restarted.load_local_state(*kept)
+    restarted.load_shared(copies(start))
+    assert equal(restarted.fit(SECOND).delta, expected.delta)
+
+
+def test_one_seed_gives_one_update_whatever_was_drawn_before(make_learner: Make, any_method: str) -> None:
+    deltas = []
+    for seed, drawn in ((3, 1), (3, 2), (4, 1)):
+        learner = make_learner(any_method, seed=seed)
+        torch.manual_seed(drawn)
+        deltas.append(learner.fit(FIRST).delta)
+    assert equal(deltas[0], deltas[1])
+    assert not equal(deltas[0], deltas[2])
+
+
+def test_a_loss_that_is_not_finite_is_refused_and_leaves_local_tensors_alone(
+    make_learner: Make, any_method: str
+) -> None:
+    learner: Any = make_learner(any_method)
+    before = copies(learner.local_state()[0])
+    with torch.no_grad():
+        for name, tensor in learner.live().items():
+            if tensor.is_floating_point() and not is_statistic(name):
+                tensor.fill_(math.nan)
+    with pytest.raises(UpdateError, match=r"the loss is nan; nothing of this round was kept. Lower settings"):
+        learner.fit(FIRST)
+    after = learner.local_state()[0]
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+LOCAL: dict[str, dict[str, Any]] = {
+    "fedmrg": {"bank": "local_queue"},
+    "fed_medlora": {"sharing": "fedsa"},
+    "question_answering": {"sharing": "fedsa"},
+    "summarisation": {"sharing": "freeze_a"},
+}
+"""Settings by which a method keeps tensors of its own."""
+
+
+def test_what_is_local_stays_local(make_learner: Make, any_method: str) -> None:
+    learner = make_learner(any_method, **LOCAL.get(any_method, {}))
+    update = learner.fit(FIRST)
+    tensors, _ = learner.local_state()
+    sent = {**update.delta, **update.sums}
+    assert not set(tensors) & set(sent)
+    assert bool(tensors) == (any_method in LOCAL)
+    after = contents(learner.initial_shared())
+    nonzero = {n: t for n, t in tensors.items() if t.numel() > 4 and t.float().any()}
+    assert not after & contents(nonzero)
