@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that the papers and the specification fix, what robust rules refuse (algorithms.md 5, 7, 12)."""
+"""Numbers that the papers and the specification fix, what robust rules refuse."""
 
 from __future__ import annotations
 

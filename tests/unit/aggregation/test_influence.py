@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fed-MedLoRA+: influence weights, scored by the server or by the sites (algorithms.md 4.2, 10)."""
+"""Fed-MedLoRA+: influence weights, scored by the server or by the sites."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Averaging LoRA updates: what is exact, what is best of its rank, what it costs (algorithms.md 1.4)."""
+"""Averaging LoRA updates: what is exact, what is best of its rank, what it costs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FedAvg in delta form, and why averaging LoRA factors is not averaging updates (algorithms.md 1.1, 1.4)."""
+"""FedAvg in delta form, and why averaging LoRA factors is not averaging updates."""
 
 from __future__ import annotations
 
