@@ -15,7 +15,7 @@ MARK = ("config_type", "dict")
 
 
 def marked(node: Any) -> Any:
-    """`node` with the mark in every mapping that FLARE would misunderstand."""
+    """Return `node` with the mark in every mapping that FLARE would misunderstand."""
     if isinstance(node, Mapping):
         inner = {key: marked(value) for key, value in node.items() if key != MARK[0]}
         return {MARK[0]: MARK[1], **inner} if any(key in node for key in RESERVED) else inner
@@ -23,7 +23,7 @@ def marked(node: Any) -> Any:
 
 
 def unmarked(node: Any) -> Any:
-    """`node` without marks."""
+    """Return `node` without marks."""
     if isinstance(node, Mapping):
         return {key: unmarked(value) for key, value in node.items() if key != MARK[0]}
     return [unmarked(item) for item in node] if isinstance(node, list) else node

@@ -83,7 +83,7 @@ class PeftFolder:
         self.not_communicated: dict[str, Any] = {}
 
     def expect(self, description: SiteDescription) -> None:
-        """Takes the PEFT configuration and the export facts from a site's description.
+        """Take the PEFT configuration and the export facts from a site's description.
 
         Raises RunError for a file name that is more than a name: it comes from a site.
         """
@@ -98,13 +98,13 @@ class PeftFolder:
             )
 
     def _missing(self, adapter: State) -> State:
-        """What never travelled: A of LoRA, A and B of VeRA from the run's seed, B of LoRA = 0."""
+        """Return what is not communicated: A of LoRA, A and B of VeRA from the run's seed, B of LoRA = 0."""
         shapes, seed = self.not_communicated.get("shapes", {}), self.not_communicated.get("seed", 0)
         missing = {name: tuple(shape) for name, shape in shapes.items() if name not in adapter}
         return seed_generated(missing, seed)
 
     def write(self, folder: Path, state: State, card: Card) -> Path:
-        """Writes a PEFT folder and puts it at `folder` in one step."""
+        """Write a PEFT folder and put it at `folder` in one step."""
         scratch = folder.with_name(folder.name + ".tmp")
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
@@ -127,7 +127,7 @@ class PeftFolder:
         return folder
 
     def _opening(self, config: Mapping[str, Any]) -> str:
-        """How to open the folder."""
+        """Return how to open the folder."""
         if config.get("peft_type") == BOTTLENECK:
             return OWN_ADAPTER
         return PEFT_OPENS if config else WHOLE_MODEL.format(file=self.file)
@@ -137,29 +137,35 @@ def _save(tensors: State, path: Path) -> None:
     save_file({n: v.contiguous() for n, v in tensors.items()}, path, metadata={"format": "pt"})
 
 
-def side_by_side(merged: State, own: State, config: Mapping[str, Any]) -> tuple[State, dict[str, Any]]:
-    """One adapter that adds what was merged to what is still learned, and its PEFT configuration.
+def side_by_side(merged: State, learned: State, config: Mapping[str, Any]) -> tuple[State, dict[str, Any]]:
+    """Return one adapter that adds what was merged to what is still learned, and its PEFT configuration.
 
-    Both are PEFT states; a pair of `own` with B = 0 adds nothing and is left out. Pairs come to one rank R by
+    Both are PEFT states; one of `learned` with B = 0 adds nothing and is left out. Pairs come to one rank R by
     rows and columns of zeros, and `lora_alpha` becomes R·a/ρ, so that the scale of every pair stays a/ρ.
-    Tensors of `own` that are no pair stay as they are.
+    Tensors of `learned` that are no pair stay as they are.
     """
     pairs: dict[str, tuple[Tensor, Tensor]] = {}
-    for stem in sorted({name.removesuffix(A).removesuffix(B) for name in (*merged, *own)}):
-        found = [(s[stem + A], s[stem + B]) for s in (merged, own) if {stem + A, stem + B} <= s.keys()]
-        found = [pair for pair in found if pair[1].any()] or found[:1]
-        if found:
-            pairs[stem] = torch.cat([a for a, _ in found], 0), torch.cat([b for _, b in found], 1)
+    for stem in sorted({name.removesuffix(A).removesuffix(B) for name in (*merged, *learned)}):
+        candidates = [
+            (s[stem + A], s[stem + B]) for s in (merged, learned) if {stem + A, stem + B} <= s.keys()
+        ]
+        candidates = [pair for pair in candidates if pair[1].any()] or candidates[:1]
+        if candidates:
+            pairs[stem] = torch.cat([a for a, _ in candidates], 0), torch.cat([b for _, b in candidates], 1)
     factors = {
         stem + end: factor for stem, pair in pairs.items() for end, factor in zip((A, B), pair, strict=True)
     }
     factors, rank = pad_to_common_rank(factors)
     alpha = config["lora_alpha"] * rank / config["r"]
-    return own | factors, {**config, "r": rank, "lora_alpha": int(alpha) if alpha == int(alpha) else alpha}
+    return learned | factors, {
+        **config,
+        "r": rank,
+        "lora_alpha": int(alpha) if alpha == int(alpha) else alpha,
+    }
 
 
 def model_card(card: Card, opening: str) -> str:
-    """README.md of a result: YAML front matter for tools, a page for people.
+    """Return the README.md of a result: YAML front matter for tools, a page for people.
 
     opening: how to open what lies beside it.
     """
@@ -182,7 +188,7 @@ def model_card(card: Card, opening: str) -> str:
 
 
 def readable(folder: Path) -> bool:
-    """Whether a folder holds an adapter's two files in a state that can be opened."""
+    """Return whether a folder holds an adapter's two files in a state that can be opened."""
     try:
         json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
         load_tensors(folder / "adapter_model.safetensors")

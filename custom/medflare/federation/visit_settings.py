@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job says of visits and of the mixture of profiles in more than one place, and must say alike."""
+"""Checks that controller, rule and method of a job have the same visits and mixture of profiles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from medflare.learners.fedtar.mixture import MixtureSettings
 
 
 def visit_problems(rounds: RoundsSettings, rule: AggregationRule, method: Settings) -> Iterator[str]:
-    """Why controller, rule and method of a job cannot go through visits together; nothing if they can.
+    """Yield why controller, rule and method of a job cannot go through visits together.
 
     method: the method's own settings, with preset and variant applied.
     """
@@ -48,7 +48,7 @@ def _same_visits(rounds: TemporalSettings, rule: AggregationRule, method: Settin
 
 
 def _same_mixture(asked: MixtureSettings | None, method: Settings) -> Iterator[str]:
-    """The mixture that the controller has fitted is the one the method makes patients' factors from."""
+    """Yield why the mixture that the controller has fitted is not the one that the method uses."""
     wanted: MixtureSettings | None = getattr(method, "mixture", None)
     if wanted is None:
         return

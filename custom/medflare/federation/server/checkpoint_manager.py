@@ -32,7 +32,7 @@ class CheckpointManager:
         recorder.record.best_metric = args.best_metric
 
     def expect(self, facts: Mapping[str, Mapping[str, Any]], shared: SharedSpec, bytes_up: int) -> None:
-        """Takes what the sites declared, and the bytes of one's update."""
+        """Take what the sites declared, and the bytes of one update."""
         record, args = self.recorder.record, self.args
         record.expected_bytes_per_direction = bytes_up
         record.expected_bytes_down = message_bytes(shared, args.downlink)
@@ -48,7 +48,7 @@ class CheckpointManager:
         rule: AggregationRule,
         roster: Roster,
     ) -> None:
-        """Keeps a round: state to go on from, best adapter if it is the best, and the record."""
+        """Write a round: the state to go on from, the best adapter if it is the best, and the record."""
         self.last = (state, entry)
         value = entry.mean.get(self.args.best_metric)
         if value is not None and self._better(value):
@@ -70,17 +70,17 @@ class CheckpointManager:
         self.recorder.write()
 
     def add_evaluations(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
-        """Takes the sites' final evaluations; where their files are on this disk, the record points to them.
+        """Take the sites' final evaluations; where their files are on this disk, the record points to them.
 
         They are in a simulator, whose sites lie beside the server; a hospital's predictions stay there.
         """
-        for site, said in sorted(facts.items()):
-            for item in said["evaluations"]:
+        for site, answer in sorted(facts.items()):
+            for item in answer["evaluations"]:
                 evaluation = EvaluationRecord.model_validate(item)
                 evaluation.metrics = {
-                    name: found
-                    for name, found in evaluation.metrics.items()
-                    if all(math.isfinite(x) for x in (found.value, found.low, found.high))
+                    name: estimate
+                    for name, estimate in evaluation.metrics.items()
+                    if all(math.isfinite(x) for x in (estimate.value, estimate.low, estimate.high))
                 }
                 beside = Path("../..") / site / self.folder.name / "result" / (evaluation.predictions or "-")
                 here = evaluation.predictions is not None and (self.folder / beside).is_file()
@@ -97,12 +97,12 @@ class CheckpointManager:
         return value < self.best if self.args.best_mode == "min" else value > self.best
 
     def export_final(self, roster: Roster) -> None:
-        """Exports the last good state; nothing if no round was finished, or the state cannot be read here."""
+        """Export the last good state; nothing if no round was finished, or the state cannot be read here."""
         if self.last is not None:
             self._export(FINAL, *self.last, roster)
 
     def card(self, entry: RoundRecord, sites: int) -> Card:
-        """What the model card says of the state after a round."""
+        """Return what the model card says of the state after a round."""
         record = self.recorder.record
         site = record.sites[min(record.sites)]
         return Card(

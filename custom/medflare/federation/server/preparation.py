@@ -41,7 +41,11 @@ def agree(
 
 
 def require_shared_notes(facts: Mapping[str, Mapping[str, Any]]) -> None:
-    """RunError that names the sites without validation notes, for rules by which sites weigh themselves."""
+    """Check that all sites have validation notes, for rules by which sites weigh themselves.
+
+    Raises:
+        RunError: naming the sites without.
+    """
     without = sorted(set(facts) - set(_shared_notes(facts, sorted(facts))))
     if without:
         raise RunError(
@@ -52,7 +56,7 @@ def require_shared_notes(facts: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _made(facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> dict[str, str]:
-    """site -> checksum of what it made from the run's seed (VeRA's A and B)."""
+    """Return site -> checksum of what it made from the run's seed (VeRA's A and B)."""
     exports = {site: description_of(facts[site], site).export for site in sites}
     return {
         site: str((export.get("untravelled") or {}).get("sha256", "none")) for site, export in exports.items()
@@ -60,7 +64,7 @@ def _made(facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> dict[
 
 
 def _shared_notes(facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> dict[str, str]:
-    """site -> how many validation notes it has and their digest, of the sites that name any."""
+    """Return site -> how many validation notes it has and their digest, of the sites that name any."""
     records = {site: description_of(facts[site], site).validation for site in sites}
     return {
         site: f"{shared.notes} of digest {shared.sha256[:12]}" for site, shared in records.items() if shared
@@ -68,7 +72,7 @@ def _shared_notes(facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) 
 
 
 def _differences(what: str, values: Mapping[str, str]) -> list[str]:
-    """One sentence for each site that differs from the value most sites have."""
+    """Return one sentence for each site that differs from the value most sites have."""
     if not values:
         return []
     usual = Counter(values.values()).most_common(1)[0][0]

@@ -30,7 +30,7 @@ class ProgressReporter(FLComponent):
         self._curves: Any = None
 
     def open(self, run_folder: Path) -> None:
-        """Starts writing into a run's folder."""
+        """Start writing into a run's folder."""
         run_folder.mkdir(parents=True, exist_ok=True)
         self._file = run_folder / "progress.jsonl"
         if self.tensorboard:
@@ -39,7 +39,7 @@ class ProgressReporter(FLComponent):
             self._curves = SummaryWriter(str(run_folder / "tb_events"))
 
     def event(self, phase: str, **facts: Any) -> None:
-        """Reports one thing that happened; facts are JSON types."""
+        """Report one event; facts are JSON types."""
         self.state.update(phase=phase, **facts)
         line = {"time": round(time.time(), 3), "phase": phase, **facts}
         if self._file is not None:
@@ -48,7 +48,7 @@ class ProgressReporter(FLComponent):
         self.logger.info(" ".join(f"{key}={value}" for key, value in line.items() if key != "time"))
 
     def curves(self, step: int, site: str, values: Mapping[str, float]) -> None:
-        """Points of TensorBoard curves, one curve for each metric and site (`mean`, `server` included)."""
+        """Add points to TensorBoard curves, one for each metric and site (`mean`, `server` included)."""
         if self._curves is None:
             return
         for name, value in values.items():
@@ -57,15 +57,15 @@ class ProgressReporter(FLComponent):
         self._curves.flush()
 
     def weights(self, step: int, report: Mapping[str, Any]) -> None:
-        """What each update weighed by the rule's report, and its loss where the server scored it."""
+        """Report each update's weight as the rule has it, and its loss where the server scored it."""
         losses = report.get("losses", {})
         for site, weight in sorted(report.get("weights", {}).items()):
-            told = {"weight": weight} | ({"server_loss": losses[site]} if site in losses else {})
-            self.event("weighed", round=step, site=site, **told)
-            self.curves(step, site, told)
+            values = {"weight": weight} | ({"server_loss": losses[site]} if site in losses else {})
+            self.event("weighed", round=step, site=site, **values)
+            self.curves(step, site, values)
 
     def close(self) -> None:
-        """Closes the curves' file."""
+        """Close the curves' file."""
         if self._curves is not None:
             self._curves.close()
             self._curves = None
@@ -83,5 +83,5 @@ class ProgressReporter(FLComponent):
     def on_command(
         self, topic: str, data: Any, fl_ctx: FLContext, *others: Any, **more: Any
     ) -> dict[str, Any]:
-        """Answers a console's question."""
+        """Return the latest state for a console."""
         return dict(self.state)

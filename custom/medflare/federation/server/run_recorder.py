@@ -20,24 +20,24 @@ PACKAGES = ("nvflare", "torch", "transformers", "peft", "safetensors", "numpy", 
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the numbers depend on."""
-    found = {"medflare": __version__, "python": platform.python_version()}
+    """Return the versions of what the numbers depend on."""
+    versions = {"medflare": __version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def finite(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """The finite numbers among metrics, named `<prefix>_<name>`; JSON has no word for the others."""
-    found = {f"{prefix}_{name}" if prefix else name: as_float(value) for name, value in values.items()}
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+    """Return the finite numbers among metrics, named `<prefix>_<name>`; JSON has no word for the others."""
+    numbers = {f"{prefix}_{name}" if prefix else name: as_float(value) for name, value in values.items()}
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
 
 def as_float(value: Any) -> float:
-    """What a site sent as a float, NaN where it is no number or, as JSON allows, too large for one."""
+    """Return what a site sent as a float, NaN where it is no number or, as JSON allows, too large for one."""
     try:
         return float(value)
     except (OverflowError, TypeError, ValueError):
@@ -47,7 +47,7 @@ def as_float(value: Any) -> float:
 def weighted_means(
     metrics: Mapping[str, Mapping[str, float]], weights: Mapping[str, int]
 ) -> dict[str, float]:
-    """Means over sites weighted by examples, of metrics that every site with any metric has.
+    """Return means over sites weighted by examples, of metrics that every site with any metric has.
 
     A site without studies in a split, or without examples of a visit, has no say in their means.
     """
@@ -80,12 +80,12 @@ class RunRecorder:
         )
 
     def write(self) -> None:
-        """Writes run.json atomically."""
+        """Write run.json atomically."""
         self.record.seconds = round(time.monotonic() - self._started, 3)
         self.record.write(self.path)
 
     def add_sites(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
-        """Takes what the sites said of themselves in `prepare`."""
+        """Take the descriptions that the sites sent in `prepare`."""
         for site, said in sorted(facts.items()):
             description = description_of(said, site)
             self.record.sites[site] = SiteRecord(
@@ -105,19 +105,19 @@ class RunRecorder:
         self.write()
 
     def open_round(self, number: int) -> RoundRecord:
-        """A record for a round, added at once so that a crash leaves it visible."""
+        """Return a new record for a round, added at once so that a crash leaves it visible."""
         entry = RoundRecord(round=number, seconds=0.0)
         self.record.rounds.append(entry)
         return entry
 
     def close(self, status: Literal["completed", "failed", "stopped"], reason: str = "") -> None:
-        """The last word on the run."""
+        """Write how the run ended."""
         self.record.status, self.record.reason = status, reason
         self.write()
 
 
 def add_traffic(entry: RoundRecord, traffic: Mapping[str, Traffic]) -> None:
-    """Adds an exchange's bytes to a round's."""
+    """Add an exchange's bytes to a round's."""
     for site, more in traffic.items():
         here = entry.traffic.setdefault(site, Traffic())
         here.sent += more.sent

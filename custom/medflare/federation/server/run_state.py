@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the server must remember to go on after a crash; written after every round, all of it or nothing.
+"""The server's state from which a run can go on; written after every round, all of it or nothing.
 
 Layout: `state/round-0003/{shared,totals,rule}.safetensors, state.json}` and `state/latest.json`, which names
 the folder that is complete.
@@ -42,7 +42,7 @@ class RunState:
 
 
 def save_state(folder: Path, state: RunState) -> None:
-    """Writes the state and then points `latest.json` to it; older rounds are removed afterwards."""
+    """Write the state and then point `latest.json` to it; older rounds are removed afterwards."""
     name = f"round-{state.rounds_done:04d}"
     scratch, final = folder / f"{name}.tmp", folder / name
     shutil.rmtree(scratch, ignore_errors=True)
@@ -62,7 +62,7 @@ def save_state(folder: Path, state: RunState) -> None:
 
 
 def load_state(folder: Path) -> RunState:
-    """The last complete state in `folder`; DataError if there is none."""
+    """Return the last complete state in `folder`; DataError if there is none."""
     pointer = folder / LATEST
     if not pointer.exists():
         raise DataError(f"{folder}: holds no run state. Name the `state` folder of a server's run.")
@@ -79,7 +79,7 @@ def load_state(folder: Path) -> RunState:
 
 
 def _flatten(rule: Mapping[str, Any]) -> tuple[State, dict[str, Any]]:
-    """Tensors under `key` or `key/name`, everything else as JSON."""
+    """Return tensors under `key` or `key/name`, everything else as JSON."""
     tensors: State = {}
     values: dict[str, Any] = {}
     for key, value in rule.items():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who judges candidates for rules that weigh updates by a loss (ML-4, VG-4).
+"""Scorers of candidates, for rules that weigh updates by a loss (ML-4, VG-4).
 
-The server's own judge is a worker like a site's, with the method and settings the sites report, the base
+The server's own scorer is a worker like a site's, with the method and settings the sites report, the base
 model and the validation data D_v that the server's own site.yaml names; nothing of D_v travels. Or every site
 measures every candidate, which sends each site's model to all others.
 """
@@ -40,7 +40,7 @@ ADVICE = (
 
 
 def common_method(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
-    """Method and settings that all sites report; RunError names two sites that differ."""
+    """Return method and settings that all sites report; RunError names two sites that differ."""
     first = min(facts)
     for key in ("method", "settings"):
         for site in sorted(facts):
@@ -55,7 +55,7 @@ def common_method(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, dict[str
 def server_worker_config(
     workspace: Any, facts: Mapping[str, Mapping[str, Any]], run_id: str, seed: int, folder: Path
 ) -> WorkerConfig:
-    """What the server's worker needs: the sites' method and settings, its own data and folders.
+    """Return what the server's worker needs: the sites' method and settings, its own data and folders.
 
     RunError, which says what to write where, unless the server has a site.yaml that can be used.
     """
@@ -96,7 +96,7 @@ class Scorer:
         self.plan = RoundPlan(round=0, rounds=1)
 
     def prepare(self, facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> None:
-        """Loads model and data; RunError if they do not fit what the sites declared, or there are none."""
+        """Load model and data; RunError if they do not fit what the sites declared, or there are none."""
         work = TaskRequest(task="prepare", plan={}, options={"sites": len(sites)})
         try:
             own = self.worker.run_task(work, self.deadline, self.aborted).facts
@@ -111,7 +111,7 @@ class Scorer:
             )
 
     def __call__(self, site: str, state: State) -> float:
-        """Loss of `site`'s candidate θ + Δ_k; an UpdateError costs the site its round if there is none."""
+        """Return the loss of `site`'s candidate θ + Δ_k; UpdateError if there is none."""
         started = time.monotonic()
         plan = plan_to_json(replace(self.plan, hints=self.plan.hints | RoundHints(loss_only=True)))
         work = TaskRequest(task="evaluate", plan=plan, options={"split": SPLIT}, tensors=state)
@@ -127,7 +127,7 @@ class Scorer:
         return loss
 
     def close(self) -> None:
-        """Ends the worker."""
+        """End the worker."""
         self.worker.close()
 
 
@@ -150,7 +150,7 @@ class CrossScorer:
         self.plan = RoundPlan(round=0, rounds=1)
 
     def __call__(self, site: str, state: State) -> float:
-        """Mean over sites with validation data; an UpdateError costs `site` its round if there is none."""
+        """Return the mean over sites with validation data; UpdateError if there is none."""
         started = time.monotonic()
         found = self.measure(replace(self.plan, hints=self.plan.hints | RoundHints(loss_only=True)), state)
         losses = {judge: values.get("loss", math.nan) for judge, values in found.items()}

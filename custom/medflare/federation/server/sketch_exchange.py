@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's side of sketches: who sent one, who did not and why, and how far the sites lie apart (6.1)."""
+"""The server's side of sketches: who sent one, who did not and why, and how far the sites lie apart."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REFUSED = f"E{int(Code.POLICY)} "
 
 
 def wants_sketches(rule: AggregationRule, exchange: int | None = None) -> bool:
-    """Whether a rule wants sketches at all, or asks again before this exchange."""
+    """Return whether a rule wants sketches at all, or asks again before this exchange."""
     sketched = rule.capability(NeedsSketches)
     if sketched is None:
         return False
@@ -52,7 +52,7 @@ class Sketches:
     _gone: set[str] = field(default_factory=set)
 
     def accept(self, site: str, reply: Reply) -> str | None:
-        """Takes a reply; the reason where it holds no sketch that can be read."""
+        """Take a reply; return the reason where it holds no sketch that can be read."""
         state = reply.facts.get("state")
         if state == SAME_SKETCH:
             return None if site in self.held else "says its sketch is the same, and none came before"
@@ -74,7 +74,7 @@ class Sketches:
         return None
 
     def update(self, rule: NeedsSketches, exchange: int, absent: dict[str, str]) -> list[str]:
-        """After an exchange: hands new sketches to the rule; the sites whose sketch is new.
+        """Hand new sketches to the rule after an exchange; return the sites whose sketch is new.
 
         A site whose key, context, kind or k is not that of most sites is left out, with the reason. A site
         that has none any more, or whose policy refuses to send it, is taken out of the rule.
@@ -100,7 +100,7 @@ class Sketches:
         return new
 
     def _withdraw(self, rule: NeedsSketches, absent: dict[str, str]) -> None:
-        """Takes out of the rule what sites have no more, or will not have used any more."""
+        """Take out of the rule the sketches that sites no longer have, or no longer share."""
         refused = {site for site, why in absent.items() if why.startswith(REFUSED)}
         gone, self._gone = (self._gone | refused) & set(self.held), set()
         for site in gone:
@@ -108,7 +108,11 @@ class Sketches:
             rule.set_sketch(site, None)
 
     def _exclude_all(self, kept: dict[str, Sketch], strange: dict[str, str]) -> None:
-        """No two sketches agree: time alone counts, unless that was all the run has to go on."""
+        """Exclude all sketches, as no two are comparable: the rule then goes by latencies alone.
+
+        Raises:
+            RunError: every site sent a sketch, so that their settings must be wrong.
+        """
         if not set(self.without) - set(kept) - set(strange):
             raise RunError(
                 f"no two sketches of knowledge graphs can be compared: {'; '.join(strange.values())}. Give "
@@ -119,16 +123,16 @@ class Sketches:
         kept.clear()
 
     def _renewal(self, site: str, exchange: int, before: Sketch | None) -> dict[str, Any]:
-        """What the record says of a later sketch; `moved`: its distance from the one before."""
-        now, told = self.held[site], {"exchange": exchange, "site": site, "texts": self.texts[site]}
+        """Return what the record says of a later sketch; `moved`: its distance from the one before."""
+        now, entry = self.held[site], {"exchange": exchange, "site": site, "texts": self.texts[site]}
         if before is None or before.fingerprint != now.fingerprint:
-            return told
-        return told | {"moved": round(drift(before, now), 4)}
+            return entry
+        return entry | {"moved": round(drift(before, now), 4)}
 
     def report(self, sites: Sequence[str]) -> dict[str, Any]:
-        """For run.json, JSON types; `distances` as the rule sees them, in the order of `sites`."""
+        """Return JSON types for run.json; `distances` as the rule sees them, in the order of `sites`."""
         first = next(iter(self.held.values()), None)
-        found: dict[str, Any] = {
+        report: dict[str, Any] = {
             "sites": {
                 site: {"texts": self.texts[site], "empty": sketch.empty, "bytes": len(sketch.to_bytes())}
                 for site, sketch in sorted(self.held.items())
@@ -141,9 +145,9 @@ class Sketches:
         }
         if first is not None:
             matrix = distance_matrix(self.held, sites).round(4).tolist()
-            found |= {"key": first.fingerprint.hex()[:8], "hashes": len(first.values), "kind": first.kind}
-            found["distances"] = {"order": list(sites), "matrix": matrix}
-        return found
+            report |= {"key": first.fingerprint.hex()[:8], "hashes": len(first.values), "kind": first.kind}
+            report["distances"] = {"order": list(sites), "matrix": matrix}
+        return report
 
 
 class SketchExchange:
