@@ -140,7 +140,7 @@ def _save(tensors: State, path: Path) -> None:
 def side_by_side(merged: State, learned: State, config: Mapping[str, Any]) -> tuple[State, dict[str, Any]]:
     """Return one adapter that adds what was merged to what is still learned, and its PEFT configuration.
 
-    Both are PEFT states; one of `learned` with B = 0 adds nothing and is left out. Pairs come to one rank R by
+    Both are PEFT states; one of `learned` with B = 0 adds nothing and is left out. Pairs come to a rank R by
     rows and columns of zeros, and `lora_alpha` becomes R·a/ρ, so that the scale of every pair stays a/ρ.
     Tensors of `learned` that are no pair stay as they are.
     """
