@@ -23,7 +23,7 @@ class MethodSettings(Settings):
 
     @property
     def peft_method(self) -> str:
-        """The adapter, a name in `models.adapters.methods.METHODS`; empty where all weights learn."""
+        """The adapter, a name in `models.adapters.registry.METHODS`; empty where all weights learn."""
         return ""
 
     @property
@@ -49,7 +49,7 @@ class MethodFacts:
         summary: what is trained, in one sentence.
         source: paper; section of the specification; resolution ids.
         metrics: numbers that every update holds, by which a rule may weigh it.
-        lora: whether it has adapters, of any method in `models.adapters.methods`. Of LoRA, pairs of factors
+        lora: whether it has adapters, of any method in `models.adapters`. Of LoRA, pairs of factors
             are communicated; which of them, `MethodSettings.lora_sharing` says.
         scored: whether a site can score its own update on shared validation data.
         judged: whether an update can be scored by others, at the server or at another site, by what
