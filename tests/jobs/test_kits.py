@@ -258,6 +258,12 @@ def test_class_paths_of_an_earlier_release_are_named_and_hardened_away(kits: Pat
     assert check(kits) == []
 
 
+def test_the_changelog_names_every_class_that_moved() -> None:
+    changelog = (TEMPLATES.parent / "CHANGELOG.md").read_text()
+    for old, new in MOVED_CLASSES.items():
+        assert f"| `{old}` | `{new}` |" in changelog
+
+
 def test_a_folder_without_kits_is_an_error_that_says_what_was_expected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no startup kit in it; expected the folder"):
         harden(tmp_path)
