@@ -60,7 +60,7 @@ def test_the_slopes_of_sites_are_the_meta_gradient_of_the_pooled_validation_loss
     learners, rule = sites(*counts), TemporalResidual(visits=3, alpha_mode=mode, lr=1e-3)
     path: list[Tensor] = []
     federate_visits(learners, rule, 1, plan, lambda number, state, updates: path.append(state["w"].clone()))
-    alpha, seen = rule.alpha.clone().requires_grad_(), rule.seen.tolist()
+    alpha, seen = rule.alpha.clone().requires_grad_(), rule.stepped.tolist()
     path = [torch.zeros(4, dtype=torch.float64), *path]
     w = path[0]
     for t in range(3):
