@@ -59,10 +59,10 @@ def test_a_site_never_seen_is_taken_for_typical_and_before_anything_all_are_equa
 def test_a_site_that_vanished_counts_as_at_least_as_slow_as_it_was_waited_for() -> None:
     seen = Latencies(smoothing=1.0)
     seen.observe("a", Timing(3.0, 1.0))
-    seen.lapsed("a", 60.0)
-    seen.lapsed("b", 60.0)
+    seen.report_timeout("a", 60.0)
+    seen.report_timeout("b", 60.0)
     assert seen.estimates(["a", "b"]) == {"a": 60.0, "b": 60.0}
-    seen.lapsed("a", 5.0)
+    seen.report_timeout("a", 5.0)
     assert seen.estimates(["a"])["a"] >= 59.0
 
 
