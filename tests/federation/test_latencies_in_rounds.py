@@ -19,6 +19,7 @@ from fed_quadratic import CURVES, NAME, QuadraticLearner
 from torch import Tensor
 
 from medflare.aggregation import make_rule
+from medflare.aggregation.capabilities import SamplesClients
 from medflare.core.plan import RoundPlan
 from medflare.core.update import Update
 from medflare.federation.messages import read_reply
@@ -98,7 +99,7 @@ def in_one_process(
     """The same rounds without FLARE; sites that are gone in a round are asked in the next again."""
     learners = {site: QuadraticLearner({}, site, 0) for site in sorted(CURVES)[:sites]}
     rule = make_rule("ddcs", settings)
-    rule.draw = partial(rule.draw, least=least)  # type: ignore[method-assign]
+    rule.sample_clients = partial(rule.sample_clients, min_clients=least)  # type: ignore[method-assign]
     loop = FederationLoop(learners, rule, lambda r: RoundPlan(round=r, rounds=rounds, seed=7))
     for number in range(rounds):
         missing = gone.get(number, ())
@@ -263,8 +264,8 @@ def clocked(
     """What a run with these profiles must equal."""
     size = message_bytes(QuadraticLearner({}, "site-1", 0).shared_spec(), "float32")
     made = make_rule(rule, settings)
-    if made.draws:
-        made.draw = partial(made.draw, least=least)  # type: ignore[method-assign]
+    if made.capability(SamplesClients):
+        made.sample_clients = partial(made.sample_clients, min_clients=least)  # type: ignore[method-assign]
     return federate_clocked(
         {site: QuadraticLearner({}, site, 0) for site in PROFILES},
         made,

@@ -137,7 +137,7 @@ def test_under_masks_drfa_draws_enough_sites_to_hide_among(quadratics) -> None:
     assert all(len(entry.rule["probed"]) == 2 for entry in record.rounds)
     learners = {site: QuadraticLearner({}, site, 0) for site in SITES}
     rule = make_rule("drfa", {"m": 2, "step": 0.05})
-    rule.draw = partial(rule.draw, least=3)  # type: ignore[method-assign]
+    rule.sample_clients = partial(rule.sample_clients, min_clients=3)  # type: ignore[method-assign]
     plain = federate(learners, rule, 4, lambda r: RoundPlan(round=r, rounds=4, seed=7))
     assert torch.allclose(load_state(run.folder / "state").shared[NAME], plain[NAME], atol=1e-5)
     assert record.rounds[-1].rule["lambda"] == pytest.approx(rule.report()["lambda"], abs=1e-5)

@@ -20,7 +20,7 @@ from medflare.in_process.loop import federate
 def in_one_process(name: str, rounds: int, least: int, **settings: Any) -> Tensor:
     learners = {site: QuadraticLearner({}, site, 0) for site in sorted(CURVES)}
     rule = make_rule(name, settings)
-    rule.draw = partial(rule.draw, least=least)  # type: ignore[method-assign]
+    rule.sample_clients = partial(rule.sample_clients, min_clients=least)  # type: ignore[method-assign]
     return federate(learners, rule, rounds, lambda r: RoundPlan(round=r, rounds=rounds, seed=7))[NAME]
 
 
