@@ -168,7 +168,7 @@ def test_long_sentences_are_cut_into_windows_and_what_is_lost_is_counted(notes: 
 
 
 def test_loss_only_asks_the_model_nothing(learner: ExtractionLearner, monkeypatch: Any) -> None:
-    monkeypatch.setattr(learner.extractor, "ask", lambda examples: pytest.fail("a question was asked"))
+    monkeypatch.setattr(learner.extractor, "predict", lambda examples: pytest.fail("a question was asked"))
     plan = RoundPlan(round=0, rounds=1, hints=RoundHints(loss_only=True))
     found = {split: learner.evaluate(split, plan) for split in ("train", "val", "test")}
     assert {tuple(metrics) for metrics in found.values()} == {("loss",)}

@@ -45,7 +45,7 @@ def finished(folders: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> A
         if made.patients is not None and mixture["source"] == "federated":
             agreed = agree_on_mixture({"site-1": made}, made.settings.mixture, 2, 0).mixture
             assert agreed is not None
-            persistor.export |= mixture_hint(agreed)
+            persistor.export |= mixture_hint(agreed).to_json()
         state = federate_visits({"site-1": made}, TemporalResidual(visits=3), 1, lambda n: plan(n, steps=2))
         made.load_shared(state)
         return made, persistor.write(tmp_path / "adapter", state, CARD)
