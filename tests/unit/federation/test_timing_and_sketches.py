@@ -100,10 +100,10 @@ def share_of_draws(told: Callable[[Any, Outcome], None]) -> float:
             facts={site: {"seconds": seconds[site]} for site in others},
             trips={site: seconds[site] + 0.1 for site in others},
         )
-        if "a" in rule._draw.counts:
+        if "a" in rule._sample.counts:
             told(rule, outcome)
-        counts.update(rule._draw.counts)
-        rule._grow_older(others)
+        counts.update(rule._sample.counts)
+        rule._update_staleness(others)
     return counts["a"] / counts.total()
 
 
