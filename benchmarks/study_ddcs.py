@@ -170,7 +170,7 @@ def rule_of(
             others = np.random.default_rng(seed).permutation(sorted(sketches))
             sketches = dict(zip(sorted(sketches), map(sketches.__getitem__, others), strict=True))
         for name, sketch in sketches.items():
-            rule.take_sketch(name, sketch)  # type: ignore[attr-defined]
+            rule.set_sketch(name, sketch)  # type: ignore[attr-defined]
         if method.strict is not None:
             names = sorted(learners)
             distances = distance_matrix(sketches, names)
