@@ -234,7 +234,7 @@ def test_fed_dat_teaches_both_ways_and_moves_what_7_9_says(fed_dat: Any) -> None
     assert {"loss_kd_generic", "loss_kd_specialised"} <= set(update.metrics)
     assert all(torch.equal(value, adapters.state("anchor")[n]) for n, value in anchor.items())
     assert any(not torch.equal(value, adapters.state(SPECIALISED)[n]) for n, value in special.items())
-    assert fed_dat._specialised_scales() == {"anchor": 0.5, SPECIALISED: 0.5}
+    assert fed_dat.training.specialised.scales == {"anchor": 0.5, SPECIALISED: 0.5}
     assert fed_dat.mix() == (0.5, 0.5)
 
 
