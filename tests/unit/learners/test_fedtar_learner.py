@@ -44,7 +44,7 @@ def test_everything_travels_where_everything_learns(fedtar: Any) -> None:
     update = made.fit(at_visit(1, steps=2))
     moved = {name.split(".")[0] for name, delta in update.delta.items() if delta.abs().sum() > 0}
     assert moved == {"adapter", "projection", "patient", "encoder", "decoder"}
-    assert made.pictures.facts() == {}
+    assert made.patches.facts() == {}
 
 
 def test_a_projection_of_an_own_mixture_stays_and_learns(fedtar: Any) -> None:
@@ -86,10 +86,10 @@ def test_the_final_test_writes_predictions(fedtar: Any, tmp_path: Path) -> None:
 def test_tokens_of_a_frozen_encoder_are_those_it_would_give_again(fedtar: Any) -> None:
     made, fresh = fedtar(), fedtar(train_backbone=True)
     rows = made.rows("train")[:5]
-    (kept, there), (again, also) = (m.pictures.patches(rows) for m in (made, fresh))
+    (kept, there), (again, also) = (m.patches.patches(rows) for m in (made, fresh))
     assert torch.equal(there, also)
     assert torch.allclose(kept, again.detach(), atol=1e-5)
-    facts = made.pictures.facts()
+    facts = made.patches.facts()
     assert facts["pictures"] == len(made.samples)
     assert facts["bytes"] == len(made.samples) * 4 * 128 * 4
 
@@ -145,7 +145,7 @@ def test_visits_beyond_those_of_the_job_are_left_out_and_counted(fedtar: Any) ->
     assert made.fit(plan()).examples == len(made.samples.rows("train", 1)) + len(
         made.samples.rows("train", 2)
     )
-    assert made.pictures.facts()["pictures"] == len(made.samples) - beyond
+    assert made.patches.facts()["pictures"] == len(made.samples) - beyond
 
 
 def test_a_visit_too_long_for_the_decoder_is_refused_before_anything_is_trained(fedtar: Any) -> None:
