@@ -50,7 +50,7 @@ PROJECTIONS = {
 """Name -> (d_out, d_in)."""
 FILES = 6
 """Different updates on disk; further sites use them again."""
-SAME = ("factors", "weighted_mean")
+SAME = ("weighted_mean",)
 """Names of what `fedavg` is too."""
 IMPORTED = {
     "FLARE": "nvflare.app_common.aggregators.weighted_aggregation_helper",

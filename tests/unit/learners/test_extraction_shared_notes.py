@@ -77,7 +77,7 @@ def test_sites_that_score_themselves_weigh_as_a_server_that_scores_them(notes: P
     shared = notes / "validation"
     found: dict[str, Any] = {}
     for mode in ("server", "client"):
-        rule = Influence(mode, temperature=0.05, clip=20)
+        rule = Influence(mode=mode, temperature=0.05, clip=20)
         judge = None
         if mode == "server":
             own = site(notes, "validation", split={"train": 0, "val": 1, "test": 0})

@@ -30,9 +30,9 @@ A, B = ".lora_A.weight", ".lora_B.weight"
 SCALE = SMALL["lora"]["lora_alpha"] / SMALL["lora"]["rank"]
 NAMES = ("site-1", "site-2")
 MODES = {
-    "factors": "factors",
+    "factors": "weighted_mean",
     "freeze_a": "freeze_a",
-    "fedsa": "factors",
+    "fedsa": "weighted_mean",
     "stack": "lora_stack",
     "product_svd": "lora_product_svd",
 }
