@@ -52,7 +52,7 @@ def test_a_site_that_is_gone_is_named_and_the_others_finish(
     assert run.record.status == "completed"
     assert [sorted(entry.accepted) for entry in run.record.rounds[1:]] == [["site-1", "site-2"]] * 2
     assert run.record.rounds[1].absent[gone_site] in ("disconnected", "no reply within 25 s of the quorum")
-    assert "benched" in run.record.rounds[2].absent[gone_site]
+    assert "suspended" in run.record.rounds[2].absent[gone_site]
     assert adapter(run)
 
 

@@ -291,7 +291,7 @@ def test_a_hanging_site_meets_its_deadline_and_the_others_go_on(federation) -> N
     assert time.monotonic() - started < 30
 
 
-def test_a_silent_site_is_benched_and_then_asked_again(federation) -> None:
+def test_a_silent_site_is_suspended_and_then_selected_again(federation) -> None:
     back = threading.Event()
 
     def silent(site: str, task: str, message: Shareable) -> None:

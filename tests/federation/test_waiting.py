@@ -56,7 +56,7 @@ def test_a_large_hospitals_long_tests_are_waited_for(federation) -> None:
     assert record.reason == ""
 
 
-def test_a_benched_site_is_asked_for_its_final_test(federation) -> None:
+def test_a_suspended_site_gets_its_final_test(federation) -> None:
     run = federation(
         controller=TWO_OF_THREE | {"num_rounds": 1, "suspend_rounds": 5, "straggler_timeout": 0.1}
     )
