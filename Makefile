@@ -8,16 +8,20 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE := 1
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-.PHONY: help demo test test-deployment quality docs reference provision study-fedmrg study-real study-fed-medlora study-corpora study-attacks study-fedvit study-fedtar study-ddcs server-cost embedded embedded-notes clean
+.PHONY: help demo test test-deployment fuzz quality docs reference provision study-fedmrg study-real study-fed-medlora study-corpora study-attacks study-fedvit study-fedtar study-ddcs server-cost boundary-cost embedded embedded-notes lock bill-of-materials audit-online clean
 
 help:
 	@echo "make demo          three synthetic hospitals train a report generator in the FLARE simulator"
 	@echo "make test          the whole test suite, except what a real deployment shows"
 	@echo "make test-deployment    server, three hospitals and admins as processes over mTLS (minutes)"
+	@echo "make fuzz          new hostile messages and files, FUZZ times as many as the test suite tries (40; minutes)"
 	@echo "make quality       ruff, mypy, and the documentation built strictly"
 	@echo "make docs          the documentation site, in site/; a broken link or anchor is an error"
 	@echo "make reference     writes the generated pages of docs/reference again"
 	@echo "make provision     signed and hardened startup kits of provisioning/project.yml, in KITS (kits)"
+	@echo "make lock          versions and hashes of the image, provisioning/docker/*.lock (asks the package index)"
+	@echo "make bill-of-materials  CycloneDX list of what is in the image, build/medflare.cdx.json"
+	@echo "make audit-online  known vulnerabilities of what is in the image; asks a database on the internet"
 	@echo "make study-fedmrg  FedMRG, its baselines and ablations over three seeds (hours)"
 	@echo "make study-real    FedMRG on real chest X-rays of three publishers (needs MEDFLARE_DATA)"
 	@echo "make study-fed-medlora  Fed-MedLoRA(+) and its baselines on synthetic notes over three seeds (an hour)"
@@ -27,6 +31,7 @@ help:
 	@echo "make study-fedtar       FedTAR, its ablations and baselines on synthetic patients who come again, three seeds (hours)"
 	@echo "make study-ddcs         DDCS and other choices of hospitals, 20 of them on a simulated clock, three seeds (an hour or two)"
 	@echo "make server-cost        seconds and memory of every rule for 2 to 100 sites"
+	@echo "make boundary-cost      the share of a round that the checks of messages take"
 	@echo "make embedded      makes the embedded weights of chest X-rays again (half an hour)"
 	@echo "make embedded-notes     makes the embedded notes decoder again (half an hour)"
 
@@ -44,11 +49,14 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
-	$(BIN)/python -m pytest tests/federation -n 2 --dist loadfile -m "not simulator"
+	$(BIN)/python -m pytest tests/federation tests/hostile -n 2 --dist loadfile -m "not simulator"
 	$(BIN)/python -m pytest tests/federation/test_simulator.py tests/jobs tests/docs -n 2 --dist loadfile --no-loadscope-reorder --timeout 2400
 
 test-deployment: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/deployment -n 2 --timeout 2400
+
+fuzz: $(VENV)/.installed
+	FUZZ=$(or $(FUZZ),40) $(BIN)/python -m pytest tests/hostile/test_fuzz.py --hypothesis-profile search --timeout 7200
 
 quality: $(VENV)/.installed
 	$(BIN)/ruff check custom tests jobs benchmarks tools
@@ -94,11 +102,38 @@ server-cost: $(VENV)/.installed
 	$(BIN)/python benchmarks/server_cost.py
 	$(BIN)/python benchmarks/server_cost.py --dtype bfloat16
 
+boundary-cost: $(VENV)/.installed
+	$(BIN)/python benchmarks/boundary_cost.py
+
 embedded-notes: $(VENV)/.installed
 	$(BIN)/python -m tools.embedded_weights.notes $(if $(NOTES),--notes $(NOTES)) $(if $(IE),--ie $(IE))
 
 embedded: $(VENV)/.installed
 	$(BIN)/python -m tools.embedded_weights.reports $(if $(NOTES),--notes $(NOTES))
+
+# Tools of their own environment, so that they change no version that the tests run with.
+SUPPLY := build/supply-chain
+LOCKED := provisioning/docker/requirements.lock provisioning/docker/build.lock
+COMPILE := $(SUPPLY)/bin/uv --no-config pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url \
+  --python-version 3.11 --python-platform x86_64-manylinux_2_28 --default-index https://pypi.org/simple
+
+$(SUPPLY)/.installed: Makefile
+	$(PYTHON) -m venv $(SUPPLY)
+	$(SUPPLY)/bin/python -m pip install --quiet 'uv>=0.9' 'cyclonedx-bom>=7' 'pip-audit>=2.9'
+	@touch $@
+
+lock: $(VENV)/.installed $(SUPPLY)/.installed
+	$(BIN)/python -m pip freeze --exclude-editable > $(SUPPLY)/tested.txt
+	$(COMPILE) setup.cfg --constraints $(SUPPLY)/tested.txt --output-file $(SUPPLY)/requirements.lock
+	echo setuptools | $(COMPILE) - --constraints $(SUPPLY)/tested.txt --output-file $(SUPPLY)/build.lock
+	for name in requirements build; do \
+	  { grep '^#' provisioning/docker/$$name.lock; cat $(SUPPLY)/$$name.lock; } > $(SUPPLY)/new && mv $(SUPPLY)/new provisioning/docker/$$name.lock || exit 1; done
+
+bill-of-materials: $(SUPPLY)/.installed
+	$(SUPPLY)/bin/cyclonedx-py requirements $(firstword $(LOCKED)) --output-reproducible --output-file build/medflare.cdx.json
+
+audit-online: $(SUPPLY)/.installed
+	$(SUPPLY)/bin/pip-audit --require-hashes --disable-pip $(addprefix -r ,$(LOCKED))
 
 clean:
 	rm -rf $(VENV) build custom/*.egg-info

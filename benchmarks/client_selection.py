@@ -23,17 +23,17 @@ from typing import Any, get_args
 import numpy as np
 
 from medflare.core.data_order import derived_seed
+from medflare.core.sketch import Sketch
 from medflare.knowledge.minhash import Sketcher
 from medflare.knowledge.sketch_key import SECRET, SketchKey
-from medflare.knowledge.sketches import Sketch
 from medflare.knowledge.triples import Triple
-from medflare.selection.baselines import FedCS, Importance, Uniform
+from medflare.selection.baselines import FedCSSelector, ImportanceSelector, UniformSelector
 from medflare.selection.clock import SimulatedClock, drawn_profiles, seconds_to_target
 from medflare.selection.objective import Matrix, divergence, expected_slowest
 from medflare.selection.optimiser import extreme_points, solve
 from medflare.selection.problem import PairsOf, Problem
 from medflare.selection.sampling import data_shares
-from medflare.selection.selectors import Ddcs, Known, Selector
+from medflare.selection.selectors import DdcsSelector, Selector, SiteStatistics
 
 WIDTH, BYTES = 20, 80_000_000
 GROUPS = 4
@@ -69,13 +69,13 @@ class Hospitals:
 
     def problem(self, **more: Any) -> Problem:
         """With the latencies of the profiles, as if long observed."""
-        known = Known(sketches=self.sketches)
+        known = SiteStatistics(sketches=self.sketches)
         for number in range(5):
             for site in self.sites:
                 timing = self.clock.timing(site, number, self.examples[site], BYTES, BYTES)
                 assert timing is not None
                 known.latencies.observe(site, timing)
-        return Ddcs(**more).problem(self.shares, known)
+        return DdcsSelector(**more).problem(self.shares, known)
 
 
 def seconds_to_solve(size: int, **more: Any) -> float:
@@ -97,7 +97,10 @@ def solving(size: int) -> None:
 def run(hospitals: Hospitals, selector: Selector, hours: float, seed: int) -> dict[str, float]:
     """One run's numbers."""
     clock = SimulatedClock(hospitals.clock.profiles, seed)
-    known, random = Known(sketches=hospitals.sketches), np.random.default_rng(derived_seed("run", seed))
+    known, random = (
+        SiteStatistics(sketches=hospitals.sketches),
+        np.random.default_rng(derived_seed("run", seed)),
+    )
     theta, curve, different, waited = np.zeros(WIDTH), list[tuple[float, float]](), list[int](), 0
     first = float(np.linalg.norm(hospitals.optimum))
     for number in count():
@@ -132,12 +135,12 @@ def run(hospitals: Hospitals, selector: Selector, hours: float, seed: int) -> di
 def selectors(hospitals: Hospitals, draws: int) -> dict[str, Callable[[], Selector]]:
     times = np.sort(hospitals.problem().latencies)
     return {
-        "uniform": lambda: Uniform(draws=draws),
-        "importance": lambda: Importance(draws=draws),
-        "FedCS": lambda: FedCS(deadline=1.3 * float(times[len(times) // 2])),
-        "DDCS": lambda: Ddcs(draws=draws),
-        "DDCS, V = 2": lambda: Ddcs(draws=draws, most_variance=2.0),
-        "DDCS, φ = 1": lambda: Ddcs(draws=draws, floor=1.0),
+        "uniform": lambda: UniformSelector(draws=draws),
+        "importance": lambda: ImportanceSelector(draws=draws),
+        "FedCS": lambda: FedCSSelector(deadline=1.3 * float(times[len(times) // 2])),
+        "DDCS": lambda: DdcsSelector(draws=draws),
+        "DDCS, V = 2": lambda: DdcsSelector(draws=draws, most_variance=2.0),
+        "DDCS, φ = 1": lambda: DdcsSelector(draws=draws, floor=1.0),
     }
 
 

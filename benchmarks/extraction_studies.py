@@ -177,19 +177,19 @@ def train_and_test(
 def _write(
     tester: Any, notes: list[Note], site: str, kind: Literal["generic", "personalised"], folder: Path
 ) -> None:
-    from medflare.evaluation.extraction_predictions import write_documents
+    from medflare.core.json_lines import write_lines
 
-    write_documents(folder / site / "predictions.jsonl", tester.extractor.documents(notes, site, kind))
+    write_lines(folder / site / "predictions.jsonl", tester.predictor.documents(notes, site, kind))
 
 
 def zero_shot(settings: Mapping[str, Any], tests: Mapping[str, list[Note]], folder: Path) -> None:
     """The frozen model with the same prompts and no adapter (7.24)."""
-    from medflare.evaluation.extraction_predictions import write_documents
+    from medflare.core.json_lines import write_lines
     from medflare.learners.extraction.settings import METHOD
-    from medflare.tasks.extraction.extractor_folder import ExportedExtraction, base_extractor
+    from medflare.tasks.extraction.extractor import ExportedExtraction, base_extractor
 
     chosen = METHOD.resolve(settings).model_dump(include={"lora", "format", "sentences", "max_tokens"})
     extractor = base_extractor(ExportedExtraction.model_validate(chosen))
     for name, notes in tests.items():
         path = folder / name / "predictions.jsonl"
-        write_documents(path, extractor.documents(notes, name, "none"))
+        write_lines(path, extractor.documents(notes, name, "none"))

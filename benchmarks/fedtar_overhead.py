@@ -25,9 +25,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from medflare.aggregation import make_rule
+from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.data.settings.site import SiteConfig
-from medflare.federation.site.mixture_sums import mixture_hint
 from medflare.in_process.loop import FederationLoop
 from medflare.in_process.temporal_loop import agree_on_mixture, visit_by_visit
 from medflare.learners.fedtar.learner import FedTARLearner, build
@@ -78,7 +78,7 @@ def variant(
 ) -> Variant:
     learner = build(SETTINGS | dict(own), site, 0)
     if learner.patients is not None:
-        agree_on_mixture({site.name: learner}, learner.settings.mixture, 2, 0)
+        agree_on_mixture({site.name: learner.patients}, learner.settings.mixture, 2, 0)
 
     def plan(number: int) -> RoundPlan:
         return RoundPlan(round=number, rounds=100 * VISITS, steps=steps)
@@ -105,7 +105,7 @@ def bytes_of_round(found: Variant) -> tuple[int, int, int]:
     state = message_bytes(learner.shared_spec(), WIRE)
     sums = message_bytes(learner.sums_spec(1), WIRE) if found.title != "FedAvg, sequential" else 0
     mixture = learner.patients.mixture if learner.patients is not None else None
-    hint = len(json.dumps(mixture_hint(mixture).to_json())) if mixture else 0
+    hint = len(json.dumps(RoundHints(mixture=mixture.to_hint()).to_json())) if mixture else 0
     return VISITS * (state + sums), VISITS * (state + hint), VISITS * (sums + hint)
 
 

@@ -27,7 +27,8 @@ from medflare.core.conditions import CONDITIONS, Code
 from medflare.data.images import augment
 from medflare.learners.optim import adamw, cosine, scale_rates
 from medflare.models.vit_gpt2 import ViTGPT2Settings
-from medflare.synthetic.hospitals import generate, generate_reports, pretraining_hospitals
+from medflare.synthetic.hospitals import generate, generate_reports
+from medflare.synthetic.profiles import pretraining_hospitals
 
 SETTINGS = ViTGPT2Settings()
 HOSPITALS, PATIENTS = 40, 75

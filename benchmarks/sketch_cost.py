@@ -27,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
+from medflare.core.sketch import SKETCH_KINDS, SketchKind
 from medflare.knowledge.minhash import Sketcher
 from medflare.knowledge.private_intersection import (
     IntersectionClient,
@@ -36,14 +37,7 @@ from medflare.knowledge.private_intersection import (
 )
 from medflare.knowledge.rule_extraction import RuleExtractor
 from medflare.knowledge.sketch_key import SECRET, SketchKey
-from medflare.knowledge.sketches import (
-    KINDS,
-    Kind,
-    error_bound,
-    estimated_jaccard,
-    jaccard_interval,
-    standard_error,
-)
+from medflare.knowledge.sketches import error_bound, estimated_jaccard, jaccard_interval, standard_error
 from medflare.knowledge.triples import Triple, graph_of, jaccard, weighted_jaccard
 from medflare.knowledge.vocabulary import Vocabulary, read_concepts
 
@@ -75,7 +69,7 @@ def cost(sizes: list[int], ks: list[int]) -> Iterator[tuple[str, ...]]:
     """Rows of the first table."""
     for size in sizes:
         one, other = graph(0, size), graph(size // 2, size)
-        for kind in KINDS:
+        for kind in SKETCH_KINDS:
             started = time.process_time()
             (jaccard if kind == "set" else weighted_jaccard)(one, other)
             exact = time.process_time() - started
@@ -90,13 +84,13 @@ def cost(sizes: list[int], ks: list[int]) -> Iterator[tuple[str, ...]]:
 
 def accuracy(ks: list[int], keys: int) -> Iterator[tuple[str, ...]]:
     """Rows of the second table."""
-    for kind in KINDS:
+    for kind in SKETCH_KINDS:
         for k in ks:
             for shared in SHARED:
                 yield from _errors(kind, k, shared, keys)
 
 
-def _errors(kind: Kind, k: int, shared: float, keys: int) -> Iterator[tuple[str, ...]]:
+def _errors(kind: SketchKind, k: int, shared: float, keys: int) -> Iterator[tuple[str, ...]]:
     one, other = graph(0, SIZE, 1), graph(round(SIZE * (1 - shared)), SIZE, 2)
     true = jaccard(one, other) if kind == "set" else weighted_jaccard(one, other)
     errors = []
@@ -115,7 +109,7 @@ def real(folder: Path) -> Iterator[tuple[str, ...]]:
         ("subjects of MedMCQA, parts of MedQA", of_questions(folder)),
         ("parts of the Disease Ontology", of_ontology(folder)),
     ):
-        for kind in KINDS:
+        for kind in SKETCH_KINDS:
             yield _real(name, list(graphs.values()), kind)
 
 
@@ -155,7 +149,7 @@ def of_ontology(folder: Path) -> dict[str, Numbered]:
     return found
 
 
-def _real(name: str, graphs: list[Numbered], kind: Kind) -> tuple[str, ...]:
+def _real(name: str, graphs: list[Numbered], kind: SketchKind) -> tuple[str, ...]:
     sketches = [Sketcher(key(1), kind=kind).sketch(own) for own in graphs]
     similar = jaccard if kind == "set" else weighted_jaccard
     true, told = np.array(

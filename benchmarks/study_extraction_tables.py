@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from medflare.evaluation.extraction_predictions import read_documents
 from medflare.evaluation.extraction_statistics import task_scores
 from medflare.evaluation.statistics import Statistic, difference_over_seeds, over_seeds
+from medflare.tasks.prediction_files import read_documents
 from study_tables import averaged
 from study_units import unit_folder
 

@@ -172,8 +172,8 @@ def train_unit(name: str, seed: int, given: argparse.Namespace) -> None:
 
     from medflare.aggregation import make_rule
     from medflare.aggregation.temporal import TemporalResidual
+    from medflare.core.json_lines import write_lines
     from medflare.core.plan import RoundPlan
-    from medflare.evaluation.predictions import write_predictions
     from medflare.in_process.loop import federate
     from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits, visit_by_visit
     from medflare.learners.fedtar.evaluation import FILE, predictions
@@ -187,8 +187,9 @@ def train_unit(name: str, seed: int, given: argparse.Namespace) -> None:
         for site, config in sites_of(given).items()
     }
     first = next(iter(learners.values()))
-    if first.patients is not None:
-        agree_on_mixture(learners, first.settings.mixture, 2, seed)
+    profiles = {site: made.patients for site, made in learners.items() if made.patients is not None}
+    if profiles:
+        agree_on_mixture(profiles, first.settings.mixture, 2, seed)
     own = {"seed": seed, "visits": visits} if method.rule == "temporal" else {}
     rule, said = make_rule(method.rule, {**method.rule_settings, **own}), list[dict[str, Any]]()
 
@@ -217,7 +218,7 @@ def train_unit(name: str, seed: int, given: argparse.Namespace) -> None:
     for site, learner in learners.items():
         learner.load_shared(state)
         path, rows = folder / site / FILE, learner.rows("test")
-        write_predictions(path, predictions(learner, rows, learner.draft(rows), path))
+        write_lines(path, predictions(learner, rows, learner.draft(rows), path))
     (folder / "rounds.json").write_text(json.dumps(said, indent=1))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from medflare.evaluation.predictions import Prediction, read_predictions
+from medflare.evaluation.predictions import Prediction
 from medflare.evaluation.statistics import (
     Statistic,
     difference_over_seeds,
@@ -29,9 +29,11 @@ from medflare.evaluation.visit_metrics import (
     in_visit_order,
     mean_over_visits,
 )
-from medflare.learners.fedtar.evaluation import FILE
 from medflare.reporting.metric_names import display_name
+from medflare.tasks.prediction_files import read_predictions
 from study_units import DONE, unit_folder
+
+FILE = "predictions_generic.jsonl"
 
 REPORTS = ("bleu_1", "bleu_4", "rouge_l", "cider", "label_f1", "label_micro_f1", "label_macro_f1")
 CHANGES = ("change_f1", "change_moved_f1", "change_opposite")

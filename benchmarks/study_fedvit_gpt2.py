@@ -55,7 +55,8 @@ DEFAULT = "fedavg,l_fedavg_raw,l_fedavg,krum,krum_directions,centralised,single"
 
 def write_hospitals(folder: Path) -> None:
     """The four hospitals and their site.yaml; the fourth has a profile that other studies never train on."""
-    from medflare.synthetic.hospitals import DEMO_HOSPITALS, UNSEEN_HOSPITAL, write_hospital
+    from medflare.synthetic.hospitals import write_hospital
+    from medflare.synthetic.profiles import DEMO_HOSPITALS, UNSEEN_HOSPITAL
 
     lines = ["sites:"]
     for profile, (site, patients) in zip((*DEMO_HOSPITALS, UNSEEN_HOSPITAL), SHARES.items(), strict=True):

@@ -10,10 +10,11 @@ from pathlib import Path
 from statistics import mean
 
 from medflare.evaluation.meteor import meteor
-from medflare.evaluation.predictions import Prediction, prediction_statistics, read_predictions
+from medflare.evaluation.predictions import Prediction, prediction_statistics
 from medflare.evaluation.report_metrics import single_references, tokenised
 from medflare.evaluation.statistics import Statistic, difference_over_seeds, over_seeds
 from medflare.reporting.metric_names import display_name
+from medflare.tasks.prediction_files import read_predictions
 from study_units import unit_folder
 
 COLUMNS = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "rouge_l", "cider", "label_f1")

@@ -10,7 +10,8 @@ import argparse
 import os
 from pathlib import Path
 
-from medflare.recipes.simulate import SERVER_FOLDER, run_simulator
+from medflare.recipes.simulate import run_simulator
+from medflare.recipes.simulator_process import SERVER_FOLDER
 from medflare.reporting.page import write_page
 from medflare.reporting.score_rows import rows_of
 from medflare.reporting.tables import markdown_table

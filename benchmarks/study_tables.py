@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from medflare.evaluation.predictions import Prediction, prediction_statistics, read_predictions
+from medflare.evaluation.predictions import Prediction, prediction_statistics
 from medflare.evaluation.statistics import Statistic, difference_over_seeds, over_seeds
 from medflare.reporting.metric_names import display_name
+from medflare.tasks.prediction_files import read_predictions
 
 SITES, UNSEEN, OURS = ("site-1", "site-2", "site-3"), "hospital-4", "fedmrg"
 COLUMNS = ("bleu_4", "rouge_l", "cider", "label_f1", "label_micro_f1")

@@ -20,6 +20,7 @@ from deployed_records import assert_same_adapter, differences, facts, found_in
 from typer.testing import CliRunner
 
 from medflare.cli.main import app
+from medflare.core.sketch import Sketch
 from medflare.data.load import load_cohort
 from medflare.data.settings.site import load_site
 from medflare.knowledge.cohort_texts import knowledge_texts
@@ -27,7 +28,6 @@ from medflare.knowledge.minhash import Sketcher
 from medflare.knowledge.private_intersection import keyed_elements
 from medflare.knowledge.site_graph import site_graph
 from medflare.knowledge.sketch_key import SketchKey
-from medflare.knowledge.sketches import Sketch
 from medflare.knowledge.triples import Triple
 
 HOSPITALS = (*SITES, "site-4")

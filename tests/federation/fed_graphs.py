@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from fed_harness import Federation, Make, completed, ledger
 from fed_knowing import SITES, KnowingHospitals
-from fed_quadratic import quadratic_sites
+from fed_quadratic import QuadraticLearner, use_site_files
 
-from medflare.egress.report import read_ledger
+from medflare.core.run_record import RunRecord
+from medflare.egress.report import LedgerLine
 
 FIRST, SECOND, THIRD = SITES
 RANGES = {FIRST: range(40), SECOND: range(10, 70), THIRD: range(30, 120)}
@@ -45,37 +46,41 @@ class Hospitals(KnowingHospitals):
         (self.folder(site) / "graph.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def exact_runs(
-    federation: Any, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Hospitals, Callable[..., Any]]:
+def exact_runs(federation: Make, root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Hospitals, Make]:
     """The hospitals, and runs of quadratic learners over them."""
-    quadratic_sites(monkeypatch)
-    made = Hospitals(root / "run1")
+    use_site_files(monkeypatch)
+    hospitals = Hospitals(root / "run1")
 
-    def run(**more: Any) -> Any:
+    def run(**more: Any) -> Federation:
         hooks = {name: more.pop(name, None) for name in ("tamper", "mislead")}
         rule = {"draws": 4, "distances": "exact", **more.pop("settings", {})}
-        controller = {"num_rounds": 1, "seed": 7, **more}
-        return federation(controller=controller, rule={"rule": "ddcs", "rule_settings": rule}, **hooks)
+        return federation(
+            learner=QuadraticLearner,
+            controller={"num_rounds": 1, "seed": 7, **more},
+            rule={"rule": "ddcs", "rule_settings": rule},
+            **hooks,
+        )
 
-    return made, run
-
-
-def compared(record: Any) -> dict[str, Any]:
-    assert record.status == "completed", record.reason
-    found: dict[str, Any] = record.preparation["exact"]
-    return found
+    return hospitals, run
 
 
-def sizes(told: dict[str, Any]) -> dict[tuple[str, ...], int]:
-    return {tuple(sorted(item["sites"])): item["shared"] for item in told["pairs"]}
+def compared(run: Federation) -> dict[str, Any]:
+    """Runs it; what the record says of the comparison."""
+    return comparison(completed(run))
 
 
-def failed(told: dict[str, Any]) -> dict[tuple[str, ...], str]:
-    return {tuple(sorted(item["sites"])): item["why"] for item in told["not_compared"]}
+def comparison(record: RunRecord) -> dict[str, Any]:
+    report: dict[str, Any] = record.preparation["exact"]
+    return report
 
 
-def lines(run: Any, site: str) -> list[Any]:
-    ledger = read_ledger(run.site_folder(site) / "egress.jsonl")
-    assert ledger.problems == []
-    return [line for line in ledger.lines if line.task in TASKS]
+def sizes(report: dict[str, Any]) -> dict[tuple[str, ...], int]:
+    return {tuple(sorted(item["sites"])): item["shared"] for item in report["pairs"]}
+
+
+def not_compared(report: dict[str, Any]) -> dict[tuple[str, ...], str]:
+    return {tuple(sorted(item["sites"])): item["why"] for item in report["not_compared"]}
+
+
+def lines(run: Federation, site: str) -> list[LedgerLine]:
+    return ledger(run, site, *TASKS)

@@ -1,8 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FLARE without a network: the real controller, communicator, components and executors, in threads."""
+"""FLARE without a network: the real controller, communicator, components and executors, in threads.
+
+`Federation(root, ...)` builds one run; `run()` returns its record, `completed` and `failed` also assert how
+it ended, `final` and `ledger` read what it left. Sites train a small learner (`fed_toy.ToyLearner`;
+`learner=` names another subclass of `fed_learner.SmallLearner`), or, with `method=`, a real one from a
+site.yaml in `<root>/<site>/local`. The fixture `federation` of conftest.py makes runs below the test's own
+folder.
+
+A hostile party is a function of (site, task, message), called in the site's own thread:
+`mislead` with every message that the server sends (what it returns, if anything, reaches the site instead),
+`tamper` with every reply of a site (what it returns reaches the server instead); the usual ones are in
+`fed_tamper`.
+Times are limits, not waits: a deadline passes without waiting with the fixture `clock` (fed_clock.py).
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
@@ -11,9 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fed_toy import build_toy
+from fed_learner import SmallLearner, builder
+from fed_toy import ToyLearner
 from nvflare.apis.client import Client
-from nvflare.apis.dxo import from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext, FLContextManager
@@ -23,23 +37,32 @@ from nvflare.apis.signal import Signal
 
 from medflare.core.run_record import RunRecord, read_record
 from medflare.core.tensors import State
+from medflare.data.settings.policy import PolicyConfig
+from medflare.data.settings.site import SiteConfig
+from medflare.egress.policy import Policy
+from medflare.egress.report import LedgerLine, read_ledger
 from medflare.federation.server.aggregator import ValidatingAggregator
 from medflare.federation.server.controller import RoundsController
 from medflare.federation.server.persistor import AdapterPersistor
 from medflare.federation.server.progress import ProgressReporter
 from medflare.federation.server.run_state import load_state
+from medflare.federation.site import executor as site_executor
 from medflare.federation.site import worker_config
 from medflare.federation.site.executor import LearnerExecutor
+from medflare.federation.site.policy import policy_of
 from medflare.federation.site.worker import ProcessWorker, ThreadWorker, Worker
 from medflare.federation.site.worker_config import WorkerConfig
+from medflare.wire.files import write_json
 
 SITES = ("site-1", "site-2", "site-3")
 TOY_WORKER = (sys.executable, str(Path(__file__).parent / "fed_toy_worker.py"))
-Mislead = Callable[[str, str, Shareable], Shareable | None]
+Tamper = Callable[[str, str, Shareable], Shareable | None]
 
 
 class ToyExecutor(LearnerExecutor):
     """The executor with a learner that is in no table; only a test's own allow-list names this class."""
+
+    learner: type[SmallLearner] = ToyLearner
 
     @staticmethod
     def check_method(method: str) -> None:
@@ -47,16 +70,18 @@ class ToyExecutor(LearnerExecutor):
 
     def make_worker(self, config: WorkerConfig, run_folder: Path) -> Worker:
         if self.args.worker == "thread":
-            return ThreadWorker(config, build_toy)
+            return ThreadWorker(config, builder(self.learner))
         return ProcessWorker(config, run_folder / "worker", command=TOY_WORKER)
 
 
 class ToyRounds(RoundsController):
     """The controller with the toy learner as the server's own scorer."""
 
+    learner: type[SmallLearner] = ToyLearner
+
     def make_worker(self, config: WorkerConfig, folder: Path) -> Worker:
         if self.args.scorer == "thread":
-            return ThreadWorker(config, build_toy)
+            return ThreadWorker(config, builder(self.learner))
         return ProcessWorker(config, folder, command=TOY_WORKER)
 
 
@@ -73,15 +98,20 @@ class FakeWorkspace:
     def get_site_config_dir(self) -> str:
         return str(self.root / "local")
 
+    def get_app_config_dir(self, job_id: str) -> str:
+        return str(self.root / job_id / "app" / "config")
+
 
 class FakeEngine:
     """What controllers, communicators and executors ask of FLARE's engines."""
 
-    def __init__(self, name: str, root: Path, components: dict[str, Any], clients: list[Client]) -> None:
+    def __init__(
+        self, name: str, root: Path, components: dict[str, Any], clients: list[Client], job: str = "job"
+    ) -> None:
         self.workspace, self.components, self.clients = FakeWorkspace(root), components, clients
         self.handlers: list[Any] = list(components.values())
         self.contexts = FLContextManager(
-            engine=self, identity_name=name, job_id="job", public_stickers={}, private_stickers={}
+            engine=self, identity_name=name, job_id=job, public_stickers={}, private_stickers={}
         )
 
     def new_context(self) -> Any:
@@ -107,20 +137,36 @@ class FakeEngine:
         return None
 
 
+def write_app(workspace: FakeWorkspace, method: str, settings: dict[str, Any]) -> None:
+    """Write the server's copy of the job, as far as the server reads it."""
+    executor = {"path": "executor", "args": {"method": method, "settings": settings}}
+    write_json(
+        Path(workspace.get_app_config_dir("job")) / "config_fed_client.json",
+        {"executors": [{"tasks": ["*"], "executor": executor}]},
+    )
+
+
 @dataclass
 class Federation:
-    """One run over toy sites, or over real ones that have a site.yaml; `run` returns the record."""
+    """One run over sites with a small learner, or over real ones that have a site.yaml.
+
+    Attributes:
+        controller: changes to the arguments of the controller. rule: arguments of the aggregator.
+        settings: of the method. dead: sites that never ask for a task.
+        timeout: seconds after which the run is aborted.
+    """
 
     root: Path
     controller: dict[str, Any] = field(default_factory=dict)
-    toy: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
     sites: tuple[str, ...] = SITES
     worker: str = "thread"
-    tamper: Any = None
-    mislead: Any = None
+    tamper: Tamper | None = None
+    mislead: Tamper | None = None
     dead: tuple[str, ...] = ()
     timeout: float = 240.0
     method: str = "toy"
+    learner: type[SmallLearner] = ToyLearner
     rule: dict[str, Any] = field(default_factory=dict)
     flow_class: type[RoundsController] | None = None
 
@@ -149,12 +195,15 @@ class Federation:
         self.executors = {
             name: executor(
                 method=self.method,
-                settings=self.toy,
+                settings=self.settings,
                 worker=self.worker,
                 protection=self.controller.get("protection", "none"),
             )
             for name in self.sites
         }
+        write_app(self.engine.workspace, self.method, self.settings)
+        for part in (self.flow, *self.executors.values()):
+            part.learner = self.learner
         self.fatal: list[str] = []
         self.abort, self.done = Signal(), threading.Event()
 
@@ -235,19 +284,8 @@ class Federation:
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
 
 
-def changed(task: str, change: Callable[[dict[str, Any], dict[str, Any]], None], victim: str) -> Mislead:
-    """One site is sent another message than the others."""
-
-    def mislead(site: str, name: str, message: Shareable) -> Shareable | None:
-        if (site, name) != (victim, task):
-            return None
-        dxo = from_shareable(message)
-        dxo.data = {key: value.clone() for key, value in dxo.data.items()}
-        dxo.meta = {**dxo.meta, "medflare_request": dict(dxo.meta["medflare_request"])}
-        change(dxo.data, dxo.meta["medflare_request"])
-        return dxo.to_shareable()
-
-    return mislead
+Make = Callable[..., Federation]
+"""What the fixtures of conftest.py give: options -> a run that is not started."""
 
 
 def completed(run: Federation) -> RunRecord:
@@ -257,11 +295,56 @@ def completed(run: Federation) -> RunRecord:
     return record
 
 
+def failed(run: Federation, *reasons: str) -> RunRecord:
+    """Runs it; the record of a run that failed for a reason with all these words."""
+    record = run.run()
+    assert record.status == "failed"
+    assert all(reason in record.reason for reason in reasons), record.reason
+    return record
+
+
 def final(run: Federation) -> State:
     """The shared tensors after the last round."""
     return load_state(run.folder / "state").shared
 
 
-def use_site_names(monkeypatch: Any) -> None:
-    """Toy sites have no site.yaml: the name stands in for the settings."""
-    monkeypatch.setattr(worker_config, "load_site_settings", lambda config: config.site)
+def accepted(record: RunRecord) -> list[list[str]]:
+    """Whose updates counted, round by round."""
+    return [sorted(entry.accepted) for entry in record.rounds]
+
+
+def ledger(run: Federation, site: str, *tasks: str) -> list[LedgerLine]:
+    """The lines of a site's ledger, which is consistent, of these tasks or of all."""
+    file = read_ledger(run.site_folder(site) / "egress.jsonl")
+    assert file.problems == []
+    return [line for line in file.lines if not tasks or line.task in tasks]
+
+
+def events(run: Federation, *phases: str) -> list[dict[str, Any]]:
+    """What the run told of its progress, of these phases."""
+    lines = (run.folder / "progress.jsonl").read_text(encoding="utf-8").splitlines()
+    return [event for event in map(json.loads, lines) if event["phase"] in phases]
+
+
+def toy_site_settings(config: WorkerConfig) -> SiteConfig:
+    """The settings of a toy site, which has no site.yaml: a name and no cohort."""
+    return SiteConfig.model_construct(name=config.site, cohort=())
+
+
+def allow(monkeypatch: Any, **rules: Any) -> None:
+    """All sites have a policy of these rules."""
+    policy = Policy(rules=PolicyConfig(**rules))
+    monkeypatch.setattr(site_executor, "policy_of", lambda config, before: policy)
+
+
+def toy_policy(config: WorkerConfig, before: Policy) -> Policy:
+    """The policy of a toy site without a site.yaml: rule `drfa` may probe it."""
+    if Path(config.site_file).exists():
+        return policy_of(config, before)
+    return Policy(rules=PolicyConfig(train_losses=True))
+
+
+def use_toy_sites(monkeypatch: Any) -> None:
+    """Toy sites have no site.yaml."""
+    monkeypatch.setattr(site_executor, "policy_of", toy_policy)
+    monkeypatch.setattr(worker_config, "load_site_settings", toy_site_settings)

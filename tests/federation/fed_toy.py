@@ -9,30 +9,32 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fed_learner import ADAPTER, SmallLearner
 from torch import Tensor
 
+from medflare.core.data_order import drawn
 from medflare.core.errors import DataError
+from medflare.core.metrics import Metrics
 from medflare.core.plan import RoundPlan
-from medflare.core.run_record import Estimate, EvaluationRecord
-from medflare.core.site_description import SiteDescription
+from medflare.core.run_record import EvaluationRecord
 from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.core.update import Update
 
 SPLITS = ("train", "val", "test")
-ADAPTER = "adapter.base_model.model.layer.lora_A.weight"
 
 
-class ToyLearner:
+class ToyLearner(SmallLearner):
     """y = x·w + b with `w` shared (as a LoRA factor's name) and `bias`, `momentum`, `position` local.
 
     Settings (for tests): `fingerprint`, `hang` {round: seconds}, `slow` {split: seconds}, `die` {round},
-    `raises` {round: text}, `bad` {round: kind of broken update}, `width`, `sums`, `counter`; keyed by site
-    under `sites`.
+    `raises` {round: text}, `bad` {round: kind of broken update}, `width`, `sums`, `counter`,
+    `features`; keyed by site under `sites`.
     """
 
     def __init__(self, settings: dict[str, Any], site: str, seed: int) -> None:
-        self.settings = {**settings, **settings.get("sites", {}).get(site, {})}
-        self.site, self.width = site, int(self.settings.get("width", 4))
+        super().__init__({**settings, **settings.get("sites", {}).get(site, {})}, site, seed)
+        self.width = int(self.settings.get("width", 4))
+        self.parameters = {"adapter": self.width, "head": 6}
         generator = torch.Generator().manual_seed(seed + sum(site.encode()))
         rows = 12 + 4 * int("0" + "".join(filter(str.isdigit, site)))
         self.x = torch.randn(rows, self.width, generator=generator)
@@ -42,35 +44,25 @@ class ToyLearner:
         self.steps = torch.zeros(1, dtype=torch.int64)
         self.bias, self.momentum, self.position = torch.zeros(1), torch.zeros(self.width), 0
         self.fits, self.totals_seen = 0, dict[str, Tensor]()
-
-    def describe(self) -> SiteDescription:
-        return SiteDescription.model_validate(
-            {
-                "backbone": {"name": "toy", "fingerprint": self.settings.get("fingerprint", "f0")},
-                "parameters": {"adapter": self.width, "head": 6},
-                "adapter_config": {
-                    "peft_type": "LORA",
-                    "r": 1,
-                    "lora_alpha": 2,
-                    "base_model_name_or_path": "toy",
-                },
-                "export": {"file": "report_generator", "kind": "toy"},
-                "examples": {split: int(self.settings.get(split, len(self.x))) for split in SPLITS},
-            }
-        )
-
-    def shared_spec(self) -> SharedSpec:
-        return {n: (tuple(v.shape), v.dtype) for n, v in self._shared().items()}
+        self.examples = {split: int(self.settings.get(split, rows)) for split in SPLITS}
 
     def sums_spec(self, sites: int) -> SharedSpec:
-        return {"count": ((sites,), torch.float32)} if self.settings.get("sums") else {}
+        count: SharedSpec = {"count": ((sites,), torch.float32)} if self.settings.get("sums") else {}
+        return count | {name: (tuple(v.shape), v.dtype) for name, v in self._features().items()}
 
-    def _shared(self) -> State:
+    def _features(self) -> State:
+        """The site's first examples as features: of each of them, or as the sums of classes of 1 and 3."""
+        kind = self.settings.get("features", "none")
+        if kind == "raw":
+            return {"features.raw.rows": self.x[:4].clone()}
+        if kind == "prototypes":
+            sums = torch.stack([self.x[0], self.x[1:4].sum(0)])
+            return {"features.prototypes.sum": sums, "features.prototypes.count": torch.tensor([1.0, 3.0])}
+        return {}
+
+    def shared(self) -> State:
         counter = {"norm.steps": self.steps} if self.settings.get("counter") else {}
         return {ADAPTER: self.w[None], "head.weight": self.head, **counter}
-
-    def initial_shared(self) -> State:
-        return {name: value.clone() for name, value in self._shared().items()}
 
     def load_shared(self, state: State) -> None:
         check_state(state, self.shared_spec(), self.site)
@@ -93,11 +85,12 @@ class ToyLearner:
             self.steps = self.steps + 10
             self.bias = self.bias - 0.05 * error.mean()
         self.fits += 1
-        delta = {name: value - before[name] for name, value in self._shared().items()}
+        delta = {name: value - before[name] for name, value in self.shared().items()}
         sums = {}
         if self.settings.get("sums"):
             sums["count"] = torch.zeros(plan.hints.sites)
             sums["count"][plan.hints.site_index] = float(len(self.x))
+        sums |= self._features()
         update = Update(delta=delta, examples=len(self.x), metrics={"loss": loss.item()}, sums=sums)
         return self._spoil(update, self.settings.get("bad", {}).get(str(plan.round)))
 
@@ -131,24 +124,20 @@ class ToyLearner:
             update.metrics["loss"] = float("inf")
         return update
 
-    def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
+    def evaluate(self, split: str, plan: RoundPlan) -> Metrics:
         time.sleep(float(self.settings.get("slow", {}).get(split, 0)))
-        return {"loss": ((self.x @ self.w - self.y) ** 2).mean().item()}
+        rows = list(range(len(self.x)))
+        if plan.hints.probe:
+            rows = drawn(rows, plan.hints.probe, self.site, plan.round)
+        rows = rows[: plan.limit]
+        if not rows:
+            return Metrics()
+        return Metrics({"loss": ((self.x[rows] @ self.w - self.y[rows]) ** 2).mean().item()}, len(rows))
 
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
+        evaluations = super().finish(plan, folder)
         (folder / "predictions.jsonl").write_text(f"{self.site} {self.bias.item()}", encoding="utf-8")
-        loss = self.evaluate("test", plan)["loss"]
-        return [
-            EvaluationRecord(
-                site=self.site,
-                role="participant",
-                adapter="generic",
-                split="test",
-                studies=len(self.x),
-                metrics={"loss": Estimate(value=loss, low=loss, high=loss)},
-                predictions="predictions.jsonl",
-            )
-        ]
+        return evaluations
 
     def local_state(self) -> tuple[State, dict[str, Any]]:
         return {"bias": self.bias, "momentum": self.momentum}, {"position": self.position, "fits": self.fits}
@@ -156,8 +145,3 @@ class ToyLearner:
     def load_local_state(self, tensors: State, values: Any) -> None:
         self.bias, self.momentum = tensors["bias"].clone(), tensors["momentum"].clone()
         self.position, self.fits = values["position"], values["fits"]
-
-
-def build_toy(method: str, settings: dict[str, Any], site: Any, seed: int, cache: Path | None) -> ToyLearner:
-    """A builder for workers; the site's name stands in for its cohort."""
-    return ToyLearner(settings, str(site), seed)

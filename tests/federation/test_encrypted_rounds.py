@@ -1,171 +1,93 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encrypted rounds: equal to plain ones, read by sites alone, with sites lost on the way."""
+"""Encrypted rounds: read by sites alone, with sites lost on the way; equality: test_equals_one_process.py."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from pathlib import Path
+import shutil
+from typing import Any
 
 import pytest
 import torch
-from fed_harness import Federation
+from fed_equality import assert_close, written
+from fed_harness import Make, completed, failed, final, ledger
+from fed_tamper import losing, watched
 from fed_toy import ToyLearner
-from nvflare.apis.dxo import from_shareable
-from nvflare.apis.fl_constant import ReturnCode
-from nvflare.apis.shareable import Shareable, make_reply
-from safetensors.torch import load_file
 
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.core.update import Update
-from medflare.federation.server.run_state import load_state
 from medflare.secure_aggregation.encryption_parameters import ContextParameters, make_contexts
 
 ENCRYPTED = {"protection": "he"}
 ROUNDED = 1e-5
 """More than half a step for each of a dozen messages in a sum, and fp32's own rounding."""
 
-Make = Callable[..., Federation]
-
-
-@pytest.fixture
-def encrypted(federation: Make) -> Make:
-    """Federations whose sites have one key, and whose server has none."""
-
-    def make(**options: object) -> Federation:
-        options["controller"] = {**ENCRYPTED, **options.get("controller", {})}  # type: ignore[dict-item]
-        run = federation(**options)
-        make_contexts(run.root / "startup", ContextParameters())
-        return run
-
-    return make
-
-
-def adapter(folder: Path) -> State:
-    return load_file(folder / "result" / "adapter" / "adapter_model.safetensors")
-
-
-def lost_in_round(task: str, *sites: str, number: int) -> Callable[[str, str, Shareable], Shareable | None]:
-    seen: dict[str, int] = {}
-
-    def tamper(site: str, name: str, reply: Shareable) -> Shareable | None:
-        if name == task:
-            seen[site] = seen.get(site, 0) + 1
-            if site in sites and seen[site] == number + 1:
-                return make_reply(ReturnCode.EXECUTION_EXCEPTION)
-        return None
-
-    return tamper
-
 
 @pytest.mark.parametrize("rounds", [1, 4])
-def test_what_sites_write_at_the_end_is_what_a_plain_run_writes(
-    federation: Make, encrypted: Make, rounds: int
-) -> None:
-    plain, run = federation(controller={"num_rounds": rounds}), encrypted(controller={"num_rounds": rounds})
-    assert plain.run().status == "completed"
-    record = run.run()
-    assert record.status == "completed", record.reason
-    theirs = adapter(plain.folder)
+def test_what_sites_write_at_the_end_is_what_a_plain_run_writes(federation: Make, rounds: int) -> None:
+    plain = federation(controller={"num_rounds": rounds})
+    run = federation(controller={"num_rounds": rounds, **ENCRYPTED})
+    expected, record = completed(plain), completed(run)
     for site in run.sites:
-        ours = adapter(run.site_folder(site))
-        assert all(torch.allclose(ours[name], theirs[name], rtol=0, atol=ROUNDED) for name in theirs)
+        assert_close(written(run, site), written(plain), ROUNDED)
     assert record.protections == ["he"]
-    assert [entry.accepted for entry in record.rounds] == [entry.accepted for entry in plain.record().rounds]
+    assert [entry.accepted for entry in record.rounds] == [entry.accepted for entry in expected.rounds]
 
 
-def test_rounds_with_other_weights_stand_in_sums_of_their_own(federation: Make, encrypted: Make) -> None:
-    settings = {"min_responses": 2, "num_rounds": 3}
-    lose = lost_in_round("fit", "site-2", number=1)
-    plain, run = (
-        federation(controller=settings, tamper=lose),
-        encrypted(controller=settings, tamper=lost_in_round("fit", "site-2", number=1)),
-    )
-    assert plain.run().status == "completed"
-    record = run.run()
-    assert record.status == "completed", record.reason
-    theirs, ours = adapter(plain.folder), adapter(run.site_folder("site-1"))
-    assert all(torch.allclose(ours[name], theirs[name], rtol=0, atol=ROUNDED) for name in theirs)
+def test_rounds_with_other_weights_stand_in_sums_of_their_own(federation: Make) -> None:
+    controller = {"min_responses": 2, "num_rounds": 3}
+    plain = federation(controller=controller, tamper=losing("fit", "site-2"))
+    run = federation(controller=controller | ENCRYPTED, tamper=losing("fit", "site-2"))
+    completed(plain)
+    record = completed(run)
+    assert_close(written(run, "site-1"), written(plain), ROUNDED)
     assert [entry.protection["groups"] for entry in record.rounds] == [1, 2, 2]
 
 
-def test_declared_sums_come_back_as_totals(
-    federation: Make, encrypted: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_declared_sums_come_back_as_totals(federation: Make) -> None:
     seen: dict[str, State] = {}
-    fit = ToyLearner.fit
 
-    def noting(learner: ToyLearner, plan: RoundPlan) -> Update:
-        seen[learner.site] = dict(plan.totals)
-        return fit(learner, plan)
+    class Noting(ToyLearner):
+        def fit(self, plan: RoundPlan) -> Update:
+            seen[self.site] = dict(plan.totals)
+            return super().fit(plan)
 
-    monkeypatch.setattr(ToyLearner, "fit", noting)
-    assert federation(toy={"sums": True}).run().status == "completed"
-    theirs = dict(seen)
-    seen.clear()
-    assert encrypted(toy={"sums": True}).run().status == "completed"
-    assert theirs["site-1"]["count"].tolist() == [16, 20, 24]
-    assert all(
-        torch.allclose(seen[site]["count"].float(), theirs[site]["count"], atol=1e-4) for site in theirs
-    )
+    completed(federation(settings={"sums": True}, controller=ENCRYPTED, learner=Noting))
+    assert len(seen) == 3
+    for totals in seen.values():
+        assert torch.allclose(totals["count"].float(), torch.tensor([16.0, 20.0, 24.0]), atol=1e-4)
 
 
-def test_the_server_keeps_and_writes_nothing_it_could_read(encrypted: Make) -> None:
-    run = encrypted()
-    assert run.run().status == "completed"
+def test_the_server_keeps_and_writes_nothing_it_could_read(federation: Make) -> None:
+    run = federation(controller=ENCRYPTED)
+    completed(run)
     assert not (run.folder / "result").exists()
-    kept = load_state(run.folder / "state").shared
-    first = {name: value for name, value in kept.items() if not name.startswith("encrypted:")}
+    first = {name: value for name, value in final(run).items() if not name.startswith("encrypted:")}
     assert first["head.weight"].abs().max() == 0  # as before round 1: the toy adds 0.01 in every step
-    assert any(value.dtype == torch.uint8 for name, value in kept.items() if name.startswith("encrypted:"))
+    sealed = [value for name, value in final(run).items() if name.startswith("encrypted:")]
+    assert any(value.dtype == torch.uint8 for value in sealed)
 
 
-def test_updates_travel_as_ciphertexts_and_the_ledger_says_so(encrypted: Make) -> None:
-    seen: list[State] = []
+def test_updates_travel_as_ciphertexts_and_the_ledger_says_so(federation: Make) -> None:
+    seen: list[set[torch.dtype]] = []
 
-    def look(site: str, task: str, reply: Shareable) -> None:
-        if task == "fit":
-            seen.append(dict(from_shareable(reply).data))
+    def look(site: str, tensors: dict[str, Any], facts: Any) -> None:
+        seen.append({value.dtype for value in tensors.values()})
 
-    run = encrypted(tamper=look)
-    assert run.run().status == "completed"
-    assert len(seen) == 6
-    assert all({value.dtype for value in tensors.values()} == {torch.uint8} for tensors in seen)
-    text = (run.site_folder("site-1") / "egress.jsonl").read_text()
-    fits = [line for line in map(json.loads, text.splitlines()) if line.get("task") == "fit"]
-    assert fits
-    assert all(line["protections"] == ["he"] for line in fits)
+    run = federation(controller=ENCRYPTED, tamper=watched("fit", look))
+    completed(run)
+    assert seen == [{torch.uint8}] * 6
+    assert [line.protections for line in ledger(run, "site-1", "fit")] == [["he"]] * 2
 
 
-def test_a_key_of_another_provision_is_named_before_round_one(encrypted: Make) -> None:
-    run = encrypted()
+def test_a_key_of_another_provision_is_named_before_round_one(federation: Make) -> None:
+    run = federation(controller=ENCRYPTED)
     make_contexts(run.root / "site-2" / "startup", ContextParameters())
-    record = run.run()
-    assert record.status == "failed"
-    assert "startup kits of different provisions meet: 'site-2' holds the key" in record.reason
+    record = failed(run, "startup kits of different provisions meet: 'site-2' holds the key")
     assert not record.rounds
 
 
 def test_a_kit_without_a_context_says_what_to_do(federation: Make) -> None:
-    record = federation(controller=ENCRYPTED).run()
-    assert record.status == "failed"
-    assert "was made without keys for homomorphic encryption" in record.reason
-
-
-def test_a_canary_leaves_no_trace(federation: Make, encrypted: Make) -> None:
-    plain, run = federation(), encrypted(controller={"canary": True})
-    assert plain.run().status == "completed"
-    assert run.run().status == "completed"
-    theirs, ours = adapter(plain.folder), adapter(run.site_folder("site-1"))
-    assert all(torch.allclose(ours[name], theirs[name], rtol=0, atol=ROUNDED) for name in theirs)
-
-
-def test_counters_pass_the_bound_of_weights(federation: Make, encrypted: Make) -> None:
-    plain, run = federation(toy={"counter": True}), encrypted(toy={"counter": True})
-    assert plain.run().status == "completed"
-    record = run.run()
-    assert record.status == "completed", record.reason
-    theirs = load_file(plain.folder / "result" / "adapter" / "report_generator.safetensors")["norm.steps"]
-    ours = load_file(run.site_folder("site-3") / "result" / "adapter" / "report_generator.safetensors")
-    assert theirs.tolist() == ours["norm.steps"].tolist() == [60]
+    run = federation(controller=ENCRYPTED)
+    shutil.rmtree(run.root / "startup")
+    failed(run, "was made without keys for homomorphic encryption")

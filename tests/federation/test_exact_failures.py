@@ -19,14 +19,14 @@ from fed_graphs import (
     TASKS,
     THIRD,
     compared,
-    failed,
     lines,
+    not_compared,
     sizes,
 )
-from nvflare.apis.dxo import from_shareable
+from fed_tamper import Change, changed, spoiled
 
 from medflare.core.errors import UpdateError
-from medflare.egress.failures import Code, Failure
+from medflare.egress.failures import Failure, FailureCode
 from medflare.federation.messages import Reply, failure_reply
 from medflare.federation.server.channel import Channel
 from medflare.federation.site.exact_comparison import ExactSide, PairRequest
@@ -34,12 +34,10 @@ from medflare.knowledge.private_intersection import fingerprint
 from medflare.knowledge.sketch_key import SketchKey
 
 
-def rubbish(reply: Any) -> Any:
-    """The same message with other bytes in it."""
-    data = from_shareable(reply).data
-    for name, value in data.items():
-        data[name] = torch.tensor(list(os.urandom(value.numel())), dtype=torch.uint8)
-    return reply
+def rubbish(tensors: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Other bytes in place of a message's own."""
+    for name, value in tensors.items():
+        tensors[name] = torch.tensor(list(os.urandom(value.numel())), dtype=torch.uint8)
 
 
 @pytest.mark.parametrize(("task", "site"), [*zip(TASKS, [THIRD, THIRD, THIRD, FIRST], strict=True)])
@@ -60,12 +58,12 @@ def test_a_site_that_vanishes_is_not_waited_for_again_and_the_run_goes_on(
         return send(channel, step, take, orders)
 
     monkeypatch.setattr(Channel, "send_to_each", noted)
-    told = compared(federation.run())
+    report = compared(federation)
     assert sum(site in sites for step, sites in sent if step == task) == 1, "one deadline, not one a pair"
     left = tuple(other for other in SITES if other != site)
-    assert sizes(told)[left] == SHARED[left]
-    assert "no reply within the deadline" in told["without"][site]
-    gone = failed(told)
+    assert sizes(report)[left] == SHARED[left]
+    assert "no reply within the deadline" in report["without"][site]
+    gone = not_compared(report)
     assert set(gone) == (set() if task == "count" else {pair for pair in SHARED if site in pair})
     assert all(f"{site}: no reply within" in why for why in gone.values())
 
@@ -79,17 +77,17 @@ def test_a_step_that_fails_costs_its_pair_alone(graph_hospitals, task: str) -> N
     def fail(name: str, asked: str, reply: Any) -> Any:
         if (name, asked) == (site, task) and not broken:
             broken.append(task)
-            return failure_reply(Failure(Code.UNEXPECTED, "its worker died"), -1)
+            return failure_reply(Failure(FailureCode.UNEXPECTED, "its worker died"), -1)
         return None
 
-    told = compared(run(tamper=fail).run())
+    report = compared(run(tamper=fail))
     if task == "count":
-        assert "its worker died" in told["without"][site]
-        assert sizes(told) == {(SECOND, THIRD): 40}
+        assert "its worker died" in report["without"][site]
+        assert sizes(report) == {(SECOND, THIRD): 40}
     else:
-        assert list(failed(told).values()) == [f"{site}: E40 its worker died"]
-        assert len(sizes(told)) == 2
-        assert told["without"] == {}
+        assert list(not_compared(report).values()) == [f"{site}: E40 its worker died"]
+        assert len(sizes(report)) == 2
+        assert report["without"] == {}
 
 
 @pytest.mark.parametrize(("task", "site"), [("offer", FIRST), ("offer", THIRD), ("answer", THIRD)])
@@ -97,60 +95,43 @@ def test_rubbish_in_place_of_encrypted_elements_is_noticed_by_the_partner(
     graph_hospitals, task: str, site: str
 ) -> None:
     _, run = graph_hospitals
-
-    def spoil(name: str, asked: str, reply: Any) -> Any:
-        return rubbish(reply) if (name, asked) == (site, task) else None
-
-    told = compared(run(tamper=spoil).run())
+    report = compared(run(tamper=spoiled(site, task, rubbish)))
     left = tuple(other for other in SITES if other != site)
-    assert sizes(told) == {left: SHARED[left]}
-    assert all("E4 UpdateError" in why for why in failed(told).values())
-    matrix = told["distances"]["matrix"]
+    assert sizes(report) == {left: SHARED[left]}
+    assert all("E4 UpdateError" in why for why in not_compared(report).values())
+    matrix = report["distances"]["matrix"]
     i, j, k = (SITES.index(s) for s in (site, *left))
     assert matrix[i][j] == matrix[i][k] == matrix[j][k]
 
 
-def longer(reply: Any) -> None:
-    data = from_shareable(reply).data
-    for name, value in data.items():
-        data[name] = torch.cat([value, value])
+def longer(tensors: dict[str, Any], facts: dict[str, Any]) -> None:
+    for name, value in tensors.items():
+        tensors[name] = torch.cat([value, value])
 
 
-def many(reply: Any) -> None:
-    from_shareable(reply).data["patients"] = torch.zeros(3)
-
-
-def other_partner(reply: Any) -> None:
-    from_shareable(reply).meta["medflare_reply"]["facts"]["partner"] = "site-9"
-
-
-def floats(reply: Any) -> None:
-    data = from_shareable(reply).data
-    for name in data:
-        data[name] = data[name].float()
+def floats(tensors: dict[str, Any], facts: dict[str, Any]) -> None:
+    tensors.update({name: value.float() for name, value in tensors.items()})
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("change", "said"),
     [
         (longer, "bytes; 1416 are the most"),
-        (many, "2 tensors where one is expected"),
-        (other_partner, "for site-9, where another message was asked for"),
+        (lambda tensors, facts: tensors.update(patients=torch.zeros(3)), "2 tensors where one is expected"),
+        (
+            lambda tensors, facts: facts.update(partner="site-9"),
+            "for site-9, where another message was asked for",
+        ),
         (floats, "expected bytes"),
     ],
 )
-def test_what_is_no_message_of_this_pair_is_not_passed_on(graph_hospitals, spoil: Any, said: str) -> None:
+def test_what_is_no_message_of_this_pair_is_not_passed_on(graph_hospitals, change: Change, said: str) -> None:
     _, run = graph_hospitals
-
-    def hook(name: str, asked: str, reply: Any) -> None:
-        if (name, asked) == (FIRST, "offer"):
-            spoil(reply)
-
-    federation = run(tamper=hook)
-    told = compared(federation.run())
-    assert len(failed(told)) == 2
-    assert all(said in why for why in failed(told).values()), failed(told)
-    assert sizes(told) == {(SECOND, THIRD): 40}
+    federation = run(tamper=spoiled(FIRST, "offer", change))
+    report = compared(federation)
+    assert len(not_compared(report)) == 2
+    assert all(said in why for why in not_compared(report).values()), not_compared(report)
+    assert sizes(report) == {(SECOND, THIRD): 40}
     assert "answer" not in {
         line.task for line in lines(federation, SECOND) if line.exact.get("partner") == FIRST
     }
@@ -159,14 +140,10 @@ def test_what_is_no_message_of_this_pair_is_not_passed_on(graph_hospitals, spoil
 @pytest.mark.parametrize("both", [41, -1, "ten", None, True])
 def test_an_impossible_size_is_not_taken(graph_hospitals, both: Any) -> None:
     _, run = graph_hospitals
-
-    def lie(name: str, asked: str, reply: Any) -> None:
-        if (name, asked) == (FIRST, "compare"):
-            from_shareable(reply).meta["medflare_reply"]["facts"]["shared"] = both
-
-    told = compared(run(tamper=lie).run())
-    assert sizes(told) == {(SECOND, THIRD): 40}
-    assert set(failed(told)) == {(FIRST, SECOND), (FIRST, THIRD)}
+    lie = spoiled(FIRST, "compare", lambda tensors, facts: facts.update(shared=both))
+    report = compared(run(tamper=lie))
+    assert sizes(report) == {(SECOND, THIRD): 40}
+    assert set(not_compared(report)) == {(FIRST, SECOND), (FIRST, THIRD)}
 
 
 @pytest.mark.parametrize(
@@ -179,14 +156,13 @@ def test_an_impossible_size_is_not_taken(graph_hospitals, both: Any) -> None:
 def test_a_server_that_tells_other_counts_gets_no_answer(graph_hospitals, site: str, said: str) -> None:
     _, run = graph_hospitals
 
-    def lie(name: str, asked: str, message: Any) -> None:
-        if (name, asked) == (site, "offer"):
-            from_shareable(message).meta["medflare_request"]["options"]["elements"] += 1
+    def one_more(tensors: dict[str, Any], words: dict[str, Any]) -> None:
+        words["options"] = {**words["options"], "elements": words["options"]["elements"] + 1}
 
-    told = compared(run(mislead=lie).run())
-    assert said in failed(told)[FIRST, THIRD]
+    report = compared(run(mislead=changed(site, "offer", one_more)))
+    assert said in not_compared(report)[FIRST, THIRD]
     left = tuple(other for other in SITES if other != site)
-    assert sizes(told) == {left: SHARED[left]}
+    assert sizes(report) == {left: SHARED[left]}
 
 
 def test_a_server_that_ignores_a_refused_size_gets_no_step(
@@ -209,9 +185,9 @@ def test_a_server_that_ignores_a_refused_size_gets_no_step(
         return outcome
 
     monkeypatch.setattr(Channel, "send_to_each", ignore)
-    told = compared(federation.run())
-    assert sizes(told) == {(SECOND, THIRD): 40}
-    assert all("policy.min_examples: a comparison" in why for why in failed(told).values())
+    report = compared(federation)
+    assert sizes(report) == {(SECOND, THIRD): 40}
+    assert all("policy.min_examples: a comparison" in why for why in not_compared(report).values())
     assert [line.task for line in lines(federation, FIRST) if line.event == "sent"] == []
     assert {line.task for line in lines(federation, FIRST) if line.event == "blocked"} == {"count", "offer"}
 
@@ -225,10 +201,10 @@ def test_each_step_meets_the_policy_as_it_is_then(graph_hospitals, site: str, st
             made.write(site, min_examples=2)
 
     federation = run(mislead=forbid)
-    told = compared(federation.run())
+    report = compared(federation)
     left = tuple(other for other in SITES if other != site)
-    assert left in sizes(told)
-    assert any("policy.min_examples: a comparison" in why for why in failed(told).values())
+    assert left in sizes(report)
+    assert any("policy.min_examples: a comparison" in why for why in not_compared(report).values())
     assert step not in {line.task for line in lines(federation, site) if line.event == "sent"}
 
 

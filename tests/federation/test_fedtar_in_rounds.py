@@ -4,31 +4,26 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fed_harness import Federation, completed, final
+from fed_equality import assert_close, real_learners, train
+from fed_harness import SITES, Federation, Make, completed, final
+from fed_real import real_federation, take_turns
 
 from medflare.aggregation import make_rule
-from medflare.core.plan import RoundPlan
-from medflare.core.tensors import State
-from medflare.data.settings.site import load_site
 from medflare.federation.server.controller import TemporalRoundsController
-from medflare.in_process.loop import federate
-from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits, visit_by_visit
+from medflare.in_process.temporal_loop import agree_on_mixture
 from medflare.learners.fedtar import learner
-from medflare.learners.fedtar.learner import FedTARLearner, build
+from medflare.learners.fedtar.learner import FedTARLearner
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.reporting.page import write_page
 from medflare.synthetic import DEMO_HOSPITALS
 from medflare.synthetic.follow_up import write_follow_up
 
-SITES = ("site-1", "site-2", "site-3")
-VISITS, STEPS = 3, 2
+VISITS, STEPS, SEED = 3, 2, 5
 MIXTURE = {"source": "federated", "components": 4, "least_patients": 2, "iterations": 3}
 TEMPORAL = {"visits": VISITS, "alpha_mode": "beta_softmax", "lr": 0.05}
 SETTINGS: dict[str, Any] = {
@@ -47,7 +42,6 @@ SETTINGS: dict[str, Any] = {
     "eval_limit": 1,
 }
 BASELINE = SETTINGS | {"variant": "pooled_baseline"}
-Make = Callable[..., Federation]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +64,7 @@ def patients(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> d
             },
             "backbone": {"folder": str(tiny_backbone), "precision": "fp32"},
             "device": "cpu",
-            "policy": {"min_sites": 3},
+            "policy": {"min_sites": 3, "train_losses": True},
         }
         for name in SITES
     }
@@ -79,19 +73,7 @@ def patients(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> d
 @pytest.fixture
 def fedtar(patients: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Federations of two rounds whose sites are threads and take turns: randomness is the process's."""
-    turn = threading.Lock()
-
-    def one_at_a_time(owner: Any, name: str) -> None:
-        original = getattr(owner, name)
-
-        def guarded(*args: Any) -> Any:
-            with turn:
-                return original(*args)
-
-        monkeypatch.setattr(owner, name, guarded)
-
-    one_at_a_time(FedTARLearner, "fit")
-    one_at_a_time(learner, "open_model")
+    take_turns(monkeypatch, (FedTARLearner, "fit"), (learner, "open_model"))
     monkeypatch.setattr(learner, "finish_site", lambda *_: [])  # scores at the end have tests of their own
 
     def make(
@@ -100,55 +82,36 @@ def fedtar(patients: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyP
         settings: dict[str, Any] = SETTINGS,
         **controller: Any,
     ) -> Federation:
-        root = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
-        for name, config in patients.items():
-            local = root / name / "local"
-            local.mkdir(parents=True)
-            (local / "site.yaml").write_text(json.dumps(config), encoding="utf-8")
-        return Federation(
-            root=root,
+        return real_federation(
+            tmp_path,
+            patients,
             method="fedtar",
-            toy=settings,
-            sites=SITES,
+            settings=settings,
             rule={"rule": rule, "rule_settings": rule_settings},
             controller={
                 "num_rounds": 2,
                 "steps": STEPS,
                 "visits": VISITS,
-                "seed": 5,
+                "seed": SEED,
                 "mixture": MIXTURE if settings is SETTINGS else None,
                 **controller,
             },
             flow_class=TemporalRoundsController,
-            timeout=240,
         )
 
     return make
 
 
-def plan(number: int) -> RoundPlan:
-    return RoundPlan(round=number, rounds=2 * VISITS, steps=STEPS, seed=5)
-
-
-def learners(run: Federation, settings: dict[str, Any]) -> dict[str, FedTARLearner]:
-    """The same sites in this process."""
-    return {
-        name: build(settings, load_site(run.root / name / "local/site.yaml", name), 5, None) for name in SITES
-    }
-
-
-def same(one: State, other: State) -> bool:
-    return set(one) == set(other) and all(torch.equal(one[name], other[name]) for name in one)
-
-
 def test_a_run_in_flare_is_the_run_in_one_process(fedtar: Make) -> None:
     run = fedtar()
     record = completed(run)
-    alone, rule = learners(run, SETTINGS), make_rule("temporal", TEMPORAL)
-    server = agree_on_mixture(alone, MixtureSettings(**MIXTURE), 2, 5)
-    assert same(final(run), federate_visits(alone, rule, 2, plan))
+    learners = real_learners(run, SEED)
+    profiles = {name: made.patients for name, made in learners.items()}
+    server = agree_on_mixture(profiles, MixtureSettings(**MIXTURE), 2, SEED)
+    plain = train(learners, make_rule("temporal", TEMPORAL), 2, visits=VISITS, steps=STEPS, seed=SEED)
+    assert_close(final(run), plain.state, 0.0)
     assert record.preparation["mixture"] == server.report()
-    assert record.rounds[-1].rule == rule.report()
+    assert record.rounds[-1].rule == plain.rule.report()
     assert record.rounds[1].rule["alpha"] != record.rounds[0].rule["alpha"]
     second = record.rounds[0].exchanges[1]
     assert second.accepted["site-2"] == 0 < second.accepted["site-1"]
@@ -169,8 +132,9 @@ def test_a_sequential_baseline_is_the_run_in_one_process(
 ) -> None:
     run = fedtar(name, settings, BASELINE)
     completed(run)
-    rule = make_rule(name, settings)
-    assert same(final(run), federate(learners(run, BASELINE), rule, 2 * VISITS, visit_by_visit(plan, VISITS)))
+    rule, learners = make_rule(name, settings), real_learners(run, SEED)
+    plain = train(learners, rule, 2, visits=VISITS, steps=STEPS, seed=SEED)
+    assert_close(final(run), plain.state, 0.0)
 
 
 def test_a_masked_run_is_the_plain_one_to_rounding(fedtar: Make) -> None:

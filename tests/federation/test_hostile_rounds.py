@@ -3,44 +3,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fed_harness import FakeEngine, Federation, ToyExecutor, changed
+from fed_equality import assert_close
+from fed_harness import FakeEngine, Federation, Make, ToyExecutor, accepted, completed, failed, final
+from fed_tamper import Change, changed, spoiled
 from fed_toy import ToyLearner
-from nvflare.apis.dxo import from_shareable
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from medflare.core.plan import RoundPlan
 from medflare.core.update import Update
 from medflare.federation import messages
-from medflare.federation.server.run_state import load_state
 from medflare.secure_aggregation.encryption import Adder
 from medflare.secure_aggregation.encryption_keys import read_site_context
-from medflare.secure_aggregation.encryption_parameters import SITE_FILE, ContextParameters, make_contexts
+from medflare.secure_aggregation.encryption_parameters import SITE_FILE
 from medflare.secure_aggregation.encryption_schemes import HeParameters
 
 MASKED, ENCRYPTED = {"protection": "masking"}, {"protection": "he"}
-Make = Callable[..., Federation]
+LOSABLE = {"min_responses": 2, "num_rounds": 1}
 
 
 def asked_again(run: Federation, site: str, task: str, fresh: bool, **words: Any) -> str:
     """What a site says to one more request after its run, by its own executor or one that has restarted."""
     executor = ToyExecutor(method="toy", worker="thread", protection=run.flow.args.protection)
     executor = executor if fresh else run.executors[site]
-    known = {"run_id": run.flow.run_id, "roster": list(run.sites), "deadline": 60.0, "round": 0}
+    number = words.setdefault("round", -1)
+    plan = {"plan": {"round": number, "rounds": 9}} if number >= 0 else {}
+    known = {"run_id": run.flow.run_id, "roster": list(run.sites), "deadline": 60.0, **plan}
     wire = {"uplink": "float32", "downlink": "float32", "protection": run.flow.args.protection}
     request = messages.Request(task=task, **{**known, **wire, **words})
     with FakeEngine(site, run.root / site, {}, []).new_context() as ctx:
         ctx.set_peer_context(FLContext())
         reply = executor.execute(task, request.to_shareable({}), ctx, Signal())
-    found = messages.read_reply(reply)
-    return str(found.failure) if found.failure else "answered"
+    answer = messages.read_reply(reply)
+    return str(answer.failure) if answer.failure else "answered"
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["same process", "restarted"])
@@ -49,7 +48,7 @@ def test_first_values_are_not_told_once_the_site_has_learned(
     federation: Make, protection: dict[str, str], fresh: bool
 ) -> None:
     run = federation(controller=protection)
-    assert run.run().status == "completed"
+    completed(run)
     assert "E21 EgressError: first values were asked for after" in asked_again(
         run, "site-1", "initialise", fresh
     )
@@ -58,7 +57,7 @@ def test_first_values_are_not_told_once_the_site_has_learned(
 @pytest.mark.parametrize("number", [0, 1], ids=["an earlier round", "the last round"])
 def test_a_site_joins_the_sum_of_a_round_once(federation: Make, number: int) -> None:
     run = federation(controller=MASKED)
-    assert run.run().status == "completed"
+    completed(run)
     terms = run.flow.run.protection.coordinator.parameters.to_json()
     told = {"secure_sum": {"terms": {**terms, "round": number}}}
     for fresh in (False, True):
@@ -70,7 +69,7 @@ def test_a_site_joins_the_sum_of_a_round_once(federation: Make, number: int) -> 
 
 def test_steps_of_another_round_are_not_answered(federation: Make) -> None:
     run = federation(controller=MASKED)
-    assert run.run().status == "completed"
+    completed(run)
     told = {"secure_sum": {"survivors": list(run.sites)}}
     assert "the keys this site gave are of round 1" in asked_again(
         run, "site-1", "confirm", False, round=5, options=told
@@ -86,13 +85,9 @@ def other_plan(tensors: dict[str, Any], words: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("change", [other_state, other_plan])
-def test_a_site_masks_nothing_that_the_others_were_not_sent_too(
-    federation: Make, change: Callable[[dict[str, Any], dict[str, Any]], None]
-) -> None:
-    run = federation(controller=MASKED, mislead=changed("fit", change, "site-2"))
-    record = run.run()
-    assert record.status == "failed"
-    assert "site-2: E4 UpdateError: the state or the plan that came is not the one" in record.reason
+def test_a_site_masks_nothing_that_the_others_were_not_sent_too(federation: Make, change: Change) -> None:
+    run = federation(controller=MASKED, mislead=changed("site-2", "fit", change))
+    failed(run, "site-2: E4 UpdateError: the state or the plan that came is not the one")
 
 
 def other_weighing(tensors: dict[str, Any], words: dict[str, Any]) -> None:
@@ -101,10 +96,7 @@ def other_weighing(tensors: dict[str, Any], words: dict[str, Any]) -> None:
 
 
 def test_all_sites_of_a_sum_weigh_alike(federation: Make) -> None:
-    run = federation(controller=MASKED, mislead=changed("keys", other_weighing, "site-2"))
-    record = run.run()
-    assert record.status == "failed"
-    assert "'site-2'" in record.reason
+    failed(federation(controller=MASKED, mislead=changed("site-2", "keys", other_weighing)), "'site-2'")
 
 
 @pytest.mark.parametrize(
@@ -114,11 +106,7 @@ def test_a_server_cannot_change_the_protection_of_a_job(federation: Make, submit
     run = federation(controller={"protection": asked})
     for executor in run.executors.values():
         executor.args = executor.args.model_copy(update={"protection": submitted})
-    record = run.run()
-    assert record.status == "failed"
-    assert (
-        f"asks for protection '{asked}', and this job came to this site with '{submitted}'" in record.reason
-    )
+    failed(run, f"asks for protection '{asked}', and this job came to this site with '{submitted}'")
 
 
 @pytest.mark.parametrize(
@@ -136,88 +124,53 @@ def test_a_server_cannot_change_the_protection_of_a_job(federation: Make, submit
 def test_a_folder_edited_by_hand_does_not_run_a_rule_that_cannot_work(
     federation: Make, protection: dict[str, str], rule: dict[str, Any], reason: str
 ) -> None:
-    record = federation(controller=protection, rule=rule).run()
-    assert record.status == "failed"
-    assert reason in record.reason
+    failed(federation(controller=protection, rule=rule), reason)
 
 
-def test_weights_by_tokens_work_under_masks(federation: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    fit = ToyLearner.fit
+def test_weights_by_tokens_work_under_masks(federation: Make) -> None:
+    class Counting(ToyLearner):
+        def fit(self, plan: RoundPlan) -> Update:
+            update = super().fit(plan)
+            update.metrics["tokens"] = 2.0 * update.examples + 5
+            return update
 
-    def counting(learner: ToyLearner, plan: RoundPlan) -> Update:
-        update = fit(learner, plan)
-        update.metrics["tokens"] = 2.0 * update.examples + 5
-        return update
-
-    monkeypatch.setattr(ToyLearner, "fit", counting)
     rule = {"rule_settings": {"weighting": "tokens", "most_tokens": 4}}
-    plain, masked = federation(rule=rule), federation(rule=rule, controller=MASKED)
-    assert plain.run().status == "completed"
-    record = masked.run()
-    assert record.status == "completed", record.reason
-    ours, theirs = (load_state(run.folder / "state").shared for run in (masked, plain))
-    assert all(torch.allclose(ours[name], theirs[name], rtol=0, atol=1e-5) for name in theirs)
+    plain, masked = (
+        federation(rule=rule, learner=Counting, controller=protection) for protection in ({}, MASKED)
+    )
+    completed(plain)
+    completed(masked)
+    assert_close(final(masked), final(plain), 1e-5)
 
 
 def test_noise_in_place_of_an_update_costs_the_round_and_not_the_run(federation: Make) -> None:
-    seen = []
+    seen: list[str] = []
 
-    def garbage(site: str, task: str, reply: Shareable) -> Shareable | None:
-        if (site, task) != ("site-2", "fit") or seen:
-            return None
-        seen.append(site)
-        dxo = from_shareable(reply)
-        noise = torch.randint(-(2**31), 2**31 - 1, dxo.data["masked:narrow"].shape, dtype=torch.int64)
-        dxo.data["masked:narrow"] = noise.to(torch.int32)
-        return dxo.to_shareable()
+    def noise(tensors: dict[str, Any], facts: dict[str, Any]) -> None:
+        if not seen:
+            seen.append("site-2")
+            shape = tensors["masked:narrow"].shape
+            tensors["masked:narrow"] = torch.randint(-(2**31), 2**31 - 1, shape).to(torch.int32)
 
-    run = federation(controller={**MASKED, "num_rounds": 2}, tamper=garbage)
-    record = run.run()
-    assert record.status == "completed", record.reason
-    assert record.rounds[0].accepted == {}
+    run = federation(controller={**MASKED, "num_rounds": 2}, tamper=spoiled("site-2", "fit", noise))
+    record = completed(run)
+    assert accepted(record) == [[], list(run.sites)]
     assert "could not be opened" in record.rounds[0].absent["site-1"]
-    assert set(record.rounds[1].accepted) == set(run.sites)
 
 
-@pytest.fixture
-def encrypted(federation: Make) -> Make:
-    def make(**options: Any) -> Federation:
-        run = federation(controller={**ENCRYPTED, "min_responses": 2, "num_rounds": 1}, **options)
-        make_contexts(run.root / "startup", ContextParameters())
-        return run
+def test_an_encrypted_update_that_claims_to_be_several_is_refused(federation: Make) -> None:
+    def doubled(tensors: dict[str, Any], facts: dict[str, Any]) -> None:
+        context = read_site_context(run.root / "startup" / SITE_FILE)
+        adder = Adder(context, HeParameters(bound=16.0, additions=3))
+        adder.add(tensors["encrypted:means"])
+        adder.add(tensors["encrypted:means"])
+        tensors["encrypted:means"] = adder.total()
 
-    return make
-
-
-def test_an_encrypted_update_that_claims_to_be_several_is_refused(encrypted: Make) -> None:
-    box: list[Path] = []
-
-    def doubled(site: str, task: str, reply: Shareable) -> Shareable | None:
-        if (site, task) != ("site-2", "fit"):
-            return None
-        dxo = from_shareable(reply)
-        adder = Adder(read_site_context(box[0] / SITE_FILE), HeParameters(bound=16.0, additions=3))
-        adder.add(dxo.data["encrypted:means"])
-        adder.add(dxo.data["encrypted:means"])
-        dxo.data["encrypted:means"] = adder.total()
-        return dxo.to_shareable()
-
-    run = encrypted(tamper=doubled)
-    box.append(run.root / "startup")
-    record = run.run()
-    assert record.status == "completed", record.reason
-    assert "tells that it sums 2 updates" in record.rounds[0].absent["site-2"]
+    run = federation(controller=ENCRYPTED | LOSABLE, tamper=spoiled("site-2", "fit", doubled))
+    assert "tells that it sums 2 updates" in completed(run).rounds[0].absent["site-2"]
 
 
-def test_a_weight_beyond_what_a_site_declared_is_refused_under_encryption(encrypted: Make) -> None:
-    def heavy(site: str, task: str, reply: Shareable) -> Shareable | None:
-        if (site, task) != ("site-2", "fit"):
-            return None
-        dxo = from_shareable(reply)
-        words = dxo.meta["medflare_reply"]
-        dxo.meta = {**dxo.meta, "medflare_reply": {**words, "facts": {**words["facts"], "examples": 24}}}
-        return dxo.to_shareable()
-
-    record = encrypted(tamper=heavy).run()
-    assert record.status == "completed", record.reason
+def test_a_weight_beyond_what_a_site_declared_is_refused_under_encryption(federation: Make) -> None:
+    heavy = spoiled("site-2", "fit", lambda tensors, facts: facts.update(examples=24))
+    record = completed(federation(controller=ENCRYPTED | LOSABLE, tamper=heavy))
     assert "weight 24, expected 1 to the 20 training examples" in record.rounds[0].absent["site-2"]

@@ -3,19 +3,18 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import fed_harness
 import fed_quadratic
 import pytest
 import torch
 from fed_clock import ExchangeClock
-from fed_quadratic import CURVES, NAME, QuadraticLearner
+from fed_harness import Federation, Make, accepted, completed, failed, final, ledger
+from fed_learner import ADAPTER
+from fed_quadratic import CURVES, QuadraticLearner
 from torch import Tensor
 
 from medflare.aggregation import make_rule
@@ -49,31 +48,32 @@ class SleepyLearner(QuadraticLearner):
 
 
 @pytest.fixture
-def runs(federation, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def runs(federation: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Federations over three or five sites with quadratic losses, warm: torch's first step takes seconds."""
     QuadraticLearner({}, "site-1", 0).fit(RoundPlan(round=0, rounds=1))
-
-    def build(method: str, settings: dict[str, Any], site: Any, seed: int, cache: Path | None) -> Any:
-        return SleepyLearner(settings, str(site), seed)
-
-    monkeypatch.setattr(fed_harness, "build_toy", build)
     for site, (curve, goal, examples) in FIVE.items():
         monkeypatch.setitem(fed_quadratic.CURVES, site, curve)
         monkeypatch.setitem(fed_quadratic.GOALS, site, goal)
         monkeypatch.setitem(fed_quadratic.EXAMPLES, site, examples)
 
-    def make(rule: str, settings: dict[str, Any], sites: int = 3, **more: Any) -> Any:
-        names = tuple(sorted(CURVES))[:sites]
-        options = {key: more.pop(key) for key in ("tamper", "toy") if key in more}
-        controller = {"num_rounds": 3, **REAL, **more}
-        given = {"rule": rule, "rule_settings": settings}
-        return federation(controller=controller, rule=given, sites=names, **options)
+    def make(
+        rule: str,
+        settings: dict[str, Any],
+        sites: int = 3,
+        tamper: Any = None,
+        sleep: dict[str, float] | None = None,
+        **controller: Any,
+    ) -> Federation:
+        return federation(
+            learner=SleepyLearner,
+            settings={"sleep": sleep or {}},
+            sites=tuple(sorted(CURVES))[:sites],
+            rule={"rule": rule, "rule_settings": settings},
+            controller={"num_rounds": 3, **REAL, **controller},
+            tamper=tamper,
+        )
 
     return make
-
-
-def final(run: Any) -> Tensor:
-    return load_state(run.folder / "state").shared[NAME]
 
 
 def late(wait: Callable[[str], None], *when: tuple[str, str, int]) -> Callable[[str, str, Any], None]:
@@ -104,7 +104,7 @@ def in_one_process(
     for number in range(rounds):
         missing = gone.get(number, ())
         loop.round(number, lambda plan, asked, missing=missing: [s for s in asked if s not in missing])
-    return loop.state[NAME]
+    return loop.state[ADAPTER]
 
 
 # ---- the real clock ----------------------------------------------------------------------------------------
@@ -115,13 +115,11 @@ def test_computing_is_what_the_site_says_and_transfer_is_the_rest(runs) -> None:
 
     def tamper(site: str, task: str, reply: Any) -> None:
         if task == "fit":
-            found = read_reply(reply)
-            said[found.round, site] = found.facts["seconds"]
+            answer = read_reply(reply)
+            said[answer.round, site] = answer.facts["seconds"]
         slow_line(site, task, reply)
 
-    more = {"tamper": tamper, "toy": {"sleep": {"site-2": 0.8}}, "num_rounds": 2}
-    record = runs("ddcs", ALL_DRAWN, **more).run()
-    assert record.status == "completed", record.reason
+    record = completed(runs("ddcs", ALL_DRAWN, tamper=tamper, sleep={"site-2": 0.8}, num_rounds=2))
     for entry in record.rounds:
         for site, timing in entry.timings.items():
             assert timing["compute"] == pytest.approx(said[entry.round, site], abs=0.002)
@@ -129,23 +127,20 @@ def test_computing_is_what_the_site_says_and_transfer_is_the_rest(runs) -> None:
         assert entry.timings["site-2"]["compute"] >= 0.8
         assert entry.timings["site-3"]["transfer"] >= 0.8
         assert entry.simulated_seconds is None
-    first, told = record.rounds[0].timings, record.rounds[0].rule["latencies"]
-    assert {s: told[s]["compute"] for s in told} == {s: first[s]["compute"] for s in first}
+    timings, latencies = record.rounds[0].timings, record.rounds[0].rule["latencies"]
+    assert {s: latencies[s]["compute"] for s in latencies} == {s: timings[s]["compute"] for s in timings}
 
 
 def test_the_steps_of_a_secure_sum_are_no_transfer(runs) -> None:
     steps = late(sleeping(0.5), *[("site-1", step, -1) for step in ("keys", "shares", "confirm", "reveal")])
-    more = {"tamper": steps, "protection": "masking", "num_rounds": 2}
-    record = runs("ddcs", ALL_DRAWN, **more).run()
-    assert record.status == "completed", record.reason
+    record = completed(runs("ddcs", ALL_DRAWN, tamper=steps, protection="masking", num_rounds=2))
     for entry in record.rounds:
         assert sum(entry.timings["site-1"].values()) <= entry.seconds - 2.0 + 0.002
 
 
 def test_one_of_the_drawn_vanishes_and_the_round_goes_on_without_it(runs, clock: ExchangeClock) -> None:
     run = runs("ddcs", BY_DATA, tamper=late(clock.miss, ("site-2", "fit", 0)))
-    record = run.run()
-    assert record.status == "completed", record.reason
+    record = completed(run)
     first = record.rounds[0]
     assert first.rule["vanished"] == ["site-2"]
     assert sorted(first.accepted) == ["site-1", "site-3"]
@@ -154,16 +149,15 @@ def test_one_of_the_drawn_vanishes_and_the_round_goes_on_without_it(runs, clock:
     assert first.rule["ages"] == {"site-1": 0, "site-2": 1, "site-3": 0}
     assert "site-2" in record.rounds[1].accepted
     assert record.rounds[1].rule["odds"]["site-2"] >= first.rule["odds"]["site-2"]
-    assert torch.equal(final(run), in_one_process(3, 3, {0: ["site-2"]}, **BY_DATA))
+    assert torch.equal(final(run)[ADAPTER], in_one_process(3, 3, {0: ["site-2"]}, **BY_DATA))
 
 
 def test_where_all_vanish_nothing_changes_and_they_are_asked_again(runs, clock: ExchangeClock) -> None:
     settings: dict[str, Any] = {**ALL_DRAWN, "age_bonus": 0.0}
     everybody = [(f"site-{i}", "fit", 0) for i in (1, 2, 3)]
     run = runs("ddcs", settings, tamper=late(clock.miss, *everybody), num_rounds=2)
-    record = run.run()
-    assert record.status == "completed", record.reason
-    assert [sorted(entry.accepted) for entry in record.rounds] == [[], ["site-1", "site-2", "site-3"]]
+    record = completed(run)
+    assert accepted(record) == [[], ["site-1", "site-2", "site-3"]]
     assert record.rounds[0].rule["vanished"] == ["site-1", "site-2", "site-3"]
     plan = RoundPlan(round=1, rounds=2, seed=7)
     loop = FederationLoop(
@@ -172,7 +166,7 @@ def test_where_all_vanish_nothing_changes_and_they_are_asked_again(runs, clock: 
         lambda r: plan,
     )
     loop.round(1)
-    assert torch.equal(final(run), loop.state[NAME])
+    assert torch.equal(final(run)[ADAPTER], loop.state[ADAPTER])
 
 
 def test_too_many_lost_rounds_in_a_row_end_the_run_with_the_last_good_state(
@@ -180,9 +174,7 @@ def test_too_many_lost_rounds_in_a_row_end_the_run_with_the_last_good_state(
 ) -> None:
     gone = late(clock.miss, *[(f"site-{i}", "fit", n) for i in (1, 2, 3) for n in (1, 2, 3)])
     run = runs("ddcs", ALL_DRAWN, tamper=gone, max_lost_rounds=0)
-    record = run.run()
-    assert record.status == "failed"
-    assert "round 1: 0 accepted, 1 needed. site-1, site-2, site-3: no reply within" in record.reason
+    record = failed(run, "round 1: 0 accepted, 1 needed. site-1, site-2, site-3: no reply within")
     assert load_state(run.folder / "state").rounds_done == 1
     assert "final" in record.artefacts
 
@@ -199,20 +191,18 @@ def test_a_masked_sum_of_those_who_are_left_is_the_step_of_those_who_are_left(
     runs, clock: ExchangeClock
 ) -> None:
     run = runs("ddcs", BY_DATA, 5, tamper=late(clock.miss, ("site-4", "fit", 0)), protection="masking")
-    record = run.run()
-    assert record.status == "completed", record.reason
+    record = completed(run)
     first = record.rounds[0].rule
     assert first["vanished"] == ["site-4"]
     assert first["ages"]["site-4"] == 1
     assert first["latencies"]["site-4"]["compute"] >= REAL["deadline"]
     expected = in_one_process(5, 3, {0: ["site-4"]}, 3, **BY_DATA)
-    assert torch.allclose(final(run), expected, atol=1e-4)
+    assert torch.allclose(final(run)[ADAPTER], expected, atol=1e-4)
 
 
 def test_a_site_that_is_gone_before_masks_are_agreed_on_lapses_too(runs, clock: ExchangeClock) -> None:
     run = runs("ddcs", ALL_DRAWN, 5, tamper=late(clock.miss, ("site-4", "keys", 0)), protection="masking")
-    record = run.run()
-    assert record.status == "completed", record.reason
+    record = completed(run)
     first = record.rounds[0]
     assert sorted(first.accepted) == ["site-1", "site-2", "site-3", "site-5"]
     assert first.absent["site-4"].startswith("'keys' of the secure sum: no reply within")
@@ -228,10 +218,8 @@ def test_a_masked_round_waits_for_as_many_as_hide_each_other_whatever_the_job_is
             run.change(straggler_timeout=0.5 if task == "shares" else 60.0)
         slow(site, task, reply)
 
-    more = {"protection": "masking", "min_responses": 1, "num_rounds": 1}
-    run = runs("ddcs", ALL_DRAWN, 4, tamper=tamper, **more)
-    record = run.run()
-    assert record.status == "completed", record.reason
+    run = runs("ddcs", ALL_DRAWN, 4, tamper=tamper, protection="masking", min_responses=1, num_rounds=1)
+    record = completed(run)
     assert len(record.rounds[0].accepted) >= 3, record.rounds[0].absent
 
 
@@ -245,7 +233,7 @@ def test_a_masked_sum_over_two_is_never_made_and_the_round_is_lost(
     record = run.run()
     assert record.rounds[0].accepted == {}
     assert record.rounds[0].rule["vanished"] == ["site-1", "site-2", "site-3"]
-    assert torch.equal(final(run), torch.zeros(1, 2))
+    assert torch.equal(final(run)[ADAPTER], torch.zeros(1, 2))
 
 
 # ---- a simulated clock -------------------------------------------------------------------------------------
@@ -288,9 +276,8 @@ def clocked(
 )
 def test_simulated_seconds_in_flare_are_those_of_one_process(runs, rule: str, settings: Any) -> None:
     run, expected = runs(rule, settings, **CLOCK), clocked(rule, settings)
-    record = run.run()
-    assert record.status == "completed", record.reason
-    assert torch.equal(final(run), expected.state[NAME])
+    record = completed(run)
+    assert torch.equal(final(run)[ADAPTER], expected.state[ADAPTER])
     assert [entry.simulated_seconds for entry in record.rounds] == [one.ended for one in expected.rounds]
     for entry, one in zip(record.rounds, expected.rounds, strict=True):
         assert entry.timings == {site: timing._asdict() for site, timing in one.timings.items()}
@@ -302,7 +289,7 @@ def test_under_masks_odds_by_latency_are_those_of_one_process_too(runs) -> None:
     run = runs("ddcs", {"draws": 5}, protection="masking", **CLOCK | {"latency_profiles": steady})
     record, expected = run.run(), clocked("ddcs", {"draws": 5}, 3, steady)
     assert record.status == "completed", record.reason
-    assert torch.allclose(final(run), expected.state[NAME], atol=1e-4)
+    assert torch.allclose(final(run)[ADAPTER], expected.state[ADAPTER], atol=1e-4)
     odds = [entry.rule["odds"] for entry in record.rounds]
     assert max(odds[1].values()) > 1.3 * max(odds[0].values())
 
@@ -315,9 +302,7 @@ def test_a_site_that_vanishes_by_its_profile_is_not_asked_and_lapses(runs) -> No
     for number in missed:
         assert record.rounds[number].absent["site-2"] == "vanished (simulated)"
         assert "site-2" in record.rounds[number].rule["vanished"]
-    text = (run.site_folder("site-2") / "egress.jsonl").read_text(encoding="utf-8")
-    lines = [json.loads(line) for line in text.splitlines()]
-    assert not {line["round"] for line in lines if line["task"] == "fit"} & set(missed)
+    assert not {line.round for line in ledger(run, "site-2", "fit")} & set(missed)
 
 
 def test_a_site_too_slow_for_the_simulated_deadline_is_named_with_its_seconds(runs) -> None:
@@ -328,8 +313,7 @@ def test_a_site_too_slow_for_the_simulated_deadline_is_named_with_its_seconds(ru
 
 
 def test_where_no_site_fits_into_fedcs_deadline_the_fastest_trains_and_the_record_says_so(runs) -> None:
-    record = runs("fedcs", {"deadline": 5.0}, **CLOCK | {"num_rounds": 4}).run()
-    assert record.status == "completed", record.reason
+    record = completed(runs("fedcs", {"deadline": 5.0}, **CLOCK | {"num_rounds": 4}))
     assert [list(entry.accepted) for entry in record.rounds[1:]] == [["site-3"]] * 3
     assert "over" not in record.rounds[0].rule
     assert record.rounds[1].rule["over"].startswith("0 of 3 sites fit into the deadline of 5 s")
@@ -339,16 +323,14 @@ def test_profiles_that_cannot_be_used_are_refused_before_anybody_trains(runs) ->
     with pytest.raises(ValueError, match="site 'site-1': unknown keys speed"):
         runs("ddcs", {}, latency_profiles={"site-1": {"speed": 1.0}})
     two = {site: PROFILES[site] for site in ("site-1", "site-2")}
-    record = runs("ddcs", {}, **CLOCK | {"latency_profiles": two}).run()
-    assert record.status == "failed"
-    assert "no latency profile for site-3" in record.reason
+    run = runs("ddcs", {}, **CLOCK | {"latency_profiles": two})
+    record = failed(run, "no latency profile for site-3")
     assert record.rounds == []
 
 
 def test_under_masks_a_round_with_fewer_than_three_by_the_profiles_is_lost(runs) -> None:
     run = runs("ddcs", ALL_DRAWN, protection="masking", **CLOCK)
-    record = run.run()
-    assert record.status == "completed", record.reason
+    record = completed(run)
     expected = clocked("ddcs", ALL_DRAWN, least=3)
     lost = [one.number for one in expected.rounds if one.vanished]
     assert lost
@@ -358,8 +340,7 @@ def test_under_masks_a_round_with_fewer_than_three_by_the_profiles_is_lost(runs)
 def test_the_state_of_a_lost_round_is_the_one_before(runs) -> None:
     shaky: dict[str, Any] = {s: {**p, "reliability": 0.3} for s, p in PROFILES.items()}
     run = runs("uniform_selection", {"draws": 1}, **CLOCK | {"latency_profiles": shaky, "max_lost_rounds": 8})
-    record = run.run()
-    assert record.status == "completed", record.reason
+    record = completed(run)
     lost = [entry for entry in record.rounds if not entry.accepted]
     assert 0 < len(lost) < 8
     assert all(entry.rule["vanished"] for entry in lost)

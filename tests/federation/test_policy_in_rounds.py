@@ -3,22 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import fed_harness
 import pytest
-from fed_harness import SITES, Federation
-from fed_visits import build_visits
+from fed_harness import SITES, Federation, Make, accepted, completed, failed, ledger
+from fed_visits import VisitLearner
 
 from medflare.data.settings.policy import PolicyConfig
 from medflare.egress.policy import Policy
-from medflare.egress.report import LedgerFile, read_ledger
 from medflare.federation.server.controller import TemporalRoundsController
 from medflare.federation.site import executor
-from medflare.secure_aggregation.encryption_parameters import ContextParameters, make_contexts
 
-Make = Callable[..., Federation]
 MASKED = {"protection": "masking"}
 
 
@@ -27,8 +22,8 @@ def under(federation: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Federations whose sites have the rules given for each of them."""
 
     def make(rules: dict[str, dict[str, Any]], **options: Any) -> Federation:
-        found = {site: Policy(rules=PolicyConfig(**given)) for site, given in rules.items()}
-        monkeypatch.setattr(executor, "policy_of", lambda config, _: found.get(config.site, Policy()))
+        policies = {site: Policy(rules=PolicyConfig(**given)) for site, given in rules.items()}
+        monkeypatch.setattr(executor, "policy_of", lambda config, _: policies.get(config.site, Policy()))
         return federation(**options)
 
     return make
@@ -38,19 +33,13 @@ def everywhere(**rules: Any) -> dict[str, dict[str, Any]]:
     return dict.fromkeys(SITES, rules)
 
 
-def ledger(run: Federation, site: str) -> LedgerFile:
-    return read_ledger(run.site_folder(site) / "egress.jsonl")
-
-
 def events(run: Federation, site: str, task: str) -> list[str]:
-    return [line.event for line in ledger(run, site).lines if line.task == task]
+    return [line.event for line in ledger(run, site, task)]
 
 
 def test_a_plain_job_is_refused_where_masks_are_required_before_anybody_trains(under: Make) -> None:
     run = under(everywhere(require=["mask"]))
-    record = run.run()
-    assert record.status == "failed"
-    assert "policy.require: updates must have the protection mask, they have none" in record.reason
+    record = failed(run, "policy.require: updates must have the protection mask, they have none")
     assert not record.rounds
     assert events(run, "site-1", "prepare") == ["blocked", "failure"]
     assert run.executors["site-1"].worker is None, "the worker was never started"
@@ -59,40 +48,30 @@ def test_a_plain_job_is_refused_where_masks_are_required_before_anybody_trains(u
 @pytest.mark.parametrize("require", ["mask", "mask|he"])
 def test_a_masked_job_meets_the_rule_and_its_ledgers_say_so(under: Make, require: str) -> None:
     run = under(everywhere(require=[require], min_sites=3), controller=MASKED)
-    record = run.run()
-    assert record.status == "completed", record.reason
+    completed(run)
     for site in SITES:
-        kept = ledger(run, site)
-        assert kept.problems == []
-        fits = [line for line in kept.lines if line.task == "fit"]
+        fits = ledger(run, site, "fit")
         assert [(line.event, line.protections) for line in fits] == [("sent", ["mask"])] * 2
         assert all(set(line.sealed) and line.tensors == 2 for line in fits)
-        assert {"keys", "shares", "confirm", "reveal"} <= {line.task for line in kept.lines}
+        assert {"keys", "shares", "confirm", "reveal"} <= {line.task for line in ledger(run, site)}
 
 
 def test_the_ledgers_of_an_encrypted_run_agree_with_themselves(under: Make) -> None:
     run = under(everywhere(require=["he"]), controller={"protection": "he"})
-    make_contexts(run.root / "startup", ContextParameters())
-    record = run.run()
-    assert record.status == "completed", record.reason
-    kept = ledger(run, "site-1")
-    assert kept.problems == []
-    assert {tuple(line.protections) for line in kept.lines if line.task == "fit"} == {("he",)}
+    completed(run)
+    assert {tuple(line.protections) for line in ledger(run, "site-1", "fit")} == {("he",)}
 
 
 def test_the_ledgers_of_a_compressed_run_agree_with_themselves(under: Make) -> None:
-    wide = {"width": 200, "sums": True}
-    run = under({}, controller={"uplink": "int8", "canary": True}, toy=wide)
-    record = run.run()
-    assert record.status == "completed", record.reason
-    assert all(ledger(run, site).problems == [] for site in SITES)
+    settings = {"width": 200, "sums": True}
+    run = under({}, controller={"uplink": "int8", "canary": True}, settings=settings)
+    completed(run)
+    assert all(ledger(run, site) for site in SITES)
 
 
 def test_too_few_sites_are_named_by_the_site_that_asks_for_more(under: Make) -> None:
-    record = under({"site-2": {"min_sites": 5}}).run()
-    assert record.status == "failed"
-    assert "site-2" in record.reason
-    assert "policy.min_sites: 3 sites take part, at least 5 must" in record.reason
+    run = under({"site-2": {"min_sites": 5}})
+    failed(run, "site-2", "policy.min_sites: 3 sites take part, at least 5 must")
 
 
 @pytest.mark.parametrize(
@@ -106,39 +85,44 @@ def test_a_masked_sum_with_others_or_below_a_sites_threshold_is_refused_by_the_s
     under: Make, rules: dict[str, Any], said: str
 ) -> None:
     record = under({"site-2": rules}, controller=MASKED).run()
-    told = record.reason + str([entry.absent for entry in record.rounds])
-    assert said in told
+    assert said in record.reason + str([entry.absent for entry in record.rounds])
 
 
 def test_metrics_stay_at_a_site_that_tells_none_and_training_goes_on(under: Make) -> None:
     run = under({"site-2": {"metrics": "none"}})
-    record = run.run()
-    assert record.status == "completed", record.reason
-    assert [sorted(entry.accepted) for entry in record.rounds] == [list(SITES)] * 2
+    record = completed(run)
+    assert accepted(record) == [list(SITES)] * 2
     assert "train_loss" in record.rounds[0].metrics["site-1"]
     assert record.rounds[0].metrics["site-2"] == {}
     assert all(not item.metrics for item in record.evaluations if item.site == "site-2")
-    assert sum(line.withheld for line in ledger(run, "site-2").lines) > 0
+    assert sum(line.withheld for line in ledger(run, "site-2")) > 0
 
 
 def test_a_round_that_would_send_more_than_allowed_goes_on_without_the_site(under: Make) -> None:
-    wide = {"width": 2000}
     rules = {"site-3": {"max_bytes_per_round": 4000}}
-    run = under(rules, controller={"min_responses": 2, "evaluate_every": 0}, toy=wide)
-    record = run.run()
-    assert record.status == "completed", record.reason
-    assert [sorted(entry.accepted) for entry in record.rounds] == [["site-1", "site-2"]] * 2
+    goes_wild = {"min_responses": 2, "evaluate_every": 0, "max_norm_ratio": None}
+    run = under(rules, controller=goes_wild, settings={"width": 2000})
+    record = completed(run)
+    assert accepted(record) == [["site-1", "site-2"]] * 2
     assert "policy.max_bytes_per_round: 8,0" in record.rounds[0].absent["site-3"]
     assert events(run, "site-3", "fit") == ["blocked", "failure"] * 2
 
 
+def test_a_site_whose_policy_a_run_does_not_meet_is_absent_with_the_rule_as_the_reason(under: Make) -> None:
+    run = under({"site-2": {"most_rounds": 1}}, controller={"min_responses": 2})
+    record = completed(run)
+    assert accepted(record) == [["site-1", "site-3"]] * 2
+    reason = record.rounds[0].absent["site-2"]
+    assert "E22 PolicyError" in reason
+    assert "site.yaml: policy.most_rounds: the run has 2 rounds, at most 1" in reason
+    assert events(run, "site-2", "fit") == ["blocked", "failure"] * 2
+
+
 @pytest.mark.parametrize(("most", "status"), [(5, "failed"), (6, "completed")])
-def test_a_temporal_round_counts_as_many_as_it_has_visits(
-    under: Make, monkeypatch: pytest.MonkeyPatch, most: int, status: str
-) -> None:
-    monkeypatch.setattr(fed_harness, "build_toy", build_visits)
+def test_a_temporal_round_counts_as_many_as_it_has_visits(under: Make, most: int, status: str) -> None:
     run = under(
         everywhere(most_rounds=most),
+        learner=VisitLearner,
         controller={"num_rounds": 2, "visits": 3},
         rule={"rule": "temporal", "rule_settings": {"visits": 3}},
         flow_class=TemporalRoundsController,

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from preflight_kit import PATIENT, Project, listening, proxy_answer, tls_answer, write_kit
+from preflight_kit import PATIENT, YEAR, Project, listening, proxy_answer, tls_answer, write_kit
 from typer.testing import CliRunner
 
 from medflare.cli.main import app
@@ -35,12 +36,8 @@ PROXY_NAMES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy
 
 
 @pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def _patient_and_without_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "FIRST_WORDS", PATIENT)
-
-
-@pytest.fixture(autouse=True)
-def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in PROXY_NAMES:
         monkeypatch.delenv(name, raising=False)
 
@@ -50,80 +47,93 @@ def project() -> Project:
     return Project()
 
 
-def site(root: Path, **more: Any) -> SiteConfig:
-    return SiteConfig.model_validate({"cohort": {"format": "manifest", "root": str(root)}, **more})
+def site(root: Path, reader: str = "manifest", device: str = "auto", **more: Any) -> SiteConfig:
+    """Settings of a site; `backbone` is a block of its own, all else is of the cohort."""
+    blocks = {"backbone": more.pop("backbone")} if "backbone" in more else {}
+    cohort = {"format": reader, "root": str(root), **more}
+    return SiteConfig.model_validate({"cohort": cohort, "device": device, **blocks})
 
 
 def outcomes(checks: list[Check]) -> dict[str, str]:
     return {check.name: check.outcome for check in checks}
 
 
-def says(check: Check, outcome: str, found: str) -> None:
+def says(check: Check, outcome: str, found: str, remedy: str = "") -> None:
     assert check.outcome == outcome, check
     assert found in check.found
     assert outcome == "ok" or (check.expected and check.remedy)
+    assert remedy in check.remedy
+
+
+@pytest.fixture
+def kit_of(tmp_path: Path, project: Project) -> Callable[..., Kit]:
+    """Writes a site's kit that dials a port of this machine."""
+
+    def make(port: int = 1, project: Project = project, left: timedelta = YEAR) -> Kit:
+        return Kit(folder=write_kit(tmp_path / "kit", project, port, left), role="site")
+
+    return make
 
 
 # ---- the way to the server -------------------------------------------------------------------------------
 
 
-def test_a_server_that_accepts_the_kit_is_reached(tmp_path: Path, project: Project) -> None:
-    with listening(tls_answer(project, tmp_path / "server")) as port:
-        kit = Kit(folder=write_kit(tmp_path / "kit", project, port), role="site")
-        reached, accepted = network.reach(kit, PATIENT)
+def soon(project: Project, folder: Path) -> Any:
+    return tls_answer(project, folder, timedelta(days=9))
+
+
+def another_project(project: Project, folder: Path) -> Any:
+    return tls_answer(Project("somebody else"), folder)
+
+
+def ssh(project: Project, folder: Path) -> Any:
+    return lambda connection: connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+
+
+@pytest.mark.parametrize(
+    ("server", "outcome", "found", "remedy"),
+    [
+        (tls_answer, "ok", "both sides accept each other", ""),
+        (soon, "warning", "the server's is valid until", ""),
+        (another_project, "problem", "refused: ", "Do not start the kit"),
+        (ssh, "problem", "no TLS handshake", ""),
+    ],
+)
+def test_what_answers_at_the_servers_port_is_told(
+    tmp_path: Path, project: Project, kit_of: Any, server: Any, outcome: str, found: str, remedy: str
+) -> None:
+    with listening(server(project, tmp_path / "server")) as port:
+        reached, accepted = network.reach(kit_of(port), PATIENT)
     says(reached, "ok", f"localhost:{port} answers")
-    says(accepted, "ok", "both sides accept each other")
+    says(accepted, outcome, found, remedy)
 
 
-def test_a_port_that_nobody_listens_on_is_a_problem(tmp_path: Path, project: Project) -> None:
+def test_a_port_that_nobody_listens_on_is_a_problem(kit_of: Any) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
-        (said,) = network.reach(Kit(folder=write_kit(tmp_path / "kit", project, port), role="site"), PATIENT)
-    says(said, "problem", "refused")
-    assert f"port {port}" in said.remedy
+        (check,) = network.reach(kit_of(port), PATIENT)
+    says(check, "problem", "refused", f"port {port}")
 
 
-def test_a_server_of_another_project_is_not_trusted(tmp_path: Path, project: Project) -> None:
-    with listening(tls_answer(Project("somebody else"), tmp_path / "server")) as port:
-        kit = Kit(folder=write_kit(tmp_path / "kit", project, port), role="site")
-        _, said = network.reach(kit, PATIENT)
-    says(said, "problem", "refused: ")
-    assert "Do not start the kit" in said.remedy
-
-
-def test_a_kit_that_the_server_does_not_know_is_told_so(tmp_path: Path, project: Project) -> None:
+def test_a_kit_that_the_server_does_not_know_is_told_so(
+    tmp_path: Path, project: Project, kit_of: Any
+) -> None:
     """With TLS 1.3 our side of the handshake ends well, and the refusal comes afterwards."""
-    other = Project("medflare")
     with listening(tls_answer(project, tmp_path / "server")) as port:
-        folder = write_kit(tmp_path / "kit", other, port)
-        shutil.copy(tmp_path / "server/rootCA.pem", folder / "startup/rootCA.pem")
-        _, said = network.reach(Kit(folder=folder, role="site"), PATIENT)
-    says(said, "problem", "no TLS handshake")
-
-
-def test_a_server_whose_certificate_ends_soon_is_a_warning(tmp_path: Path, project: Project) -> None:
-    with listening(tls_answer(project, tmp_path / "server", timedelta(days=9))) as port:
-        kit = Kit(folder=write_kit(tmp_path / "kit", project, port), role="site")
-        _, said = network.reach(kit, PATIENT)
-    says(said, "warning", "the server's is valid until")
-
-
-def test_a_port_that_speaks_something_else_is_a_problem(tmp_path: Path, project: Project) -> None:
-    with listening(lambda connection: connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")) as port:
-        kit = Kit(folder=write_kit(tmp_path / "kit", project, port), role="site")
-        _, said = network.reach(kit, PATIENT)
-    says(said, "problem", "no TLS handshake")
+        kit = kit_of(port, Project("medflare"))
+        shutil.copy(tmp_path / "server/rootCA.pem", kit.startup / "rootCA.pem")
+        _, check = network.reach(kit, PATIENT)
+    says(check, "problem", "no TLS handshake")
 
 
 def test_the_proxy_is_asked_for_a_way_to_the_server(
-    tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, project: Project, kit_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
     with listening(tls_answer(project, tmp_path / "server")) as port, listening(proxy_answer(asked)) as proxy:
         monkeypatch.setenv("https_proxy", f"http://ward:p%40ss@127.0.0.1:{proxy}")
-        kit = Kit(folder=write_kit(tmp_path / "kit", project, port), role="site")
-        reached, accepted = network.reach(kit, PATIENT)
+        reached, accepted = network.reach(kit_of(port), PATIENT)
     says(reached, "ok", f"through the proxy 127.0.0.1:{proxy}")
     assert "p%40ss" not in reached.found
     says(accepted, "ok", "both sides accept each other")
@@ -133,13 +143,13 @@ def test_the_proxy_is_asked_for_a_way_to_the_server(
 
 @pytest.mark.parametrize("status", ["403 Forbidden", "407 Proxy Authentication Required", "502 Bad Gateway"])
 def test_a_proxy_that_refuses_is_named_with_its_answer(
-    tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch, status: str
+    kit_of: Any, monkeypatch: pytest.MonkeyPatch, status: str
 ) -> None:
     with listening(proxy_answer([], status)) as proxy:
         monkeypatch.setenv("https_proxy", f"127.0.0.1:{proxy}")
-        (said,) = network.reach(Kit(folder=write_kit(tmp_path / "kit", project, 8002), role="site"), PATIENT)
-    says(said, "problem", f"the proxy answered 'HTTP/1.1 {status}'")
-    assert "allow the proxy to localhost port 8002" in said.remedy
+        (check,) = network.reach(kit_of(8002), PATIENT)
+    answer = f"the proxy answered 'HTTP/1.1 {status}'"
+    says(check, "problem", answer, "allow the proxy to localhost port 8002")
 
 
 def test_no_proxy_excludes_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,30 +172,27 @@ def test_no_proxy_excludes_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
         (-1, "problem", "expired on"),
     ],
 )
-def test_a_certificates_end_is_told_in_time(
-    tmp_path: Path, project: Project, days: int, outcome: str, found: str
-) -> None:
-    kit = Kit(folder=write_kit(tmp_path / "kit", project, 1, timedelta(days=days)), role="site")
-    own, root = kit_files.certificates(kit)
-    says(own, outcome, found)
+def test_a_certificates_end_is_told_in_time(kit_of: Any, days: int, outcome: str, found: str) -> None:
+    certificate, root = kit_files.certificates(kit_of(left=timedelta(days=days)))
+    says(certificate, outcome, found)
     says(root, "ok", "valid until")
 
 
-def test_a_certificate_of_tomorrow_is_about_the_clock(tmp_path: Path, project: Project) -> None:
-    kit = Kit(folder=write_kit(tmp_path / "kit", project, 1), role="site")
+def test_a_certificate_of_tomorrow_is_about_the_clock(project: Project, kit_of: Any) -> None:
     before = project.root.not_valid_before_utc - timedelta(days=400)
-    assert {check.remedy for check in kit_files.certificates(kit, before)} == {"Look at this machine's clock"}
+    checks = kit_files.certificates(kit_of(), before)
+    assert {check.remedy for check in checks} == {"Look at this machine's clock"}
 
 
-def test_a_certificate_that_is_gone_is_a_problem(tmp_path: Path, project: Project) -> None:
-    kit = Kit(folder=write_kit(tmp_path / "kit", project, 1), role="site")
+def test_a_certificate_that_is_gone_is_a_problem(kit_of: Any) -> None:
+    kit = kit_of()
     (kit.startup / "client.crt").write_text("nothing")
     (kit.startup / "rootCA.pem").unlink()
     assert [check.outcome for check in kit_files.certificates(kit)] == ["problem", "problem"]
 
 
-def test_a_key_that_others_can_read_is_a_problem(tmp_path: Path, project: Project) -> None:
-    kit = Kit(folder=write_kit(tmp_path / "kit", project, 1), role="site")
+def test_a_key_that_others_can_read_is_a_problem(kit_of: Any) -> None:
+    kit = kit_of()
     says(kit_files.permissions(kit), "ok", "1 readable by their owner alone")
     (kit.startup / "client.key").chmod(0o640)
     says(kit_files.permissions(kit), "problem", "client.key 0640")
@@ -193,17 +200,8 @@ def test_a_key_that_others_can_read_is_a_problem(tmp_path: Path, project: Projec
 
 def test_a_provisioned_and_hardened_kit_passes_and_a_tampered_one_does_not(tmp_path: Path) -> None:
     project_file = REPOSITORY / "provisioning/project.yml"
-    provision = [
-        sys.executable,
-        "-m",
-        "nvflare.cli",
-        "provision",
-        "-p",
-        str(project_file),
-        "-w",
-        str(tmp_path),
-    ]
-    subprocess.run(provision, capture_output=True, timeout=400, check=True)
+    command = [sys.executable, "-m", "nvflare.cli", "provision", "-p", str(project_file), "-w", str(tmp_path)]
+    subprocess.run(command, capture_output=True, timeout=400, check=True)
     folder = tmp_path / "medflare/prod_00/site-1"
     before = preflight(PreflightRequest(site_file=folder / "local/site.yaml", kit=folder, timeout=1))
     assert outcomes(before)["kit"] == "problem"
@@ -215,50 +213,25 @@ def test_a_provisioned_and_hardened_kit_passes_and_a_tampered_one_does_not(tmp_p
     (folder / "startup/fed_client.json").write_text(
         (folder / "startup/fed_client.json").read_text().replace("localhost", "elsewhere")
     )
-    (said,) = kit_files.hardened(Kit(folder=folder, role="site"))
-    says(said, "problem", "startup/fed_client.json: was changed after it was signed")
+    (check,) = kit_files.hardened(Kit(folder=folder, role="site"))
+    says(check, "problem", "startup/fed_client.json: was changed after it was signed")
 
 
 # ---- what the hospital brings ----------------------------------------------------------------------------
 
 
 def test_a_cohort_is_counted_and_its_labels_named(small_hospital: Path) -> None:
-    read, cohort = site_checks.open_cohort(site(small_hospital), "fedmrg")
+    read, opened = site_checks.open_cohort(site(small_hospital), "fedmrg")
     says(read, "ok", "60 patients, 60 studies (train ")
-    assert cohort is not None
-    says(site_checks.labels(summarise(cohort)), "ok", "conditions occur: ")
-
-
-def test_a_cohort_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
-    said, cohort = site_checks.open_cohort(site(tmp_path / "nowhere"), None)
-    says(said, "problem", "nowhere")
-    assert cohort is None
-    assert "medflare cohort inspect" in said.remedy
-
-
-def test_a_method_that_reads_notes_finds_none_in_a_cohort_of_studies(small_hospital: Path) -> None:
-    said, _ = site_checks.open_cohort(site(small_hospital), "fed_medlora")
-    says(said, "problem", "0 notes")
+    says(site_checks.labels(summarise(opened)), "ok", "conditions occur: ")
 
 
 def test_questions_are_counted_without_a_method_too(tmp_path: Path) -> None:
     rows = [{"question": f"{i}?", "options": ["x", "y"], "answer": "AB"[i % 2]} for i in range(40)]
     (tmp_path / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    document = {"format": "questions_jsonl", "root": str(tmp_path)}
-    said, cohort = site_checks.open_cohort(SiteConfig.model_validate({"cohort": document}), None)
-    says(said, "ok", "40 questions (train ")
-    assert cohort is not None
-    says(site_checks.labels(summarise(cohort)), "ok", "answers A 20, B 20")
-
-
-def test_empty_splits_are_a_warning(small_hospital: Path) -> None:
-    split = {"train": 1, "val": 0, "test": 0}
-    document = {"format": "manifest", "root": str(small_hospital), "split": split}
-    said, _ = site_checks.open_cohort(SiteConfig.model_validate({"cohort": document}), "fedmrg")
-    if said.outcome != "warning":  # a source with a split of its own keeps it
-        says(said, "ok", "val ")
-    else:
-        says(said, "warning", "val 0")
+    read, opened = site_checks.open_cohort(site(tmp_path, "questions_jsonl"), None)
+    says(read, "ok", "40 questions (train ")
+    says(site_checks.labels(summarise(opened)), "ok", "answers A 20, B 20")
 
 
 @pytest.mark.parametrize(
@@ -283,55 +256,77 @@ def test_labels_that_teach_nothing_are_told(summary: Any, outcome: str, found: s
     says(site_checks.labels(facts), outcome, found)
 
 
-def test_a_missing_backbone_is_a_problem_and_a_present_one_has_a_fingerprint(tmp_path: Path) -> None:
-    gone = site(tmp_path, backbone={"folder": str(tmp_path / "llama")})
-    says(site_checks.backbone(gone, None), "problem", "there is no folder")
-    (tmp_path / "llama").mkdir()
-    says(site_checks.backbone(gone, None), "problem", "has no *.safetensors file")
+FEDMRG = Job(title="fedmrg", method="fedmrg")
+NEED = Footprint(frozen=10**8, learning=10**8, exchange=10**8, activations=10**8, runtime=6 * 10**8)
+ONE_GB = "about 1.0 GB (frozen weights 0.10, learning weights and optimiser 0.10, exchange 0.10"
+NEW_ENCODER = "no backbone.folder: a new encoder"
+ALL_TRAIN = {"split": {"train": 1, "val": 0, "test": 0}, "columns": {"split": None}}
+"""A source with a split of its own keeps it."""
+
+
+def cohort(root: Path, method: str | None, **more: Any) -> Check:
+    return site_checks.open_cohort(site(root, **more), method)[0]
+
+
+def backbone(root: Path, folder: str) -> Check:
+    return site_checks.backbone(site(root, backbone={"folder": str(root / folder)}), None)
+
+
+def memory(root: Path, free: int, patch: pytest.MonkeyPatch) -> Check:
+    patch.setattr(site_checks, "footprint", lambda *given: NEED)
+    patch.setattr(site_checks, "free_memory", lambda device: (free, "CPU"))
+    check = site_checks.memory(site(root), FEDMRG)
+    assert "GB free on the CPU" in check.found
+    assert check.outcome == "ok" or "an estimate, not a measurement" in check.expected
+    return check
+
+
+def disk(root: Path, free: int, patch: pytest.MonkeyPatch) -> Check:
+    patch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
+    (check,) = site_checks.disk([root / "not/yet/there", root])
+    assert check.found.endswith(f"GB free at {root}")
+    return check
+
+
+@pytest.mark.parametrize(
+    ("make", "outcome", "found"),
+    [
+        (lambda root, _: cohort(root / "nowhere", None), "problem", "nowhere"),
+        (lambda root, _: cohort(root, "fed_medlora"), "problem", "0 notes"),
+        (lambda root, _: cohort(root, "fedmrg", **ALL_TRAIN), "warning", "val 0"),
+        (lambda root, _: backbone(root, "llama"), "problem", "there is no folder"),
+        (lambda root, _: backbone(root, "."), "problem", "has no *.safetensors file"),
+        (lambda root, _: site_checks.backbone(site(root), "fed_medlora"), "ok", "embedded notes_decoder"),
+        (lambda root, _: site_checks.backbone(site(root), "token_classification"), "ok", NEW_ENCODER),
+        (lambda root, _: site_checks.device(site(root, device="cuda")), "problem", "torch sees no GPU"),
+        (lambda root, _: site_checks.device(site(root)), "ok", "CPU"),
+        (lambda root, _: site_checks.memory(site(root), None), "ok", "name a job with --job"),
+        (lambda root, patch: memory(root, 10**12, patch), "ok", ONE_GB),
+        (lambda root, patch: memory(root, 11 * 10**8, patch), "warning", ONE_GB),
+        (lambda root, patch: memory(root, 10**8, patch), "problem", ONE_GB),
+        (lambda root, patch: disk(root, 10**12, patch), "ok", "1000.0 GB free"),
+        (lambda root, patch: disk(root, 5 * 10**9, patch), "warning", "5.0 GB free"),
+        (lambda root, patch: disk(root, 10**9, patch), "problem", "1.0 GB free"),
+    ],
+)
+def test_what_a_site_brings_is_told(
+    small_hospital: Path, monkeypatch: pytest.MonkeyPatch, make: Any, outcome: str, found: str
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    check = make(small_hospital, monkeypatch)
+    says(check, outcome, found, "medflare cohort inspect" if found == "nowhere" else "")
+
+
+def test_an_embedded_backbone_has_a_fingerprint(tmp_path: Path) -> None:
     embedded = site_checks.backbone(site(tmp_path), "fedmrg")
     says(embedded, "ok", "embedded decoder, fingerprint ")
     assert len(embedded.found.split()[-1]) == 64
-    says(site_checks.backbone(site(tmp_path), "fed_medlora"), "ok", "embedded notes_decoder")
-
-
-def test_a_gpu_that_is_not_there_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    says(site_checks.device(site(tmp_path, device="cuda")), "problem", "torch sees no GPU")
-    says(site_checks.device(site(tmp_path)), "ok", "CPU")
-
-
-@pytest.mark.parametrize(("free", "outcome"), [(10**12, "ok"), (11 * 10**8, "warning"), (10**8, "problem")])
-def test_the_estimate_is_held_against_free_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, outcome: str
-) -> None:
-    need = Footprint(frozen=10**8, learning=10**8, exchange=10**8, activations=10**8, runtime=6 * 10**8)
-    monkeypatch.setattr(site_checks, "footprint", lambda *given: need)
-    monkeypatch.setattr(site_checks, "free_memory", lambda device: (free, "CPU"))
-    said = site_checks.memory(site(tmp_path), Job(title="fedmrg", method="fedmrg"))
-    says(
-        said, outcome, "about 1.0 GB (frozen weights 0.10, learning weights and optimiser 0.10, exchange 0.10"
-    )
-    assert "GB free on the CPU" in said.found
-    assert outcome == "ok" or "an estimate, not a measurement" in said.expected
-
-
-def test_without_a_job_nothing_is_estimated(tmp_path: Path) -> None:
-    says(site_checks.memory(site(tmp_path), None), "ok", "name a job with --job")
 
 
 def test_free_memory_of_this_machine_is_known() -> None:
     free, where = site_checks.free_memory("cpu")
     assert where == "CPU"
     assert 10**7 < free < 10**14
-
-
-@pytest.mark.parametrize(("free", "outcome"), [(10**12, "ok"), (5 * 10**9, "warning"), (10**9, "problem")])
-def test_a_full_disk_is_told_before_it_stops_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, outcome: str
-) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
-    (said,) = site_checks.disk([tmp_path / "not/yet/there", tmp_path])
-    says(said, outcome, f"{free / 10**9:.1f} GB free at {tmp_path}")
 
 
 def test_the_policy_is_told_in_words_and_asked_about_the_job() -> None:
@@ -343,6 +338,16 @@ def test_the_policy_is_told_in_words_and_asked_about_the_job() -> None:
     assert "policy.min_sites: 3 sites take part" in asked.found
     masked = Job(title="fedmrg", method="fedmrg", n_clients=4, controller={"protection": "masking"})
     assert [check.outcome for check in site_checks.rules(policy, masked)] == ["ok", "ok"]
+
+
+def test_the_policy_is_asked_about_what_rule_and_method_send() -> None:
+    drfa = Job(title="fedmrg", method="fedmrg", aggregation={"rule": "drfa"})
+    says(site_checks.rules(Policy(), drfa)[1], "problem", "policy.train_losses: ")
+    paper = Job(title="fedmrg", method="fedmrg", settings={"preset": "paper"})
+    says(site_checks.rules(Policy(), paper)[1], "problem", "write 'features: raw' under 'policy'")
+    agreed = Policy(rules=PolicyConfig(train_losses=True, features="raw"))
+    for job in (drfa, paper):
+        assert [check.outcome for check in site_checks.rules(agreed, job)] == ["ok", "ok"]
 
 
 # ---- all of it -------------------------------------------------------------------------------------------
@@ -410,7 +415,7 @@ def test_a_folder_that_is_no_sites_kit_is_a_problem(tmp_path: Path, role: str) -
     if role == "server":
         (tmp_path / "startup").mkdir()
         (tmp_path / "startup/fed_server.json").write_text("{}")
-    said = next(
+    check = next(
         c for c in preflight(PreflightRequest(site_file=tmp_path / "x.yaml", kit=tmp_path)) if c.name == "kit"
     )
-    says(said, "problem", "is the kit of a server" if role == "server" else "no startup kit")
+    says(check, "problem", "is the kit of a server" if role == "server" else "no startup kit")

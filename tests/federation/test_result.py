@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from fed_harness import completed
 from nvflare.apis.fl_context import FLContext
 from rich.console import Console
 from safetensors.torch import load_file
@@ -196,19 +197,14 @@ def test_flares_statistics_and_consoles_see_the_progress(tmp_path: Path) -> None
     assert reporter.on_command("medflare.progress", {}, ctx)["phase"] == "round"
 
 
-def test_a_run_can_be_followed(federation) -> None:
+def test_a_run_can_be_followed_and_the_board_adds_up_bytes(federation) -> None:
     run = federation()
-    run.run()
+    completed(run)
     console = Console(file=io.StringIO(), width=120)
     follow(run.folder / "progress.jsonl", lambda: True, console)
     text = console.file.getvalue()
     assert "update: round=1 site=site-2 verdict=accepted" in text
     assert text.rstrip().splitlines()[-1].startswith("completed")
-
-
-def test_the_board_adds_up_bytes_and_shows_the_last_loss(federation) -> None:
-    run = federation()
-    run.run()
     board = Board()
     for event in Follower(run.folder / "progress.jsonl").new_events():
         board.take(event)

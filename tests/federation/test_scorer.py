@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fed_harness import SITES, TOY_WORKER, Federation
-from fed_toy import ADAPTER, ToyLearner
-from nvflare.apis.dxo import from_shareable
+from fed_harness import SITES, TOY_WORKER, Make, accepted, completed, events, failed, final, toy_site_settings
+from fed_tamper import spoiled
+from fed_toy import ToyLearner
 from safetensors.torch import load_file
 
 from medflare.aggregation.capabilities import ScoresCandidates
@@ -21,44 +22,51 @@ from medflare.aggregation.influence import Influence, influence_weights
 from medflare.aggregation.l_fedavg import LossFedAvg
 from medflare.aggregation.lora import LoraStack
 from medflare.aggregation.weighted_mean import WeightedMean
-from medflare.core.errors import RunError
+from medflare.core.metrics import Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.tensor_names import split_by_prefix
 from medflare.core.tensors import State
 from medflare.core.update import Update
 from medflare.data.settings.cohort import SplitConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.egress.failures import SiteSettingsError
-from medflare.federation.server.run_state import load_state
-from medflare.federation.server.scorer import SERVER, common_method
+from medflare.federation.server.scorer import SERVER
 from medflare.federation.site import worker_config
 from medflare.federation.site.worker import ProcessWorker
 from medflare.federation.site.worker_config import WorkerConfig, load_site_settings
-from medflare.in_process.loop import federate
 from medflare.recipes import simulate
 from medflare.recipes.job import Job
 from medflare.recipes.job_check import check_job
 from medflare.recipes.overrides import override
 
 ALL = list(SITES)
+CROSS = {"rule": "l_fedavg", "rule_settings": {"loss_source": "cross"}}
+Evaluate = Callable[[ToyLearner, str, RoundPlan], Metrics]
 
 
-def scored(run: Federation, **settings: Any) -> Federation:
-    run.aggregator.rule = Influence(**settings)
-    return run
+@pytest.fixture
+def scored(federation: Make) -> Make:
+    """Makes runs whose server scores every update."""
+
+    def make(rounds: int = 2, temperature: float | None = None, **options: Any) -> Any:
+        controller = {"num_rounds": rounds, **options.pop("controller", {})}
+        settings = {} if temperature is None else {"temperature": temperature}
+        rule = {"rule": "influence", "rule_settings": settings}
+        return federation(rule=rule, controller=controller, **options)
+
+    return make
 
 
-def events(run: Federation, phase: str) -> list[dict[str, Any]]:
-    lines = (run.folder / "progress.jsonl").read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event["phase"] == phase]
+def evaluating(
+    evaluate: Callable[[Evaluate, ToyLearner, str, RoundPlan], Metrics],
+) -> type[ToyLearner]:
+    """A learner that evaluates otherwise; the function is given the plain way, and what it is given."""
 
+    class Evaluating(ToyLearner):
+        def evaluate(self, split: str, plan: RoundPlan) -> Metrics:
+            return evaluate(ToyLearner.evaluate, self, split, plan)
 
-def only(site: str, **settings: Any) -> dict[str, Any]:
-    return {"sites": {site: settings}}
-
-
-def loop(rounds: int, rule: Any, judge: ToyLearner | None) -> State:
-    learners = {site: ToyLearner({}, site, 0) for site in ALL}
-    return federate(learners, rule, rounds, lambda r: RoundPlan(round=r, rounds=rounds), judge=judge)
+    return Evaluating
 
 
 # ---- a run ------------------------------------------------------------------------------------------------
@@ -81,55 +89,27 @@ def test_only_a_rule_that_scores_candidates_needs_the_server(rule: Any, scores: 
     assert (scored is not None and scored.scored_by == "server") is scores
 
 
-@pytest.mark.parametrize("kind", ["thread", "process"])
-def test_a_run_equals_the_plain_loop_with_a_judge(federation, kind: str) -> None:
-    run = scored(federation(controller={"num_rounds": 3, "scorer": kind}, timeout=300))
-    record = run.run()
-    assert record.status == "completed", record.reason
-    expected = loop(3, Influence(), ToyLearner({}, SERVER, 0))
-    assert torch.equal(load_state(run.folder / "state").shared[ADAPTER], expected[ADAPTER])
-    plain = loop(3, WeightedMean(), None)
-    assert not torch.equal(plain[ADAPTER], expected[ADAPTER])
+def test_sites_that_measure_each_others_models_are_weighed_by_what_they_found(federation: Make) -> None:
+    run = federation(rule=CROSS)
+    record = completed(run)
+    scores = events(run, "scored")
+    assert [(event["round"], event["site"]) for event in scores] == [
+        (n, site) for n in (0, 1) for site in ALL
+    ]
+    assert all(sorted(event["measured"]) == ALL for event in scores)
+    losses = {event["site"]: event["cross_loss"] for event in scores if event["round"] == 1}
+    assert record.rounds[1].rule["losses"] == losses
+    assert len(set(losses.values())) == 3
 
 
-def test_sites_that_measure_each_others_models_give_what_the_plain_loop_gives(federation) -> None:
-    run = federation(controller={"num_rounds": 2})
-    run.aggregator.rule = LossFedAvg(loss_source="cross")
-    record = run.run()
-    assert record.status == "completed", record.reason
-    expected = loop(2, LossFedAvg(loss_source="cross"), None)
-    assert torch.allclose(load_state(run.folder / "state").shared[ADAPTER], expected[ADAPTER], rtol=1e-6)
-    told = events(run, "scored")
-    assert [(event["round"], event["site"]) for event in told] == [(n, site) for n in (0, 1) for site in ALL]
-    assert all(sorted(event["measured"]) == ALL for event in told)
-    assert record.rounds[1].rule["losses"] == {e["site"]: e["cross_loss"] for e in told if e["round"] == 1}
-    assert len(set(record.rounds[1].rule["losses"].values())) == 3
-
-
-def test_a_model_that_no_site_can_measure_costs_its_site_the_round(federation, monkeypatch) -> None:
-    asked, original = [], ToyLearner.evaluate
-
-    def evaluate(self, split, plan):
-        asked.append(plan.hints.loss_only)
-        return {} if asked.count(True) in (4, 5, 6) and asked[-1] else original(self, split, plan)
-
-    monkeypatch.setattr(ToyLearner, "evaluate", evaluate)
-    run = federation(controller={"num_rounds": 1, "min_responses": 2})
-    run.aggregator.rule = LossFedAvg(loss_source="cross")
-    record = run.run()
-    assert sorted(record.rounds[0].accepted) == ["site-1", "site-3"]
-    assert "no site with validation data measured a finite loss" in record.rounds[0].absent["site-2"]
-
-
-def test_losses_and_weights_are_in_the_record_and_in_the_progress(federation) -> None:
-    run = scored(federation(), temperature=0.5)
-    record = run.run()
-    for entry in record.rounds:
+def test_losses_and_weights_are_in_the_record_and_in_the_progress(scored: Make) -> None:
+    run = scored(temperature=0.5)
+    for entry in completed(run).rounds:
         losses = [entry.rule["losses"][site] for site in ALL]
         expected = influence_weights(losses, [16, 20, 24], temperature=0.5)
         assert [entry.rule["weights"][site] for site in ALL] == pytest.approx(expected)
-        told = [event for event in events(run, "weighed") if event["round"] == entry.round]
-        assert [(e["site"], e["weight"], e["server_loss"]) for e in told] == [
+        weighed = [event for event in events(run, "weighed") if event["round"] == entry.round]
+        assert [(e["site"], e["weight"], e["server_loss"]) for e in weighed] == [
             (site, entry.rule["weights"][site], entry.rule["losses"][site]) for site in ALL
         ]
     assert [(event["round"], event["site"]) for event in events(run, "scored")] == [
@@ -137,9 +117,8 @@ def test_losses_and_weights_are_in_the_record_and_in_the_progress(federation) ->
     ]
 
 
-def test_what_is_scored_is_the_state_with_one_sites_update(federation) -> None:
-    run = scored(federation(controller={"num_rounds": 1}))
-    record = run.run()
+def test_what_is_scored_is_the_state_with_one_sites_update(scored: Make) -> None:
+    record = completed(scored(1))
     judge, site = ToyLearner({}, SERVER, 0), ToyLearner({}, "site-2", 0)
     state = ToyLearner({}, "site-1", 0).initial_shared()
     site.load_shared(state)
@@ -149,64 +128,75 @@ def test_what_is_scored_is_the_state_with_one_sites_update(federation) -> None:
     assert record.rounds[0].rule["losses"]["site-2"] == pytest.approx(loss, rel=1e-6)
 
 
-def test_nothing_but_the_loss_is_asked_for(federation, monkeypatch) -> None:
-    asked, original = [], ToyLearner.evaluate
+def test_nothing_but_the_loss_is_asked_for(scored: Make) -> None:
+    asked: set[tuple[bool, str, bool]] = set()
 
-    def evaluate(self, split, plan):
-        asked.append((self.site == SERVER, split, plan.hints.loss_only))
-        return original(self, split, plan)
+    def noting(plain: Evaluate, learner: ToyLearner, split: str, plan: RoundPlan) -> Metrics:
+        asked.add((learner.site == SERVER, split, plan.hints.loss_only))
+        return plain(learner, split, plan)
 
-    monkeypatch.setattr(ToyLearner, "evaluate", evaluate)
-    scored(federation(controller={"num_rounds": 1})).run()
-    loop(1, Influence(), ToyLearner({}, SERVER, 0))
+    completed(scored(1, learner=evaluating(noting)))
     assert {item for item in asked if item[0]} == {(True, "val", True)}
     assert {item[2] for item in asked if not item[0]} == {False}
 
 
-def test_a_canary_tries_the_scorer_too(federation) -> None:
-    run = scored(federation(controller={"num_rounds": 1, "canary": True}))
-    assert run.run().status == "completed"
+def test_a_canary_tries_the_scorer_too_and_scores_come_after_the_exchange(scored: Make) -> None:
+    """So that they delay no site."""
+    run = scored(1, controller={"canary": True})
+    completed(run)
     assert len(events(run, "scored")) == 6
-
-
-def test_scores_come_after_the_exchange_so_that_they_delay_no_site(federation) -> None:
-    run = scored(federation(controller={"num_rounds": 1}))
-    run.run()
-    lines = (run.folder / "progress.jsonl").read_text().splitlines()
-    phases = [json.loads(line)["phase"] for line in lines]
-    assert [phase for phase in phases if phase in ("update", "scored")] == ["update"] * 3 + ["scored"] * 3
+    phases = [event["phase"] for event in events(run, "update", "scored")]
+    assert phases[-6:] == ["update"] * 3 + ["scored"] * 3
 
 
 # ---- faults -----------------------------------------------------------------------------------------------
 
 
+def nan() -> Metrics:
+    return Metrics({"loss": math.nan}, 1)
+
+
+def raising() -> Metrics:
+    raise KeyError("a note's text")
+
+
 @pytest.mark.parametrize(
-    ("failing", "reason"),
-    [("nan", "scored a loss of nan on the server's validation data"), ("raise", "E40 KeyError in evaluate")],
+    ("loss", "reason"),
+    [
+        (nan, "scored a loss of nan on the server's validation data"),
+        (raising, "E40 KeyError in raising"),
+    ],
 )
-def test_a_score_that_fails_costs_the_site_its_round(federation, monkeypatch, failing, reason) -> None:
-    original, count = ToyLearner.evaluate, [0]
+def test_a_score_that_fails_costs_the_site_its_round(scored: Make, loss: Any, reason: str) -> None:
+    count = [0]
 
-    def evaluate(self, split, plan):
-        if self.site == SERVER:
-            count[0] += 1
-            if count[0] == 2 and failing == "raise":
-                raise KeyError("a note's text")
-            if count[0] == 2:
-                return {"loss": math.nan}
-        return original(self, split, plan)
+    def failing(plain: Evaluate, learner: ToyLearner, split: str, plan: RoundPlan) -> Metrics:
+        count[0] += learner.site == SERVER
+        return loss() if learner.site == SERVER and count[0] == 2 else plain(learner, split, plan)
 
-    monkeypatch.setattr(ToyLearner, "evaluate", evaluate)
-    run = scored(federation(controller={"min_responses": 2}))
-    record = run.run()
-    assert record.status == "completed", record.reason
-    assert [sorted(entry.accepted) for entry in record.rounds] == [["site-1", "site-3"], ALL]
+    run = scored(controller={"min_responses": 2}, learner=evaluating(failing))
+    record = completed(run)
+    assert accepted(record) == [["site-1", "site-3"], ALL]
     assert reason in record.rounds[0].absent["site-2"]
     assert set(record.rounds[0].rule["weights"]) == {"site-1", "site-3"}
     assert "a note's text" not in (run.folder / "run.json").read_text()
 
 
-def test_a_server_that_dies_while_scoring_starts_again(federation, tmp_path) -> None:
+def test_a_model_that_no_site_can_measure_costs_its_site_the_round(federation: Make) -> None:
+    asked: list[bool] = []
+
+    def failing(plain: Evaluate, learner: ToyLearner, split: str, plan: RoundPlan) -> Metrics:
+        asked.append(plan.hints.loss_only)
+        of_site_2 = asked[-1] and asked.count(True) in (4, 5, 6)
+        return Metrics() if of_site_2 else plain(learner, split, plan)
+
+    controller = {"num_rounds": 1, "min_responses": 2}
+    record = federation(controller=controller, rule=CROSS, learner=evaluating(failing)).run()
+    assert accepted(record) == [["site-1", "site-3"]]
+    assert "no site with validation data measured a finite loss" in record.rounds[0].absent["site-2"]
+
+
+def test_a_server_that_dies_while_scoring_starts_again(scored: Make, tmp_path: Path) -> None:
     script = tmp_path / "dies_once.py"
     script.write_text(
         "import os, pathlib, runpy, sys\n"
@@ -222,54 +212,32 @@ def test_a_server_that_dies_while_scoring_starts_again(federation, tmp_path) -> 
         "fed_toy.ToyLearner.evaluate = evaluate\n"
         f"runpy.run_path({TOY_WORKER[1]!r}, run_name='__main__')\n"
     )
-    run = scored(federation(controller={"scorer": "process", "min_responses": 2}, timeout=300))
-
+    run = scored(controller={"scorer": "process", "min_responses": 2}, timeout=300)
     command = (TOY_WORKER[0], str(script))
     run.flow.make_worker = lambda config, folder: ProcessWorker(config, folder, command=command)
-    record = run.run()
-    assert record.status == "completed", record.reason
+    record = completed(run)
     assert "SIGKILL" in record.rounds[0].absent["site-1"]
     assert sorted(record.rounds[1].accepted) == ALL
 
 
 def test_no_notes_at_the_server_stops_before_round_one_and_says_what_to_write(
-    federation, monkeypatch
+    scored: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def settings(config: WorkerConfig) -> str:
+    def settings(config: WorkerConfig) -> SiteConfig:
         if config.site == SERVER:
             raise SiteSettingsError(f"{config.site_file}: no such file.")
-        return config.site
+        return toy_site_settings(config)
 
     monkeypatch.setattr(worker_config, "load_site_settings", settings)
-    run = scored(federation())
-    record = run.run()
-    assert (record.status, record.rounds) == ("failed", [])
+    run = scored()
     file = run.root / "server/local/site.yaml"
-    assert f"{file}: no such file. " in record.reason
-    assert f"Write {file} there, with `cohort:`" in record.reason
-    assert "an entry `server:` under `sites:`" in record.reason
-
-
-@pytest.mark.parametrize(
-    ("toy", "reason"),
-    [
-        (only(SERVER, val=0), "names no record of the split 'val'"),
-        (only(SERVER, fingerprint="f9"), "backbone fingerprint of server is f9, of site-1 it is f0"),
-        (only(SERVER, width=5), "of server is [[1, 5], 'float32'], of site-1 it is [[1, 4], 'float32']"),
-    ],
-)
-def test_a_server_that_does_not_fit_stops_before_round_one(federation, toy, reason: str) -> None:
-    record = scored(federation(toy=toy)).run()
-    assert (record.status, record.rounds) == ("failed", [])
-    assert reason in record.reason
-
-
-def test_sites_with_different_settings_cannot_be_scored_together() -> None:
-    facts = {s: {"method": "toy", "settings": {"lr": 1}} for s in ALL}
-    assert common_method(facts) == ("toy", {"lr": 1})
-    facts["site-3"] = {"method": "toy", "settings": {"lr": 2}}
-    with pytest.raises(RunError, match=r"settings of site-3 is \{'lr': 2\}, of site-1 it is \{'lr': 1\}"):
-        common_method(facts)
+    record = failed(
+        run,
+        f"{file}: no such file. ",
+        f"Write {file} there, with `cohort:`",
+        "an entry `server:` under `sites:`",
+    )
+    assert record.rounds == []
 
 
 # ---- where the notes come from ----------------------------------------------------------------------------
@@ -340,32 +308,25 @@ class Takes(ToyLearner):
 
 @pytest.mark.parametrize("downlink", ["float32", "int8"])
 def test_merged_factors_reach_the_sites_and_the_state_and_become_the_adapter(
-    federation, monkeypatch, downlink: str
+    federation: Make, downlink: str
 ) -> None:
-    monkeypatch.setattr("fed_toy.ToyLearner", Takes)
-    run = federation(controller={"num_rounds": 3, "downlink": downlink})
+    run = federation(controller={"num_rounds": 3, "downlink": downlink}, learner=Takes)
     run.aggregator.rule = Merging()
-    record = run.run()
-    assert record.status == "completed", record.reason
+    record = completed(run)
     assert [entry.mean["train_rank"] for entry in record.rounds] == [0, 2, 4]
-    assert load_state(run.folder / "state").shared["merged.q.lora_A.weight"].shape == (6, 4)
+    assert final(run)["merged.q.lora_A.weight"].shape == (6, 4)
     folder = run.folder / "result/adapter"
     assert load_file(folder / "adapter_model.safetensors")["q.lora_A.weight"].shape == (6, 4)
     config = json.loads((folder / "adapter_config.json").read_text())
     assert (config["r"], config["lora_alpha"]) == (6, 12)
 
 
-def test_a_site_cannot_send_merged_factors(federation, monkeypatch) -> None:
-    monkeypatch.setattr("fed_toy.ToyLearner", Takes)
-
-    def tamper(site, task, reply):
-        if (site, task) == ("site-2", "fit"):
-            from_shareable(reply).data["merged.q.lora_A.weight"] = torch.ones(2, 4)
-
-    run = federation(controller={"num_rounds": 1, "min_responses": 2}, tamper=tamper)
+def test_a_site_cannot_send_merged_factors(federation: Make) -> None:
+    extra = {"merged.q.lora_A.weight": torch.ones(2, 4)}
+    tamper = spoiled("site-2", "fit", lambda tensors, facts: tensors.update(extra))
+    run = federation(controller={"num_rounds": 1, "min_responses": 2}, tamper=tamper, learner=Takes)
     run.aggregator.rule = Merging()
-    absent = run.run().rounds[0].absent
-    assert "unexpected tensor 'merged.q.lora_A.weight'" in absent["site-2"]
+    assert "unexpected tensor 'merged.q.lora_A.weight'" in run.run().rounds[0].absent["site-2"]
 
 
 def test_a_job_can_name_the_rule_and_where_the_scorer_runs() -> None:

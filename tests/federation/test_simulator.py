@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from medflare.core.errors import RunError
-from medflare.recipes import allow_list, simulate
+from medflare.recipes import allow_list, simulate, simulator_process
 from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG, Job
 from medflare.wire.files import write_json
 
@@ -47,11 +47,11 @@ def test_worker_processes_train_in_the_simulator_and_a_killed_one_costs_a_round(
     workspace = toy_workspace(tmp_path / "ws", "fed_harness.ToyExecutor")
     die = {"sites": {"site-2": {"die": {"0": str(tmp_path / "canary"), "1": str(tmp_path / "died")}}}}
     (tmp_path / "canary").touch()
-    simulate.launch(toy_job(tmp_path / "toy", **die), workspace, SITES, timeout=280)
+    simulator_process.launch(toy_job(tmp_path / "toy", **die), workspace, SITES, timeout=280)
     record = simulate.judge(workspace)
     assert [sorted(entry.accepted) for entry in record.rounds] == [["site-1", "site-2"], ["site-1"]]
     assert "SIGKILL" in record.rounds[1].absent["site-2"]
-    folder = workspace / simulate.SERVER_FOLDER
+    folder = workspace / simulator_process.SERVER_FOLDER
     assert list((folder / "tb_events").iterdir())
     ledger = (workspace / "site-1/simulate_job/egress.jsonl").read_text().splitlines()
     assert [json.loads(line)["task"] for line in ledger][:2] == ["prepare", "initialise"]
@@ -64,20 +64,20 @@ def test_the_server_scores_with_the_notes_of_its_own_entry_in_the_sites_file(tmp
     server["components"][0]["args"] = {"rule": "influence"}
     server["workflows"][0]["path"] = "fed_harness.ToyRounds"
     write_json(job / SERVER_CONFIG, server)
-    simulate.launch(job, workspace, SITES, timeout=280)
+    simulator_process.launch(job, workspace, SITES, timeout=280)
     with pytest.raises(RunError, match=r"site.yaml: no such file.*an entry `server:` under `sites:`"):
         simulate.judge(workspace)
     cohort = {"cohort": {"format": "notes_jsonl", "root": str(tmp_path)}}
     text = json.dumps({"sites": dict.fromkeys((*SITES, "server"), cohort)})
     (workspace / "local/site.yaml").write_text(text)
-    simulate.launch(job, workspace, SITES, timeout=280)
+    simulator_process.launch(job, workspace, SITES, timeout=280)
     record = simulate.judge(workspace)
     assert [sorted(entry.rule["losses"]) for entry in record.rounds] == [list(SITES)] * 2
-    assert (workspace / simulate.SERVER_FOLDER / "scorer/worker.log").exists()
+    assert (workspace / simulator_process.SERVER_FOLDER / "scorer/worker.log").exists()
 
 
 def test_a_class_outside_the_list_is_refused_and_the_outcome_says_so(tmp_path: Path) -> None:
     workspace = toy_workspace(tmp_path / "ws")
-    simulate.launch(toy_job(tmp_path / "toy"), workspace, SITES, timeout=280)
+    simulator_process.launch(toy_job(tmp_path / "toy"), workspace, SITES, timeout=280)
     with pytest.raises(RunError, match=r"ToyExecutor.*Log: "):
         simulate.judge(workspace)

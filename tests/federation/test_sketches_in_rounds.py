@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import yaml
+from fed_harness import Federation, Make, completed, failed, ledger
 from fed_knowing import SITES, KnowingHospitals
-from fed_quadratic import quadratic_sites
+from fed_quadratic import QuadraticLearner, use_site_files
 
 from medflare.data.load import load_cohort
 from medflare.data.settings.site import load_site
 from medflare.egress.declaration import fact_problems
-from medflare.egress.failures import Code, Failure
-from medflare.egress.report import read_ledger
+from medflare.egress.failures import Failure, FailureCode
 from medflare.federation.messages import failure_reply
 from medflare.federation.site import sketch as site_sketch
 from medflare.federation.site.sketch import SketchRequest, cached_sketch, sketch_facts
@@ -67,70 +66,61 @@ class Hospitals(KnowingHospitals):
 
 
 @pytest.fixture
-def hospitals(
-    federation: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Hospitals, Callable[..., Any]]:
+def hospitals(federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Hospitals, Make]:
     """The hospitals, and runs of quadratic learners over them."""
-    quadratic_sites(monkeypatch)
+    use_site_files(monkeypatch)
     made = Hospitals(tmp_path / "run1")
 
-    def run(rule: str = "ddcs", **more: Any) -> Any:
-        tamper = more.pop("tamper", None)
-        settings = {**SETTINGS, **more.pop("settings", {})} if rule == "ddcs" else {}
-        controller = {"num_rounds": 2, "seed": 7, **more}
-        run = federation(controller=controller, rule={"rule": rule, "rule_settings": settings}, tamper=tamper)
-        run.root = made.root
-        return run
+    def make(rule: str = "ddcs", tamper: Any = None, settings: Any = None, **controller: Any) -> Federation:
+        given = {**SETTINGS, **(settings or {})} if rule == "ddcs" else {}
+        return federation(
+            learner=QuadraticLearner,
+            controller={"num_rounds": 2, "seed": 7, **controller},
+            rule={"rule": rule, "rule_settings": given},
+            tamper=tamper,
+        )
 
-    return made, run
-
-
-def sketches(record: Any) -> dict[str, Any]:
-    assert record.status == "completed", record.reason
-    found: dict[str, Any] = record.preparation["sketches"]
-    return found
+    return made, make
 
 
-def sent(run: Any, site: str) -> list[Any]:
-    return [
-        line for line in read_ledger(run.site_folder(site) / "egress.jsonl").lines if line.task == "sketch"
-    ]
+def sketches(run: Federation) -> dict[str, Any]:
+    """Runs it; what the record says of the sketches."""
+    report: dict[str, Any] = completed(run).preparation["sketches"]
+    return report
 
 
 def test_the_distances_are_those_of_the_graphs_and_the_odds_heed_them(hospitals) -> None:
     made, run = hospitals
-    record = run(settings={"draws": 2, "epsilon": 0.2}).run()
-    told = sketches(record)
-    assert told["distances"]["order"] == list(SITES)
+    record = completed(run(settings={"draws": 2, "epsilon": 0.2}))
+    report = record.preparation["sketches"]
+    assert report["distances"]["order"] == list(SITES)
     graphs = {site: made.graph(site) for site in SITES}
     for i, one in enumerate(SITES):
         for j, other in enumerate(SITES):
             exact = 0.0 if i == j else 1 - jaccard(graphs[one], graphs[other])
-            assert told["distances"]["matrix"][i][j] == pytest.approx(exact, abs=0.06)
-    assert told["distances"]["matrix"][0][1] < told["distances"]["matrix"][0][2]
+            assert report["distances"]["matrix"][i][j] == pytest.approx(exact, abs=0.06)
+    assert report["distances"]["matrix"][0][1] < report["distances"]["matrix"][0][2]
     assert record.rounds[0].rule["solution"]["divergence"] > 0
-    assert told["sites"]["site-1"] == {"texts": 4, "empty": False, "bytes": 4122}
-    assert told["without"] == {}
+    assert report["sites"]["site-1"] == {"texts": 4, "empty": False, "bytes": 4122}
+    assert report["without"] == {}
 
 
 def test_a_sketch_is_in_the_ledger_with_its_bytes_and_nothing_textual_leaves(hospitals) -> None:
     _, run = hospitals
     made = run()
-    assert made.run().status == "completed"
-    first = sent(made, "site-1")[0]
+    completed(made)
+    first = ledger(made, "site-1", "sketch")[0]
     assert (first.event, first.sketch["bytes"], first.round) == ("sent", 4122, -1)
     assert sorted(first.facts) == ["examples", "seconds", "sketch", "state", "vocabulary"]
     text = (made.site_folder("site-1") / "egress.jsonl").read_text(encoding="utf-8")
     assert not [term for term in TERMS if term in text]
-    assert read_ledger(made.site_folder("site-1") / "egress.jsonl").problems == []
 
 
 def test_the_key_and_the_texts_are_in_no_message_and_no_record(hospitals) -> None:
     made, run = hospitals
     seen: list[str] = []
     federation = run(tamper=lambda site, task, reply: seen.append(str(reply)) if task == "sketch" else None)
-    record = federation.run()
-    assert record.status == "completed", record.reason
+    record = completed(federation)
     whole = "".join(seen) + record.model_dump_json() + (federation.folder / "run.json").read_text()
     state = "".join(p.read_bytes().hex() for p in (federation.folder / "state").rglob("*") if p.is_file())
     assert made.secret not in whole
@@ -142,39 +132,41 @@ def test_a_site_whose_policy_says_no_is_at_the_typical_distance_and_named(hospit
     made, run = hospitals
     made.write("site-3", knowledge_sketch="deny")
     federation = run()
-    told = sketches(federation.run())
-    assert "policy.knowledge_sketch: no sketch of the knowledge graph may leave" in told["without"]["site-3"]
-    assert set(told["sites"]) == {"site-1", "site-2"}
-    matrix = told["distances"]["matrix"]
+    report = sketches(federation)
+    assert (
+        "policy.knowledge_sketch: no sketch of the knowledge graph may leave" in report["without"]["site-3"]
+    )
+    assert set(report["sites"]) == {"site-1", "site-2"}
+    matrix = report["distances"]["matrix"]
     assert matrix[0][2] == matrix[1][2] == matrix[0][1]
-    assert {line.event for line in sent(federation, "site-3")} == {"blocked", "failure"}
+    assert {line.event for line in ledger(federation, "site-3", "sketch")} == {"blocked", "failure"}
     assert not list((made.root / "site-3").rglob("*.sketch")), "a refused sketch is not even made"
 
 
 def test_few_texts_stay_where_the_policy_asks_for_more(hospitals) -> None:
     made, run = hospitals
     made.write("site-1", min_examples=5)
-    told = sketches(run().run())
-    assert "policy.min_examples: a sketch is about fewer than 5 examples" in told["without"]["site-1"]
+    report = sketches(run())
+    assert "policy.min_examples: a sketch is about fewer than 5 examples" in report["without"]["site-1"]
 
 
 def test_a_site_without_the_block_sends_none_and_without_any_time_alone_counts(hospitals) -> None:
     made, run = hospitals
     for site in SITES:
         made.write(site, knowledge=False)
-    record = run().run()
-    told = sketches(record)
-    assert told["without"] == dict.fromkeys(SITES, "site.yaml has no block `knowledge`")
-    assert "distances" not in told
+    record = completed(run())
+    report = record.preparation["sketches"]
+    assert report["without"] == dict.fromkeys(SITES, "site.yaml has no block `knowledge`")
+    assert "distances" not in report
     assert record.rounds[0].rule["solution"]["divergence"] == 0
 
 
 def test_a_site_with_another_key_is_left_out_and_named(hospitals) -> None:
     made, run = hospitals
     made.write("site-2", secret=SketchKey.new_secret().hex())
-    told = sketches(run().run())
-    assert set(told["sites"]) == {"site-1", "site-3"}
-    assert "cannot be compared with that of 'site-1' (k = 1024, set, key " in told["without"]["site-2"]
+    report = sketches(run())
+    assert set(report["sites"]) == {"site-1", "site-3"}
+    assert "cannot be compared with that of 'site-1' (k = 1024, set, key " in report["without"]["site-2"]
 
 
 @pytest.mark.parametrize("other", ["vocabulary", "align", ""])
@@ -188,19 +180,18 @@ def test_a_site_with_another_vocabulary_or_setting_align_is_named_and_stays_in(h
         settings = yaml.safe_load(file.read_text(encoding="utf-8"))
         settings["knowledge"]["align"] = False
         file.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    told = sketches(run().run())
-    assert told["other_vocabulary"] == (["site-3"] if other else [])
-    assert set(told["sites"]) == set(SITES)
+    report = sketches(run())
+    assert report["other_vocabulary"] == (["site-3"] if other else [])
+    assert set(report["sites"]) == set(SITES)
 
 
 def test_where_every_site_has_a_key_of_its_own_the_run_says_so_before_anybody_trains(hospitals) -> None:
     made, run = hospitals
     for site in SITES:
         made.write(site, secret=SketchKey.new_secret().hex())
-    record = run().run()
-    assert record.status == "failed"
-    assert "no two sketches of knowledge graphs can be compared" in record.reason
-    assert "Give all sites the same key file" in record.reason
+    record = failed(
+        run(), "no two sketches of knowledge graphs can be compared", "Give all sites the same key file"
+    )
     assert record.rounds == []
 
 
@@ -208,9 +199,9 @@ def test_a_key_that_cannot_be_read_is_the_sites_secret_and_not_told(hospitals) -
     made, run = hospitals
     made.write("site-1", secret="not a key")
     federation = run()
-    told = sketches(federation.run())
-    assert told["without"]["site-1"].startswith("E20 SiteSettingsError: Details are in worker.log")
-    assert str(made.root) not in told["without"]["site-1"]
+    report = sketches(federation)
+    assert report["without"]["site-1"].startswith("E20 SiteSettingsError: Details are in worker.log")
+    assert str(made.root) not in report["without"]["site-1"]
 
 
 def test_sites_sketch_again_when_their_data_grew_and_not_before(hospitals) -> None:
@@ -221,13 +212,14 @@ def test_sites_sketch_again_when_their_data_grew_and_not_before(hospitals) -> No
             made.know("site-2", [*FACTS["site-2"], *FACTS["site-3"]])
 
     federation = run(num_rounds=5, settings={"draws": 60}, tamper=grow)
-    record = federation.run()
-    told = sketches(record)
-    assert [(item["exchange"], item["site"], item["texts"]) for item in told["renewed"]] == [(2, "site-2", 8)]
-    assert 0.2 < told["renewed"][0]["moved"] < 0.5
-    assert [len(line.sketch) > 0 for line in sent(federation, "site-2")] == [True, True, False]
-    assert [line.round for line in sent(federation, "site-1")] == [-1, 2, 4]
-    assert [len(line.sketch) > 0 for line in sent(federation, "site-1")] == [True, False, False]
+    report = sketches(federation)
+    assert [(item["exchange"], item["site"], item["texts"]) for item in report["renewed"]] == [
+        (2, "site-2", 8)
+    ]
+    assert 0.2 < report["renewed"][0]["moved"] < 0.5
+    assert [len(line.sketch) > 0 for line in ledger(federation, "site-2", "sketch")] == [True, True, False]
+    assert [line.round for line in ledger(federation, "site-1", "sketch")] == [-1, 2, 4]
+    assert [len(line.sketch) > 0 for line in ledger(federation, "site-1", "sketch")] == [True, False, False]
 
 
 def test_the_site_decides_how_often_another_sketch_leaves_whatever_the_server_asks(
@@ -269,13 +261,15 @@ def test_a_sketch_that_was_lost_on_its_way_is_sent_again(hospitals) -> None:
         if (site, task) == ("site-2", "sketch"):
             asked.append(task)
         second = (site, task, len(asked)) == ("site-2", "sketch", 2)
-        return failure_reply(Failure(Code.UNEXPECTED, "lost"), 2) if second else None
+        return failure_reply(Failure(FailureCode.UNEXPECTED, "lost"), 2) if second else None
 
     asked: list[str] = []
     federation = run(num_rounds=5, settings={"draws": 60}, tamper=lose)
-    told = sketches(federation.run())
-    assert [(item["exchange"], item["site"], item["texts"]) for item in told["renewed"]] == [(4, "site-2", 8)]
-    digests = [line.sketch.get("sha256") for line in sent(federation, "site-2")]
+    report = sketches(federation)
+    assert [(item["exchange"], item["site"], item["texts"]) for item in report["renewed"]] == [
+        (4, "site-2", 8)
+    ]
+    digests = [line.sketch.get("sha256") for line in ledger(federation, "site-2", "sketch")]
     assert digests[0] != digests[1] == digests[2]
 
 
@@ -311,40 +305,31 @@ def test_an_empty_graph_is_at_distance_one_and_the_run_goes_on(hospitals) -> Non
         + "\n",
         encoding="utf-8",
     )
-    told = sketches(run().run())
-    assert told["sites"]["site-3"]["empty"]
-    assert told["distances"]["matrix"][2] == [1.0, 1.0, 0.0]
+    report = sketches(run())
+    assert report["sites"]["site-3"]["empty"]
+    assert report["distances"]["matrix"][2] == [1.0, 1.0, 0.0]
 
 
 def test_rules_that_need_no_sketch_ask_for_none(hospitals) -> None:
     _, run = hospitals
     federation = run("uniform_selection")
-    record = federation.run()
-    assert record.status == "completed", record.reason
-    assert "sketches" not in record.preparation
-    assert sent(federation, "site-1") == []
+    assert "sketches" not in completed(federation).preparation
+    assert ledger(federation, "site-1", "sketch") == []
 
 
 def test_under_masks_sketches_are_seen_and_updates_are_not(hospitals) -> None:
     _, run = hospitals
     federation = run(protection="masking", settings={"draws": 6})
-    record = federation.run()
-    assert set(sketches(record)["sites"]) == set(SITES)
+    record = completed(federation)
+    assert set(record.preparation["sketches"]["sites"]) == set(SITES)
     assert all(len(entry.rule["drawn"]) == 3 for entry in record.rounds)
-    fits = [
-        line
-        for line in read_ledger(federation.site_folder("site-1") / "egress.jsonl").lines
-        if line.task == "fit"
-    ]
-    assert {tuple(line.protections) for line in fits} == {("mask",)}
+    assert {tuple(line.protections) for line in ledger(federation, "site-1", "fit")} == {("mask",)}
 
 
 def test_under_encryption_the_rule_is_refused_before_anything_is_asked(hospitals) -> None:
     _, run = hospitals
     federation = run(protection="he")
-    record = federation.run()
-    assert record.status == "failed"
-    assert "ddcs" in record.reason
+    failed(federation, "ddcs")
     assert not (federation.site_folder("site-1") / "egress.jsonl").exists()
 
 
@@ -370,6 +355,6 @@ def test_what_is_no_sketch_does_not_leave(facts: dict[str, Any], said: str) -> N
 def test_distances_of_the_record_are_the_rules(hospitals) -> None:
     _, run = hospitals
     federation = run()
-    told = sketches(federation.run())
+    report = sketches(federation)
     held = federation.aggregator.rule.known.sketches
-    assert told["distances"]["matrix"] == distance_matrix(held, SITES).round(4).tolist()
+    assert report["distances"]["matrix"] == distance_matrix(held, SITES).round(4).tolist()

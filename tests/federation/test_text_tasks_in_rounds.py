@@ -8,26 +8,21 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
-from fed_harness import Federation
+from fed_equality import real_learners, train
+from fed_harness import SITES, Federation, Make, completed, final
+from fed_real import real_federation
 
 from medflare.aggregation import make_rule
-from medflare.core.plan import RoundPlan
-from medflare.core.tensors import State
 from medflare.data.settings.site import load_site
-from medflare.evaluation.question_metrics import read_answers
-from medflare.evaluation.summary_metrics import read_summaries
-from medflare.federation.server.run_state import load_state
-from medflare.in_process.loop import federate
-from medflare.learners.registry import build_learner
 from medflare.models.adapters.base import GENERIC
 from medflare.recipes.after_run import score_site
 from medflare.reporting.page import write_page
 from medflare.synthetic.knowledge import write_questions_demo, write_summaries_demo
-from medflare.tasks.questions.answerer_folder import load_answerer
-from medflare.tasks.summaries.summariser_folder import load_summariser
+from medflare.tasks.prediction_files import read_answers, read_summaries
+from medflare.tasks.questions.answerer import load_answerer
+from medflare.tasks.summaries.summariser import load_summariser
 
-SITES, UNSEEN = ("site-1", "site-2", "site-3"), "site-4"
+UNSEEN = "site-4"
 SETTINGS: dict[str, dict[str, Any]] = {
     "question_answering": {"eval_limit": 4},
     "summarisation": {"eval_limit": 2, "writing": {"max_new_tokens": 5}},
@@ -55,34 +50,27 @@ def hospitals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def site_block(folder: Path, name: str, backbone: Path) -> dict[str, Any]:
     """A hospital's own site.yaml: the demo's, with absolute paths and the tiny backbone."""
-    found = load_site(folder / "site.yaml", name)
-    block = found.model_dump(mode="json", include={"cohort", "knowledge"}, exclude_defaults=True)
+    site = load_site(folder / "site.yaml", name)
+    block = site.model_dump(mode="json", include={"cohort", "knowledge"}, exclude_defaults=True)
     return block | {"backbone": {"folder": str(backbone), "precision": "fp32"}, "device": "cpu"}
 
 
 @pytest.fixture
-def federation(hospitals: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> Any:
+def text_runs(hospitals: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> Make:
     def make(method: str, **rule: Any) -> Federation:
-        for name in (*SITES, UNSEEN):
-            local = tmp_path / name / "local"
-            local.mkdir(parents=True)
-            (local / "site.yaml").write_text(
-                yaml.safe_dump(site_block(hospitals[method], name, tiny_backbone))
-            )
-        return Federation(
-            root=tmp_path,
+        blocks = {name: site_block(hospitals[method], name, tiny_backbone) for name in (*SITES, UNSEEN)}
+        return real_federation(
+            tmp_path,
+            blocks,
             method=method,
-            toy=SMALL | SETTINGS[method],
-            sites=SITES,
+            settings=SMALL | SETTINGS[method],
             rule={"rule": "ddcs", "rule_settings": {"draws": 3, "most_variance": 2.0}} | rule,
             controller={
                 "num_rounds": ROUNDS,
                 "steps": STEPS,
                 "final_limit": LIMIT,
                 "latency_profiles": PROFILES,
-                "straggler_timeout": 60.0,
             },
-            timeout=240,
         )
 
     return make
@@ -90,11 +78,10 @@ def federation(hospitals: dict[str, Path], tiny_backbone: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("method", sorted(SETTINGS))
 def test_a_run_selects_trains_tests_and_opens_again(
-    federation: Any, method: str, tiny_backbone: Path
+    text_runs: Make, method: str, tiny_backbone: Path
 ) -> None:
-    run = federation(method)
-    record = run.run()
-    assert record.status == "completed", record.reason
+    run = text_runs(method)
+    record = completed(run)
     assert set(record.preparation["sketches"]["sites"]) == set(SITES)
     seconds = [entry.simulated_seconds for entry in record.rounds]
     assert seconds == sorted(seconds)
@@ -106,7 +93,7 @@ def test_a_run_selects_trains_tests_and_opens_again(
     result = run.folder / record.artefacts["final"]
     opened = load_answerer if method == "question_answering" else load_summariser
     model = opened(result, backbone=tiny_backbone, precision="fp32").model
-    shared = load_state(run.folder / "state").shared
+    shared = final(run)
     for name, value in model.adapters.state(GENERIC).items():
         assert torch.equal(value, shared[f"adapter.{name}"])
     again = score_site(run.folder / "run.json", load_site(run.root / UNSEEN / "local/site.yaml", UNSEEN))
@@ -118,23 +105,13 @@ def test_a_run_selects_trains_tests_and_opens_again(
     assert f'href="#gallery">{unit.capitalize()}<' in page
 
 
-def in_one_process(run: Federation, method: str, rule: str, **settings: Any) -> State:
-    """The same rounds without FLARE."""
-    sites = {name: load_site(run.root / name / "local/site.yaml", name) for name in SITES}
-    learners = {
-        name: build_learner(method, SMALL | SETTINGS[method], site, 0) for name, site in sites.items()
-    }
-    plan = {"rounds": ROUNDS, "steps": STEPS}
-    return federate(learners, make_rule(rule, settings), ROUNDS, lambda r: RoundPlan(round=r, **plan))
-
-
 @pytest.mark.parametrize("method", sorted(SETTINGS))
-def test_a_run_is_what_the_plain_loop_learns(federation: Any, method: str) -> None:
-    run = federation(method, rule="uniform_selection", rule_settings={"draws": 2})
-    record = run.run()
-    assert record.status == "completed", record.reason
-    expected = in_one_process(run, method, "uniform_selection", draws=2)
-    found = load_state(run.folder / "state").shared
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, atol=1e-6, rtol=1e-5)
-    assert any(value.any() for name, value in expected.items() if name.endswith("lora_B.weight"))
+def test_a_run_is_what_the_plain_loop_learns(text_runs: Make, method: str) -> None:
+    run = text_runs(method, rule="uniform_selection", rule_settings={"draws": 2})
+    completed(run)
+    rule = make_rule("uniform_selection", {"draws": 2})
+    plain = train(real_learners(run, 0), rule, ROUNDS, steps=STEPS, seed=0)
+    shared = final(run)
+    for name, value in plain.state.items():
+        torch.testing.assert_close(shared[name], value, atol=1e-6, rtol=1e-5)
+    assert any(value.any() for name, value in plain.state.items() if name.endswith("lora_B.weight"))

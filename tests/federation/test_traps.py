@@ -7,9 +7,12 @@ import json
 from pathlib import Path
 
 import pytest
+from fed_harness import completed
+from fed_toy import ToyLearner
 from nvflare.apis.fl_constant import ReturnCode
 
 from medflare.core.errors import ConfigError
+from medflare.core.plan import RoundPlan
 from medflare.federation.site.executor import LearnerExecutor
 from medflare.federation.site.worker_config import site_file
 from medflare.recipes import allow_list
@@ -128,20 +131,15 @@ def test_an_unknown_task_is_told_so_and_no_error_reaches_flare(federation) -> No
     assert executor.execute("train", None, None, None).get_return_code() == ReturnCode.TASK_UNKNOWN
 
 
-def test_a_learners_runtime_error_does_not_abort_the_job(federation, monkeypatch) -> None:
-    from fed_toy import ToyLearner
+def test_a_learners_runtime_error_does_not_abort_the_job(federation) -> None:
+    class Failing(ToyLearner):
+        def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
+            if self.site == "site-1":
+                raise RuntimeError("CUDA out of memory while reading John Doe")
+            return super().evaluate(split, plan)
 
-    original = ToyLearner.evaluate
-
-    def evaluate(self, split, plan):
-        if self.site == "site-1":
-            raise RuntimeError("CUDA out of memory while reading John Doe")
-        return original(self, split, plan)
-
-    monkeypatch.setattr(ToyLearner, "evaluate", evaluate)
-    run = federation(controller={"num_rounds": 1, "min_responses": 1})
-    record = run.run()
-    assert record.status == "completed"
+    run = federation(controller={"num_rounds": 1, "min_responses": 1}, learner=Failing)
+    record = completed(run)
     assert "val_loss" in record.rounds[0].metrics["site-2"]
     assert "val_loss" not in record.rounds[0].mean
     assert "out of memory" not in (run.folder / "progress.jsonl").read_text()

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from fed_harness import TOY_WORKER
+from fed_harness import TOY_WORKER, use_toy_sites
 from fed_toy import ToyLearner
 
 from medflare.core.errors import ConfigError, DataError, RunError
 from medflare.core.plan import RoundPlan
 from medflare.core.update import Update
-from medflare.egress.failures import Code, TaskError, failure_of
+from medflare.egress.failures import FailureCode, TaskError, failure_of
 from medflare.federation.site.worker import ProcessWorker
 from medflare.federation.site.worker_config import WorkerConfig
 from medflare.federation.site.worker_session import WorkerSession
@@ -42,7 +42,7 @@ def start(tmp_path: Path):
             settings=settings,
             seed=0,
             site="site-1",
-            site_file=None,
+            site_file="",
             state_folder=str(tmp_path / "state"),
             cache_folder=str(tmp_path / "cache"),
             run_id=run_id,
@@ -138,13 +138,13 @@ def test_the_whole_trace_stays_in_the_sites_log(start, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "code", "told"),
     [
-        (ConfigError("settings.lr is -1"), Code.CONFIG, True),
-        (RunError("too few"), Code.RUN, True),
-        (DataError("/data/p100/s5.jpg is missing"), Code.DATA, False),
-        (ValueError("p100"), Code.UNEXPECTED, False),
+        (ConfigError("settings.lr is -1"), FailureCode.CONFIG, True),
+        (RunError("too few"), FailureCode.RUN, True),
+        (DataError("/data/p100/s5.jpg is missing"), FailureCode.DATA, False),
+        (ValueError("p100"), FailureCode.UNEXPECTED, False),
     ],
 )
-def test_what_an_error_may_say(error: Exception, code: Code, told: bool) -> None:
+def test_what_an_error_may_say(error: Exception, code: FailureCode, told: bool) -> None:
     failure = failure_of(error)
     assert failure.code is code
     assert (str(error) in failure.text) is told
@@ -160,7 +160,11 @@ def test_tensors_survive_the_file_unchanged(tmp_path: Path) -> None:
     )
 
 
-def test_a_round_that_fails_half_way_leaves_nothing_in_what_never_leaves(tmp_path: Path) -> None:
+def test_a_round_that_fails_half_way_leaves_nothing_in_what_never_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_toy_sites(monkeypatch)
+
     class Breaks(ToyLearner):
         def fit(self, plan: RoundPlan) -> Update:
             update = super().fit(plan)
@@ -174,7 +178,7 @@ def test_a_round_that_fails_half_way_leaves_nothing_in_what_never_leaves(tmp_pat
         settings={},
         seed=0,
         site="site-1",
-        site_file=None,
+        site_file="",
         state_folder=str(tmp_path / "state"),
         cache_folder=str(tmp_path),
         run_id="run",

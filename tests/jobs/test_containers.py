@@ -67,8 +67,9 @@ def test_the_image_asks_no_hub_and_logs_no_exception_texts() -> None:
 
 def test_only_the_package_reaches_the_image() -> None:
     copied = [value for name, value in STEPS if name == "COPY" and "--from" not in value]
-    assert copied == ["setup.cfg pyproject.toml README.md LICENSE ./", "custom custom"]
-    for name in " ".join(copied).split()[:4]:
+    package = "setup.cfg pyproject.toml README.md LICENSE"
+    assert copied == ["provisioning/docker/*.lock ./", f"{package} ./", "custom custom"]
+    for name in package.split():
         assert (REPOSITORY / name).is_file()
     ignored = (REPOSITORY / ".dockerignore").read_text().splitlines()
     assert ignored[0] == "*"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports between rooms point downwards only, and only three rooms import nvflare."""
+"""Imports between rooms point downwards only, three rooms import nvflare, nobody probes for abilities."""
 
 from __future__ import annotations
 
@@ -61,3 +61,57 @@ def test_children_of_a_folder_do_not_import_each_other_in_a_circle(folder: str) 
 def test_nvflare_is_imported_in_three_rooms_only(path: Path) -> None:
     uses = any(name.split(".")[0] == "nvflare" for name in imported(path))
     assert not uses or path.relative_to(SOURCE).parts[0] in USES_NVFLARE
+
+
+PROBES = {
+    "models": "attributes of networks, configurations and modules of transformers, PEFT and torch",
+    "learners/extraction/footprint.py": "a decoder's configuration in transformers",
+    "learners/fedtar/site_setup.py": "a decoder's configuration in transformers",
+    "data/images.py": "optional elements of a DICOM file in pydicom",
+    "reporting/galleries/pictures.py": "an exception of Pillow or of this package",
+    "core/config.py": "PyYAML with or without its C library",
+}
+"""Folder or file -> the objects of other libraries whose attributes are looked for there.
+
+An object of this package declares what it can do: by a registry, an abstract method or an attribute of its
+contract that may be None. Looked for by name, an ability that is renamed is one that silently disappears.
+"""
+
+
+def probes(path: Path) -> list[str]:
+    """Every `hasattr`, and every `getattr` of a name that stands in the code."""
+    calls = (
+        node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
+    )
+    return [
+        f"line {call.lineno}: {ast.unparse(call)}"
+        for call in calls
+        if isinstance(call.func, ast.Name)
+        and (
+            call.func.id == "hasattr"
+            or (call.func.id == "getattr" and isinstance(call.args[1], ast.Constant))
+        )
+    ]
+
+
+def allowed(path: Path) -> str | None:
+    """The entry of PROBES for a file."""
+    return next((entry for entry in PROBES if path.is_relative_to(SOURCE / entry)), None)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_no_ability_is_looked_for_by_the_name_of_an_attribute(path: Path) -> None:
+    assert allowed(path) or probes(path) == []
+
+
+def test_every_exception_to_that_is_needed() -> None:
+    assert {allowed(path) for path in FILES if probes(path)} - {None} == set(PROBES)
+
+
+def test_a_class_name_means_one_thing() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for module, path in MODULES.items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(module)
+    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}

@@ -13,8 +13,8 @@ from typing import ClassVar, Literal, NamedTuple
 
 from medflare.aggregation.base import AggregationRule
 from medflare.core.hints import RoundHints
+from medflare.core.sketch import Sketch
 from medflare.core.tensors import State
-from medflare.knowledge.sketches import Sketch
 from medflare.selection.latency import Timing
 
 Score = Callable[[str, State], float]

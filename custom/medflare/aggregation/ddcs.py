@@ -12,12 +12,11 @@ from medflare.aggregation.base import RuleFacts, RuleSettings
 from medflare.aggregation.capabilities import NeedsExactSizes, NeedsSketches
 from medflare.aggregation.selecting import MAX_SAMPLES, PRODUCTS, Mode, Selecting
 from medflare.core.hints import ProximalHint, RoundHints
-from medflare.knowledge.sketches import Sketch
-from medflare.selection.baselines import FedCS as FedCSSelector
-from medflare.selection.baselines import Importance, Uniform
+from medflare.core.sketch import Sketch
+from medflare.selection.baselines import FedCSSelector, ImportanceSelector, UniformSelector
 from medflare.selection.latency import Latencies
 from medflare.selection.problem import PairsOf
-from medflare.selection.selectors import Ddcs as DdcsSelector
+from medflare.selection.selectors import DdcsSelector
 
 Rank = Annotated[int, Field(ge=1)]
 
@@ -128,7 +127,7 @@ class UniformSelection(Selecting):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.set_selector(Uniform(draws=self.settings.draws), Latencies())
+        self.set_selector(UniformSelector(draws=self.settings.draws), Latencies())
         self.set_mode(self.settings.mode, self.settings.most_rank)
 
     def client_terms(self) -> RoundHints:
@@ -157,7 +156,9 @@ class ImportanceSampling(Selecting):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.set_selector(Importance(draws=self.settings.draws, floor=self.settings.floor), Latencies())
+        self.set_selector(
+            ImportanceSelector(draws=self.settings.draws, floor=self.settings.floor), Latencies()
+        )
 
 
 class FedCS(Selecting):

@@ -30,11 +30,14 @@ class ServerOptimiser(MeanRule):
         """η_s; tune it to updates of LoRA's size."""
         beta1: float = Field(default=0.9, ge=0, lt=1)
         """β1, of the first moment."""
+        weighting: Weighting = "examples"
+        """as in `WeightedMean`."""
 
     settings: Settings
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        self.set_weighting(self.settings.weighting)
         self.m: State = {}
         self.v: State = {}
 
@@ -72,14 +75,8 @@ class FedAvgM(ServerOptimiser):
     class Settings(ServerOptimiser.Settings):
         lr: float = Field(default=1.0, gt=0)
         """η_s; tune it to updates of LoRA's size."""
-        weighting: Weighting = "examples"
-        """as in `WeightedMean`."""
 
     settings: Settings
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.set_weighting(self.settings.weighting)
 
     def step(self, name: str, mean: Tensor) -> Tensor:
         m = self.m.setdefault(name, torch.zeros_like(mean)).mul_(self.settings.beta1).add_(mean)
@@ -100,14 +97,8 @@ class FedAdam(ServerOptimiser):
         """β2, of the second moment."""
         eps: float = Field(default=1e-3, gt=0)
         """ε."""
-        weighting: Weighting = "examples"
-        """as in `WeightedMean`."""
 
     settings: Settings
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.set_weighting(self.settings.weighting)
 
     def step(self, name: str, mean: Tensor) -> Tensor:
         m = (

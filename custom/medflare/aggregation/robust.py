@@ -170,7 +170,7 @@ class ByzantineRule(RobustRule):
         problem = f"{type(self).__name__} with f = {f} needs {needed} accepted updates and has {sites}"
         if not self.settings.allow_unsafe:
             raise ConfigError(
-                f"{problem}. Let more sites take part and set the controller's min_accepted to {needed}, or "
+                f"{problem}. Let more sites take part and set the controller's min_responses to {needed}, or "
                 'set rule_settings: {"allow_unsafe": true} to go on without a Byzantine guarantee.'
             )
         _log.warning("%s: this round has no Byzantine guarantee.", problem)

@@ -27,12 +27,12 @@ from medflare.aggregation.weighted_mean import MeanRule
 from medflare.core.data_order import derived_seed
 from medflare.core.errors import ConfigError
 from medflare.core.hints import ImportanceHint, RoundHints
+from medflare.core.sketch import Sketch
 from medflare.core.tensors import State, apply_delta_in_place, squares
 from medflare.core.update import Update
-from medflare.knowledge.sketches import Sketch
 from medflare.selection.latency import Latencies, Timing
 from medflare.selection.sampling import Sample, data_shares
-from medflare.selection.selectors import Known, Selector
+from medflare.selection.selectors import Selector, SiteStatistics
 
 Mode = Literal["factor_delta", "product_restart"]
 PRODUCTS = MappingProxyType({"mode": "product_restart"})
@@ -78,7 +78,7 @@ class Selecting(
 
     def set_selector(self, selector: Selector, latencies: Latencies) -> None:
         """Sample with this selector from what `latencies` and later observations say of the sites."""
-        self.selector, self.known = selector, Known(latencies=latencies)
+        self.selector, self.known = selector, SiteStatistics(latencies=latencies)
 
     def set_mode(self, mode: Mode, most_rank: int | None) -> None:
         """Step with differences of LoRA factors, or with products, whose facts differ."""

@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from medflare.cli.output import JSON_OPTION, plain_errors, print_json
+from medflare.core.config import Settings
 
 
 @plain_errors
@@ -129,7 +130,7 @@ def _seen_from(folder: Path, value: Any) -> Any:
         return os.path.relpath(value, folder)
     if isinstance(value, tuple):
         return [_seen_from(folder, item) for item in value]
-    return value.model_dump(mode="json", exclude_defaults=True) if hasattr(value, "model_dump") else value
+    return value.model_dump(mode="json", exclude_defaults=True) if isinstance(value, Settings) else value
 
 
 @plain_errors

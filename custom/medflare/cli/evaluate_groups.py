@@ -11,7 +11,8 @@ import typer
 
 from medflare.core.errors import ConfigError, DataError
 from medflare.core.run_record import read_record
-from medflare.evaluation.extraction_predictions import ScoredDocument, holds_extraction, read_documents
+from medflare.evaluation.extraction_predictions import ScoredDocument
+from medflare.tasks.prediction_files import holds_extraction, read_documents
 
 POOLED = {"participant": "all that took part", "unseen": "all unseen", "": "all sites"}
 

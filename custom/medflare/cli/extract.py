@@ -82,7 +82,7 @@ def extract(
 def _read(paths: Sequence[Path], totals: ExtractionTotals) -> list[tuple[Path, Note]]:
     """Return the notes that can be read; a line on standard error for each other. DataError when none can."""
     from medflare.core.errors import DataError
-    from medflare.data.readers.annotated import NoteError
+    from medflare.data.records import RecordError
     from medflare.tasks.extraction.annotation_files import names_of, read_note
 
     files = [file for path in paths for file in (_texts(path) if path.is_dir() else [path])]
@@ -90,7 +90,7 @@ def _read(paths: Sequence[Path], totals: ExtractionTotals) -> list[tuple[Path, N
     for path, name in names_of(files).items():
         try:
             read.append((path, read_note(path, name)))
-        except NoteError as error:
+        except RecordError as error:
             totals.left_out.append({"file": str(path), "reason": error.reason, "detail": str(error)})
             typer.secho(f"left out: {path}: {error.reason}. {error}.", fg=typer.colors.YELLOW, err=True)
     if not read:

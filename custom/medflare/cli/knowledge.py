@@ -13,9 +13,9 @@ import typer
 from medflare.cli.output import JSON_OPTION, plain_errors, print_json
 
 if TYPE_CHECKING:
+    from medflare.core.sketch import Sketch
     from medflare.data.settings.knowledge import KnowledgeConfig
     from medflare.data.settings.site import SiteConfig
-    from medflare.knowledge.sketches import Sketch
     from medflare.knowledge.triples import Triple
 
 app = typer.Typer(help="A site's knowledge graph and its sketch, at the site.", no_args_is_help=True)
@@ -138,7 +138,7 @@ def _graph(site: SiteConfig) -> tuple[Mapping[Triple, float], int]:
 
 def _read(file: Path) -> Sketch:
     from medflare.core.errors import DataError
-    from medflare.knowledge.sketches import Sketch
+    from medflare.core.sketch import Sketch
 
     try:
         return Sketch.from_bytes(file.read_bytes(), str(file))

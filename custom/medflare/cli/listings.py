@@ -89,7 +89,7 @@ def method_listing(jobs: Path) -> list[dict[str, Any]]:
 def _adapters() -> dict[str, Any]:
     """Name in `peft.method` -> what learns and travels, where it is from, what it cannot do."""
     from medflare.aggregation.facts import citation_of
-    from medflare.models.adapters.registry import METHODS
+    from medflare.models.adapters.registry import PEFT_METHODS
 
     return {
         name: {
@@ -100,7 +100,7 @@ def _adapters() -> dict[str, Any]:
             "quantised": row.quantised,
             "gradient_checkpointing": row.gradient_checkpointing,
         }
-        for name, row in METHODS.items()
+        for name, row in PEFT_METHODS.items()
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import typer
 
-from medflare.cli import cohort, egress, extract, kits, knowledge, listings, preflight, reports, run
+from medflare.cli import cohort, egress, extract, kits, knowledge, listings, preflight, reports, run, runs
 from medflare.version import __version__
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.add_typer(cohort.app, name="cohort")
 app.add_typer(kits.app, name="kits")
 app.add_typer(egress.app, name="egress")
 app.add_typer(knowledge.app, name="knowledge")
+app.add_typer(runs.app, name="runs")
 app.command("preflight")(preflight.preflight)
 app.command("run")(run.run)
 app.command("evaluate")(reports.evaluate)

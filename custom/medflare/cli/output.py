@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output and options of all commands: JSON for scripts, exit codes of errors, `key=value` pairs."""
+"""Output and options of all commands: JSON for scripts, exit codes of errors."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -17,7 +16,6 @@ from medflare.core.errors import MedflareError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 JSON_OPTION = typer.Option(False, "--json", help="Print facts as JSON, for scripts.")
 
 
@@ -43,28 +41,3 @@ def plain_errors(command: Callable[P, R]) -> Callable[P, R]:
 def names(text: str | None) -> list[str] | None:
     """Return `a,b` as a list; None stays None."""
     return [part.strip() for part in text.split(",") if part.strip()] if text else None
-
-
-def changes(pairs: list[str]) -> dict[str, Any]:
-    """Return `key=value` pairs as a dictionary; values are read as YAML.
-
-    Raises:
-        ConfigError: a pair has no key or no `=`.
-    """
-    import yaml
-
-    from medflare.core.errors import ConfigError
-
-    values: dict[str, Any] = {}
-    for pair in pairs:
-        key, sign, value = pair.partition("=")
-        if not sign or not key:
-            raise ConfigError(f"--set {pair}: expected key=value, for instance --set settings.lr=0.001")
-        read = yaml.safe_load(value)
-        values[key.strip()] = _number(read) if read == value.strip() else read
-    return values
-
-
-def _number(value: Any) -> Any:
-    """Return `1e-4` as a number, which YAML reads only as `1.0e-4`."""
-    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value

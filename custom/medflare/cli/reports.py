@@ -8,7 +8,8 @@ from typing import Any
 
 import typer
 
-from medflare.cli.output import JSON_OPTION, changes, names, plain_errors, print_json
+from medflare.cli.output import JSON_OPTION, names, plain_errors, print_json
+from medflare.core.config import read_pairs
 
 
 @plain_errors
@@ -60,7 +61,7 @@ def evaluate(
         adapter=adapter,
         personalised=personalised,
         split=split,
-        scorers={key: str(value) for key, value in changes(scorer).items()},
+        scorers={key: str(value) for key, value in read_pairs(scorer).items()},
     )
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import typer
 
-from medflare.cli.output import JSON_OPTION, changes, names, plain_errors, print_json
+from medflare.cli.output import JSON_OPTION, names, plain_errors, print_json
+from medflare.core.config import read_pairs
 
 SHOWN = ("accuracy", "chance", "bleu_4", "label_f1", "change_f1", "ner_strict_f1", "re_gold_strict_f1")
 """Of these, what a run has fits a terminal of 80 columns; the page and `--json` have all."""
@@ -55,8 +56,9 @@ def run(
     from medflare.recipes.progress_view import live
     from medflare.recipes.simulate import new_workspace, run_simulator
 
+    changes = read_pairs(set_)
     if site_file is None:
-        site_file, fourth = demo_hospitals(job, changes(set_))
+        site_file, fourth = demo_hospitals(job, changes)
         unseen = unseen or fourth
     away = names(unseen) or []
     chosen = names(sites) or _all_but(away, site_file)
@@ -64,7 +66,7 @@ def run(
     console = Console(stderr=as_json, file=None if not as_json else sys.stderr)
     display, take = live(console)
     with display:
-        run_simulator(job, workspace, chosen, site_file, rounds, canary or None, changes(set_), on_event=take)
+        run_simulator(job, workspace, chosen, site_file, rounds, canary or None, changes, on_event=take)
     record_path = locate(workspace)
     for name in away:
         console.print(f"testing the global adapter at {name}, which took no part")

@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from medflare.core.errors import ConfigError
+
+_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 
 
 class Settings(BaseModel):
@@ -28,6 +32,7 @@ class Settings(BaseModel):
 
 
 S = TypeVar("S", bound=Settings)
+T = TypeVar("T")
 
 
 def parse(settings: type[S], data: Mapping[str, Any], where: str) -> S:
@@ -42,11 +47,17 @@ def parse(settings: type[S], data: Mapping[str, Any], where: str) -> S:
     try:
         return settings.model_validate(dict(data))
     except ValidationError as error:
-        raise ConfigError(explain(error, settings, where)) from None
+        problem = ConfigError(explain(error, settings, where))
+        problem.without_values = explain(error, settings, where, values=False)
+        raise problem from None
 
 
-def explain(error: ValidationError, settings: type[BaseModel], where: str) -> str:
-    """Return one line for each problem of a pydantic error, in the words of the document."""
+def explain(error: ValidationError, settings: type[BaseModel], where: str, values: bool = True) -> str:
+    """Return one line for each problem of a pydantic error, in the words of the document.
+
+    Args:
+        values: whether a line ends with what was found; a text that leaves a site names keys only.
+    """
     lines = [f"{where}: {error.error_count()} setting(s) cannot be used:"]
     for item in error.errors():
         key = ".".join(str(part) for part in item["loc"])
@@ -56,7 +67,7 @@ def explain(error: ValidationError, settings: type[BaseModel], where: str) -> st
         elif item["type"] == "missing":
             lines.append(f"  {key}: is missing and has no default.")
         else:
-            lines.append(f"  {key}: {item['msg']} (found {item['input']!r}).")
+            lines.append(f"  {key}: {item['msg']}" + (f" (found {item['input']!r})." if values else "."))
     return "\n".join(lines)
 
 
@@ -93,33 +104,52 @@ def _settings_classes(annotation: Any) -> list[type[BaseModel]]:
     """Return the settings classes inside an annotation such as `X | None`, `list[X]` or `X | Y`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [found for arg in getattr(annotation, "__args__", ()) for found in _settings_classes(arg)]
+    return [found for arg in get_args(annotation) for found in _settings_classes(arg)]
 
 
 def read_package_data(settings: type[S], *paths: Path) -> S:
     """Return `settings` from YAML files of this package, whose top-level keys are put together.
 
-    These files are large and read on start-up, so libyaml's parser is used where PyYAML has it (about eight
-    times as fast).
-
     Raises:
         ConfigError: a key stands in two files, or the data does not fit `settings`.
     """
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     data: dict[str, Any] = {}
     for path in paths:
-        part = yaml.load(path.read_text(encoding="utf-8"), loader)
+        part = _load_package_yaml(path)
         if repeated := sorted(set(data) & set(part)):
             raise ConfigError(f"{path}: {', '.join(repeated)} is in another file of this folder, too.")
         data |= part
     return parse(settings, data, ", ".join(path.name for path in paths))
 
 
+def read_package_table(table: type[T], path: Path) -> T:
+    """Return a table from a YAML file of this package.
+
+    Args:
+        table: its type, for instance `dict[str, School]` or `tuple[HouseStyle, ...]`, of settings or
+            dataclasses.
+
+    Raises:
+        ConfigError: the data does not fit `table`.
+    """
+    try:
+        return TypeAdapter(table).validate_python(_load_package_yaml(path))
+    except ValidationError as error:
+        raise ConfigError(f"{path.name}: {error}") from None
+
+
+def _load_package_yaml(path: Path) -> Any:
+    """Return the content of a YAML file; libyaml's parser, where PyYAML has it, is eight times as fast."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(path.read_text(encoding="utf-8"), loader)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file.
 
     Raises:
-        ConfigError: the file is missing, is not YAML (the message names the line), or holds no mapping.
+        ConfigError: the file is missing, is not YAML (the message names the line), holds no mapping, or holds
+            aliases that would make it endless.
     """
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -127,6 +157,52 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: no such file. Write one, or start from workspace_templates/.") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: is not valid YAML: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:  # no UTF-8, the 99th of a month, a folder, ...
+        raise ConfigError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected 'key: value' lines, found {type(data).__name__}.")
+    if expanded_size(data) > MOST_VALUES:
+        raise ConfigError(f"{path}: its aliases (*) stand for more than {MOST_VALUES:,} values; write fewer.")
     return data
+
+
+MOST_VALUES = 100_000
+"""Most values of a settings file, each alias counted with all it stands for."""
+
+
+def expanded_size(data: Any) -> float:
+    """Return how many values a YAML document has with aliases written out: infinity for one inside itself.
+
+    A few lines of aliases to lists of aliases stand for more values than any memory holds.
+    """
+    sizes: dict[int, float] = {}
+
+    def size(node: Any) -> float:
+        if not isinstance(node, dict | list):
+            return 1
+        if id(node) not in sizes:
+            sizes[id(node)] = math.inf  # while its parts are counted: a part that is the node itself
+            sizes[id(node)] = 1 + sum(
+                size(part) for part in (node.values() if isinstance(node, dict) else node)
+            )
+        return sizes[id(node)]
+
+    return size(data)
+
+
+def read_pairs(pairs: Iterable[str]) -> dict[str, Any]:
+    """Return `key=value` pairs, as `--set` takes them; values are read as YAML.
+
+    Raises:
+        ConfigError: a pair has no key or no `=`.
+    """
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, sign, text = pair.partition("=")
+        if not sign or not key:
+            raise ConfigError(f"--set {pair}: expected key=value, for instance --set settings.lr=0.001")
+        value = yaml.safe_load(text)
+        # YAML reads `1e-4` as text and only `1.0e-4` as a number.
+        number = value == text.strip() and _EXPONENT.fullmatch(text.strip())
+        values[key.strip()] = float(text) if number else value
+    return values

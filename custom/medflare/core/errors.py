@@ -15,9 +15,14 @@ class MedflareError(Exception):
 
 
 class ConfigError(MedflareError, ValueError):
-    """One or more settings are wrong; the message lists all of them."""
+    """One or more settings are wrong; the message lists all of them.
+
+    Attributes:
+        without_values: the message without the values that were found; empty where it quotes none.
+    """
 
     exit_code = 2
+    without_values = ""
 
 
 class DataError(MedflareError, ValueError):

@@ -8,23 +8,36 @@ digest of the plan depends on nothing else. An unknown key is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from medflare.core.errors import UpdateError
 
+STAGES = MOMENTS, STATISTICS = ("moments", "statistics")
+"""Exchanges of sums of patients' profiles, in order: `RoundHints.profiles` names one."""
+
 
 class Hint(BaseModel):
-    """Strict and frozen; a nested model is read from JSON by its own fields."""
+    """Strict and frozen; numbers are finite, and a nested model is read from JSON by its own fields."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, populate_by_name=True, allow_inf_nan=False
+    )
+
+
+MOST_SITES = 1000
+"""Most sites of a run."""
+MOST_COMPONENTS, MOST_ENTRIES = 256, 1 << 16
+"""Largest mixture of profiles."""
+BySite = dict[Annotated[str, Field(min_length=1, max_length=128)], float]
+Row = Annotated[list[float], Field(max_length=MOST_ENTRIES)]
 
 
 class ProximalHint(Hint):
     """FedProx: μ of (μ/2)‖θ − θ_r‖²."""
 
-    mu: float
+    mu: float = Field(ge=0)
 
 
 class ControlVariatesHint(Hint):
@@ -36,22 +49,22 @@ class ControlVariatesHint(Hint):
 class SnapshotHint(Hint):
     """DRFA: after which share of its steps a site keeps its snapshot; how often each site was sampled."""
 
-    share: float
-    drawn: dict[str, int]
+    share: float = Field(ge=0, le=1)
+    drawn: dict[str, int] = Field(max_length=MOST_SITES)
 
 
 class ImportanceHint(Hint):
     """Importance weights w_i of the sampled sites, and the largest, by which masked updates are divided."""
 
-    weights: dict[str, float]
-    largest: float
+    weights: BySite = Field(max_length=MOST_SITES)
+    largest: float = Field(gt=0)
 
 
 class InfluenceHint(Hint):
     """Fed-MedLoRA+, client mode: κ, the clip c, whether n_k counts, and ℓ_ref of the last round."""
 
-    temperature: float
-    clip: float
+    temperature: float = Field(ge=0)
+    clip: float = Field(ge=0)
     use_data_size: bool = True
     reference: float | None = None
 
@@ -63,9 +76,9 @@ class VisitHint(Hint):
         slopes: ⟨g_k, w_t − w_{t-1}⟩ of the last round; days: times between visits.
     """
 
-    round: int
-    visit: int
-    visits: int
+    round: int = Field(ge=0)
+    visit: int = Field(ge=1)
+    visits: int = Field(ge=1)
     slopes: bool
     days: bool
 
@@ -73,9 +86,9 @@ class VisitHint(Hint):
 class MixtureHint(Hint):
     """A mixture of J Gaussians over profiles of D entries, to the last bit."""
 
-    weights: list[float]
-    means: list[list[float]]
-    variances: list[list[float]]
+    weights: list[float] = Field(max_length=MOST_COMPONENTS)
+    means: list[Row] = Field(max_length=MOST_COMPONENTS)
+    variances: list[Row] = Field(max_length=MOST_COMPONENTS)
 
 
 class RoundHints(Hint):
@@ -93,11 +106,13 @@ class RoundHints(Hint):
         mixture: the mixture of profiles that sites agreed on.
     """
 
-    site_index: int | None = None
-    sites: int | None = None
-    summed: tuple[int, ...] = Field(default=(), strict=False)
+    site_index: int | None = Field(default=None, ge=0, lt=MOST_SITES)
+    sites: int | None = Field(default=None, ge=1, le=MOST_SITES)
+    summed: tuple[Annotated[int, Field(strict=True, ge=0, lt=MOST_SITES)], ...] = Field(
+        default=(), strict=False, max_length=MOST_SITES
+    )
     loss_only: bool = False
-    probe: int = 0
+    probe: int = Field(default=0, ge=0, le=1_000_000)
     proximal: ProximalHint | None = Field(
         default=None, validation_alias="fedprox", serialization_alias="fedprox"
     )
@@ -108,7 +123,7 @@ class RoundHints(Hint):
     importance: ImportanceHint | None = None
     influence: InfluenceHint | None = None
     visit: VisitHint | None = Field(default=None, validation_alias="temporal", serialization_alias="temporal")
-    profiles: str | None = None
+    profiles: str | None = Field(default=None, max_length=32)
     mixture: MixtureHint | None = None
 
     @classmethod

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from medflare.core.hints import MixtureHint, RoundHints
+from medflare.core.metrics import Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import SiteDescription
@@ -18,8 +20,37 @@ from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
 
 
+class PatientProfiles(Protocol):
+    """A site's side of the mixture that sites fit to their patients' profiles (FedTAR); only sums leave."""
+
+    def profile_sums(self) -> State:
+        """Return the sums that a site sends before the first iteration."""
+        ...
+
+    def mixture_sums(self, mixture: MixtureHint) -> State:
+        """Return the sums that a site sends in an iteration.
+
+        Raises:
+            UpdateError: this is no mixture of the site's profiles.
+        """
+        ...
+
+    def take_mixture(self, mixture: MixtureHint) -> None:
+        """Keep the mixture that patients are assigned to from now on.
+
+        Raises:
+            UpdateError: this is no mixture of the site's profiles.
+        """
+        ...
+
+
 class Learner(Protocol):
     """Local training of one method at one site."""
+
+    @property
+    def patient_profiles(self) -> PatientProfiles | None:
+        """The profiles of the site's patients; None for a method, or a variant of it, that has none."""
+        ...
 
     def describe(self) -> SiteDescription:
         """Return the facts that sites and server exchange before round 1."""
@@ -31,6 +62,14 @@ class Learner(Protocol):
 
     def sums_spec(self, sites: int) -> SharedSpec:
         """Return the same of an update's auxiliary sums when `sites` sites take part; often empty."""
+        ...
+
+    def requested_sums(self, hints: RoundHints) -> SharedSpec:
+        """Return the same of the auxiliary sums that a rule's hints ask for.
+
+        Raises:
+            ConfigError: the method cannot do what the hints ask for.
+        """
         ...
 
     def initial_shared(self) -> State:
@@ -53,8 +92,11 @@ class Learner(Protocol):
         """
         ...
 
-    def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
-        """Return aggregate metrics of a split with the state loaded last; they may leave the site."""
+    def evaluate(self, split: str, plan: RoundPlan) -> Metrics:
+        """Return aggregate metrics of a split with the state loaded last; they may leave the site.
+
+        Their `examples` are what was really counted, whatever the plan asked for.
+        """
         ...
 
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:

@@ -13,6 +13,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from medflare.core.config import Settings
 from medflare.core.presets import Blocks, resolve_settings
+from medflare.core.tensor_names import FeatureKind
 
 
 class MethodSettings(Settings):
@@ -23,7 +24,7 @@ class MethodSettings(Settings):
 
     @property
     def peft_method(self) -> str:
-        """The adapter, a name in `models.adapters.registry.METHODS`; empty where all weights learn."""
+        """The adapter, a name in `models.adapters.registry.PEFT_METHODS`; empty where all weights learn."""
         return ""
 
     @property
@@ -36,6 +37,25 @@ class MethodSettings(Settings):
     def sends_sums(self) -> dict[str, str]:
         """Settings by which updates carry auxiliary sums -> what would send none."""
         return {}
+
+    @property
+    def sends_features(self) -> FeatureKind:
+        """Image features in updates, which a site's policy must allow."""
+        return "none"
+
+    @property
+    def visit_count(self) -> int | None:
+        """Exchanges of updates that a round goes through, one for each visit; None for any number."""
+        return None
+
+    def mixture_problem(self, configured: Settings | None) -> str | None:
+        """Return why the mixture of patients' profiles in the controller's settings does not suit this
+        method; None where it does.
+
+        Args:
+            configured: the controller's `mixture`, if it has one.
+        """
+        return None
 
 
 MethodSettingsT = TypeVar("MethodSettingsT", bound=MethodSettings)
@@ -81,6 +101,8 @@ class Method(Generic[MethodSettingsT]):
         result_file: file that a result folder of this method has beside its adapter.
         footprint: `(settings, backbone folder, precision) -> learners.training_step.TrainingStep`, from which
             the memory of a training step is estimated; None where there is no estimate.
+        new_model: what is trained where a site sets no `backbone.folder`; empty for the task's embedded
+            language model.
     """
 
     name: str
@@ -92,6 +114,7 @@ class Method(Generic[MethodSettingsT]):
     build: str
     result_file: str
     footprint: str | None = None
+    new_model: str = ""
 
     def resolve(self, given: Mapping[str, Any]) -> MethodSettingsT:
         """Return the validated settings of a job: preset, then what the job says, then its variant.

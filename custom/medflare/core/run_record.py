@@ -162,7 +162,7 @@ def read_record(path: Path) -> RunRecord:
         return _validated(data)
     except FileNotFoundError:
         raise DataError(f"{path}: there is no run record. Name a folder that `medflare run` made.") from None
-    except ValueError as error:  # of JSON, of a field, or of the schema's number
+    except (OSError, ValueError, RecursionError) as error:  # of JSON, of a field, or of the schema's number
         raise DataError(f"{path}: is not a run record of schema 1 to {SCHEMA_VERSION}: {error}") from None
 
 

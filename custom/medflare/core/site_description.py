@@ -7,11 +7,13 @@ server. Nothing in it is about a single patient.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from medflare.core.adapter_config import check_adapter_config
 from medflare.core.errors import RunError
 
 
@@ -70,19 +72,25 @@ class SiteDescription(_Strict):
     heterogeneity: dict[str, Any] = Field(
         default_factory=dict, description="what data.heterogeneity says about the site"
     )
-    settings: dict[str, Any] = Field(default_factory=dict, description="the method's, as resolved")
     paper: dict[str, Any] = Field(default_factory=dict, description="the paper's own counts, for comparison")
     protection: dict[str, Any] = Field(
         default_factory=dict, description="facts of the site's protection; set by the executor"
     )
     validation: SharedRecords | None = None
 
+    @field_validator("adapter_config")
+    @classmethod
+    def _describes_an_adapter(cls, value: dict[str, Any]) -> dict[str, Any]:
+        check_adapter_config(value)
+        return value
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields that were set, as the JSON that leaves the site."""
         fields = self.model_dump(exclude_unset=True)
         if self.validation is None:
             fields.pop("validation", None)
-        return fields
+        out: dict[str, Any] = json.loads(json.dumps(fields))  # a configuration's numbers as keys become texts
+        return out
 
 
 def description_of(facts: Mapping[str, Any], site: str = "a site") -> SiteDescription:

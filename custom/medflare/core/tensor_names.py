@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from torch import Tensor
 
@@ -13,6 +14,25 @@ SUM_PREFIX = "sum:"
 """Of auxiliary sums, on the way from a site to the server."""
 TOTAL_PREFIX = "total:"
 """Of the totals of these sums over all sites, on the way back."""
+
+
+FeatureKind = Literal["none", "prototypes", "raw"]
+FEATURES: tuple[FeatureKind, ...] = ("none", "prototypes", "raw")
+"""What an auxiliary sum can hold of image features, from nothing to those of single images."""
+PROTOTYPES, RAW = "features.prototypes.", "features.raw."
+"""Of sums that hold features: a site's policy knows them by their name, whatever the method. Prototypes are
+`<prefix><name>.sum` (cells, width) with `<prefix><name>.count` (cells,), the images in each cell's sum."""
+
+
+def feature_kind(name: str) -> FeatureKind:
+    """Return what a sum of this name, with or without the prefix of sums, holds of features.
+
+    A sum that begins with `features.` and is no prototype counts as raw.
+    """
+    plain = name.removeprefix(SUM_PREFIX)
+    if plain.startswith(PROTOTYPES):
+        return "prototypes"
+    return "raw" if plain.startswith("features.") else "none"
 
 
 def with_prefix(state: Mapping[str, Tensor], prefix: str) -> State:

@@ -8,33 +8,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from medflare.core.errors import DataError
-from medflare.data.notes.inventory_mapping import AnnotationCounts
-from medflare.data.records import SPLITS, Note, Question, Skipped, Study, Summary
+from medflare.data.counts import AnnotationCounts, TextCounts, VisitCounts
+from medflare.data.records import SPLITS, RecordLists, Skipped, Study
 from medflare.data.settings.cohort import ScannerConfig
-from medflare.data.text_facts import TextCounts
-from medflare.data.visits.counts import VisitCounts
 
 
 @dataclass(slots=True, kw_only=True)
-class Cohort:
+class Cohort(RecordLists):
     """A site's usable records.
 
     Attributes:
-        skipped: what was left out; several entries may speak of one record.
         records: how many distinct records the sources had, usable or not.
         moved: patients whom a source put in two splits and who are now in one.
         allowed: how many records may be unusable before the site stops.
-        annotation: what the notes' sources held and what of it was not taken over.
-        visits: what reading studies as visits changed or left out on purpose.
-        texts: what was changed or left out on purpose of questions and summaries.
+        scanners: number of the source, "" for the only one -> the scanner applied to its images.
     """
 
     name: str
-    studies: list[Study] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
-    questions: list[Question] = field(default_factory=list)
-    summaries: list[Summary] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
     records: int = 0
     moved: int = 0
     allowed: float = 0.0
@@ -44,7 +34,11 @@ class Cohort:
     texts: TextCounts = field(default_factory=TextCounts)
 
     def split(self, name: str) -> list[Study]:
-        """The studies of one of SPLITS; ValueError lists the splits."""
+        """Return the studies of one split.
+
+        Raises:
+            ValueError: lists the splits.
+        """
         if name not in SPLITS:
             raise ValueError(f"there is no split '{name}'; choose one of: {', '.join(SPLITS)}.")
         return [study for study in self.studies if study.split == name]

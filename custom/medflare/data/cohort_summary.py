@@ -19,7 +19,7 @@ EXAMPLES = 3
 
 
 def summarise(cohort: Cohort) -> dict[str, Any]:
-    """JSON-ready counts of patients, studies, images, notes, labels, words and skipped records."""
+    """Return JSON-ready counts of patients, studies, images, notes, labels, words and skipped records."""
     studies, notes = cohort.studies, cohort.notes
     patients = {study.patient_id for study in studies}
     texts: list[Note | Summary] = [*notes, *cohort.summaries]
@@ -50,7 +50,7 @@ def summarise(cohort: Cohort) -> dict[str, Any]:
 
 
 def annotation_facts(cohort: Cohort) -> dict[str, Any]:
-    """What the notes' annotation covers, what was not taken over, and what windows of a sentence lose.
+    """Return what the notes' annotation covers, what was not taken over, and what windows of a sentence lose.
 
     `modifiers` counts relations as "head > modifier"; empty where there are no notes.
     """
@@ -73,7 +73,7 @@ def annotation_facts(cohort: Cohort) -> dict[str, Any]:
 
 
 def window_losses(notes: Sequence[Note], sentences_per_window: int = 1) -> dict[str, int]:
-    """Windows of so many sentences, and the annotation that fits in none of them."""
+    """Return the number of windows of so many sentences, and the annotation that fits in none of them."""
     windowed = [split_note(note, sentences_per_window) for note in notes]
     return {
         "sentences_per_window": sentences_per_window,
@@ -85,7 +85,7 @@ def window_losses(notes: Sequence[Note], sentences_per_window: int = 1) -> dict[
 
 
 def label_counts(studies: Sequence[Study]) -> dict[str, dict[str, int]]:
-    """Condition -> code name -> studies; empty where nothing is labelled."""
+    """Return condition -> code name -> studies; empty where nothing is labelled."""
     coded = [study.codes for study in studies if study.codes is not None]
     if not coded:
         return {}
@@ -97,7 +97,7 @@ def label_counts(studies: Sequence[Study]) -> dict[str, dict[str, int]]:
 
 
 def skipped_by_reason(skipped: Sequence[Skipped]) -> dict[str, dict[str, Any]]:
-    """Reason -> count and the first few examples, most frequent reason first."""
+    """Return reason -> count and the first few examples, most frequent reason first."""
     groups: dict[str, list[Skipped]] = defaultdict(list)
     for item in skipped:
         groups[item.reason].append(item)

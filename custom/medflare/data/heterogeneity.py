@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ COLUMNS = ("site", "patients", "studies", "words", "divergence", "vocabulary", "
 
 
 def heterogeneity(cohorts: Mapping[str, Sequence[Study]]) -> dict[str, Any]:
-    """Facts for a table: `columns`, one row a site in `rows`, and label shares per site in `labels`.
+    """Return facts for a table: `columns`, one row a site in `rows`, and label shares per site in `labels`.
 
     divergence: Jensen-Shannon divergence (bits, 0 to 1) between the site's and the pool's distribution over
         the four codes, averaged over conditions.
@@ -26,28 +26,47 @@ def heterogeneity(cohorts: Mapping[str, Sequence[Study]]) -> dict[str, Any]:
     The pool weighs sites by their studies.
     """
     pooled = code_shares([study for studies in cohorts.values() for study in studies])
-    words = {site: _vocabulary(studies) for site, studies in cohorts.items()}
-    rows = []
-    labels = {}
+    rows, labels = {}, {}
     for site, studies in cohorts.items():
         shares = code_shares(studies)
-        others = set().union(*(found for other, found in words.items() if other != site))
-        rows.append(
-            {
-                "site": site,
-                "patients": len({study.patient_id for study in studies}),
-                "studies": len(studies),
-                "words": words_per_report([study.report for study in studies]).get("mean", 0.0),
-                "divergence": round(float(np.mean(jensen_shannon(shares, pooled))), 4),
-                "vocabulary": len(words[site]),
-                "overlap": round(len(words[site] & others) / max(len(words[site]), 1), 3),
-            }
-        )
-        labels[site] = {
-            name: round(float(shares[index, Code.POSITIVE]), 4) for index, name in enumerate(CONDITIONS)
+        rows[site] = {
+            "patients": len({study.patient_id for study in studies}),
+            "studies": len(studies),
+            "divergence": float(np.mean(jensen_shannon(shares, pooled))),
         }
-    mean = round(float(np.mean([row["divergence"] for row in rows])), 4) if rows else 0.0
-    return {"columns": list(COLUMNS), "rows": rows, "labels": labels, "mean_divergence": mean}
+        labels[site] = _positive_shares(shares)
+    texts = {site: [study.report for study in studies] for site, studies in cohorts.items()}
+    return heterogeneity_table(COLUMNS, rows, labels, texts)
+
+
+def heterogeneity_table(
+    columns: Sequence[str],
+    rows: Mapping[str, Mapping[str, float]],
+    labels: Mapping[str, Mapping[str, float]],
+    texts: Mapping[str, Sequence[str]],
+) -> dict[str, Any]:
+    """Return the table of `heterogeneity`.
+
+    Args:
+        rows: site -> its numbers, `divergence` among them, without those of its words.
+        labels: site -> shares of its labels.
+        texts: site -> what its words are counted in.
+    """
+    words = {site: vocabulary(listed) for site, listed in texts.items()}
+    table = []
+    for site, row in rows.items():
+        others = set().union(*(used for other, used in words.items() if other != site))
+        measured = {
+            "site": site,
+            **row,
+            "words": words_per_report(texts[site]).get("mean", 0.0),
+            "divergence": round(row["divergence"], 4),
+            "vocabulary": len(words[site]),
+            "overlap": round(len(words[site] & others) / max(len(words[site]), 1), 3),
+        }
+        table.append({name: measured[name] for name in columns})
+    mean = round(float(np.mean([row["divergence"] for row in table])), 4) if table else 0.0
+    return {"columns": list(columns), "rows": table, "labels": dict(labels), "mean_divergence": mean}
 
 
 def site_facts(studies: Sequence[Study]) -> dict[str, Any]:
@@ -57,20 +76,18 @@ def site_facts(studies: Sequence[Study]) -> dict[str, Any]:
     """
     if len(studies) < MIN_STUDIES:
         return {"studies": len(studies)}
-    shares = code_shares(studies)
+    reports = [study.report for study in studies]
     return {
         "studies": len(studies),
         "patients": len({study.patient_id for study in studies}),
-        "words": words_per_report([study.report for study in studies]).get("mean", 0.0),
-        "vocabulary": len(_vocabulary(studies)),
-        "labels": {
-            name: round(float(shares[index, Code.POSITIVE]), 4) for index, name in enumerate(CONDITIONS)
-        },
+        "words": words_per_report(reports).get("mean", 0.0),
+        "vocabulary": len(vocabulary(reports)),
+        "labels": _positive_shares(code_shares(studies)),
     }
 
 
 def code_shares(studies: Sequence[Study]) -> np.ndarray:
-    """(14, 4): share of each code for each condition; uniform where nothing is labelled."""
+    """Return (14, 4): share of each code for each condition; uniform where nothing is labelled."""
     coded = [study.codes for study in studies if study.codes is not None]
     if not coded:
         return np.full((len(CONDITIONS), len(Code)), 1 / len(Code))
@@ -104,7 +121,7 @@ def divergence_of_shares(
 
 
 def jensen_shannon(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Divergence in bits along the last axis; 0 for equal, 1 for disjoint distributions."""
+    """Return the divergence in bits along the last axis; 0 for equal, 1 for disjoint distributions."""
     middle = (p + q) / 2
 
     def part(a: np.ndarray) -> np.ndarray:
@@ -115,5 +132,11 @@ def jensen_shannon(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     return np.maximum(0.0, (part(p) + part(q)) / 2)
 
 
-def _vocabulary(studies: Sequence[Study]) -> set[str]:
-    return {token for study in studies for token in tokens(study.report) if token[0].isalpha()}
+def vocabulary(texts: Iterable[str]) -> set[str]:
+    """Return the distinct words of texts, without numbers and punctuation."""
+    return {token for text in texts for token in tokens(text) if token[0].isalpha()}
+
+
+def _positive_shares(shares: np.ndarray) -> dict[str, float]:
+    """Return condition -> share of POSITIVE, from `code_shares` (14, 4)."""
+    return {name: round(float(shares[index, Code.POSITIVE]), 4) for index, name in enumerate(CONDITIONS)}

@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import math
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from medflare.data.records import RecordError
 from medflare.data.settings.cohort import ScannerConfig
 
 WINDOW = (0.5, 99.5)
@@ -32,16 +35,12 @@ warnings.filterwarnings("ignore", message="PydicomReader: ImageOrientationPatien
 logging.getLogger("monai.data.nvimgcodec_pydicom_plugin").setLevel(logging.ERROR)
 
 
-class DecodeError(Exception):
-    """An image that cannot be used; `reason` is a short kind to count by."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
+class DecodeError(RecordError):
+    """An image that cannot be used."""
 
 
 def read_image(path: Path, at_least: int | None = None) -> np.ndarray:
-    """The image at `path` as (H, W) float32 in [0, 1].
+    """Return the image at `path` as (H, W) float32 in [0, 1].
 
     8-bit values are divided by 255; deeper ones are windowed between the percentiles of WINDOW. Colour
     becomes luminance, DICOM's MONOCHROME1 is inverted, RescaleSlope is applied, EXIF orientation is obeyed.
@@ -54,8 +53,21 @@ def read_image(path: Path, at_least: int | None = None) -> np.ndarray:
             `not a radiograph` (a volume of several slices).
     """
     path = Path(path)
-    try:
+    with decoding(path):
         pixels, inverted = _pixels(path, at_least)
+    grey = _grey(pixels, path)
+    check_finite(grey, path)
+    scaled = _scale(grey, eight_bit=pixels.dtype in (np.uint8, np.bool_))
+    if scaled.size == 0 or scaled.max() - scaled.min() < 1e-6:
+        raise DecodeError("constant image", f"{path}: all pixels have the same value")
+    return 1 - scaled if inverted else scaled
+
+
+@contextmanager
+def decoding(path: Path) -> Iterator[None]:
+    """Raise DecodeError, `missing image` or `corrupt image`, for whatever a decoder raises inside."""
+    try:
+        yield
     except FileNotFoundError:
         raise DecodeError("missing image", f"{path}: no such file") from None
     except DecodeError:
@@ -63,17 +75,17 @@ def read_image(path: Path, at_least: int | None = None) -> np.ndarray:
     except Exception as error:  # decoders raise anything from OSError to struct.error on a damaged file
         detail = " ".join(str(error).split())[:200] or type(error).__name__
         raise DecodeError("corrupt image", f"{path}: cannot be decoded: {detail}") from None
-    grey = _grey(pixels, path)
-    if not np.isfinite(grey).all():
-        raise DecodeError("NaN pixels", f"{path}: {int((~np.isfinite(grey)).sum())} pixels are not finite")
-    scaled = _scale(grey, eight_bit=pixels.dtype in (np.uint8, np.bool_))
-    if scaled.size == 0 or scaled.max() - scaled.min() < 1e-6:
-        raise DecodeError("constant image", f"{path}: all pixels have the same value")
-    return 1 - scaled if inverted else scaled
+
+
+def check_finite(values: np.ndarray, path: Path) -> None:
+    """Raise DecodeError, `NaN pixels`, unless all values are finite."""
+    if not np.isfinite(values).all():
+        count = int((~np.isfinite(values)).sum())
+        raise DecodeError("NaN pixels", f"{path}: {count} pixels are not finite")
 
 
 def _pixels(path: Path, at_least: int | None) -> tuple[np.ndarray, bool]:
-    """Raw values with rows first, and whether bright means dense air (MONOCHROME1)."""
+    """Return raw values with rows first, and whether bright means dense air (MONOCHROME1)."""
     name = path.name.lower()
     if name.endswith(PICTURES):
         return _picture(path, at_least), False
@@ -99,7 +111,7 @@ def _picture(path: Path, at_least: int | None) -> np.ndarray:
 
 
 def warm_up() -> None:
-    """Imports MONAI once (seconds, and printing nothing), before threads ask for it together."""
+    """Import MONAI once (seconds, and printing nothing), before threads ask for it together."""
     import_module("monai.data.image_reader")
 
 
@@ -123,7 +135,7 @@ def _dicom(path: Path) -> tuple[np.ndarray, bool]:
 
 
 def _nifti(path: Path) -> np.ndarray:
-    """Rows first, as a radiological viewer shows it: columns run to the patient's left, rows downwards.
+    """Return rows first, as a radiological viewer shows it: columns to the patient's left, rows downwards.
 
     The affine decides. A file without one (both form codes 0) or with the identity, which conversion
     scripts write as a placeholder, is taken as (column, row) in viewing order.
@@ -152,7 +164,7 @@ def _nifti(path: Path) -> np.ndarray:
 
 
 def _grey(pixels: np.ndarray, path: Path) -> np.ndarray:
-    """(H, W) float32; three or four channels last become luminance (ITU-R 601)."""
+    """Return (H, W) float32; three or four channels last become luminance (ITU-R 601)."""
     if pixels.ndim == 3 and pixels.shape[-1] in (3, 4):
         pixels = pixels[..., :3] @ np.array([0.299, 0.587, 0.114])
     pixels = pixels.squeeze()
@@ -164,14 +176,28 @@ def _grey(pixels: np.ndarray, path: Path) -> np.ndarray:
 def _scale(grey: np.ndarray, eight_bit: bool) -> np.ndarray:
     if eight_bit:
         return grey / (255.0 if grey.max() > 1 else 1.0)
-    low, high = np.percentile(grey[:: max(1, grey.shape[0] // 512), :: max(1, grey.shape[1] // 512)], WINDOW)
-    if high <= low:
-        low, high = float(grey.min()), float(grey.max())
-    return np.clip((grey - low) / max(high - low, 1e-12), 0, 1).astype(np.float32)
+    return windowed(grey, *percentile_window(grey, 512))
+
+
+def percentile_window(values: np.ndarray, sampled: int) -> tuple[float, float]:
+    """Return the values that become black and white: percentiles WINDOW, or minimum and maximum.
+
+    Args:
+        values: (H, W) or (H, W, D).
+        sampled: rows and columns, at least, from which the percentiles are taken.
+    """
+    down, across = (max(1, side // sampled) for side in values.shape[:2])
+    low, high = np.percentile(values[::down, ::across], WINDOW)
+    return (low, high) if high > low else (float(values.min()), float(values.max()))
+
+
+def windowed(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Return float32 values in [0, 1]: 0 up to `low`, 1 from `high` on."""
+    return np.clip((values - low) / max(high - low, 1e-12), 0, 1).astype(np.float32)
 
 
 def fit_square(image: np.ndarray, size: int) -> Tensor:
-    """(H, W) in [0, 1] -> (size, size): longest side to `size`, the rest black on both sides.
+    """Return (H, W) in [0, 1] as (size, size): longest side to `size`, the rest black on both sides.
 
     Padding and not cropping, so that nothing a report may speak of (costophrenic angles, apices) is cut.
     """
@@ -185,7 +211,7 @@ def fit_square(image: np.ndarray, size: int) -> Tensor:
 
 
 def scan(image: Tensor, scanner: ScannerConfig | None) -> Tensor:
-    """`image` (H, W) in [0, 1] as a scanner of this character would give it."""
+    """Return the image (H, W) in [0, 1] as a scanner of this character would give it."""
     if scanner is None:
         return image
     if scanner.blur > 0:
@@ -211,14 +237,14 @@ def augment(images: Tensor, out: int, degrees: float, generator: torch.Generator
     offset = (draws[:, 1:] * 2 - 1) * room
     scale = min(1.0, out / size)
     cos, sin = torch.cos(angle) * scale, torch.sin(angle) * scale
-    rows = torch.stack([cos, -sin, offset[:, 0], sin, cos, offset[:, 1]], dim=1)
-    theta = rows.view(batch, 2, 3).to(images)
-    grid = F.affine_grid(theta, [batch, 1, out, out], align_corners=False)
+    rows = torch.stack([cos, -sin, offset[:, 0], sin, cos, offset[:, 1]], dim=1)  # (B, 6)
+    theta = rows.view(batch, 2, 3).to(images)  # (B, 2, 3): rotation, scale and shift
+    grid = F.affine_grid(theta, [batch, 1, out, out], align_corners=False)  # (B, out, out, 2)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
 
 
 def centre(images: Tensor, out: int) -> Tensor:
-    """The middle `out` pixels, for evaluation: (B, 1, S, S) -> (B, 1, out, out); resized if S < out."""
+    """Return the middle `out` pixels for evaluation: (B, 1, S, S) -> (B, 1, out, out), or resize."""
     size = images.shape[-1]
     if size < out:
         return F.interpolate(images, size=(out, out), mode="bilinear", align_corners=False)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -158,8 +160,44 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """A record that was left out, and why: `reason` is a short kind to count by, `detail` a sentence."""
+    """A record that was left out, and why: `reason` is short, to count by; `detail` is a sentence."""
 
     record: str
     reason: str
     detail: str
+
+
+class RecordError(Exception):
+    """A record that cannot be used; `reason` is short, to count by, and the message names file and place."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+@dataclass(slots=True, kw_only=True)
+class RecordLists:
+    """Records of any kind, and those that were left out: several entries may be about one record."""
+
+    studies: list[Study] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
+    summaries: list[Summary] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """Number of usable records."""
+        return len(self.studies) + len(self.notes) + len(self.questions) + len(self.summaries)
+
+    def skip(self, record: str, reason: str, detail: str) -> None:
+        """List one record that cannot be used."""
+        self.skipped.append(Skipped(record=record, reason=reason, detail=detail))
+
+    @contextmanager
+    def skipping(self, record: str) -> Iterator[None]:
+        """Skip the record with the reason of a RecordError that is raised inside."""
+        try:
+            yield
+        except RecordError as error:
+            self.skip(record, error.reason, str(error))

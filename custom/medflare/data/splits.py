@@ -6,48 +6,30 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Protocol
 
 from medflare.data.records import SPLITS
+from medflare.data.settings.cohort import SplitConfig
 
 _NAMES = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validate": "val",
-    "validation": "val",
-    "dev": "val",
-    "test": "test",
-    "testing": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validate", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
 }
-
-
-class SplitShares(Protocol):
-    """Shares of patients in each split, and the seed of their assignment (settings.SplitConfig)."""
-
-    @property
-    def train(self) -> float: ...
-    @property
-    def val(self) -> float: ...
-    @property
-    def test(self) -> float: ...
-    @property
-    def seed(self) -> int: ...
+"""What sources call a split -> our word for it."""
 
 
 def split_name(value: str) -> str | None:
-    """Our word for a source's split value ("validate" -> "val"), None where it is none of the known."""
+    """Return our word for a source's split ("validate" -> "val"), None where it is unknown."""
     return _NAMES.get(value.strip().lower())
 
 
 def stable_hash(text: str, seed: int) -> float:
-    """A number in [0, 1) that depends on `text` and `seed` only, on every machine and in every release."""
+    """Return a number in [0, 1) from `text` and `seed`, the same on every machine and in every release."""
     return int(hashlib.sha256(f"{seed}:{text}".encode()).hexdigest()[:13], 16) / 16**13
 
 
-def assign_splits(patients: Iterable[str], shares: SplitShares) -> dict[str, str]:
-    """Patient -> split by stable hash, so a patient who joins later moves nobody else.
+def assign_splits(patients: Iterable[str], shares: SplitConfig) -> dict[str, str]:
+    """Return patient -> split by stable hash, so that a patient who joins later moves nobody else.
 
     In a small cohort a split with a share may come out empty; then the nearest patient by hash of the
     fullest split moves there (only if that split keeps one). In such a cohort a newcomer may undo the move,
@@ -79,7 +61,7 @@ def _region(value: float, shares: Mapping[str, float]) -> str:
 
 
 def one_split_per_patient(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], int]:
-    """(patient, split) of every study -> patient -> its most common split, and how many patients had several.
+    """Return patient -> the most common split of its records, and how many patients had several.
 
     A tie goes to test, then val: a patient who was tested on is never trained on by accident.
     """
@@ -88,7 +70,7 @@ def one_split_per_patient(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, s
         counts[patient][split] += 1
     order = {split: rank for rank, split in enumerate(SPLITS)}
     chosen = {
-        patient: max(found, key=lambda split: (found[split], order[split]))
-        for patient, found in counts.items()
+        patient: max(splits, key=lambda split: (splits[split], order[split]))
+        for patient, splits in counts.items()
     }
-    return chosen, sum(len(found) > 1 for found in counts.values())
+    return chosen, sum(len(splits) > 1 for splits in counts.values())

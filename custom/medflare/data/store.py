@@ -40,7 +40,11 @@ class ImageSample:
 
 
 def one_image(path: Path, size: int) -> Tensor:
-    """A single file as a learner would see it, (1, 1, size, size) in [0, 1]; DataError if it is unusable."""
+    """Return a single file as a learner would see it, (1, 1, size, size) in [0, 1].
+
+    Raises:
+        DataError: the image cannot be used.
+    """
     try:
         image = read_image(path, at_least=2 * size)
     except DecodeError as error:
@@ -85,7 +89,7 @@ class ImageStore:
         return len(self.kept)
 
     def batch(self, indices: Sequence[int] | Tensor) -> Tensor:
-        """Images `indices` (positions in `kept`) as float32 (B, 1, size, size) in [0, 1]."""
+        """Return images `indices` (positions in `kept`) as float32 (B, 1, size, size) in [0, 1]."""
         rows = self._rows[np.asarray(indices, dtype=np.int64)]
         picked = torch.from_numpy(np.ascontiguousarray(self._pixels[rows]))
         return picked.unsqueeze(1).to(torch.float32).div_(255)
@@ -104,7 +108,7 @@ class ImageStore:
         return digest.hexdigest()[:20]
 
     def _open(self, file: Path) -> bool:
-        """Maps a finished cache; False where there is none or it is damaged."""
+        """Map a finished cache; return False where there is none or it is damaged."""
         notes = file.with_suffix(".json")
         try:
             failures = json.loads(notes.read_text(encoding="utf-8"))["failures"]
@@ -139,7 +143,7 @@ class ImageStore:
             self._publish(file, scratch)
 
     def _fill(self, index: int) -> tuple[str, str] | None:
-        """Decodes one image into its row; returns the reason where it cannot be used."""
+        """Decode one image into its row; return the reason where it cannot be used."""
         sample = self.samples[index]
         try:
             if sample.cut is None:
@@ -152,7 +156,7 @@ class ImageStore:
         return None
 
     def _publish(self, file: Path, scratch: Path) -> None:
-        """Moves a finished cache into place; the notes last, because `_open` needs both."""
+        """Move a finished cache into place; the notes last, because `_open` needs both."""
         if isinstance(self._pixels, np.memmap):
             self._pixels.flush()
         os.replace(scratch, file)

@@ -16,7 +16,7 @@ RULES: tuple[Rules, ...] = ("clean", "r2gen")
 
 
 def clean_report(text: str, rules: Rules = "clean") -> str:
-    """`text` after one of the two sets of rules; the empty string where nothing is left.
+    """Return `text` after one of the two sets of rules; the empty string where nothing is left.
 
     Args:
         rules: "clean" keeps case and punctuation and drops layout: whitespace, de-identification marks
@@ -82,7 +82,7 @@ _POINTS = re.compile(r"([.,;:])(?:\s*[.,;:])+")
 
 
 def count_masks(text: str) -> int:
-    """How many de-identification marks (`XXXX`, `___`, `[** **]`) a text has."""
+    """Return how many de-identification marks (`XXXX`, `___`, `[** **]`) a text has."""
     return len(_MASK.findall(text))
 
 
@@ -107,7 +107,7 @@ _WANTED = (re.compile(r"\bfindings?\b"), re.compile(r"\b(?:impressions?|conclusi
 
 
 def findings_section(report_text: str) -> str:
-    """The text under FINDINGS, else under IMPRESSION, of a free report such as MIMIC-CXR's; else "".
+    """Return the text under FINDINGS, else under IMPRESSION, of a free report such as MIMIC-CXR's; else "".
 
     A heading is a line that starts with capitals and a colon, or with a known section name and a colon.
     A text without any heading is taken to be the section itself. Whitespace runs become one space.
@@ -134,5 +134,5 @@ _TOKEN = re.compile(r"\d+(?:[.,]\d+)+|\w+(?:['’-]\w+)*|[^\w\s]")
 
 
 def tokens(text: str) -> list[str]:
-    """Lower-cased words and single punctuation marks; decimals and hyphenated words stay whole."""
+    """Return lower-cased words and single punctuation marks; decimals and hyphenated words stay whole."""
     return _TOKEN.findall(text.lower())

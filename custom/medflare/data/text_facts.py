@@ -5,40 +5,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
 from statistics import fmean, median
 from typing import Any
 
+from medflare.data.counts import TextCounts
 from medflare.data.grouped_split import count_repetitions
 from medflare.data.readers.summaries_jsonl import masks
 from medflare.data.records import Question, Summary
 
 
-@dataclass(slots=True, kw_only=True)
-class TextCounts:
-    """What was done to questions and summaries; nothing here is a fault.
-
-    Attributes:
-        too_masked: summaries left out for `most_masks`.
-        groups_moved: records that repeat each other or are of one patient, which the source had in several
-            splits and which are now in one.
-    """
-
-    too_masked: int = 0
-    groups_moved: int = 0
-
-    def add(self, other: TextCounts) -> None:
-        """Adds another source's counts."""
-        for item in fields(self):
-            setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
-
-    def to_json(self) -> dict[str, int]:
-        """What happened at all."""
-        return {name: count for name, count in asdict(self).items() if count}
-
-
 def question_facts(questions: Sequence[Question], counts: TextCounts) -> dict[str, Any]:
-    """Groups, options, right letters, words and repeats; empty where there are no questions."""
+    """Return groups, options, right letters, words and repeats; empty where there are no questions."""
     if not questions:
         return {}
     return {
@@ -52,7 +29,7 @@ def question_facts(questions: Sequence[Question], counts: TextCounts) -> dict[st
 
 
 def summary_facts(summaries: Sequence[Summary], counts: TextCounts) -> dict[str, Any]:
-    """Groups, words of sources and targets, masks and repeats; empty where there are no summaries."""
+    """Return groups, words of sources and targets, masks and repeats; empty where there are no summaries."""
     if not summaries:
         return {}
     return {
@@ -66,7 +43,7 @@ def summary_facts(summaries: Sequence[Summary], counts: TextCounts) -> dict[str,
 
 
 def words_per_report(reports: Sequence[str]) -> dict[str, float]:
-    """Mean, median, shortest and longest text in words; empty where there are none."""
+    """Return mean, median, shortest and longest text in words; empty where there are none."""
     lengths = [len(report.split()) for report in reports]
     if not lengths:
         return {}

@@ -13,23 +13,23 @@ from pathlib import Path
 
 import numpy as np
 
-from medflare.data.images import VOLUMES, WINDOW, DecodeError
+from medflare.data.images import VOLUMES, DecodeError, check_finite, decoding, percentile_window, windowed
 
 
 def is_volume(path: Path) -> bool:
-    """Whether a path is read as a volume: NIfTI, or a folder."""
+    """Return whether a path is read as a volume: NIfTI, or a folder."""
     return path.name.lower().endswith(VOLUMES) or path.is_dir()
 
 
 def slice_positions(depth: int, count: int) -> list[int]:
-    """The middles of `count` equal parts of 0..depth-1, from below; ValueError where depth < count."""
+    """Return the middles of `count` equal parts of 0..depth-1, from below; ValueError where depth < count."""
     if not 1 <= count <= depth:
         raise ValueError(f"{count} slices of a volume of {depth}; expected 1 to {depth}")
     return [int((part + 0.5) * depth / count) for part in range(count)]
 
 
 def read_slices(path: Path, count: int, window: tuple[float, float] | None = None) -> np.ndarray:
-    """`count` axial slices, (count, H, W) float32 in [0, 1], rows from anterior, columns from the right.
+    """Return axial slices (count, H, W), float32 in [0, 1], rows from anterior, columns from the right.
 
     Args:
         window: centre and width in the volume's values (Hounsfield units of a CT); None takes the percentiles
@@ -41,29 +41,26 @@ def read_slices(path: Path, count: int, window: tuple[float, float] | None = Non
     """
     if not path.exists():
         raise DecodeError("missing image", f"{path}: no such file or folder")
-    try:
+    with decoding(path):
         volume = _axial(path)
-    except DecodeError:
-        raise
-    except Exception as error:  # decoders raise anything on a damaged file
-        detail = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DecodeError("corrupt image", f"{path}: cannot be decoded: {detail}") from None
     if volume.shape[2] < count:
         raise DecodeError(
             "too few slices", f"{path}: has {volume.shape[2]} axial slices, 'visits: slices' asks for {count}"
         )
     chosen = volume[:, :, slice_positions(volume.shape[2], count)].transpose(2, 1, 0).astype(np.float32)
-    if not np.isfinite(chosen).all():
-        raise DecodeError("NaN pixels", f"{path}: {int((~np.isfinite(chosen)).sum())} values are not finite")
-    low, high = _bounds(volume, window)
-    scaled = np.clip((chosen - low) / max(high - low, 1e-12), 0, 1).astype(np.float32)
+    check_finite(chosen, path)
+    if window is None:
+        low, high = percentile_window(volume, 128)
+    else:
+        low, high = window[0] - window[1] / 2, window[0] + window[1] / 2
+    scaled = windowed(chosen, low, high)  # (count, H, W)
     if scaled.max() - scaled.min() < 1e-6:
         raise DecodeError("constant image", f"{path}: all values are the same in this window")
     return scaled
 
 
 def _axial(path: Path) -> np.ndarray:
-    """(x, y, z), x towards the patient's left, y to the back, z to the head.
+    """Return (x, y, z), x towards the patient's left, y to the back, z to the head.
 
     A file without orientation, or with the identity that conversion scripts write, is taken as it is.
     """
@@ -80,26 +77,16 @@ def _axial(path: Path) -> np.ndarray:
     return np.asarray(loaded)[0]
 
 
-def _bounds(volume: np.ndarray, window: tuple[float, float] | None) -> tuple[float, float]:
-    if window is not None:
-        return window[0] - window[1] / 2, window[0] + window[1] / 2
-    across, down = (max(1, side // 128) for side in volume.shape[:2])
-    low, high = np.percentile(volume[::across, ::down], WINDOW)
-    if high <= low:
-        low, high = volume.min(), volume.max()
-    return float(low), float(high)
-
-
 _LOCK = threading.Lock()
 
 
 def read_slice(path: Path, index: int, count: int, window: tuple[float, float] | None = None) -> np.ndarray:
-    """Slice `index` of `read_slices`; the last volume is kept, so that its slices cost one decoding."""
+    """Return slice `index` of `read_slices`; the last volume is kept, so its slices cost one decoding."""
     with _LOCK:
-        found = _kept(path, count, window)
-    if isinstance(found, DecodeError):
-        raise DecodeError(found.reason, str(found))
-    return found[index]
+        slices = _kept(path, count, window)
+    if isinstance(slices, DecodeError):
+        raise DecodeError(slices.reason, str(slices))
+    return slices[index]
 
 
 @lru_cache(maxsize=2)

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from medflare.deployment.kit_components import KitJobManager, KitStorage, SecureLogging
+from medflare.federation.engine import ClientProcessJobLauncher
+from medflare.federation.site.job_launcher import SiteJobLauncher
 from medflare.federation.site.policy import SitePolicy
 from medflare.recipes.allow_list import COMPONENTS, class_path
 from medflare.recipes.moved_classes import MOVED_JOB_CLASSES
@@ -84,6 +86,9 @@ def site_resources(given: Mapping[str, Any]) -> dict[str, Any]:
     wanted = _common(given)
     wanted["allow_log_streaming"] = False
     _component(wanted, "site_policy")["path"] = class_path(SitePolicy)
+    for part in wanted["components"]:
+        if part.get("path") == class_path(ClientProcessJobLauncher):  # in a cluster another one starts jobs
+            part["path"] = class_path(SiteJobLauncher)
     return wanted
 
 

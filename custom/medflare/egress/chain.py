@@ -7,33 +7,30 @@ Its steps, in this order: declaration (allow-list of names and shapes) -> the ho
 * The declaration comes first, so that nothing later ever sees a tensor that was not announced before round 1.
 * The policy sees the learner's own names and counts, before compression and seal replace them.
 * Compression precedes the seal: sealed values look random and cannot be compressed, and masks need exact
-numbers. * The seal (masks or encryption) is the last step that changes values, so the ledger holds the digest
-of what was sent. * The ledger is written before the message leaves: a crash may record a message that never
-left, never the reverse.
+  numbers.
+* The seal (masks or encryption) is the last step that changes values, so the ledger holds the digest of what
+  was sent.
+* The ledger is written before the message leaves: a crash may record a message that never left, never the
+  reverse.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from medflare.core.tensor_names import SUM_PREFIX
+from medflare.core.tensor_names import SUM_PREFIX, feature_kind
 from medflare.core.tensors import SharedSpec, State
 from medflare.egress.declaration import (
-    DESCRIPTION,
     EXACT,
-    FACTS,
-    MAX_METRICS,
     MESSAGES,
-    METRIC,
-    SECURE_SUM,
     fact_problems,
     message_problems,
     shown,
@@ -41,39 +38,21 @@ from medflare.egress.declaration import (
     tensor_problems,
 )
 from medflare.egress.failures import EgressError, Failure
+from medflare.egress.job_memory import FIRST_PLACE, JobMemory
 from medflare.egress.ledger import Ledger, declaration_digest, declaration_of, tensor_facts
+from medflare.egress.permitted_facts import COUNTED, DIGITS, DIGITS_SEALED, permitted_facts
 from medflare.egress.policy import Policy, PolicyError
+from medflare.egress.seal import Seal, apply_seal
 from medflare.wire import compression
 from medflare.wire.digest import byte_count
 from medflare.wire.spec_codec import spec_to_json
 from medflare.wire.task_messages import TaskResult
-
-__all__ = ["DESCRIPTION", "FACTS", "MAX_METRICS", "METRIC", "SECURE_SUM", "Compress", "Egress", "Seal"]
 
 Compress = Callable[[Mapping[str, Tensor], str], State]
 """(tensors, codec) -> compressed tensors: `compression.compress`, or a site's `ErrorFeedback.compress`."""
 STATE_TASKS = frozenset({"fit", "evaluate", "finish"})
 """Tasks that bring a state to the site."""
 MISSING = torch.zeros(())
-MAX_SEALED = 3
-"""Most vectors of a sealed message."""
-
-
-class Seal(Protocol):
-    """Masks or encrypts an update's tensors: they come out as a few packed vectors of other names."""
-
-    @property
-    def name(self) -> Literal["mask", "he"]:
-        """As the policy's key `require` names it."""
-        ...
-
-    def __call__(self, tensors: State) -> State:
-        """Return the sealed vectors."""
-        ...
-
-    def facts(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the facts that leave beside the sealed tensors."""
-        ...
 
 
 @dataclass(slots=True)
@@ -89,6 +68,8 @@ class Egress:
         policy: rules in force now.
         shared, sums: the declared tensors; None before `declare`.
         separate_sums: declared sums that leave in messages of their own, never beside an update.
+        sealed: whether the job has a protection, under which numbers beside the updates are coarser.
+        memory: what this site remembers of the job, whatever the server calls its rounds.
         record: writes the ledger.
     """
 
@@ -101,6 +82,8 @@ class Egress:
     shared: SharedSpec | None = None
     sums: SharedSpec | None = None
     separate_sums: tuple[SharedSpec, ...] = ()
+    sealed: bool = False
+    memory: JobMemory = field(default_factory=JobMemory)
     record: Ledger = field(init=False)
 
     def __post_init__(self) -> None:
@@ -114,23 +97,33 @@ class Egress:
 
         Raises:
             EgressError: it differs from an earlier declaration.
+            PolicyError: it holds features of images that may not leave.
         """
+        self._check_policy_on_features("prepare", [name for part in (sums, *separate) for name in part])
         declared = (shared, sums, tuple(separate))
         if self.shared is not None and (self.shared, self.sums, self.separate_sums) != declared:
             raise EgressError("the learner declares other tensors than before; a declaration cannot change.")
         self.shared, self.sums, self.separate_sums = declared
 
-    def admit(self, task: str, round_number: int, **request: Any) -> None:
+    def _check_policy_on_features(self, task: str, names: Collection[str]) -> None:
+        try:
+            self.policy.features(map(feature_kind, names))
+        except PolicyError as error:
+            self._block(task, -1, error)
+            raise
+
+    def admit(self, task: str, round_number: int, place: int | None = None, **request: Any) -> None:
         """Check whether the job may ask this task of the site.
 
         First values leave before the site has received any state, and never again, in this process or a later
         one: afterwards they would be what the site has learned. The ledger's file remembers across restarts.
 
         Args:
+            place: of a request that may open a round, as in `JobMemory.open_round`; None for all others.
             request: as in `Policy.admit`.
 
         Raises:
-            EgressError: first values were asked for too late.
+            EgressError: first values were asked for too late, or a round that was answered or is over.
             PolicyError: a rule refuses.
         """
         if task == "initialise" and self.record.tasks_so_far() & STATE_TASKS:
@@ -144,7 +137,11 @@ class Egress:
                 self.policy.sketch()
             elif task in EXACT:
                 self.policy.exact()
-        except PolicyError as error:
+            if place is not None:
+                if place >= FIRST_PLACE and self.memory.opens(place):
+                    self.policy.rounds_opened(self.memory.facts.updates)
+                self.memory.open_round(task, place, round_number)
+        except (EgressError, PolicyError) as error:
             self._block(task, round_number, error)
             raise
 
@@ -181,8 +178,9 @@ class Egress:
     ) -> TaskResult:
         # 1. declaration
         allowed = self._check(task, result)
+        self._check_features(task, result.tensors)
         # 2. policy: counts and metrics first, then names, then the volume
-        facts, withheld = self._facts_that_may_leave(result.facts)
+        facts, withheld = permitted_facts(self.policy, result.facts, DIGITS_SEALED if self.sealed else DIGITS)
         facts = facts if seal is None else seal.facts(facts)
         applied = [seal.name] if seal is not None else []
         if task == "fit":
@@ -194,12 +192,12 @@ class Egress:
         if seal is None:
             # The size is computed before compressing: error feedback counts a compressed update as sent.
             spec = _spec_of(result.tensors)
-            self._check_volume(round_number, facts_bytes + compression.message_bytes(spec, codec))
+            self._check_volume(facts_bytes + compression.message_bytes(spec, codec))
         # 3. compression, 4. seal
         tensors = compress(result.tensors, codec)
         if seal is not None:
-            tensors = _sealed(seal, tensors)
-            self._check_volume(round_number, facts_bytes + byte_count(tensors))
+            tensors = apply_seal(seal, tensors)
+            self._check_volume(facts_bytes + byte_count(tensors))
         # 5. ledger
         line = tensor_facts(result.tensors, tensors, allowed)
         line |= {"protections": applied, "facts": sorted(facts), "facts_bytes": facts_bytes}
@@ -212,13 +210,15 @@ class Egress:
             line["sketch"] = {"bytes": len(sketch), "sha256": hashlib.sha256(sketch).hexdigest()}
         if "partner" in facts:
             line["exact"] = {"partner": facts["partner"], **_message_facts(tensors)}
-        self.record.sent(task, round_number, line | self._references())
+        self.memory.add(int(line["bytes"]) + facts_bytes, answered=task == "fit")
+        self.record.sent(task, round_number, line | self._references(allowed), self.memory.facts.opened)
         return TaskResult(facts, tensors)
 
     def _check(self, task: str, result: TaskResult) -> SharedSpec:
         """Return the tensors that this task may hold; EgressError names everything that was not declared."""
         allowed = self._allowed(task, result.tensors)
-        problems = fact_problems(task, result.facts, self.site)
+        facts = {name: value for name, value in result.facts.items() if name != COUNTED}
+        problems = fact_problems(task, facts, self.site)
         if task in MESSAGES:
             problems += message_problems(task, result.tensors)
         else:
@@ -227,6 +227,27 @@ class Egress:
         if problems:
             raise EgressError(f"{task}: not declared, so it stays here: {'; '.join(problems[:8])}.")
         return allowed
+
+    def _check_features(self, task: str, tensors: State) -> None:
+        """Check features of images by the rules in force now, and how many images each prototype is of.
+
+        Raises:
+            EgressError: sums of prototypes do not say how many images they are of.
+            PolicyError: they may not leave, or are of too few images.
+        """
+        if task != "fit":
+            return
+        self.policy.features(map(feature_kind, tensors))
+        for name in sorted(name for name in tensors if feature_kind(name) == "prototypes"):
+            base, _, part = name.rpartition(".")
+            count = tensors.get(f"{base}.count")
+            if part not in ("sum", "count") or count is None:
+                raise EgressError(f"{task}: {shown(name)} does not say of how many images it is.")
+            empty = count == 0
+            if part == "sum" and torch.any(tensors[name][empty] != 0):
+                raise EgressError(f"{task}: {shown(name)} has prototypes of no images.")
+            if not torch.all(empty):
+                self.policy.prototypes(float(count[~empty].min()))
 
     def _changes_of_no_examples(self, result: TaskResult) -> list[str]:
         """Return the changed tensors of an update of 0 examples, which `min_examples` would let pass as
@@ -249,47 +270,25 @@ class Egress:
         sums = _under_prefix(self.sums) if task == "fit" else {}
         return {**self.shared, **sums}
 
-    def _facts_that_may_leave(self, facts: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-        """Return (facts without the metrics that stay here, the number of those).
+    def _check_volume(self, size: int) -> None:
+        """Check the bytes since this site opened its last round: the server's number of it opens no other."""
+        facts = self.memory.facts
+        self.policy.volume(max(facts.bytes, self.record.bytes_sent(facts.opened)), size)
 
-        Raises:
-            PolicyError: something is about too few examples.
+    def _references(self, allowed: SharedSpec) -> dict[str, Any]:
+        """Return which rules and which declaration were in force, for a line of the ledger.
+
+        Args:
+            allowed: what the message could hold; separate sums have a declaration of their own.
         """
-        out, withheld = dict(facts), 0
-        if "sketch" in facts:  # also of no text: its triples may still be of this site's patients
-            self.policy.counted("a sketch", facts.get("examples", 0))
-        elif "elements" in facts:
-            self.policy.counted("the size of a knowledge graph", facts["examples"])
-        elif "partner" in facts:  # checked again: a server may go on after the size was refused
-            self.policy.counted("a comparison of knowledge graphs", facts["examples"])
-        elif facts.get("examples"):
-            self.policy.counted("an update", facts["examples"])
-        for split, count in facts.get("describe", {}).get("examples", {}).items():
-            if count:
-                self.policy.counted(f"the split '{split}'", count)
-        if "metrics" in facts:
-            out["metrics"] = self.policy.metrics(facts["metrics"])
-            withheld += len(facts["metrics"]) - len(out["metrics"])
-        if "evaluations" in facts:
-            out["evaluations"] = []
-            for item in facts["evaluations"]:
-                self.policy.counted("an evaluation", item["studies"])
-                kept = self.policy.metrics(item["metrics"])
-                withheld += len(item["metrics"]) - len(kept)
-                out["evaluations"].append({**item, "metrics": kept})
-        return out, withheld
-
-    def _check_volume(self, round_number: int, size: int) -> None:
-        self.policy.volume(self.record.bytes_sent(round_number), size)
-
-    def _references(self) -> dict[str, Any]:
-        """Return which rules and which declaration were in force, for a line of the ledger."""
         references = self.record.reference(
             "policy", self.policy.digest(), self.policy.rules.model_dump(mode="json")
         )
         if self.shared is not None and self.sums is not None:
-            sums = {name: spec for part in (self.sums, *self.separate_sums) for name, spec in part.items()}
-            declaration = declaration_of(self.shared, sums)
+            declaration = declaration_of(self.shared, self.sums)
+            for part in self.separate_sums:
+                if part and allowed == _under_prefix(part):
+                    declaration = declaration_of({}, part)
             digest = declaration_digest(declaration)
             references |= self.record.reference("declaration", digest, declaration)
         return references
@@ -319,20 +318,3 @@ def _message_facts(tensors: State) -> dict[str, Any]:
 def _under_prefix(spec: SharedSpec) -> SharedSpec:
     """Return a declaration of sums under the names by which they travel."""
     return {SUM_PREFIX + name: entry for name, entry in spec.items()}
-
-
-def _sealed(seal: Seal, tensors: State) -> State:
-    """Return the sealed tensors.
-
-    Raises:
-        EgressError: a tensor came out under its declared name, or as more vectors than a seal makes: a seal
-            that does nothing must never pass for one.
-    """
-    out = seal(tensors)
-    unsealed = sorted(set(out) & set(tensors))
-    if unsealed or not 1 <= len(out) <= MAX_SEALED:
-        raise EgressError(
-            f"the seal '{seal.name}' gave {len(out)} tensors, {len(unsealed)} of them under a declared "
-            f"name; expected one to {MAX_SEALED} packed vectors."
-        )
-    return out

@@ -19,12 +19,11 @@ from torch import Tensor
 
 from medflare.core.errors import UpdateError
 from medflare.core.run_record import EvaluationRecord
-from medflare.core.site_description import SiteDescription
+from medflare.core.sketch import Sketch
 from medflare.core.tensors import SharedSpec
 from medflare.knowledge.minhash import MOST_HASHES
 from medflare.knowledge.private_intersection import MOST, message_bytes
 from medflare.knowledge.sketch_key import VOCABULARY
-from medflare.knowledge.sketches import Sketch
 
 NEW_SKETCH, SAME_SKETCH, NO_SKETCH = SKETCH_STATES = ("new", "same", "none")
 """Fact `state` of a reply to 'sketch': a sketch comes with it; the server has the last one; there is none."""
@@ -39,7 +38,7 @@ MESSAGES = {OFFER: frozenset({REQUEST, SETUP}), ANSWER: frozenset({RESPONSE})}
 SECURE_SUM = "secure_sum"
 """The fact that holds a step of a secure sum: keys, encrypted shares, digests, signatures."""
 FACTS: dict[str, frozenset[str]] = {
-    "prepare": frozenset({"describe", "shared", "sums", "profiles", "method", "settings", "seconds"}),
+    "prepare": frozenset({"describe", "shared", "sums", "profiles", "method", "seconds"}),
     "sketch": frozenset({"state", "sketch", "examples", "vocabulary", "seconds"}),
     "count": frozenset({"state", "elements", "examples", "key", "vocabulary", "seconds"}),
     "offer": frozenset({"partner", "examples", "seconds"}),
@@ -59,8 +58,23 @@ COUNT_FACTS = frozenset({"elements", "examples", "key", "vocabulary"})
 """Facts that come with the state 'counted' only."""
 NUMBERS = ("examples", "factor")
 """Facts that are one number."""
-DESCRIPTION = frozenset(SiteDescription.model_fields)
-"""What a site may say about itself before round 1."""
+DESCRIPTION = frozenset(
+    {
+        "backbone",
+        "parameters",
+        "adapter_config",
+        "export",
+        "examples",
+        "skipped",
+        "heterogeneity",
+        "paper",
+        "protection",
+        "validation",
+    }
+)
+"""What a site may say about itself before round 1: the fields of `SiteDescription`, written out.
+
+A field added there leaves no site until somebody has decided here that it may."""
 METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_.@-]{0,47}(/[a-z][a-z0-9_ -]{0,47})?")
 """A metric's name, and after a slash the condition it measures: `label_f1/pleural effusion`."""
 MAX_METRICS = 400

@@ -37,7 +37,8 @@ class Ledger:
     Attributes:
         job: FLARE's id of the job; `job_name` is what its meta.json calls it.
         tasks: tasks that this site received in this job so far, an earlier process's included.
-        volumes: round -> bytes that left in it, tensors and facts; continued from the file after a restart.
+        volumes: round as this site counts them -> bytes that left in it, tensors and facts; continued from
+            the file after a restart.
     """
 
     path: Path
@@ -59,16 +60,22 @@ class Ledger:
         self._continue()
         self.tasks.add(task)
 
-    def bytes_sent(self, round_number: int) -> int:
-        """Return the bytes that have left in this round."""
+    def bytes_sent(self, site_round: int) -> int:
+        """Return the bytes that have left in a round as this site counts them."""
         self._continue()
-        return self.volumes[round_number]
+        return self.volumes[site_round]
 
-    def sent(self, task: str, round_number: int, line: Mapping[str, Any]) -> None:
-        """Record a message that is about to leave; `line` has `bytes` and `facts_bytes` at least."""
+    def sent(self, task: str, round_number: int, line: Mapping[str, Any], site_round: int = 0) -> None:
+        """Record a message that is about to leave; `line` has `bytes` and `facts_bytes` at least.
+
+        Args:
+            round_number: as the server calls the round.
+            site_round: rounds that this site has opened in the job, by which bytes are counted.
+        """
         self._continue()
-        self.volumes[round_number] += int(line["bytes"]) + int(line["facts_bytes"])
-        self._write("sent", task, round_number, {**line, "round_bytes": self.volumes[round_number]})
+        self.volumes[site_round] += int(line["bytes"]) + int(line["facts_bytes"])
+        counted = {"site_round": site_round, "round_bytes": self.volumes[site_round]}
+        self._write("sent", task, round_number, {**line, **counted})
 
     def blocked(
         self, task: str, round_number: int, rules: Iterable[str], reason: str, file: Path | None
@@ -132,7 +139,7 @@ class Ledger:
             return  # half a line after a power cut; `medflare egress report` names it
         self.tasks.add(str(line.get("task")))
         if line.get("event") == "sent":
-            self.volumes[int(line["round"])] = int(line["round_bytes"])
+            self.volumes[int(line.get("site_round", line["round"]))] = int(line["round_bytes"])
             self._written |= {line[key] for key in ("declaration", "policy") if f"{key}_content" in line}
 
 

@@ -17,10 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.errors import MedflareError
+from medflare.core.tensor_names import FEATURES, FeatureKind
 from medflare.data.settings.policy import ANY, PolicyConfig
 
 SHOWN = 3
 """Most tensors that a refusal names."""
+
+
+TRAIN_LOSSES = (
+    "losses of training examples, which rule 'drfa' probes, stay here; where the hospital agrees, its people "
+    "write 'train_losses: true' under 'policy' in site.yaml"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,7 @@ class Policy:
         partners: Collection[str] = (),
         rounds: int | None = None,
         limit: int | None = None,
+        split: str | None = None,
     ) -> None:
         """Check whether a job may do what it asks of this site.
 
@@ -76,6 +84,7 @@ class Policy:
             sites: how many take part, this one included; `partners` are the names of the others.
             rounds: how many the run has; None where the task does not say.
             limit: most studies of an evaluation; None for all.
+            split: on which an evaluation is asked for; None where the task is another.
 
         Raises:
             PolicyError: a rule refuses.
@@ -99,6 +108,8 @@ class Policy:
             )
         if limit is not None:
             refusals += self._too_few("an evaluation", limit)
+        if split == "train" and not rules.train_losses:
+            refusals.append(_refusal("train_losses", TRAIN_LOSSES))
         self._raise(refusals)
 
     def submitted(self, *, job: str, submitter: str, organisation: str, role: str) -> None:
@@ -113,6 +124,13 @@ class Policy:
             ]
         )
 
+    def rounds_opened(self, before: int) -> None:
+        """Check whether one more round may be opened after the `before` that this site counted in the job."""
+        most = self.rules.most_rounds
+        if most is not None and before >= most:
+            text = f"this site has counted {before} rounds in this job, at most {most}"
+            self._raise([_refusal("most_rounds", text)])
+
     def update(self, names: Iterable[str], protections: Collection[str]) -> None:
         """Check whether an update of these declared tensors may leave under these protections."""
         self._raise([*self._unprotected(protections), *self._not_allowed(names)])
@@ -121,6 +139,25 @@ class Policy:
         """Check whether the values before round 1 may leave: public weights and a seed, which need no
         protection."""
         self._raise(self._not_allowed(names))
+
+    def features(self, kinds: Iterable[FeatureKind]) -> None:
+        """Check whether features of images of these kinds may leave."""
+        allowed = FEATURES.index(self.rules.features)
+        wanted = set(kinds)
+        beyond = [kind for kind in FEATURES[allowed + 1 :] if kind in wanted]
+        if beyond:
+            text = (
+                f"features of images stay here ({' and '.join(beyond)} asked for, {self.rules.features} "
+                f"allowed); where the hospital agrees, its people write 'features: {beyond[-1]}' under "
+                "'policy' in site.yaml, or the job is submitted without them (fedmrg: settings.bank 'off')"
+            )
+            self._raise([_refusal("features", text)])
+
+    def prototypes(self, fewest: float) -> None:
+        """Check the smallest number of images that a prototype of a message is the mean of."""
+        if self.rules.features != "raw" and fewest < self.rules.min_prototype:
+            text = f"a prototype is of fewer than {self.rules.min_prototype} images"
+            self._raise([_refusal("min_prototype", text)])
 
     def sketch(self) -> None:
         """Check whether a sketch of the site's knowledge graph may leave."""
@@ -235,6 +272,14 @@ def in_words(policy: Policy) -> list[str]:
         words.append("No sketch of its knowledge graph may leave.")
     if rules.knowledge_exact == "allow":
         words.append("It tells the sizes of its knowledge graph and of what that shares with each other's.")
+    if rules.train_losses:
+        words.append("Losses of training examples may be measured for a job.")
+    if rules.features == "prototypes":
+        words.append("Means of image features may leave.")
+    if rules.features == "raw":
+        words.append("Features of single images may leave.")
+    if rules.min_prototype != PolicyConfig.model_fields["min_prototype"].default:
+        words.append(f"A mean of image features is of {rules.min_prototype} images or more.")
     if rules.metrics != "all":
         allowed = "none" if rules.metrics == "none" else ", ".join(rules.metrics)
         words.append(f"Metrics that may leave: {allowed}.")

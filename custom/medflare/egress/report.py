@@ -41,6 +41,9 @@ class LedgerLine(BaseModel):
     protections: list[str] = []
     facts: list[str] = []
     facts_bytes: int = 0
+    site_round: int | None = Field(
+        default=None, description="rounds the site had opened; None in ledgers of before they were counted"
+    )
     round_bytes: int = 0
     sealed: dict[str, Any] = {}
     sketch: dict[str, Any] = {}
@@ -151,7 +154,7 @@ def _check(ledger: LedgerFile, line: LedgerLine, volumes: dict[tuple[str, int], 
         yield "refers to a declaration that no line before it holds"
     elif line.bytes != (expected := _expected_bytes(ledger, line)):
         yield f"says {line.bytes} bytes, the tensors it names come to {expected}"
-    key = (line.job, line.round)
+    key = (line.job, line.round if line.site_round is None else line.site_round)
     volumes[key] = volumes.get(key, 0) + line.bytes + line.facts_bytes
     if line.round_bytes != volumes[key]:
         yield f"says {line.round_bytes} bytes in this round so far, its lines come to {volumes[key]}"

@@ -63,14 +63,14 @@ def note_counts(item: ScoredDocument) -> dict[str, Counts]:
 
     A part is left out where the annotation does not cover it or the model was not asked for it.
     """
-    found = {}
+    parts = {}
     if "ner" in item.tasks and item.predicted_entities is not None:
         sides = (item.gold_entities, item.predicted_entities)
-        found["entities"] = set_counts(*(annotated_mentions(item, side) for side in sides))
+        parts["entities"] = set_counts(*(annotated_mentions(item, side) for side in sides))
     if "re" in item.tasks and item.links_gold_heads is not None:
         links = (item.gold_links, item.links_gold_heads)
-        found["modifiers"] = set_counts(*(annotated_links(item, side) for side in links))
-    return found
+        parts["modifiers"] = set_counts(*(annotated_links(item, side) for side in links))
+    return parts
 
 
 def note_agreement(item: ScoredDocument) -> float:

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, get_args
 
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.evaluation import change_words as words
-from medflare.labelling.labels import Mention, mentions_in, sentences_of
+from medflare.labelling.labels import ConditionMention, mentions_in, sentences_of
 from medflare.labelling.negation import Status, status_in
 
 Change = Literal["better", "worse", "new", "resolved", "unchanged"]
@@ -28,7 +28,7 @@ FINDINGS = len(CONDITIONS) - 1
 """The conditions that can change: all but "no finding", which is the last."""
 
 
-class Cue(NamedTuple):
+class ChangeCue(NamedTuple):
     """A word of change in a sentence."""
 
     change: Change
@@ -111,13 +111,13 @@ def _sentence_changes(sentence: str) -> tuple[Changes, frozenset[int], frozenset
     return frozenset(changes), present, frozenset()
 
 
-def _is_silhouette(mention: Mention, sentence: str) -> bool:
+def _is_silhouette(mention: ConditionMention, sentence: str) -> bool:
     """Whether a body part is named and nothing abnormal of it, not even as a doubt."""
     vague = mention.body_part and mention.code == Code.UNCERTAIN
     return vague and status_in(sentence, mention.span) != Status.POSSIBLE
 
 
-def _outside(cues: list[Cue], mentions: Sequence[Mention]) -> list[Cue]:
+def _outside(cues: list[ChangeCue], mentions: Sequence[ConditionMention]) -> list[ChangeCue]:
     """Without words of a finding's name ("increase in heart size, unchanged") where others are there."""
     spans = [mention.span for mention in mentions]
     others = [cue for cue in cues if not any(first <= cue.start < last for first, last in spans)]
@@ -129,7 +129,7 @@ def _clauses(sentence: str) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def _fits(mention: Mention, cue: Cue, sentence: str) -> bool:
+def _fits(mention: ConditionMention, cue: ChangeCue, sentence: str) -> bool:
     """An absent finding can only be resolved, and not where it is denied before that is said of another.
 
     The labeller takes "resolution of A" for absence, which "marked resolution of A" is not.
@@ -143,18 +143,18 @@ def _fits(mention: Mention, cue: Cue, sentence: str) -> bool:
     )
 
 
-def find_cues(sentence: str) -> list[Cue]:
+def find_cues(sentence: str) -> list[ChangeCue]:
     """Return the words of change of a lower-case sentence, in order, with denials understood.
 
     Not worse and not better are unchanged, not resolved is unchanged, not new is nothing.
     """
     masked = _PSEUDO.sub(lambda match: "~" * len(match[0]), sentence)
-    cues = [Cue(_change_of(match), *match.span()) for match in _CUE.finditer(masked)]
+    cues = [ChangeCue(_change_of(match), *match.span()) for match in _CUE.finditer(masked)]
     compared = _COMPARED.search(masked) is not None
     for match in _SIZED.finditer(masked):
         overlaps = any(cue.start < match.end() and match.start() < cue.end for cue in cues)
         if not overlaps and (compared or _HAS.search(masked[: match.start()])):
-            cues.append(Cue(_change_of(match), *match.span()))
+            cues.append(ChangeCue(_change_of(match), *match.span()))
     read = [_undenied(cue, masked) for cue in sorted(cues, key=lambda cue: cue.start)]
     return [cue for cue in read if cue is not None]
 
@@ -163,13 +163,15 @@ def _change_of(match: re.Match[str]) -> Change:
     return next(change for change in CHANGES if match.groupdict().get(change) is not None)
 
 
-def _undenied(cue: Cue, sentence: str) -> Cue | None:
+def _undenied(cue: ChangeCue, sentence: str) -> ChangeCue | None:
     if cue.change == "unchanged" or not _NOT.search(sentence[: cue.start]):
         return cue
     return None if cue.change == "new" else cue._replace(change="unchanged")
 
 
-def _cue_of(mention: Mention, mentions: Sequence[Mention], cues: Sequence[Cue], sentence: str) -> Cue | None:
+def _cue_of(
+    mention: ConditionMention, mentions: Sequence[ConditionMention], cues: Sequence[ChangeCue], sentence: str
+) -> ChangeCue | None:
     """Return the cue of a mention: its adjective, else one after it, else that of its neighbour."""
     adjective = _adjective(mention, cues, sentence)
     if adjective is not None:
@@ -189,7 +191,7 @@ def _cue_of(mention: Mention, mentions: Sequence[Mention], cues: Sequence[Cue], 
     return None
 
 
-def _adjective(mention: Mention, cues: Sequence[Cue], sentence: str) -> Cue | None:
+def _adjective(mention: ConditionMention, cues: Sequence[ChangeCue], sentence: str) -> ChangeCue | None:
     """Return the nearest cue before a mention with nothing but describing words between them."""
     near = [cue for cue in cues if cue.start < mention.span[1] and cue.start <= mention.span[0]]
     if not near:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was marked in every test note, by annotators and by a model: one JSON object per line.
+"""What was marked in every test note, by annotators and by a model.
 
 Files that sites write hold the notes' texts too, as those of report generation do, so that a page can show
 them; they stay where the notes are, and a run record names them by a relative path. Scoring needs no text:
@@ -8,17 +8,13 @@ leave it out (`text: null`) of a file that is to be passed on.
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
-from medflare.core.errors import DataError
 from medflare.core.run_record import RecordModel
 
 KIND: Literal["extraction"] = "extraction"
@@ -88,6 +84,22 @@ class ScoredDocument(RecordModel):
     faults: dict[str, int] = Field(default_factory=dict, description="kind -> outputs with that fault")
     text: str | None = Field(default=None, description="about a patient: not in a file that is passed on")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_known(cls, row: Any) -> Any:
+        if not isinstance(row, dict) or row.get("kind", KIND) != KIND:
+            raise ValueError(f'expected an object with "kind": "{KIND}"')
+        if (version := row.get("schema_version", SCHEMA_VERSION)) != SCHEMA_VERSION:
+            raise ValueError(
+                f"schema version {version}; this medflare reads version {SCHEMA_VERSION}. Write the file "
+                "again with this version, or use the one that wrote it"
+            )
+        return row
+
+    @model_serializer(mode="wrap")
+    def _without_missing_fields(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in plain(self).items() if value is not None}
+
     @field_validator("faults")
     @classmethod
     def _kinds(cls, faults: dict[str, int]) -> dict[str, int]:
@@ -114,75 +126,3 @@ class ScoredDocument(RecordModel):
         return (
             (self.site, "patient", self.patient_id) if self.patient_id else (self.site, "note", self.note_id)
         )
-
-
-def write_documents(path: Path, documents: Iterable[ScoredDocument]) -> Path:
-    """Write the file atomically, one line per note in the order given, and return its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(path.name + ".tmp")
-    with scratch.open("w", encoding="utf-8") as out:
-        for item in documents:
-            out.write(item.model_dump_json(exclude_none=True) + "\n")
-    os.replace(scratch, path)
-    return path
-
-
-def read_documents(path: Path) -> list[ScoredDocument]:
-    """Return the notes of a predictions file; DataError names the file, the line and what is wrong there.
-
-    Blank lines and a note's missing optional fields are fine.
-    """
-    documents = []
-    for number, line in enumerate(_lines(path), start=1):
-        if line.strip():
-            documents.append(_document(line, f"{path}:{number}"))
-    if not documents:
-        raise DataError(f"{path}: holds no note. Expected one JSON object per line.")
-    return documents
-
-
-def holds_extraction(path: Path) -> bool:
-    """Return whether the first line of `path` says that it is a file of extraction predictions."""
-    first = next((line for line in _lines(path) if line.strip()), "")
-    try:
-        row = json.loads(first)
-    except json.JSONDecodeError:
-        return False
-    return isinstance(row, dict) and row.get("kind") == KIND
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").split("\n")
-    except (FileNotFoundError, IsADirectoryError):
-        raise DataError(f"{path}: there is no such predictions file.") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start} is not UTF-8; a predictions file is.") from None
-
-
-def _document(line: str, place: str) -> ScoredDocument:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{place}: is not JSON ({error.msg} at column {error.colno}).") from None
-    if not isinstance(row, dict) or row.get("kind") != KIND:
-        raise DataError(
-            f'{place}: is not an extraction prediction; expected an object with "kind": "{KIND}".'
-        )
-    if row.get("schema_version") != SCHEMA_VERSION:
-        raise DataError(
-            f"{place}: schema version {row.get('schema_version')}; this medflare reads version "
-            f"{SCHEMA_VERSION}. Write the file again with this version, or use the one that wrote it."
-        )
-    try:
-        return ScoredDocument.model_validate_json(line)
-    except ValidationError as error:
-        raise DataError(f"{place}: {_first_problem(error)}") from None
-
-
-def _first_problem(error: ValidationError) -> str:
-    """Return the first of pydantic's complaints as `field: what`, and how many more there are."""
-    first, more = error.errors()[0], error.error_count() - 1
-    field = ".".join(str(part) for part in first["loc"]) or "note"
-    message = first["msg"].removeprefix("Value error, ")
-    return f"{field}: {message[0].lower()}{message[1:]}{f' (and {more} more)' if more else ''}."

@@ -8,7 +8,7 @@ itself, they must be, and the annotation must cover both tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,8 +25,8 @@ from medflare.evaluation.extraction_matching import (
     strict_tally,
 )
 from medflare.evaluation.extraction_predictions import PARSE_FAILURE, EntityMention, ScoredDocument
-from medflare.evaluation.label_metrics import RATIOS, precision_recall_f1
-from medflare.evaluation.statistics import Array, Statistic
+from medflare.evaluation.label_metrics import RATIOS, macro_statistic, micro_statistic
+from medflare.evaluation.statistics import Statistic
 
 TASKS = ("ner", "re_gold", "re_e2e")
 """Entities; modifiers of gold heads (comparable with the paper); modifiers of the heads the model found."""
@@ -34,7 +34,6 @@ COVERED = {"ner": {"ner"}, "re_gold": {"re"}, "re_e2e": {"ner", "re"}}
 """What a note's annotation must cover to count in a task."""
 OUTPUTS = "outputs"
 MATCHES = {"strict": strict_tally, "lenient": lenient_tally}
-F1 = RATIOS.index("f1")
 
 
 class Types(NamedTuple):
@@ -127,37 +126,17 @@ def _statistics(
 ) -> dict[str, Statistic]:
     """Return micro, untyped and macro ratios, and one type's: all three when strict, F1 when lenient."""
     typed = np.stack([item.typed for item in tallies])
-    untyped = np.stack([item.untyped for item in tallies])
+    untyped = np.stack([item.untyped for item in tallies])[:, None]
     marked = (typed[..., 0] + typed[..., 2]).sum(axis=0) > 0
     statistics: dict[str, Statistic] = {}
-    for place, ratio in enumerate(RATIOS):
-        score = _ratio(place)
-        statistics[f"{task}_{match}_{ratio}"] = Statistic(typed.sum(axis=1), score)
-        statistics[f"{task}_{match}_untyped_{ratio}"] = Statistic(untyped, score)
-        macro = typed[:, marked].reshape(len(typed), -1)
-        statistics[f"{task}_macro_{match}_{ratio}"] = Statistic(macro, _mean_ratio(place))
-        if match == "strict" or place == F1:
-            each = {f"{task}_{match}_{ratio}/{t}": typed[:, i] for i, t in enumerate(types)}
-            statistics |= {name: Statistic(sums, score) for name, sums in each.items()}
+    for ratio in RATIOS:
+        statistics[f"{task}_{match}_{ratio}"] = micro_statistic(typed, ratio)
+        statistics[f"{task}_{match}_untyped_{ratio}"] = micro_statistic(untyped, ratio)
+        statistics[f"{task}_macro_{match}_{ratio}"] = macro_statistic(typed[:, marked], ratio)
+        if match == "strict" or ratio == "f1":
+            for place, name in enumerate(types):
+                statistics[f"{task}_{match}_{ratio}/{name}"] = micro_statistic(typed[:, [place]], ratio)
     return statistics
-
-
-def _ratio(place: int) -> Callable[[Array], Array]:
-    def score(sums: Array) -> Array:
-        return precision_recall_f1(sums[..., 0], sums[..., 1], sums[..., 2])[place]
-
-    return score
-
-
-def _mean_ratio(place: int) -> Callable[[Array], Array]:
-    """Over sums (..., types * 3); 0 where there are no types."""
-
-    def score(sums: Array) -> Array:
-        each = sums.reshape(*sums.shape[:-1], -1, 3)
-        ratios = precision_recall_f1(each[..., 0], each[..., 1], each[..., 2])[place]
-        return np.asarray(ratios.sum(axis=-1) / max(ratios.shape[-1], 1))
-
-    return score
 
 
 def _counts(name: str, tallies: Sequence[Tally], types: Sequence[str]) -> dict[str, Counts]:
@@ -184,5 +163,5 @@ def _rates(documents: Sequence[ScoredDocument]) -> dict[str, Statistic]:
 
 def _share(parts: Sequence[int], totals: Sequence[int]) -> Statistic:
     """Return parts of totals, as the precision of that many right items and the others wrong."""
-    rows = [(part, total - part, 0) for part, total in zip(parts, totals, strict=True)]
-    return Statistic(np.asarray(rows, dtype=np.float64), _ratio(0))
+    rows = [[(part, total - part, 0)] for part, total in zip(parts, totals, strict=True)]
+    return micro_statistic(np.asarray(rows, dtype=np.float64), "precision")

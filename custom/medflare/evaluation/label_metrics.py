@@ -7,10 +7,11 @@ PromptMRG and cvt2distilgpt2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.evaluation.statistics import Array, Statistic, divide_or_zero, mean_statistic
@@ -24,12 +25,37 @@ COMPETITION: tuple[str, ...] = (
 )
 """The five conditions that the CheXpert competition scores (Irvin et al., AAAI 2019)."""
 
-RATIOS = ("precision", "recall", "f1")
+Ratio = Literal["precision", "recall", "f1"]
+RATIOS: tuple[Ratio, ...] = get_args(Ratio)
 
 
 def precision_recall_f1(tp: Array, fp: Array, fn: Array) -> tuple[Array, Array, Array]:
     """Return elementwise precision, recall and F1 of counts of any equal shape; 0 where undefined."""
     return divide_or_zero(tp, tp + fp), divide_or_zero(tp, tp + fn), divide_or_zero(tp, tp + 0.5 * (fp + fn))
+
+
+def ratio_of(counts: Array, ratio: Ratio) -> Array:
+    """Return one ratio of counts (..., 3): true positives, false positives and false negatives."""
+    return precision_recall_f1(counts[..., 0], counts[..., 1], counts[..., 2])[RATIOS.index(ratio)]
+
+
+def micro_statistic(table: Array, ratio: Ratio) -> Statistic:
+    """Return a ratio of the counts of all types together.
+
+    Args:
+        table: (studies, types, 3) true positives, false positives and false negatives.
+    """
+    return Statistic(table.sum(axis=1), partial(ratio_of, ratio=ratio))
+
+
+def macro_statistic(table: Array, ratio: Ratio) -> Statistic:
+    """Return the mean of a ratio over types, 0 where there are none; arguments as of `micro_statistic`."""
+
+    def score(sums: Array) -> Array:
+        ratios = ratio_of(sums.reshape(*sums.shape[:-1], -1, 3), ratio)
+        return np.asarray(ratios.sum(axis=-1) / max(ratios.shape[-1], 1))
+
+    return Statistic(table.reshape(len(table), -1), score)
 
 
 def counts(gold: ArrayLike, predicted: ArrayLike) -> tuple[Array, Array, Array]:
@@ -66,23 +92,19 @@ def label_statistics(gold: ArrayLike, predicted: ArrayLike, prefix: str = "label
     statistics = {
         f"{prefix}_{name}": mean_statistic(column) for name, column in zip(RATIOS, example, strict=True)
     }
-    sums = np.concatenate([tp, fp, fn], axis=1)
-    five = [CONDITIONS.index(name) for name in COMPETITION]
-    everything = list(range(len(CONDITIONS)))
-    for position, ratio in enumerate(RATIOS):
-        statistics[f"{prefix}_micro_{ratio}"] = Statistic(sums, _micro(everything, position))
-        statistics[f"{prefix}_macro_{ratio}"] = Statistic(sums, _macro(position, sums.sum(0)))
-        statistics[f"{prefix}_micro5_{ratio}"] = Statistic(sums, _micro(five, position))
+    table = np.stack([tp, fp, fn], axis=-1)
+    five = table[:, [CONDITIONS.index(name) for name in COMPETITION]]
+    for ratio in RATIOS:
+        statistics[f"{prefix}_micro_{ratio}"] = micro_statistic(table, ratio)
+        statistics[f"{prefix}_macro_{ratio}"] = _macro_of_occurring(table, ratio)
+        statistics[f"{prefix}_micro5_{ratio}"] = micro_statistic(five, ratio)
     return statistics
 
 
 def condition_statistics(gold: ArrayLike, predicted: ArrayLike) -> dict[str, Statistic]:
     """Return the F1 of each condition: `label_f1/{condition}`."""
-    sums = np.concatenate(counts(gold, predicted), axis=1)
-    return {
-        f"label_f1/{name}": Statistic(sums, _micro([index], RATIOS.index("f1")))
-        for index, name in enumerate(CONDITIONS)
-    }
+    table = np.stack(counts(gold, predicted), axis=-1)
+    return {f"label_f1/{name}": micro_statistic(table[:, [i]], "f1") for i, name in enumerate(CONDITIONS)}
 
 
 def label_metrics(gold: ArrayLike, predicted: ArrayLike) -> dict[str, float]:
@@ -95,33 +117,21 @@ def label_metrics(gold: ArrayLike, predicted: ArrayLike) -> dict[str, float]:
     return {name: item.value for name, item in statistics.items()}
 
 
-def _split(sums: Array) -> list[Array]:
-    return np.split(sums, 3, axis=-1)
-
-
-def _micro(columns: Sequence[int], position: int) -> Callable[[Array], Array]:
-    chosen: NDArray[np.intp] = np.asarray(columns, dtype=np.intp)
-
-    def score(sums: Array) -> Array:
-        tp, fp, fn = (part[..., chosen].sum(axis=-1) for part in _split(sums))
-        return precision_recall_f1(tp, fp, fn)[position]
-
-    return score
-
-
-def _macro(position: int, totals: Array) -> Callable[[Array], Array]:
-    """Return the mean over conditions, given the sample's summed counts.
+def _macro_of_occurring(table: Array, ratio: Ratio) -> Statistic:
+    """Return the mean of a ratio over conditions.
 
     A condition that the sample has and a resample lacks counts as the mean of the others there: as 0, nearly
     all resamples of few studies would lie below the sample itself.
+
+    Args:
+        table: (studies, conditions, 3) true positives, false positives and false negatives.
     """
-    in_sample = sum(_split(totals)) > 0
+    in_sample = table.sum(axis=(0, 2)) > 0
 
     def score(sums: Array) -> Array:
-        tp, fp, fn = _split(sums)
-        scores = precision_recall_f1(tp, fp, fn)[position]
-        occurs = tp + fp + fn > 0
+        each = sums.reshape(*sums.shape[:-1], -1, 3)
+        scores, occurs = ratio_of(each, ratio), each.sum(axis=-1) > 0
         others = scores.sum(axis=-1, keepdims=True) / np.maximum(occurs.sum(axis=-1, keepdims=True), 1)
         return np.where(in_sample & ~occurs, others, scores).mean(axis=-1)
 
-    return score
+    return Statistic(table.reshape(len(table), -1), score)

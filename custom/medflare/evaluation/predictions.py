@@ -1,20 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generated reports of every test study of a site: one JSON object per line.
-
-The file holds reports, so it stays where the studies are; a run record names it by a relative path.
-"""
+"""Generated reports of every test study of a site, and the comparison of two systems on the same studies."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
 from medflare.core.conditions import CONDITIONS
-from medflare.core.json_lines import read_lines, write_lines
 from medflare.core.run_record import ComparisonRecord, RecordModel
 from medflare.evaluation.label_metrics import label_statistics
 from medflare.evaluation.report_metrics import report_statistics
@@ -43,21 +37,6 @@ class Prediction(RecordModel):
         default=None, min_length=WIDTH, max_length=WIDTH, description="of the visit before, if any"
     )
     prior: str | None = Field(default=None, description="report of the visit before")
-
-
-def write_predictions(path: Path, predictions: Iterable[Prediction]) -> Path:
-    """Write the file atomically, one line per study in the order given, and return its path."""
-    return write_lines(path, predictions)
-
-
-def read_predictions(path: Path) -> list[Prediction]:
-    """Return the studies of a predictions file; DataError names the file and the first line that is wrong."""
-    return read_lines(path, Prediction, "a prediction")
-
-
-def relative_image(image: Path, predictions_path: Path) -> str:
-    """Return the entry for `Prediction.image` of an image on this machine."""
-    return Path(os.path.relpath(image, predictions_path.parent)).as_posix()
 
 
 def prediction_statistics(studies: Sequence[Prediction]) -> dict[str, Statistic]:

@@ -11,14 +11,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from pydantic import Field, model_validator
 
-from medflare.core.json_lines import read_lines
-from medflare.core.run_record import Estimate, RecordModel
-from medflare.evaluation.statistics import Statistic, bootstrap, mean_statistic, restricted
+from medflare.core.run_record import RecordModel
+from medflare.evaluation.statistics import Evaluation, Statistic, bootstrap, mean_statistic, restricted
 
 NO_GROUP = "no group"
 FEWEST, MOST_GROUPS = 5, 40
@@ -56,19 +54,6 @@ class AnsweredQuestion(RecordModel):
         return self.scores[self.answer] - max(v for k, v in self.scores.items() if k != self.answer)
 
 
-class Answers(NamedTuple):
-    """Result of `evaluate_questions`; `statistics` holds what every question adds to each metric."""
-
-    estimates: dict[str, Estimate]
-    skipped: dict[str, str]
-    statistics: dict[str, Statistic]
-
-
-def read_answers(path: Path) -> list[AnsweredQuestion]:
-    """Return the questions of a predictions file; DataError names the first line that is wrong."""
-    return read_lines(path, AnsweredQuestion, "an answered question")
-
-
 def question_statistics(answered: Sequence[AnsweredQuestion]) -> dict[str, Statistic]:
     """Return what every question adds to each metric."""
     right = mean_statistic([float(item.right) for item in answered])
@@ -104,7 +89,7 @@ def quick_question_metrics(answered: Sequence[AnsweredQuestion]) -> dict[str, fl
 
 def evaluate_questions(
     answered: Sequence[AnsweredQuestion], *, replicates: int = 1000, seed: int = 0
-) -> Answers:
+) -> Evaluation:
     """Return every metric with its 95 % bootstrap interval over questions."""
     statistics = question_statistics(answered)
     skipped = {}
@@ -112,4 +97,4 @@ def evaluate_questions(
         skipped = {"accuracy/": "the questions name no group"}
     elif left := len({plain_group(item.group) for item in answered}) - len(reported_groups(answered)):
         skipped = {"accuracy/": f"{left} groups of fewer than {FEWEST} questions, or beyond {MOST_GROUPS}"}
-    return Answers(bootstrap(statistics, replicates=replicates, seed=seed), skipped, statistics)
+    return Evaluation(bootstrap(statistics, replicates=replicates, seed=seed), skipped, statistics)

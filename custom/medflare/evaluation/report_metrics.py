@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from medflare.core.run_record import Estimate
 from medflare.data.text import clean_report, tokens
 from medflare.evaluation import meteor as meteor_program
 from medflare.evaluation import overlap
 from medflare.evaluation.label_metrics import condition_statistics, label_metrics, label_statistics
 from medflare.evaluation.scorers import optional_statistics
-from medflare.evaluation.statistics import Groups, Statistic, bootstrap
+from medflare.evaluation.statistics import Evaluation, Groups, Statistic, bootstrap
 
 __all__ = ["Evaluation", "evaluate_reports", "label_metrics", "quick_metrics", "report_statistics"]
 
@@ -29,14 +27,6 @@ QUICK = (
     *("label_f1", "label_micro_f1", "label_macro_f1"),
 )
 """Metrics of the curves of a running training."""
-
-
-class Evaluation(NamedTuple):
-    """Result of `evaluate_reports`; `statistics` holds what every study adds to each metric."""
-
-    estimates: dict[str, Estimate]
-    skipped: dict[str, str]
-    statistics: dict[str, Statistic]
 
 
 def rule_codes(texts: Sequence[str]) -> np.ndarray:
@@ -84,6 +74,16 @@ def report_statistics(references: Sequence[str], hypotheses: Sequence[str]) -> d
     }
 
 
+def meteor_statistics(
+    references: Sequence[str], hypotheses: Sequence[str]
+) -> tuple[dict[str, Statistic], dict[str, str]]:
+    """Return METEOR of raw texts, or why it was skipped: it needs Java."""
+    if not meteor_program.java_present():
+        return {}, {"meteor": meteor_program.SKIPPED}
+    gold, generated = single_references(tokenised(references)), tokenised(hypotheses)
+    return {"meteor": meteor_program.meteor(gold, generated)}, {}
+
+
 def quick_metrics(
     references: Sequence[str],
     hypotheses: Sequence[str],
@@ -116,14 +116,8 @@ def evaluate_reports(
         scorers: optional scorer -> local folder of its weights (scorers.py lists them).
         groups: patient of each study, to resample patients instead of studies.
     """
-    statistics = report_statistics(references, hypotheses)
-    skipped: dict[str, str] = {}
-    if meteor_program.java_present():
-        statistics["meteor"] = meteor_program.meteor(
-            single_references(tokenised(references)), tokenised(hypotheses)
-        )
-    else:
-        skipped["meteor"] = meteor_program.SKIPPED
+    words, skipped = meteor_statistics(references, hypotheses)
+    statistics = report_statistics(references, hypotheses) | words
     codes = rule_codes(hypotheses) if predicted_codes is None else predicted_codes
     statistics |= label_statistics(gold_codes, codes) | condition_statistics(gold_codes, codes)
     more, missing = optional_statistics(references, hypotheses, scorers or {})

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,20 @@ class Statistic:
 
     def __len__(self) -> int:
         return len(self.sums)
+
+
+class Evaluation(NamedTuple):
+    """The scores of one system on one site's records.
+
+    Attributes:
+        estimates: metric -> its value with an interval.
+        skipped: metric -> why it has no estimate.
+        statistics: what every record adds to each metric.
+    """
+
+    estimates: dict[str, Estimate]
+    skipped: dict[str, str]
+    statistics: dict[str, Statistic]
 
 
 @dataclass(frozen=True, slots=True)

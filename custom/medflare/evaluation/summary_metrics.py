@@ -15,19 +15,11 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from medflare.core.json_lines import read_lines
 from medflare.core.run_record import RecordModel
-from medflare.evaluation import meteor as meteor_program
 from medflare.evaluation.label_metrics import label_statistics
-from medflare.evaluation.report_metrics import (
-    Evaluation,
-    report_statistics,
-    rule_codes,
-    single_references,
-    tokenised,
-)
+from medflare.evaluation.report_metrics import meteor_statistics, report_statistics, rule_codes
 from medflare.evaluation.scorers import optional_statistics
-from medflare.evaluation.statistics import Statistic, bootstrap, ratio_of_sums
+from medflare.evaluation.statistics import Evaluation, Statistic, bootstrap, ratio_of_sums
 
 TEXT = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "sacrebleu")
 QUICK = ("bleu_1", "bleu_4", "rouge_l", "length_ratio")
@@ -50,11 +42,6 @@ class WrittenSummary(RecordModel):
     group: str = ""
     ended: bool = Field(True, description="whether the model ended by itself within its budget")
     cut: bool = Field(False, description="whether the source did not fit and lost its beginning")
-
-
-def read_summaries(path: Path) -> list[WrittenSummary]:
-    """Return the summaries of a predictions file; DataError names the first line that is wrong."""
-    return read_lines(path, WrittenSummary, "a summary")
 
 
 def summary_statistics(references: Sequence[str], hypotheses: Sequence[str]) -> dict[str, Statistic]:
@@ -96,12 +83,8 @@ def evaluate_summaries(
         replicates, seed: of the bootstrap.
     """
     gold, generated = [item.reference for item in written], [item.generated for item in written]
-    statistics = summary_statistics(gold, generated)
-    skipped: dict[str, str] = {}
-    if meteor_program.java_present():
-        statistics["meteor"] = meteor_program.meteor(single_references(tokenised(gold)), tokenised(generated))
-    else:
-        skipped["meteor"] = meteor_program.SKIPPED
+    words, skipped = meteor_statistics(gold, generated)
+    statistics = summary_statistics(gold, generated) | words
     codes = rule_codes(gold)
     if (codes[:, :-1] != 0).any(1).mean() >= LABELLED:
         statistics |= label_statistics(codes, generated_codes(generated))

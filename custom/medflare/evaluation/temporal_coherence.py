@@ -9,7 +9,7 @@ decision. Only visits with a visit before belong here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,8 +23,8 @@ from medflare.evaluation.change_extraction import (
     changes_in_each,
     changes_of_codes,
 )
-from medflare.evaluation.label_metrics import RATIOS, precision_recall_f1
-from medflare.evaluation.statistics import Array, Groups, Statistic, bootstrap, ratio_of_sums
+from medflare.evaluation.label_metrics import RATIOS, macro_statistic, micro_statistic
+from medflare.evaluation.statistics import Groups, Statistic, bootstrap, ratio_of_sums
 
 MOVED: tuple[Change, ...] = ("better", "worse", "new", "resolved")
 """The changes that are one; a model that always says "unchanged" finds none of them."""
@@ -75,17 +75,16 @@ def coherence_statistics(
         raise ValueError(
             f"Found {len(happened)} visits and {len(stated)} generated reports; expected as many."
         )
-    counts = np.array(
-        [_counts(gold, text) for gold, text in zip(happened, stated, strict=True)], dtype=np.float64
-    ).reshape(len(stated), 3 * len(CHANGES))
+    pairs = zip(happened, stated, strict=True)
+    table = np.array([_counts(*pair) for pair in pairs], dtype=np.float64).reshape(-1, len(CHANGES), 3)
+    moved = table[:, [CHANGES.index(change) for change in MOVED]]
     statistics = {}
-    for position, ratio in enumerate(RATIOS):
-        statistics[f"{prefix}_{ratio}"] = Statistic(counts, _micro(CHANGES, position))
-        statistics[f"{prefix}_moved_{ratio}"] = Statistic(counts, _micro(MOVED, position))
-    f1 = RATIOS.index("f1")
-    statistics[f"{prefix}_macro_f1"] = Statistic(counts, _macro(f1))
-    for change in CHANGES:
-        statistics[f"{prefix}_f1/{change}"] = Statistic(counts, _micro((change,), f1))
+    for ratio in RATIOS:
+        statistics[f"{prefix}_{ratio}"] = micro_statistic(table, ratio)
+        statistics[f"{prefix}_moved_{ratio}"] = micro_statistic(moved, ratio)
+    statistics[f"{prefix}_macro_f1"] = macro_statistic(table, "f1")
+    for place, change in enumerate(CHANGES):
+        statistics[f"{prefix}_f1/{change}"] = micro_statistic(table[:, [place]], "f1")
     contrary = np.array([_contrary(g, s) for g, s in zip(happened, stated, strict=True)], dtype=np.float64)
     statistics[f"{prefix}_opposite"] = Statistic(contrary.reshape(len(generated), 2), ratio_of_sums)
     return statistics
@@ -114,10 +113,10 @@ def evaluate_coherence(
     return bootstrap(statistics, groups=groups, replicates=replicates, seed=seed)
 
 
-def _counts(gold: Changes, stated: Changes) -> list[int]:
-    """Return true positives, false positives and false negatives of each change, 15 numbers."""
+def _counts(gold: Changes, stated: Changes) -> list[list[int]]:
+    """Return true positives, false positives and false negatives of each change: (5, 3)."""
     groups = [[change for _, change in pairs] for pairs in (gold & stated, stated - gold, gold - stated)]
-    return [group.count(change) for group in groups for change in CHANGES]
+    return [[group.count(change) for group in groups] for change in CHANGES]
 
 
 def _contrary(gold: Changes, stated: Changes) -> tuple[int, int]:
@@ -129,21 +128,3 @@ def _contrary(gold: Changes, stated: Changes) -> tuple[int, int]:
         for condition, change in moved
     ]
     return sum(opposite), len(moved)
-
-
-def _micro(changes: Sequence[Change], position: int) -> Callable[[Array], Array]:
-    chosen = [CHANGES.index(change) for change in changes]
-
-    def score(sums: Array) -> Array:
-        tp, fp, fn = (part[..., chosen].sum(axis=-1) for part in np.split(sums, 3, axis=-1))
-        return precision_recall_f1(tp, fp, fn)[position]
-
-    return score
-
-
-def _macro(position: int) -> Callable[[Array], Array]:
-    def score(sums: Array) -> Array:
-        tp, fp, fn = np.split(sums, 3, axis=-1)
-        return precision_recall_f1(tp, fp, fn)[position].mean(axis=-1)
-
-    return score

@@ -34,9 +34,9 @@ def averaged(parts: Sequence[Statistic]) -> Statistic:
     rows = np.cumsum([0, *map(len, parts)])
     sums = np.zeros((int(rows[-1]), int(starts[-1]) + len(parts)))
     for place, part in enumerate(parts):
-        own = slice(int(rows[place]), int(rows[place + 1]))
-        sums[own, int(starts[place]) : int(starts[place + 1])] = part.sums
-        sums[own, int(starts[-1]) + place] = 1.0
+        here = slice(int(rows[place]), int(rows[place + 1]))
+        sums[here, int(starts[place]) : int(starts[place + 1])] = part.sums
+        sums[here, int(starts[-1]) + place] = 1.0
 
     def score(summed: Array) -> Array:
         pieces = np.split(summed[..., : int(starts[-1])], starts[1:-1], axis=-1)

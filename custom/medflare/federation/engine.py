@@ -23,10 +23,14 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+from nvflare.app_common.job_launcher.client_process_launcher import ClientProcessJobLauncher
+from nvflare.app_common.job_launcher.process_launcher import ProcessHandle
 from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
 from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.fuel.sec.security_content_service import LoadResult, SecurityContentManager
 from nvflare.fuel.utils import fobs
+from nvflare.utils.job_launcher_utils import get_credential_env
+from nvflare.utils.process_utils import spawn_process
 from nvflare.widgets.info_collector import GroupInfoCollector, InfoCollector
 
 SUPPORTED = "2.9."
@@ -37,6 +41,7 @@ __all__ = [
     "SUPPORTED",
     "AppConstants",
     "Client",
+    "ClientProcessJobLauncher",
     "ClientTask",
     "Controller",
     "DataKind",
@@ -50,6 +55,7 @@ __all__ = [
     "InfoCollector",
     "LoadResult",
     "MetaKey",
+    "ProcessHandle",
     "ReturnCode",
     "SecurityContentManager",
     "Shareable",
@@ -58,8 +64,10 @@ __all__ = [
     "Task",
     "check_version",
     "from_shareable",
+    "get_credential_env",
     "make_reply",
     "register_tensors",
+    "spawn_process",
 ]
 
 

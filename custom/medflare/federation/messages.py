@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests and replies between server and sites as FLARE messages: tensors in a DXO, all else in its meta.
 
-Tensors are compressed in a message and nowhere else; a reply's stay so until the aggregator has validated it.
+A site reads a request by the strict models of `request_models`, and the server a reply by those of
+`reply_models`. Tensors are compressed in a message and nowhere else; a reply's stay so until the aggregator
+has validated it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 
 from medflare.core.tensors import State
 from medflare.egress.declaration import EXACT
-from medflare.egress.failures import Code, Failure
+from medflare.egress.failures import Failure, FailureCode, MessageError, clean_text
 from medflare.federation.engine import (
     DXO,
     AppConstants,
@@ -25,6 +27,8 @@ from medflare.federation.engine import (
     from_shareable,
     make_reply,
 )
+from medflare.federation.request_models import check_request
+from medflare.federation.strict_model import shown, tensor_problem
 from medflare.wire import compression
 from medflare.wire.digest import state_digest
 
@@ -74,6 +78,12 @@ class Request:
     tensors: State = field(default_factory=dict)
     work: str = ""
 
+    @property
+    def place(self) -> int:
+        """Place of its update among those of the job: the number of its round, -1 for a canary's."""
+        terms = (self.options.get("secure_sum") or {}).get("terms", {})
+        return -1 if self.options.get("canary") or terms.get("canary") else self.round
+
     def packed(self) -> State:
         """Return the tensors as they travel."""
         return compression.compress(self.tensors, self.downlink)
@@ -87,19 +97,30 @@ class Request:
         return message
 
 
-def read_request(message: Shareable, binds_work: bool = False) -> Request:
-    """Return the request in a FLARE message.
+def read_request(message: Shareable, task_name: str, site: str = "", binds_work: bool = False) -> Request:
+    """Return the request in a FLARE message, once strict models have read every field of it.
 
     Args:
+        task_name: as FLARE called the task.
+        site: who was asked; it must be in the roster. Empty for anybody.
         binds_work: whether the site's protection needs the digest of what it is sent to train on.
 
     Raises:
+        MessageError: it is no request; the text says what was found and what was expected.
         UpdateError: its tensors cannot be unpacked.
     """
-    dxo = from_shareable(message)
-    meta = dxo.meta[_REQUEST]
-    work = work_digest(meta["plan"], dxo.data) if binds_work and meta["task"] == FIT else ""
-    return Request(**meta, tensors=compression.decompress(dxo.data), work=work)
+    try:
+        dxo = from_shareable(message)
+        meta, data = dxo.meta[_REQUEST], dxo.data
+    except Exception as error:  # FLARE raises what it likes on what is no message of ours
+        raise MessageError(f"the message '{task_name}' holds no request ({type(error).__name__}).") from None
+    checked = check_request(meta, task_name, site)
+    problem = tensor_problem(data)
+    if problem:
+        raise MessageError(f"the request '{task_name}' cannot be read: {problem}.")
+    work = work_digest(checked.plan, data) if binds_work and task_name == FIT else ""
+    given = {name: getattr(checked, name) for name in type(checked).model_fields}
+    return Request(**given, tensors=compression.decompress(data), work=work)
 
 
 def work_digest(plan: Mapping[str, Any], travelling: State) -> str:
@@ -131,24 +152,46 @@ def reply(request: Request, facts: Mapping[str, Any], tensors: State) -> Shareab
 
 def failure_reply(failure: Failure, round_number: int) -> Shareable:
     """Return the message of what went wrong, in words that may leave the site."""
-    aborted = failure.code is Code.ABORTED
+    aborted = failure.code is FailureCode.ABORTED
     message = make_reply(ReturnCode.TASK_ABORTED if aborted else ReturnCode.EXECUTION_EXCEPTION)
     message[_FAILURE] = {**failure.to_json(), "round": round_number}
     return message
 
 
-def read_reply(message: Shareable) -> Reply:
-    """Return the reply in a message; what is none of ours becomes a failure with FLARE's return code."""
+def read_reply(message: Any) -> Reply:
+    """Return the reply in a message; never raises.
+
+    What is none of ours becomes a failure: with FLARE's return code, or of the kind that cannot be read.
+    """
+    try:
+        return _read_reply(message)
+    except Exception as error:  # it runs in FLARE's callback, where an exception would lose the whole task
+        return Reply(
+            -1, {}, {}, Failure(FailureCode.UNEXPECTED, f"unreadable reply ({type(error).__name__}).")
+        )
+
+
+def _read_reply(message: Shareable) -> Reply:
     if _FAILURE in message:
         failure = message[_FAILURE]
-        return Reply(int(failure["round"]), {}, {}, Failure.from_json(failure))
+        number = failure.get("round")
+        return Reply(number if _is_whole(number) else -1, {}, {}, Failure.from_json(failure))
     code = message.get_return_code()
     if code not in (None, ReturnCode.OK):
-        unexpected = Failure(Code.UNEXPECTED, f"FLARE answered {code} in place of the site's executor.")
-        return Reply(-1, {}, {}, unexpected)
-    try:
-        dxo = from_shareable(message)
-        content = dxo.meta[_REPLY]
-        return Reply(int(content["round"]), dict(content["facts"]), dict(dxo.data))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return Reply(-1, {}, {}, Failure(Code.UNEXPECTED, f"unreadable reply ({type(error).__name__})."))
+        words = f"FLARE answered {clean_text(str(code), 80)} in place of the site's executor."
+        return Reply(-1, {}, {}, Failure(FailureCode.UNEXPECTED, words))
+    dxo = from_shareable(message)
+    content = dxo.meta[_REPLY]
+    number, facts = content["round"], content["facts"]
+    problem = tensor_problem(dxo.data)
+    if not _is_whole(number):
+        problem = f"round {shown(number)}, expected a whole number"
+    elif type(facts) is not dict:
+        problem = f"facts are {shown(facts)}, expected facts by name"
+    if problem:
+        return Reply(-1, {}, {}, Failure(FailureCode.MESSAGE, f"unreadable reply: {problem}."))
+    return Reply(number, facts, dict(dxo.data))
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 import yaml
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -192,6 +191,6 @@ def readable(folder: Path) -> bool:
     try:
         json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
         load_tensors(folder / "adapter_model.safetensors")
-    except (OSError, ValueError, SafetensorError):
+    except (OSError, ValueError, RecursionError):
         return False
     return True

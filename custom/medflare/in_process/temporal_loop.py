@@ -8,53 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
 
 from medflare.aggregation.temporal import TemporalResidual
 from medflare.core.hints import RoundHints, VisitHint
-from medflare.core.learner import Learner
+from medflare.core.learner import Learner, PatientProfiles
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.in_process.loop import MakePlan, OnRound, federate
 from medflare.learners.fedtar.federated_em import FederatedMixture, add_sums
-from medflare.learners.fedtar.mixture import Mixture, MixtureSettings
-
-
-@runtime_checkable
-class Profiled(Protocol):
-    """A site's side of the federated mixture; a controller asks for the same three things."""
-
-    def profile_sums(self) -> State:
-        """Return `federated_em.profile_moments` of the site's profiles."""
-        ...
-
-    def mixture_sums(self, mixture: Mixture) -> State:
-        """Return `federated_em.em_statistics` of the site's profiles."""
-        ...
-
-    def take_mixture(self, mixture: Mixture) -> None:
-        """Keep the mixture that q_p is computed with from now on."""
-        ...
+from medflare.learners.fedtar.mixture import MixtureSettings
 
 
 def agree_on_mixture(
-    learners: Mapping[str, Profiled], settings: MixtureSettings, entries: int, seed: int
+    profiles: Mapping[str, PatientProfiles], settings: MixtureSettings, entries: int, seed: int
 ) -> FederatedMixture:
     """Run federated EM over all sites; every site then has the same mixture.
 
     Args:
+        profiles: of each site's patients, by site.
         entries: D of the profiles.
 
     Raises:
         RunError: all sites together have too few patients.
     """
-    sites = [learners[name] for name in sorted(learners)]
+    sites = [profiles[name] for name in sorted(profiles)]
     server = FederatedMixture(settings, entries, seed)
     mixture = server.begin(add_sums([site.profile_sums() for site in sites]))
     while not server.done:
-        mixture = server.step(add_sums([site.mixture_sums(mixture) for site in sites]))
+        mixture = server.step(add_sums([site.mixture_sums(mixture.to_hint()) for site in sites]))
     for site in sites:
-        site.take_mixture(mixture)
+        site.take_mixture(mixture.to_hint())
     return server
 
 

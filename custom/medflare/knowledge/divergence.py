@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from medflare.core.arrays import Matrix
-from medflare.knowledge.sketches import Sketch, check_comparable
+from medflare.core.sketch import Sketch
+from medflare.knowledge.sketches import check_comparable
 
 
 def distance_matrix(sketches: Mapping[str, Sketch], sites: Sequence[str]) -> Matrix:

@@ -15,8 +15,8 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from medflare.core.errors import ConfigError
+from medflare.core.sketch import Sketch, SketchKind
 from medflare.knowledge.sketch_key import SketchKey
-from medflare.knowledge.sketches import Kind, Sketch
 from medflare.knowledge.triples import Graph, serialised
 
 HASHES = 1024
@@ -36,7 +36,7 @@ class Sketcher:
         k: hashes, even.
     """
 
-    def __init__(self, key: SketchKey, k: int = HASHES, kind: Kind = "set") -> None:
+    def __init__(self, key: SketchKey, k: int = HASHES, kind: SketchKind = "set") -> None:
         if not 2 <= k <= MOST_HASHES or k % 2:
             raise ConfigError(f"k is {k}; expected an even number from 2 to {MOST_HASHES - 1}.")
         self.k, self.kind = k, kind

@@ -16,7 +16,7 @@ from medflare.data.notes.sentences import sentences
 from medflare.knowledge.rule_extraction import chunks
 from medflare.knowledge.triple_parsing import KNOWN, read_answer
 from medflare.knowledge.triples import Triple
-from medflare.models.plain_text import PlainText, Spoken
+from medflare.models.plain_text import GreedyAnswer, PlainText
 
 _log = logging.getLogger(__name__)
 
@@ -66,13 +66,13 @@ class ModelExtractor:
         _log.info("Extraction by %s: %s", self.model.backbone.name, dict(self.counts))
         return found
 
-    def _said(self, piece: str, spoken: Spoken) -> Iterator[tuple[Triple, float]]:
+    def _said(self, piece: str, spoken: GreedyAnswer) -> Iterator[tuple[Triple, float]]:
         text = spoken.text
         if not spoken.ended:  # a line that was cut may name half a word
             self.counts[CUT] += 1
             text = text[: text.rfind("\n") + 1]
         for triple, start, end in read_answer(text, piece, self.counts):
-            yield triple, self.model.chance(spoken, start, end)
+            yield triple, self.model.confidence(spoken, start, end)
 
     def _fitting(self, chunk: str) -> Iterator[str]:
         """Yield a chunk, or where it is too long as many of its sentences at a time as fit."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from medflare.data.notes.sentences import sentences
 from medflare.knowledge.triples import Triple, canonical, graph_of
-from medflare.knowledge.vocabulary import Mention, Vocabulary
+from medflare.knowledge.vocabulary import ConceptMention, Vocabulary
 from medflare.labelling.negation import Status, negation_status
 
 
@@ -95,7 +95,7 @@ class RuleExtractor:
             yield from self._links(sentence, mentions, statuses)
 
     def _links(
-        self, sentence: str, mentions: list[Mention], statuses: list[Status]
+        self, sentence: str, mentions: list[ConceptMention], statuses: list[Status]
     ) -> Iterator[tuple[Triple, float]]:
         """What is said of neighbours; a denied concept takes part in nothing."""
         said = [(m, s) for m, s in zip(mentions, statuses, strict=True) if s is not Status.NEGATED]

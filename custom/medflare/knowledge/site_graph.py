@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from medflare.core.errors import ConfigError
+from medflare.core.sketch import Sketch
 from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.data.settings.site import BackboneConfig
 from medflare.knowledge.completion import suggest_triples
@@ -21,7 +22,6 @@ from medflare.knowledge.naming import Naming, representatives
 from medflare.knowledge.nearest_concept import Embed, NearestConcept, characters
 from medflare.knowledge.rule_extraction import RuleExtractor
 from medflare.knowledge.sketch_key import SketchKey
-from medflare.knowledge.sketches import Sketch
 from medflare.knowledge.triples import Triple, graph_of
 from medflare.knowledge.vocabulary import Spelled, Vocabulary, read_concepts
 from medflare.models.backbone import load_backbone

@@ -1,60 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sketches of knowledge graphs as they leave a site, and the Jaccard similarity they estimate (DD-3)."""
+"""Which sketches of knowledge graphs can be compared, and the Jaccard similarity they estimate (DD-3)."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from scipy.special import betaincinv
 
 from medflare.core.errors import UpdateError
-
-Kind = Literal["set", "weighted"]
-KINDS: tuple[Kind, ...] = ("set", "weighted")
-_MAGIC = b"MFS1"
-_HEADER = len(_MAGIC) + 2 + 4 + 16
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Sketch:
-    """What a server receives of a graph.
-
-    Attributes:
-        values: (k) uint32, equal in two sketches with the probability that is the Jaccard similarity.
-        fingerprint: 16 bytes; only sketches with the same one can be compared.
-        kind: "set", or "weighted" by confidences.
-        empty: the graph held no triple; values say nothing then.
-    """
-
-    values: np.ndarray
-    fingerprint: bytes
-    kind: Kind = "set"
-    empty: bool = False
-
-    def to_bytes(self) -> bytes:
-        """4 k bytes and a header of 26, whatever the size of the graph."""
-        flags = bytes((KINDS.index(self.kind), int(self.empty)))
-        k = len(self.values).to_bytes(4, "little")
-        return _MAGIC + flags + k + self.fingerprint + self.values.astype("<u4").tobytes()
-
-    @classmethod
-    def from_bytes(cls, data: bytes, site: str) -> Sketch:
-        """Return the sketch that a site sent; UpdateError names the site whose bytes are none."""
-        k = int.from_bytes(data[6:10], "little") if len(data) >= _HEADER else 0
-        valid = data[:4] == _MAGIC and k > 0 and len(data) == _HEADER + 4 * k
-        if not valid or data[4] >= len(KINDS) or data[5] > 1:
-            raise UpdateError(
-                f"site '{site}' sent {len(data)} bytes that are no sketch of this version; expected a header "
-                f"of {_HEADER} bytes and 4 for each hash. Have the site run the same version of medflare."
-            )
-        values = np.frombuffer(data, "<u4", offset=_HEADER).astype(np.uint32)
-        return cls(values, data[10:_HEADER], KINDS[data[4]], bool(data[5]))
-
+from medflare.core.sketch import Sketch
 
 Group = tuple[bytes, int, str]
 """Fingerprint of the key, k and kind: what must be equal for sketches to be compared."""

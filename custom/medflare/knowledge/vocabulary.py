@@ -24,7 +24,7 @@ SAME = ("EXACT", "")
 """Scopes of OBO synonyms that mean the concept itself; BROAD, NARROW and RELATED ones do not."""
 
 
-class Mention(NamedTuple):
+class ConceptMention(NamedTuple):
     """A concept in a text: code points start … end − 1."""
 
     start: int
@@ -155,16 +155,16 @@ class Vocabulary:
         """Return the concept with this name or synonym, in any case, accent or plural."""
         return self._named.get(tuple(word for word, _, _ in words_of(name)))
 
-    def mentions(self, text: str) -> list[Mention]:
+    def mentions(self, text: str) -> list[ConceptMention]:
         """Concepts in a text from left to right, the longest name first, none inside another."""
-        words, found, at = words_of(text), list[Mention](), 0
+        words, found, at = words_of(text), list[ConceptMention](), 0
         while at < len(words):
             size = min(self._longest, len(words) - at)
             while size and (tuple(w for w, _, _ in words[at : at + size]) not in self._named):
                 size -= 1
             if size:
                 concept = self._named[tuple(w for w, _, _ in words[at : at + size])]
-                found.append(Mention(words[at][1], words[at + size - 1][2], concept))
+                found.append(ConceptMention(words[at][1], words[at + size - 1][2], concept))
             at += max(size, 1)
         return found
 
@@ -175,6 +175,6 @@ class Spelled(Vocabulary):
     def lookup(self, name: str) -> str | None:
         return None
 
-    def mentions(self, text: str) -> list[Mention]:
+    def mentions(self, text: str) -> list[ConceptMention]:
         found = super().mentions(text)
         return [mention._replace(concept=canonical(text[mention.start : mention.end])) for mention in found]

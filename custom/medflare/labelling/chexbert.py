@@ -24,7 +24,7 @@ _HELP = (
 def chexbert_labels(
     texts: Sequence[str], folder: Path | str, *, batch_size: int = 32, device: str = "cpu"
 ) -> list[tuple[int, ...]]:
-    """14 values of Code per text, in the order of CONDITIONS; CheXbert's own codes are the same as ours.
+    """Return 14 values of Code per text, in the order of CONDITIONS; CheXbert has the same codes.
 
     Args:
         folder: holds `chexbert.pth` (keys `module.bert.*`, `module.linear_heads.N.*`), `vocab.txt`, and
@@ -48,14 +48,15 @@ def chexbert_labels(
             )
             state = bert(
                 input_ids=inputs["input_ids"].to(device), attention_mask=inputs["attention_mask"].to(device)
-            ).last_hidden_state[:, 0]
+            ).last_hidden_state[:, 0]  # (B, hidden)
+            # Each head: (B, hidden) x (hidden, classes) -> the most probable class of each text.
             columns = [(state @ w.to(device).T + b.to(device)).argmax(dim=1).tolist() for w, b in heads]
             rows.extend(tuple(row) for row in zip(*columns, strict=True))
     return rows
 
 
 def load_chexbert(folder: Path) -> tuple[Any, list[tuple[Any, Any]]]:
-    """The BERT in evaluation mode, and (weight, bias) of the 14 heads."""
+    """Return the BERT in evaluation mode, and (weight, bias) of the 14 heads."""
     import torch
     from transformers import BertConfig, BertModel
 
@@ -81,9 +82,9 @@ def _head(state: Mapping[str, Any], index: int, hidden: int, folder: Path) -> tu
     weight, bias = state.get(f"linear_heads.{index}.weight"), state.get(f"linear_heads.{index}.bias")
     expected = (_CLASSES[index], hidden)
     if weight is None or bias is None or tuple(weight.shape) != expected:
-        found = None if weight is None else tuple(weight.shape)
+        actual = None if weight is None else tuple(weight.shape)
         raise ConfigError(
-            f"{folder / WEIGHTS}: head {index} ({CONDITIONS[index]}) has shape {found}, "
+            f"{folder / WEIGHTS}: head {index} ({CONDITIONS[index]}) has shape {actual}, "
             f"expected {expected}. {_HELP}"
         )
     return weight, bias

@@ -18,7 +18,7 @@ from medflare.labelling.negation import Status, negation_status, status_in
 from medflare.labelling.rules import any_of, label_rules
 
 __all__ = [
-    "Mention",
+    "ConditionMention",
     "chexbert_labels",
     "label_report",
     "label_reports",
@@ -59,7 +59,7 @@ _REACH_BEFORE = 40
 
 
 def label_report(text: str) -> tuple[int, ...]:
-    """14 values of Code in the order of CONDITIONS; never raises on any text.
+    """Return 14 values of Code in the order of CONDITIONS, of any text.
 
     Within a report positive wins over uncertain over negative over blank. "no finding" is positive when no
     other condition than support devices is positive or uncertain, also for a text that says nothing.
@@ -69,26 +69,24 @@ def label_report(text: str) -> tuple[int, ...]:
         for index, code, *_ in mentions_in(sentence):
             if _RANK[code] > _RANK[codes[index]]:
                 codes[index] = code
-    found = any(
-        code in (Code.POSITIVE, Code.UNCERTAIN) for index, code in enumerate(codes) if index < _DEVICES
-    )
-    codes[_NO_FINDING] = Code.BLANK if found else Code.POSITIVE
+    abnormal = any(code in (Code.POSITIVE, Code.UNCERTAIN) for code in codes[:_DEVICES])
+    codes[_NO_FINDING] = Code.BLANK if abnormal else Code.POSITIVE
     return tuple(int(code) for code in codes)
 
 
 def label_reports(texts: Iterable[str]) -> list[tuple[int, ...]]:
-    """`label_report` of each text."""
+    """Return `label_report` of each text."""
     return [label_report(text) for text in texts]
 
 
 def sentences_of(text: str) -> list[str]:
-    """The sentences of a report in lower case, with single blanks."""
+    """Return the sentences of a report in lower case, with single blanks."""
     parts = _SENTENCE_END.split(text.lower())
     return [_SPACE.sub(" ", part).strip() for part in parts if part and not part.isspace()]
 
 
-class Mention(NamedTuple):
-    """Where a sentence speaks of CONDITIONS[condition] (start, end), and what it says of it.
+class ConditionMention(NamedTuple):
+    """A mention of CONDITIONS[condition] in a sentence, at `span` (start, end), with its code.
 
     `body_part` is true where it names no finding but a part, as in "the heart is enlarged".
     """
@@ -100,25 +98,27 @@ class Mention(NamedTuple):
 
 
 @lru_cache(maxsize=65536)
-def mentions_in(sentence: str) -> tuple[Mention, ...]:
-    """Every mention in a lower-case sentence."""
-    found: list[Mention] = []
+def mentions_in(sentence: str) -> tuple[ConditionMention, ...]:
+    """Return every mention in a lower-case sentence."""
+    mentions: list[ConditionMention] = []
     for match in _MENTION.finditer(sentence):
         conditions = _RULES.mentions[_group(match)].conditions
         if conditions:
-            code = _CODE[status_in(sentence, match.span())]
+            status = _CODE[status_in(sentence, match.span())]
             for condition in conditions:
-                found.extend(Mention(index, said, match.span()) for index, said in _expand(condition, code))
+                mentions += [
+                    ConditionMention(i, code, match.span()) for i, code in _expand(condition, status)
+                ]
     for match in _STRUCTURE.finditer(sentence):
         code = _structure_code(sentence, match.start(), match.end())
         if code != Code.BLANK:
             index = _INDEX[_RULES.structures[_group(match)].condition]
-            found.append(Mention(index, code, match.span(), body_part=True))
-    return tuple(found)
+            mentions.append(ConditionMention(index, code, match.span(), body_part=True))
+    return tuple(mentions)
 
 
 def _expand(condition: str, code: Code) -> list[tuple[int, Code]]:
-    """A mention's condition, with CheXpert's indirect ones: heart failure, congestion, a blunted angle."""
+    """Return the conditions of a mention, also of heart failure, congestion or a blunted angle."""
     affirmed = code in (Code.POSITIVE, Code.UNCERTAIN)
     if condition == "heart failure":
         return [(_CARDIOMEGALY, Code.UNCERTAIN)] if affirmed else []
@@ -130,7 +130,7 @@ def _expand(condition: str, code: Code) -> list[tuple[int, Code]]:
 
 
 def _structure_code(sentence: str, start: int, end: int) -> Code:
-    """What the nearest predicate says of a body part: the adjective before it, else the clause after it."""
+    """Return the code of a body part by the nearest predicate: an adjective before it, else after it."""
     first = max(0, start - _REACH_BEFORE)
     adjectives = [
         m for m in _PREDICATE.finditer(sentence, first, start) if _adjoins(sentence[m.end() : start])

@@ -18,12 +18,15 @@ from torch import Tensor
 
 from medflare.core.data_order import DataOrder, derived_seed, examples_to_visit
 from medflare.core.errors import UpdateError
+from medflare.core.hints import RoundHints
+from medflare.core.learner import PatientProfiles
+from medflare.core.metrics import Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import SiteDescription
 from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.core.update import Update
-from medflare.learners.client_terms import ClientTerms
+from medflare.learners.client_terms import ClientTerms, requested_sums
 from medflare.learners.client_terms.base import Shared
 
 
@@ -61,12 +64,17 @@ class BaseLearner(ABC):
         """Train one round from the state loaded last."""
 
     @abstractmethod
-    def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
+    def evaluate(self, split: str, plan: RoundPlan) -> Metrics:
         """Return aggregate metrics of a split with the state loaded last."""
 
     @abstractmethod
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
         """Return the final test quality, and write into `folder` what stays at the site."""
+
+    @property
+    def patient_profiles(self) -> PatientProfiles | None:
+        """The profiles of the site's patients; None for a method that makes none."""
+        return None
 
     # ---- the state that sites share ----------------------------------------------------------------------
 
@@ -81,6 +89,10 @@ class BaseLearner(ABC):
     def sums_spec(self, sites: int) -> SharedSpec:
         """Return what the auxiliary sums of an update are like when `sites` sites take part."""
         return {}
+
+    def requested_sums(self, hints: RoundHints) -> SharedSpec:
+        """Return what the sums are like that a rule's hints ask of the client terms."""
+        return requested_sums(self.terms, hints)
 
     def initial_shared(self) -> State:
         """Return CPU copies of the communicated tensors as they are now."""
@@ -145,24 +157,22 @@ class BaseLearner(ABC):
         """Put back the method's own local tensors."""
 
 
-def require_finite(loss: Tensor, *, setting: str, records: str, site: str | None = None) -> None:
+def require_finite(loss: Tensor, *, setting: str, records: str, site: str) -> None:
     """Refuse a loss that is not finite, before it moves anything.
 
     Args:
         setting: the learning rate's name in a job.
         records: what may be odd: "images" or "notes".
-        site: named in the error where the caller knows it.
 
     Raises:
         UpdateError: the loss is NaN or infinite; nothing of the round is kept.
     """
     if torch.isfinite(loss):
         return
-    whose = f"site '{site}': " if site else ""
     command = "medflare cohort inspect --images" if records == "images" else "medflare cohort inspect"
     raise UpdateError(
-        f"{whose}the loss is {loss.item()}; nothing of this round was kept. Lower {setting}, or look for odd "
-        f"{records} with `{command}`."
+        f"site '{site}': the loss is {loss.item()}; nothing of this round was kept. Lower {setting}, or "
+        f"look for odd {records} with `{command}`."
     )
 
 

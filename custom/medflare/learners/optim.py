@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 FIRST = 0.02
 """Share of the full rate that the very first step of a warm-up has, so that it learns too."""
@@ -17,6 +17,21 @@ def cosine(progress: float, warmup: float = 0.0) -> float:
     if progress < warmup:
         return max(progress / warmup, FIRST)
     return 0.5 * (1 + math.cos(math.pi * min((progress - warmup) / (1 - warmup), 1.0)))
+
+
+def rate_factor(schedule: str, progress: float, warmup: float) -> float:
+    """Return the rate's factor at `progress` in [0, 1]: of a cosine, or constant after the warm-up."""
+    return cosine(progress, warmup) if schedule == "cosine" or progress < warmup else 1.0
+
+
+def take_step(optimiser: torch.optim.Optimizer, loss: Tensor, clip_norm: float | None) -> None:
+    """Take one step down a loss; gradients of a larger norm than `clip_norm` are shortened to it."""
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    if clip_norm is not None:
+        parameters = [p for group in optimiser.param_groups for p in group["params"]]
+        nn.utils.clip_grad_norm_(parameters, clip_norm)
+    optimiser.step()
 
 
 def scale_rates(optimiser: torch.optim.Optimizer, factor: float) -> None:

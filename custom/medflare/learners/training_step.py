@@ -43,6 +43,23 @@ def meta_decoder(folder: Path | None, embedded: Literal["decoder", "notes_decode
     return model
 
 
+def decode(decoder: Any, inputs: Tensor, scored: int) -> Tensor:
+    """Return a loss-like sum over the last `scored` of a decoder's embedded tokens (B, T, hidden)."""
+    batch, tokens, _ = inputs.shape
+    out = decoder(
+        inputs_embeds=inputs.to(decoder.dtype),
+        attention_mask=float_mask(batch, tokens, decoder.dtype),
+        use_cache=False,
+        logits_to_keep=scored,
+    )
+    return log_likelihood(out.logits)
+
+
+def log_likelihood(logits: Tensor) -> Tensor:
+    """Return a sum that keeps for the backward pass what a loss on these logits keeps."""
+    return logits.float().log_softmax(-1).sum()
+
+
 def float_mask(batch: int, tokens: int, dtype: torch.dtype) -> Tensor:
     """Return an additive attention mask (B, 1, T, T).
 

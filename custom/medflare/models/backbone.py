@@ -11,7 +11,8 @@ import json
 import logging
 import os
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -76,7 +77,9 @@ def load_backbone(
         folder: a local Hugging Face folder with safetensors weights; None for an embedded one.
         embedded: which: of chest X-ray reports, or of clinical notes.
         precision: `auto` is bf16 where the processor computes in it, else fp32.
-    Raises: ConfigError for a missing folder, a folder without safetensors, or an unknown precision.
+
+    Raises:
+        ConfigError: the folder is missing or has no safetensors, or the precision is unknown.
     """
     with LOADING:
         return _load(folder, precision, device, embedded)
@@ -87,7 +90,7 @@ def _load(
 ) -> Backbone:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
@@ -109,7 +112,7 @@ def _load(
     settings = _prompt_settings(path)
     return Backbone(
         model=model,
-        tokenizer=AutoTokenizer.from_pretrained(path, local_files_only=True),
+        tokenizer=load_tokenizer(path),
         name=EMBEDDED_NAMES[embedded] if folder is None else path.name,
         fingerprint=fingerprint(path),
         precision=chosen,
@@ -121,8 +124,30 @@ def _load(
     )
 
 
+def load_tokenizer(folder: Path) -> Any:
+    """Open the tokenizer of a local folder."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence advice about weights that are new or left behind on purpose, such as a classifier's."""
+    from transformers.utils import logging as transformers_logging
+
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+
+
 def fingerprint(folder: Path) -> str:
-    """SHA-256 over all weights, the shape of the network, the tokenizer and the prompt texts.
+    """Return the SHA-256 over all weights, the shape of the network, the tokenizer and the prompt texts.
 
     Independent of how the weights are cut into files and of the precision they are loaded in.
     """
@@ -146,7 +171,7 @@ def fingerprint(folder: Path) -> str:
 
 
 def resolve_precision(precision: str, device: str) -> str:
-    """`auto` to what this machine computes fast; ConfigError for an unknown name."""
+    """Return a precision, `auto` as what this machine computes fast; ConfigError for an unknown name."""
     if precision not in PRECISIONS:
         raise ConfigError(f"backbone.precision is '{precision}'; expected one of {', '.join(PRECISIONS)}.")
     if precision != "auto":
@@ -155,7 +180,7 @@ def resolve_precision(precision: str, device: str) -> str:
 
 
 def device_of(wanted: str) -> str:
-    """`auto` is a GPU where there is one; ConfigError if `cuda` is asked for and missing."""
+    """Return cuda or cpu; `auto` is a GPU where there is one. ConfigError if `cuda` is missing."""
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device: cuda is asked for in site.yaml, but torch sees no GPU here.")
     return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
@@ -170,7 +195,7 @@ def bf16_is_fast(device: str) -> bool:
 
 
 def autocast(precision: str, device: str) -> AbstractContextManager[Any]:
-    """bf16 arithmetic around a forward pass where the backbone's precision asks for it."""
+    """Return a context of bf16 arithmetic where the backbone's precision asks for it."""
     if precision in ("bf16", "nf4"):
         return torch.autocast("cuda" if device.startswith("cuda") else "cpu", torch.bfloat16)
     return nullcontext()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from medflare.models.backbone import autocast
+from medflare.models.padding import batches_by_length, pad_rows
 from medflare.models.report_generator import scaled_logits
 from medflare.models.text_model import TextModel
 
@@ -21,68 +22,67 @@ Ids = Sequence[int]
 def log_likelihoods(
     model: TextModel, prompts: Sequence[Ids], continuations: Sequence[Sequence[Ids]], batch: int
 ) -> list[list[float]]:
-    """Σ log p of the tokens of every continuation of every prompt, with the adapter in use.
+    """Return Σ log p of the tokens of every continuation of every prompt, with the adapter in use.
 
-    A prompt is computed once for all its continuations; prompts of similar length share a batch. Found is
-    what a computation of each pair by itself finds, up to the rounding of the backbone's precision.
+    A prompt is computed once for all its continuations; prompts of similar length share a batch. The result
+    is that of computing each pair by itself, up to the rounding of the backbone's precision.
 
     Args:
         prompts: token ids, at least one each; continuations: of each prompt some, at least one token each.
         batch: prompts at once.
     """
-    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-    found: list[list[float]] = [[] for _ in prompts]
+    results: list[list[float]] = [[] for _ in prompts]
     with model.evaluating():
-        for start in range(0, len(order), batch):
-            rows = order[start : start + batch]
+        for rows in batches_by_length(prompts, batch):
             sums = _of_batch(model, [prompts[i] for i in rows], [continuations[i] for i in rows])
             for i, values in zip(rows, sums, strict=True):
-                found[i] = values
-    return found
+                results[i] = values
+    return results
 
 
 def _of_batch(model: TextModel, prompts: list[Ids], continuations: list[Sequence[Ids]]) -> list[list[float]]:
     """`log_likelihoods` of prompts that are computed together, as many continuations at once as prompts."""
-    ids, mask = _padded(prompts, model.padding, model.device, left=True)
+    ids, mask = pad_rows(prompts, model.padding, model.device, left=True)  # (N, T)
     last, cache = _decode(model, ids, mask, (mask.cumsum(1) - 1).clamp(min=0), None)
     pairs = [(row, place) for row, several in enumerate(continuations) for place in range(len(several))]
     pairs.sort(key=lambda pair: len(continuations[pair[0]][pair[1]]))
-    found = [[0.0] * len(several) for several in continuations]
+    results = [[0.0] * len(several) for several in continuations]
     for start in range(0, len(pairs), len(prompts)):
         part = pairs[start : start + len(prompts)]
         rows = torch.tensor([row for row, _ in part], device=model.device)
         tails = [continuations[row][place] for row, place in part]
         sums = _continued(model, last[rows, -1:], mask[rows], _of_rows(cache, rows), tails)
         for (row, place), value in zip(part, sums, strict=True):
-            found[row][place] = value
-    return found
+            results[row][place] = value
+    return results
 
 
 def _of_rows(cache: Any, rows: Tensor) -> Any:
-    """Keys and values of these rows, which may repeat."""
+    """Return the keys and values of these rows, which may repeat."""
     chosen = copy.deepcopy(cache)
     chosen.batch_select_indices(rows)
     return chosen
 
 
 def _continued(model: TextModel, last: Tensor, mask: Tensor, cache: Any, tails: list[Ids]) -> list[float]:
-    """Σ log p of each tail.
+    """Return Σ log p of each tail.
 
     Args:
         last: (N, 1, hidden) at the end of each prompt; mask: (N, T) of the prompts; cache: of the prompts.
     """
-    ids, kept = _padded(tails, model.padding, model.device, left=False)
+    ids, kept = pad_rows(tails, model.padding, model.device)  # (N, L)
     hidden = last
-    if ids.shape[1] > 1:
-        positions = mask.sum(1)[:, None] + torch.arange(ids.shape[1] - 1, device=model.device)
-        whole = torch.cat([mask, kept[:, :-1]], 1)
-        hidden = torch.cat([last, _decode(model, ids[:, :-1], whole, positions, cache)[0]], 1)
+    if ids.shape[1] > 1:  # the state before a tail predicts its first token, so its last one is no input
+        positions = mask.sum(1)[:, None] + torch.arange(ids.shape[1] - 1, device=model.device)  # (N, L - 1)
+        visible = torch.cat([mask, kept[:, :-1]], 1)  # (N, T + L - 1)
+        inner, _ = _decode(model, ids[:, :-1], visible, positions, cache)  # (N, L - 1, hidden)
+        hidden = torch.cat([last, inner], 1)  # (N, L, hidden)
     sums: list[float] = _log_probabilities(model, hidden, ids, kept.bool()).tolist()
     return sums
 
 
 def _decode(model: TextModel, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> tuple[Tensor, Any]:
-    """(N, T, hidden) of the last layer, and the keys and values of all tokens so far."""
+    """Return (N, T, hidden) of the last layer, and the keys and values of all tokens so far."""
     with autocast(model.backbone.precision, str(model.device)):
         out = model.backbone.model.get_decoder()(
             input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
@@ -91,22 +91,10 @@ def _decode(model: TextModel, ids: Tensor, mask: Tensor, positions: Tensor, cach
 
 
 def _log_probabilities(model: TextModel, hidden: Tensor, tails: Tensor, kept: Tensor) -> Tensor:
-    """(N,) sums over the tokens that are no padding; logits are computed for these alone."""
+    """Return (N,) sums over the K tokens that are no padding; logits are computed for these alone."""
     backbone = model.backbone.model
     with autocast(model.backbone.precision, str(model.device)):
-        logits = backbone.get_output_embeddings()(hidden[kept]).float()
-    every = scaled_logits(logits, backbone.config).log_softmax(-1)
-    own = every.gather(1, tails[kept][:, None])[:, 0]
-    return torch.zeros(kept.shape, device=own.device).masked_scatter(kept, own).sum(1)
-
-
-def _padded(rows: Sequence[Ids], padding: int, device: torch.device, left: bool) -> tuple[Tensor, Tensor]:
-    """Ids (N, T) and the mask of what is no padding."""
-    longest = max(map(len, rows))
-    ids = torch.full((len(rows), longest), padding, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for i, row in enumerate(rows):
-        place = slice(longest - len(row), longest) if left else slice(0, len(row))
-        ids[i, place] = torch.tensor(row)
-        mask[i, place] = 1
-    return ids.to(device), mask.to(device)
+        logits = backbone.get_output_embeddings()(hidden[kept]).float()  # (K, vocabulary)
+    log_probabilities = scaled_logits(logits, backbone.config).log_softmax(-1)
+    of_tails = log_probabilities.gather(1, tails[kept][:, None])[:, 0]  # (K,)
+    return torch.zeros(kept.shape, device=of_tails.device).masked_scatter(kept, of_tails).sum(1)

@@ -16,14 +16,21 @@ from pydantic import Field
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
 from medflare.core.seeds import seeded
-from medflare.models.backbone import LOADING, check_folder, fingerprint, resolve_precision
+from medflare.models.backbone import (
+    LOADING,
+    check_folder,
+    fingerprint,
+    load_tokenizer,
+    quiet_transformers,
+    resolve_precision,
+)
 from medflare.models.embedded import decoder_folder
 
 NEW = "medflare-new-encoder"
-WHOLE = ("auto", "fp32", "bf16")
+TRAINED_PRECISIONS = ("auto", "fp32", "bf16")
 
 
-class EncoderSettings(Settings):
+class TextEncoderSettings(Settings):
     """The encoder where a site names no folder: random weights, the embedded vocabulary of notes."""
 
     layers: int = Field(default=3, ge=1)
@@ -54,24 +61,18 @@ class TextEncoder:
 
 
 def load_encoder(
-    folder: Path | None, precision: str, device: str, shape: EncoderSettings, seed: int
+    folder: Path | None, precision: str, device: str, shape: TextEncoderSettings, seed: int
 ) -> TextEncoder:
-    """Open an encoder's folder, or makes a new one from `shape` and `seed`.
+    """Open an encoder's folder, or make a new one from `shape` and `seed`.
 
-    Raises: ConfigError for a folder that is missing, has no safetensors or holds no encoder, and for a
-        precision that cannot learn.
+    Raises:
+        ConfigError: the folder is missing, has no safetensors or holds no encoder, or the precision cannot
+            learn.
     """
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from transformers import AutoTokenizer
-
-    if precision not in WHOLE:
-        raise ConfigError(
-            f"backbone.precision is '{precision}', but token_classification trains all weights of the "
-            f"encoder; expected one of {', '.join(WHOLE)}."
-        )
+    chosen = trained_precision(precision, device, "token_classification")
     source = decoder_folder("notes_decoder") if folder is None else folder
     if folder is None:
-        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
+        tokenizer = load_tokenizer(source)
         model = _new(shape, tokenizer, seed)
     else:
         model, tokenizer = open_encoder(folder, "backbone.folder")
@@ -83,7 +84,7 @@ def load_encoder(
         tokenizer=tokenizer,
         name=NEW if folder is None else folder.name,
         fingerprint=_fingerprint_of_new(model, source) if folder is None else fingerprint(folder),
-        precision=resolve_precision(precision, device),
+        precision=chosen,
         device=device,
         begin=begin,
         end=end,
@@ -92,41 +93,49 @@ def load_encoder(
     )
 
 
+def trained_precision(precision: str, device: str, method: str) -> str:
+    """Return the precision of the arithmetic of a method that trains all weights, which are fp32.
+
+    Raises:
+        ConfigError: a precision whose weights cannot learn.
+    """
+    if precision not in TRAINED_PRECISIONS:
+        raise ConfigError(
+            f"backbone.precision is '{precision}', but {method} trains all weights; expected one of "
+            f"{', '.join(TRAINED_PRECISIONS)}."
+        )
+    return resolve_precision(precision, device)
+
+
 def open_encoder(folder: Path, setting: str) -> tuple[Any, Any]:
     """Return an encoder in fp32, without a pooling layer, which nothing here uses, and its fast tokenizer.
 
-    Raises: ConfigError, under the name of the setting, for a folder that is missing, has no safetensors or
-        holds no encoder.
+    Raises:
+        ConfigError: under the name of the setting: the folder is missing, has no safetensors or holds no
+            encoder.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from transformers import AutoConfig, AutoModel, AutoTokenizer
+    from transformers import AutoConfig, AutoModel
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as ENCODERS
-    from transformers.utils import logging
 
     check_folder(folder, setting)
-    kind = AutoConfig.from_pretrained(folder, local_files_only=True).model_type
-    if kind not in ENCODERS:
+    model_type = AutoConfig.from_pretrained(folder, local_files_only=True).model_type
+    if model_type not in ENCODERS:
         raise ConfigError(
-            f"{setting}: '{folder}' holds a {kind}, which does not see both sides of a word. Expected an "
-            "encoder such as BERT, RoBERTa, DeBERTa or DistilBERT; or leave the folder out."
+            f"{setting}: '{folder}' holds a {model_type}, which does not see both sides of a word. "
+            "Expected an encoder such as BERT, RoBERTa, DeBERTa or DistilBERT; or leave the folder out."
         )
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    tokenizer = load_tokenizer(folder)
     if not tokenizer.is_fast:
         raise ConfigError(f"{setting}: '{folder}' has no tokenizer.json; save a fast tokenizer there.")
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # the masked-word head of a published encoder is left behind on purpose
-    logging.disable_progress_bar()
-    try:
-        with LOADING:
-            model = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
-    finally:
-        logging.set_verbosity(verbosity)
+    with quiet_transformers(), LOADING:
+        model = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
     if getattr(model, "pooler", None) is not None:
         model.pooler = None
     return model, tokenizer
 
 
-def _new(shape: EncoderSettings, tokenizer: Any, seed: int) -> Any:
+def _new(shape: TextEncoderSettings, tokenizer: Any, seed: int) -> Any:
     """Return a BERT with random weights."""
     from transformers import BertConfig, BertModel
 
@@ -149,7 +158,7 @@ def _new(shape: EncoderSettings, tokenizer: Any, seed: int) -> Any:
 
 
 def _fingerprint_of_new(model: Any, tokenizer_folder: Path) -> str:
-    """Shape and vocabulary; the weights come from one site before round 1."""
+    """Return a hash of shape and vocabulary; the weights come from one site before round 1."""
     config = {k: v for k, v in model.config.to_dict().items() if k not in ("transformers_version", "dtype")}
     total = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
     total.update((tokenizer_folder / "tokenizer.json").read_bytes())
@@ -157,16 +166,16 @@ def _fingerprint_of_new(model: Any, tokenizer_folder: Path) -> str:
 
 
 def positions(model: Any) -> int:
-    """Positions an encoder has; RoBERTa's begin behind its padding index."""
-    found = int(getattr(model.config, "max_position_embeddings", None) or 512)
+    """Return the positions an encoder has; RoBERTa's begin behind its padding index."""
+    count = int(getattr(model.config, "max_position_embeddings", None) or 512)
     table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
     behind = getattr(table, "padding_idx", None)
-    return found if behind is None else found - int(behind) - 1
+    return count if behind is None else count - int(behind) - 1
 
 
 def first_token(*numbers: int | None) -> int:
-    """Return the first number of a token that is there; ConfigError where the tokenizer names none."""
-    found = next((number for number in numbers if number is not None), None)
-    if found is None:
+    """Return the first number of a token that is not None; ConfigError if all are."""
+    token = next((number for number in numbers if number is not None), None)
+    if token is None:
         raise ConfigError("backbone.folder: the tokenizer names no token for a text's begin, end or padding.")
-    return int(found)
+    return int(token)

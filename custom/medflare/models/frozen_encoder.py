@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from medflare.models.encoder_folder import first_token, open_encoder, positions
+from medflare.models.padding import batches_by_length, pad_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class FrozenEncoder:
     Attributes:
         width: of its vectors. longest: most tokens of a text, marks included.
 
-    Raises ConfigError as `open_encoder` does.
+    Raises:
+        ConfigError: as `open_encoder`.
     """
 
     def __init__(self, folder: Path, setting: str) -> None:
@@ -49,26 +51,19 @@ class FrozenEncoder:
         self._padding = first_token(self.tokenizer.pad_token_id, self._end)
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokens of each text with its marks; the end mark alone where there would be none.
+        """Return the tokens of each text with its marks; the end mark alone where there would be none.
 
         A text longer than the encoder loses its end.
         """
         if not texts:
             return []
-        told = self.tokenizer(list(texts), truncation=True, max_length=self.longest)
-        return [row or [self._end] for row in told["input_ids"]]
+        encoded = self.tokenizer(list(texts), truncation=True, max_length=self.longest)
+        return [row or [self._end] for row in encoded["input_ids"]]
 
     @torch.inference_mode()
     def batches(self, rows: Sequence[Sequence[int]], size: int) -> Iterator[Encoded]:
-        """Texts of like length together, shortest first."""
-        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-        for start in range(0, len(order), size):
-            places = order[start : start + size]
-            longest = len(rows[places[-1]])
-            lacking = [longest - len(rows[i]) for i in places]
-            ids = torch.tensor(
-                [[*rows[i], *[self._padding] * n] for i, n in zip(places, lacking, strict=True)]
-            )
-            mask = torch.tensor([[1] * (longest - n) + [0] * n for n in lacking])
+        """Yield texts of similar length together, shortest first."""
+        for places in batches_by_length(rows, size):
+            ids, mask = pad_rows([rows[i] for i in places], self._padding)  # (B, T)
             hidden = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
             yield Encoded(places, ids, mask, hidden)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from medflare.core.config import parse
-from medflare.core.errors import ConfigError, DataError
+from medflare.core.errors import ConfigError
 from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.registry import settings_of_file
 from medflare.models.backbone import Backbone
@@ -28,6 +28,7 @@ from medflare.models.longitudinal_generator import (
     encoder_checksum,
 )
 from medflare.models.report_generator import DecodingSettings
+from medflare.models.result_files import copy_tensors
 
 
 def open_longitudinal(
@@ -48,8 +49,10 @@ def open_longitudinal(
             `longitudinal_generator.safetensors`, `adapter_model.safetensors` and `adapter_config.json` of
             `folder` hold.
         encoder_file: weights of the frozen image encoder, where the run took them from the sites.
-    Raises: DataError for a tensor that is missing; ConfigError where the encoder is another one than the
-        run's.
+
+    Raises:
+        DataError: a tensor is missing.
+        ConfigError: the encoder is another one than the run's.
     """
     settings = parse(LongitudinalSettings, facts["generator"], str(folder / f"{FILE}.json"))
     decoding = parse(DecodingSettings, facts["decoding"], str(folder / f"{FILE}.json"))
@@ -59,11 +62,7 @@ def open_longitudinal(
     model.to(next(base.model.parameters()).device)
     if not any(name.startswith(PATIENT_PROJECTION) for name in tensors):
         model.remove_patient_adapter()
-    with torch.no_grad():
-        for name, tensor in model.shared_tensors().items():
-            if name not in tensors:
-                raise DataError(f"{folder / f'{FILE}.safetensors'}: lacks the tensor '{name}'.")
-            tensor.copy_(tensors[name])
+    copy_tensors(model.shared_tensors(), tensors, folder / f"{FILE}.safetensors")
     model.adapters.load_file_tensors(GENERIC, dict(adapter))
     model.adapters.use((GENERIC,))
     if not settings.train_backbone:

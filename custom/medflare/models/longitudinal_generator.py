@@ -120,8 +120,8 @@ class LongitudinalGenerator(ReportGenerator):
     def _decoder(self) -> dict[str, nn.Parameter]:
         """Return the decoder's own weights by their names without any adapter's."""
         added = {id(p) for p in self.adapters.parameters(GENERIC)}
-        own = [(n, p) for n, p in self.adapters.peft.named_parameters() if id(p) not in added]
-        plain = ((n.removeprefix("base_model.model.").replace(".base_layer.", "."), p) for n, p in own)
+        weights = [(n, p) for n, p in self.adapters.peft.named_parameters() if id(p) not in added]
+        plain = ((n.removeprefix("base_model.model.").replace(".base_layer.", "."), p) for n, p in weights)
         return {DECODER + n: p for n, p in plain}
 
     def remove_patient_adapter(self) -> None:
@@ -276,7 +276,7 @@ def export_settings(model: LongitudinalGenerator, decoding: DecodingSettings) ->
     `untravelled` holds a checksum of what must be the same at all sites and is not sent: the frozen encoder,
     and what an adapter makes from the seed.
     """
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "file": FILE,
         "format": 1,
         "generator": model.parts.model_dump(mode="json"),
@@ -285,10 +285,10 @@ def export_settings(model: LongitudinalGenerator, decoding: DecodingSettings) ->
     }
     made = model.adapters.not_communicated()
     if not model.parts.train_backbone:
-        found["encoder"] = {"sha256": encoder_checksum(model)}
-        both = "+".join(filter(None, (found["encoder"]["sha256"], made.get("sha256"))))
+        settings["encoder"] = {"sha256": encoder_checksum(model)}
+        both = "+".join(filter(None, (settings["encoder"]["sha256"], made.get("sha256"))))
         made = made | {"sha256": both}
-    return found | ({"untravelled": made} if made else {})
+    return settings | ({"untravelled": made} if made else {})
 
 
 def encoder_checksum(model: LongitudinalGenerator) -> str:

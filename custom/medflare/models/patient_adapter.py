@@ -194,24 +194,27 @@ def patient_term(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def target_layers(model: nn.Module, targets: tuple[str, ...]) -> dict[str, nn.Module]:
-    """Name -> layer of every layer whose name ends in a target; ConfigError for targets that name none.
+    """Return name -> layer of every layer whose name ends in a target.
 
     Names are the same with and without PEFT's wrapper around the model.
+
+    Raises:
+        ConfigError: a target names no layer; lists the layers that exist.
     """
-    found: dict[str, nn.Module] = {}
+    layers: dict[str, nn.Module] = {}
     unused = set(targets)
     for name, layer in model.named_modules():
         matched = {target for target in targets if name == target or name.endswith(f".{target}")}
         if matched:
-            found[name.removeprefix("base_model.model.")] = layer
+            layers[name.removeprefix("base_model.model.")] = layer
             unused -= matched
-    if unused or not found:
+    if unused or not layers:
         known = sorted({name.rsplit(".", 1)[-1] for name, layer in model.named_modules() if _shape(layer)})
         raise ConfigError(
             f"patient adapter: targets names {', '.join(sorted(unused)) or 'nothing'}, which this base model "
             f"does not have. Its layers are called: {', '.join(known)}."
         )
-    return found
+    return layers
 
 
 def features(name: str, layer: nn.Module) -> tuple[int, int]:

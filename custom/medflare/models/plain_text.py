@@ -4,150 +4,98 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from medflare.core.errors import ConfigError
-from medflare.models.backbone import Backbone, autocast
+from medflare.models.backbone import autocast
+from medflare.models.padding import batches_by_length, pad_rows
+from medflare.models.text_backbone import TextBackbone
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class GreedyAnswer:
     """One greedy answer, without its end mark.
 
     Attributes:
         ids: its tokens.
-        chances: probability of each of them when it was written.
+        probabilities: of each of them when it was written.
         ended: it came to its end within its budget.
     """
 
     text: str
     ids: tuple[int, ...]
-    chances: tuple[float, ...]
+    probabilities: tuple[float, ...]
     ended: bool
 
 
-class PlainText:
-    """Knows no task and no data; ConfigError for a tokenizer without an end mark."""
+class PlainText(TextBackbone):
+    """A backbone without adapters; knows no task and no data.
 
-    def __init__(self, backbone: Backbone) -> None:
-        self.backbone, self.tokenizer = backbone, backbone.tokenizer
-        if self.tokenizer.eos_token_id is None:
-            raise ConfigError(
-                f"backbone '{backbone.name}': its tokenizer has no end mark (eos_token), so an answer could "
-                "never end. Add it to tokenizer_config.json, or choose another backbone."
-            )
-        self.end = int(self.tokenizer.eos_token_id)
-        self.padding = self.end if self.tokenizer.pad_token_id is None else int(self.tokenizer.pad_token_id)
-
-    @property
-    def context(self) -> int:
-        """Positions of prompt and answer together."""
-        return int(getattr(self.backbone.model.config, "max_position_embeddings", None) or 1 << 30)
+    Raises:
+        ConfigError: the tokenizer has no end mark.
+    """
 
     def ids(self, text: str) -> list[int]:
-        """Tokens of a text, after the begin mark where the tokenizer has one."""
-        found: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        begin = self.tokenizer.bos_token_id
-        return found if begin is None else [int(begin), *found]
-
-    def decoded(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens, spaces as they are."""
-        found: str = self.tokenizer.decode(
-            list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        return found
+        """Return the token ids of one text, after the begin mark where the tokenizer has one."""
+        return self.prompt_ids([text])[0]
 
     @torch.no_grad()
-    def write(self, prompts: Sequence[str], most: int, batch: int = 4) -> list[Spoken]:
+    def write(self, prompts: Sequence[str], most: int, batch: int = 4) -> list[GreedyAnswer]:
         """Return a greedy answer of at most `most` tokens to each prompt, in the order given."""
-        rows = [self.ids(prompt) for prompt in prompts]
-        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-        found = [Spoken("", (), (), False)] * len(rows)
-        for start in range(0, len(order), batch):
-            chosen = order[start : start + batch]
-            for i, spoken in zip(chosen, self._write([rows[i] for i in chosen], most), strict=True):
-                found[i] = spoken
-        return found
+        rows = self.prompt_ids(prompts)
+        answers = [GreedyAnswer("", (), (), False)] * len(rows)
+        for chosen in batches_by_length(rows, batch):
+            for i, answer in zip(chosen, self._write([rows[i] for i in chosen], most), strict=True):
+                answers[i] = answer
+        return answers
 
-    def _write(self, rows: list[list[int]], most: int) -> list[Spoken]:
-        from transformers import GenerationConfig, LogitsProcessorList
+    def _write(self, rows: list[list[int]], most: int) -> list[GreedyAnswer]:
+        from transformers import LogitsProcessorList
 
-        ids, mask = _padded_left(rows, self.padding)
-        most = min(most, self.context - ids.shape[1])
-        if most < 1:
-            return [Spoken("", (), (), False) for _ in rows]
-        model, chances = self.backbone.model, list[Tensor]()
+        steps: list[Tensor] = []
 
-        def keep(_: Tensor, scores: Tensor) -> Tensor:
-            chances.append(scores.float().softmax(-1).amax(-1).cpu())
+        def record(_: Tensor, scores: Tensor) -> Tensor:
+            """Keep the probability of the most likely token of each row, (N,), at every step."""
+            steps.append(scores.float().softmax(-1).amax(-1).cpu())
             return scores
 
-        before, model.generation_config = model.generation_config, GenerationConfig()
-        try:
-            with autocast(self.backbone.precision, str(model.device)), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                out = model.generate(
-                    input_ids=ids.to(model.device),
-                    attention_mask=mask.to(model.device),
-                    do_sample=False,
-                    max_new_tokens=most,
-                    pad_token_id=self.padding,
-                    eos_token_id=self.end,
-                    logits_processor=LogitsProcessorList([keep]),
-                )
-        finally:
-            model.generation_config = before
-        table = torch.stack(chances, 1).tolist()
-        tails: list[list[int]] = out[:, ids.shape[1] :].tolist()
-        return [self._spoken(tail, row) for tail, row in zip(tails, table, strict=True)]
+        continued = self.generate_ids(rows, most, logits_processor=LogitsProcessorList([record]))
+        table = torch.stack(steps, 1).tolist() if steps else [[] for _ in rows]  # (N, new tokens)
+        return [self._answer(new, row) for new, row in zip(continued, table, strict=True)]
 
-    def _spoken(self, tail: list[int], chances: list[float]) -> Spoken:
-        size = tail.index(self.end) if self.end in tail else len(tail)
-        kept = tuple(tail[:size])
-        return Spoken(self.decoded(kept), kept, tuple(chances[:size]), size < len(tail))
+    def _answer(self, new: list[int], probabilities: list[float]) -> GreedyAnswer:
+        size = new.index(self.end) if self.end in new else len(new)
+        kept = tuple(new[:size])
+        return GreedyAnswer(self.decoded(kept), kept, tuple(probabilities[:size]), size < len(new))
 
     @torch.no_grad()
     def embed(self, texts: Sequence[str], batch: int = 64) -> np.ndarray:
-        """Mean of the last hidden states of each text: (N, hidden), not of unit norm."""
-        model = self.backbone.model
-        rows = [(self.ids(text) or [self.end])[: self.context] for text in texts]
-        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-        found = np.zeros((len(rows), self.backbone.hidden))
-        for start in range(0, len(order), batch):
-            chosen = order[start : start + batch]
-            ids, mask = _padded_left([rows[i] for i in chosen], self.padding)
-            with autocast(self.backbone.precision, str(model.device)):
-                hidden = model.get_decoder()(
-                    input_ids=ids.to(model.device), attention_mask=mask.to(model.device), use_cache=False
-                ).last_hidden_state
-            weights = mask.to(hidden.device, torch.float32)[..., None]
-            found[chosen] = ((hidden.float() * weights).sum(1) / weights.sum(1)).cpu().numpy()
-        return found
+        """Return the mean of the last hidden states of each text: (N, hidden), not of unit norm."""
+        rows = [(ids or [self.end])[: self.context] for ids in self.prompt_ids(texts)]
+        vectors = np.zeros((len(rows), self.backbone.hidden))
+        for chosen in batches_by_length(rows, batch):
+            ids, mask = pad_rows([rows[i] for i in chosen], self.padding, self.device, left=True)  # (B, T)
+            with autocast(self.backbone.precision, str(self.device)):
+                hidden = self.backbone.model.get_decoder()(
+                    input_ids=ids, attention_mask=mask, use_cache=False
+                ).last_hidden_state  # (B, T, hidden)
+            weights = mask.to(hidden.device, torch.float32)[..., None]  # (B, T, 1)
+            vectors[chosen] = ((hidden.float() * weights).sum(1) / weights.sum(1)).cpu().numpy()
+        return vectors
 
-    def chance(self, spoken: Spoken, start: int, end: int) -> float:
+    def confidence(self, answer: GreedyAnswer, start: int, end: int) -> float:
         """Return how sure the model was of characters start … end − 1 of its answer.
 
         The geometric mean of the probabilities of the tokens they are made of; 0 where there is none.
         """
         logs, before = list[float](), 0
-        for count, chance in enumerate(spoken.chances, 1):
-            after = len(self.decoded(spoken.ids[:count]))
+        for count, probability in enumerate(answer.probabilities, 1):
+            after = len(self.decoded(answer.ids[:count]))
             if after > start and before < end:
-                logs.append(math.log(max(chance, 1e-12)))
+                logs.append(math.log(max(probability, 1e-12)))
             before = after
         return math.exp(sum(logs) / len(logs)) if logs else 0.0
-
-
-def _padded_left(rows: list[list[int]], padding: int) -> tuple[Tensor, Any]:
-    """Ids and mask (N, T)."""
-    longest = max(len(row) for row in rows)
-    ids = torch.tensor([[padding] * (longest - len(row)) + row for row in rows])
-    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
-    return ids, mask

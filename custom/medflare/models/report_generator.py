@@ -7,10 +7,8 @@ Paper: FedMRG, sections III-A and III-B. Decoder input:
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from medflare.models.adapters.lora import LoraChoice, LoraSettings
 from medflare.models.adapters.registry import PeftChoice, attach, effective_settings
 from medflare.models.backbone import Backbone, autocast
 from medflare.models.encoders import EncoderSettings, VisualEncoder
+from medflare.models.evaluation_mode import EvaluatedModule
 
 ADAPTER_PREFIX = "adapter."
 
@@ -87,7 +86,7 @@ class Decoded:
     hidden: Tensor
 
 
-class ReportGenerator(nn.Module):
+class ReportGenerator(EvaluatedModule):
     """Image encoder, projection, diagnosis head and a frozen decoder with adapters.
 
     Knows no data set, no loss and no federation.
@@ -249,24 +248,13 @@ class ReportGenerator(nn.Module):
                 attention_mask=mask if present is None else present.long(),
                 **search_arguments(decoding, tokenizer),
             )
-        texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
-        return [" ".join(text.split()) for text in texts]
+        return decoded_reports(tokenizer, ids)
 
     def tokenise(self, reports: list[str], max_tokens: int) -> list[list[int]]:
         """Return token ids of each report, cut to `max_tokens`, with one EOS."""
         eos = self.backbone.tokenizer.eos_token_id
-        found = self.backbone.tokenizer(reports, add_special_tokens=False)["input_ids"]
-        return [[*ids[:max_tokens], eos] for ids in found]
-
-    @contextlib.contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Set eval mode inside, and the former mode after."""
-        before = self.training
-        self.eval()
-        try:
-            yield
-        finally:
-            self.train(before)
+        rows = self.backbone.tokenizer(reports, add_special_tokens=False)["input_ids"]
+        return [[*ids[:max_tokens], eos] for ids in rows]
 
     def train(self, mode: bool = True) -> ReportGenerator:
         """Train mode for the encoder and heads; the frozen decoder only for an adapter's dropout."""
@@ -306,6 +294,11 @@ class ReportGenerator(nn.Module):
         """Return one row a word: the mean of its tokens' input embeddings."""
         table = self._table().weight.detach().float()
         return torch.stack([table[self._ids(word, bos=False)[0]].mean(0) for word in words])
+
+
+def decoded_reports(tokenizer: Any, ids: Tensor) -> list[str]:
+    """Return the texts of token ids (B, T) without special tokens, white space as single spaces."""
+    return [" ".join(text.split()) for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
 
 def search_arguments(decoding: DecodingSettings, tokenizer: Any) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -22,6 +21,8 @@ from medflare.core.inventory import ENTITY_TYPES, MODIFIER_TYPES
 from medflare.core.seeds import seeded
 from medflare.models.backbone import autocast
 from medflare.models.encoder_folder import TextEncoder
+from medflare.models.evaluation_mode import EvaluatedModule
+from medflare.models.padding import batches_by_length, pad_rows
 
 TYPES: dict[str, tuple[str, ...]] = {"ner": ENTITY_TYPES, "re": MODIFIER_TYPES}
 """What each head tells apart; tag 0 is O, 2k + 1 begins a span of type k, 2k + 2 continues it."""
@@ -45,7 +46,7 @@ class Tagged:
     tags: tuple[int, ...] = ()
 
 
-class Tagger(nn.Module):
+class Tagger(EvaluatedModule):
     """An encoder with one tag head a task; knows no data and no federation.
 
     Parameters: `encoder.*`, `heads.*` and `marks.weight`.
@@ -126,7 +127,7 @@ class Tagger(nn.Module):
         """Return the mean cross-entropy per word over all questions; nan without any."""
         total, count = 0.0, 0
         with self.evaluating():
-            for part in _by_length(questions, batch):
+            for part in batches_by_length([question.ids for question in questions], batch):
                 loss, words = self.loss([questions[i] for i in part])
                 total, count = total + loss.item(), count + words
         return total / count if count else float("nan")
@@ -136,7 +137,7 @@ class Tagger(nn.Module):
         """Return the most probable allowed tag of each word; O where a word has no token."""
         tags = [[OUTSIDE] * len(question.firsts) for question in questions]
         with self.evaluating():
-            for part in _by_length(questions, batch):
+            for part in batches_by_length([question.ids for question in questions], batch):
                 for rows, logits in self._logits([questions[i] for i in part]):
                     for (i, word), tag in zip(rows, logits.argmax(-1).tolist(), strict=True):
                         tags[part[i]][word] = tag
@@ -167,13 +168,7 @@ class Tagger(nn.Module):
 
     def _hidden(self, batch: Sequence[Tagged]) -> Tensor:
         """Return the encoder's hidden states (B, T, width) in fp32."""
-        longest = max(len(item.ids) for item in batch)
-        ids = torch.full((len(batch), longest), self.text.padding, dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for i, item in enumerate(batch):
-            ids[i, : len(item.ids)] = torch.tensor(item.ids)
-            mask[i, : len(item.ids)] = 1
-        ids, mask = ids.to(self.text.device), mask.to(self.text.device)
+        ids, mask = pad_rows([item.ids for item in batch], self.text.padding, self.text.device)  # (B, T)
         is_mark = ids >= self.vocabulary  # ids above the vocabulary are marks of heads
         words = self.encoder.get_input_embeddings()(ids.masked_fill(is_mark, self.text.padding))  # (B, T, E)
         marks = self.marks((ids - self.vocabulary).clamp(min=0))  # (B, T, E)
@@ -182,23 +177,7 @@ class Tagger(nn.Module):
             hidden: Tensor = self.encoder(inputs_embeds=embedded, attention_mask=mask).last_hidden_state
         return self.dropout(hidden.float())
 
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Set eval mode inside, and the former mode after."""
-        before = self.training
-        self.eval()
-        try:
-            yield
-        finally:
-            self.train(before)
-
 
 def _allowed(names: Sequence[str], types: Sequence[str]) -> list[bool]:
     """Return which tags over `names` an answer with `types` may hold."""
     return [True, *(name in types for name in names for _ in "BI")]
-
-
-def _by_length(questions: Sequence[Tagged], batch: int) -> list[list[int]]:
-    """Return indices of questions of similar length, `batch` at a time."""
-    order = sorted(range(len(questions)), key=lambda i: len(questions[i].ids))
-    return [order[start : start + batch] for start in range(0, len(order), batch)]

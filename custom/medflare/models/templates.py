@@ -23,26 +23,29 @@ def filled(template: str, fields: Mapping[str, str]) -> str:
 
 
 def worded(
-    task: str, own: Mapping[str, str] | None, ours: Mapping[str, str], needed: Mapping[str, tuple[str, ...]]
+    task: str, given: Mapping[str, str] | None, ours: Mapping[str, str], needed: Mapping[str, tuple[str, ...]]
 ) -> dict[str, str]:
     """Return a backbone's own wording of a task where it has one, else ours.
 
     Args:
-        task: name of the block in medflare_prompt.json; ours: text of each kind of prompt.
+        task: name of the block in medflare_prompt.json; given: its content, None where it is missing.
+        ours: text of each kind of prompt.
         needed: kind -> the fields without which the model would not see what it is asked about.
-    Raises: ConfigError for a kind that nothing reads, or a text that lacks a field.
+
+    Raises:
+        ConfigError: a kind that nothing reads, or a text that lacks a field.
     """
-    own = dict(own or {})
-    if odd := sorted(set(own) - set(ours)):
+    given = dict(given or {})
+    if odd := sorted(set(given) - set(ours)):
         raise ConfigError(
             f"medflare_prompt.json: {task} has '{odd[0]}', which nothing reads; expected "
             f"{' and '.join(map(repr, ours))}."
         )
-    for kind, words in own.items():
+    for kind, words in given.items():
         for name in needed[kind]:
             if "{" + name + "}" not in words:
                 raise ConfigError(
                     f"medflare_prompt.json: {task}.{kind} has no {{{name}}}, so the model would never see "
                     f"it. Put {{{name}}} where it belongs."
                 )
-    return {**ours, **own}
+    return {**ours, **given}

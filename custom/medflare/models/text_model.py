@@ -6,10 +6,8 @@ Paper: Fed-MedLoRA. Loss on the answer's tokens and one end mark only.
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from medflare.core.errors import ConfigError
 from medflare.models.adapters.base import AdapterSettings
 from medflare.models.adapters.registry import attach
 from medflare.models.backbone import Backbone, autocast
-from medflare.models.padding import IGNORED
+from medflare.models.evaluation_mode import evaluation_mode
+from medflare.models.padding import IGNORED, batches_by_length, pad_rows
 from medflare.models.report_generator import scaled_logits
+from medflare.models.text_backbone import TextBackbone
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class Written:
     ended: bool
 
 
-class TextModel:
+class TextModel(TextBackbone):
     """A frozen decoder with adapters and its tokenizer; knows no task, no data and no federation.
 
     Raises:
@@ -51,45 +50,20 @@ class TextModel:
     def __init__(
         self, backbone: Backbone, adapter: AdapterSettings, names: tuple[str, ...], seed: int
     ) -> None:
-        self.backbone = backbone
         self.adapters: Any = attach(backbone.model, adapter, names, seed)
-        tokenizer = backbone.tokenizer
-        if tokenizer.eos_token_id is None:
-            raise ConfigError(
-                f"backbone '{backbone.name}': its tokenizer has no end mark (eos_token), so an answer could "
-                "never end. Add it to tokenizer_config.json, or choose another backbone."
-            )
-        self.end = int(tokenizer.eos_token_id)
-        self.padding = self.end if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
-        self.begin = [] if tokenizer.bos_token_id is None else [int(tokenizer.bos_token_id)]
+        super().__init__(backbone)
 
     @property
     def context(self) -> int:
-        """Positions the backbone has, of prompt and answer together, after those of virtual tokens."""
-        found = int(getattr(self.backbone.model.config, "max_position_embeddings", None) or sys.maxsize)
-        return found - int(self.adapters.positions)
-
-    @property
-    def device(self) -> torch.device:
-        device: torch.device = self.backbone.model.device
-        return device
-
-    def prompt_ids(self, prompts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each prompt, after the begin mark where the tokenizer has one."""
-        return [[*self.begin, *ids] for ids in self._ids(prompts)]
+        """Positions of prompt and answer together, after those of virtual tokens."""
+        return super().context - int(self.adapters.positions)
 
     def answer_ids(self, answers: Sequence[str]) -> list[list[int]]:
-        """Token ids of each answer and one end mark."""
-        return [[*ids, self.end] for ids in self._ids(answers)]
-
-    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
-        if not texts:  # transformers' tokenizers raise IndexError
-            return []
-        found: list[list[int]] = self.backbone.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
-        return found
+        """Return the token ids of each answer and one end mark."""
+        return [[*ids, self.end] for ids in self.token_ids(answers)]
 
     def sequences(self, prompts: Sequence[str], answers: Sequence[str]) -> list[Sequenced]:
-        """Prompt and answer are tokenised apart, as in generation, and one end mark is added."""
+        """Return prompts and answers, tokenised apart as in generation, with one end mark."""
         if not prompts:
             return []
         tails = self.answer_ids(answers)
@@ -117,10 +91,9 @@ class TextModel:
     def mean_loss(self, sequences: Sequence[Sequenced], batch: int) -> float:
         """Return the mean negative log-likelihood per answer token (ML-4); nan without any sequence."""
         total, count = 0.0, 0
-        order = sorted(sequences, key=lambda item: len(item.ids))
         with self.evaluating():
-            for start in range(0, len(order), batch):
-                loss, tokens = self.loss(order[start : start + batch])
+            for rows in batches_by_length([item.ids for item in sequences], batch):
+                loss, tokens = self.loss([sequences[i] for i in rows])
                 total, count = total + loss.item(), count + tokens
         return total / count if count else float("nan")
 
@@ -137,68 +110,23 @@ class TextModel:
         Prompts of similar length share a batch. An answer ends where the backbone has no more positions. One
         beam is greedy.
         """
-        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         answers: list[Written] = [Written("", False)] * len(ids)
         with self.evaluating():
-            for start in range(0, len(order), batch):
-                rows = order[start : start + batch]
+            for rows in batches_by_length(ids, batch):
                 most = max(budgets[i] for i in rows)
-                for i, tail in zip(rows, self._generate([ids[i] for i in rows], most, beams), strict=True):
-                    answers[i] = self._written(tail, budgets[i])
+                continued = self.generate_ids([ids[i] for i in rows], most, num_beams=beams)
+                for i, new in zip(rows, continued, strict=True):
+                    answers[i] = self._written(new, budgets[i])
         return answers
 
-    def _generate(self, rows: list[list[int]], most: int, beams: int) -> list[list[int]]:
-        """Return the new tokens of each row; prompts are padded on the left."""
-        longest = max(len(row) for row in rows)
-        most = min(most, self.context - longest)
-        if most < 1:
-            return [[] for _ in rows]
-        ids = torch.tensor([[self.padding] * (longest - len(row)) + row for row in rows])
-        mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
-        with self._default_generation():
-            out = self.backbone.model.generate(
-                input_ids=ids.to(self.device),
-                attention_mask=mask.to(self.device),
-                do_sample=False,
-                num_beams=beams,
-                max_new_tokens=most,
-                pad_token_id=self.padding,
-                eos_token_id=self.end,
-            )
-        tails: list[list[int]] = out[:, longest:].tolist()
-        return tails
+    def _written(self, new: list[int], budget: int) -> Written:
+        """Return an answer from its new tokens, cut at the end mark or the budget."""
+        ended = self.end in new[:budget]
+        return Written(self.decoded(new[: new.index(self.end)] if ended else new[:budget]), ended)
 
-    @contextlib.contextmanager
-    def _default_generation(self) -> Iterator[None]:
-        """Generate without the backbone's own generation settings (repetition_penalty, min_length)."""
-        from transformers import GenerationConfig
-
-        model = self.backbone.model
-        before, model.generation_config = model.generation_config, GenerationConfig()
-        try:
-            with autocast(self.backbone.precision, str(self.device)), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                yield
-        finally:
-            model.generation_config = before
-
-    def _written(self, tail: list[int], budget: int) -> Written:
-        ended = self.end in tail[:budget]
-        kept = tail[: tail.index(self.end)] if ended else tail[:budget]
-        text: str = self.backbone.tokenizer.decode(
-            kept, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        return Written(text, ended)
-
-    @contextlib.contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def evaluating(self) -> AbstractContextManager[None]:
         """Set eval mode inside, without dropout and gradient checkpointing, and the former mode after."""
-        before = self.backbone.model.training
-        self.backbone.model.eval()
-        try:
-            yield
-        finally:
-            self.backbone.model.train(before)
+        return evaluation_mode(self.backbone.model)
 
     def checkpoint_gradients(self) -> None:
         """Switch on gradient checkpointing: a second forward pass instead of stored activations."""
@@ -209,11 +137,8 @@ class TextModel:
 
 
 def _pad(batch: Sequence[Sequenced], padding: int) -> tuple[Tensor, Tensor]:
-    """Right-padded ids (N, T), and targets that are IGNORED in prompts and padding."""
-    longest = max(len(item.ids) for item in batch)
-    ids = torch.full((len(batch), longest), padding, dtype=torch.long)
-    targets = torch.full_like(ids, IGNORED)
-    for i, item in enumerate(batch):
-        ids[i, : len(item.ids)] = torch.tensor(item.ids)
-        targets[i, item.start : len(item.ids)] = ids[i, item.start : len(item.ids)]
-    return ids, targets
+    """Return right-padded ids (N, T), and targets that are IGNORED in prompts and padding."""
+    ids, mask = pad_rows([item.ids for item in batch], padding)  # (N, T)
+    starts = torch.tensor([item.start for item in batch])  # (N,)
+    answers = (mask == 1) & (torch.arange(ids.shape[1]) >= starts[:, None])  # (N, T)
+    return ids, ids.masked_fill(~answers, IGNORED)

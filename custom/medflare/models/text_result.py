@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Generic, TypeVar
 
 from medflare.core.config import Settings, parse
 from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.lora import LoraChoice, LoraSettings
 from medflare.models.adapters.registry import PeftChoice, effective_settings, settings_of_file
 from medflare.models.backbone import load_backbone
-from medflare.models.report_result import check_fingerprint, read_json, read_tensors
+from medflare.models.result_files import block_of, check_fingerprint, load_adapter, read_json
 from medflare.models.text_model import TextModel
 
 
@@ -25,50 +26,52 @@ class ExportedText(Settings):
 
 
 Exported = TypeVar("Exported", bound=ExportedText)
+Opened = TypeVar("Opened")
 
 
-def open_text_result(
-    folder: Path,
-    task: str,
-    block: type[Exported],
-    personalised: Path | None,
-    backbone: Path | None,
-    precision: str,
-    device: str,
-) -> tuple[TextModel, Exported]:
-    """Return the backbone with the adapter in use, and the block `task` of `<task>.json`.
+@dataclass(frozen=True, slots=True)
+class TextResult(Generic[Exported, Opened]):
+    """Opens the result folders of one text task.
 
-    Arguments and errors as of `open_text_model`.
+    Attributes:
+        task: name of the file beside the adapter, without its ending, and of the block in it.
+        block: class of that block.
+        build: (text model, block, records of one batch) -> what the task makes of them.
     """
-    file = folder / f"{task}.json"
-    facts = read_json(file)
-    exported = parse(block, facts[task], str(file))
-    return open_text_model(folder, facts, exported, personalised, backbone, precision, device), exported
 
+    task: str
+    block: type[Exported]
+    build: Callable[[TextModel, Exported, int], Opened]
 
-def open_text_model(
-    folder: Path,
-    facts: Mapping[str, Any],
-    exported: ExportedText,
-    personalised: Path | None,
-    backbone: Path | None,
-    precision: str,
-    device: str,
-) -> TextModel:
-    """Return the backbone with the adapter in use.
+    def __call__(
+        self,
+        folder: Path,
+        *,
+        personalised: Path | None = None,
+        backbone: Path | None = None,
+        precision: str = "auto",
+        device: str = "cpu",
+        batch: int = 32,
+    ) -> Opened:
+        """Return the task's model of a result folder, with its adapter in use.
 
-    Args:
-        folder: `result/adapter` of a run; facts: the file beside it, whose `backbone` must be this one.
-        personalised: a site's own `personalised` folder, used instead of the global adapter.
-        backbone: the frozen model's folder; None for the embedded one.
+        Args:
+            folder: `result/adapter` of a run.
+            personalised: a site's own `personalised` folder, used instead of the global adapter.
+            backbone: the frozen model's folder; None for the embedded one.
+            batch: records of one batch.
 
-    Raises: DataError for a missing file; ConfigError where the backbone is not the one of the run.
-    """
-    adapter = personalised or folder
-    written = settings_of_file(exported.peft, exported.lora, read_json(adapter / "adapter_config.json"))
-    base = load_backbone(backbone, precision, device, "notes_decoder")
-    check_fingerprint(folder, dict(facts["backbone"]), base)
-    model = TextModel(base, effective_settings(*written), (GENERIC,), 0)
-    model.adapters.load_file_tensors(GENERIC, read_tensors(adapter / "adapter_model.safetensors"))
-    model.adapters.use((GENERIC,))
-    return model
+        Raises:
+            DataError: a file is missing.
+            ConfigError: the backbone is not the one of the run.
+        """
+        file = folder / f"{self.task}.json"
+        facts = read_json(file)
+        exported = parse(self.block, block_of(facts, self.task, file), str(file))
+        adapter = personalised or folder
+        written = settings_of_file(exported.peft, exported.lora, read_json(adapter / "adapter_config.json"))
+        base = load_backbone(backbone, precision, device, "notes_decoder")
+        check_fingerprint(folder, block_of(facts, "backbone", file), base)
+        model = TextModel(base, effective_settings(*written), (GENERIC,), 0)
+        load_adapter(model.adapters, adapter)
+        return self.build(model, exported, batch)

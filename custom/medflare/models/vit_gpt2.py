@@ -7,20 +7,19 @@ ViT's pooling layer, which nothing would train. vit_gpt2_folder.py opens it.
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.config import Settings
 from medflare.models.backbone import autocast
-from medflare.models.report_generator import DecodingSettings, search_arguments
+from medflare.models.evaluation_mode import EvaluatedModule
+from medflare.models.report_generator import DecodingSettings, decoded_reports, search_arguments
 
 FILE = "vit_gpt2"
 
@@ -94,7 +93,7 @@ class BeamSettings(DecodingSettings):
     length_penalty: float = 1.0
 
 
-class ViTGPT2(nn.Module):
+class ViTGPT2(EvaluatedModule):
     """ViT encoder and GPT-2 decoder with cross-attention, image to report; all weights learn.
 
     Args:
@@ -141,10 +140,13 @@ class ViTGPT2(nn.Module):
         return (images.expand(-1, self.mean.shape[1], -1, -1) - self.mean) / self.std
 
     def report_loss(self, images: Tensor, reports: Tensor, targets: Tensor) -> Tensor:
-        """Mean negative log-likelihood per report token.
+        """Return the mean negative log-likelihood per report token.
 
-        images: (batch, 1, H, W) in [0, 1]; reports: (batch, T) ids that end in EOS, padded with anything;
-        targets: the same, -100 where padded. Padding needs no mask: it stands behind what is predicted.
+        Args:
+            images: (B, 1, H, W) in [0, 1].
+            reports: (B, T) ids that end in EOS, padded with anything. Padding needs no mask: it stands
+                behind what is predicted.
+            targets: the same, -100 where padded.
         """
         first = torch.full_like(reports[:, :1], self.begin)  # (B, 1)
         inputs = torch.cat([first, reports[:, :-1]], 1)  # (B, T): targets moved right by one
@@ -169,25 +171,15 @@ class ViTGPT2(nn.Module):
                 bos_token_id=self.begin,
                 **search_arguments(decoding, self.tokenizer),
             )
-        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        texts = decoded_reports(self.tokenizer, ids)
         codes = torch.full((len(texts), len(CONDITIONS)), int(Code.BLANK))
-        return [" ".join(text.split()) for text in texts], codes
+        return texts, codes
 
     def tokenise(self, reports: list[str], max_tokens: int) -> list[list[int]]:
         """Return token ids of each report with one EOS, cut to `max_tokens` and the decoder's positions."""
         kept = min(max_tokens, self.settings.decoder.positions - 1)
-        found = self.tokenizer(reports, add_special_tokens=False)["input_ids"]
-        return [[*ids[:kept], self.tokenizer.eos_token_id] for ids in found]
-
-    @contextlib.contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Set eval mode inside, and the former mode after."""
-        before = self.training
-        self.eval()
-        try:
-            yield
-        finally:
-            self.train(before)
+        rows = self.tokenizer(reports, add_special_tokens=False)["input_ids"]
+        return [[*ids[:kept], self.tokenizer.eos_token_id] for ids in rows]
 
 
 def parameter_counts(model: ViTGPT2) -> dict[str, int]:

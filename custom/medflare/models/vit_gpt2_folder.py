@@ -5,24 +5,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from medflare.core.config import parse
-from medflare.core.errors import ConfigError, DataError
+from medflare.core.errors import ConfigError
 from medflare.core.seeds import seeded
-from medflare.models.backbone import LOADING, check_folder, fingerprint, resolve_precision
+from medflare.models.backbone import LOADING, check_folder, fingerprint, load_tokenizer, quiet_transformers
 from medflare.models.embedded import decoder_folder
-from medflare.models.encoder_folder import WHOLE, first_token
+from medflare.models.encoder_folder import first_token, trained_precision
+from medflare.models.result_files import copy_tensors
 from medflare.models.vit_gpt2 import BeamSettings, ViTGPT2, ViTGPT2Settings
 
-NEW = "medflare-new-vit-gpt2"
-KINDS = {"encoder": "vit", "decoder": "gpt2"}
+METHOD, NEW = "fedvit_gpt2", "medflare-new-vit-gpt2"
+MODEL_TYPES = {"encoder": "vit", "decoder": "gpt2"}
 HALF = [0.5, 0.5, 0.5]
 """Mean and standard deviation of Google's ViT checkpoints, where a folder says nothing else."""
 
@@ -36,15 +35,16 @@ def load_vit_gpt2(
         folder: holds `encoder/` (a ViT) and `decoder/` (a GPT-2 with its tokenizer), each a local Hugging
             Face folder; their configurations go before `settings`. None for a small new model.
         seed: of everything that no folder brings, the cross-attention included.
-    Raises: ConfigError for a folder that is missing or holds something else, and for a precision that cannot
-        learn.
+
+    Raises:
+        ConfigError: the folder is missing or holds something else, or the precision cannot learn.
     """
-    chosen = _precision(precision, device)
+    chosen = trained_precision(precision, device, METHOD)
     words = decoder_folder() if folder is None else folder / "decoder"
     if folder is not None:
         check_parts(folder)
-    tokenizer = _tokenizer(words)
-    with seeded(seed), _quiet():
+    tokenizer = load_tokenizer(words)
+    with seeded(seed), quiet_transformers():
         network = _new(settings, tokenizer) if folder is None else _assembled(folder)
     _check_vocabulary(tokenizer, network, words)
     model = ViTGPT2(
@@ -78,19 +78,19 @@ def open_vit_gpt2(
 
     where = str(folder / "vit_gpt2.json")
     settings = parse(ViTGPT2Settings, facts["model"], where)
-    chosen = _precision(precision, device)
+    chosen = trained_precision(precision, device, METHOD)
     if backbone is not None:
         check_parts(backbone)
-    tokenizer = _tokenizer(decoder_folder() if backbone is None else backbone / "decoder")
-    with _quiet():
+    tokenizer = load_tokenizer(decoder_folder() if backbone is None else backbone / "decoder")
+    with quiet_transformers():
         network: Any = VisionEncoderDecoderModel(VisionEncoderDecoderConfig.from_dict(facts["network"]))
-    found = fingerprint_of_new(settings) if backbone is None else fingerprint_of_parts(backbone)
+    actual = fingerprint_of_new(settings) if backbone is None else fingerprint_of_parts(backbone)
     recorded = facts["backbone"]
-    if found != recorded["fingerprint"]:
+    if actual != recorded["fingerprint"]:
         here = NEW if backbone is None else backbone.name
         raise ConfigError(
             f"{folder}: was trained from '{recorded['name']}' with fingerprint "
-            f"{recorded['fingerprint'][:16]}, but '{here}' here has {found[:16]}. "
+            f"{recorded['fingerprint'][:16]}, but '{here}' here has {actual[:16]}. "
             "Give the same weights with --backbone."
         )
     mean, std = facts["normalisation"]
@@ -99,16 +99,12 @@ def open_vit_gpt2(
         tokenizer,
         settings,
         name=recorded["name"],
-        fingerprint=found,
+        fingerprint=actual,
         precision=chosen,
         begin=first_token(tokenizer.bos_token_id, tokenizer.eos_token_id),
         normalisation=(mean, std),
     )
-    with torch.no_grad():
-        for name, tensor in model.shared_tensors().items():
-            if name not in tensors:
-                raise DataError(f"{folder / 'vit_gpt2.safetensors'}: lacks the tensor '{name}'.")
-            tensor.copy_(tensors[name])
+    copy_tensors(model.shared_tensors(), tensors, folder / "vit_gpt2.safetensors")
     return model.to(device).eval(), parse(BeamSettings, facts["decoding"], where)
 
 
@@ -116,32 +112,32 @@ def check_parts(folder: Path) -> None:
     """Raise ConfigError unless `encoder/` holds a ViT and `decoder/` a GPT-2."""
     from transformers import AutoConfig
 
-    for part, kind in KINDS.items():
+    for part, expected in MODEL_TYPES.items():
         check_folder(folder / part)
-        found = AutoConfig.from_pretrained(folder / part, local_files_only=True).model_type
-        if found != kind:
+        model_type = AutoConfig.from_pretrained(folder / part, local_files_only=True).model_type
+        if model_type != expected:
             raise ConfigError(
-                f"backbone.folder: '{folder / part}' holds a model of the kind '{found}', expected '{kind}'. "
-                "fedvit_gpt2 wants a folder with a ViT in encoder/ and a GPT-2 in decoder/; leave the folder "
-                "out for a small new model."
+                f"backbone.folder: '{folder / part}' holds a model of the kind '{model_type}', expected "
+                f"'{expected}'. fedvit_gpt2 wants a folder with a ViT in encoder/ and a GPT-2 in decoder/; "
+                "leave the folder out for a small new model."
             )
 
 
 def fingerprint_of_parts(folder: Path) -> str:
-    """SHA-256 over the fingerprints of both folders and the images' normalisation."""
-    parts = [fingerprint(folder / part) for part in KINDS]
+    """Return the SHA-256 over the fingerprints of both folders and the images' normalisation."""
+    parts = [fingerprint(folder / part) for part in MODEL_TYPES]
     return hashlib.sha256(json.dumps([*parts, _normalisation(folder / "encoder")]).encode()).hexdigest()
 
 
 def fingerprint_of_new(settings: ViTGPT2Settings) -> str:
-    """Shape and vocabulary; the weights come from one site before round 1."""
+    """Return a hash of shape and vocabulary; the weights come from one site before round 1."""
     total = hashlib.sha256(settings.model_dump_json().encode())
     total.update((decoder_folder() / "tokenizer.json").read_bytes())
     return total.hexdigest()
 
 
 def as_built(settings: ViTGPT2Settings, config: Any) -> ViTGPT2Settings:
-    """`settings` with the sizes that the network really has."""
+    """Return `settings` with the sizes of the network."""
     vit, gpt2 = config.encoder, config.decoder
     if not isinstance(vit.image_size, int) or not isinstance(vit.patch_size, int):
         raise ConfigError(
@@ -201,7 +197,7 @@ def _new(settings: ViTGPT2Settings, tokenizer: Any) -> Any:
 
 
 def _assembled(folder: Path) -> Any:
-    """Pretrained ViT and GPT-2 with new cross-attention between them."""
+    """Return pretrained ViT and GPT-2 with new cross-attention between them."""
     from transformers import GPT2Config, GPT2LMHeadModel, VisionEncoderDecoderModel, ViTModel
 
     with LOADING:
@@ -215,13 +211,6 @@ def _assembled(folder: Path) -> Any:
     return VisionEncoderDecoderModel(encoder=vit, decoder=gpt2)
 
 
-def _tokenizer(folder: Path) -> Any:
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-
-
 def _check_vocabulary(tokenizer: Any, network: Any, words: Path) -> None:
     if len(tokenizer) > network.config.decoder.vocab_size:
         raise ConfigError(
@@ -231,31 +220,7 @@ def _check_vocabulary(tokenizer: Any, network: Any, words: Path) -> None:
 
 
 def _normalisation(folder: Path) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel that the ViT's own preprocessor names, or 0.5."""
+    """Return mean and standard deviation of each channel that the ViT's own preprocessor names, or 0.5."""
     file = folder / "preprocessor_config.json"
-    said = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return list(said.get("image_mean", HALF)), list(said.get("image_std", HALF))
-
-
-def _precision(precision: str, device: str) -> str:
-    """fp32 or bf16 of the arithmetic; weights are fp32, as all of them learn."""
-    if precision not in WHOLE:
-        raise ConfigError(
-            f"backbone.precision is '{precision}', but fedvit_gpt2 trains all weights; expected one of "
-            f"{', '.join(WHOLE)}."
-        )
-    return resolve_precision(precision, device)
-
-
-@contextmanager
-def _quiet() -> Any:
-    """No advice about new cross-attention and the classifier that is left behind: both are on purpose."""
-    from transformers.utils import logging
-
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
+    named = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return list(named.get("image_mean", HALF)), list(named.get("image_std", HALF))

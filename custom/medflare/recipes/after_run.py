@@ -12,10 +12,11 @@ import torch
 from medflare.core.errors import DataError
 from medflare.core.run_record import EvaluationRecord, read_record
 from medflare.data.settings.site import SiteConfig, load_site
-from medflare.evaluation.predictions import compare_predictions, prediction_statistics, read_predictions
+from medflare.evaluation.predictions import compare_predictions, prediction_statistics
 from medflare.learners.registry import methods_by_result_file
-from medflare.recipes.simulate import SERVER_FOLDER
+from medflare.recipes.simulator_process import SERVER_FOLDER
 from medflare.tasks import get_task
+from medflare.tasks.prediction_files import read_predictions
 
 COMPARED = ("bleu_1", "bleu_4", "rouge_l", "cider", "label_f1", "label_micro_f1")
 

@@ -8,16 +8,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import yaml
-
+from medflare.core.config import read_pairs
 from medflare.core.errors import ConfigError, MedflareError
 from medflare.recipes import simulate
 from medflare.recipes.job import Job
 from medflare.recipes.job_check import check_job
 from medflare.recipes.overrides import override
 from medflare.recipes.progress_view import live
+from medflare.recipes.simulator_process import SERVER_FOLDER
+from medflare.recipes.workspace_lock import locked
 
 
 def arguments(job: Job) -> argparse.ArgumentParser:
@@ -38,20 +38,9 @@ def arguments(job: Job) -> argparse.ArgumentParser:
     return parser
 
 
-def changes_of(pairs: Sequence[str]) -> dict[str, Any]:
-    """Return `key=value` pairs as a mapping; values are read as YAML."""
-    out = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"--set {pair}: expected key=value.")
-        out[key] = yaml.safe_load(value)
-    return out
-
-
 def wanted_job(job: Job, given: argparse.Namespace) -> Job:
     """Return the job with the command line's changes, checked."""
-    changes = changes_of(given.set)
+    changes = read_pairs(given.set)
     if given.num_rounds is not None:
         changes["num_rounds"] = given.num_rounds
     job = override(job, changes)
@@ -67,18 +56,19 @@ def run(job: Job, given: argparse.Namespace) -> Path:
     from medflare.recipes.sim_job import FolderJob
 
     workspace = (given.workspace or simulate.new_workspace(job.title)).resolve()
-    known = simulate.prepare_workspace(workspace, given.sites)
-    sites = known if given.n_clients is None else [f"site-{i + 1}" for i in range(job.n_clients)]
-    missing = sorted(set(sites) - set(known))
-    if missing:
-        raise ConfigError(f"site.yaml describes no {', '.join(missing)}. It has: {', '.join(known)}.")
-    display, on_event = live()
-    folder_job = FolderJob(replace(job, n_clients=len(sites)), workspace, on_event)
-    with display:
-        environment = SimEnv(clients=sites, num_threads=len(sites), workspace_root=str(workspace.parent))
-        environment.deploy(folder_job)
-    simulate.judge(workspace)
-    return workspace / simulate.SERVER_FOLDER
+    with locked(workspace):
+        known = simulate.prepare_workspace(workspace, given.sites)
+        sites = known if given.n_clients is None else [f"site-{i + 1}" for i in range(job.n_clients)]
+        missing = sorted(set(sites) - set(known))
+        if missing:
+            raise ConfigError(f"site.yaml describes no {', '.join(missing)}. It has: {', '.join(known)}.")
+        display, on_event = live()
+        folder_job = FolderJob(replace(job, n_clients=len(sites)), workspace, on_event)
+        with display:
+            environment = SimEnv(clients=sites, num_threads=len(sites), workspace_root=str(workspace.parent))
+            environment.deploy(folder_job)
+        simulate.judge(workspace)
+    return workspace / SERVER_FOLDER
 
 
 def main(job: Job, argv: Sequence[str] | None = None) -> int:

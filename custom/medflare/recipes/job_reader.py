@@ -31,12 +31,12 @@ def read_job(folder: Path) -> Job:
         }
         _check_moved(folder, files)
         job = _job_in(files)
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        other = [name for name, content in job.files().items() if content != files[name]]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"{folder}: is not a job folder of medflare ({type(error).__name__}: {error}). "
             "Start from one of jobs/."
         ) from None
-    other = [name for name, content in job.files().items() if content != files[name]]
     if other:
         problems = [f"{folder / name}: {what}" for name in other for what in flare_traps(files[name])]
         problems += [f"{folder / name}: holds parts that job.py did not write." for name in other]

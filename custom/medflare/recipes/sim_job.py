@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from medflare.federation.engine_jobs import FedJob
-from medflare.recipes import simulate
 from medflare.recipes.job import Job, write_to_temporary
+from medflare.recipes.simulator_process import launch
 
 
 class FolderJob(FedJob):
@@ -41,5 +41,5 @@ class FolderJob(FedJob):
         sites = clients or [f"site-{i + 1}" for i in range(n_clients or self.description.n_clients)]
         with write_to_temporary(self.description) as holder:
             folder = Path(holder) / self.description.title
-            simulate.launch(folder, Path(workspace), sites, threads, self.on_event)
+            launch(folder, Path(workspace), sites, threads, self.on_event)
         return 0

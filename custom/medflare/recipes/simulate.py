@@ -1,21 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a job in FLARE's simulator and judges it by what it made, never by the simulator's exit code.
 
-The simulator wipes its workspace except `local/` and `startup/`, exits with 0 even when no round ran, and
-starts a process per client and round unless every client has its own thread.
+The simulator wipes its workspace except `local/` and `startup/`, and exits with 0 even when no round ran.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import signal
-import subprocess
-import sys
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +28,11 @@ from medflare.recipes.job import Job, write_to_temporary
 from medflare.recipes.job_check import check_job
 from medflare.recipes.job_reader import read_job
 from medflare.recipes.overrides import override
-from medflare.recipes.progress_view import Follower
+from medflare.recipes.simulator_process import SERVER_FOLDER, launch, log_path
+from medflare.recipes.workspace_lock import locked
 from medflare.secure_aggregation.encryption_parameters import ContextParameters, make_contexts
 from medflare.wire.files import write_json
 
-SERVER_FOLDER = Path("server/simulate_job")
-"""Folder of the server's run below the simulator's workspace; a site's is `<site>/simulate_job`."""
-STARTS = 3
-"""How often a simulator is started that loses clients before anything happens."""
-_LOST = re.compile(r"Communication error with client (\S+):")
-_UNREACHED = "Failed to create connection to the child process"
 _COHORT_PATHS = {"root", "reports", "demographics", "chexbert_folder"}
 _PATHS = _COHORT_PATHS | {
     "state",
@@ -59,8 +48,10 @@ _PATHS = _COHORT_PATHS | {
 
 
 def new_workspace(title: str, base: Path = Path("runs")) -> Path:
-    """Return `runs/<timestamp>-<title>` below the current folder."""
-    return (base / f"{time.strftime('%Y%m%d-%H%M%S')}-{title}").resolve()
+    """Return `runs/<timestamp>-<title>` below the current folder, which does not exist yet."""
+    first = (base / f"{time.strftime('%Y%m%d-%H%M%S')}-{title}").resolve()
+    more = (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
+    return next(folder for folder in itertools.chain([first], more) if not folder.exists())
 
 
 def prepare_workspace(workspace: Path, site_file: Path | None) -> list[str]:
@@ -121,27 +112,28 @@ def run_simulator(
         on_event: called with each line of the server's progress.
 
     Raises:
-        ConfigError: before anything is started, with all problems of the job.
+        ConfigError: before anything is started, with all problems of the job, or because another run uses the
+            workspace.
         RunError: the run did not complete; the reason and the path of the log.
     """
     job = read_job(Path(job_folder))
     workspace = (workspace or new_workspace(job.title)).resolve()
-    known = prepare_workspace(workspace, site_file)
-    chosen = list(sites) if sites else known
-    missing = sorted(set(chosen) - set(known))
-    if missing:
-        raise ConfigError(f"no site {', '.join(missing)} in site.yaml. It has: {', '.join(known)}.")
-    given = {"num_rounds": rounds, "canary": canary}
-    wanted = {**{key: value for key, value in given.items() if value is not None}, **(changes or {})}
-    job = override(job, wanted)
-    job = Job(**{**_fields(job), "n_clients": len(chosen)})
-    check_job(job)
-    _check_profiles(job, chosen)
-    if job.controller.get("protection") == "he":
-        make_contexts(workspace / STARTUP, ContextParameters())
-    with write_to_temporary(job) as holder:
-        launch(Path(holder) / job.title, workspace, chosen, on_event=on_event, timeout=timeout)
-    return judge(workspace)
+    with locked(workspace):
+        known = prepare_workspace(workspace, site_file)
+        chosen = list(sites) if sites else known
+        missing = sorted(set(chosen) - set(known))
+        if missing:
+            raise ConfigError(f"no site {', '.join(missing)} in site.yaml. It has: {', '.join(known)}.")
+        given = {"num_rounds": rounds, "canary": canary}
+        wanted = {**{key: value for key, value in given.items() if value is not None}, **(changes or {})}
+        job = replace(override(job, wanted), n_clients=len(chosen))
+        check_job(job)
+        _check_profiles(job, chosen)
+        if job.controller.get("protection") == "he":
+            make_contexts(workspace / STARTUP, ContextParameters())
+        with write_to_temporary(job) as holder:
+            launch(Path(holder) / job.title, workspace, chosen, on_event=on_event, timeout=timeout)
+        return judge(workspace)
 
 
 def _check_profiles(job: Job, sites: Sequence[str]) -> None:
@@ -155,93 +147,6 @@ def _check_profiles(job: Job, sites: Sequence[str]) -> None:
             f"for {', '.join(sorted(profiles))}. Give every site one, name those that take no part with "
             "--unseen, or take the seconds that pass: --set latency_profiles={}."
         )
-
-
-def _fields(job: Job) -> dict[str, Any]:
-    return {name: getattr(job, name) for name in job.__dataclass_fields__}
-
-
-def launch(
-    job_folder: Path,
-    workspace: Path,
-    sites: Sequence[str],
-    threads: int | None = None,
-    on_event: Callable[[dict[str, Any]], None] | None = None,
-    timeout: float | None = None,
-) -> None:
-    """Start `nvflare simulator` with a thread for every client and wait for it to end.
-
-    Its output goes to `<workspace>.log`, beside the workspace, because it wipes the workspace first. It looks
-    for free ports before its clients take them: where another program was quicker, clients are lost as they
-    start, and the others would wait for hours. Then it is started again.
-
-    Raises RunError where it takes more than `timeout` seconds, or loses clients in each of STARTS starts.
-    """
-    for start in range(1, STARTS + 1):
-        lost = _launched(job_folder, workspace, sites, threads, on_event, timeout)
-        if not lost:
-            return
-        if start == STARTS:
-            raise RunError(
-                f"the simulator lost {', '.join(lost)} as it started, {STARTS} times: its processes died, or "
-                f"other programs took their ports. See the log, and run it again. Log: {log_path(workspace)}"
-            )
-
-
-def _launched(
-    job_folder: Path,
-    workspace: Path,
-    sites: Sequence[str],
-    threads: int | None,
-    on_event: Callable[[dict[str, Any]], None] | None,
-    timeout: float | None,
-) -> list[str]:
-    """Start it once and wait; return the clients that were lost before anything happened, then at once."""
-    shutil.rmtree(workspace / "server", ignore_errors=True)
-    command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job_folder), "-w", str(workspace)]
-    command += ["-c", ",".join(sites), "-t", str(threads or len(sites))]
-    env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
-    env.setdefault("OMP_NUM_THREADS", "1")
-    follower = Follower(workspace / SERVER_FOLDER / "progress.jsonl")
-    until, begun = time.monotonic() + timeout if timeout else None, False
-    with log_path(workspace).open("wb") as log:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
-        )
-        try:
-            while process.poll() is None:
-                begun = _pass_on(follower, on_event) or begun
-                if not begun and (lost := lost_clients(log_path(workspace))):
-                    return lost
-                if until is not None and time.monotonic() > until:
-                    raise RunError(f"the simulator took more than {timeout:g} s. Log: {log_path(workspace)}")
-                time.sleep(0.2)
-            _pass_on(follower, on_event)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return []
-
-
-def _pass_on(follower: Follower, on_event: Callable[[dict[str, Any]], None] | None) -> bool:
-    """Pass on new events; return whether there were any."""
-    events = list(follower.new_events())
-    for event in events:
-        if on_event is not None:
-            on_event(event)
-    return bool(events)
-
-
-def lost_clients(log: Path) -> list[str]:
-    """Return the clients that the simulator could not reach, by its log, which does not name all of them."""
-    text = log.read_text(errors="replace")
-    return sorted(set(_LOST.findall(text))) or ["a client"] * (_UNREACHED in text)
-
-
-def log_path(workspace: Path) -> Path:
-    """Return the file of the simulator's own output."""
-    return workspace.with_name(workspace.name + ".log")
 
 
 def judge(workspace: Path) -> RunRecord:

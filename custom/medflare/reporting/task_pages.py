@@ -12,17 +12,22 @@ from medflare.core.conditions import CONDITIONS
 from medflare.core.inventory import ENTITY_TYPES, MODIFIER_TYPES
 from medflare.core.task import Task
 from medflare.evaluation.change_extraction import CHANGES
-from medflare.evaluation.predictions import read_predictions
-from medflare.evaluation.question_metrics import read_answers
-from medflare.evaluation.summary_metrics import read_summaries
 from medflare.reporting.extraction_tables import CAPTION as NOTES_CAPTION
 from medflare.reporting.galleries import notes, questions, summaries, visits
 from medflare.reporting.galleries.common import Files
 from medflare.tasks import TASKS
+from medflare.tasks.prediction_files import read_answers, read_predictions, read_summaries
 
 _CAPTION = "Times 100, with 95 % bootstrap intervals over {}."
 _BY_TYPE = "Strict F1 × 100; a dash where a type is neither annotated nor extracted."
-_SHARE_NUMBERS = "write it with an empty gallery to share the numbers alone."
+
+
+def _privacy(content: str, records: str) -> str:
+    """Return the notice of a page that holds patients' data."""
+    return (
+        f"This page holds {content}. Handle it like the {records} themselves; write it with an "
+        "empty gallery to share the numbers alone."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +105,7 @@ _VISITS = TaskPage(
             opened=False,
         ),
     ),
-    privacy="This page holds images and report text of the sites' test studies. Handle it like the "
-    f"studies themselves; {_SHARE_NUMBERS}",
+    privacy=_privacy("images and report text of the sites' test studies", "studies"),
     read=read_predictions,
     gallery=visits.reports_view,
     gallery_template="gallery_reports.html",
@@ -132,8 +136,7 @@ _EXTRACTION = TaskPage(
             types=MODIFIER_TYPES,
         ),
     ),
-    privacy="This page holds the text of test notes of the sites. Handle it like the notes themselves; "
-    + _SHARE_NUMBERS,
+    privacy=_privacy("the text of test notes of the sites", "notes"),
     read=notes.read_notes,
     gallery=notes.view,
     gallery_template="gallery_notes.html",
@@ -154,8 +157,7 @@ _QUESTIONS = TaskPage(
             prefix="accuracy/",
         ),
     ),
-    privacy="This page holds test questions of the sites. Handle it like the questions themselves; "
-    + _SHARE_NUMBERS,
+    privacy=_privacy("test questions of the sites", "questions"),
     read=read_answers,
     gallery=questions.view,
     gallery_template="gallery_questions.html",
@@ -167,8 +169,7 @@ _SUMMARIES = TaskPage(
     charted=("bleu_4", "rouge_l", "bertscore_f1"),
     charts=2,
     columns=("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "meteor", "label_f1", "bertscore_f1"),
-    privacy="This page holds the text of test records of the sites. Handle it like the records themselves; "
-    + _SHARE_NUMBERS,
+    privacy=_privacy("the text of test records of the sites", "records"),
     read=read_summaries,
     gallery=summaries.view,
     gallery_template="gallery_summaries.html",

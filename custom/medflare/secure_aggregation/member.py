@@ -92,6 +92,9 @@ class Member:
         narrow, wide: as `Layout.pack` made them. weight: above 0, or 0 where the parameters allow it, at most
             `parameters.most_weight`.
 
+        In a canary the update is checked like any other, and zeros of the largest weight take its place
+        under the masks: its sum tells that a round would work and nothing else.
+
         Raises UpdateError that names the tensor for a value beyond the declared bound, and for the weight;
         BrokenProtocol for shares that cannot be opened; TooFewSites.
         """
@@ -101,6 +104,9 @@ class Member:
         for site, message in shares.items():
             self._shares[site] = self._opened(site, message)
         out = encode(self.parameters, self.layout, narrow, wide, weight)
+        if self.parameters.canary:
+            weight = self.parameters.most_weight
+            out = encode(self.parameters, self.layout, narrow.mul(0), wide.mul(0), weight)
         plus = [key_agreement.self_mask_keys(self._seed, self.parameters.digest, self.name)]
         minus: list[key_agreement.MaskKeys] = []
         for site in shares:

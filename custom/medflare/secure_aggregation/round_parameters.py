@@ -151,7 +151,7 @@ class Limits:
         min_sites: smallest number of sites in a sum it takes part in. With two, either of them can take its
             own update out of the sum and has the other's.
         min_threshold: smallest threshold; t of n withstands a server that lies together with up to
-            2t - n - 1 sites (docs/explanation/security.md).
+            2t - n - 1 sites (docs/explanation/masking_protocol.md).
         partners: the only sites it shares a round with; None for any with a certificate of the project.
     """
 

@@ -11,11 +11,11 @@ import numpy as np
 from medflare.core.errors import ConfigError
 from medflare.selection.latency import Timing
 from medflare.selection.sampling import Sample, sample_sites
-from medflare.selection.selectors import Known, Selector
+from medflare.selection.selectors import Selector, SiteStatistics
 
 
 @dataclass
-class Uniform(Selector):
+class UniformSelector(Selector):
     """q = 1/K."""
 
     draws: int = 5
@@ -24,7 +24,7 @@ class Uniform(Selector):
         self,
         number: int,
         shares: Mapping[str, float],
-        known: Known,
+        known: SiteStatistics,
         random: np.random.Generator,
         least: int = 1,
     ) -> Sample:
@@ -32,7 +32,7 @@ class Uniform(Selector):
 
 
 @dataclass
-class Importance(Selector):
+class ImportanceSelector(Selector):
     """q ∝ d_i ‖Δ_i‖, which makes the update's variance least, above a floor φ d_i (DD-11).
 
     A site of which no update was seen counts with the mean norm of the others.
@@ -45,7 +45,7 @@ class Importance(Selector):
         self,
         number: int,
         shares: Mapping[str, float],
-        known: Known,
+        known: SiteStatistics,
         random: np.random.Generator,
         least: int = 1,
     ) -> Sample:
@@ -58,7 +58,7 @@ class Importance(Selector):
 
 
 @dataclass
-class FedCS(Selector):
+class FedCSSelector(Selector):
     """As many sites as fit before a deadline, added by least added time (Nishio and Yonetani 2019).
 
     Biased to fast sites: those too slow never train. Weights are n_k over the chosen ones. Where fewer fit
@@ -78,7 +78,7 @@ class FedCS(Selector):
         self,
         number: int,
         shares: Mapping[str, float],
-        known: Known,
+        known: SiteStatistics,
         random: np.random.Generator,
         least: int = 1,
     ) -> Sample:
@@ -94,7 +94,7 @@ class FedCS(Selector):
         probabilities = {site: float(site in chosen) for site in shares}
         return Sample(counts=dict.fromkeys(chosen, 1), weights=weights, probabilities=probabilities)
 
-    def _parts(self, site: str, shares: Mapping[str, float], known: Known) -> Timing:
+    def _parts(self, site: str, shares: Mapping[str, float], known: SiteStatistics) -> Timing:
         """Return what a site took so far; a site that was never seen counts as computing a typical time."""
         return known.latencies.parts(site) or Timing(known.latencies.estimates(shares)[site], 0.0)
 

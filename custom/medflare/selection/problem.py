@@ -22,7 +22,7 @@ from medflare.selection.objective import (
 )
 
 SLACK = 1e-9
-"""By which a constraint may be missed: rounding."""
+"""How far a constraint may be missed, by rounding."""
 PairsOf = Literal["draws", "sites"]
 """Whose mean distance ε limits: two draws, of which one site drawn twice counts as 0 (DD-2), or two draws of
 different sites (6.3: "divergence over distinct clients")."""
@@ -58,11 +58,11 @@ class Problem:
     pairs_of: PairsOf = "draws"
 
     def __post_init__(self) -> None:
-        found = list(self._faults())
-        if found:
-            raise ConfigError("client selection: " + "; ".join(found) + ".")
+        if faults := self._faults():
+            raise ConfigError("client selection: " + "; ".join(faults) + ".")
 
     def _faults(self) -> list[str]:
+        """Return what is wrong with the numbers, one text for each fault."""
         n, t, d, D = len(self.sites), self.latencies, self.shares, self.distances
         checks = {
             "no site has training examples": n > 0,
@@ -85,23 +85,26 @@ class Problem:
             checks["distances are not symmetric, within [0, 1] and 0 for a site to itself"] = bool(
                 square and np.allclose(D, D.T) and np.all(np.diag(D) == 0) and np.all((D >= 0) & (D <= 1))
             )
-        return [said for said, holds in checks.items() if not holds]
+        return [fault for fault, holds in checks.items() if not holds]
 
     @property
     def limit(self) -> float:
-        """ε as it applies."""
+        """ε, or the divergence of q = d where none is set."""
         return self.divergence(self.shares) if self.epsilon is None else self.epsilon
 
     @property
     def metric(self) -> Matrix:
-        """M of the constraint qᵀMq ≤ ε: D, or D + εI where pairs are of sites; zeros while there is no D."""
+        """M of the constraint qᵀMq ≤ ε: D, or D + εI where pairs are of sites; zeros while there is no D.
+
+        Of sites, qᵀDq / (1 − qᵀq) ≤ ε is the same as qᵀ(D + εI)q ≤ ε.
+        """
         if self.distances is None:
             return np.zeros((len(self.sites),) * 2)
-        alike = self.limit if self.pairs_of == "sites" else 0.0
-        return self.distances + alike * np.eye(len(self.sites))
+        diagonal = self.limit if self.pairs_of == "sites" else 0.0
+        return self.distances + diagonal * np.eye(len(self.sites))
 
     def divergence(self, q: Vector) -> float:
-        """E[div] as `pairs_of` counts it; 0 while there is no D."""
+        """Return E[div] as `pairs_of` counts it; 0 while there is no D."""
         if self.distances is None:
             return 0.0
         return (
@@ -109,35 +112,38 @@ class Problem:
         )
 
     def divergence_gradient(self, q: Vector) -> Vector:
-        """Of `divergence`."""
+        """Return the gradient of `divergence` at q: (N)."""
         if self.distances is None:
             return np.zeros_like(q)
         of_pairs = distance_between_gradient if self.pairs_of == "sites" else divergence_gradient
         return of_pairs(q, self.distances)
 
     def objective(self, q: Vector) -> float:
-        """What is made small, in seconds."""
+        """Return the expected seconds of a round, times the rounds that the variance of q costs."""
         time = expected_slowest(q, self.latencies, self.draws)
         return time * (1 + self.variance_rounds * (variance(q, self.shares) - 1))
 
     def within_cap(self, q: Vector) -> bool:
+        """Return whether the variance of q keeps the cap."""
         return self.most_variance is None or variance(q, self.shares) <= self.most_variance * (1 + SLACK)
 
     def in_region(self, q: Vector) -> bool:
-        """On the simplex, above the floor and below the variance cap."""
+        """Return whether q is on the simplex, above the floor and below the variance cap."""
         above = bool(np.all(q >= self.floor * self.shares - SLACK))
         return above and abs(float(np.sum(q)) - 1) < SLACK and self.within_cap(q)
 
     def feasible(self, q: Vector) -> bool:
+        """Return whether q keeps every constraint."""
         return self.in_region(q) and self.keeps_epsilon(q)
 
     def keeps_epsilon(self, q: Vector) -> bool:
+        """Return whether the divergence of q is at most ε."""
         return self.divergence(q) <= self.limit + SLACK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """Probabilities, and what they bring.
+    """Probabilities of being drawn, and the time, divergence and variance of a round with them.
 
     Attributes:
         q: (N) in the order of the problem's sites.
@@ -165,7 +171,7 @@ class Solution:
         return dict(zip(self.sites, self.q.tolist(), strict=True))
 
     def to_json(self) -> dict[str, Any]:
-        """For a run's record."""
+        """Return the solution for run.json: JSON types."""
         names = (
             "found_as",
             "feasible",

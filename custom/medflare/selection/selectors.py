@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from medflare.core.sketch import Sketch
 from medflare.knowledge.divergence import distance_matrix
 from medflare.knowledge.private_intersection import exact_distances
-from medflare.knowledge.sketches import Sketch
 from medflare.selection.latency import Latencies
 from medflare.selection.objective import Matrix
 from medflare.selection.optimiser import OnInfeasible, solve
@@ -24,7 +24,7 @@ UNPLANNED = -1
 
 
 @dataclass(kw_only=True)
-class Known:
+class SiteStatistics:
     """What the server knows of the sites when it chooses.
 
     Attributes:
@@ -56,7 +56,7 @@ class Selector(ABC):
         self,
         number: int,
         shares: Mapping[str, float],
-        known: Known,
+        known: SiteStatistics,
         random: np.random.Generator,
         least: int = 1,
     ) -> Sample:
@@ -71,7 +71,7 @@ class Selector(ABC):
         """
 
     def report_timeout(self) -> None:  # noqa: B027 - most selectors look at latencies in every round
-        """React to a sampled site that gave no update that counts; its latency is in `Known` already."""
+        """React to a sampled site that gave no update that counts; its latency is known already."""
 
     def state_dict(self) -> dict[str, Any]:
         """What the choice of later rounds depends on, JSON values: saved each round, read by nothing yet."""
@@ -82,7 +82,7 @@ class Selector(ABC):
 
 
 @dataclass
-class Ddcs(Selector):
+class DdcsSelector(Selector):
     """Draws from the q that makes rounds fast within a limit on divergence (Zhang et al. 2025).
 
     Args:
@@ -110,7 +110,7 @@ class Ddcs(Selector):
         self,
         number: int,
         shares: Mapping[str, float],
-        known: Known,
+        known: SiteStatistics,
         random: np.random.Generator,
         least: int = 1,
     ) -> Sample:
@@ -147,7 +147,7 @@ class Ddcs(Selector):
         self.planned_for, self.times = state["planned_for"], dict(state["times"])
 
     def problem(
-        self, shares: Mapping[str, float], known: Known, times: Mapping[str, float] | None = None
+        self, shares: Mapping[str, float], known: SiteStatistics, times: Mapping[str, float] | None = None
     ) -> Problem:
         """What there is to solve with what is known now. times: t_i, if others than the estimates of now."""
         sites = tuple(sorted(shares))

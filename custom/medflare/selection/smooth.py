@@ -21,11 +21,11 @@ from medflare.selection.problem import Problem
 
 ITERATIONS = 200
 MARGIN = 1e-8
-"""By which SLSQP keeps away from a constraint, as it stops a little beyond it otherwise."""
+"""Distance that SLSQP keeps from a constraint, as it stops a little beyond it otherwise."""
 
 
 def objective_gradient(problem: Problem, q: Vector) -> Vector:
-    """Of `Problem.objective`."""
+    """Return the gradient of `Problem.objective` at q: (N)."""
     t, d, rho = problem.latencies, problem.shares, problem.variance_rounds
     gradient = expected_slowest_gradient(q, t, problem.draws)
     if not rho:
@@ -35,20 +35,21 @@ def objective_gradient(problem: Problem, q: Vector) -> Vector:
 
 
 def descend(problem: Problem, start: Vector) -> Vector:
-    """Where SLSQP ends from `start`: a local minimum, drawn back to `start` as far as a constraint asks."""
+    """Return the local minimum at which SLSQP ends from `start`; feasible if `start` is."""
+    # SLSQP's tolerance is absolute: seconds are scaled to values of about 1.
     scale = float(np.max(problem.latencies))
-    found = _slsqp(
+    end = _slsqp(
         problem,
         start,
         lambda q: problem.objective(q) / scale,
         lambda q: objective_gradient(problem, q) / scale,
         [*_cap(problem), *_divergence(problem)],
     )
-    return _drawn_back(problem, found, start) if problem.feasible(start) else found
+    return _backtrack(problem, end, start) if problem.feasible(start) else end
 
 
 def least_divergent(problem: Problem, start: Vector) -> Vector:
-    """A local minimum of E[div] above the floor and below the cap."""
+    """Return a local minimum of E[div] above the floor and below the cap."""
     return _slsqp(problem, start, problem.divergence, problem.divergence_gradient, _cap(problem))
 
 
@@ -82,23 +83,27 @@ def _slsqp(
     problem: Problem, start: Vector, value: Any, gradient: Any, limits: list[dict[str, Any]]
 ) -> Vector:
     lowest = problem.floor * problem.shares
-    whole = {"type": "eq", "fun": lambda q: np.sum(q) - 1, "jac": np.ones_like}
-    found = minimize(
+    total = {"type": "eq", "fun": lambda q: np.sum(q) - 1, "jac": np.ones_like}
+    result = minimize(
         value,
         np.maximum(start, lowest),
         jac=gradient,
         method="SLSQP",
         bounds=[(low, 1.0) for low in lowest],
-        constraints=[whole, *limits],
+        constraints=[total, *limits],
         options={"maxiter": ITERATIONS, "ftol": 1e-12},
     )
-    q = np.asarray(found.x) if np.all(np.isfinite(found.x)) else start
+    q = np.asarray(result.x) if np.all(np.isfinite(result.x)) else start
+    # SLSQP may end a rounding error outside the simplex: what lies above the floor is scaled to sum to 1.
     above = np.maximum(q - lowest, 0.0)
     return lowest + above * ((1 - np.sum(lowest)) / np.sum(above)) if np.sum(above) > 0 else start
 
 
-def _drawn_back(problem: Problem, q: Vector, start: Vector) -> Vector:
-    """q, or the furthest of 60 halvings of the way to it that keeps every constraint."""
+def _backtrack(problem: Problem, q: Vector, start: Vector) -> Vector:
+    """Return q, or a feasible point on the way to it from `start`.
+
+    The steps back begin at 1e-12 of the way and double, as SLSQP misses a constraint by very little.
+    """
     share = 1.0
     for _ in range(60):
         if problem.feasible(start + share * (q - start)):

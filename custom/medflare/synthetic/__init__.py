@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Synthetic hospitals: deterministic chest radiographs, reports in house styles, patients over time."""
 
-from medflare.synthetic.findings import Finding
+from medflare.synthetic.findings import ChestFinding
 from medflare.synthetic.hospitals import (
     SyntheticStudy,
     contact_sheet,
@@ -22,7 +22,7 @@ __all__ = [
     "DEMO_HOSPITALS",
     "STYLES",
     "UNSEEN_HOSPITAL",
-    "Finding",
+    "ChestFinding",
     "HospitalProfile",
     "HouseStyle",
     "Scanner",

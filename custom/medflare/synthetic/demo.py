@@ -3,29 +3,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from medflare.synthetic.hospitals import contact_sheet, generate, write_hospital
-from medflare.synthetic.profiles import DEMO_HOSPITALS, UNSEEN_HOSPITAL
+from medflare.synthetic.policy import POLICY
+from medflare.synthetic.profiles import DEMO_HOSPITALS, UNSEEN_HOSPITAL, HospitalProfile
 
 
 def write_demo(
     out: Path, patients: int = 0, size: int = 128, seed: int = 0, sheet: bool = True
 ) -> dict[str, int]:
-    """Writes `<hospital>/` each, `site.yaml` and `contact_sheet.png`; hospital -> patients.
+    """Write `<hospital>/` each, `site.yaml` and `contact_sheet.png`.
 
     Args:
         patients: of each hospital; 0 for each one's own number.
+
+    Returns:
+        Hospital -> patients.
     """
-    hospitals = [hospital.with_seed(seed) for hospital in (*DEMO_HOSPITALS, UNSEEN_HOSPITAL)]
-    counts = {hospital.name: patients or hospital.patients for hospital in hospitals}
-    for hospital in hospitals:
-        write_hospital(hospital, out / hospital.name, counts[hospital.name], size=size)
-    lines = ["# The synthetic hospitals, keyed by site name; folders count from this file.", "sites:"]
-    for name in counts:
-        lines += [f"  {name}:", f"    cohort: {{format: manifest, root: {name}}}"]
-    (out / "site.yaml").write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+    def write(hospital: HospitalProfile, count: int) -> str:
+        write_hospital(hospital, out / hospital.name, count, size=size)
+        return ""
+
+    hospitals, counts = write_demo_hospitals(out, patients, seed, write)
     if sheet:
         shown = [study for hospital in hospitals for study in generate(hospital, 6, size=192)]
         contact_sheet(shown, 6).save(out / "contact_sheet.png")
     return counts
+
+
+def write_demo_hospitals(
+    out: Path, patients: int, seed: int, write: Callable[[HospitalProfile, int], str]
+) -> tuple[list[HospitalProfile], dict[str, int]]:
+    """Write all hospitals of the demo and the site.yaml that reads them.
+
+    Args:
+        patients: of each hospital; 0 for each one's own number.
+        write: (hospital, patients) writes its folder and returns further settings of its cohort.
+
+    Returns:
+        The hospitals of this seed; hospital -> patients.
+    """
+    hospitals = [hospital.with_seed(seed) for hospital in (*DEMO_HOSPITALS, UNSEEN_HOSPITAL)]
+    counts = {hospital.name: patients or hospital.patients for hospital in hospitals}
+    lines = ["# The synthetic hospitals, keyed by site name; folders count from this file.", "sites:"]
+    for hospital in hospitals:
+        settings = write(hospital, counts[hospital.name])
+        lines += [
+            f"  {hospital.name}:",
+            f"    cohort: {{format: manifest, root: {hospital.name}{settings}}}",
+            POLICY,
+        ]
+    (out / "site.yaml").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    return hospitals, counts

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The 13 abnormal conditions as things with a place and a size, and how each changes the picture.
 
-A `Finding` is what the picture shows and what the report says; nothing else connects the two.
+A `ChestFinding` is what the picture shows and what the report says; nothing else connects the two.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ZONES = {"upper": 0.30, "mid": 0.56, "lower": 0.84}  # fraction of the way from 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class ChestFinding:
     """One abnormality of one study.
 
     Attributes:
@@ -57,7 +57,7 @@ class Finding:
         return (self.side,) if self.side in SIGN else ("right", "left")
 
 
-def deform(anatomy: Anatomy, findings: Sequence[Finding]) -> Anatomy:
+def deform(anatomy: Anatomy, findings: Sequence[ChestFinding]) -> Anatomy:
     """Findings that change the shape of the chest, before it is composed."""
     for f in findings:
         if f.condition == "cardiomegaly":
@@ -81,13 +81,13 @@ def deform(anatomy: Anatomy, findings: Sequence[Finding]) -> Anatomy:
     return anatomy
 
 
-def fracture_place(a: Anatomy, f: Finding) -> tuple[float, float]:
+def fracture_place(a: Anatomy, f: ChestFinding) -> tuple[float, float]:
     """Centre of the first fracture, on the lateral arc of a rib; worse ones break the ribs below too."""
     y = {"upper": -0.38, "mid": -0.08, "lower": 0.22}[f.zone or "mid"] + 0.05 * f.spot[1]
     return SIGN[f.sides[0]] * a.width * (0.72 + 0.05 * f.spot[0]), y
 
 
-def place(a: Anatomy, f: Finding, side: str) -> tuple[float, float]:
+def place(a: Anatomy, f: ChestFinding, side: str) -> tuple[float, float]:
     """Centre (x, y) of a lung finding on one side, in image units."""
     base = a.base[0 if side == "right" else 1]
     y = a.apex + (base - a.apex) * ZONES[f.zone or "mid"] + 0.06 * f.spot[1]
@@ -95,7 +95,7 @@ def place(a: Anatomy, f: Finding, side: str) -> tuple[float, float]:
     return SIGN[side] * (a.width / 0.74) * (middle + 0.07 * f.spot[0]), y
 
 
-def draw(chest: Chest, findings: Sequence[Finding]) -> None:
+def draw(chest: Chest, findings: Sequence[ChestFinding]) -> None:
     """Draw every finding into the chest's layers (in place)."""
     for f in findings:
         painter = _PAINTERS.get(f.condition)
@@ -107,7 +107,7 @@ def _add(chest: Chest, side: str, amount: NDArray[Any]) -> None:
     chest.extra += amount * chest.lung[side]
 
 
-def _opacity(chest: Chest, f: Finding) -> None:
+def _opacity(chest: Chest, f: ChestFinding) -> None:
     """Ill-defined ground-glass haze: large, faint, vessels still visible."""
     for side in f.sides:
         x, y = place(chest.anatomy, f, side)
@@ -115,7 +115,7 @@ def _opacity(chest: Chest, f: Finding) -> None:
         _add(chest, side, haze * (0.16 + 0.46 * f.extent) * (1 + np.float32(0.15) * chest.texture))
 
 
-def _consolidation(chest: Chest, f: Finding) -> None:
+def _consolidation(chest: Chest, f: ChestFinding) -> None:
     """Dense, well-bounded patch that hides the vessels and shows dark air bronchograms."""
     for side in f.sides:
         x, y = place(chest.anatomy, f, side)
@@ -129,7 +129,7 @@ def _consolidation(chest: Chest, f: Finding) -> None:
         _add(chest, side, patch * (0.36 + 0.58 * f.extent) * (1 - np.float32(0.40) * bronchi))
 
 
-def _pneumonia(chest: Chest, f: Finding) -> None:
+def _pneumonia(chest: Chest, f: ChestFinding) -> None:
     """Several small fluffy patches of different size in one zone."""
     rng = np.random.Generator(np.random.PCG64(abs(hash_spot(f.spot))))
     for side in f.sides:
@@ -143,7 +143,7 @@ def _pneumonia(chest: Chest, f: Finding) -> None:
         _add(chest, side, fluffy * (0.30 + 0.60 * f.extent))
 
 
-def _lesion(chest: Chest, f: Finding) -> None:
+def _lesion(chest: Chest, f: ChestFinding) -> None:
     """Solitary round nodule to mass with a sharp border."""
     for side in f.sides[:1]:
         x, y = place(chest.anatomy, f, side)
@@ -152,7 +152,7 @@ def _lesion(chest: Chest, f: Finding) -> None:
         chest.extra += np.sqrt(ball) * (0.50 + 0.50 * f.extent)
 
 
-def _edema(chest: Chest, f: Finding) -> None:
+def _edema(chest: Chest, f: ChestFinding) -> None:
     """Bilateral perihilar haze (bat wing), blurred fluffy texture, septal lines when severe."""
     for side in ("right", "left"):
         sign = SIGN[side]
@@ -165,7 +165,7 @@ def _edema(chest: Chest, f: Finding) -> None:
             _add(chest, side, lines * rim * ramp(chest.y - 0.12, 0.05) * np.float32(0.30 * f.extent))
 
 
-def _atelectasis(chest: Chest, f: Finding) -> None:
+def _atelectasis(chest: Chest, f: ChestFinding) -> None:
     """Linear bands above a raised diaphragm (the raise itself is in `deform`)."""
     for side in f.sides:
         sign = SIGN[side]
@@ -186,7 +186,7 @@ def _atelectasis(chest: Chest, f: Finding) -> None:
             _add(chest, side, crowd * np.float32(0.10 + 0.28 * f.extent))
 
 
-def _pneumothorax(chest: Chest, f: Finding) -> None:
+def _pneumothorax(chest: Chest, f: ChestFinding) -> None:
     """Lucent rim without vessels, widest at the apex, inside a thin visceral pleural line."""
     a = chest.anatomy
     for side in f.sides[:1]:
@@ -200,7 +200,7 @@ def _pneumothorax(chest: Chest, f: Finding) -> None:
         chest.extra += collapsed * np.float32(0.04 + 0.16 * f.extent)
 
 
-def _effusion(chest: Chest, f: Finding) -> None:
+def _effusion(chest: Chest, f: ChestFinding) -> None:
     """Fluid from the costophrenic angle up, with a concave meniscus rising along the chest wall."""
     a = chest.anatomy
     for side in f.sides:
@@ -213,7 +213,7 @@ def _effusion(chest: Chest, f: Finding) -> None:
         chest.extra += fluid * np.float32(0.92) * (1 - np.float32(0.75) * np.clip(chest.heart, 0, 1))
 
 
-def _pleural_other(chest: Chest, f: Finding) -> None:
+def _pleural_other(chest: Chest, f: ChestFinding) -> None:
     """Pleural thickening: a dense irregular rind along the apex or the lower lateral wall."""
     for side in f.sides[:1]:
         thick = np.float32(0.022 + 0.060 * f.extent) * (1 + np.float32(0.18) * chest.texture)
@@ -223,7 +223,7 @@ def _pleural_other(chest: Chest, f: Finding) -> None:
         chest.extra += rind * where * np.float32(0.62 + 0.40 * f.extent)
 
 
-def _device(chest: Chest, f: Finding) -> None:
+def _device(chest: Chest, f: ChestFinding) -> None:
     """Tubes, lines and pacemakers: nearly opaque metal or plastic."""
     x, y = chest.x, chest.y
     if f.kind == "endotracheal tube":
@@ -259,7 +259,7 @@ def hash_spot(spot: tuple[float, float]) -> int:
     return int((spot[0] + 1) * 50_000) * 100_003 + int((spot[1] + 1) * 50_000)
 
 
-_PAINTERS: dict[str, Callable[[Chest, Finding], None]] = {
+_PAINTERS: dict[str, Callable[[Chest, ChestFinding], None]] = {
     "lung opacity": _opacity,
     "lung lesion": _lesion,
     "edema": _edema,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from textwrap import wrap
@@ -15,28 +15,12 @@ from PIL import Image, ImageDraw
 
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.synthetic.anatomy import Plane, compose, expose
-from medflare.synthetic.findings import Finding, deform, draw
-from medflare.synthetic.patients import Patient, Visit, courses, draw_anatomy, stream
-from medflare.synthetic.profiles import (
-    DEMO_HOSPITALS,
-    UNSEEN_HOSPITAL,
-    HospitalProfile,
-    pretraining_hospitals,
-)
+from medflare.synthetic.findings import ChestFinding, deform, draw
+from medflare.synthetic.patients import SyntheticPatient, SyntheticVisit, draw_anatomy, draw_patient, stream
+from medflare.synthetic.profiles import HospitalProfile
 from medflare.synthetic.scanner import acquire
+from medflare.synthetic.styles.house import HouseStyle
 from medflare.synthetic.styles.reports import write_report
-
-__all__ = [
-    "DEMO_HOSPITALS",
-    "UNSEEN_HOSPITAL",
-    "HospitalProfile",
-    "SyntheticStudy",
-    "contact_sheet",
-    "generate",
-    "generate_reports",
-    "pretraining_hospitals",
-    "write_hospital",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +31,7 @@ class SyntheticStudy:
     patient_id: str
     image: Plane | None
     report: str
-    findings: tuple[Finding, ...]
+    findings: tuple[ChestFinding, ...]
     codes: tuple[int, ...]  # 14 values of Code in the order of CONDITIONS
     age: int  # years at this visit
     sex: str  # "F" or "M"
@@ -63,9 +47,14 @@ def generate(
     size: int = 128,
     longitudinal: bool = False,
 ) -> Iterator[SyntheticStudy]:
-    """Studies of `patients` patients with `visits` (fewest, most) visits each, pictures `size` pixels square.
+    """Yield the studies of `patients` patients, with pictures (size, size).
 
-    With `longitudinal`, follow-up reports also say what changed since the previous visit.
+    Args:
+        visits: fewest and most of a patient.
+        longitudinal: follow-up reports also say what changed since the previous visit.
+
+    Raises:
+        ValueError: `size` is below 32, or `visits` is no range from 1 up.
     """
     if size < 32:
         raise ValueError(f"size is {size}; expected at least 32 pixels")
@@ -83,16 +72,20 @@ def generate_reports(
 
 
 def render(
-    profile: HospitalProfile, patient: Patient, visit: int, findings: Sequence[Finding], size: int
+    profile: HospitalProfile,
+    patient: SyntheticPatient,
+    visit: int,
+    findings: Sequence[ChestFinding],
+    size: int,
 ) -> Plane:
-    """The picture of one visit with the given findings, (size, size) float32 in [0, 1]."""
+    """Return the picture of one visit with the given findings, (size, size) float32 in [0, 1]."""
     chest = compose(deform(draw_anatomy(profile.seed, patient), findings), size)
     draw(chest, findings)
     return acquire(expose(chest), profile.scanner, stream(profile.seed, patient.index, "exposure", visit))
 
 
 def split_of(profile: HospitalProfile, patient_id: str) -> str:
-    """70 % train, 10 % val, 20 % test by a stable hash of the seed and the patient."""
+    """Return train (70 %), val (10 %) or test (20 %) by a stable hash of the seed and the patient."""
     digest = hashlib.blake2b(f"{profile.seed}/{patient_id}".encode(), digest_size=8).digest()
     share = int.from_bytes(digest, "big") / 2**64
     return "train" if share < 0.7 else "val" if share < 0.8 else "test"
@@ -100,39 +93,47 @@ def split_of(profile: HospitalProfile, patient_id: str) -> str:
 
 def _studies(
     profile: HospitalProfile, patients: int, visits: tuple[int, int], longitudinal: bool
-) -> Iterator[tuple[Patient, SyntheticStudy]]:
+) -> Iterator[tuple[SyntheticPatient, SyntheticStudy]]:
     if not 1 <= visits[0] <= visits[1]:
         raise ValueError(f"visits is {visits}; expected (fewest, most) with 1 <= fewest <= most")
-    for patient in courses(profile.seed, patients, visits, profile.age, profile.women, profile.prevalence):
-        patient_id = f"{profile.name}-p{patient.index:05d}"
+    for index in range(patients):
+        patient = draw_patient(profile, index, visits)
         for number, visit in enumerate(patient.visits):
-            seen, told = _told(visit, longitudinal)
-            rng = stream(profile.seed, patient.index, "wording", number)
-            report, codes = write_report(told, profile.style, rng)
-            yield (
-                patient,
-                SyntheticStudy(
-                    study_id=f"{patient_id}-v{number}",
-                    patient_id=patient_id,
-                    image=None,
-                    report=report,
-                    findings=seen,
-                    codes=codes,
-                    age=visit.age,
-                    sex=patient.sex,
-                    day=visit.day,
-                    split=split_of(profile, patient_id),
-                ),
-            )
+            if not longitudinal:
+                present = (f for f in visit.findings if f.change != "resolved")
+                visit = replace(visit, findings=tuple(replace(f, change="") for f in present))
+            yield patient, write_study(profile, patient, number, visit)
 
 
-def _told(visit: Visit, longitudinal: bool) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """What is in the picture, and what the report tells (with or without changes and resolved ones)."""
-    seen = tuple(f for f in visit.findings if f.change != "resolved")
-    if longitudinal:
-        return seen, visit.findings
-    seen = tuple(replace(f, change="") for f in seen)
-    return seen, seen
+def write_study(
+    profile: HospitalProfile,
+    patient: SyntheticPatient,
+    number: int,
+    visit: SyntheticVisit,
+    style: HouseStyle | None = None,
+) -> SyntheticStudy:
+    """Return the study of one visit, without its picture.
+
+    Args:
+        number: of the visit, from 0.
+        visit: its report tells all findings, its picture shows those that are not resolved.
+        style: of the report; default the hospital's.
+    """
+    patient_id = f"{profile.name}-p{patient.index:05d}"
+    rng = stream(profile.seed, patient.index, "wording", number)
+    report, codes = write_report(visit.findings, style or profile.style, rng)
+    return SyntheticStudy(
+        study_id=f"{patient_id}-v{number}",
+        patient_id=patient_id,
+        image=None,
+        report=report,
+        findings=tuple(f for f in visit.findings if f.change != "resolved"),
+        codes=codes,
+        age=visit.age,
+        sex=patient.sex,
+        day=visit.day,
+        split=split_of(profile, patient_id),
+    )
 
 
 def write_hospital(
@@ -145,21 +146,33 @@ def write_hospital(
     longitudinal: bool = False,
 ) -> Path:
     """Write `images/*.png` and `manifest.jsonl` (one JSON row per study) into `folder`; return the latter."""
+    count = profile.patients if patients is None else patients
+    studies = generate(profile, count, visits=visits, size=size, longitudinal=longitudinal)
+    return write_manifest(((study, {}) for study in studies), folder, profile.scanner.bits)
+
+
+def write_manifest(
+    studies: Iterable[tuple[SyntheticStudy, Mapping[str, object]]], folder: Path | str, bits: int
+) -> Path:
+    """Write pictures of `bits` bits and manifest.jsonl into `folder`; return the latter.
+
+    Args:
+        studies: each with further columns of its row.
+    """
     folder = Path(folder)
     (folder / "images").mkdir(parents=True, exist_ok=True)
     manifest = folder / "manifest.jsonl"
-    count = profile.patients if patients is None else patients
     with manifest.open("w", encoding="ascii", newline="\n") as out:
-        for study in generate(profile, count, visits=visits, size=size, longitudinal=longitudinal):
+        for study, columns in studies:
             assert study.image is not None
             name = f"images/{study.study_id}.png"
-            to_png(study.image, profile.scanner.bits).save(folder / name)
-            out.write(json.dumps(manifest_row(study, name)) + "\n")
+            to_png(study.image, bits).save(folder / name)
+            out.write(json.dumps({**manifest_row(study, name), **columns}) + "\n")
     return manifest
 
 
 def manifest_row(study: SyntheticStudy, image: str) -> dict[str, object]:
-    """One line of the `manifest` format; `image` is relative to the folder of the manifest."""
+    """Return one line of the `manifest` format; `image` is relative to the folder of the manifest."""
     return {
         "study_id": study.study_id,
         "patient_id": study.patient_id,
@@ -182,7 +195,7 @@ def to_png(image: Plane, bits: int = 8) -> Image.Image:
 
 
 def contact_sheet(studies: Sequence[SyntheticStudy], columns: int = 6) -> Image.Image:
-    """All pictures on one sheet with age, sex and findings underneath, for people and documentation."""
+    """Return all pictures on one sheet with age, sex and findings underneath, for people to look at."""
     shown = [s for s in studies if s.image is not None]
     if not shown:
         raise ValueError("no study with an image; use generate(), not generate_reports()")
@@ -201,13 +214,13 @@ def contact_sheet(studies: Sequence[SyntheticStudy], columns: int = 6) -> Image.
     return sheet
 
 
-def _short(f: Finding) -> str:
+def _short(f: ChestFinding) -> str:
     where = " ".join(filter(None, [f.side[:1].upper() if f.side else "", f.zone]))
     degree = "" if f.kind else "?" if f.uncertain else f.severity[:3]
     return " ".join(filter(None, [f.kind or f.condition, where, degree]))
 
 
 def prevalence_of(studies: Sequence[SyntheticStudy]) -> dict[str, float]:
-    """Share of studies whose report calls each condition positive."""
+    """Return the share of studies whose report calls each condition positive."""
     hits = np.mean([[c == Code.POSITIVE for c in s.codes] for s in studies], axis=0)
     return dict(zip(CONDITIONS, hits.tolist(), strict=True))

@@ -7,14 +7,16 @@ neither their number nor their order matters, and the text never disturbs the pi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from medflare.synthetic.anatomy import Anatomy
-from medflare.synthetic.findings import DEVICES, Finding
+from medflare.synthetic.findings import DEVICES, ChestFinding
+from medflare.synthetic.profiles import HospitalProfile
+from medflare.synthetic.seeds import random_stream
 
 Sex = Literal["F", "M"]
 STREAMS = {"person": 0, "course": 1, "anatomy": 2, "exposure": 3, "wording": 4, "progress": 5, "schedule": 6}
@@ -41,62 +43,52 @@ _TWO_SIDED = {"lung opacity": 0.2, "pneumonia": 0.2, "atelectasis": 0.25, "pleur
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
+class SyntheticVisit:
     """One visit: days since the patient's first, age in years then, and what is found (resolved ones too)."""
 
     day: int
     age: int
-    findings: tuple[Finding, ...]
+    findings: tuple[ChestFinding, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patient:
+class SyntheticPatient:
     """A person with visits; `index` is the number in the hospital, from 0."""
 
     index: int
     age: int  # years at the first visit
     sex: Sex
-    visits: tuple[Visit, ...]
+    visits: tuple[SyntheticVisit, ...]
 
 
 def stream(seed: int, patient: int, purpose: str, visit: int = 0) -> np.random.Generator:
-    """The random stream of one purpose of one patient (and visit)."""
-    return np.random.Generator(
-        np.random.PCG64(np.random.SeedSequence((seed, patient, STREAMS[purpose], visit)))
-    )
+    """Return the random stream of one purpose of one patient (and visit)."""
+    return random_stream(seed, patient, STREAMS[purpose], visit)
 
 
-def draw_patient(
-    seed: int,
-    index: int,
-    visits: tuple[int, int],
-    age: tuple[float, float],
-    women: float,
-    prevalence: Mapping[str, float],
-) -> Patient:
-    """Draw one patient.
+def draw_patient(hospital: HospitalProfile, index: int, visits: tuple[int, int] = (1, 1)) -> SyntheticPatient:
+    """Draw one patient of a hospital.
 
     Args:
-        visits: fewest and most visits; age: mean and standard deviation in years; women: share of women.
-        prevalence: condition -> multiplier of the base prevalence, 1 where absent.
+        visits: fewest and most visits.
     """
-    who, course = stream(seed, index, "person"), stream(seed, index, "course")
-    years = int(np.clip(round(who.normal(*age)), 18, 96))
-    sex: Sex = "F" if who.random() < women else "M"
-    count = int(who.integers(visits[0], visits[1] + 1))
-    chance = {c: chance_of(c, years, sex) * prevalence.get(c, 1.0) for c in EPIDEMIOLOGY}
-    found = _first(chance, course)
-    day, rows = 0, [Visit(day=0, age=years, findings=tuple(found))]
+    person, course = stream(hospital.seed, index, "person"), stream(hospital.seed, index, "course")
+    years = int(np.clip(round(person.normal(*hospital.age)), 18, 96))
+    sex: Sex = "F" if person.random() < hospital.women else "M"
+    count = int(person.integers(visits[0], visits[1] + 1))
+    chances = chances_of(hospital, years, sex)
+    findings = _first(chances, course)
+    day, rows = 0, [SyntheticVisit(day=0, age=years, findings=tuple(findings))]
     for _ in range(count - 1):
         gap = max(1, round(float(np.exp(course.normal(3.6, 0.9)))))
         day += gap
-        found = _next([f for f in found if f.change != "resolved"], gap, years, chance, course)
-        rows.append(Visit(day=day, age=years + day // 365, findings=tuple(found)))
-    return Patient(index=index, age=years, sex=sex, visits=tuple(rows))
+        findings = _next([f for f in findings if f.change != "resolved"], gap, years, chances, course)
+        rows.append(SyntheticVisit(day=day, age=years + day // 365, findings=tuple(findings)))
+    return SyntheticPatient(index=index, age=years, sex=sex, visits=tuple(rows))
 
 
-def draw_anatomy(seed: int, patient: Patient) -> Anatomy:
-    """The body of a patient, constant over the visits."""
+def draw_anatomy(seed: int, patient: SyntheticPatient) -> Anatomy:
+    """Draw the body of a patient, constant over the visits."""
     rng = stream(seed, patient.index, "anatomy")
     old = (patient.age - 55) / 20
     woman = patient.sex == "F"
@@ -122,49 +114,62 @@ def draw_anatomy(seed: int, patient: Patient) -> Anatomy:
     )
 
 
-def chance_of(condition: str, age: float, sex: Sex) -> float:
-    """How often a condition is found in people of this age and sex."""
-    prevalence, growth, men, _ = EPIDEMIOLOGY[condition]
-    return float(prevalence * np.exp(growth * (age - 60) / 20) * (men if sex == "M" else 1.0))
+def chances_of(hospital: HospitalProfile, age: float, sex: Sex) -> dict[str, float]:
+    """Return condition -> how often it occurs in patients of this hospital, age and sex."""
+    chances = {}
+    for condition, (prevalence, growth, men, _) in EPIDEMIOLOGY.items():
+        usual = float(prevalence * np.exp(growth * (age - 60) / 20) * (men if sex == "M" else 1.0))
+        chances[condition] = usual * hospital.prevalence.get(condition, 1.0)
+    return chances
 
 
-def _first(chance: Mapping[str, float], rng: np.random.Generator) -> list[Finding]:
-    """What a patient has at the first visit."""
-    found: list[Finding] = []
-    for condition, base in chance.items():
-        have = {f.condition for f in found}
-        p = base
-        if condition in ("edema", "pleural effusion") and have & {"cardiomegaly", "edema"}:
-            p *= 1.7
-        if condition == "support devices" and len(found) > 1:
-            p *= 1.8
-        if rng.random() < min(p, 0.75):
-            add_finding(found, new_finding(condition, rng))
-    return found
+def _first(chances: Mapping[str, float], rng: np.random.Generator) -> list[ChestFinding]:
+    """Return what a patient has at the first visit."""
+    findings: list[ChestFinding] = []
+    for condition, chance in chances.items():
+        present = {f.condition for f in findings}
+        if condition in ("edema", "pleural effusion") and present & {"cardiomegaly", "edema"}:
+            chance *= 1.7
+        if condition == "support devices" and len(findings) > 1:
+            chance *= 1.8
+        if rng.random() < min(chance, 0.75):
+            _add_finding(findings, _new_finding(condition, rng))
+    return findings
 
 
-def add_finding(found: list[Finding], new: Finding) -> None:
+def add_new_findings(
+    findings: list[ChestFinding], chances: Mapping[str, float], rng: np.random.Generator
+) -> None:
+    """Add findings that appear between two visits to `findings`, in place.
+
+    Args:
+        chances: condition -> probability that it appears where the patient does not have it.
+    """
+    for condition, chance in chances.items():
+        appears = rng.random() < chance
+        # Drawn whether it appears or not, so that one condition's fate moves no other one's draws.
+        new = replace(_new_finding(condition, rng), change="new")
+        if appears and all(f.condition != condition for f in findings):
+            _add_finding(findings, new)
+
+
+def _add_finding(findings: list[ChestFinding], new: ChestFinding) -> None:
     """Add a finding unless the list is full or the place is taken by another patch."""
-    if (
-        new.condition != "support devices"
-        and sum(f.condition != "support devices" for f in found) >= MAX_FINDINGS
-    ):
+    count = sum(f.condition != "support devices" for f in findings)
+    if new.condition != "support devices" and count >= MAX_FINDINGS:
         return
     if new.condition in _PATCHES:
-        wet = any(
-            f.condition in ("pleural effusion", "atelectasis") and set(f.sides) & set(new.sides)
-            for f in found
-        )
+        beside = [f for f in findings if set(f.sides) & set(new.sides)]
+        wet = any(f.condition in ("pleural effusion", "atelectasis") for f in beside)
         if wet and new.zone == "lower":
             new = replace(new, zone="mid")
-        for f in found:
-            if f.condition in _PATCHES and f.zone == new.zone and set(f.sides) & set(new.sides):
-                return
-    found.append(new)
+        if any(f.condition in _PATCHES and f.zone == new.zone for f in beside):
+            return
+    findings.append(new)
 
 
-def new_finding(condition: str, rng: np.random.Generator) -> Finding:
-    """A new finding with random extent, side and zone."""
+def _new_finding(condition: str, rng: np.random.Generator) -> ChestFinding:
+    """Return a new finding with random extent, side and zone."""
     extent, u, v = (float(rng.random()) for _ in range(3))
     spot = (float(rng.uniform(-1, 1)), float(rng.uniform(-1, 1)))
     side = zone = kind = ""
@@ -179,18 +184,18 @@ def new_finding(condition: str, rng: np.random.Generator) -> Finding:
         zone = "lower"
     elif condition == "pleural other":
         zone = "upper" if v < 0.4 else "lower"
-    return Finding(
+    return ChestFinding(
         condition=condition, extent=0.04 + 0.96 * extent, side=side, zone=zone, kind=kind, spot=spot
     )
 
 
 def _next(
-    found: list[Finding], gap: int, age: int, chance: Mapping[str, float], rng: np.random.Generator
-) -> list[Finding]:
-    """The findings `gap` days later, each with what changed; resolved ones are kept once, marked."""
-    later: list[Finding] = []
+    before: list[ChestFinding], gap: int, age: int, chances: Mapping[str, float], rng: np.random.Generator
+) -> list[ChestFinding]:
+    """Return the findings `gap` days later, each with what changed; resolved ones are kept once, marked."""
+    later: list[ChestFinding] = []
     recovery = 0.85 - 0.15 * float(np.clip((age - 60) / 20, -1, 1.5))
-    for f in found:
+    for f in before:
         tau = EPIDEMIOLOGY[f.condition][3]
         fade = recovery * (1 - np.exp(-gap / tau)) if tau else 0.0
         fate, step = rng.random(), rng.normal(0, 0.22)
@@ -205,22 +210,5 @@ def _next(
         moved = extent - f.extent
         change = "unchanged" if abs(moved) < 0.08 else "increased" if moved > 0 else "decreased"
         later.append(replace(f, extent=extent if change != "unchanged" else f.extent, change=change))
-    for condition, p in chance.items():
-        appears = rng.random() < min(0.4 * p, 0.5)
-        new = replace(new_finding(condition, rng), change="new")
-        if appears and all(f.condition != condition for f in later):
-            add_finding(later, new)
+    add_new_findings(later, {c: min(0.4 * chance, 0.5) for c, chance in chances.items()}, rng)
     return later
-
-
-def courses(
-    seed: int,
-    patients: int,
-    visits: tuple[int, int],
-    age: tuple[float, float],
-    women: float,
-    prevalence: Mapping[str, float],
-) -> Iterator[Patient]:
-    """Patients 0 .. patients - 1 of one hospital."""
-    for index in range(patients):
-        yield draw_patient(seed, index, visits, age, women, prevalence)

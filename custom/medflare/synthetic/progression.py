@@ -14,16 +14,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from medflare.synthetic.findings import Finding
+from medflare.synthetic.findings import ChestFinding
 from medflare.synthetic.patients import (
     EPIDEMIOLOGY,
-    Patient,
     Sex,
-    Visit,
-    add_finding,
-    chance_of,
+    SyntheticPatient,
+    SyntheticVisit,
+    add_new_findings,
+    chances_of,
     draw_patient,
-    new_finding,
     stream,
 )
 from medflare.synthetic.profiles import HospitalProfile
@@ -31,10 +30,8 @@ from medflare.synthetic.profiles import HospitalProfile
 MONTH = 30.0
 RARE = 500  # people looked at for each patient wanted, at most
 STEP = (0.3, 0.6)  # share of what is left up to 1, or down to 0, by which a finding gets worse or better
-SMALLEST, NOTICED = (
-    0.06,
-    0.02,
-)  # extent below which an acute finding is gone; change of extent that is noticed
+SMALLEST = 0.06  # extent below which an acute finding is gone
+NOTICED = 0.02  # change of extent that is noticed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,17 +78,19 @@ PROGRESSIONS: Mapping[str, Progression] = {
 class Course:
     """A patient whose i-th visit is the planned visit `numbers[i]`; the first is number 1."""
 
-    patient: Patient
+    patient: SyntheticPatient
     numbers: tuple[int, ...]
 
 
 def follow(
     profile: HospitalProfile, progression: Progression, patients: int, visits: int
 ) -> Iterator[Course]:
-    """Courses of the first `patients` patients who have a finding, other than a device, at their first visit.
+    """Yield courses of the first `patients` patients whose first visit has a finding other than a device.
 
-    The first visit is the one of the single-visit hospital, picture and findings. ValueError where hardly
-    anyone has a finding.
+    The first visit is the one of the single-visit hospital, picture and findings.
+
+    Raises:
+        ValueError: hardly anyone has a finding.
     """
     index = enrolled = 0
     while enrolled < patients:
@@ -99,30 +98,33 @@ def follow(
             raise ValueError(
                 f"{profile.name}: {enrolled} of {index} patients have a finding; raise prevalence"
             )
-        who = draw_patient(profile.seed, index, (1, 1), profile.age, profile.women, profile.prevalence)
-        if any(f.condition != "support devices" for f in who.visits[0].findings):
+        patient = draw_patient(profile, index)
+        if any(f.condition != "support devices" for f in patient.visits[0].findings):
             enrolled += 1
-            yield _course(profile, progression, who, visits)
+            yield _course(profile, progression, patient, visits)
         index += 1
 
 
-def _course(profile: HospitalProfile, progression: Progression, who: Patient, visits: int) -> Course:
-    rng = stream(profile.seed, who.index, "progress")
-    rows, numbers = list(who.visits), [1]
-    for number, day in _schedule(profile.seed, progression, who.index, visits):
-        years = who.age + day // 365
-        u = progression.frailty(who.age, who.sex, number)
+def _course(
+    profile: HospitalProfile, progression: Progression, patient: SyntheticPatient, visits: int
+) -> Course:
+    rng = stream(profile.seed, patient.index, "progress")
+    rows, numbers = list(patient.visits), [1]
+    usual = chances_of(profile, patient.age, patient.sex)
+    for number, day in _schedule(profile.seed, progression, patient.index, visits):
+        u = progression.frailty(patient.age, patient.sex, number)
         before = [f for f in rows[-1].findings if f.change != "resolved"]
         gap = day - rows[-1].day
-        found = _change(before, progression, u, gap, rng)
-        _appear(found, _chances(profile, progression, who, u, gap), rng)
-        rows.append(Visit(day=day, age=years, findings=tuple(found)))
+        findings = _change(before, progression, u, gap, rng)
+        factor = progression.new * np.exp(u) * (1 - np.exp(-gap / MONTH))
+        add_new_findings(findings, {c: float(min(0.5, factor * p)) for c, p in usual.items()}, rng)
+        rows.append(SyntheticVisit(day=day, age=patient.age + day // 365, findings=tuple(findings)))
         numbers.append(number)
-    return Course(patient=replace(who, visits=tuple(rows)), numbers=tuple(numbers))
+    return Course(patient=replace(patient, visits=tuple(rows)), numbers=tuple(numbers))
 
 
 def _schedule(seed: int, progression: Progression, index: int, visits: int) -> Iterator[tuple[int, int]]:
-    """(number, day) of the visits after the first to which the patient comes."""
+    """Yield (number, day) of the visits after the first to which the patient comes."""
     rng = stream(seed, index, "schedule")
     median, spread = progression.gap
     day = 0
@@ -133,9 +135,9 @@ def _schedule(seed: int, progression: Progression, index: int, visits: int) -> I
 
 
 def _change(
-    before: list[Finding], progression: Progression, u: float, gap: int, rng: np.random.Generator
-) -> list[Finding]:
-    """Every finding `gap` days later, with what changed."""
+    before: list[ChestFinding], progression: Progression, u: float, gap: int, rng: np.random.Generator
+) -> list[ChestFinding]:
+    """Return every finding `gap` days later, with what changed."""
     later = []
     for f in before:
         chronic = not EPIDEMIOLOGY[f.condition][3]
@@ -152,12 +154,12 @@ def _change(
         step = float(rng.uniform(*STEP))
         stays = happens >= 1 - np.exp(-hazards.sum() * gap / MONTH)
         fate = 3 if stays else int(np.searchsorted(np.cumsum(hazards) / hazards.sum(), which, side="right"))
-        later.append(_fated(f, fate, step))
+        later.append(_changed(f, fate, step))
     return later
 
 
-def _fated(f: Finding, fate: int, step: float) -> Finding:
-    """The finding after it got worse (0), got better (1), resolved (2) or stayed (3)."""
+def _changed(f: ChestFinding, fate: int, step: float) -> ChestFinding:
+    """Return the finding after it got worse (0), got better (1), resolved (2) or stayed (3)."""
     chronic = not EPIDEMIOLOGY[f.condition][3]
     if fate == 2:
         return replace(f, change="resolved")
@@ -169,21 +171,3 @@ def _fated(f: Finding, fate: int, step: float) -> Finding:
     if abs(extent - f.extent) < NOTICED:
         return replace(f, change="unchanged")
     return replace(f, extent=extent, change="increased" if fate == 0 else "decreased")
-
-
-def _chances(
-    profile: HospitalProfile, progression: Progression, who: Patient, u: float, gap: int
-) -> dict[str, float]:
-    """Condition -> probability that it is new after `gap` days."""
-    factor = progression.new * np.exp(u) * (1 - np.exp(-gap / MONTH))
-    usual = {c: chance_of(c, who.age, who.sex) * profile.prevalence.get(c, 1.0) for c in EPIDEMIOLOGY}
-    return {condition: float(min(0.5, factor * p)) for condition, p in usual.items()}
-
-
-def _appear(found: list[Finding], chances: Mapping[str, float], rng: np.random.Generator) -> None:
-    """Adds new findings to `found`, in place."""
-    for condition, p in chances.items():
-        appears = rng.random() < p
-        new = replace(new_finding(condition, rng), change="new")
-        if appears and all(f.condition != condition for f in found):
-            add_finding(found, new)

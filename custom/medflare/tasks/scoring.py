@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of all tasks share: opening a result, the records of a split, the record of a test."""
+"""Testing adapters on the records of a site, during a run and after it: what all tasks share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
-from medflare.core.errors import DataError
-from medflare.core.run_record import Estimate, EvaluationRecord
+from medflare.core.errors import ConfigError, DataError
+from medflare.core.json_lines import write_lines
+from medflare.core.run_record import Estimate, EvaluationRecord, RecordModel
+from medflare.data.cohort import Cohort
+from medflare.data.load import load_cohort
 from medflare.data.settings.site import SiteConfig
 from medflare.models.backbone import device_of
 
 AdapterKind = Literal["generic", "personalised", "none"]
 Role = Literal["participant", "unseen"]
+Scorers = Mapping[str, str | Path] | None
+"""Optional scorer -> folder of its weights."""
 
 
 class HasSplit(Protocol):
@@ -21,17 +27,6 @@ class HasSplit(Protocol):
 
     @property
     def split(self) -> str: ...
-
-
-Opened = TypeVar("Opened", covariant=True)
-
-
-class ResultLoader(Protocol[Opened]):
-    """A function that opens a result folder."""
-
-    def __call__(
-        self, folder: Path, *, personalised: Path | None, backbone: Path | None, precision: str, device: str
-    ) -> Opened: ...
 
 
 class Scores(Protocol):
@@ -44,13 +39,45 @@ class Scores(Protocol):
     def skipped(self) -> Mapping[str, str]: ...
 
 
+Opened = TypeVar("Opened")
 Record = TypeVar("Record", bound=HasSplit)
+Predicted = TypeVar("Predicted", bound=RecordModel)
 
 
-def open_on_site(load: ResultLoader[Opened], result: Path, site: SiteConfig, adapter: Path | None) -> Opened:
+@dataclass(frozen=True, slots=True)
+class ScoredSite:
+    """Site and adapter of a test, and the folder for its predictions."""
+
+    name: str
+    role: Role
+    adapter: AdapterKind
+    folder: Path
+    seed: int = 0
+
+    @property
+    def file(self) -> Path:
+        """The file of predictions, which stays at the site."""
+        return self.folder / f"predictions_{self.adapter}.jsonl"
+
+    def record(self, scored: Scores, studies: int, split: str = "test") -> EvaluationRecord:
+        """Return the evaluation record of that many test records."""
+        return EvaluationRecord(
+            site=self.name,
+            role=self.role,
+            adapter=self.adapter,
+            split=split,
+            studies=studies,
+            metrics=dict(scored.estimates),
+            skipped_metrics=dict(scored.skipped),
+            predictions=self.file.name,
+        )
+
+
+def open_on_site(load: Callable[..., Opened], result: Path, site: SiteConfig, adapter: Path | None) -> Opened:
     """Open a result folder on a site's base model and device.
 
     Args:
+        load: opens it, given `personalised`, `backbone`, `precision` and `device`.
         adapter: the site's `personalised` folder instead of the result's adapter, or None.
     """
     return load(
@@ -62,43 +89,70 @@ def open_on_site(load: ResultLoader[Opened], result: Path, site: SiteConfig, ada
     )
 
 
-def records_of_split(records: Iterable[Record], split: str, site: str, what: str) -> list[Record]:
-    """Return the records of a split.
-
-    Args:
-        what: the word for one record, for the message.
-
-    Raises:
-        DataError: the site has none.
-    """
-    selected = [record for record in records if record.split == split]
-    if not selected:
-        raise DataError(f"site '{site}': no {what} in the split '{split}'.")
-    return selected
-
-
 def adapter_kind(adapter: Path | None) -> AdapterKind:
     """Return which adapter is tested: a site's `personalised` one, or the result's."""
     return "generic" if adapter is None else "personalised"
 
 
-def evaluation_record(
-    scored: Scores,
-    path: Path,
-    studies: int,
-    site: str,
-    role: Role,
-    adapter: AdapterKind,
-    split: str = "test",
-) -> EvaluationRecord:
-    """Return the record of one adapter. path: of the predictions, which stay at the site."""
-    return EvaluationRecord(
-        site=site,
-        role=role,
-        adapter=adapter,
-        split=split,
-        studies=studies,
-        metrics=dict(scored.estimates),
-        skipped_metrics=dict(scored.skipped),
-        predictions=path.name,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRecords(Generic[Opened, Record, Predicted]):
+    """Prediction and scoring of the records of a text task.
+
+    Attributes:
+        record_name: the word for one record, for messages.
+        records: those of a cohort.
+        load: opens a result folder.
+        predict: (model, records, site, adapter) -> what the model made of each record.
+        evaluate: (predictions, optional scorers, seed) -> scores.
+        scorers: whether there are optional scorers.
+    """
+
+    record_name: str
+    records: Callable[[Cohort], Sequence[Record]]
+    load: Callable[..., Opened]
+    predict: Callable[[Opened, Sequence[Record], str, AdapterKind], list[Predicted]]
+    evaluate: Callable[[Sequence[Predicted], Mapping[str, str | Path], int], Scores]
+    scorers: bool = False
+
+    def of_split(self, cohort: Cohort, split: str) -> list[Record]:
+        """Return the records of a split."""
+        return [record for record in self.records(cohort) if record.split == split]
+
+    def score(
+        self, model: Opened, records: Sequence[Record], site: ScoredSite, scorers: Scorers = None
+    ) -> EvaluationRecord:
+        """Predict records, write the predictions to the site's file and score them."""
+        predicted = self.predict(model, records, site.name, site.adapter)
+        write_lines(site.file, predicted)
+        return site.record(self.evaluate(predicted, scorers or {}, site.seed), len(predicted))
+
+    def score_result(
+        self,
+        result: Path,
+        site: SiteConfig,
+        *,
+        role: Role,
+        adapter: Path | None,
+        split: str,
+        folder: Path,
+        seed: int,
+        scorers: Scorers = None,
+    ) -> EvaluationRecord:
+        """Score a result folder on a site's split.
+
+        Args:
+            adapter: the site's own `personalised` folder instead of the result's adapter, or None.
+            scorers: instead of those in site.yaml.
+
+        Raises:
+            ConfigError: `scorers` are given and the task has none.
+            DataError: the site has no record of that split.
+        """
+        if scorers and not self.scorers:
+            raise ConfigError(f"--scorer {', '.join(scorers)}: a {self.record_name} has no optional scorer.")
+        model = open_on_site(self.load, result, site, adapter)
+        records = self.of_split(load_cohort(site), split)
+        if not records:
+            raise DataError(f"site '{site.name}': no {self.record_name} in the split '{split}'.")
+        tested = ScoredSite(site.name, role, adapter_kind(adapter), folder, seed)
+        return self.score(model, records, tested, site.scorers if scorers is None else scorers)

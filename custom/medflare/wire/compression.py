@@ -23,7 +23,7 @@ from torch import Tensor
 from medflare.core.errors import UpdateError
 from medflare.core.tensor_names import SUM_PREFIX, TOTAL_PREFIX
 from medflare.core.tensors import SharedSpec, State
-from medflare.wire.files import load_tensors, save_tensors
+from medflare.wire.files import DamagedFileError, load_tensors, save_tensors
 
 Uplink = Literal["float32", "bfloat16", "int8", "int4"]
 Downlink = Literal["float32", "bfloat16", "int8"]
@@ -194,10 +194,13 @@ class ErrorFeedback:
         self.file, self.run_id = file, run_id
 
     def residual(self) -> State:
-        """e of this run; empty before the first update."""
+        """e of this run; empty before the first update, and where the disk damaged it: it is a correction."""
         if not self.file.exists():
             return {}
-        tensors, values = load_tensors(self.file)
+        try:
+            tensors, values = load_tensors(self.file)
+        except DamagedFileError:
+            return {}
         return tensors if values["run_id"] == self.run_id else {}
 
     def compress(self, update: Mapping[str, Tensor], kind: str) -> State:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,3 +25,8 @@ def state_digest(state: Mapping[str, Tensor]) -> str:
         total.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
         total.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
+
+
+def json_digest(value: Any) -> str:
+    """Return the sha256 of JSON data, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,37 +1,144 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of tensors and of JSON, written so that a crash leaves the old file or the new one, never half of
-one."""
+one, and read so that a damaged file is noticed."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from medflare.core.errors import DataError
 from medflare.core.tensors import State
+from medflare.wire.digest import state_digest
+from medflare.wire.disk_space import DiskFullError, is_disk_full
+
+PREVIOUS = ".previous"
+"""Ending of the generation before: what is read where the newest file is damaged."""
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any] | None = None) -> None:
-    """Write a safetensors file atomically; `values` (JSON) goes into its header under 'values'."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(path.name + ".tmp")
-    plain = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
-    save_file(plain, scratch, metadata={"values": json.dumps(dict(values or {}))})
+class DamagedFileError(DataError):
+    """A file is not what was written: a disk lost part of it, or changed a bit."""
+
+
+def sync(path: Path) -> None:
+    """Have the operating system write a file or a folder to the disk itself."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_durably(scratch: Path, path: Path) -> None:
+    """Put a file or folder in another's place so that it is still there after a power cut."""
+    if scratch.is_file():
+        sync(scratch)
     os.replace(scratch, path)
+    sync(path.parent)
+
+
+@contextmanager
+def _scratch_file(path: Path) -> Iterator[Path]:
+    """Provide the file to write before it takes the place of `path`; on a full disk it goes again."""
+    scratch = path.with_name(path.name + ".tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield scratch
+    except (OSError, SafetensorError) as error:
+        if not is_disk_full(error):
+            raise
+        scratch.unlink(missing_ok=True)
+        raise DiskFullError(path.parent) from error
+
+
+def save_tensors(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    values: Mapping[str, Any] | None = None,
+    *,
+    durable: bool = True,
+    keep_previous: bool = False,
+) -> None:
+    """Write a safetensors file atomically.
+
+    Args:
+        values: JSON that goes into its header under 'values'.
+        durable: whether the file outlives this process: it gets a digest and is forced to the disk.
+        keep_previous: whether the file that stood there stays beside it, for `load_newest`.
+
+    Raises:
+        DiskFullError: there is no space; the file that stood there still stands.
+    """
+    plain = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
+    text = json.dumps(dict(values or {}))
+    metadata = {"values": text} | ({"sha256": _digest(plain, text)} if durable else {})
+    with _scratch_file(path) as scratch:
+        save_file(plain, scratch, metadata=metadata)
+        if durable:
+            sync(scratch)  # before anything is moved: some file systems notice only here that they are full
+        if keep_previous and path.exists():
+            os.replace(path, path.with_name(path.name + PREVIOUS))
+        if durable:
+            replace_durably(scratch, path)
+        else:
+            os.replace(scratch, path)
 
 
 def load_tensors(path: Path) -> tuple[State, dict[str, Any]]:
-    """Return the tensors and the values that `save_tensors` wrote."""
-    with safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        values: dict[str, Any] = json.loads((file.metadata() or {}).get("values", "{}"))
+    """Return the tensors and the values that `save_tensors` wrote.
+
+    Raises:
+        DamagedFileError: the file is cut off, or holds something else than was written.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            metadata = file.metadata() or {}
+        values: dict[str, Any] = json.loads(metadata.get("values", "{}"))
+    except (SafetensorError, ValueError, RecursionError) as error:
+        raise DamagedFileError(f"{path}: is damaged ({error}). Restore it from a copy.") from None
+    digest = metadata.get("sha256")
+    if digest is not None and digest != _digest(tensors, metadata.get("values", "")):
+        raise DamagedFileError(
+            f"{path}: is damaged: its content is not what was written. Check the disk, and restore the file "
+            "from a copy."
+        )
     return tensors, values
+
+
+def load_newest(path: Path) -> tuple[State, dict[str, Any]] | None:
+    """Return what `load_tensors` finds in a file, or in the generation before where that one is damaged.
+
+    Returns:
+        None where neither exists.
+
+    Raises:
+        DamagedFileError: both are damaged, or one is and there is no other.
+    """
+    damage: DamagedFileError | None = None
+    for candidate in (path, path.with_name(path.name + PREVIOUS)):
+        if candidate.exists():
+            try:
+                return load_tensors(candidate)
+            except DamagedFileError as error:
+                damage = damage or error
+    if damage is not None:
+        raise damage
+    return None
+
+
+def _digest(tensors: State, text: str) -> str:
+    """Return the sha256 of tensors and of the JSON beside them."""
+    return hashlib.sha256(f"{state_digest(tensors)}|{text}".encode()).hexdigest()
 
 
 def read_json(path: Path) -> Any:
@@ -40,8 +147,11 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write JSON atomically, indented by one, with a line break at the end."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(path.name + ".tmp")
-    scratch.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    os.replace(scratch, path)
+    """Write JSON atomically, indented by one, with a line break at the end.
+
+    Raises:
+        DiskFullError: there is no space; the file that stood there still stands.
+    """
+    with _scratch_file(path) as scratch:
+        scratch.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        replace_durably(scratch, path)

@@ -280,27 +280,3 @@ def test_the_rule_of_the_document_weighs_by_loss_and_refuses_a_bad_one() -> None
         run(documented_rule(), scalar(0.0))
     with pytest.raises(ValueError, match="q is -1"):
         documented_rule(q=-1)
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("krum", {"f": -1}),
-        ("krum", {"f": 1.5}),
-        ("multi_krum", {"keep": 0}),
-        ("geometric_median", {"weighting": "loss"}),
-        ("l_fedavg", {"omega": 1.5}),
-        ("l_fedavg", {"loss_weight": "both"}),
-        ("l_fedavg", {"floor": 0.0}),
-        ("l_fedavg", {"loss_source": "paper"}),
-        ("fedadam", {"lr": 0.0}),
-        ("fedadam", {"eps": 0.0}),
-        ("fedyogi", {"beta2": 1.0}),
-        ("fedavgm", {"beta1": -0.1}),
-    ],
-)
-def test_settings_out_of_range_are_named_with_what_is_expected(name: str, wrong: dict[str, Any]) -> None:
-    with pytest.raises(
-        ConfigError, match=f"'{name}' cannot use its rule_settings: {next(iter(wrong))} is .*expected"
-    ):
-        make_rule(name, wrong)

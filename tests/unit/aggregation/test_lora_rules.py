@@ -190,21 +190,6 @@ def test_half_a_pair_is_refused(rule: AggregationRule) -> None:
         rule.begin({A: fresh()[A]})
 
 
-@pytest.mark.parametrize("rule", [WeightedMean(), FreezeA(), LoraStack(), LoraProductSvd()])
-def test_vector_2_identical_sites_return_what_they_all_have(rule: AggregationRule) -> None:
-    state = fresh()
-    if isinstance(rule, FreezeA):
-        del state[A]
-    update = trained(state, 4)
-    alike = [Update(delta=update.delta, examples=n) for n in (5, 50, 500)]
-    new = aggregate(rule, state, alike)
-    assert torch.allclose(new["norm.weight"], state["norm.weight"] + update.delta["norm.weight"])
-    if A in state:
-        assert torch.allclose(product(new), mean_product(state, [update]), atol=1e-12)
-    else:
-        assert torch.allclose(new[B], state[B] + update.delta[B])
-
-
 def test_vector_12_fedsa_shares_a_alone_and_b_stays() -> None:
     own_b = {site: normal(D_OUT, RANK, seed=i) for i, site in enumerate(("s0", "s1"))}
     before = {site: value.clone() for site, value in own_b.items()}
@@ -216,17 +201,6 @@ def test_vector_12_fedsa_shares_a_alone_and_b_stays() -> None:
         new[A], state[A] + 0.25 * normal(RANK, D_IN, seed=100) + 0.75 * normal(RANK, D_IN, seed=200)
     )
     assert all(torch.equal(own_b[site], before[site]) for site in own_b)
-
-
-@pytest.mark.parametrize("rule", [WeightedMean(), LoraStack(), LoraProductSvd()])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_states_keep_their_dtype(rule: AggregationRule, dtype: torch.dtype) -> None:
-    state = {name: value.to(dtype) for name, value in fresh().items()}
-    updates = [trained(state, seed, n) for seed, n in SITES]
-    for update in updates:
-        update.delta = {name: value.float() for name, value in update.delta.items()}
-    new = aggregate(rule, state, updates)
-    assert {value.dtype for value in new.values()} == {dtype}
 
 
 def test_pairs_are_found_by_name_under_any_prefix() -> None:

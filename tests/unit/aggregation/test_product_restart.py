@@ -188,11 +188,3 @@ def test_factors_that_travel_otherwise_are_refused() -> None:
     assert 'Use rule_settings {"mode": "product_restart"}' in said
     with pytest.raises(ConfigError, match="no LoRA factors are among"):
         made().begin({"head.weight": drawn(2, 3)})
-
-
-@pytest.mark.parametrize(
-    ("settings", "word"), [({"mode": "both"}, "mode is 'both'"), ({"most_rank": 0}, "most_rank")]
-)
-def test_bad_settings_are_named(settings: dict[str, Any], word: str) -> None:
-    with pytest.raises(ConfigError, match=word):
-        make_rule("ddcs", {"mode": "product_restart", **settings})

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rule says of its settings is what its constructor takes and refuses."""
+"""The table of rules; what a rule says of its settings is what its constructor takes and refuses."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import pytest
 
@@ -40,6 +43,27 @@ def test_a_bound_that_is_said_is_kept(rule: str, setting: str, kind: str, at: fl
     make_rule(rule, {setting: at + WITHIN[kind]})
 
 
+WRONG: list[tuple[str, str, Any]] = [
+    *(("krum", "f", -1), ("krum", "f", 1.5), ("multi_krum", "keep", 0), ("ddcs", "most_rank", 0)),
+    *(("l_fedavg", "omega", 1.5), ("l_fedavg", "loss_weight", "both"), ("l_fedavg", "floor", 0.0)),
+    *(("l_fedavg", "loss_source", "paper"), ("geometric_median", "weighting", "loss")),
+    *(("fedadam", "lr", 0.0), ("fedadam", "eps", 0.0), ("fedyogi", "beta2", 1.0), ("fedavgm", "beta1", -0.1)),
+    *(("influence", "mode", "both"), ("influence", "temperature", 0), ("influence", "clip", -1)),
+    *(("influence", "clip", 700), ("ddcs", "mode", "both"), ("ddcs", "distances", "guessed")),
+    *(("temporal", "visits", 0), ("temporal", "alpha", 1.5), ("temporal", "alpha", math.nan)),
+    *(("temporal", "lr", -1.0), ("temporal", "seed", -1), ("uniform_selection", "mu", -1.0)),
+    ("weighted_mean", "weighting", "loss"),
+]
+
+
+@pytest.mark.parametrize(("rule", "setting", "value"), WRONG, ids=str)
+def test_a_setting_out_of_range_is_named_with_what_is_expected(rule: str, setting: str, value: Any) -> None:
+    with pytest.raises(ConfigError) as error:
+        make_rule(rule, {setting: value})
+    assert f"'{rule}' cannot use its rule_settings: {setting} is {value!r}" in str(error.value)
+    assert "expected" in str(error.value)
+
+
 @pytest.mark.parametrize("rule", sorted(RULES))
 def test_words_that_are_said_to_be_allowed_are_and_no_other(rule: str) -> None:
     for setting in rule_listing(rule).settings:
@@ -61,3 +85,18 @@ def test_ranges_of_resolutions_are_spelled_out() -> None:
 )
 def test_what_keeps_every_update_says_so(rule: str, streams: bool) -> None:
     assert rule_listing(rule).streams is streams
+
+
+def test_an_unknown_rule_is_answered_with_the_list() -> None:
+    with pytest.raises(ConfigError, match=r"'fedsum' does not exist. Rules: .*weighted_mean"):
+        make_rule("fedsum", {})
+
+
+def test_a_renamed_rule_is_answered_with_its_new_name() -> None:
+    with pytest.raises(ConfigError, match="'factors' is now called 'weighted_mean'"):
+        make_rule("factors", {})
+
+
+def test_a_setting_that_the_rule_does_not_have_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"'weighted_mean' cannot use its rule_settings: .*weights"):
+        make_rule("weighted_mean", {"weights": "examples"})

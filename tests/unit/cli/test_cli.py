@@ -9,11 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from medflare.cli.main import app
+from command_line import answer, facts, refusal
 
-RUNNER = CliRunner()
 COMMANDS = [
     ["run"],
     ["cohort", "inspect"],
@@ -27,44 +25,35 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_shows_an_example(command: list[str]) -> None:
-    result = RUNNER.invoke(app, [*command, "--help"], env={"COLUMNS": "200"})
-    assert result.exit_code == 0
-    assert f"medflare {' '.join(command)} " in result.output
-    assert "Example" in result.output
+    shown = answer(*command, "--help")
+    assert f"medflare {' '.join(command)} " in shown
+    assert "Example" in shown
 
 
 def test_cohort_make_then_inspect_count_the_same(tmp_path: Path) -> None:
-    made = RUNNER.invoke(app, ["cohort", "make", str(tmp_path), "--patients", "12", "--size", "48", "--json"])
-    assert made.exit_code == 0, made.output
-    assert sorted(json.loads(made.stdout)["hospitals"]) == ["hospital-4", "site-1", "site-2", "site-3"]
+    made = facts("cohort", "make", tmp_path, "--patients", 12, "--size", 48)
+    assert sorted(made["hospitals"]) == ["hospital-4", "site-1", "site-2", "site-3"]
     assert (tmp_path / "contact_sheet.png").is_file()
-    found = RUNNER.invoke(app, ["cohort", "inspect", str(tmp_path / "site.yaml"), "--images", "--json"])
-    assert found.exit_code == 0, found.output
-    summaries = json.loads(found.stdout)
+    summaries = facts("cohort", "inspect", tmp_path / "site.yaml", "--images")
     assert [s["patients"] for s in summaries] == [12] * 4
     assert [s["usable_images"] for s in summaries] == [12] * 4
 
 
 def test_inspect_guesses_our_own_manifest_and_asks_otherwise(small_hospital: Path, tmp_path: Path) -> None:
-    found = RUNNER.invoke(app, ["cohort", "inspect", str(small_hospital), "--json"])
-    assert json.loads(found.stdout)["studies"] == 60
-    asked = RUNNER.invoke(app, ["cohort", "inspect", str(tmp_path)])
-    assert asked.exit_code == 2
-    assert "--format" in asked.stderr
-    assert "mimic_cxr" in asked.stderr
+    assert facts("cohort", "inspect", small_hospital)["studies"] == 60
+    asked = refusal(2, "cohort", "inspect", tmp_path)
+    assert "--format" in asked
+    assert "mimic_cxr" in asked
 
 
 def test_partition_deals_patients_and_says_how_sites_differ(small_hospital: Path, tmp_path: Path) -> None:
     pooled = tmp_path / "pooled.yaml"
     pooled.write_text(f"cohort: {{format: manifest, root: {small_hospital}}}\n")
-    given = ["cohort", "partition", str(pooled), str(tmp_path / "parts"), "--sites", "2"]
-    dealt = RUNNER.invoke(app, [*given, "--method", "report_clusters", "--json"])
-    assert dealt.exit_code == 0, dealt.output
-    facts = json.loads(dealt.stdout)
-    assert sum(row["patients"] for row in facts["rows"]) == 60
-    assert facts["mean_divergence"] > 0
-    shown = RUNNER.invoke(app, given, env={"COLUMNS": "160"})
-    assert "how the sites differ" in shown.output
+    given = ["cohort", "partition", pooled, tmp_path / "parts", "--sites", 2]
+    dealt = facts(*given, "--method", "report_clusters")
+    assert sum(row["patients"] for row in dealt["rows"]) == 60
+    assert dealt["mean_divergence"] > 0
+    assert "how the sites differ" in answer(*given)
 
 
 def test_entities_and_relations_are_counted(tmp_path: Path) -> None:
@@ -79,23 +68,16 @@ def test_entities_and_relations_are_counted(tmp_path: Path) -> None:
         "relations": [{"type": "severity", "head": "T1", "tail": "T2"}],
     }
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
-    found = RUNNER.invoke(app, ["cohort", "inspect", str(tmp_path), "--format", "notes_jsonl", "--json"])
-    assert found.exit_code == 0, found.output
-    summary = json.loads(found.stdout)
+    summary = facts("cohort", "inspect", tmp_path, "--format", "notes_jsonl")
     assert summary["entities"] == {"problem": 1, "severity": 1}
     assert sum(summary["relations"].values()) == 1
 
 
 def test_wrong_settings_exit_with_2_and_data_with_3(tmp_path: Path) -> None:
     (tmp_path / "site.yaml").write_text("cohort: {fromat: manifest, root: .}\n")
-    wrong = RUNNER.invoke(app, ["cohort", "inspect", str(tmp_path / "site.yaml")])
-    assert wrong.exit_code == 2
-    assert "Did you mean 'format'?" in wrong.stderr
-    missing = RUNNER.invoke(app, ["page", str(tmp_path)])
-    assert missing.exit_code == 3
-    assert "no run record" in missing.stderr
-    bad_set = RUNNER.invoke(app, ["run", "jobs/fedmrg", "-f", str(tmp_path / "site.yaml"), "--set", "rounds"])
-    assert bad_set.exit_code == 2
+    assert "Did you mean 'format'?" in refusal(2, "cohort", "inspect", tmp_path / "site.yaml")
+    assert "no run record" in refusal(3, "page", tmp_path)
+    refusal(2, "run", "jobs/fedmrg", "-f", tmp_path / "site.yaml", "--set", "rounds")
 
 
 def test_the_command_starts_without_importing_torch_or_nvflare() -> None:

@@ -10,18 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from medflare.cli.main import app
+from command_line import medflare
 from medflare.core.tensors import State
 from medflare.data.settings.policy import PolicyConfig
 from medflare.egress.chain import Egress
-from medflare.egress.failures import Code, Failure
+from medflare.egress.failures import Failure, FailureCode
 from medflare.egress.policy import Policy, PolicyError
 from medflare.wire.digest import state_digest
 from medflare.wire.task_messages import TaskResult
 
-RUNNER = CliRunner()
 SHARED = {"adapter.q_proj.lora_A": ((4, 8), torch.float32), "head.bias": ((3,), torch.float32)}
 SUMS = {"count": ((3,), torch.float32)}
 GOOD = {"examples": 40, "metrics": {"loss": 1.0}, "seconds": 0.1}
@@ -62,7 +60,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def report(*words: str | Path) -> Any:
-    return RUNNER.invoke(app, ["egress", "report", *map(str, words)], env={"COLUMNS": "220"})
+    return medflare("egress", "report", *words, columns=220)
 
 
 def facts(*words: str | Path) -> Any:
@@ -135,7 +133,7 @@ def test_what_was_held_back_and_failures_are_told(tmp_path: Path) -> None:
     egress = door(tmp_path / "site-1" / "job", max_bytes_per_round=20)
     with pytest.raises(PolicyError):
         egress.send("fit", 0, TaskResult(GOOD, update()))
-    egress.failed("fit", 0, Failure(Code.POLICY, "PolicyError: refused by this site's site.yaml"))
+    egress.failed("fit", 0, Failure(FailureCode.POLICY, "PolicyError: refused by this site's site.yaml"))
     told = facts(tmp_path)
     assert told["messages"] == []
     assert told["blocked"][0]["rules"] == ["policy.max_bytes_per_round"]
@@ -201,7 +199,7 @@ def test_a_ledger_that_was_changed_is_named_with_file_and_line(
 
 
 def test_a_ledger_cut_off_at_its_end_looks_whole(workspace: Path) -> None:
-    """What a chain of digests cannot show; docs/explanation/security.md says so."""
+    """What a chain of digests cannot show; docs/explanation/site_policy.md says so."""
     path = workspace / "site-1/simulate_job/egress.jsonl"
     path.write_text("\n".join(path.read_text().splitlines()[:4]) + "\n")
     assert report(workspace).exit_code == 0
@@ -225,5 +223,4 @@ def test_the_hash_in_the_report_is_that_of_the_tensors(tmp_path: Path) -> None:
 
 
 def test_the_command_shows_an_example() -> None:
-    shown = RUNNER.invoke(app, ["egress", "report", "--help"], env={"COLUMNS": "200"})
-    assert "medflare egress report /opt" in shown.output
+    assert "medflare egress report /opt" in report("--help").output

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from medflare.cli.main import app
-from medflare.core.run_record import EvaluationRecord, RunRecord, SiteRecord
-from medflare.evaluation.extraction_predictions import EntityMention, Link, ScoredDocument, write_documents
+from command_line import medflare
+from medflare.core.json_lines import write_lines
+from medflare.core.run_record import RunRecord, SiteRecord
+from medflare.evaluation.extraction_predictions import EntityMention, Link, ScoredDocument
+from record_builders import evaluation
 
-RUNNER = CliRunner()
 
-
-def call(*arguments: object) -> Result:
-    return RUNNER.invoke(app, ["evaluate", *map(str, arguments)])
+def call(*arguments: object) -> Any:
+    return medflare("evaluate", *arguments, columns=None)
 
 
 def facts(*arguments: object) -> dict[str, Any]:
@@ -57,25 +56,16 @@ def run(tmp_path: Path) -> Path:
         ("b", 12, "personalised"),
         ("z", 3, "generic"),
     ]:
-        path = write_documents(tmp_path / "run" / site / f"{adapter}.jsonl", notes(site, hits, adapter))
+        path = write_lines(tmp_path / "run" / site / f"{adapter}.jsonl", notes(site, hits, adapter))
         record.sites |= {} if site == "z" else {site: SiteRecord(backbone="x", fingerprint="y")}
-        record.evaluations.append(
-            EvaluationRecord(
-                site=site,
-                role="participant",  # what counts is whether the record lists the site
-                adapter=adapter,
-                split="test",
-                studies=12,
-                metrics={},
-                predictions=f"{site}/{path.name}",
-            )
-        )
+        # each says that it took part: what counts is whether the record lists the site
+        record.evaluations.append(evaluation(site, adapter, 12, predictions=f"{site}/{path.name}"))
     record.write(tmp_path / "run" / "run.json")
     return tmp_path / "run"
 
 
 def test_a_file_is_scored_by_site_and_together(tmp_path: Path) -> None:
-    path = write_documents(tmp_path / "p.jsonl", [*notes("a", 9), *notes("b", 3)])
+    path = write_lines(tmp_path / "p.jsonl", [*notes("a", 9), *notes("b", 3)])
     systems = facts(path)["systems"]
     assert [(s["site"], s["role"], s["adapter"], s["notes"]) for s in systems] == [
         ("a", None, "generic", 12), ("b", None, "generic", 12), ("all sites", None, "generic", 24),
@@ -87,7 +77,7 @@ def test_a_file_is_scored_by_site_and_together(tmp_path: Path) -> None:
 
 
 def test_several_files_are_several_sites(tmp_path: Path) -> None:
-    paths = [write_documents(tmp_path / f"{site}.jsonl", notes(site, 6)) for site in "ab"]
+    paths = [write_lines(tmp_path / f"{site}.jsonl", notes(site, 6)) for site in "ab"]
     assert [item["site"] for item in facts(*paths)["systems"]] == ["a", "b", "all sites"]
 
 
@@ -124,8 +114,8 @@ def test_without_types_only_the_overview_is_shown(run: Path) -> None:
 
 
 def test_another_system_is_compared_on_the_same_notes(tmp_path: Path) -> None:
-    ours = write_documents(tmp_path / "ours.jsonl", [*notes("a", 10), *notes("b", 6)])
-    theirs = write_documents(tmp_path / "theirs.jsonl", [*notes("a", 2, "none"), *notes("b", 6, "none")])
+    ours = write_lines(tmp_path / "ours.jsonl", [*notes("a", 10), *notes("b", 6)])
+    theirs = write_lines(tmp_path / "theirs.jsonl", [*notes("a", 2, "none"), *notes("b", 6, "none")])
     found = facts(ours, "--against", theirs)["comparisons"]
     rows = {(item["site"], item["metric"]): item for item in found}
     assert {site for site, _ in rows} == {"a", "b", "all sites"}
@@ -142,9 +132,9 @@ def test_a_personal_adapter_is_compared_with_the_only_other_one(run: Path) -> No
 
 
 def test_comparing_other_notes_is_refused_by_name(tmp_path: Path) -> None:
-    ours = write_documents(tmp_path / "ours.jsonl", notes("a", 10))
-    fewer = write_documents(tmp_path / "fewer.jsonl", notes("a", 10)[:11])
-    other = write_documents(tmp_path / "other.jsonl", notes("b", 10))
+    ours = write_lines(tmp_path / "ours.jsonl", notes("a", 10))
+    fewer = write_lines(tmp_path / "fewer.jsonl", notes("a", 10)[:11])
+    other = write_lines(tmp_path / "other.jsonl", notes("b", 10))
     assert "note 'n11' of site 'a' is only in the first" in call(ours, "--against", fewer).stderr
     refused = call(ours, "--against", other)
     assert (refused.exit_code, "no site is in both" in refused.stderr) == (3, True)

@@ -11,33 +11,24 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
+from command_line import medflare
 from medflare.cli.extract_view import COLOURS, coloured, print_note
-from medflare.cli.main import app
 from medflare.core.inventory import ENTITY_TYPES
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RunRecord
-from medflare.data.load import load_cohort
 from medflare.data.records import Entity, Note, Relation
-from medflare.data.settings.cohort import CohortConfig
-from medflare.data.settings.site import SiteConfig
-from medflare.federation.peft_folder import Card, PeftFolder
 from medflare.learners.extraction.learner import build as build_extraction
 from medflare.learners.token_classification.learner import build
 from medflare.synthetic.notes import NOTE_HOSPITALS, generate_notes, write_notes_hospital
+from site_builders import read_cohort, site_config, write_result
 
-RUNNER = CliRunner()
 NOTE = "Chief complaint: chest pain.\r\nShe denies fever. Aspirin 81 mg daily was started.\r\n"
 
 
 def written(folder: Path, learner: Any) -> Path:
     """A run's folder as the server writes it."""
-    persistor = PeftFolder()
-    persistor.expect(learner.describe())
-    facts = {"job": "j", "method": "m", "run_id": "r", "base_model": "b", "fingerprint": "f"}
-    card = Card(**facts, sites=1, rounds=1, metrics={})  # type: ignore[arg-type]
-    persistor.write(folder / "result" / "adapter", learner.initial_shared(), card)
+    write_result(folder / "result", learner)
     record = RunRecord(job="j", method="m", run_id="r", started="2026-01-01T00:00:00Z")
     record.artefacts["final"] = "result/adapter"
     record.write(folder / "run.json")
@@ -49,17 +40,11 @@ def hospital(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_notes_hospital(NOTE_HOSPITALS[0], tmp_path_factory.mktemp("notes"), 24, "jsonl")
 
 
-def site(hospital: Path, backbone: Path) -> SiteConfig:
-    notes = {"format": "notes_jsonl", "root": str(hospital)}
-    model = {"folder": str(backbone), "precision": "fp32"}
-    return SiteConfig.model_validate({"name": "s", "cohort": notes, "backbone": model, "device": "cpu"})
-
-
 @pytest.fixture(scope="module")
 def run(hospital: Path, tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tagger that has learned what is plain."""
     settings = {"optimiser": {"batch": 16, "lr": 4e-3}, "local_epochs": 5}
-    learner = build(settings, site(hospital, tiny_encoder), 0)
+    learner = build(settings, site_config("notes_jsonl", hospital, tiny_encoder), 0)
     learner.load_shared(learner.initial_shared())
     learner.fit(RoundPlan(round=0, rounds=1))
     return written(tmp_path_factory.mktemp("run"), learner)
@@ -75,12 +60,8 @@ def notes(tmp_path: Path) -> Path:
 
 
 def extract(run: Path, encoder: Path, *given: Any) -> Any:
-    fixed = ["-r", str(run), "--backbone", str(encoder), "--precision", "fp32"]
-    return RUNNER.invoke(app, ["extract", *map(str, given), *fixed])
-
-
-def read_back(format: str, root: Path) -> list[Note]:
-    return load_cohort(SiteConfig(cohort=(CohortConfig(format=format, root=root),))).notes
+    fixed = ["-r", run, "--backbone", encoder, "--precision", "fp32"]
+    return medflare("extract", *given, *fixed)
 
 
 def test_both_formats_hold_the_same_and_are_read_again(
@@ -93,7 +74,10 @@ def test_both_formats_hold_the_same_and_are_read_again(
         done.exit_code
         == extract(run, tiny_encoder, notes, "--out", tmp_path / "lines", "--format", "jsonl").exit_code
     )
-    brat, lines = read_back("brat", tmp_path / "brat"), read_back("notes_jsonl", tmp_path / "lines")
+    brat, lines = (
+        read_cohort(*place).notes
+        for place in (("brat", tmp_path / "brat"), ("notes_jsonl", tmp_path / "lines"))
+    )
     assert [(n.note_id, n.text, set(n.entities)) for n in brat] == [
         (n.note_id, n.text, set(n.entities)) for n in lines
     ]
@@ -199,7 +183,7 @@ def test_a_language_model_s_result_opens_the_same_way(
 ) -> None:
     """One with random weights is asked about each of the three sentences and marks nothing."""
     small = {"lora": {"rank": 2, "lora_alpha": 4, "targets": ["q_proj"]}, "max_tokens": 500}
-    made = build_extraction(small, site(hospital, tiny_backbone), 0)
+    made = build_extraction(small, site_config("notes_jsonl", hospital, tiny_backbone), 0)
     folder = written(tmp_path / "run", made)
     (tmp_path / "n.txt").write_bytes(NOTE.encode())
     done = extract(folder, tiny_backbone, tmp_path / "n.txt", "--json")

@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from medflare.cli.main import app
+from command_line import answer, facts, refusal
 
-RUNNER = CliRunner()
 TEXT = "Severe pain in the wrist.\nNo fever."
 ANN = (
     "T1\tproblem 7 11\tpain\nT2\tGrade 0 6\tSevere\nT3\tbodyloc 19 24\twrist\nT4\tproblem 29 34\tfever\n"
@@ -27,40 +24,34 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def inspect(*given: str) -> str:
-    found = RUNNER.invoke(app, ["cohort", "inspect", *given], env={"COLUMNS": "200"})
-    assert found.exit_code == 0, found.output
-    return found.stdout
-
-
 def test_documents_entities_relations_losses_and_skips_are_counted(folder: Path) -> None:
     (folder / "bad.txt").write_text(TEXT)
     (folder / "bad.ann").write_text("T1\tproblem 7 11\tfever\n")
-    facts = json.loads(inspect(str(folder), "--format", "brat", "--label-map", "mtsamples", "--json"))
-    assert (facts["notes"], facts["records"]) == (19, 20)
-    assert facts["entities"] == {"problem": 38, "severity": 19, "bodyloc": 19}
-    assert facts["relations"] == {"hasAttr": 57}
-    assert facts["annotation"]["modifiers"] == {"problem > bodyloc": 38, "problem > severity": 19}
-    assert facts["annotation"]["windows"] == {
+    summary = facts("cohort", "inspect", folder, "--format", "brat", "--label-map", "mtsamples")
+    assert (summary["notes"], summary["records"]) == (19, 20)
+    assert summary["entities"] == {"problem": 38, "severity": 19, "bodyloc": 19}
+    assert summary["relations"] == {"hasAttr": 57}
+    assert summary["annotation"]["modifiers"] == {"problem > bodyloc": 38, "problem > severity": 19}
+    assert summary["annotation"]["windows"] == {
         "sentences_per_window": 1,
         "windows": 38,
         "entities_cut": 0,
         "relations_lost": 19,
         "relations_total": 57,
     }
-    assert facts["annotation"]["source"]["lines_left_out"] == {"attribute": 19}
-    assert facts["skipped"]["text mismatch"]["count"] == 1
-    assert "bad.ann line 1: T1 at 7:11" in facts["skipped"]["text mismatch"]["examples"][0]
+    assert summary["annotation"]["source"]["lines_left_out"] == {"attribute": 19}
+    assert summary["skipped"]["text mismatch"]["count"] == 1
+    assert "bad.ann line 1: T1 at 7:11" in summary["skipped"]["text mismatch"]["examples"][0]
 
 
 def test_people_see_both_sides_of_a_map(folder: Path) -> None:
-    plain = inspect(str(folder), "--format", "brat")
+    plain = answer("cohort", "inspect", folder, "--format", "brat")
     assert "19 of 57 relations lost" in plain
     assert "in the source" not in plain
     (folder / "site.yaml").write_text(
         "name: a\ncohort: {format: brat, root: ., label_map: {severity: null}, tasks: [ner]}\n"
     )
-    mapped = inspect(str(folder))
+    mapped = answer("cohort", "inspect", folder)
     assert "entities in the source" in mapped
     assert "entities dropped" in mapped
     assert "ner 19" in mapped
@@ -72,6 +63,4 @@ def test_a_label_map_needs_a_format_and_must_exist(folder: Path) -> None:
         (["--label-map", "chia"], "goes with --format"),
         (["--format", "brat", "--label-map", "snomed"], "no such label map; there are: chia"),
     ):
-        found = RUNNER.invoke(app, ["cohort", "inspect", str(folder), *given])
-        assert found.exit_code == 2
-        assert said in found.stderr
+        assert said in refusal(2, "cohort", "inspect", folder, *given)

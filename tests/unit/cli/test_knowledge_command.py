@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from medflare.cli.main import app
+from command_line import medflare
 from medflare.data.settings.site import load_site
 from medflare.deployment.preflight import knowledge as preflight_knowledge
 from medflare.deployment.preflight.base import Check
@@ -27,8 +26,8 @@ TERMS = "\n".join(
 DDCS = Job(title="toy", method="fedmrg", aggregation={"rule": "ddcs", "rule_settings": {"draws": 3}})
 
 
-def ask(*args: str) -> Any:
-    return CliRunner().invoke(app, ["knowledge", *args])
+def ask(*words: object) -> Any:
+    return medflare("knowledge", *words, columns=None)
 
 
 def hospital(folder: Path, facts: list[str], secret: str, **changed: Any) -> Path:

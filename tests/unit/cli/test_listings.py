@@ -3,30 +3,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
+from command_line import answer, facts
 from medflare.aggregation import RULES
-from medflare.cli.main import app
 from medflare.learners import registry
-from medflare.models.adapters.registry import METHODS
+from medflare.models.adapters.registry import PEFT_METHODS
 
 ROOT = Path(__file__).parents[3]
-RUNNER = CliRunner()
-
-
-def answer(*command: str) -> str:
-    result = RUNNER.invoke(app, list(command), env={"COLUMNS": "200"})
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 @pytest.fixture(scope="module")
 def methods() -> dict[str, dict]:
-    return {m["name"]: m for m in json.loads(answer("methods", "--json", "--jobs", str(ROOT / "jobs")))}
+    return {m["name"]: m for m in facts("methods", "--jobs", ROOT / "jobs")}
 
 
 def test_docs_rules_md_is_what_the_code_says() -> None:
@@ -36,7 +27,7 @@ def test_docs_rules_md_is_what_the_code_says() -> None:
 
 
 def test_rules_lists_every_rule_with_what_it_needs_and_its_ids() -> None:
-    rules = {rule["name"]: rule for rule in json.loads(answer("rules", "--json"))}
+    rules = {rule["name"]: rule for rule in facts("rules")}
     assert set(rules) == set(RULES)
     assert rules["krum"]["needs"] == "individual"
     assert rules["krum"]["source"]["ids"] == [f"VG-{n}" for n in range(6, 11)]
@@ -81,11 +72,11 @@ def test_methods_lists_what_adapter_jobs_can_take(methods: dict[str, dict]) -> N
 
 def test_the_page_on_adapters_names_every_method() -> None:
     text = (ROOT / "docs/methods/adapters.md").read_text(encoding="utf-8")
-    assert [name for name in METHODS if f"| `{name}` |" not in text] == []
+    assert [name for name in PEFT_METHODS if f"| `{name}` |" not in text] == []
 
 
 def test_a_folder_without_jobs_is_no_error(tmp_path: Path) -> None:
-    found = json.loads(answer("methods", "--json", "--jobs", str(tmp_path)))
+    found = facts("methods", "--jobs", tmp_path)
     assert all(method["jobs"] == [] for method in found)
 
 

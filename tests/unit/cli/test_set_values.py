@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from medflare.cli.output import changes
+from medflare.core.config import read_pairs
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,4 @@ from medflare.cli.output import changes
     ],
 )
 def test_a_value_is_what_a_person_means(written: str, value: object) -> None:
-    assert changes([f"key={written}"]) == {"key": value}
+    assert read_pairs([f"key={written}"]) == {"key": value}

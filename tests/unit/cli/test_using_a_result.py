@@ -11,20 +11,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
-from medflare.cli.main import app
+from command_line import answer, facts, refusal
 from medflare.core.errors import ConfigError
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RunRecord, SiteRecord, read_record
-from medflare.data.settings.site import SiteConfig
-from medflare.federation.peft_folder import Card, PeftFolder
 from medflare.learners.fedmrg.learner import FedMRGLearner, build
 from medflare.models.report_result import load_generator
 from medflare.recipes.job_reader import read_job
 from medflare.tasks.reports.evaluation import draft, write_personalised
+from site_builders import site_config, write_result
 
-RUNNER = CliRunner()
 JOB = Path(__file__).parents[3] / "jobs/fedmrg"
 
 
@@ -32,28 +29,15 @@ JOB = Path(__file__).parents[3] / "jobs/fedmrg"
 def run(small_hospital: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FedMRGLearner]:
     """A run's folder as the server writes it, from a learner that trained a few steps at one site."""
     folder = tmp_path_factory.mktemp("run")
-    site = SiteConfig.model_validate(
-        {
-            "name": "site-1",
-            "cohort": {"format": "manifest", "root": str(small_hospital)},
-            "device": "cpu",
-            "backbone": {"precision": "fp32"},
-        }
-    )
     settings = read_job(JOB).settings | {"batch": 8}
     settings["decoding"] = settings["decoding"] | {"max_new_tokens": 12}
-    learner = build(settings, site, 0)
+    learner = build(settings, site_config("manifest", small_hospital), 0)
     learner.load_shared(learner.initial_shared())
     learner.fit(RoundPlan(round=0, rounds=1, steps=3))
     write_personalised(learner, folder / "personalised")
-    persistor = PeftFolder()
-    persistor.expect(learner.describe())
     fingerprint = learner.model.backbone.fingerprint
-    card = Card(
-        job="fedmrg", method="fedmrg", run_id="r", base_model="medflare-embedded",
-        fingerprint=fingerprint, sites=1, rounds=1, metrics={},
-    )  # fmt: skip
-    persistor.write(folder / "result" / "adapter", learner.initial_shared(), card)
+    names = {"job": "fedmrg", "method": "fedmrg", "base_model": "medflare-embedded"}
+    write_result(folder / "result", learner, fingerprint=fingerprint, **names)
     record = RunRecord(job="fedmrg", method="fedmrg", run_id="r", started="2026-01-01T00:00:00Z")
     record.sites["site-1"] = SiteRecord(backbone="medflare-embedded", fingerprint=fingerprint)
     record.artefacts["final"] = "result/adapter"
@@ -89,11 +73,7 @@ def test_png_jpeg_and_dicom_of_one_picture_give_one_draft(
 ) -> None:
     pixels = np.asarray(Image.open(next((small_hospital / "images").iterdir())))
     files = images(tmp_path, pixels)
-    done = RUNNER.invoke(
-        app, ["generate", *map(str, files), "-r", str(run[0]), "--precision", "fp32", "--json"]
-    )
-    assert done.exit_code == 0, done.output
-    drafts = json.loads(done.stdout)
+    drafts = facts("generate", *files, "-r", run[0], "--precision", "fp32")
     assert [Path(d["image"]).suffix for d in drafts] == [".png", ".jpg", ".dcm"]
     assert drafts[0]["report"] == drafts[2]["report"] != ""
     assert drafts[0]["findings"] == drafts[2]["findings"]
@@ -106,10 +86,8 @@ def test_a_personalised_adapter_drafts_what_the_site_itself_drafts(
     learner.use_personalised()
     row = learner.samples.split_indices("test")[0]
     expected, _ = draft(learner.model, learner.samples, [row], learner.settings.decoding, 1)
-    given = [str(learner.samples.paths[row]), "-r", str(folder), "-p", str(folder / "personalised")]
-    done = RUNNER.invoke(app, ["generate", *given, "--precision", "fp32", "--json"])
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)[0]["report"] == expected[0]
+    given = [learner.samples.paths[row], "-r", folder, "-p", folder / "personalised"]
+    assert facts("generate", *given, "--precision", "fp32")[0]["report"] == expected[0]
 
 
 def test_the_adapter_opens_in_plain_peft(run: tuple[Path, FedMRGLearner]) -> None:
@@ -132,22 +110,19 @@ def test_evaluate_adds_to_the_record_and_page_shows_it(
     (tmp_path / "site.yaml").write_text(
         f"sites: {{hospital-9: {{device: cpu, cohort: {{format: manifest, root: {small_hospital}}}}}}}\n"
     )
-    done = RUNNER.invoke(app, ["evaluate", str(run[0]), "-f", str(tmp_path / "site.yaml"), "--json"])
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)[0]["role"] == "unseen"
+    assert facts("evaluate", run[0], "-f", tmp_path / "site.yaml")[0]["role"] == "unseen"
     record = read_record(run[0])
     assert [(e.site, e.adapter) for e in record.evaluations] == [("hospital-9", "generic")]
-    shown = RUNNER.invoke(app, ["page", str(run[0])])
-    assert shown.exit_code == 0, shown.output
-    assert "hospital-9" in Path(shown.output.strip()).read_text(encoding="utf-8")
+    page = Path(answer("page", run[0]).strip())
+    assert "hospital-9" in page.read_text(encoding="utf-8")
 
 
 def test_a_result_whose_batch_statistics_stayed_at_the_sites_is_refused(
     run: tuple[Path, FedMRGLearner], tmp_path: Path
 ) -> None:
-    facts = json.loads((run[0] / "result" / "adapter" / "report_generator.json").read_text())
-    facts["model"]["encoder"]["batch_norm"] = "local"
-    (tmp_path / "report_generator.json").write_text(json.dumps(facts))
+    export = json.loads((run[0] / "result" / "adapter" / "report_generator.json").read_text())
+    export["model"]["encoder"]["batch_norm"] = "local"
+    (tmp_path / "report_generator.json").write_text(json.dumps(export))
     with pytest.raises(ConfigError, match="running statistics stayed"):
         load_generator(tmp_path)
 
@@ -156,8 +131,6 @@ def test_another_backbone_is_refused_with_both_fingerprints(
     run: tuple[Path, FedMRGLearner], tiny_backbone: Path, small_hospital: Path
 ) -> None:
     picture = next((small_hospital / "images").iterdir())
-    given = ["generate", str(picture), "-r", str(run[0]), "--backbone", str(tiny_backbone)]
-    done = RUNNER.invoke(app, given)
-    assert done.exit_code == 2
-    assert run[1].model.backbone.fingerprint[:16] in done.stderr
-    assert "tiny-llama" in done.stderr
+    refused = refusal(2, "generate", picture, "-r", run[0], "--backbone", tiny_backbone)
+    assert run[1].model.backbone.fingerprint[:16] in refused
+    assert "tiny-llama" in refused

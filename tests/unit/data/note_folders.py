@@ -7,11 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from medflare.data.cohort import Cohort
-from medflare.data.load import load_cohort
 from medflare.data.records import Note
-from medflare.data.settings.cohort import CohortConfig
-from medflare.data.settings.site import SiteConfig
 
 TEXT = "Severe pain in the left wrist and ankle .\nNo fever ."
 ANN = (
@@ -24,10 +20,6 @@ ANN = (
     "R2\thasAttr Arg1:T1 Arg2:T3\n"
     "R3\thasAttr Arg1:T4 Arg2:T5\n"
 )
-
-
-def load(format: str, root: Path, **settings: Any) -> Cohort:
-    return load_cohort(SiteConfig(cohort=(CohortConfig(format=format, root=root, **settings),)))
 
 
 def write(path: Path, text: str) -> Path:

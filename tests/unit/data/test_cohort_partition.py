@@ -13,10 +13,16 @@ from medflare.core.conditions import CONDITIONS
 from medflare.core.errors import ConfigError
 from medflare.data.heterogeneity import heterogeneity, jensen_shannon
 from medflare.data.load import load_cohort
-from medflare.data.partition.studies import METHODS, PartitionPlan, partition, site_scanners, write_partition
+from medflare.data.partition.studies import (
+    STUDY_PARTITIONS,
+    PartitionPlan,
+    partition,
+    site_scanners,
+    write_partition,
+)
 from medflare.data.records import Study
-from medflare.data.settings.cohort import CohortConfig
-from medflare.data.settings.site import SiteConfig, load_site_file
+from medflare.data.settings.site import load_site_file
+from site_builders import read_cohort
 
 SITES = ("site-1", "site-2", "site-3")
 
@@ -44,7 +50,7 @@ def pool(patients: int = 150) -> list[Study]:
     return studies
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", STUDY_PARTITIONS)
 def test_no_patient_is_at_two_sites_and_none_is_lost(method: str) -> None:
     studies = pool()
     dealt = partition(studies, PartitionPlan(sites=SITES, method=method))
@@ -125,7 +131,7 @@ def test_scanners_are_fixed_per_site_and_in_range() -> None:
 
 def test_a_written_partition_is_read_as_it_was_dealt(tmp_path: Path) -> None:
     root = folders.manifest(tmp_path / "pool")
-    pooled = load_cohort(SiteConfig(cohort=CohortConfig(format="manifest", root=root)))
+    pooled = read_cohort("manifest", root)
     plan = PartitionPlan(sites=("north", "south"), seed=2)
     path = write_partition(pooled.studies, plan, tmp_path / "dealt")
     dealt = partition(pooled.studies, plan)

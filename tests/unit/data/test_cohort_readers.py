@@ -15,12 +15,11 @@ import pytest
 
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import DataError
-from medflare.data.cohort import Cohort
 from medflare.data.cohort_summary import summarise
-from medflare.data.load import load_cohort
 from medflare.data.samples import open_samples
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.site import SiteConfig
+from site_builders import read_cohort
 
 
 @dataclass(frozen=True)
@@ -49,17 +48,13 @@ CASES = {
 }
 
 
-def load(format: str, root: Path, **settings: Any) -> Cohort:
-    return load_cohort(SiteConfig(cohort=CohortConfig(format=format, root=root, **settings)))
-
-
 @pytest.fixture(params=list(CASES), ids=list(CASES))
 def case(request: pytest.FixtureRequest) -> Case:
     return CASES[request.param]
 
 
 def test_format_reads_all_studies_and_skips_none(case: Case, tmp_path: Path) -> None:
-    facts = summarise(load(case.format, case.write(tmp_path), **case.settings))
+    facts = summarise(read_cohort(case.format, case.write(tmp_path), **case.settings))
     assert facts["skipped"] == {}
     assert (facts["studies"], facts["patients"], facts["images"]) == (
         case.studies,
@@ -70,7 +65,7 @@ def test_format_reads_all_studies_and_skips_none(case: Case, tmp_path: Path) -> 
 
 
 def test_format_gives_text_codes_and_one_split_per_patient(case: Case, tmp_path: Path) -> None:
-    cohort = load(case.format, case.write(tmp_path), **case.settings)
+    cohort = read_cohort(case.format, case.write(tmp_path), **case.settings)
     texts = " ".join(study.report for study in cohort.studies)
     assert "atelectasis" in texts
     assert "Impression" not in texts
@@ -90,7 +85,7 @@ def test_format_keeps_the_bright_corner_where_it_is(case: Case, tmp_path: Path) 
 
 
 def test_mimic_labels_follow_chexperts_convention(tmp_path: Path) -> None:
-    codes = load("mimic_cxr", folders.mimic_cxr(tmp_path)).studies[0].codes
+    codes = read_cohort("mimic_cxr", folders.mimic_cxr(tmp_path)).studies[0].codes
     assert codes is not None
     named = {CONDITIONS[index]: Code(code).name for index, code in enumerate(codes)}
     assert named["cardiomegaly"] == "POSITIVE"
@@ -100,7 +95,7 @@ def test_mimic_labels_follow_chexperts_convention(tmp_path: Path) -> None:
 
 
 def test_mimic_dates_become_days_since_the_first_study(tmp_path: Path) -> None:
-    studies = load("mimic_cxr", folders.mimic_cxr(tmp_path)).studies
+    studies = read_cohort("mimic_cxr", folders.mimic_cxr(tmp_path)).studies
     assert [study.day for study in studies] == [0, 0, 0, 0, 0, 1]
 
 
@@ -109,10 +104,10 @@ def test_mimic_label_file_that_lacks_a_study_skips_it(tmp_path: Path) -> None:
     path = root / "mimic-cxr-2.0.0-chexpert.csv.gz"
     lines = gzip.decompress(path.read_bytes()).splitlines(keepends=True)
     path.write_bytes(gzip.compress(b"".join(lines[:-1])))
-    cohort = load("mimic_cxr", root, max_skipped=0.2)
+    cohort = read_cohort("mimic_cxr", root, max_skipped=0.2)
     assert [(item.record, item.reason) for item in cohort.skipped] == [("50000005", "missing labels")]
     path.unlink()
-    assert len(load("mimic_cxr", root).studies) == 6
+    assert len(read_cohort("mimic_cxr", root).studies) == 6
 
 
 def test_semicolons_and_old_encodings_are_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -120,7 +115,7 @@ def test_semicolons_and_old_encodings_are_read(tmp_path: Path, caplog: pytest.Lo
     (root / "manifest.jsonl").unlink()
     text = "study_id;patient_id;image;report\n1;Müller;images/s0.png;The heart is enlarged, no effusion.\n"
     (root / "manifest.csv").write_bytes(text.encode("cp1252"))
-    assert load("manifest", root).studies[0].patient_id == "Müller"
+    assert read_cohort("manifest", root).studies[0].patient_id == "Müller"
     assert "Windows-1252" in caplog.text
 
 
@@ -130,18 +125,18 @@ def test_mimic_reports_may_lie_elsewhere(tmp_path: Path) -> None:
         moved = tmp_path / "txt" / path.relative_to(root)
         moved.parent.mkdir(parents=True, exist_ok=True)
         path.rename(moved)
-    assert len(load("mimic_cxr", root, reports=tmp_path / "txt").studies) == 6
+    assert len(read_cohort("mimic_cxr", root, reports=tmp_path / "txt").studies) == 6
 
 
 def test_sections_choose_findings_or_impression(tmp_path: Path) -> None:
     root = folders.mimic_cxr(tmp_path)
-    assert load("mimic_cxr", root, sections="impression").studies[0].report == "Impression 0."
+    assert read_cohort("mimic_cxr", root, sections="impression").studies[0].report == "Impression 0."
     with pytest.raises(DataError, match="empty report 1"):
-        load("iu_xray", folders.iu_csv(tmp_path / "iu"), sections="findings")
+        read_cohort("iu_xray", folders.iu_csv(tmp_path / "iu"), sections="findings")
 
 
 def test_first_image_only_gives_one_sample_a_study(tmp_path: Path) -> None:
-    cohort = load("r2gen", folders.r2gen_iu(tmp_path), study_images="first")
+    cohort = read_cohort("r2gen", folders.r2gen_iu(tmp_path), study_images="first")
     assert all(len(study.images) == 1 for study in cohort.studies)
 
 
@@ -154,14 +149,14 @@ def test_columns_name_the_sources_own_and_lists_fall_back(tmp_path: Path) -> Non
         row["short"], row["long"] = ("" if index == 0 else f"Short {index}."), f"Long {index}."
     root = folders.manifest(tmp_path, rows)
     names = {"study_id": "key", "patient_id": "who", "image": "img", "report": ["short", "long"]}
-    reports = [study.report for study in load("manifest", root, columns=names).studies]
+    reports = [study.report for study in read_cohort("manifest", root, columns=names).studies]
     assert reports[:2] == ["Long 0.", "Short 1."]
 
 
 def test_wrong_column_names_file_columns_and_close_match(tmp_path: Path) -> None:
     root = folders.manifest(tmp_path)
     with pytest.raises(DataError) as caught:
-        load("manifest", root, columns={"report": "reprot", "age": "years", "colour": "x"})
+        read_cohort("manifest", root, columns={"report": "reprot", "age": "years", "colour": "x"})
     message = str(caught.value)
     assert "manifest.jsonl: 3 column(s)" in message
     assert "did you mean 'report'?" in message
@@ -171,10 +166,10 @@ def test_wrong_column_names_file_columns_and_close_match(tmp_path: Path) -> None
 
 def test_select_keeps_rows_and_checks_its_columns(tmp_path: Path) -> None:
     root = folders.manifest(tmp_path)
-    assert len(load("manifest", root, select={"sex": "F"}).studies) == 3
-    assert len(load("manifest", root, select={"sex": ["F", "M"], "view": "PA"}).studies) == 6
+    assert len(read_cohort("manifest", root, select={"sex": "F"}).studies) == 3
+    assert len(read_cohort("manifest", root, select={"sex": ["F", "M"], "view": "PA"}).studies) == 6
     with pytest.raises(DataError, match="did you mean 'sex'"):
-        load("manifest", root, select={"sexx": "F"})
+        read_cohort("manifest", root, select={"sexx": "F"})
 
 
 def test_manifest_labels_are_taken_as_codes(tmp_path: Path) -> None:
@@ -186,19 +181,19 @@ def test_manifest_labels_are_taken_as_codes(tmp_path: Path) -> None:
         row["labels"] = value
     for row in rows[4:]:
         row["labels"] = codes
-    cohort = load("manifest", folders.manifest(tmp_path, rows))
+    cohort = read_cohort("manifest", folders.manifest(tmp_path, rows))
     assert {study.codes for study in cohort.studies} == {tuple(codes)}
 
 
 def test_missing_folder_and_missing_table_say_what_was_expected(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file or folder"):
-        load("manifest", tmp_path / "absent")
+        read_cohort("manifest", tmp_path / "absent")
     (tmp_path / "other.txt").write_text("x")
     with pytest.raises(DataError, match=r"expected manifest.jsonl or .* holds other.txt"):
-        load("manifest", tmp_path)
+        read_cohort("manifest", tmp_path)
 
 
 @pytest.mark.parametrize(("name", "count"), [("maccrobat", 161), ("chia", 1622), ("phee", 3859)])
 def test_public_note_sets_are_read_whole(public_data: Path, name: str, count: int) -> None:
-    cohort = load("notes_jsonl", public_data / "ie" / name, label_map=name)
+    cohort = read_cohort("notes_jsonl", public_data / "ie" / name, label_map=name)
     assert (len(cohort.notes), cohort.skipped) == (count, [])

@@ -17,6 +17,7 @@ from medflare.data.samples import open_samples
 from medflare.data.settings.cohort import CohortConfig, SplitConfig
 from medflare.data.settings.site import SiteConfig, load_site, load_site_file
 from medflare.data.splits import assign_splits, one_split_per_patient
+from site_builders import read_cohort
 
 SITES = Path(__file__).parents[3] / "jobs" / "fedmrg" / "sites" / "cxr_multisite.yaml"
 
@@ -81,7 +82,7 @@ def test_unknown_site_lists_the_names(tmp_path: Path) -> None:
 
 def test_labels_and_text_rules_are_settings(tmp_path: Path) -> None:
     root = folders.manifest(tmp_path)
-    plain = load_cohort(SiteConfig(cohort=CohortConfig(format="manifest", root=root, text_rules="r2gen")))
+    plain = read_cohort("manifest", root, text_rules="r2gen")
     assert plain.studies[0].report == "the heart is enlarged . no pleural effusion or pneumothorax ."
 
 
@@ -102,18 +103,15 @@ def test_the_same_folder_pooled_with_itself_keeps_its_patients(tmp_path: Path) -
 
 
 def test_limit_takes_whole_patients_and_is_stable(tmp_path: Path) -> None:
-    config = CohortConfig(format="manifest", root=folders.manifest(tmp_path), limit=3)
-    first = load_cohort(SiteConfig(cohort=config)).studies
+    first, again = (read_cohort("manifest", folders.manifest(tmp_path), limit=3).studies for _ in range(2))
     assert 1 <= len(first) <= 3
-    assert first == load_cohort(SiteConfig(cohort=config)).studies
+    assert first == again
 
 
 def test_a_patient_in_two_splits_goes_to_the_most_common_one(tmp_path: Path) -> None:
     rows = folders.manifest_rows()
     rows[4]["split"] = "train"  # patient 15 has one study in train, one in test
-    cohort = load_cohort(
-        SiteConfig(cohort=CohortConfig(format="manifest", root=folders.manifest(tmp_path, rows)))
-    )
+    cohort = read_cohort("manifest", folders.manifest(tmp_path, rows))
     assert [study.split for study in cohort.studies[4:]] == ["test", "test"]
     assert summarise(cohort)["patients_in_two_splits"] == 1
 

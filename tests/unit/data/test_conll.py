@@ -10,6 +10,7 @@ import note_folders as folders
 import pytest
 
 from medflare.core.errors import DataError
+from site_builders import read_cohort
 
 TOKENS = ("No", "chest", "pain", "fever", "today", ".")
 SCHEMES = {
@@ -25,7 +26,7 @@ def rows(tags: str, tokens: tuple[str, ...] = TOKENS, middle: str = " NN ") -> s
 
 
 def load(root: Path, **settings: Any) -> Any:
-    return folders.load("conll", root, **settings).notes
+    return read_cohort("conll", root, **settings).notes
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -85,7 +86,7 @@ def test_files_and_folders_name_the_split(tmp_path: Path) -> None:
 def test_a_bad_file_is_skipped_with_its_line(text: str, reason: str, place: str, tmp_path: Path) -> None:
     folders.write(tmp_path / "a.conll", rows(SCHEMES["IOB2"]))
     folders.write(tmp_path / "b.conll", text)
-    cohort = folders.load("conll", tmp_path, max_skipped=0.5)
+    cohort = read_cohort("conll", tmp_path, max_skipped=0.5)
     assert [item.reason for item in cohort.skipped] == [reason]
     assert place in cohort.skipped[0].detail
     assert [note.note_id for note in cohort.notes] == ["a.conll"]

@@ -11,6 +11,7 @@ import pytest
 from medflare.data.readers.common import SourceRecords
 from medflare.data.readers.i2b2_2010 import read
 from medflare.data.settings.cohort import CohortConfig
+from site_builders import read_cohort
 
 TEXT = (
     "CHIEF COMPLAINT :\nThe patient has  Chest Pain ; ECG was normal .\nHe was given Aspirin for the pain .\n"
@@ -75,7 +76,7 @@ def test_the_annotation_covers_entities_and_the_map_leaves_treatments_out(tmp_pa
     expected = {"": ("problem", "treatment", "test"), "i2b2_2010": ("problem", "test")}
     for name, covered in expected.items():
         settings = {"label_map": name} if name else {}
-        cohort = folders.load("i2b2_2010", challenge(tmp_path), **settings)
+        cohort = read_cohort("i2b2_2010", challenge(tmp_path), **settings)
         note = cohort.notes[0]
         assert (note.tasks, note.annotated) == (("ner",), covered)
         assert note.relations == ()

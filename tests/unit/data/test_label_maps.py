@@ -16,12 +16,13 @@ from medflare.core.errors import DataError
 from medflare.core.inventory import ENTITY_TYPES, MODIFIERS, TYPES
 from medflare.data.records import Note
 from medflare.data.settings.label_maps import LABEL_MAPS, targets
+from site_builders import read_cohort
 
 OWN = {"Condition": "problem", "Grade": "severity"}
 
 
 def only(root: Path, **settings: Any) -> Note:
-    return folders.load("notes_jsonl", root, **settings).notes[0]
+    return read_cohort("notes_jsonl", root, **settings).notes[0]
 
 
 def labels(note: Note) -> list[str]:
@@ -43,7 +44,7 @@ def test_native_names_are_mapped_where_the_map_knows_them(tmp_path: Path) -> Non
 
 def test_labels_that_are_types_stay_and_null_leaves_out(tmp_path: Path) -> None:
     root = folders.jsonl(tmp_path, folders.row())
-    cohort = folders.load("notes_jsonl", root, label_map={"Grade": None})
+    cohort = read_cohort("notes_jsonl", root, label_map={"Grade": None})
     assert labels(cohort.notes[0]) == ["problem"]
     assert (cohort.annotation.entities_dropped, cohort.notes[0].relations) == ({"Grade": 1}, ())
     assert cohort.annotation.relations_outside == {"has_severity": 1}
@@ -52,22 +53,22 @@ def test_labels_that_are_types_stay_and_null_leaves_out(tmp_path: Path) -> None:
 def test_a_label_that_is_neither_mapped_nor_a_type_is_a_fault(tmp_path: Path) -> None:
     ann = folders.ANN.replace("\tseverity", "\tGrade").replace("\tnegation", "\tCue")
     with pytest.raises(DataError) as raised:
-        folders.load("brat", folders.brat(tmp_path, ann=ann))
+        read_cohort("brat", folders.brat(tmp_path, ann=ann))
     assert "T2 at 0:6 is 'Grade', which is no type of the inventory, nor are Cue" in str(raised.value)
     assert "label_map" in str(raised.value)
-    mapped = folders.load("brat", tmp_path, label_map={"Grade": "severity", "Cue": None})
+    mapped = read_cohort("brat", tmp_path, label_map={"Grade": "severity", "Cue": None})
     assert len(mapped.notes[0].entities) == 4
 
 
 def test_a_link_is_turned_to_begin_at_the_head(tmp_path: Path) -> None:
     ann = folders.ANN.replace("Arg1:T1 Arg2:T2", "Arg1:T2 Arg2:T1")
-    note = folders.load("brat", folders.brat(tmp_path, ann=ann)).notes[0]
+    note = read_cohort("brat", folders.brat(tmp_path, ann=ann)).notes[0]
     assert folders.links(note) == {("T1", "T2"), ("T1", "T3"), ("T4", "T5")}
 
 
 def test_links_outside_the_inventory_are_counted_and_no_fault(tmp_path: Path) -> None:
     more = "R4\tcauses Arg1:T1 Arg2:T4\nR5\tin Arg1:T2 Arg2:T3\nR6\tagain Arg1:T2 Arg2:T1\n"
-    cohort = folders.load("brat", folders.brat(tmp_path, ann=folders.ANN + more))
+    cohort = read_cohort("brat", folders.brat(tmp_path, ann=folders.ANN + more))
     assert (len(cohort.notes[0].relations), cohort.skipped) == (3, [])
     assert cohort.annotation.relations_outside == {"causes": 1, "in": 1}
     assert cohort.annotation.relations_repeated == {"again": 1}
@@ -75,37 +76,37 @@ def test_links_outside_the_inventory_are_counted_and_no_fault(tmp_path: Path) ->
 
 
 def test_a_relation_named_null_is_left_out(tmp_path: Path) -> None:
-    cohort = folders.load("brat", folders.brat(tmp_path), label_map={"hasAttr": None})
+    cohort = read_cohort("brat", folders.brat(tmp_path), label_map={"hasAttr": None})
     assert (cohort.notes[0].relations, cohort.annotation.relations_outside) == ((), {"hasAttr": 3})
     root = folders.jsonl(tmp_path / "json", folders.row())
     assert only(root, label_map={"Has_grade": None}).relations == ()
 
 
 def test_a_site_with_ner_alone_keeps_heads_and_says_so(tmp_path: Path) -> None:
-    cohort = folders.load("brat", folders.brat(tmp_path), tasks=("ner",))
+    cohort = read_cohort("brat", folders.brat(tmp_path), tasks=("ner",))
     note = cohort.notes[0]
     assert (labels(note), note.relations, note.tasks) == (["problem", "problem"], (), ("ner",))
     assert cohort.annotation.masked == {"severity": 1, "bodyloc": 1, "negation": 1, "relations": 3}
 
 
 def test_a_site_with_re_alone_keeps_the_heads_it_is_given(tmp_path: Path) -> None:
-    note = folders.load("brat", folders.brat(tmp_path), tasks=("re",)).notes[0]
+    note = read_cohort("brat", folders.brat(tmp_path), tasks=("re",)).notes[0]
     assert (len(note.entities), len(note.relations), note.tasks) == (5, 3, ("re",))
 
 
 def test_what_the_annotators_looked_for_is_the_maps_unless_the_site_says(tmp_path: Path) -> None:
     root = folders.brat(tmp_path)
-    assert folders.load("brat", root).notes[0].annotated is None
-    assert folders.load("brat", root, label_map="mtsamples").notes[0].annotated == TYPES
-    assert folders.load("brat", root, label_map="chia").notes[0].annotated == targets(LABEL_MAPS["chia"])
-    own = folders.load("brat", root, label_map="chia", annotated=("problem", "negation")).notes[0]
+    assert read_cohort("brat", root).notes[0].annotated is None
+    assert read_cohort("brat", root, label_map="mtsamples").notes[0].annotated == TYPES
+    assert read_cohort("brat", root, label_map="chia").notes[0].annotated == targets(LABEL_MAPS["chia"])
+    own = read_cohort("brat", root, label_map="chia", annotated=("problem", "negation")).notes[0]
     assert own.annotated == ("problem", "negation")
 
 
 def test_a_task_nobody_annotated_for_is_not_claimed(tmp_path: Path) -> None:
     root = folders.brat(tmp_path)
-    assert folders.load("brat", root, annotated=ENTITY_TYPES).notes[0].tasks == ("ner",)
-    assert folders.load("brat", root, annotated=("negation",)).notes[0].tasks == ("re",)
+    assert read_cohort("brat", root, annotated=ENTITY_TYPES).notes[0].tasks == ("ner",)
+    assert read_cohort("brat", root, annotated=("negation",)).notes[0].tasks == ("re",)
 
 
 @pytest.mark.parametrize(
@@ -122,19 +123,19 @@ def test_a_task_nobody_annotated_for_is_not_claimed(tmp_path: Path) -> None:
 )
 def test_wrong_settings_say_what_there_is(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match=said):
-        folders.load("brat", folders.brat(tmp_path), **settings)
+        read_cohort("brat", folders.brat(tmp_path), **settings)
 
 
 def test_images_do_not_read_the_settings_of_notes(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="format manifest does not read label_map, tasks"):
-        folders.load("manifest", tmp_path, label_map="chia", tasks=("ner",))
+        read_cohort("manifest", tmp_path, label_map="chia", tasks=("ner",))
 
 
 @pytest.mark.parametrize("name", ["maccrobat", "chia", "phee"])
 def test_a_named_map_knows_every_label_of_its_corpus(public_data: Path, name: str) -> None:
     rows = [json.loads(line) for path in (public_data / "ie" / name).glob("*.jsonl") for line in path.open()]
     given = Counter(entity["native"] for row in rows for entity in row["entities"])
-    cohort = folders.load("notes_jsonl", public_data / "ie" / name, label_map=name)
+    cohort = read_cohort("notes_jsonl", public_data / "ie" / name, label_map=name)
     counts = cohort.annotation
     assert set(given) <= set(LABEL_MAPS[name])
     assert counts.source_entities == given
@@ -172,6 +173,6 @@ def test_pooled_sources_keep_their_notes_apart(tmp_path: Path) -> None:
 def test_a_limit_takes_the_same_few_notes(tmp_path: Path) -> None:
     for number in range(9):
         folders.brat(tmp_path, name=f"n{number}")
-    few = [folders.load("brat", tmp_path, limit=4).notes for _ in range(2)]
+    few = [read_cohort("brat", tmp_path, limit=4).notes for _ in range(2)]
     assert len(few[0]) == 4
     assert few[0] == few[1]

@@ -13,13 +13,13 @@ import pytest
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError, DataError
 from medflare.data.cohort import Cohort
-from medflare.data.load import load_cohort
 from medflare.data.records import Patient
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.site import SiteConfig
 from medflare.data.settings.visits import VisitConfig
 from medflare.data.visit_samples import open_visits
 from medflare.data.visits.longitudinal import group_patients
+from site_builders import read_cohort
 
 SUBJECT = "10000015"
 
@@ -43,11 +43,7 @@ def rewrite(path: Path, column: str, values: dict[str, str]) -> None:
 
 
 def read(root: Path, demographics: Path | None = None, **visits: Any) -> tuple[Cohort, dict[str, Patient]]:
-    chosen = VisitConfig(**visits)
-    config = CohortConfig(
-        format="mimic_cxr", root=root, demographics=demographics, visits=chosen, max_skipped=1.0
-    )
-    cohort = load_cohort(SiteConfig(cohort=config))
+    cohort = read_cohort("mimic_cxr", root, demographics=demographics, visits=visits, max_skipped=1.0)
     return cohort, {patient.patient_id: patient for patient in group_patients(cohort.studies)}
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from medflare.cli.main import app
+from command_line import answer, facts, refusal
 from medflare.core.errors import DataError
 from medflare.data.cohort import Cohort
 from medflare.data.cohort_summary import summarise
@@ -21,6 +20,7 @@ from medflare.data.records import SPLITS, Question, Summary
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.site import SiteConfig
 from medflare.knowledge.cohort_texts import knowledge_texts
+from site_builders import read_cohort
 
 ASKED: dict[str, Any] = {
     "id": "q1",
@@ -36,10 +36,6 @@ def written(folder: Path, *rows: dict[str, Any] | str, name: str = "rows.jsonl")
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
-
-
-def load(format: str, root: Path, **settings: Any) -> Cohort:
-    return load_cohort(SiteConfig(cohort=(CohortConfig(format=format, root=root, **settings),)))
 
 
 def asked(number: int, **changed: Any) -> dict[str, Any]:
@@ -69,7 +65,8 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", ANSWERS)
 def test_the_right_option_is_given_by(case: str, tmp_path: Path) -> None:
     changed, settings, letter = ANSWERS[case]
-    question = load("questions_jsonl", written(tmp_path, {**ASKED, **changed}), **settings).questions[0]
+    folder = written(tmp_path, {**ASKED, **changed})
+    question = read_cohort("questions_jsonl", folder, **settings).questions[0]
     assert (question.question_id, question.group, question.answer) == ("q1", "pulmonology", letter)
 
 
@@ -92,7 +89,7 @@ BAD_QUESTIONS: dict[str, tuple[dict[str, Any], str, str]] = {
 def test_a_bad_question_is_skipped_with_file_and_line(case: str, tmp_path: Path) -> None:
     changed, reason, detail = BAD_QUESTIONS[case]
     folder = written(tmp_path, ASKED, {**asked(2), **changed})
-    cohort = load("questions_jsonl", folder, max_skipped=0.5)
+    cohort = read_cohort("questions_jsonl", folder, max_skipped=0.5)
     assert [item.reason for item in cohort.skipped] == [reason]
     assert detail in cohort.skipped[0].detail
     assert "rows.jsonl:2" in cohort.skipped[0].detail
@@ -111,7 +108,7 @@ BAD_SUMMARIES: dict[str, tuple[dict[str, Any] | str, str, str]] = {
 @pytest.mark.parametrize("case", BAD_SUMMARIES)
 def test_a_bad_summary_is_skipped_with_file_and_line(case: str, tmp_path: Path) -> None:
     row, reason, detail = BAD_SUMMARIES[case]
-    cohort = load("summaries_jsonl", written(tmp_path, READ, row), max_skipped=0.5)
+    cohort = read_cohort("summaries_jsonl", written(tmp_path, READ, row), max_skipped=0.5)
     assert [item.reason for item in cohort.skipped] == [reason]
     assert detail in cohort.skipped[0].detail
     assert [summary.summary_id for summary in cohort.summaries] == ["r1"]
@@ -119,14 +116,14 @@ def test_a_bad_summary_is_skipped_with_file_and_line(case: str, tmp_path: Path) 
 
 def test_too_many_bad_rows_stop_the_site(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"1 of 2 records cannot be used, allowed are 5.0% \(too few options"):
-        load("questions_jsonl", written(tmp_path, ASKED, asked(2, options=["x"])))
+        read_cohort("questions_jsonl", written(tmp_path, ASKED, asked(2, options=["x"])))
 
 
 def test_columns_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"'source' should be column 'source'.*Columns found: uid, note"):
-        load("summaries_jsonl", written(tmp_path, {"uid": "r1", "note": "x", "impression": "y"}))
+        read_cohort("summaries_jsonl", written(tmp_path, {"uid": "r1", "note": "x", "impression": "y"}))
     with pytest.raises(DataError, match=r"'select' names 'sites' .did you mean 'site'"):
-        load("questions_jsonl", written(tmp_path, ASKED), select={"sites": "x"})
+        read_cohort("questions_jsonl", written(tmp_path, ASKED), select={"sites": "x"})
 
 
 def test_settings_of_other_formats_are_refused(tmp_path: Path) -> None:
@@ -138,27 +135,27 @@ def test_settings_of_other_formats_are_refused(tmp_path: Path) -> None:
 
 def test_select_keeps_a_subject(tmp_path: Path) -> None:
     folder = written(tmp_path, asked(1), asked(2, site="dental"), asked(3))
-    cohort = load("questions_jsonl", folder, select={"site": "pulmonology"})
+    cohort = read_cohort("questions_jsonl", folder, select={"site": "pulmonology"})
     assert [question.question_id for question in cohort.questions] == ["q1", "q3"]
 
 
 def test_a_file_is_its_split_unless_the_site_says_no(tmp_path: Path) -> None:
     written(tmp_path, asked(1), name="train.jsonl")
     written(tmp_path, asked(2), name="dev.jsonl")
-    assert [q.split for q in load("questions_jsonl", tmp_path).questions] == ["val", "train"]
+    assert [q.split for q in read_cohort("questions_jsonl", tmp_path).questions] == ["val", "train"]
     source = read_source(CohortConfig(format="questions_jsonl", root=tmp_path, columns={"split": None}))
     assert not source.has_split
 
 
 def test_white_space_is_tidied_and_masks_stay(tmp_path: Path) -> None:
     row = read_row(1, findings="Heart  is XXXX.\r\n\r\n\r\n\tLungs clear. ", impression="No XXXX change.")
-    summary = load("summaries_jsonl", written(tmp_path, row)).summaries[0]
+    summary = read_cohort("summaries_jsonl", written(tmp_path, row)).summaries[0]
     assert (summary.source, summary.target) == ("Heart is XXXX.\n\nLungs clear.", "No XXXX change.")
 
 
 def test_rows_with_many_masks_are_left_out_and_are_no_faults(tmp_path: Path) -> None:
     rows = [read_row(1, impression="XXXX ___"), read_row(2, impression="x-XXXX"), read_row(3)]
-    cohort = load("summaries_jsonl", written(tmp_path, *rows), most_masks=1, max_skipped=0)
+    cohort = read_cohort("summaries_jsonl", written(tmp_path, *rows), most_masks=1, max_skipped=0)
     facts = summarise(cohort)
     assert [summary.summary_id for summary in cohort.summaries] == ["r2", "r3"]
     assert (facts["records"], facts["skipped"], facts["summarised"]["masked"]) == (3, {}, 1)
@@ -171,22 +168,25 @@ def repeats(tmp_path: Path, **settings: Any) -> Cohort:
         read_row(i, findings=f"{'Opacity' if i % 2 else 'opacity '} {i // 4} cm.", patient_id=f"p{i}")
         for i in range(200)
     ]
-    return load("summaries_jsonl", written(tmp_path, *rows), **settings)
+    return read_cohort("summaries_jsonl", written(tmp_path, *rows), **settings)
+
+
+def one_split_for_each_text(*cohorts: Cohort) -> bool:
+    """Whether summaries with the same words are in the same split."""
+    placed = {(repetition_key(summary), summary.split) for own in cohorts for summary in own.summaries}
+    return len({key for key, _ in placed}) == len(placed)
 
 
 def test_texts_that_repeat_each_other_are_in_one_split_and_counted(tmp_path: Path) -> None:
     cohort = repeats(tmp_path)
-    splits: dict[str, set[str]] = {}
-    for summary in cohort.summaries:
-        splits.setdefault(repetition_key(summary), set()).add(summary.split)
-    assert all(len(found) == 1 for found in splits.values())
+    assert one_split_for_each_text(cohort)
     assert {summary.split for summary in cohort.summaries} == set(SPLITS)
     assert summarise(cohort)["summarised"]["repeated"] == 150
 
 
 def test_a_source_that_puts_a_text_in_two_splits_is_put_right(tmp_path: Path) -> None:
     rows = [read_row(i, findings="Same.", split=split) for i, split in enumerate(["train", "test", "train"])]
-    cohort = load("summaries_jsonl", written(tmp_path, *rows))
+    cohort = read_cohort("summaries_jsonl", written(tmp_path, *rows))
     assert {summary.split for summary in cohort.summaries} == {"train"}
     assert summarise(cohort)["summarised"]["changed"] == {"groups_moved": 1}
 
@@ -238,41 +238,41 @@ def test_a_limit_takes_whole_groups_of_repeats(tmp_path: Path) -> None:
 
 def test_the_graph_is_made_of_the_training_texts(tmp_path: Path) -> None:
     written(tmp_path, asked(1, split="train"), asked(2, split="test"))
-    (text,) = knowledge_texts(load("questions_jsonl", tmp_path))
+    (text,) = knowledge_texts(read_cohort("questions_jsonl", tmp_path))
     assert text == "What eases asthma of grade 1: salbutamol.\nOther options:\nheparin\ninsulin"
     written(tmp_path, asked(1, question="Asthma is treated with:", split="train"))
-    (text,) = knowledge_texts(load("questions_jsonl", tmp_path))
+    (text,) = knowledge_texts(read_cohort("questions_jsonl", tmp_path))
     assert text.startswith("Asthma is treated with salbutamol.\n")
     with pytest.raises(ValueError, match="no split 'dev'"):
-        knowledge_texts(load("questions_jsonl", tmp_path), "dev")
+        knowledge_texts(read_cohort("questions_jsonl", tmp_path), "dev")
 
 
 def test_inspect_counts_groups_letters_and_repeats(tmp_path: Path) -> None:
     folder = written(
         tmp_path, asked(1), asked(2), asked(3, question="What eases asthma of grade 2?", site="")
     )
-    given = ["cohort", "inspect", str(folder)]
-    assert CliRunner().invoke(app, given).exit_code == 2
+    given = ["cohort", "inspect", folder]
+    refusal(2, *given)
     given += ["--format", "questions_jsonl"]
-    facts = json.loads(CliRunner().invoke(app, [*given, "--json"]).stdout)
-    assert (facts["questions"], facts["asked"]["groups"]) == (3, {"pulmonology": 2, "none": 1})
-    assert (facts["asked"]["answers"], facts["asked"]["repeated"]) == ({"B": 3}, 1)
-    shown = CliRunner().invoke(app, given, env={"COLUMNS": "120"}).stdout
+    summary = facts(*given)
+    assert (summary["questions"], summary["asked"]["groups"]) == (3, {"pulmonology": 2, "none": 1})
+    assert (summary["asked"]["answers"], summary["asked"]["repeated"]) == ({"B": 3}, 1)
+    shown = answer(*given)
     assert "pulmonology 2, none 1" in shown
     assert "repeated" in shown
 
 
 def test_inspect_knows_a_folder_by_the_names_of_its_files(tmp_path: Path) -> None:
     written(tmp_path, READ, name="summaries.jsonl")
-    facts = json.loads(CliRunner().invoke(app, ["cohort", "inspect", str(tmp_path), "--json"]).stdout)
-    assert (facts["patients"], facts["summaries"], facts["splits"]["train"]["summaries"]) == (1, 1, 1)
+    summary = facts("cohort", "inspect", tmp_path)
+    assert (summary["patients"], summary["summaries"], summary["splits"]["train"]["summaries"]) == (1, 1, 1)
 
 
 def test_an_empty_folder_says_what_is_expected(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"expected \*.jsonl or \*.jsonl.gz; the folder holds nothing"):
-        load("questions_jsonl", tmp_path)
+        read_cohort("questions_jsonl", tmp_path)
     with pytest.raises(DataError, match="Columns found: none"):
-        load("questions_jsonl", written(tmp_path, ""))
+        read_cohort("questions_jsonl", written(tmp_path, ""))
 
 
 REAL = {
@@ -286,28 +286,22 @@ REAL = {
 @pytest.mark.parametrize("name", REAL)
 def test_public_sets_are_read_whole(name: str, public_data: Path) -> None:
     format, place, settings, records, usable = REAL[name]
-    cohort = load(format, public_data / place, **settings)
+    cohort = read_cohort(format, public_data / place, **settings)
     assert (cohort.records, len(cohort.questions) + len(cohort.summaries)) == (records, usable)
     assert {item.split for item in (*cohort.questions, *cohort.summaries)} == set(SPLITS)
 
 
 def test_indiana_reports_repeat_each_other_within_one_split(public_data: Path) -> None:
-    cohort = load("summaries_jsonl", public_data / "iu_reports", columns={"split": None}, max_skipped=0.15)
-    splits: dict[str, set[str]] = {}
-    for found in cohort.summaries:
-        splits.setdefault(repetition_key(found), set()).add(found.split)
-    assert all(len(names) == 1 for names in splits.values())
+    format, place, settings, *_ = REAL["iu"]
+    cohort = read_cohort(format, public_data / place, **settings)
+    assert one_split_for_each_text(cohort)
     facts = summarise(cohort)["summarised"]
     assert (facts["repeated"], facts["masked"]) == (483, 1218)
 
 
 def test_a_text_has_the_same_split_at_every_hospital(public_data: Path) -> None:
     settings: dict[str, Any] = {"columns": {"split": None}, "max_skipped": 0.2}
-    splits: dict[str, set[str]] = {}
-    for family in ("fuji_cr", "unknown", "pixium_dr"):
-        cohort = load(
-            "summaries_jsonl", public_data / "iu_reports", select={"device_family": family}, **settings
-        )
-        for found in cohort.summaries:
-            splits.setdefault(repetition_key(found), set()).add(found.split)
-    assert all(len(names) == 1 for names in splits.values())
+    families = [{"device_family": family} for family in ("fuji_cr", "unknown", "pixium_dr")]
+    folder = public_data / "iu_reports"
+    cohorts = [read_cohort("summaries_jsonl", folder, select=one, **settings) for one in families]
+    assert one_split_for_each_text(*cohorts)

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from medflare.cli.main import app
+from command_line import medflare
 from medflare.core.errors import ConfigError
 from medflare.data.load import load_cohort
 from medflare.data.partition.partitioning import (
@@ -23,7 +22,7 @@ from medflare.data.partition.partitioning import (
     even_shares,
 )
 from medflare.data.partition.texts import (
-    METHODS,
+    TEXT_PARTITIONS,
     TextPlan,
     grouped_by_findings,
     partition_texts,
@@ -60,7 +59,7 @@ def summaries(count: int = 120) -> list[Summary]:
     ]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TEXT_PARTITIONS)
 def test_every_question_is_at_one_site_with_its_split(method: str) -> None:
     pool = questions()
     dealt = partition_texts(pool, TextPlan(sites=SITES, method=method))
@@ -73,7 +72,7 @@ def test_every_question_is_at_one_site_with_its_split(method: str) -> None:
     assert dealt != partition_texts(pool, TextPlan(sites=SITES, method=method, seed=1))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TEXT_PARTITIONS)
 def test_all_summaries_of_a_patient_are_at_one_site(method: str) -> None:
     dealt = partition_texts(summaries(), TextPlan(sites=SITES, method=method))
     patients = [{summary.patient_id for summary in own} for own in dealt.values()]
@@ -186,7 +185,7 @@ def pooled(folder: Path, format: str, rows: list[dict[str, object]], more: str =
 
 
 def run(*given: object) -> tuple[int, str]:
-    found = CliRunner().invoke(app, ["cohort", *map(str, given)], env={"COLUMNS": "160"})
+    found = medflare("cohort", *given, columns=160)
     return found.exit_code, found.output
 
 

@@ -7,13 +7,13 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-import note_folders as folders
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medflare.data.notes.windows import sentences, split_note
 from medflare.data.records import Entity, Note, Relation
+from site_builders import read_cohort
 
 ONE_SENTENCE = [
     "Dr. Smith saw her.",
@@ -170,7 +170,7 @@ LOSSES = {
 def test_single_sentences_lose_few_links_of_public_notes(public_data: Path, corpus: str) -> None:
     """Entities cut where the text alone decides, then relations lost where no entity is cut."""
     format, folder, cut, lost, total = LOSSES[corpus]
-    notes = folders.load(format, public_data / "ie" / folder, label_map=corpus).notes
+    notes = read_cohort(format, public_data / "ie" / folder, label_map=corpus).notes
     windowed = [split_note(found) for found in notes]
     assert sum(item.relations_lost for item in windowed) <= lost
     assert sum(item.relations_total for item in windowed) == total

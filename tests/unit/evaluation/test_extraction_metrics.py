@@ -17,7 +17,7 @@ from medflare.core.inventory import ENTITY_TYPES, MODIFIERS
 from medflare.data.load import load_cohort
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.site import SiteConfig
-from medflare.egress.chain import MAX_METRICS, METRIC
+from medflare.egress.declaration import MAX_METRICS, METRIC
 from medflare.evaluation.extraction_metrics import (
     HEADLINE,
     QUICK,

@@ -13,15 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medflare.core.errors import DataError
-from medflare.evaluation.extraction_predictions import (
-    EntityMention,
-    Link,
-    ScoredDocument,
-    holds_extraction,
-    normalised,
-    read_documents,
-    write_documents,
-)
+from medflare.core.json_lines import write_lines
+from medflare.evaluation.extraction_predictions import EntityMention, Link, ScoredDocument, normalised
+from medflare.tasks.prediction_files import holds_extraction, read_documents
 
 PAIN = EntityMention("problem", ((3, 7),))
 CHEST = EntityMention("bodyloc", ((0, 2), (5, 6)))
@@ -49,20 +43,20 @@ def test_documents_survive_the_file(tmp_path: Path) -> None:
         document(),
         document(note_id="n2", annotated=None, text="Schmerz über\u2028der Brust\n", faults={}),
     ]
-    path = write_documents(tmp_path / "deep" / "predictions.jsonl", written)
+    path = write_lines(tmp_path / "deep" / "predictions.jsonl", written)
     assert read_documents(path) == written
     assert holds_extraction(path)
 
 
 def test_not_asked_and_nothing_found_stay_apart(tmp_path: Path) -> None:
-    path = write_documents(tmp_path / "p.jsonl", [document()])
+    path = write_lines(tmp_path / "p.jsonl", [document()])
     found = read_documents(path)[0]
     assert found.predicted_entities == ()
     assert found.links_end_to_end is None
 
 
 def test_text_of_a_note_is_not_written_unless_asked_for(tmp_path: Path) -> None:
-    row = json.loads(write_documents(tmp_path / "p.jsonl", [document()]).read_text(encoding="utf-8"))
+    row = json.loads(write_lines(tmp_path / "p.jsonl", [document()]).read_text(encoding="utf-8"))
     assert "text" not in row
     assert (row["kind"], row["schema_version"]) == ("extraction", 1)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +17,6 @@ from medflare.evaluation.overlap import bleu_statistics, cider, rouge_l, sacrebl
 from medflare.evaluation.report_metrics import report_statistics, tokenised
 from medflare.evaluation.statistics import bootstrap
 
-DATA = Path(os.environ.get("MEDFLARE_DATA", Path(__file__).parents[3].parent / "shared" / "data"))
-needs_references = pytest.mark.skipif(
-    not (DATA / "metric_refs").exists(), reason=f"no metric_refs in {DATA}; set MEDFLARE_DATA"
-)
 needs_java = pytest.mark.skipif(not meteor_program.java_present(), reason="METEOR needs Java")
 CORPUS = "corpus(hyp.txt vs ref1.txt,ref2.txt)"
 TEXTS = [
@@ -32,8 +28,10 @@ TEXTS = [
 REFERENCES, HYPOTHESES = [r for r, _ in TEXTS], [h for _, h in TEXTS]
 
 
-def nlg_eval() -> tuple[list[list[str]], list[str], dict[str, float]]:
-    folder = DATA / "metric_refs" / "nlg_eval"
+@pytest.fixture(scope="module")
+def nlg_eval(public_data: Path) -> tuple[list[list[str]], list[str], dict[str, float]]:
+    """References, hypotheses and the published scores of nlg-eval."""
+    folder = public_data / "metric_refs" / "nlg_eval"
     said, one, two = (
         (folder / name).read_text(encoding="utf-8").splitlines()
         for name in ("hyp.txt", "ref1.txt", "ref2.txt")
@@ -42,9 +40,8 @@ def nlg_eval() -> tuple[list[list[str]], list[str], dict[str, float]]:
     return [list(pair) for pair in zip(one, two, strict=True)], said, expected[CORPUS]
 
 
-@needs_references
-def test_bleu_rouge_and_cider_give_nlg_evals_published_numbers() -> None:
-    references, said, expected = nlg_eval()
+def test_bleu_rouge_and_cider_give_nlg_evals_published_numbers(nlg_eval: Any) -> None:
+    references, said, expected = nlg_eval
     found = bleu_statistics(references, said)
     for n in range(1, 5):
         assert found[f"bleu_{n}"].value == pytest.approx(expected[f"Bleu_{n}"], abs=1e-6)
@@ -52,10 +49,9 @@ def test_bleu_rouge_and_cider_give_nlg_evals_published_numbers() -> None:
     assert cider(references, said).value == pytest.approx(expected["CIDEr"], abs=1e-6)
 
 
-@needs_references
 @needs_java
-def test_meteor_gives_nlg_evals_published_number() -> None:
-    references, said, expected = nlg_eval()
+def test_meteor_gives_nlg_evals_published_number(nlg_eval: Any) -> None:
+    references, said, expected = nlg_eval
     assert meteor_program.meteor(references, said).value == pytest.approx(expected["METEOR"], abs=1e-6)
 
 
@@ -122,12 +118,11 @@ def test_sacrebleu_of_sums_is_sacrebleus(references: list[str], said: list[str])
     assert sacrebleu_statistic(references, said).value == pytest.approx(expected, abs=1e-9)
 
 
-@needs_references
-def test_rouge_l_agrees_with_rouge_score_on_real_sentences() -> None:
+def test_rouge_l_agrees_with_rouge_score_on_real_sentences(public_data: Path) -> None:
     """pltrdy/rouge's own ROUGE-L is an older variant, hence only its texts serve (SOURCE.md)."""
     from rouge_score.rouge_scorer import RougeScorer
 
-    pairs = json.loads((DATA / "metric_refs" / "pltrdy_rouge" / "data.json").read_text(encoding="utf-8"))
+    pairs = json.loads((public_data / "metric_refs/pltrdy_rouge/data.json").read_text(encoding="utf-8"))
     scorer, beta = RougeScorer(["rougeL"]), 1.2
     for pair in pairs:
         reference, said = (

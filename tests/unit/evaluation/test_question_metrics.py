@@ -12,41 +12,15 @@ from medflare.core.errors import DataError
 from medflare.core.json_lines import write_lines
 from medflare.egress.declaration import METRIC
 from medflare.evaluation import question_metrics
-from medflare.evaluation.question_metrics import (
-    AnsweredQuestion,
-    evaluate_questions,
-    quick_question_metrics,
-    read_answers,
-)
-
-
-def answered(number: int, chosen: str, answer: str, group: str = "", **more: object) -> AnsweredQuestion:
-    scores = {"A": -3.0, "B": -3.0, "C": -3.0} | {chosen: -1.0}
-    return AnsweredQuestion(
-        question_id=f"q{number}",
-        site="north",
-        adapter="generic",
-        question="Which <drug>?",
-        options={"A": "aspirin", "B": "iron", "C": "zinc"},
-        scores=scores,
-        chosen=chosen,
-        answer=answer,
-        group=group,
-        **more,
-    )
-
-
-FOUR = [
-    answered(1, "A", "A", "lung"),
-    answered(2, "B", "A", "lung"),
-    answered(3, "C", "C", "heart"),
-    answered(4, "B", "B", "heart", cuts=("question cut at its front",)),
-]
+from medflare.evaluation.agreement import option_shares
+from medflare.evaluation.question_metrics import evaluate_questions, quick_question_metrics
+from medflare.tasks.prediction_files import read_answers
+from record_builders import QUESTIONS, answered
 
 
 def test_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(question_metrics, "FEWEST", 2)
-    found = evaluate_questions(FOUR)
+    found = evaluate_questions(QUESTIONS)
     values = {name: item.value for name, item in found.estimates.items()}
     assert values == pytest.approx(
         {
@@ -85,15 +59,20 @@ def test_questions_without_groups_have_no_scores_by_group() -> None:
 
 
 def test_curves_have_plain_numbers() -> None:
-    assert quick_question_metrics(FOUR) == {"accuracy": 0.75, "margin": 1.0}
+    assert quick_question_metrics(QUESTIONS) == {"accuracy": 0.75, "margin": 1.0}
 
 
 def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    assert read_answers(write_lines(tmp_path / "kept/answers.jsonl", FOUR)) == FOUR
+    assert read_answers(write_lines(tmp_path / "kept/answers.jsonl", QUESTIONS)) == QUESTIONS
 
 
 def test_a_line_that_is_no_answer_is_named(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "answers.jsonl", FOUR)
+    path = write_lines(tmp_path / "answers.jsonl", QUESTIONS)
     path.write_text(path.read_text().replace('"chosen":"C"', '"chosen":"D"'))
     with pytest.raises(DataError, match=r"(?s)answers\.jsonl:3: is not an answered question.*letters"):
         read_answers(path)
+
+
+def test_shares_of_options_sum_to_one_also_where_likelihoods_vanish() -> None:
+    assert option_shares([-1.0, -1.0]) == [0.5, 0.5]
+    assert option_shares([-2000.0, -2010.0])[0] == pytest.approx(1 / (1 + np.exp(-10)))

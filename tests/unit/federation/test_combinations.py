@@ -11,6 +11,9 @@ import pytest
 from medflare.aggregation import RULES, make_rule
 from medflare.aggregation.lora import A, B, stems
 from medflare.core.errors import ConfigError
+from medflare.federation.protections.base import ServerProtection
+from medflare.federation.protections.encrypted_server import EncryptedServer
+from medflare.federation.protections.masked_server import MaskedServer
 from medflare.federation.protections.registry import PROTECTIONS
 from medflare.learners.registry import METHODS, get_method
 from medflare.recipes.combinations import problems
@@ -175,3 +178,9 @@ def test_what_the_check_refuses_the_rule_would_refuse_in_round_1(mode: str, name
     assert found("lora_product_svd", settings={"sharing": mode})
     with pytest.raises(ConfigError, match="without their partner"):
         stems(f"adapter.q{end}" for end in names)
+
+
+def test_what_a_server_can_read_is_the_same_in_the_table_and_at_its_side() -> None:
+    servers = {"none": ServerProtection, "masking": MaskedServer, "he": EncryptedServer}
+    stated = {name: protection.server_reads for name, protection in PROTECTIONS.items()}
+    assert {name: server.server_reads for name, server in servers.items()} == stated

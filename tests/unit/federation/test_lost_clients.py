@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from medflare.core.errors import RunError
-from medflare.recipes import simulate
+from medflare.recipes import simulator_process
 
 SIMULATOR = """#!/bin/sh
 echo start >> {count}
@@ -29,13 +29,13 @@ def launched(folder: Path, bad: int, monkeypatch: pytest.MonkeyPatch) -> tuple[i
     """Starts, and phases that were told; the first `bad` starts lose a client."""
     workspace, count, program = folder / "ws", folder / "count", folder / "simulator"
     workspace.mkdir()
-    script = SIMULATOR.format(count=count, bad=bad, server=workspace / simulate.SERVER_FOLDER)
+    script = SIMULATOR.format(count=count, bad=bad, server=workspace / simulator_process.SERVER_FOLDER)
     program.write_text(script)
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     phases: list[str] = []
     try:
-        simulate.launch(
+        simulator_process.launch(
             folder, workspace, ["site-1"], on_event=lambda event: phases.append(event["phase"]), timeout=30
         )
     finally:
@@ -52,9 +52,9 @@ def test_a_client_that_never_listened_is_a_loss_too(tmp_path: Path) -> None:
     log.write_text(
         "ERROR - run_client_thread error: RuntimeError: Failed to create connection to the child process"
     )
-    assert simulate.lost_clients(log) == ["a client"]
+    assert simulator_process.lost_clients(log) == ["a client"]
     log.write_text("INFO - all is well")
-    assert simulate.lost_clients(log) == []
+    assert simulator_process.lost_clients(log) == []
 
 
 def test_after_three_starts_the_lost_clients_are_named(
@@ -62,4 +62,4 @@ def test_after_three_starts_the_lost_clients_are_named(
 ) -> None:
     with pytest.raises(RunError, match=r"lost site-2 as it started, 3 times.*ws\.log"):
         launched(tmp_path, 9, monkeypatch)
-    assert len((tmp_path / "count").read_text().splitlines()) == simulate.STARTS
+    assert len((tmp_path / "count").read_text().splitlines()) == simulator_process.STARTS

@@ -16,6 +16,7 @@ from medflare.aggregation import make_rule
 from medflare.aggregation.capabilities import NeedsSketches
 from medflare.core.errors import RunError
 from medflare.core.plan import RoundPlan
+from medflare.core.sketch import Sketch
 from medflare.federation.messages import Reply
 from medflare.federation.server.client_sampling import probe_losses
 from medflare.federation.server.exchange import Outcome
@@ -24,7 +25,7 @@ from medflare.federation.server.sketch_exchange import Sketches, wants_sketches
 from medflare.federation.server.timing import MeasuredTimings, timing_of, workload
 from medflare.knowledge.minhash import MOST_HASHES, Sketcher
 from medflare.knowledge.sketch_key import SECRET, SketchKey
-from medflare.knowledge.sketches import Sketch, comparable
+from medflare.knowledge.sketches import comparable
 from medflare.knowledge.triples import Triple
 from medflare.selection.latency import Timing
 
@@ -122,13 +123,10 @@ def test_a_site_that_always_fails_is_drawn_no_more_often_than_a_silent_one() -> 
 
 def test_the_work_of_a_round_is_counted_by_what_the_sites_set() -> None:
     whole, steps = RoundPlan(round=0, rounds=1), RoundPlan(round=0, rounds=1, steps=5)
-    plain: dict[str, Any] = {"backbone": {"name": "b", "fingerprint": "f"}}
-    told = workload({"describe": plain | {"settings": {"batch": 4, "local_epochs": 3}}}, 10, 20)
+    told = workload({"batch": 4, "local_epochs": 3}, 10, 20)
     assert (told.down, told.up, told.examples(whole, 50), told.examples(steps, 50)) == (10, 20, 150, 20)
-    assert (
-        workload({"describe": plain, "settings": {"optimiser": {"batch": 4}}}, 1, 1).examples(steps, 50) == 20
-    )
-    assert workload({"describe": plain}, 1, 1).examples(steps, 50) == 5
+    assert workload({"optimiser": {"batch": 4}}, 1, 1).examples(steps, 50) == 20
+    assert workload({}, 1, 1).examples(steps, 50) == 5
 
 
 # ---- sketches ----------------------------------------------------------------------------------------------
@@ -148,6 +146,15 @@ def reply(found: Sketch | None, state: str = "new", texts: int = 7, vocabulary: 
 
 def rule() -> Any:
     return make_rule("ddcs", {"period": 4})
+
+
+def told_by(sites: str, key: SketchKey = OLD) -> tuple[Any, Sketches]:
+    """A rule and the server's sketches, after these sites sent equal ones before round 1."""
+    made, sketches = rule(), Sketches()
+    for site in sites:
+        assert sketches.accept(site, reply(sketch(key, 1, 2))) is None
+    sketches.update(made, -1, {})
+    return made, sketches
 
 
 def test_only_a_rule_that_compares_graphs_asks_and_every_period_again() -> None:
@@ -230,10 +237,7 @@ def test_who_has_another_vocabulary_is_named_and_stays_in() -> None:
 
 
 def test_a_site_that_is_absent_later_keeps_the_sketch_it_sent() -> None:
-    made, told = rule(), Sketches()
-    for site in "ab":
-        told.accept(site, reply(sketch(OLD, 1, 2)))
-    told.update(made, -1, {})
+    made, told = told_by("ab")
     told.accept("a", reply(None, "same"))
     told.update(made, 4, {"b": "disconnected"})
     assert (set(told.held), told.without, told.renewed) == ({"a", "b"}, {}, [])
@@ -241,10 +245,7 @@ def test_a_site_that_is_absent_later_keeps_the_sketch_it_sent() -> None:
 
 @pytest.mark.parametrize(("said", "absent"), [("none", {}), ("", {"a": "E22 policy.knowledge_sketch: deny"})])
 def test_a_sketch_that_a_site_takes_back_is_used_no_more(said: str, absent: dict[str, str]) -> None:
-    made, told = rule(), Sketches()
-    for site in "abc":
-        told.accept(site, reply(sketch(OLD, 1, 2)))
-    told.update(made, -1, {})
+    made, told = told_by("abc")
     if said:
         assert told.accept("a", reply(None, said)) is None
     assert told.update(made, 4, absent) == []

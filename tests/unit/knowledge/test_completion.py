@@ -13,6 +13,7 @@ import pytest
 
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError
+from medflare.core.variables import with_absolute_paths
 from medflare.data.settings.knowledge import CompletionConfig, KnowledgeConfig
 from medflare.knowledge.completion import calibrated, suggest_triples
 from medflare.knowledge.site_graph import site_graph
@@ -131,8 +132,10 @@ def test_with_and_without_completion_are_a_setting_apart(tmp_path: Path) -> None
     (tmp_path / "kg.tsv").write_text("\n".join(lines))
     given = {"key": "k", "extractor": "none", "triples": "kg.tsv"}
     wanted = {"width": 32, "epochs": 40, "seed": 1, "least_score": 0.2}
-    without = parse(KnowledgeConfig, given, "site.yaml").resolved(tmp_path)
-    with_it = parse(KnowledgeConfig, {**given, "completion": wanted}, "site.yaml").resolved(tmp_path)
+    without = with_absolute_paths(parse(KnowledgeConfig, given, "site.yaml"), tmp_path)
+    with_it = with_absolute_paths(
+        parse(KnowledgeConfig, {**given, "completion": wanted}, "site.yaml"), tmp_path
+    )
     plain, complete = site_graph(without, []), site_graph(with_it, [])
     assert plain == graph_of((triple, 1.0) for triple in known_part(world()))
     assert plain.items() < complete.items()

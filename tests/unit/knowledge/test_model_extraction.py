@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError
+from medflare.core.variables import with_absolute_paths
 from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.data.settings.site import BackboneConfig
 from medflare.knowledge.model_extraction import CUT, ModelExtractor, as_lines, prompt
@@ -144,11 +145,11 @@ def test_an_answer_that_is_cut_short_loses_its_last_line(taught: PlainText) -> N
 def test_confidence_is_the_geometric_mean_of_a_lines_tokens(taught: PlainText) -> None:
     (spoken,) = taught.write([prompt(next(iter(FACTS)))], 64)
     assert spoken.ended
-    assert len(spoken.chances) == len(spoken.ids)
-    whole = torch.tensor(spoken.chances).log().mean().exp().item()
-    assert taught.chance(spoken, 0, len(spoken.text)) == pytest.approx(whole, rel=1e-5)
+    assert len(spoken.probabilities) == len(spoken.ids)
+    whole = torch.tensor(spoken.probabilities).log().mean().exp().item()
+    assert taught.confidence(spoken, 0, len(spoken.text)) == pytest.approx(whole, rel=1e-5)
     first = spoken.text.index("\n")
-    parts = taught.chance(spoken, 0, first), taught.chance(spoken, first, len(spoken.text))
+    parts = taught.confidence(spoken, 0, first), taught.confidence(spoken, first, len(spoken.text))
     assert min(parts) <= whole <= max(parts)
 
 
@@ -177,7 +178,7 @@ def test_a_site_reads_its_texts_with_the_model_in_its_own_folder(taught: PlainTe
     taught.backbone.tokenizer.save_pretrained(tmp_path / "model")
     (tmp_path / "terms.tsv").write_text("id\tlabel\nC:flu\tinfluenza\nC:rash\trash\n")
     given = {"vocabulary": "terms.tsv", "key": "sketch.key", "extractor": "model", "answer_tokens": 64}
-    config = parse(KnowledgeConfig, given, "site.yaml").resolved(tmp_path)
+    config = with_absolute_paths(parse(KnowledgeConfig, given, "site.yaml"), tmp_path)
     own = BackboneConfig(folder=tmp_path / "model", precision="fp32")
     assert set(site_graph(config, list(FACTS), own)) == {
         Triple("c:flu", "causes", "fever"),

@@ -14,6 +14,7 @@ import torch
 
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError
+from medflare.core.variables import with_absolute_paths
 from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.data.settings.site import BackboneConfig, load_site_file
 from medflare.federation.site.sketch import knowledge_files, sketch_digest
@@ -151,7 +152,7 @@ def settings(base: Path, **changes: object) -> KnowledgeConfig:
         "pooling": "cls",
     }
     chosen = {key: value for key, value in {**given, **changes}.items() if value is not None}
-    return parse(KnowledgeConfig, chosen, "site.yaml").resolved(base)
+    return with_absolute_paths(parse(KnowledgeConfig, chosen, "site.yaml"), base)
 
 
 def test_an_encoder_says_what_is_near(folder: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError, DataError
+from medflare.core.variables import with_absolute_paths
 from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.data.settings.site import load_site_file
 from medflare.knowledge.site_graph import site_graph, site_sketch
@@ -44,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
 
 def settings(folder: Path, **changes: object) -> KnowledgeConfig:
     given = {"vocabulary": "terms.obo", "key": "sketch.key", **changes}
-    return parse(KnowledgeConfig, given, "site.yaml").resolved(folder)
+    return with_absolute_paths(parse(KnowledgeConfig, given, "site.yaml"), folder)
 
 
 def test_other_words_for_the_same_facts_give_the_same_sketch(folder: Path) -> None:
@@ -185,21 +186,15 @@ knowledge:
 """
 
 
-def test_relative_paths_count_from_the_folder_of_site_yaml(tmp_path: Path) -> None:
-    (tmp_path / "site.yaml").write_text(SITE)
-    found = load_site_file(tmp_path / "site.yaml")[""].knowledge
-    assert found is not None
-    assert found.vocabulary == (tmp_path / "terms.obo", Path("/elsewhere/own.tsv"))
-    assert (found.key, found.same) == (tmp_path / "sketch.key", (tmp_path / "s.nt",))
-    paths = [(graph.path, graph.form) for graph in found.triples]
-    assert paths == [(tmp_path / "edc.tsv", "columns"), (tmp_path / "kg.txt", "edc")]
-
-
-def test_the_simulator_finds_them_after_it_has_copied_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("copied", [False, True], ids=["in its folder", "copied by the simulator"])
+def test_relative_paths_count_from_the_folder_of_site_yaml(tmp_path: Path, copied: bool) -> None:
     indented = "\n".join(f"    {line}" for line in SITE.splitlines())
-    (tmp_path / "sites.yaml").write_text(f"sites:\n  a:{indented}\n")
-    prepare_workspace(tmp_path / "work", tmp_path / "sites.yaml")
-    found = load_site_file(tmp_path / "work" / "local" / "site.yaml")["a"].knowledge
+    file = tmp_path / "sites.yaml"
+    file.write_text(f"sites:\n  a:{indented}\n")
+    if copied:
+        prepare_workspace(tmp_path / "work", file)
+        file = tmp_path / "work" / "local" / "site.yaml"
+    found = load_site_file(file)["a"].knowledge
     assert found is not None
     assert found.vocabulary == (tmp_path / "terms.obo", Path("/elsewhere/own.tsv"))
     assert (found.key, found.same) == (tmp_path / "sketch.key", (tmp_path / "s.nt",))

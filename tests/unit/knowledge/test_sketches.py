@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.sketch import Sketch
 from medflare.knowledge.divergence import distance_matrix, drift, due_for_sketch
 from medflare.knowledge.minhash import HASHES, Sketcher
 from medflare.knowledge.sketch_key import SketchKey
 from medflare.knowledge.sketches import (
-    Sketch,
     check_comparable,
     error_bound,
     estimated_jaccard,

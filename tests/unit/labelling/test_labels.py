@@ -2,7 +2,6 @@
 """The rule labeller and CheXbert: what a sentence says of a condition."""
 
 import importlib.util
-import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -18,11 +17,10 @@ from medflare.core.errors import ConfigError
 from medflare.labelling.chexbert import MAX_TOKENS
 from medflare.labelling.labels import chexbert_labels, label_report, label_reports, negation_status
 from medflare.labelling.negation import Status
-from medflare.synthetic.hospitals import DEMO_HOSPITALS, generate_reports
+from medflare.synthetic.hospitals import generate_reports
+from medflare.synthetic.profiles import DEMO_HOSPITALS
 
 ROOT = Path(__file__).parents[3]
-DATA = Path(os.environ.get("MEDFLARE_DATA", ROOT.parent / "shared" / "data"))
-needs_data = pytest.mark.skipif(not (DATA / "metric_refs").is_dir(), reason=f"{DATA} is not here")
 
 SHORT = {
     "ec": "enlarged cardiomediastinum",
@@ -126,22 +124,7 @@ SENTENCES = [
     ("", ""),
 ]
 
-JUMBLE = [
-    "no",
-    "not",
-    "or",
-    "and",
-    "with",
-    ",",
-    ".",
-    "cannot",
-    "exclude",
-    "may",
-    "opacity",
-    "edema",
-    "the",
-    "heart",
-]
+JUMBLE = "no not or and with , . cannot exclude may opacity edema the heart".split()  # noqa: SIM905
 
 
 def expected(short: str) -> tuple[int, ...]:
@@ -238,21 +221,18 @@ def benchmark() -> ModuleType:
     return module
 
 
-@needs_data
-def test_agrees_with_the_published_chexpert_samples(benchmark: ModuleType) -> None:
-    samples = benchmark.chexpert_samples(DATA)
+def test_agrees_with_the_published_chexpert_samples(benchmark: ModuleType, public_data: Path) -> None:
+    samples = benchmark.chexpert_samples(public_data)
     assert len(samples) == 4
     assert label_reports(text for text, _ in samples) == [codes for _, codes in samples]
 
 
-@needs_data
-def test_negex_f1(benchmark: ModuleType) -> None:
-    assert benchmark.f1(benchmark.negex_counts(DATA).sum(axis=0)) > 0.96
+def test_negex_f1(benchmark: ModuleType, public_data: Path) -> None:
+    assert benchmark.f1(benchmark.negex_counts(public_data).sum(axis=0)) > 0.96
 
 
-@needs_data
-def test_indiana_micro_f1_of_the_half_that_was_not_tuned_on(benchmark: ModuleType) -> None:
-    rows = benchmark.indiana_reports(DATA, "report")
+def test_indiana_micro_f1_of_the_half_that_was_not_tuned_on(benchmark: ModuleType, public_data: Path) -> None:
+    rows = benchmark.indiana_reports(public_data, "report")
     codes = torch.tensor(label_reports(benchmark.indiana_text(row) for row in rows)).numpy()
     findings = [name for name in benchmark.GOLD if name != "no finding"]
     counts = benchmark.indiana_counts(rows, codes == Code.POSITIVE, findings)

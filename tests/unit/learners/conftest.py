@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two hospitals whose patients come three times, and learners of FedTAR at them."""
+"""Hospitals with visits and with notes, and learners of FedTAR."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from extraction_sites import write_hospitals
 from fedtar_sites import learner, site, write_visits
 from method_sites import any_method, make_learner, method_notes, method_texts, method_visits
 
@@ -21,6 +22,12 @@ def visit_hospitals(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Folders of two hospitals."""
     folder = tmp_path_factory.mktemp("fedtar")
     return [write_visits(folder / f"site-{number + 1}", number) for number in range(2)]
+
+
+@pytest.fixture(scope="session")
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of two hospitals with four notes each, and of two validation notes."""
+    return write_hospitals(tmp_path_factory.mktemp("notes"))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from medflare.data.settings.site import SiteConfig
 from medflare.learners.extraction.learner import ExtractionLearner, build
 from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
 from medflare.synthetic.notes.files import write_validation_notes
+from site_builders import site_config
 
 SMALL: dict[str, Any] = {
     "lora": {"rank": 2, "lora_alpha": 8, "targets": ["q_proj", "v_proj"], "dropout": 0.1},
@@ -35,15 +36,8 @@ def write_hospitals(folder: Path) -> Path:
 
 def site(notes: Path, name: str = "site-1", validation: Path | None = None, **cohort: Any) -> SiteConfig:
     """The settings of the site `name` below `notes`; `cohort` changes how its notes are read."""
-    found: dict[str, Any] = {
-        "name": name,
-        "cohort": {"format": "notes_jsonl", "root": str(notes / name), "split": SPLIT} | cohort,
-        "backbone": {"precision": "fp32"},
-        "device": "cpu",
-    }
-    if validation is not None:
-        found["validation"] = {"format": "notes_jsonl", "root": str(validation)}
-    return SiteConfig.model_validate(found)
+    further = {"validation": {"format": "notes_jsonl", "root": str(validation)}} if validation else {}
+    return site_config("notes_jsonl", notes / name, None, name, {"split": SPLIT} | cohort, **further)
 
 
 def make(config: SiteConfig, seed: int = 0, **settings: Any) -> ExtractionLearner:

@@ -16,6 +16,7 @@ from medflare.data.settings.site import SiteConfig
 from medflare.learners.fedtar.learner import FedTARLearner, build
 from medflare.synthetic import DEMO_HOSPITALS
 from medflare.synthetic.follow_up import write_follow_up
+from site_builders import site_config
 
 VISITS = 3
 SMALL: dict[str, Any] = {
@@ -56,15 +57,8 @@ def site(
     split: dict[str, float] | None = None,
     **more: Any,
 ) -> SiteConfig:
-    cohort = {
-        "format": "manifest",
-        "root": str(folder),
-        "visits": {"order": "visit", **more},
-        "split": SPLIT if split is None else split,
-        "columns": {"split": None},
-    }
-    model = {"precision": "fp32", "folder": str(backbone) if backbone else None}
-    return SiteConfig.model_validate({"name": name, "cohort": cohort, "backbone": model, "device": "cpu"})
+    shares = {"split": SPLIT if split is None else split, "columns": {"split": None}}
+    return site_config("manifest", folder, backbone, name, {"visits": {"order": "visit", **more}, **shares})
 
 
 def learner(config: SiteConfig, **settings: Any) -> FedTARLearner:

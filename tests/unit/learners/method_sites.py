@@ -15,6 +15,7 @@ from medflare.data.settings.site import SiteConfig
 from medflare.learners.registry import build_learner, task_of
 from medflare.synthetic.knowledge import write_questions_demo, write_summaries_demo
 from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
+from site_builders import site_config
 
 PART = {"layers": 1, "width": 32, "attention_heads": 2}
 TEXT: dict[str, Any] = {
@@ -88,25 +89,17 @@ def make_learner(
     adapted = ("fedmrg", "fed_medlora", "fedtar", "question_answering", "summarisation")
     models = {**dict.fromkeys(adapted, tiny_backbone), "token_classification": tiny_encoder}
 
-    def cohort_of(method: str, name: str) -> dict[str, Any]:
-        kind = task_of(method).reads
-        if kind == "visits":
-            own = site(method_visits / name, None).cohort[0]
-            return own.model_dump(mode="json", exclude_unset=True)
-        if kind == "studies":
-            return {"format": "manifest", "root": str(small_hospital)}
-        return {
-            "format": f"{kind}_jsonl",
-            "root": str((method_notes if kind == "notes" else method_texts / kind) / name),
-        }
+    def site_of(method: str, name: str) -> SiteConfig:
+        reads, backbone = task_of(method).reads, models.get(method)
+        if reads == "visits":
+            return site(method_visits / name, backbone, name)
+        if reads == "studies":
+            return site_config("manifest", small_hospital, backbone, name)
+        folder = method_notes if reads == "notes" else method_texts / reads
+        return site_config(f"{reads}_jsonl", folder / name, backbone, name)
 
     def made(method: str, name: str = "site-1", seed: int = 0, **settings: Any) -> Learner:
-        cohort = cohort_of(method, name)
-        folder = {"folder": str(models[method])} if method in models else {}
-        config = SiteConfig.model_validate(
-            {"name": name, "cohort": cohort, "backbone": folder | {"precision": "fp32"}, "device": "cpu"}
-        )
-        learner = build_learner(method, SETTINGS[method] | settings, config, seed)
+        learner = build_learner(method, SETTINGS[method] | settings, site_of(method, name), seed)
         learner.load_shared(learner.initial_shared())
         return learner
 

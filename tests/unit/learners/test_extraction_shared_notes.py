@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from extraction_sites import PLAN, make, site, write_hospitals
+from extraction_sites import PLAN, make, site
 
 from medflare.aggregation.influence import Influence
 from medflare.core.errors import ConfigError, DataError, RunError
@@ -18,11 +18,11 @@ from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.data.records import Entity, Note, Relation
 from medflare.egress.chain import Egress
-from medflare.federation.server.preparation import agree
+from medflare.federation.server.preparation import agree, require_shared_notes
 from medflare.in_process.loop import federate
 from medflare.learners.extraction.learner import ExtractionLearner
-from medflare.learners.extraction.validation_notes import digest, known
-from medflare.learners.text_task.validation_texts import check_disjoint
+from medflare.learners.extraction.notes import LearnsFromNotes
+from medflare.learners.text_task.validation_texts import check_disjoint, digest_of
 from medflare.wire.task_messages import TaskResult
 
 NOTE = Note(
@@ -35,11 +35,6 @@ NOTE = Note(
     relations=(Relation(label="hasAttr", head="T1", tail="T2"),),
 )
 OTHER = Note(note_id="n2", text="No fever.")
-
-
-@pytest.fixture(scope="module")
-def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_hospitals(tmp_path_factory.mktemp("notes"))
 
 
 @pytest.fixture(scope="module")
@@ -121,14 +116,15 @@ def moved(note: Note, **changes: Any) -> Note:
     ],
 )
 def test_the_digest_knows_notes_by_what_a_loss_depends_on(same: bool, notes: list[Note]) -> None:
-    assert (digest(notes) == digest([NOTE, OTHER])) is same
+    one, other = (digest_of([LearnsFromNotes.facts(n) for n in each]) for each in (notes, [NOTE, OTHER]))
+    assert (one == other) is same
 
 
 def test_a_site_tells_how_many_shared_notes_it_has_and_their_digest(
     learner: ExtractionLearner, tmp_path: Path
 ) -> None:
     facts = learner.describe().to_json()
-    records = digest(learner.validation)
+    records = learner.shared_records()
     assert records is not None
     assert facts["validation"] == records.model_dump()
     assert facts["validation"]["notes"] == 2
@@ -158,15 +154,21 @@ def test_a_site_with_other_shared_notes_is_named_before_round_1() -> None:
     agree(facts | {"site-2": told("a" * 64)}, list(facts))
 
 
+def test_sites_with_shared_notes_may_begin_and_those_without_are_named_with_what_to_do() -> None:
+    require_shared_notes({"a": told("0" * 64), "b": told("0" * 64)})
+    with pytest.raises(RunError, match=r"b, c named none.*'validation' in site.yaml"):
+        require_shared_notes({"a": told("0" * 64), "b": told(None), "c": told(None)})
+
+
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_shared_notes_that_a_site_learns_or_tests_are_refused_by_name(split: str) -> None:
     own = [moved(OTHER, note_id="a-17", text="  no\nFEVER. ", split=split), moved(NOTE, text="Else.")]
     with pytest.raises(DataError, match=rf"1 of the shared.*'n2' is 'a-17' of the split {split}"):
-        check_disjoint("site-1", known(own), known([NOTE, OTHER]), "note")
+        check_disjoint("site-1", *(map(LearnsFromNotes.known, n) for n in (own, [NOTE, OTHER])))
 
 
 def test_a_sites_own_validation_split_may_hold_the_shared_notes(notes: Path) -> None:
     own = site(notes, validation=notes / "site-1", split={"train": 0, "val": 1, "test": 0})
     assert make(own).describe().to_json()["validation"]["notes"] == 4
-    with pytest.raises(DataError, match="4 of the shared validation notes are among the site's own"):
+    with pytest.raises(DataError, match="4 of the shared validation records are among the site's own"):
         make(site(notes, validation=notes / "site-1", split={"train": 1, "val": 0, "test": 0}))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from extraction_sites import SMALL, logits, make, site, write_hospitals
+from extraction_sites import SMALL, logits, make, site
 from peft import PeftModel
 from safetensors.torch import load_file
 
@@ -19,12 +19,12 @@ from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.core.update import Update
-from medflare.federation.peft_folder import Card, PeftFolder
 from medflare.in_process.loop import federate
 from medflare.learners.extraction.learner import ExtractionLearner
 from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.lora import seeded_a
 from medflare.models.backbone import load_backbone
+from site_builders import write_result
 
 A, B = ".lora_A.weight", ".lora_B.weight"
 SCALE = SMALL["lora"]["lora_alpha"] / SMALL["lora"]["rank"]
@@ -66,11 +66,6 @@ class Run:
 
 def _own(name: str) -> str:
     return name.removeprefix("adapter.")
-
-
-@pytest.fixture(scope="module")
-def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_hospitals(tmp_path_factory.mktemp("notes"))
 
 
 def sharing(mode: str) -> str:
@@ -249,12 +244,8 @@ def test_peft_opens_the_result_and_answers_as_a_site_does(
     runs: dict[str, Run], notes: Path, mode: str, tmp_path: Path
 ) -> None:
     run = runs[mode]
-    persistor = PeftFolder()
-    persistor.expect(run.learners["site-1"].describe())
-    card = Card(
-        job="j", method="m", run_id="r", base_model="b", fingerprint="f", sites=2, rounds=2, metrics={}
-    )
-    opened = PeftModel.from_pretrained(_base(), persistor.write(tmp_path / "adapter", run.state, card))
+    folder = write_result(tmp_path, run.learners["site-1"], run.state, sites=2, rounds=2)
+    opened = PeftModel.from_pretrained(_base(), folder)
     newcomer = make(site(notes, "site-1"), sharing=sharing(mode))
     newcomer.load_shared(run.state)
     found = logits(opened, newcomer)

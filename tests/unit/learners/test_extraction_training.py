@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from extraction_sites import PLAN, SMALL, make, site, write_hospitals
+from extraction_sites import PLAN, SMALL, make, site
 
 from medflare.core.errors import UpdateError
 from medflare.core.tensors import State
@@ -29,15 +29,10 @@ EVEN = {**SMALL["lora"], "dropout": 0.0}
 SETTINGS = {"batch": 2, "lr": 2e-3, "weight_decay": 0.1, "warmup": 0.4, "clip_norm": 0.5}
 
 
-@pytest.fixture(scope="module")
-def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_hospitals(tmp_path_factory.mktemp("notes"))
-
-
 @pytest.fixture
 def learner(notes: Path) -> ExtractionLearner:
     made = make(site(notes), lora=EVEN)
-    made.use(train=True)
+    made.adapter.use(train=True)
     return made
 
 
@@ -73,7 +68,7 @@ def by_hand(learner: ExtractionLearner, batches: list[list[Any]], settings: Opti
 def test_a_round_is_a_plain_adamw_loop(learner: ExtractionLearner, count: int, accumulate: int) -> None:
     settings = OptimiserSettings(**SETTINGS, accumulate=accumulate)
     before, batches = learner.model.adapters.state(GENERIC), cut(learner, count)
-    metrics = train_round(learner.model, batches, settings, 0)
+    metrics = train_round(learner.model, batches, settings, 0, "site-1")
     found = learner.model.adapters.state(GENERIC)
     learner.model.adapters.load(GENERIC, before)
     expected = by_hand(learner, batches, settings)
@@ -89,7 +84,7 @@ def test_gradient_checkpointing_changes_memory_and_not_the_update(learner: Extra
     for checkpointing in (False, True, True):
         learner.model.adapters.load(GENERIC, before)
         settings = OptimiserSettings(**SETTINGS, accumulate=2, gradient_checkpointing=checkpointing)
-        train_round(learner.model, batches, settings, 0)
+        train_round(learner.model, batches, settings, 0, "site-1")
         states.append(learner.model.adapters.state(GENERIC))
     assert learner.model.backbone.model.is_gradient_checkpointing
     for name in before:
@@ -100,7 +95,7 @@ def test_gradient_checkpointing_changes_memory_and_not_the_update(learner: Extra
 
 def test_training_without_a_batch_is_refused(learner: ExtractionLearner) -> None:
     with pytest.raises(UpdateError, match="no training example"):
-        train_round(learner.model, [], OptimiserSettings(), 0)
+        train_round(learner.model, [], OptimiserSettings(), 0, "site-1")
 
 
 def test_a_last_step_that_bursts_is_said(learner: ExtractionLearner, monkeypatch: Any) -> None:
@@ -109,7 +104,7 @@ def test_a_last_step_that_bursts_is_said(learner: ExtractionLearner, monkeypatch
 
     monkeypatch.setattr(RoundTrainer, "train", burst)
     with pytest.raises(UpdateError, match=r"not finite; nothing of this round was kept.*which is 0\.0002"):
-        train_round(learner.model, cut(learner, 1), OptimiserSettings(), 0)
+        train_round(learner.model, cut(learner, 1), OptimiserSettings(), 0, "site-1")
 
 
 def test_a_round_leaves_files_streams_network_environment_and_random_numbers_alone(

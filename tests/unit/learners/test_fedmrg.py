@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,15 @@ import torch
 from medflare.core.errors import ConfigError
 from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
-from medflare.data.settings.site import SiteConfig
+from medflare.core.tensors import State
+from medflare.data.settings.policy import PolicyConfig
 from medflare.learners.fedmrg import losses
 from medflare.learners.fedmrg.learner import FedMRGLearner, build
+from medflare.learners.fedmrg.memory_bank import ROWS
 from medflare.learners.fedmrg.settings import METHOD, VARIANTS
 from medflare.models.adapters.base import ANCHOR, GENERIC, SPECIALISED
 from medflare.synthetic import DEMO_HOSPITALS, write_hospital
+from site_builders import site_config
 
 SMALL: dict[str, Any] = {
     "model": {
@@ -34,33 +38,16 @@ SMALL: dict[str, Any] = {
 PLAN = RoundPlan(round=0, rounds=4, steps=2, hints=RoundHints(site_index=0, sites=2, summed=(0, 1)))
 
 
-def site(folder: Path, backbone: Path, name: str = "site-1") -> SiteConfig:
-    return SiteConfig(
-        name=name,
-        cohort={"format": "manifest", "root": str(folder)},  # type: ignore[arg-type]
-        backbone={"folder": str(backbone), "precision": "fp32"},  # type: ignore[arg-type]
-        device="cpu",
-    )
-
-
 @pytest.fixture
 def make(small_hospital: Path, tiny_backbone: Path) -> Any:
-    def made(seed: int = 0, **settings: Any) -> FedMRGLearner:
-        learner = build(SMALL | settings, site(small_hospital, tiny_backbone), seed)
+    def made(folder: Path = small_hospital, **settings: Any) -> FedMRGLearner:
+        site = site_config("manifest", folder, tiny_backbone)
+        site = site.model_copy(update={"policy": PolicyConfig(min_prototype=2)})
+        learner = build(SMALL | settings, site, 0)
         learner.load_shared(learner.initial_shared())
         return learner
 
     return made
-
-
-def test_only_the_shared_set_is_declared(make: Any) -> None:
-    learner = make()
-    spec = learner.shared_spec()
-    assert {name.split(".")[0] for name in spec} == {"encoder", "projection", "head", "prompts", "adapter"}
-    assert set(learner.fit(PLAN).delta) == set(spec)
-    assert sum(learner.describe().parameters.values()) == sum(
-        torch.Size(shape).numel() for shape, _ in spec.values()
-    )
 
 
 def test_a_round_moves_shared_and_specialised_but_not_the_anchor_or_the_backbone(make: Any) -> None:
@@ -75,21 +62,26 @@ def test_a_round_moves_shared_and_specialised_but_not_the_anchor_or_the_backbone
     assert update.examples == len(learner.train_rows)
 
 
-def test_step_one_leaves_the_specialised_adapter_alone_and_step_two_the_generic(make: Any) -> None:
-    learner = make(distil_to_generic=False, distil_to_specialised=False)
-    steps: list[tuple[bool, bool]] = []
-    whole = learner.training._step
+def moved_by_each_step(learner: Any, states: Callable[[], list[State]]) -> list[list[bool]]:
+    """For each optimiser step of one batch, which of the states it changed."""
+    step, moved = learner.training._step, []
 
     def watched(loss: torch.Tensor, *optimisers: torch.optim.Optimizer) -> None:
-        states = [learner.model.adapters.state(name) for name in (GENERIC, SPECIALISED)]
-        whole(loss, *optimisers)
-        after = [learner.model.adapters.state(name) for name in (GENERIC, SPECIALISED)]
-        moved = [any(not torch.equal(a[n], b[n]) for n in a) for a, b in zip(states, after, strict=True)]
-        steps.append((moved[0], moved[1]))
+        before = states()
+        step(loss, *optimisers)
+        pairs = zip(before, states(), strict=True)
+        moved.append([any(not torch.equal(a[name], b[name]) for name in a) for a, b in pairs])
 
     learner.training._step = watched
     learner.fit(RoundPlan(round=0, rounds=1, steps=1))
-    assert steps == [(True, False), (False, True)]
+    return moved
+
+
+def test_step_one_leaves_the_specialised_adapter_alone_and_step_two_the_generic(make: Any) -> None:
+    learner = make(distil_to_generic=False, distil_to_specialised=False)
+    adapters = learner.model.adapters
+    states = lambda: [adapters.state(name) for name in (GENERIC, SPECIALISED)]  # noqa: E731
+    assert moved_by_each_step(learner, states) == [[True, False], [False, True]]
 
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
@@ -114,10 +106,10 @@ def test_bank_contributes_what_it_declares_and_takes_only_others(make: Any, mode
     alone = RoundPlan(round=1, rounds=4, steps=1, hints=PLAN.hints, totals=update.sums)
     learner.bank.receive(alone)
     assert len(learner.bank.rows()) == 0
-    assert learner.bank.own
+    assert learner.bank.sent
     doubled = {n: 2 * t for n, t in update.sums.items()} if mode == "prototypes" else update.sums
     if mode == "raw":
-        doubled = {"bank.rows": torch.roll(update.sums["bank.rows"], 1, 0) + update.sums["bank.rows"]}
+        doubled = {ROWS: torch.roll(update.sums[ROWS], 1, 0) + update.sums[ROWS]}
     learner.bank.receive(RoundPlan(round=1, rounds=4, hints=PLAN.hints, totals=doubled))
     rows = learner.bank.rows()
     assert len(rows) > 0
@@ -155,17 +147,7 @@ def test_a_rejected_contribution_is_not_taken_out_of_the_totals(make: Any) -> No
 
 def test_encoder_update_first_moves_only_the_specialised_adapter_in_step_two(make: Any) -> None:
     learner = make(encoder_update="first")
-    whole, unmoved = learner.training._step, []
-
-    def watched(loss: torch.Tensor, *optimisers: torch.optim.Optimizer) -> None:
-        before = learner.initial_shared()
-        whole(loss, *optimisers)
-        after = learner.initial_shared()
-        unmoved.append(all(torch.equal(before[n], after[n]) for n in before))
-
-    learner.training._step = watched
-    learner.fit(RoundPlan(round=0, rounds=1, steps=1))
-    assert unmoved == [False, True]
+    assert moved_by_each_step(learner, lambda: [learner.initial_shared()]) == [[True], [False]]
 
 
 @pytest.mark.parametrize(
@@ -180,25 +162,22 @@ def test_the_frozen_decoder_runs_no_oftener_than_it_must(make: Any, settings: An
     assert len(calls) == passes
 
 
-def test_a_frozen_encoder_neither_moves_nor_contrasts(small_hospital: Path, tiny_backbone: Path) -> None:
-    encoder = {"name": "resnet18", "weights": "none", "image_size": 48}
-    settings = SMALL | {"model": SMALL["model"] | {"encoder": encoder}, "encoder_lr_scale": 0}
-    learner = build(settings, site(small_hospital, tiny_backbone), 0)
-    learner.load_shared(learner.initial_shared())
+RESNET: dict[str, Any] = {"name": "resnet18", "weights": "none", "image_size": 48}
+
+
+def test_a_frozen_encoder_neither_moves_nor_contrasts(make: Any) -> None:
+    learner = make(model=SMALL["model"] | {"encoder": RESNET}, encoder_lr_scale=0)
     update = learner.fit(RoundPlan(round=0, rounds=1, steps=1))
     assert all(d.abs().max() == 0 for n, d in update.delta.items() if n.startswith("encoder."))
     assert "loss_hcl" not in update.metrics
 
 
-def test_local_batch_statistics_stay_and_survive_a_restart(small_hospital: Path, tiny_backbone: Path) -> None:
-    encoder = {"name": "resnet18", "weights": "none", "image_size": 48, "batch_norm": "local"}
-    settings = SMALL | {"model": SMALL["model"] | {"encoder": encoder}}
-    learner = build(settings, site(small_hospital, tiny_backbone), 0)
+def test_local_batch_statistics_stay_and_survive_a_restart(make: Any) -> None:
+    model = SMALL["model"] | {"encoder": RESNET | {"batch_norm": "local"}}
+    learner, restarted = make(model=model), make(model=model)
     assert not any("running" in name for name in learner.shared_spec())
-    learner.load_shared(learner.initial_shared())
     learner.fit(RoundPlan(round=0, rounds=1, steps=1))
     tensors, values = learner.local_state()
-    restarted = build(settings, site(small_hospital, tiny_backbone), 0)
     restarted.load_local_state(tensors, values)
     found = restarted.model.local_buffers()
     assert found
@@ -212,12 +191,11 @@ def test_state_from_the_wire_may_be_bf16(make: Any) -> None:
 
 
 @pytest.mark.parametrize("patients", [1, 3])
-def test_a_tiny_cohort_trains(patients: int, tiny_backbone: Path, tmp_path: Path) -> None:
+def test_a_tiny_cohort_trains(make: Any, patients: int, tmp_path: Path) -> None:
     write_hospital(DEMO_HOSPITALS[1], tmp_path, patients, size=48)
     rows = [json.loads(line) | {"split": "train"} for line in (tmp_path / "manifest.jsonl").open()]
     (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    learner = build(SMALL | {"bank": "prototypes"}, site(tmp_path, tiny_backbone), 0)
-    learner.load_shared(learner.initial_shared())
+    learner = make(tmp_path, bank="prototypes")
     assert learner.fit(PLAN).examples == patients
     assert learner.evaluate("val", PLAN) == {}
     assert learner.finish(PLAN, tmp_path / "out") == []

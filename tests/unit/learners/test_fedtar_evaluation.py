@@ -10,11 +10,11 @@ import pytest
 
 from medflare.data.settings.site import load_site
 from medflare.data.visit_samples import VisitSamples, open_visits
-from medflare.evaluation.predictions import read_predictions
 from medflare.learners.fedtar.evaluation import codes_before, curve_metrics, finish_site, visit_rows
 from medflare.models.report_generator import DecodingSettings
 from medflare.synthetic import DEMO_HOSPITALS
 from medflare.synthetic.follow_up import write_follow_up
+from medflare.tasks.prediction_files import read_predictions
 
 VISITS = 3
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fedtar_sites import SPLIT, VISITS, at_visit, equal, plan
+from fedtar_sites import SPLIT, VISITS, at_visit, plan
 
 from medflare.core.errors import UpdateError
 from medflare.models.longitudinal_generator import VisitBatch
@@ -29,13 +29,13 @@ def test_an_exchange_is_of_one_visit_and_without_hint_of_all(fedtar: Any) -> Non
 def test_only_the_visits_own_rows_are_seen(fedtar: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = fedtar()
     seen: list[int] = []
-    batch = made._batch
+    batch = made.reports.batch
 
     def noted(rows: list[int], turned: torch.Generator | None = None) -> VisitBatch:
         seen.extend(rows)
         return batch(rows, turned)
 
-    monkeypatch.setattr(made, "_batch", noted)
+    monkeypatch.setattr(made.reports, "batch", noted)
     made.fit(at_visit(2))
     assert set(seen) == set(made.rows("train", 2)) | set(made.rows("val", 2))
     assert {made.samples.visits[row].number for row in seen} == {2}
@@ -47,6 +47,14 @@ def test_an_exchange_is_as_long_as_asked(fedtar: Any, more: dict[str, Any], step
     rows = len(made.rows("train", 1))
     expected = steps if "steps" in more else -(-steps * rows // 4)
     assert made.fit(at_visit(1, **more)).metrics["steps"] == pytest.approx(expected, abs=1)
+
+
+def test_a_loss_that_is_not_finite_ends_the_exchange_of_one_visit(fedtar: Any) -> None:
+    made = fedtar()
+    with torch.no_grad():
+        made.model.backbone.model.model.norm.weight.fill_(float("nan"))
+    with pytest.raises(UpdateError, match=r"site 'site-1': the loss is nan.*settings\.lr"):
+        made.fit(at_visit(1))
 
 
 def test_a_visit_that_a_site_has_not_is_answered_with_nothing(fedtar: Any) -> None:
@@ -70,14 +78,6 @@ def test_an_update_holds_the_numbers_the_method_declares(fedtar: Any) -> None:
         "visit",
         "seconds",
     }
-
-
-def test_nothing_of_the_optimiser_outlives_an_exchange(fedtar: Any) -> None:
-    made = fedtar()
-    first = made.fit(at_visit(1)).delta
-    made.load_shared({name: value for name, value in fedtar().initial_shared().items()})
-    made._orders.clear()
-    assert equal(made.fit(at_visit(1)).delta, first)
 
 
 def test_rates_follow_one_cosine_or_none(fedtar: Any) -> None:

@@ -13,7 +13,8 @@ from fedtar_sites import SPLIT, at_visit, change_rows, learner, plan, site
 
 from medflare.core.errors import ConfigError
 from medflare.core.hints import RoundHints
-from medflare.evaluation.predictions import read_predictions
+from medflare.federation.site.mixture_sums import profile_specs
+from medflare.tasks.prediction_files import read_predictions
 
 
 def test_bridge_client_adapter_and_generators_travel_and_nothing_else(fedtar: Any) -> None:
@@ -34,7 +35,7 @@ def test_without_personalisation_there_is_no_patient_adapter(fedtar: Any) -> Non
         assert {name.split(".")[0] for name in made.shared_spec()} == {"adapter", "projection"}
         assert set(made.describe().parameters) == {"adapter", "projection"}
         with pytest.raises(ConfigError, match=r"mixture.*settings\.personal is false"):
-            made.profile_sums()
+            profile_specs(made, 4)
     with pytest.raises(ConfigError, match="personal contradict"):
         fedtar(variant="pooled_baseline", personal=True)
 
@@ -44,7 +45,7 @@ def test_everything_travels_where_everything_learns(fedtar: Any) -> None:
     update = made.fit(at_visit(1, steps=2))
     moved = {name.split(".")[0] for name, delta in update.delta.items() if delta.abs().sum() > 0}
     assert moved == {"adapter", "projection", "patient", "encoder", "decoder"}
-    assert made.patches.facts() == {}
+    assert made.reports.patches.facts() == {}
 
 
 def test_a_projection_of_an_own_mixture_stays_and_learns(fedtar: Any) -> None:
@@ -86,10 +87,10 @@ def test_the_final_test_writes_predictions(fedtar: Any, tmp_path: Path) -> None:
 def test_tokens_of_a_frozen_encoder_are_those_it_would_give_again(fedtar: Any) -> None:
     made, fresh = fedtar(), fedtar(train_backbone=True)
     rows = made.rows("train")[:5]
-    (kept, there), (again, also) = (m.patches.patches(rows) for m in (made, fresh))
+    (kept, there), (again, also) = (m.reports.patches.patches(rows) for m in (made, fresh))
     assert torch.equal(there, also)
     assert torch.allclose(kept, again.detach(), atol=1e-5)
-    facts = made.patches.facts()
+    facts = made.reports.patches.facts()
     assert facts["pictures"] == len(made.samples)
     assert facts["bytes"] == len(made.samples) * 4 * 128 * 4
 
@@ -145,7 +146,7 @@ def test_visits_beyond_those_of_the_job_are_left_out_and_counted(fedtar: Any) ->
     assert made.fit(plan()).examples == len(made.samples.rows("train", 1)) + len(
         made.samples.rows("train", 2)
     )
-    assert made.patches.facts()["pictures"] == len(made.samples) - beyond
+    assert made.reports.patches.facts()["pictures"] == len(made.samples) - beyond
 
 
 def test_a_visit_too_long_for_the_decoder_is_refused_before_anything_is_trained(fedtar: Any) -> None:

@@ -31,7 +31,9 @@ def people(trained_on: int = 30, seed: int = 0, **given: Any) -> PatientAssignme
 def test_only_patients_of_the_training_split_enter_sums() -> None:
     site = people(30)
     assert float(site.profile_sums()[PATIENTS]) == 30
-    assert float(site.mixture_sums(fixed_grid(MixtureSettings(), 2, 0))[N].sum()) == pytest.approx(30)
+    assert float(site.mixture_sums(fixed_grid(MixtureSettings(), 2, 0).to_hint())[N].sum()) == pytest.approx(
+        30
+    )
 
 
 def test_all_patients_have_an_assignment_in_the_order_of_a_batch() -> None:
@@ -72,14 +74,14 @@ def test_a_mixture_of_other_settings_is_refused() -> None:
     for odd in (fixed_grid(MixtureSettings(components=8), 2, 0), fixed_grid(MixtureSettings(), 3, 0)):
         for task in (people().take_mixture, people().mixture_sums):
             with pytest.raises(UpdateError, match="same settings of profile and mixture"):
-                task(odd)
+                task(odd.to_hint())
 
 
 def test_a_restarted_site_has_its_mixture_back() -> None:
     site, again = people(), people()
     assert site.state() == {}
     again.restore({"order": torch.ones(1)})
-    site.take_mixture(fixed_grid(MixtureSettings(), 2, 0))
+    site.take_mixture(fixed_grid(MixtureSettings(), 2, 0).to_hint())
     again.restore(site.state() | {"order": torch.ones(1)})
     assert torch.equal(again.assigned(["p07"]), site.assigned(["p07"]))
 

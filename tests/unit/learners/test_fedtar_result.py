@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from medflare.aggregation.temporal import TemporalResidual
 from medflare.core.errors import ConfigError, DataError
+from medflare.core.hints import RoundHints
 from medflare.federation.peft_folder import Card, PeftFolder
-from medflare.federation.site.mixture_sums import mixture_hint
 from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits
 from medflare.learners.fedtar.learner import FedTARLearner
 from medflare.learners.fedtar.result import open_result, score_result
@@ -43,9 +43,9 @@ def finished(folders: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> A
         persistor = PeftFolder()
         persistor.expect(made.describe())
         if made.patients is not None and mixture["source"] == "federated":
-            agreed = agree_on_mixture({"site-1": made}, made.settings.mixture, 2, 0).mixture
+            agreed = agree_on_mixture({"site-1": made.patients}, made.settings.mixture, 2, 0).mixture
             assert agreed is not None
-            persistor.export |= mixture_hint(agreed).to_json()
+            persistor.export |= RoundHints(mixture=agreed.to_hint()).to_json()
         state = federate_visits({"site-1": made}, TemporalResidual(visits=3), 1, lambda n: plan(n, steps=2))
         made.load_shared(state)
         return made, persistor.write(tmp_path / "adapter", state, CARD)

@@ -17,7 +17,7 @@ from medflare.aggregation.temporal import TemporalResidual
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.in_process.loop import federate
-from medflare.in_process.temporal_loop import Profiled, agree_on_mixture, federate_visits, visit_by_visit
+from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits, visit_by_visit
 from medflare.learners.fedtar.learner import FedTARLearner
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.learners.fedtar.visit_sums import SLOPES
@@ -48,7 +48,7 @@ def test_a_site_restarted_in_the_middle_of_a_round_continues_as_if_nothing_had_h
             TemporalResidual(visits=VISITS, lr=1e-2),
             [],
         )
-        agree_on_mixture({"site-1": made}, made.settings.mixture, 2, 0)
+        agree_on_mixture({"site-1": made.patients}, made.settings.mixture, 2, 0)
         state = made.initial_shared()
         for exchange in range(2 * VISITS):
             if exchange == restart_before:
@@ -75,8 +75,8 @@ def test_sites_agree_on_a_mixture_and_visits_are_learnt(fedtar: Any) -> None:
     learners = {
         f"site-{number + 1}": fedtar(number, lr=1e-2, mixture={"source": "federated"}) for number in range(2)
     }
-    assert all(isinstance(made, Profiled) for made in learners.values())
-    agree_on_mixture(learners, MixtureSettings(components=4, least_patients=2), 2, 0)
+    profiles = {name: made.patients for name, made in learners.items()}
+    agree_on_mixture(profiles, MixtureSettings(components=4, least_patients=2), 2, 0)
     first = learners["site-1"].patients.mixture
     assert torch.equal(first.means, learners["site-2"].patients.mixture.means)
     state = learners["site-1"].initial_shared()

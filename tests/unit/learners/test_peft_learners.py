@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from extraction_sites import PLAN, SMALL, site, write_hospitals
+from extraction_sites import PLAN, SMALL, SPLIT
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -25,9 +25,10 @@ from medflare.learners.fedmrg import learner as fedmrg
 from medflare.learners.fedmrg import settings as fedmrg_settings
 from medflare.models.adapters.base import GENERIC, SPECIALISED
 from medflare.models.adapters.bottleneck import weighted_sum
-from medflare.models.adapters.registry import METHODS
+from medflare.models.adapters.registry import PEFT_METHODS
 from medflare.models.report_result import load_generator
 from medflare.recipes.combinations import problems
+from site_builders import site_config, write_result
 
 BLOCKS: dict[str, dict[str, Any]] = {
     "lora": {},
@@ -56,33 +57,17 @@ IMAGES: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_hospitals(tmp_path_factory.mktemp("notes"))
-
-
 def notes_site(notes: Path, backbone: Path, name: str, seed: int = 0, **settings: Any) -> Any:
-    config = site(notes, name).model_copy(update={})
-    own = config.backbone.model_copy(update={"folder": backbone})
     small = {**SMALL, "max_tokens": 500, "eval_limit": 0, "optimiser": {"batch": 2, "lr": 5e-3}}
-    return extraction.build({**small, **settings}, config.model_copy(update={"backbone": own}), seed)
+    config = site_config("notes_jsonl", notes / name, backbone, name, {"split": SPLIT})
+    return extraction.build({**small, **settings}, config, seed)
 
 
 def image_site(folder: Path, backbone: Path, **settings: Any) -> Any:
-    from medflare.data.settings.site import SiteConfig
-
-    config = SiteConfig.model_validate(
-        {
-            "name": "site-1",
-            "cohort": {"format": "manifest", "root": str(folder)},
-            "backbone": {"folder": str(backbone), "precision": "fp32"},
-            "device": "cpu",
-        }
-    )
-    return fedmrg.build(settings, config, 0)
+    return fedmrg.build(settings, site_config("manifest", folder, backbone), 0)
 
 
-@pytest.fixture(params=[(kind, name) for kind in ("notes", "images") for name in METHODS], ids="-".join)
+@pytest.fixture(params=[(kind, name) for kind in ("notes", "images") for name in PEFT_METHODS], ids="-".join)
 def learner(
     request: pytest.FixtureRequest, notes: Path, small_hospital: Path, tiny_backbone: Path
 ) -> Learner:
@@ -97,14 +82,16 @@ def learner(
     return made
 
 
-def test_a_round_sends_what_was_declared_and_the_mean_can_be_loaded(learner: Any) -> None:
+def test_a_round_sends_what_was_declared_and_the_mean_can_be_loaded_and_judged(learner: Any) -> None:
     spec, frozen = learner.shared_spec(), learner.model.backbone.model.get_output_embeddings().weight.clone()
     before = learner.initial_shared()
-    update = learner.fit(PLAN)
+    update, description = learner.fit(PLAN), learner.describe()
     assert {n: tuple(v.shape) for n, v in update.delta.items()} == {
         n: shape for n, (shape, _) in spec.items()
     }
-    assert sum(torch.Size(s).numel() for s, _ in spec.values()) == sum(learner.describe().parameters.values())
+    assert sum(torch.Size(s).numel() for s, _ in spec.values()) == sum(description.parameters.values())
+    assert json.loads(json.dumps(description.to_json()))["export"]
+    assert learner.evaluate("val", RoundPlan(round=0, rounds=2, limit=1))
     moved = [n for n, v in update.delta.items() if n.startswith("adapter.") and v.abs().sum() > 0]
     assert moved
     assert torch.equal(frozen, learner.model.backbone.model.get_output_embeddings().weight)
@@ -114,17 +101,10 @@ def test_a_round_sends_what_was_declared_and_the_mean_can_be_loaded(learner: Any
     assert all(torch.isfinite(v).all() for v in learner.fit(PLAN).delta.values())
 
 
-def test_it_writes_its_texts_and_a_description_that_is_json(learner: Any) -> None:
-    learner.fit(PLAN)
-    assert json.loads(json.dumps(learner.describe().to_json()))["export"]
-    found = learner.evaluate("val", RoundPlan(round=0, rounds=2, limit=1))
-    assert found
-
-
 # ---- settings ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(set(METHODS) - {"lora"}))
+@pytest.mark.parametrize("name", sorted(set(PEFT_METHODS) - {"lora"}))
 @pytest.mark.parametrize("rule", ["lora_product_svd", "lora_stack", "freeze_a"])
 def test_rules_on_lora_factors_are_refused(name: str, rule: str) -> None:
     notes = problems(rule, "fed_medlora", {"peft": {"method": name}}, "bfloat16")
@@ -133,7 +113,7 @@ def test_rules_on_lora_factors_are_refused(name: str, rule: str) -> None:
         assert any("no LoRA factors travel. Use rule 'weighted_mean'" in text for text in found)
 
 
-@pytest.mark.parametrize("name", sorted(set(METHODS) - {"lora"}))
+@pytest.mark.parametrize("name", sorted(set(PEFT_METHODS) - {"lora"}))
 def test_no_lora_factors_travel_without_lora(name: str) -> None:
     settings = extraction_settings.METHOD.resolve({"peft": {"method": name}})
     assert settings.lora_sharing == "none"
@@ -141,7 +121,7 @@ def test_no_lora_factors_travel_without_lora(name: str) -> None:
         extraction_settings.METHOD.resolve({"peft": {"method": name}, "sharing": "fedsa"})
 
 
-@pytest.mark.parametrize("name", [n for n, row in METHODS.items() if not row.several_active])
+@pytest.mark.parametrize("name", [n for n, row in PEFT_METHODS.items() if not row.several_active])
 def test_two_adapters_at_once_are_refused_where_the_method_has_one(name: str) -> None:
     with pytest.raises(ConfigError, match=r"dual needs two adapters .* 'lora' or 'bottleneck'"):
         fedmrg_settings.METHOD.resolve({"model": {"peft": {"method": name}}})
@@ -263,16 +243,9 @@ def test_the_mixture_of_two_bottlenecks_is_one_of_twice_the_width(fed_dat: Any, 
 def test_a_personalised_bottleneck_folder_drafts_as_the_site_did(
     fed_dat: Any, tmp_path: Path, tiny_backbone: Path
 ) -> None:
-    from medflare.federation.peft_folder import Card, PeftFolder
-
     fed_dat.fit(PLAN)
     fed_dat.finish(RoundPlan(round=1, rounds=1, limit=1), tmp_path)
-    persistor = PeftFolder()
-    persistor.expect(fed_dat.describe())
-    card = Card(
-        job="j", method="fedmrg", run_id="r", base_model="b", fingerprint="f", sites=1, rounds=1, metrics={}
-    )
-    folder = persistor.write(tmp_path / "adapter", fed_dat.initial_shared(), card)
+    folder = write_result(tmp_path, fed_dat)
     opened, _ = load_generator(
         folder, personalised=tmp_path / "personalised", backbone=tiny_backbone, precision="fp32"
     )

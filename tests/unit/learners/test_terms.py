@@ -290,8 +290,8 @@ def test_an_optimiser_is_free_again_after_a_round_and_after_a_broken_one() -> No
 
 def test_a_method_that_cannot_do_it_says_so_before_round_one() -> None:
     with pytest.raises(ConfigError, match="rule 'fedprox' asks something of every optimiser step"):
-        requested_sums(object(), RoundHints.from_json({"fedprox": {"mu": 0.1}}))
-    assert requested_sums(object(), RoundHints(probe=3)) == {}
+        requested_sums(None, RoundHints.from_json({"fedprox": {"mu": 0.1}}))
+    assert requested_sums(None, RoundHints(probe=3)) == {}
 
 
 def test_a_site_where_nothing_shared_learns_says_so() -> None:

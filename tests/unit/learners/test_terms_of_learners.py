@@ -16,7 +16,7 @@ from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.core.update import Update
 from medflare.in_process.loop import federate
-from medflare.learners.client_terms import CLIENT_TERMS, requested_sums
+from medflare.learners.client_terms import CLIENT_TERMS
 
 
 def plan(number: int = 0, **hints: Any) -> RoundPlan:
@@ -53,7 +53,7 @@ DRAWN = {"importance": {"weights": {}, "largest": 2.0}}
 def test_an_update_holds_the_sums_that_were_declared(make_learner: Make, any_method: str, name: str) -> None:
     learner = make_learner(any_method)
     hints = DRAWN if name == "importance" else round_hints(make_rule(name, {})).to_json()
-    spec = learner.sums_spec(1) | requested_sums(learner, RoundHints.from_json(hints))
+    spec = learner.sums_spec(1) | learner.requested_sums(RoundHints.from_json(hints))
     update = learner.fit(plan(**hints))
     assert {n: (tuple(t.shape), t.dtype) for n, t in update.sums.items()} == spec
     assert all(torch.isfinite(t).all() for t in update.sums.values())

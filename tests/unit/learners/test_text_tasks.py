@@ -3,25 +3,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from sent import sent_as_declared
 from text_task_sites import METHODS, PLAN, make, questions, site, write_site
 
 from medflare.core.errors import DataError, UpdateError
 from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
-from medflare.evaluation.question_metrics import read_answers
-from medflare.evaluation.summary_metrics import read_summaries
 from medflare.learners import registry
 from medflare.models.adapters.base import GENERIC
+from medflare.tasks.prediction_files import read_answers, read_summaries
 
-SECOND = RoundPlan(round=1, rounds=2, steps=2)
 SHORT = {"writing": {"max_new_tokens": 6}}
 
 
@@ -47,37 +43,6 @@ def test_the_table_of_learners_says_what_they_read() -> None:
     assert registry.task_of("fedmrg").embedded_backbone == "decoder"
 
 
-def test_a_round_sends_what_was_declared_as_after_minus_received(learner: Any) -> None:
-    update, facts = sent_as_declared(learner, PLAN), learner.describe().to_json()
-    assert update.examples == facts["examples"]["train"] == len(learner.train_rows) > 0
-    assert (update.metrics["steps"], update.factor, update.sums) == (2, 1.0, {})
-    json.dumps(facts)
-
-
-def test_a_restarted_site_goes_on_with_its_own_factors(place: Path, method: str, tiny_backbone: Path) -> None:
-    sharing = "fedsa"
-    config = site(place, method, tiny_backbone)
-    whole = make(method, config, sharing=sharing)
-    shared = whole.initial_shared()
-    whole.fit(PLAN)
-    tensors, values = whole.local_state()
-    kept = {n: t.clone() for n, t in tensors.items()}
-    whole.load_shared(shared)
-    expected = whole.fit(SECOND).delta
-    restarted = make(method, config, sharing=sharing)
-    restarted.load_local_state(kept, json.loads(json.dumps(values)))
-    restarted.load_shared(shared)
-    found = restarted.fit(SECOND).delta
-    assert all(torch.equal(expected[n], found[n]) for n in expected)
-
-
-def test_loss_only_answers_nothing(learner: Any) -> None:
-    plan = RoundPlan(round=0, rounds=1, hints=RoundHints(loss_only=True))
-    found = {split: learner.evaluate(split, plan) for split in ("train", "val", "test")}
-    assert {tuple(metrics) for metrics in found.values()} == {("loss",)}
-    assert found["val"]["loss"] != found["test"]["loss"] > 0
-
-
 def test_a_round_is_judged_by_scores_of_the_validation_split(learner: Any, method: str) -> None:
     found = learner.evaluate("val", RoundPlan(round=0, rounds=1, limit=2))
     telling = {"question_answering": {"accuracy", "margin"}, "summarisation": {"bleu_4", "rouge_l"}}
@@ -101,9 +66,9 @@ def test_questions_are_kept_with_every_score_and_counted(tmp_path: Path, tiny_ba
     made = make("question_answering", site(root, "question_answering", tiny_backbone))
     (record,) = made.finish(PLAN, tmp_path / "kept")
     found = read_answers(tmp_path / "kept" / str(record.predictions))
-    scores = made.answerer.score(made.questions("test"))
+    scores = made.predictor.score(made.records("test"))
     assert [tuple(item.scores.values()) for item in found] == [one.options for one in scores]
-    assert record.studies == len(found) == len(made.questions("test"))
+    assert record.studies == len(found) == len(made.records("test"))
     right = sum(item.right for item in found) / len(found)
     estimate = record.metrics["accuracy"]
     assert estimate.value == pytest.approx(right)
@@ -117,7 +82,7 @@ def test_summaries_are_kept_with_their_sources_and_scored(tmp_path: Path, tiny_b
     made = make("summarisation", site(root, "summarisation", tiny_backbone), **SHORT)
     (record,) = made.finish(PLAN, tmp_path / "kept")
     found = read_summaries(tmp_path / "kept" / str(record.predictions))
-    tested = made.summaries("test")
+    tested = made.records("test")
     assert [(item.source, item.reference) for item in found] == [(s.source, s.target) for s in tested]
     assert {"bleu_1", "bleu_4", "rouge_l", "length_ratio", "label_f1"} <= set(record.metrics)
     assert "no local weights" in record.skipped_metrics["bertscore"]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,15 @@ from medflare.core.errors import ConfigError, DataError
 from medflare.core.hints import InfluenceHint, RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.data.settings.site import SiteConfig
-from medflare.evaluation.extraction_predictions import read_documents
-from medflare.federation.peft_folder import Card, PeftFolder
 from medflare.learners.token_classification.learner import TokenClassificationLearner, build
 from medflare.recipes import after_run
 from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
 from medflare.tasks.extraction.evaluation import score_result
 from medflare.tasks.extraction.result_folder import load_tagger, open_result
+from medflare.tasks.prediction_files import read_documents
+from site_builders import site_config, write_result
 
 SMALL: dict[str, Any] = {"optimiser": {"batch": 16, "lr": 3e-3}, "local_epochs": 1, "eval_batch": 32}
-PLAN = RoundPlan(round=0, rounds=2, steps=3)
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +31,9 @@ def hospital(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def site(hospital: Path, tiny_encoder: Path) -> SiteConfig:
-    notes: dict[str, Any] = {"format": "notes_jsonl", "root": str(hospital)}
-    backbone = {"folder": str(tiny_encoder), "precision": "fp32"}
     others = write_notes_hospital(NOTE_HOSPITALS[1], hospital.parent / "validation", 3, "jsonl")
-    found: dict[str, Any] = {"name": "site-1", "cohort": notes, "backbone": backbone}
-    found["validation"] = notes | {"root": str(others)}
-    return SiteConfig.model_validate(found | {"device": "cpu"})
+    shared = {"format": "notes_jsonl", "root": str(others)}
+    return site_config("notes_jsonl", hospital, tiny_encoder, validation=shared)
 
 
 @pytest.fixture
@@ -48,23 +43,10 @@ def learner(site: SiteConfig) -> TokenClassificationLearner:
     return made
 
 
-def test_what_is_declared_is_what_travels(learner: TokenClassificationLearner) -> None:
-    update, facts = learner.fit(PLAN), learner.describe().to_json()
-    assert {n: tuple(t.shape) for n, t in update.delta.items()} == {
-        n: shape for n, (shape, _) in learner.shared_spec().items()
-    }
-    assert {n.split(".")[0] for n in update.delta} == {"encoder", "heads", "marks"}
-    assert sum(facts["parameters"].values()) == sum(t.numel() for t in update.delta.values())
-    assert update.examples == facts["examples"]["train"] == len(learner.rows["train"])
-    assert update.metrics["steps"] == 3
-    assert facts["validation"]["notes"] == 3
-    json.dumps(facts)
-
-
 def test_rounds_without_steps_visit_every_example_as_often_as_epochs_say(site: SiteConfig) -> None:
     made = build(SMALL | {"local_epochs": 2}, site, 0)
     taken = made._round_rows(RoundPlan(round=0, rounds=1))
-    assert sorted(taken) == sorted([*range(len(made.rows["train"]))] * 2)
+    assert sorted(taken) == sorted([*range(len(made.train_rows))] * 2)
 
 
 def test_a_site_weighs_its_own_update_by_the_shared_notes(learner: TokenClassificationLearner) -> None:
@@ -76,14 +58,9 @@ def test_a_site_weighs_its_own_update_by_the_shared_notes(learner: TokenClassifi
             hints=RoundHints(influence=InfluenceHint(temperature=1.0, clip=2.0)),
         )
     )
+    assert learner.describe().to_json()["validation"]["notes"] == 3
     assert update.metrics["shared_loss"] < 3.5
     assert 1 < update.factor < 7.4
-
-
-def test_loss_only_asks_nothing(learner: TokenClassificationLearner) -> None:
-    assert set(learner.evaluate("val", RoundPlan(round=0, rounds=1, hints=RoundHints(loss_only=True)))) == {
-        "loss"
-    }
 
 
 def test_random_words_cannot_be_frozen(site: SiteConfig) -> None:
@@ -106,11 +83,8 @@ def trained(site: SiteConfig) -> TokenClassificationLearner:
 
 @pytest.fixture(scope="module")
 def result(trained: TokenClassificationLearner, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    persistor = PeftFolder()
-    persistor.expect(trained.describe())
-    facts = {"job": "j", "method": "token_classification", "run_id": "r", "base_model": "tiny-bert"}
-    card = Card(**facts, fingerprint="f", sites=1, rounds=1, metrics={})  # type: ignore[arg-type]
-    return persistor.write(tmp_path_factory.mktemp("run") / "adapter", trained.initial_shared(), card)
+    folder = tmp_path_factory.mktemp("run")
+    return write_result(folder, trained, method="token_classification", base_model="tiny-bert")
 
 
 def test_learning_finds_most_of_what_is_plain(trained: TokenClassificationLearner, tmp_path: Path) -> None:
@@ -125,8 +99,8 @@ def test_a_result_folder_answers_as_the_site_does(
     trained: TokenClassificationLearner, result: Path, tiny_encoder: Path
 ) -> None:
     opened = load_tagger(result, backbone=tiny_encoder, precision="fp32")
-    notes = trained.notes("test")[:3]
-    assert opened.documents(notes, "s", "generic") == trained.extractor.documents(notes, "s", "generic")
+    notes = trained.records("test")[:3]
+    assert opened.documents(notes, "s", "generic") == trained.predictor.documents(notes, "s", "generic")
 
 
 def test_a_result_folder_is_tested_on_another_site(result: Path, site: SiteConfig, tmp_path: Path) -> None:
@@ -171,14 +145,9 @@ def test_without_a_folder_the_encoder_is_new_and_of_one_kind_at_all_sites(
     assert first.describe().backbone.name == "medflare-new-encoder"
     wider = build(SMALL | {"encoder": shape | {"width": 64}}, without, 0)
     assert wider.tagger.text.fingerprint != first.tagger.text.fingerprint
-    persistor = PeftFolder()
-    persistor.expect(first.describe())
-    facts = {"job": "j", "method": "m", "run_id": "r", "base_model": "b", "fingerprint": "f"}
-    card = Card(**facts, sites=1, rounds=1, metrics={})  # type: ignore[arg-type]
-    persistor.write(tmp_path / "adapter", first.initial_shared(), card)
-    opened = load_tagger(tmp_path / "adapter", precision="fp32")
-    notes = first.notes("val")[:1]
-    assert opened.documents(notes, "s", "generic") == first.extractor.documents(notes, "s", "generic")
+    opened = load_tagger(write_result(tmp_path, first), precision="fp32")
+    notes = first.records("val")[:1]
+    assert opened.documents(notes, "s", "generic") == first.predictor.documents(notes, "s", "generic")
 
 
 def test_a_width_that_heads_cannot_share_is_said(site: SiteConfig) -> None:

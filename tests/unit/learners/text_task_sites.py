@@ -10,6 +10,7 @@ from typing import Any
 from medflare.core.plan import RoundPlan
 from medflare.data.settings.site import SiteConfig
 from medflare.learners.registry import build_learner
+from site_builders import site_config
 
 METHODS = ("question_answering", "summarisation")
 FORMATS = {"question_answering": "questions_jsonl", "summarisation": "summaries_jsonl"}
@@ -80,16 +81,7 @@ def write_site(folder: Path, method: str, number: int = 1, rows: list[dict[str, 
 
 def site(root: Path, method: str, backbone: Path | None = None, **further: Any) -> SiteConfig:
     """The settings of the site whose records are in `root`."""
-    folder = {} if backbone is None else {"folder": str(backbone)}
-    return SiteConfig.model_validate(
-        {
-            "name": root.name,
-            "cohort": {"format": FORMATS[method], "root": str(root)},
-            "backbone": {"precision": "fp32", **folder},
-            "device": "cpu",
-            **further,
-        }
-    )
+    return site_config(FORMATS[method], root, backbone, root.name, **further)
 
 
 def make(method: str, config: SiteConfig, seed: int = 0, **settings: Any) -> Any:

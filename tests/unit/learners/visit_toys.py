@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from medflare.core.hints import MixtureHint
+from medflare.core.metrics import Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import BackboneFacts, SiteDescription
@@ -96,8 +98,8 @@ class VisitSite:
         metrics = {"visit": float(plan.hints.visit.visit)} if plan.hints.visit else {}
         return Update(delta={"w": w - received["w"]}, examples=len(data[0]), metrics=metrics, sums=sums)
 
-    def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
-        return {"loss": float(self.loss(self.w, self.val))}
+    def evaluate(self, split: str, plan: RoundPlan) -> Metrics:
+        return Metrics({"loss": float(self.loss(self.w, self.val))}, len(self.val[0]))
 
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
         return []
@@ -110,11 +112,15 @@ class VisitSite:
 
     # ---- the mixture -------------------------------------------------------------------------------------
 
+    @property
+    def patient_profiles(self) -> Any:
+        return self
+
     def profile_sums(self) -> State:
         return profile_moments(self.values)
 
-    def mixture_sums(self, mixture: Mixture) -> State:
-        return em_statistics(mixture, self.values)
+    def mixture_sums(self, mixture: MixtureHint) -> State:
+        return em_statistics(Mixture.from_hint(mixture), self.values)
 
-    def take_mixture(self, mixture: Mixture) -> None:
-        self.mixture = mixture
+    def take_mixture(self, mixture: MixtureHint) -> None:
+        self.mixture = Mixture.from_hint(mixture)

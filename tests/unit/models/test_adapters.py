@@ -78,27 +78,15 @@ def test_both_adapters_keep_gradients_when_both_are_in_one_loss(adapters: LoraAd
     assert all(p.grad is not None for name in (GENERIC, SPECIALISED) for p in adapters.parameters(name))
 
 
-def test_state_is_a_copy_and_names_transfer_between_adapters(adapters: LoraAdapters) -> None:
-    state = adapters.state(GENERIC)
-    assert all("generic" not in name for name in state)
+def test_one_adapter_is_copied_to_another(adapters: LoraAdapters) -> None:
     before = logits(adapters)
-    for value in state.values():
-        value.zero_()
-    assert torch.equal(logits(adapters), before)
-    adapters.load(GENERIC, state)
+    adapters.load(GENERIC, {name: torch.zeros_like(v) for name, v in adapters.state(GENERIC).items()})
     assert not torch.equal(logits(adapters), before)
     adapters.copy(SPECIALISED, GENERIC)
     assert all(
         torch.equal(a, b)
         for a, b in zip(deltas(adapters, GENERIC), deltas(adapters, SPECIALISED), strict=True)
     )
-
-
-def test_foreign_names_are_refused(adapters: LoraAdapters) -> None:
-    state = adapters.state(GENERIC)
-    state.pop(next(iter(state)))
-    with pytest.raises(KeyError, match="names differ"):
-        adapters.load(GENERIC, state)
 
 
 def test_weighted_sum_is_exact_and_opens_in_plain_peft(
@@ -117,13 +105,3 @@ def test_weighted_sum_is_exact_and_opens_in_plain_peft(
     assert torch.allclose(
         PeftModel.from_pretrained(base, tmp_path)(input_ids=IDS).logits, expected, atol=1e-5
     )
-
-
-def test_start_values_depend_on_the_seed_alone(tiny_backbone: Path) -> None:
-    def start(seed: int) -> torch.Tensor:
-        torch.rand(seed + 1)
-        made = LoraAdapters(load_backbone(tiny_backbone, "fp32").model, SETTINGS, (GENERIC,), seed)
-        return made.parameters(GENERIC)[0].detach()
-
-    assert torch.equal(start(3), start(3))
-    assert not torch.equal(start(3), start(4))

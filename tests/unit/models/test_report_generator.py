@@ -2,6 +2,7 @@
 """The decoder's input, teacher forcing, generation, backbones and their fingerprints."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,13 @@ def test_nf4_gradients_survive_an_evaluation_in_between(tiny_backbone: Path) -> 
         model.generate(IMAGES, DecodingSettings(beams=1, max_new_tokens=3, min_new_tokens=0))
     assert before.abs().sum() > 0
     assert torch.allclose(gradient(model), before, atol=1e-6)
+
+
+def test_backbones_that_load_at_the_same_time_keep_their_tied_weights() -> None:
+    """As thread workers do."""
+    with ThreadPoolExecutor(4) as pool:
+        loaded = list(pool.map(lambda _: load_backbone(None, "fp32", "cpu", "notes_decoder"), range(8)))
+    for backbone in [*loaded, load_backbone(None, "fp32", "cpu", "notes_decoder")]:
+        table = backbone.model.get_input_embeddings().weight
+        assert backbone.model.get_output_embeddings().weight is table
+        assert not table.is_meta

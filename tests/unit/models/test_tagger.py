@@ -12,7 +12,7 @@ import torch
 from medflare.core.errors import ConfigError
 from medflare.core.inventory import ENTITY_TYPES, MODIFIERS
 from medflare.learners.token_classification.learner import PAPER
-from medflare.models.encoder_folder import EncoderSettings, load_encoder
+from medflare.models.encoder_folder import TextEncoderSettings, load_encoder
 from medflare.models.tagger import Tagged, Tagger
 
 WORDS = ["severe", "chest", "pain", "today"]
@@ -20,7 +20,7 @@ WORDS = ["severe", "chest", "pain", "today"]
 
 def tagger_of(folder: Path, **changes: Any) -> Tagger:
     given: dict[str, Any] = {"freeze_words": False, "seed": 0} | changes
-    return Tagger(load_encoder(folder, "fp32", "cpu", EncoderSettings(), 0), **given)
+    return Tagger(load_encoder(folder, "fp32", "cpu", TextEncoderSettings(), 0), **given)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_what_is_no_encoder_is_refused(tiny_backbone: Path, tiny_encoder: Path, 
     with pytest.raises(ConfigError, match="there is no folder"):
         tagger_of(tmp_path / "missing")
     with pytest.raises(ConfigError, match=r"precision is 'nf4'.*trains all weights"):
-        load_encoder(tiny_encoder, "nf4", "cpu", EncoderSettings(), 0)
+        load_encoder(tiny_encoder, "nf4", "cpu", TextEncoderSettings(), 0)
 
 
 def test_a_published_encoder_s_weights_are_taken_over(tiny_encoder: Path, tagger: Tagger) -> None:

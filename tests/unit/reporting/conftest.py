@@ -13,22 +13,14 @@ import pytest
 from PIL import Image
 
 from medflare.core.conditions import CONDITIONS
-from medflare.core.run_record import (
-    EvaluationRecord,
-    RoundRecord,
-    RunRecord,
-    SiteRecord,
-    Traffic,
-)
+from medflare.core.json_lines import write_lines
+from medflare.core.run_record import RoundRecord, RunRecord, SiteRecord, Traffic
 from medflare.evaluation.label_metrics import condition_statistics, label_statistics
-from medflare.evaluation.predictions import (
-    Prediction,
-    compare_predictions,
-    relative_image,
-    write_predictions,
-)
+from medflare.evaluation.predictions import Prediction, compare_predictions
 from medflare.evaluation.report_metrics import Evaluation, report_statistics
 from medflare.evaluation.statistics import bootstrap
+from medflare.tasks.prediction_files import relative_image
+from record_builders import evaluation
 
 SITES = ("site-1", "site-2", "site-3")
 SENTENCES = {
@@ -158,20 +150,12 @@ def invent_run(folder: Path, rounds: int = 6) -> Path:
         scored: dict[str, Evaluation] = {}
         for adapter in ("generic", "personalised") if site in SITES else ("generic",):
             items = invent_studies(folder, site, adapter, 0.85 - 0.1 * k + 0.1 * (adapter == "personalised"))
-            path = write_predictions(folder / f"predictions_{site}_{adapter}.jsonl", items)
+            path = write_lines(folder / f"predictions_{site}_{adapter}.jsonl", items)
             scored[adapter] = score(items)
-            record.evaluations.append(
-                EvaluationRecord(
-                    site=site,
-                    role="participant" if site in SITES else "unseen",
-                    adapter=adapter,
-                    split="test",
-                    studies=len(items),
-                    metrics=scored[adapter].estimates,
-                    skipped_metrics=scored[adapter].skipped,
-                    predictions=path.name,
-                )
-            )
+            facts = {"skipped_metrics": scored[adapter].skipped, "predictions": path.name}
+            role = "participant" if site in SITES else "unseen"
+            estimates = scored[adapter].estimates
+            record.evaluations.append(evaluation(site, adapter, len(items), estimates, role=role, **facts))
         if len(scored) == 2:
             ours, theirs = (
                 (f"FedMRG {kind}", scored[kind].statistics) for kind in ("personalised", "generic")

@@ -8,45 +8,10 @@ from pathlib import Path
 import pytest
 from page_reader import gallery_html, read_html
 
-from medflare.evaluation.question_metrics import AnsweredQuestion
-from medflare.evaluation.summary_metrics import WrittenSummary
+from record_builders import GENERATED, QUESTIONS, REFERENCES, answered, written_for
 
 FILE = Path("predictions.jsonl")
-
-
-def answered(number: int, chosen: str, answer: str, adapter: str = "generic") -> AnsweredQuestion:
-    return AnsweredQuestion(
-        question_id=f"q{number}",
-        site="north",
-        adapter=adapter,
-        question="Which <drug>?",
-        options={"A": "aspirin", "B": "iron", "C": "zinc"},
-        scores={"A": -3.0, "B": -3.0, "C": -3.0} | {chosen: -1.0},
-        chosen=chosen,
-        answer=answer,
-        cuts=("question cut at its front",) if number == 4 else (),
-    )
-
-
-def written(number: int, reference: str, generated: str) -> WrittenSummary:
-    return WrittenSummary(
-        summary_id=f"s{number}",
-        patient_id="p",
-        site="north",
-        adapter="generic",
-        source="The <heart> ...",
-        reference=reference,
-        generated=generated,
-        ended=number != 1,
-    )
-
-
-QUESTIONS = [answered(1, "A", "A"), answered(2, "B", "A"), answered(3, "C", "C"), answered(4, "B", "B")]
-SUMMARIES = [
-    written(0, "Large left pleural effusion.", "Left pleural effusion."),
-    written(1, "No acute disease.", "No acute disease."),
-    written(2, "Mild cardiomegaly with pulmonary edema.", ""),
-]
+SUMMARIES = written_for(REFERENCES, GENERATED)
 
 
 def test_the_page_shows_right_and_wrong_answers_and_escapes_them() -> None:
@@ -59,7 +24,7 @@ def test_the_page_shows_right_and_wrong_answers_and_escapes_them() -> None:
 
 
 def test_adapters_are_named_where_there_are_several() -> None:
-    files = [(FILE, [answered(1, "A", "A")]), (FILE, [answered(1, "A", "A", "personalised")])]
+    files = [(FILE, [answered(1, "A", "A")]), (FILE, [answered(1, "A", "A", adapter="personalised")])]
     shown = read_html(gallery_html("questions", files, 4)).text
     assert "north, generic adapter: 1 of 1 questions" in shown
     assert "north, personalised adapter: 1 of 1 questions" in shown

@@ -12,7 +12,6 @@ from page_reader import Reader, read
 
 from medflare.core.run_record import RunRecord, read_record
 from medflare.evaluation.agreement import finding_agreement
-from medflare.evaluation.predictions import read_predictions
 from medflare.reporting.charts.drawing import ticks
 from medflare.reporting.charts.lines import line_chart
 from medflare.reporting.formatting import byte_size, number
@@ -20,6 +19,7 @@ from medflare.reporting.galleries.studies import finding_chips, pick
 from medflare.reporting.page import write_page
 from medflare.reporting.task_pages import TASK_PAGES, task_page
 from medflare.tasks import TASKS
+from medflare.tasks.prediction_files import read_predictions
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_a_line_breaks_where_a_site_was_absent(run_folder: Path) -> None:
     points = [(1.0, 0.1), (2.0, 0.2), (4.0, -0.4)]
     chart = line_chart({"site-1": points}, {"site-1": "s0"}, "loss")
     assert chart is not None
-    assert [item.shape for item in chart.shapes].count("curve") == 2
+    assert [type(item).__name__ for item in chart.shapes].count("Curve") == 2
     assert "site-2" not in read_record(run_folder).rounds[2].metrics
 
 
@@ -152,3 +152,7 @@ def test_every_task_has_a_page_of_its_own(name: str) -> None:
 
 def test_a_run_that_names_no_task_yet_has_the_page_of_reports() -> None:
     assert task_page("").task.name == "reports"
+
+
+def test_the_table_of_summaries_has_a_column_for_bleu_4() -> None:
+    assert "bleu_4" in task_page("summaries").columns

@@ -12,23 +12,18 @@ from rich.console import Console
 
 from medflare.cli.run import SHOWN
 from medflare.core.inventory import ENTITY_TYPES, MODIFIER_TYPES
-from medflare.core.run_record import (
-    Estimate,
-    EvaluationRecord,
-    RoundRecord,
-    RunRecord,
-    SiteRecord,
-    read_record,
-)
+from medflare.core.json_lines import write_lines
+from medflare.core.run_record import Estimate, RoundRecord, RunRecord, SiteRecord, read_record
 from medflare.data.records import Note
 from medflare.evaluation.agreement import note_counts
 from medflare.evaluation.extraction_metrics import evaluate_extraction
-from medflare.evaluation.extraction_predictions import EntityMention, Link, ScoredDocument, write_documents
+from medflare.evaluation.extraction_predictions import EntityMention, Link, ScoredDocument
 from medflare.reporting.galleries.notes import pick
 from medflare.reporting.page import write_page
 from medflare.reporting.score_rows import best_rows, rows_of
 from medflare.reporting.tables import results_table
 from medflare.synthetic.notes import NOTE_HOSPITALS, corrupt_labels, generate_notes
+from record_builders import evaluation
 
 WEIGHTS = {"site-1": 0.6, "site-2": 0.4}
 
@@ -70,21 +65,11 @@ def invent(folder: Path, with_text: bool = True) -> Path:
     for site, adapter in ((0, "generic"), (0, "personalised"), (1, "generic")):
         name = f"site-{site + 1}"
         items = documents(site, adapter, with_text)
-        path = write_documents(folder / f"predictions_{name}_{adapter}.jsonl", items)
+        path = write_lines(folder / f"predictions_{name}_{adapter}.jsonl", items)
         scored = evaluate_extraction(items, replicates=50)
         record.sites[name] = SiteRecord(backbone="notes_decoder", fingerprint="f", examples={"train": 90})
-        record.evaluations.append(
-            EvaluationRecord(
-                site=name,
-                role="participant",
-                adapter=adapter,
-                split="test",
-                studies=len(items),
-                metrics=scored.estimates,
-                skipped_metrics=scored.skipped,
-                predictions=path.name,
-            )
-        )
+        facts = {"skipped_metrics": scored.skipped, "predictions": path.name}
+        record.evaluations.append(evaluation(name, adapter, len(items), scored.estimates, **facts))
     record.rounds = [
         RoundRecord(
             round=number,

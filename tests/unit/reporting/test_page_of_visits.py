@@ -71,7 +71,7 @@ def record(rounds: int = 3, visits: bool = True, **other: Any) -> RunRecord:
 
 
 def shapes(drawing: Drawing) -> list[str]:
-    return [item.shape for item in drawing.shapes]
+    return [type(item).__name__.lower() for item in drawing.shapes]
 
 
 def pictures(reader: Reader) -> list[str]:

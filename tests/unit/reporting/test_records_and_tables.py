@@ -11,11 +11,12 @@ import pytest
 from rich.console import Console
 
 from medflare.core.errors import DataError
+from medflare.core.json_lines import write_lines
 from medflare.core.run_record import ComparisonRecord, Estimate, EvaluationRecord, read_record
-from medflare.evaluation.predictions import read_predictions, write_predictions
 from medflare.reporting.metric_names import curve_name, display_name
 from medflare.reporting.score_rows import rows_of
 from medflare.reporting.tables import markdown_table, results_table
+from medflare.tasks.prediction_files import read_predictions
 
 
 def test_a_record_survives_writing_and_reading(run_folder: Path, tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_a_missing_record_is_explained(tmp_path: Path) -> None:
 def test_predictions_survive_writing_and_reading(run_folder: Path, tmp_path: Path) -> None:
     items = read_predictions(run_folder / "predictions_site-1_generic.jsonl")
     assert len(items) == 24
-    assert read_predictions(write_predictions(tmp_path / "p.jsonl", items)) == items
+    assert read_predictions(write_lines(tmp_path / "p.jsonl", items)) == items
     assert not Path(items[0].image or "/").is_absolute()
 
 

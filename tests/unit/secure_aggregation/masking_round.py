@@ -68,6 +68,14 @@ def through_json(message: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+Changes = Mapping[str, Callable[[Any], Any]]
+"""Site -> what becomes of the message that it would send."""
+
+
+def change(changed: Changes | None, site: str, message: Any) -> Any:
+    return (changed or {}).get(site, lambda sent: sent)(message)
+
+
 class Round:
     """Members and coordinator; each step is taken by all but the sites in `gone`, and returns the answers."""
 
@@ -93,19 +101,20 @@ class Round:
         for site, member in self.present.items():
             self.coordinator.add_advert(site, through_json(member.advertise(self.parameters)))
 
-    def share(self) -> None:
+    def share(self, changed: Changes | None = None) -> None:
         adverts = self.coordinator.adverts()
         for site, member in self.present.items():
-            self.coordinator.add_shares(site, through_json(member.share(adverts)))
+            message = change(changed, site, member.share(adverts))
+            self.coordinator.add_shares(site, through_json(message))
 
     def masked(self, site: str) -> Masked:
         tensors, weight = make_update(site)
         shares = self.coordinator.shares_for(site)
         return self.members[site].mask(shares, *LAYOUT.pack(tensors), weight)
 
-    def mask(self) -> None:
+    def mask(self, changed: Changes | None = None) -> None:
         for site in self.present:
-            self.sent[site] = self.masked(site)
+            self.sent[site] = change(changed, site, self.masked(site))
             self.coordinator.add_masked(site, self.sent[site])
 
     def confirm(self) -> None:
@@ -113,16 +122,23 @@ class Round:
         for site, member in self.present.items():
             self.coordinator.add_confirmation(site, through_json(member.confirm(survivors)))
 
-    def reveal(self) -> None:
+    def reveal(self, changed: Changes | None = None) -> None:
         confirmations = self.coordinator.confirmations()
         for site, member in self.present.items():
-            self.coordinator.add_reveal(site, through_json(member.reveal(confirmations)))
+            message = change(changed, site, member.reveal(confirmations))
+            self.coordinator.add_reveal(site, through_json(message))
 
     def until(self, phase: str, drops: Mapping[str, set[str]] | None = None) -> None:
         """Every phase before `phase`; `drops`: phase -> who is gone from then on."""
         for step in PHASES[: PHASES.index(phase)] if phase in PHASES else PHASES:
             self.gone |= (drops or {}).get(step, set())
             getattr(self, step)()
+
+    def finish_from(self, phase: str) -> SecureSum:
+        """`phase` and every one after it."""
+        for step in PHASES[PHASES.index(phase) :]:
+            getattr(self, step)()
+        return self.coordinator.result()
 
     def run(self, drops: Mapping[str, set[str]] | None = None) -> SecureSum:
         self.until("result", drops)

@@ -7,6 +7,7 @@ import hashlib
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -279,17 +280,50 @@ def test_other_parameters_are_noticed(ckks: Kits, tmp_path: Path) -> None:
             refuse(message)
 
 
-@pytest.mark.parametrize(
-    "terms",
-    [
-        HeParameters(bound=2.0, additions=256),
-        HeParameters(bound=1.0, additions=128),
-        HeParameters(additions=256, step=2.0**-12),
-    ],
-)
-def test_other_terms_are_noticed(ckks: Kits, terms: HeParameters) -> None:
-    with pytest.raises(UpdateError, match="made for bound, additions and step"):
-        Adder(ckks.server, TERMS).add(encrypt(ckks.site, values(5), terms))
+def flipped(message: Tensor, at: int) -> Tensor:
+    message[at] ^= 1
+    return message
+
+
+def spoil(data: bytearray) -> None:
+    data[120:160] = bytes(40)
+
+
+def lengthen(data: bytearray) -> None:
+    data.extend(b"rest")
+
+
+def shorten(data: bytearray) -> None:
+    del data[-10:]
+
+
+Refused = Callable[[Tensor], Tensor]
+REFUSED: dict[str, tuple[HeParameters, Refused, str]] = {
+    **{f"bit {at}": (TERMS, partial(flipped, at=at), "truncated or changed") for at in (20, 100, 3000, -1)},
+    "nothing": (TERMS, lambda message: message[:0], "no encrypted message"),
+    "50 bytes": (TERMS, lambda message: message[:50], "no encrypted"),
+    "9000 bytes": (TERMS, lambda message: message[:9000], "trunc"),
+    "a ciphertext spoilt": (TERMS, lambda message: rebuilt(message, spoil), "a ciphertext cannot be read"),
+    "more than announced": (TERMS, lambda message: rebuilt(message, lengthen), "announces 1 ciphertexts"),
+    "less than announced": (TERMS, lambda message: rebuilt(message, shorten), "announces 1 ciphertexts"),
+    **{
+        str(terms): (terms, lambda message: message, "made for bound, additions and step")
+        for terms in (
+            HeParameters(bound=2.0, additions=256),
+            HeParameters(bound=1.0, additions=128),
+            HeParameters(additions=256, step=2.0**-12),
+        )
+    },
+}  # fmt: skip
+"""Case -> the terms of the site, what becomes of its message, what the server says."""
+
+
+@pytest.mark.parametrize(("terms", "change", "reason"), REFUSED.values(), ids=REFUSED)
+def test_a_message_that_was_changed_or_made_for_other_terms_is_refused(
+    ckks: Kits, terms: HeParameters, change: Refused, reason: str
+) -> None:
+    with pytest.raises(UpdateError, match=reason):
+        Adder(ckks.server, TERMS).add(change(encrypt(ckks.site, values(5), terms)))
 
 
 def test_other_lengths_are_noticed(ckks: Kits) -> None:
@@ -302,42 +336,11 @@ def test_other_lengths_are_noticed(ckks: Kits) -> None:
         decrypt(ckks.site, adder.total(), 3001, TERMS)
 
 
-@pytest.mark.parametrize("at", [20, 100, 3000, -1])
-def test_a_changed_bit_is_noticed(ckks: Kits, at: int) -> None:
-    message = encrypt(ckks.site, values(5), TERMS)
-    message[at] ^= 1
-    with pytest.raises(UpdateError, match="truncated or changed"):
-        Adder(ckks.server, TERMS).add(message)
-
-
-@pytest.mark.parametrize(
-    ("length", "said"), [(0, "no encrypted message"), (50, "no encrypted"), (9000, "trunc")]
-)
-def test_a_truncated_message_is_noticed(ckks: Kits, length: int, said: str) -> None:
-    with pytest.raises(UpdateError, match=said):
-        Adder(ckks.server, TERMS).add(encrypt(ckks.site, values(5), TERMS)[:length])
-
-
 def test_what_is_no_message_is_refused(ckks: Kits) -> None:
     with pytest.raises(UpdateError, match=r"begin with b'.*are no encrypted message"):
         decrypt(ckks.site, torch.arange(200, dtype=torch.uint8), 5, TERMS)
     with pytest.raises(UpdateError, match=r"dtype torch.float32 and shape \(3,\)"):
         decrypt(ckks.site, torch.zeros(3), 5, TERMS)
-
-
-def test_a_ciphertext_that_seal_cannot_read_is_refused(ckks: Kits) -> None:
-    def spoil(data: bytearray) -> None:
-        data[120:160] = bytes(40)
-
-    with pytest.raises(UpdateError, match="a ciphertext cannot be read"):
-        Adder(ckks.server, TERMS).add(rebuilt(encrypt(ckks.site, values(5), TERMS), spoil))
-
-
-def test_a_message_that_announces_more_than_it_holds_is_refused(ckks: Kits) -> None:
-    message = encrypt(ckks.site, values(5), TERMS)
-    for change in (lambda data: data.extend(b"rest"), lambda data: data.__delitem__(slice(-10, None))):
-        with pytest.raises(UpdateError, match="announces 1 ciphertexts"):
-            Adder(ckks.server, TERMS).add(rebuilt(message, change))
 
 
 def test_a_refused_message_leaves_the_sum_as_it_was(ckks: Kits) -> None:
@@ -372,11 +375,6 @@ def test_a_sum_that_claims_too_few_messages_is_refused(ckks: Kits) -> None:
     header, parts = unpack(total(ckks, [torch.ones(4)] * 3))
     with pytest.raises(UpdateError, match="is no sum of updates"):
         decrypt(ckks.site, pack(replace(header, added=2), [bytes(p) for p in parts]), 4, TERMS)
-
-
-def test_a_total_needs_a_message(ckks: Kits) -> None:
-    with pytest.raises(RunError, match="no encrypted message was added"):
-        Adder(ckks.server, TERMS).total()
 
 
 # ---- terms -------------------------------------------------------------------------------------------------

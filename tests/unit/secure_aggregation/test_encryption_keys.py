@@ -68,14 +68,19 @@ def test_our_files_are_what_flare_writes(tmp_path: Path) -> None:
         assert max(sizes) < 1.05 * min(sizes), "keys are random, and SEAL compresses them"
 
 
-def test_all_sites_of_a_provision_have_one_key(tmp_path: Path) -> None:
-    make_contexts(tmp_path / "a", SMALL)
-    make_contexts(tmp_path / "b", SMALL)
-    (tmp_path / "copy").write_bytes((tmp_path / "a" / SITE_FILE).read_bytes())
-    first, copy, other = (
-        read_site_context(path)
-        for path in (tmp_path / "a" / SITE_FILE, tmp_path / "copy", tmp_path / "b" / SITE_FILE)
-    )
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a provision with small parameters, which no test changes."""
+    folder = tmp_path_factory.mktemp("kit")
+    make_contexts(folder, SMALL)
+    return folder
+
+
+def test_all_sites_of_a_provision_have_one_key(kit: Path, tmp_path: Path) -> None:
+    make_contexts(tmp_path, SMALL)
+    (tmp_path / "copy").write_bytes((kit / SITE_FILE).read_bytes())
+    paths = (kit / SITE_FILE, tmp_path / "copy", tmp_path / SITE_FILE)
+    first, copy, other = (read_site_context(path) for path in paths)
     assert first.key_id == copy.key_id != other.key_id
     assert first.fingerprint == copy.fingerprint == other.fingerprint
 
@@ -86,22 +91,16 @@ def test_the_secret_key_is_its_owners_alone(tmp_path: Path) -> None:
     assert (tmp_path / SITE_FILE).stat().st_mode & 0o777 == 0o600
 
 
-def test_the_servers_file_holds_no_secret(tmp_path: Path) -> None:
-    make_contexts(tmp_path, SMALL)
-    assert not read_server_context(tmp_path / SERVER_FILE).secret
-    assert read_server_context(tmp_path / SERVER_FILE).facts()["key"] == ""
+def test_the_servers_file_holds_no_secret(kit: Path) -> None:
+    assert not read_server_context(kit / SERVER_FILE).secret
+    assert read_server_context(kit / SERVER_FILE).facts()["key"] == ""
 
 
-def test_a_server_with_the_sites_file_is_refused(tmp_path: Path) -> None:
-    make_contexts(tmp_path, SMALL)
+def test_a_server_with_the_sites_file_and_a_site_with_the_servers_are_refused(kit: Path) -> None:
     with pytest.raises(ConfigError, match="holds the secret key, so the server could read every update"):
-        read_server_context(tmp_path / SITE_FILE)
-
-
-def test_a_site_with_the_servers_file_is_refused(tmp_path: Path) -> None:
-    make_contexts(tmp_path, SMALL)
+        read_server_context(kit / SITE_FILE)
     with pytest.raises(ConfigError, match=f"A site uses {SITE_FILE}"):
-        read_site_context(tmp_path / SERVER_FILE)
+        read_site_context(kit / SERVER_FILE)
 
 
 def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
@@ -109,16 +108,10 @@ def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
         read_site_context(tmp_path / SITE_FILE)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a context", bytes(1000)])
-def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / SITE_FILE).write_bytes(content)
-    with pytest.raises(ConfigError, match="is no usable TenSEAL context"):
-        read_site_context(tmp_path / SITE_FILE)
-
-
-def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
-    make_contexts(tmp_path, SMALL)
-    (tmp_path / SITE_FILE).write_bytes((tmp_path / SITE_FILE).read_bytes()[:-100])
+@pytest.mark.parametrize("content", [b"", b"not a context", bytes(1000), None], ids=repr)
+def test_a_damaged_or_truncated_file_is_refused(kit: Path, tmp_path: Path, content: bytes | None) -> None:
+    truncated = (kit / SITE_FILE).read_bytes()[:-100]
+    (tmp_path / SITE_FILE).write_bytes(truncated if content is None else content)
     with pytest.raises(ConfigError, match="is no usable TenSEAL context"):
         read_site_context(tmp_path / SITE_FILE)
 
@@ -126,10 +119,9 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
 # ---- before round 1 ----------------------------------------------------------------------------------------
 
 
-def test_kits_of_one_provision_are_alike(tmp_path: Path) -> None:
-    make_contexts(tmp_path, SMALL)
-    facts = read_site_context(tmp_path / SITE_FILE).facts()
-    server, alike = read_server_context(tmp_path / SERVER_FILE), {"site-1": facts, "site-2": dict(facts)}
+def test_kits_of_one_provision_are_alike(kit: Path) -> None:
+    facts = read_site_context(kit / SITE_FILE).facts()
+    server, alike = read_server_context(kit / SERVER_FILE), {"site-1": facts, "site-2": dict(facts)}
     check_alike(server, alike)
     with pytest.raises(ConfigError, match="'site-3' holds the key another"):
         check_alike(server, alike | {"site-3": facts | {"key": "another"}})

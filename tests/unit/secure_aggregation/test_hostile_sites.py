@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from authority import DAY, NOW, Authority, clock, make_key, site_kit, write_kit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from masking_round import Round, assert_is_plain, named, names, through_json
+from masking_round import Round, assert_is_plain, named, names
 
 from medflare.core.errors import UpdateError
 from medflare.secure_aggregation.identity import Identity
@@ -78,9 +79,7 @@ def test_a_site_with_a_bad_certificate_is_left_out_and_the_others_go_on(
         else:
             round_.coordinator.add_advert(site, advert)
     round_.gone = {"site-02"}
-    for step in (round_.share, round_.mask, round_.confirm, round_.reveal):
-        step()
-    assert_is_plain(round_.coordinator.result(), OTHERS, round_.parameters)
+    assert_is_plain(round_.finish_from("share"), OTHERS, round_.parameters)
 
 
 @pytest.mark.parametrize(
@@ -123,19 +122,16 @@ def test_a_site_that_shares_with_some_only_is_refused() -> None:
 def test_shares_that_cannot_be_opened_name_their_dealer_and_cost_the_round_of_their_holder_only() -> None:
     round_ = Round(5)
     round_.advertise()
-    adverts = round_.coordinator.adverts()
-    for site, member in round_.members.items():
-        message = member.share(adverts)
-        if site == "site-02":
-            message["sealed"]["site-01"] = message["sealed"]["site-03"]
-        round_.coordinator.add_shares(site, through_json(message))
+
+    def seal_for_another(message: Any) -> Any:
+        return message | {"sealed": message["sealed"] | {"site-01": message["sealed"]["site-03"]}}
+
+    round_.share({"site-02": seal_for_another})
     with pytest.raises(BrokenProtocol, match="'site-01' cannot open the shares of 'site-02'") as found:
         round_.masked("site-01")
     assert found.value.sites == ("site-02",)
     round_.gone = {"site-01"}
-    for step in (round_.mask, round_.confirm, round_.reveal):
-        step()
-    assert_is_plain(round_.coordinator.result(), names(5)[1:], round_.parameters)
+    assert_is_plain(round_.finish_from("mask"), names(5)[1:], round_.parameters)
 
 
 # ---- masked updates ----
@@ -173,9 +169,7 @@ def test_a_truncated_or_misshapen_masked_update_is_refused_and_leaves_the_sum_al
     with pytest.raises(UpdateError, match=r"masked update of 'site-01' has torch\.\w+ \("):
         round_.coordinator.add_masked("site-01", spoil(masked))
     round_.gone = {"site-01"}
-    for step in (round_.mask, round_.confirm, round_.reveal):
-        step()
-    assert_is_plain(round_.coordinator.result(), names(5)[1:], round_.parameters)
+    assert_is_plain(round_.finish_from("mask"), names(5)[1:], round_.parameters)
 
 
 def test_a_second_masked_update_and_one_of_a_stranger_are_refused() -> None:
@@ -194,40 +188,33 @@ def test_a_site_that_comes_too_late_is_not_in_the_sum() -> None:
     round_.coordinator.survivors()
     with pytest.raises(UpdateError, match="'site-01' speaks of 'mask' when the round is at 'confirm'"):
         round_.coordinator.add_masked("site-01", late)
-    for step in (round_.confirm, round_.reveal):
-        step()
-    assert_is_plain(round_.coordinator.result(), names(5)[1:], round_.parameters)
+    assert_is_plain(round_.finish_from("confirm"), names(5)[1:], round_.parameters)
 
 
 @pytest.mark.parametrize("segment", ["narrow", "wide"])
 def test_a_vector_that_is_no_masked_update_of_this_round_is_noticed_in_the_sum(segment: str) -> None:
+    def noise(masked: Masked) -> Masked:
+        old = getattr(masked, segment)
+        vector = torch.frombuffer(bytearray(os.urandom(old.nbytes)), dtype=old.dtype)
+        return replace(masked, **{segment: vector})
+
     round_ = Round(5)
     round_.until("mask")
-    for site in round_.members:
-        masked = round_.masked(site)
-        if site == "site-03":
-            old = getattr(masked, segment)
-            noise = torch.frombuffer(bytearray(os.urandom(old.nbytes)), dtype=old.dtype)
-            masked = replace(masked, **{segment: noise})
-        round_.coordinator.add_masked(site, masked)
-    round_.confirm()
-    round_.reveal()
+    round_.mask({"site-03": noise})
     with pytest.raises(BrokenProtocol, match=r"One of site-01, .* sent a vector that is no masked update"):
-        round_.coordinator.result()
+        round_.finish_from("confirm")
 
 
 def test_an_update_beyond_the_bound_is_noticed_in_the_sum_if_it_leaves_what_all_may_send() -> None:
+    def enlarge(masked: Masked) -> Masked:
+        masked.narrow[7] += 3 * round_.parameters.narrow_ring.most
+        return masked
+
     round_ = Round(3)
     round_.until("mask")
-    for site in round_.members:
-        masked = round_.masked(site)
-        if site == "site-03":
-            masked.narrow[7] += 3 * round_.parameters.narrow_ring.most
-        round_.coordinator.add_masked(site, masked)
-    round_.confirm()
-    round_.reveal()
+    round_.mask({"site-03": enlarge})
     with pytest.raises(BrokenProtocol, match=r"the sum of tensor 'adapter\.lora_A' is not what 3 updates"):
-        round_.coordinator.result()
+        round_.finish_from("confirm")
 
 
 # ---- confirmations and reveals ----
@@ -244,13 +231,12 @@ def test_a_confirmation_signed_by_another_is_refused(people: dict[str, Identity]
 
 def revealed(round_: Round, liars: dict[str, str]) -> Round:
     """All reveal; `liars`: site -> which secret's shares it makes up."""
+
+    def lie(secret: str) -> Callable[[Any], Any]:
+        return lambda message: message | {secret: {dealer: random_text(32) for dealer in message[secret]}}
+
     round_.until("reveal", {"mask": {"site-02"}})
-    confirmations = round_.coordinator.confirmations()
-    for site, member in round_.present.items():
-        message = member.reveal(confirmations)
-        if site in liars:
-            message[liars[site]] = {dealer: random_text(32) for dealer in message[liars[site]]}
-        round_.coordinator.add_reveal(site, message)
+    round_.reveal({site: lie(secret) for site, secret in liars.items()})
     return round_
 
 
@@ -273,14 +259,9 @@ def test_two_of_four_that_show_wrong_shares_end_the_round_with_their_names() -> 
 def test_a_dealer_whose_seed_is_not_the_one_it_masked_with_ends_the_round_with_its_name() -> None:
     round_ = Round(5)
     round_.advertise()
-    adverts = round_.coordinator.adverts()
-    for site, member in round_.members.items():
-        message = member.share(adverts)
-        round_.coordinator.add_shares(site, message | ({"seed": "0" * 64} if site == "site-03" else {}))
-    for step in (round_.mask, round_.confirm, round_.reveal):
-        step()
+    round_.share({"site-03": lambda message: message | {"seed": "0" * 64}})
     with pytest.raises(BrokenProtocol, match="'site-03' dealt wrong shares"):
-        round_.coordinator.result()
+        round_.finish_from("mask")
 
 
 def test_a_site_that_shows_shares_of_some_only_is_refused() -> None:

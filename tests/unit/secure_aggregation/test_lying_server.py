@@ -268,9 +268,7 @@ def test_a_late_update_stays_masked_although_its_pairwise_masks_are_known(round_
     private, seed = round_.members["site-02"]._mask_pair, round_.members["site-02"]._seed
     late = round_.masked("site-02")
     round_.gone = {"site-02"}
-    for step in (round_.mask, round_.confirm, round_.reveal):
-        step()
-    round_.coordinator.result()
+    round_.finish_from("mask")
     pairs = {
         site: key_agreement.pair_mask_keys(
             private.agree(round_.coordinator._peers[site].mask_key), round_.parameters.digest, "site-02", site

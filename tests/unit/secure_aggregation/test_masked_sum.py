@@ -32,24 +32,22 @@ def test_a_narrow_ring_of_sixteen_bits_sums_within_its_coarser_error(drops: dict
     assert round_.parameters.narrow_ring.fraction == 9
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize(
-    "gone", [{"site-01"}, {"site-05"}, {"site-02", "site-03"}, {"site-01", "site-05"}], ids=named
-)
-def test_one_or_two_of_five_dropping_out_is_recovered(phase: str, gone: set[str]) -> None:
+GONE = [{"site-01"}, {"site-05"}, {"site-02", "site-03"}, {"site-01", "site-05"}]
+DROPS: list[dict[str, set[str]]] = [
+    *({phase: gone} for phase in PHASES for gone in GONE),
+    *({one: {"site-02"}, two: {"site-04"}} for one, two in itertools.combinations(PHASES, 2)),
+]
+
+
+@pytest.mark.parametrize("drops", DROPS, ids=named)
+def test_one_or_two_of_five_dropping_out_at_once_or_one_after_the_other_is_recovered(
+    drops: dict[str, set[str]],
+) -> None:
     round_ = Round(5)
-    found = round_.run({phase: gone})
-    still_in = names(5) if phase in AFTER_MASKING else [site for site in names(5) if site not in gone]
-    assert_is_plain(found, still_in, round_.parameters)
+    found = round_.run(drops)
+    lost = {site for phase, gone in drops.items() if phase not in AFTER_MASKING for site in gone}
+    assert_is_plain(found, [site for site in names(5) if site not in lost], round_.parameters)
     assert found.blamed == {}
-
-
-@pytest.mark.parametrize("phases", list(itertools.combinations(PHASES, 2)), ids="-".join)
-def test_two_of_five_dropping_out_one_after_the_other_is_recovered(phases: tuple[str, str]) -> None:
-    round_ = Round(5)
-    found = round_.run({phases[0]: {"site-02"}, phases[1]: {"site-04"}})
-    gone = [s for s, phase in zip(("site-02", "site-04"), phases, strict=True) if phase not in AFTER_MASKING]
-    assert_is_plain(found, [site for site in names(5) if site not in gone], round_.parameters)
 
 
 @pytest.mark.parametrize("phase", PHASES)

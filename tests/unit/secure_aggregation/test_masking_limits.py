@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What secure aggregation does not hide; docs/explanation/security.md says so with these facts."""
+"""What secure aggregation does not hide; docs/explanation/masking_protocol.md says so with these facts."""
 
 from __future__ import annotations
 
@@ -124,14 +124,8 @@ def test_a_poisoned_update_within_the_bound_is_summed_like_any_other() -> None:
     round_ = Round(3)
     round_.until("mask")
     poison = round_.parameters.narrow_ring.most // 16
-    for site in round_.members:
-        masked = round_.masked(site)
-        if site == "site-02":
-            masked = replace(masked, narrow=masked.narrow + poison)
-        round_.coordinator.add_masked(site, masked)
-    round_.confirm()
-    round_.reveal()
-    found = round_.coordinator.result()
+    round_.mask({"site-02": lambda masked: replace(masked, narrow=masked.narrow + poison)})
+    found = round_.finish_from("confirm")
     narrow, _, whole = plain_mean(names(3))
     torch.testing.assert_close(
         found.narrow.double(), narrow + round_.parameters.most_weight / whole, atol=1e-5, rtol=0

@@ -204,6 +204,9 @@ def test_every_rule_that_differs_from_its_default_is_put_into_words() -> None:
             "allow",
             "It tells the sizes of its knowledge graph and of what that shares with each other's.",
         ),
+        "train_losses": (True, "Losses of training examples may be measured for a job."),
+        "features": ("prototypes", "Means of image features may leave."),
+        "min_prototype": (30, "A mean of image features is of 30 images or more."),
         "metrics": ("none", "Metrics that may leave: none."),
     }
     assert set(told) == set(PolicyConfig.model_fields)

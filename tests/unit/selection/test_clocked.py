@@ -32,6 +32,8 @@ class Pull:
     def __init__(self, place: int) -> None:
         self.place, self.fits, self.w = place, 0, torch.zeros(1, dtype=torch.float64)
 
+    patient_profiles = None
+
     def describe(self) -> SiteDescription:
         counts = {"train": 10 + self.place, "val": 1}
         return SiteDescription(backbone=BackboneFacts(name="toy", fingerprint="f0"), examples=counts)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from medflare.core.errors import ConfigError
-from medflare.selection.baselines import Uniform
+from medflare.selection.baselines import UniformSelector
 from medflare.selection.clock import (
     RealClock,
     SimulatedClock,
@@ -22,7 +22,7 @@ from medflare.selection.clock import (
 )
 from medflare.selection.latency import Latencies, Timing
 from medflare.selection.sampling import data_shares
-from medflare.selection.selectors import Ddcs, Known, Selector
+from medflare.selection.selectors import DdcsSelector, Selector, SiteStatistics
 
 # ---- latencies ---------------------------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ def hours(selector: Selector, sites: list[str], rounds: int) -> float:
     """Simulated time of `rounds` rounds; latencies are learnt as they are seen."""
     sizes = np.random.default_rng(0).integers(20, 400, len(sites)).tolist()
     examples = dict(zip(sites, sizes, strict=True))
-    clock, known = SimulatedClock(drawn_profiles(sites, 5), 5), Known()
+    clock, known = SimulatedClock(drawn_profiles(sites, 5), 5), SiteStatistics()
     random, shares = np.random.default_rng(1), data_shares(examples, sites)
     for number in range(rounds):
         draw = selector.choose(number, shares, known, random)
@@ -170,7 +170,10 @@ def hours(selector: Selector, sites: list[str], rounds: int) -> float:
 def test_a_hundred_hospitals_in_seconds_and_ddcs_spends_less_time() -> None:
     sites = [f"hospital-{i:03d}" for i in range(100)]
     began = time.process_time()
-    uniform, ddcs = hours(Uniform(draws=5), sites, 60), hours(Ddcs(draws=5, period=5), sites, 60)
+    uniform, ddcs = (
+        hours(UniformSelector(draws=5), sites, 60),
+        hours(DdcsSelector(draws=5, period=5), sites, 60),
+    )
     assert ddcs < uniform
-    assert hours(Uniform(draws=5), sites, 60) == uniform
+    assert hours(UniformSelector(draws=5), sites, 60) == uniform
     assert time.process_time() - began < 300

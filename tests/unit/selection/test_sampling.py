@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medflare.core.errors import ConfigError
-from medflare.selection.baselines import FedCS, Importance, Uniform
+from medflare.selection.baselines import FedCSSelector, ImportanceSelector, UniformSelector
 from medflare.selection.inclusion_probability import expected_counts
 from medflare.selection.latency import Latencies, Timing
 from medflare.selection.sampling import MIN_PROBABILITY, Sample, data_shares, sample_sites, with_staleness
-from medflare.selection.selectors import Ddcs, Known, Selector
+from medflare.selection.selectors import DdcsSelector, Selector, SiteStatistics
 
 SHARES = {"a": 0.4, "b": 0.3, "c": 0.15, "d": 0.1, "e": 0.05}
 ODDS = {"a": 0.15, "b": 0.1, "c": 0.45, "d": 0.2, "e": 0.1}
@@ -25,8 +25,8 @@ DELTAS = dict(zip(SHARES, np.array([(1, 0), (0, 2), (-3, 1), (4, 4), (9, -9)]), 
 FULL = sum(SHARES[site] * delta for site, delta in DELTAS.items())
 
 
-def seen(**seconds: float) -> Known:
-    known = Known()
+def seen(**seconds: float) -> SiteStatistics:
+    known = SiteStatistics()
     for site, total in seconds.items():
         known.latencies.observe(site, Timing(total, 0.0))
     return known
@@ -152,7 +152,7 @@ def longest_wait(bonus: float, rounds: int = 600) -> int:
     """Of a slow site with hardly any data, in rounds."""
     shares = {"a": 0.5, "b": 0.3, "c": 0.199, "slow": 0.001}
     known, random, longest = seen(a=1, b=2, c=2, slow=60), rng(3), 0
-    selector = Ddcs(draws=2, age_bonus=bonus, epsilon=1.0)
+    selector = DdcsSelector(draws=2, age_bonus=bonus, epsilon=1.0)
     for number in range(rounds):
         draw = selector.choose(number, shares, known, random)
         known.staleness = {s: 0 if s in draw.counts else known.staleness.get(s, 0) + 1 for s in shares}
@@ -167,7 +167,12 @@ def test_no_site_starves_with_an_age_bonus() -> None:
 
 # ---- selectors ---------------------------------------------------------------------------------------------
 
-SELECTORS = [Uniform(draws=4), Importance(draws=4), Ddcs(draws=4), Ddcs(draws=4, age_bonus=0.0)]
+SELECTORS = [
+    UniformSelector(draws=4),
+    ImportanceSelector(draws=4),
+    DdcsSelector(draws=4),
+    DdcsSelector(draws=4, age_bonus=0.0),
+]
 
 
 @pytest.mark.parametrize("selector", SELECTORS, ids=lambda s: type(s).__name__)
@@ -179,28 +184,32 @@ def test_every_sampler_is_unbiased(selector: Selector) -> None:
 
 
 def test_importance_sampling_has_the_least_variance() -> None:
-    known = Known(norms={s: float(np.linalg.norm(d)) for s, d in DELTAS.items()})
+    known = SiteStatistics(norms={s: float(np.linalg.norm(d)) for s, d in DELTAS.items()})
     spread = {}
-    for selector in (Uniform(draws=4), Importance(draws=4, floor=0.01), Ddcs(draws=4)):
+    for selector in (
+        UniformSelector(draws=4),
+        ImportanceSelector(draws=4, floor=0.01),
+        DdcsSelector(draws=4),
+    ):
         random = rng(2)
         found = np.stack([update(selector.choose(0, SHARES, known, random)) for _ in range(1500)])
         spread[type(selector).__name__] = found.var(axis=0).sum()
-    assert spread["Importance"] < min(spread["Uniform"], spread["Ddcs"])
+    assert spread["ImportanceSelector"] < min(spread["UniformSelector"], spread["DdcsSelector"])
 
 
 def test_ddcs_is_faster_than_uniform_selection() -> None:
     times = dict(a=1.0, b=2.0, c=3.0, d=4.0, e=50.0)
     mean = {}
-    for selector in (Uniform(draws=3), Ddcs(draws=3, age_bonus=0.0)):
+    for selector in (UniformSelector(draws=3), DdcsSelector(draws=3, age_bonus=0.0)):
         random = rng(4)
         draws = [selector.choose(0, SHARES, seen(**times), random) for _ in range(400)]
         slowest = [max(times[site] for site in draw.counts) for draw in draws]
         mean[type(selector).__name__] = np.mean(slowest)
-    assert mean["Ddcs"] < 0.5 * mean["Uniform"]
+    assert mean["DdcsSelector"] < 0.5 * mean["UniformSelector"]
 
 
 def test_ddcs_solves_again_every_p_rounds_and_whenever_other_sites_are_there() -> None:
-    selector, known, random = Ddcs(period=3), seen(a=1, b=2, c=3, d=4, e=5), rng()
+    selector, known, random = DdcsSelector(period=3), seen(a=1, b=2, c=3, d=4, e=5), rng()
     selector.choose(0, SHARES, known, random)
     first = selector.solution
     known.latencies.observe("a", Timing(500.0, 0.0))
@@ -215,7 +224,7 @@ def test_ddcs_solves_again_every_p_rounds_and_whenever_other_sites_are_there() -
 
 
 def test_while_a_site_was_not_seen_ddcs_plans_with_the_latencies_of_now() -> None:
-    selector, known, random = Ddcs(period=3), Known(), rng()
+    selector, known, random = DdcsSelector(period=3), SiteStatistics(), rng()
     planned = []
     for number, site in enumerate("aabcdee"):
         selector.choose(number, SHARES, known, random)
@@ -236,9 +245,9 @@ def test_while_a_site_was_not_seen_ddcs_plans_with_the_latencies_of_now() -> Non
 
 @pytest.mark.parametrize("seen_by_then", ["abcd", "abcde"])
 def test_a_plan_goes_on_after_a_restart_as_if_it_had_not_stopped(seen_by_then: str) -> None:
-    selector, known = Ddcs(period=4), seen(**{site: 1.0 + i for i, site in enumerate(seen_by_then)})
+    selector, known = DdcsSelector(period=4), seen(**{site: 1.0 + i for i, site in enumerate(seen_by_then)})
     selector.choose(0, SHARES, known, rng())
-    again = Ddcs(period=4)
+    again = DdcsSelector(period=4)
     again.load_state_dict(json.loads(json.dumps(selector.state_dict())))
     known.latencies.observe("a", Timing(50.0, 0.0))
     draws = [one.choose(1, SHARES, known, rng(8)) for one in (selector, again)]
@@ -248,11 +257,11 @@ def test_a_plan_goes_on_after_a_restart_as_if_it_had_not_stopped(seen_by_then: s
 
 def test_fedcs_takes_who_fits_before_the_deadline_and_weighs_by_data() -> None:
     known = seen(a=30, b=2, c=3, d=4, e=5)
-    draw = FedCS(deadline=4.5).choose(0, SHARES, known, rng())
+    draw = FedCSSelector(deadline=4.5).choose(0, SHARES, known, rng())
     assert draw.sites == ["b", "c", "d"]
     assert draw.weights["b"] == pytest.approx(0.3 / 0.55)
     with pytest.raises(ConfigError, match="5 sites have data, and 6 must train"):
-        FedCS(deadline=2).choose(0, SHARES, known, rng(), 6)
+        FedCSSelector(deadline=2).choose(0, SHARES, known, rng(), 6)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +285,7 @@ def test_fedcs_takes_who_fits_before_the_deadline_and_weighs_by_data() -> None:
 def test_fedcs_takes_the_fastest_where_too_few_fit_and_says_so(
     deadline: float, least: int, expected: list[str], said: str
 ) -> None:
-    selector, known = FedCS(deadline=deadline), seen(a=30, b=2, c=3, d=4, e=5)
+    selector, known = FedCSSelector(deadline=deadline), seen(a=30, b=2, c=3, d=4, e=5)
     draw = selector.choose(0, SHARES, known, rng(), least)
     assert draw.sites == expected
     assert sum(draw.weights.values()) == pytest.approx(1.0)
@@ -285,26 +294,26 @@ def test_fedcs_takes_the_fastest_where_too_few_fit_and_says_so(
 
 
 def test_fedcs_with_one_line_names_the_seconds_that_the_queue_takes() -> None:
-    known = Known(latencies=Latencies())
+    known = SiteStatistics(latencies=Latencies())
     for site, timing in {"a": (1, 2), "b": (2, 2)}.items():
         known.latencies.observe(site, Timing(*timing))
-    selector = FedCS(deadline=4, sequential=True)
+    selector = FedCSSelector(deadline=4, sequential=True)
     selector.choose(0, {"a": 0.5, "b": 0.5}, known, rng(), 2)
     assert selector.over.endswith("Set deadline to 5 s or more.")
 
 
 def test_fedcs_with_one_line_for_all_adds_transfers_up() -> None:
-    known = Known(latencies=Latencies())
+    known = SiteStatistics(latencies=Latencies())
     for site, timing in {"a": (1, 2), "b": (2, 2), "c": (6, 1)}.items():
         known.latencies.observe(site, Timing(*timing))
     shares = dict.fromkeys("abc", 1 / 3)
-    assert FedCS(deadline=6, sequential=True).choose(0, shares, known, rng()).sites == ["a", "b"]
-    assert FedCS(deadline=7, sequential=True).choose(0, shares, known, rng()).sites == ["a", "b", "c"]
-    assert FedCS(deadline=4, sequential=False).choose(0, shares, known, rng()).sites == ["a", "b"]
+    assert FedCSSelector(deadline=6, sequential=True).choose(0, shares, known, rng()).sites == ["a", "b"]
+    assert FedCSSelector(deadline=7, sequential=True).choose(0, shares, known, rng()).sites == ["a", "b", "c"]
+    assert FedCSSelector(deadline=4, sequential=False).choose(0, shares, known, rng()).sites == ["a", "b"]
 
 
 def test_sites_without_data_are_never_drawn() -> None:
     shares = data_shares({"a": 30, "b": 0, "c": 10}, ["a", "b", "c"])
     assert shares == {"a": 0.75, "c": 0.25}
     known = seen(a=9, b=0.1, c=8)
-    assert all("b" not in Ddcs().choose(n, shares, known, rng(n)).counts for n in range(30))
+    assert all("b" not in DdcsSelector().choose(n, shares, known, rng(n)).counts for n in range(30))

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from medflare.synthetic import Finding, Scanner
+from medflare.synthetic import ChestFinding, Scanner
 from medflare.synthetic.anatomy import Anatomy, compose, expose
 from medflare.synthetic.findings import DEVICES, deform, draw
 from medflare.synthetic.scanner import acquire
@@ -12,7 +12,7 @@ from medflare.synthetic.scanner import acquire
 SIZE = 96
 
 
-def film(*findings: Finding) -> np.ndarray:
+def film(*findings: ChestFinding) -> np.ndarray:
     anatomy = Anatomy(seed=3)
     chest = compose(deform(anatomy, findings), SIZE)
     draw(chest, findings)
@@ -45,20 +45,20 @@ REGIONS = [
 @pytest.mark.parametrize(("condition", "side", "zone", "where", "how"), REGIONS, ids=[r[0] for r in REGIONS])
 def test_a_finding_changes_its_region(condition, side, zone, where, how):
     healthy = film()
-    sick = film(Finding(condition=condition, extent=0.8, side=side, zone=zone))
+    sick = film(ChestFinding(condition=condition, extent=0.8, side=side, zone=zone))
     change = float(np.mean(box(sick, *where) - box(healthy, *where)))
     assert change > 0.02 if how == "brighter" else change < -0.02
 
 
 @pytest.mark.parametrize("row", [r for r in REGIONS if r[1] and r[0] != "atelectasis"], ids=lambda r: r[0])
 def test_a_right_sided_finding_leaves_the_left_lung_alone(row):
-    sick = film(Finding(condition=row[0], extent=0.8, side="right", zone=row[2]))
+    sick = film(ChestFinding(condition=row[0], extent=0.8, side="right", zone=row[2]))
     assert np.array_equal(sick[:, SIZE // 2 :], film()[:, SIZE // 2 :])
 
 
 @pytest.mark.parametrize("kind", DEVICES)
 def test_devices_are_bright(kind):
-    change = film(Finding(condition="support devices", extent=0.5, kind=kind)) - film()
+    change = film(ChestFinding(condition="support devices", extent=0.5, kind=kind)) - film()
     assert change.max() > 0.1
     assert change.min() > -0.01
 
@@ -67,7 +67,7 @@ def test_devices_are_bright(kind):
 def test_a_worse_finding_changes_more(condition):
     side, zone = next((r[1], r[2]) for r in REGIONS if r[0] == condition)
     change = [
-        np.abs(film(Finding(condition=condition, extent=e, side=side, zone=zone)) - film()).sum()
+        np.abs(film(ChestFinding(condition=condition, extent=e, side=side, zone=zone)) - film()).sum()
         for e in (0.1, 0.9)
     ]
     assert change[1] > 1.3 * change[0]
@@ -80,8 +80,8 @@ def test_right_diaphragm_is_higher_and_the_heart_lies_to_the_left():
 
 
 def test_extent_decides_the_words():
-    assert Finding(condition="edema", extent=0.1).uncertain
-    severities = [Finding(condition="edema", extent=e).severity for e in (0.3, 0.6, 0.9)]
+    assert ChestFinding(condition="edema", extent=0.1).uncertain
+    severities = [ChestFinding(condition="edema", extent=e).severity for e in (0.3, 0.6, 0.9)]
     assert severities == ["mild", "moderate", "severe"]
 
 

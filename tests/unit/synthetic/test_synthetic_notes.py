@@ -3,7 +3,6 @@
 
 import hashlib
 import json
-import pickle
 import re
 from collections import Counter
 from dataclasses import replace
@@ -210,19 +209,6 @@ def test_seeds_and_sites_share_no_note():
     notes = [note for hospital in hospitals for note in generate_notes(hospital, 60)]
     for field in ("text", "note_id", "patient_id"):
         assert len({getattr(note, field) for note in notes}) == len(notes)
-
-
-def test_seeds_of_hospitals_never_meet():
-    everyone = (*EVERYONE, *pretraining_note_hospitals(20))
-    seeds = [profile.with_seed(k).seed for profile in everyone for k in range(20)]
-    assert len(set(seeds)) == len(seeds)
-    with pytest.raises(ValueError, match="999"):
-        ONE.with_seed(1000)
-
-
-def test_profiles_travel_to_worker_processes():
-    for profile in (*EVERYONE, *pretraining_note_hospitals(2)):
-        assert pickle.loads(pickle.dumps(profile)) == profile
 
 
 @pytest.mark.parametrize("setting", [{"style": "poetic"}, {"emphasis": {"astrology": 1.0}}])

@@ -16,7 +16,7 @@ from medflare.synthetic import (
     generate_reports,
     pretraining_hospitals,
 )
-from medflare.synthetic.findings import Finding
+from medflare.synthetic.findings import ChestFinding
 from medflare.synthetic.styles.reports import write_report
 
 KEYWORDS = {  # by hand, independent of the lexicon's tables: what a reader would look for
@@ -96,8 +96,8 @@ def test_reports_are_plain_ascii_of_a_readable_length():
 
 def test_the_same_findings_read_differently_in_every_style():
     findings = [
-        Finding(condition="cardiomegaly", extent=0.6),
-        Finding(condition="pleural effusion", extent=0.9, side="left"),
+        ChestFinding(condition="cardiomegaly", extent=0.6),
+        ChestFinding(condition="pleural effusion", extent=0.9, side="left"),
     ]
     texts = {write_report(findings, style, np.random.default_rng(0))[0] for style in STYLES.values()}
     assert len(texts) == len(STYLES)
@@ -129,8 +129,8 @@ def test_words_follow_the_findings_within_a_style_and_not_across():
 
 
 def test_longitudinal_reports_say_what_changed():
-    f = Finding(condition="pleural effusion", extent=0.6, side="right", change="increased")
-    gone = Finding(condition="pneumonia", extent=0.6, side="left", zone="mid", change="resolved")
+    f = ChestFinding(condition="pleural effusion", extent=0.6, side="right", change="increased")
+    gone = ChestFinding(condition="pneumonia", extent=0.6, side="left", zone="mid", change="resolved")
     text, codes = write_report([f, gone], STYLES["prose"], np.random.default_rng(3))
     assert "increased since the prior study" in text
     assert "has resolved" in text

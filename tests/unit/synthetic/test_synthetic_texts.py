@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from medflare.cli.main import app
+from command_line import medflare
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import ConfigError
 from medflare.data.grouped_split import repetition_key
 from medflare.data.load import load_cohort
-from medflare.data.partition.texts import METHODS
+from medflare.data.partition.texts import TEXT_PARTITIONS
 from medflare.data.records import SPLITS, Entity, Note, Question, Relation
 from medflare.data.settings.site import load_site_file
 from medflare.knowledge.cohort_texts import knowledge_texts
@@ -33,11 +32,12 @@ from medflare.synthetic.knowledge import (
     write_questions_demo,
     write_summaries_demo,
 )
-from medflare.synthetic.knowledge.note_summaries import FRAMES, note_terms, summarised
+from medflare.synthetic.knowledge.note_summaries import note_terms, summarise_note
 from medflare.synthetic.knowledge.obo import chest_terms, terms_of
 from medflare.synthetic.knowledge.wordings import wordings
 from medflare.synthetic.knowledge.world import RELATIONS, world
 from medflare.synthetic.notes.lexicon import lexicon
+from medflare.synthetic.notes.profiles import NOTE_STYLES
 
 
 def test_the_world_has_one_value_for_every_relation_of_a_disease_and_no_name_twice() -> None:
@@ -71,7 +71,7 @@ def known() -> dict[str, str]:
     return {fact.value.name: f"{fact.relation} {fact.disease.name}" for fact in world(8, 10).facts}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TEXT_PARTITIONS)
 def test_every_question_has_its_fact_as_answer_and_others_of_its_kind_as_options(method: str) -> None:
     meaning = known()
     facts = {(fact.value.name, name) for fact in world(8, 10).facts for name in fact.disease.names}
@@ -144,7 +144,7 @@ def test_settings_that_make_no_hospitals_are_refused(settings: dict[str, Any]) -
         asked(**settings)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TEXT_PARTITIONS)
 def test_impressions_say_what_the_findings_say_and_the_gravest_first(method: str) -> None:
     for own in summary_hospitals(SummariesDemo(partition=method, reports=40)).values():
         for summary in own:
@@ -197,9 +197,9 @@ def test_a_note_is_summed_up_by_what_the_patient_has_may_have_and_takes() -> Non
         ("stopped", "negation"),
         links=((1, 2), (3, 4), (5, 6), (8, 9)),
     )
-    frames = FRAMES["structured"]
-    assert summarised(note, frames) == "PROBLEMS: asthma. RULE OUT: gout. DRUGS: Plavix."
-    assert summarised(marked("Well today."), frames) == "PROBLEMS: none."
+    frames = NOTE_STYLES["structured"].summary
+    assert summarise_note(note, frames) == "PROBLEMS: asthma. RULE OUT: gout. DRUGS: Plavix."
+    assert summarise_note(marked("Well today."), frames) == "PROBLEMS: none."
 
 
 def test_summaries_of_notes_say_what_the_notes_say_in_the_houses_frames() -> None:
@@ -279,7 +279,7 @@ def test_the_chests_vocabulary_finds_what_every_house_writes(tmp_path: Path) -> 
 
 
 def make(*given: object) -> tuple[int, str]:
-    found = CliRunner().invoke(app, ["cohort", "make", *map(str, given)])
+    found = medflare("cohort", "make", *given, columns=None)
     return found.exit_code, " ".join(found.output.split())
 
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from medflare.core.errors import DataError
 from medflare.data.load import load_cohort
-from medflare.data.readers.annotated import NoteError
-from medflare.data.records import Entity, Note, Relation
+from medflare.data.records import Entity, Note, RecordError, Relation
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.extraction_predictions import EntityMention, Link
@@ -169,7 +168,7 @@ def test_a_file_that_is_no_note_says_so(
 ) -> None:
     if content is not None:
         (tmp_path / "n.txt").write_bytes(content)
-    with pytest.raises(NoteError, match=where) as caught:
+    with pytest.raises(RecordError, match=where) as caught:
         read_note(tmp_path / "n.txt", "n")
     assert caught.value.reason == reason
 

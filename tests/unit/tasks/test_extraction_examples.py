@@ -14,7 +14,7 @@ from medflare.data.notes.word_offsets import locate_words
 from medflare.data.records import Entity, Note, Relation
 from medflare.tasks.extraction.examples import LostMarks, head_question, ner_example, re_examples
 from medflare.tasks.extraction.markup import Mark
-from medflare.tasks.extraction.prompts import DEFINITIONS, Wording, wording
+from medflare.tasks.extraction.prompts import DEFINITIONS, ExtractionWording, wording
 
 
 def window(text: str, *entities: tuple[str, str | tuple[int, int]], links: str = "") -> Window:
@@ -30,12 +30,15 @@ def window(text: str, *entities: tuple[str, str | tuple[int, int]], links: str =
 
 
 def answers(found: Window, format: Literal["html", "json"] = "html") -> list[str]:
-    return [Wording(format=format).answer(e) for e in re_examples(found)]
+    return [ExtractionWording(format=format).answer(e) for e in re_examples(found)]
 
 
 def test_only_entity_types_are_marked_for_ner() -> None:
     found = window("severe chest pain, no fever", ("severity", "severe"), ("problem", "chest pain"))
-    assert Wording().answer(ner_example(found)) == 'severe <span class="problem">chest pain</span> , no fever'
+    assert (
+        ExtractionWording().answer(ner_example(found))
+        == 'severe <span class="problem">chest pain</span> , no fever'
+    )
 
 
 def test_one_example_for_each_head_whose_modifiers_alone_are_marked() -> None:
@@ -64,7 +67,7 @@ def test_identical_words_are_told_apart_by_their_offsets() -> None:
     found = window("pain, then no pain", ("problem", (14, 18)), ("negation", "no"), links="0-1")
     (example,) = re_examples(found)
     assert example.head == Mark("problem", (4, 5))
-    assert '\npain , then no <span class="problem">pain</span>\n' in Wording().prompt(example)
+    assert '\npain , then no <span class="problem">pain</span>\n' in ExtractionWording().prompt(example)
 
 
 def test_of_nested_entities_ner_takes_the_outermost_and_counts_the_rest() -> None:
@@ -116,10 +119,10 @@ def test_a_question_lists_the_whole_inventory_whatever_the_gold_holds(
     label: str, format: Literal["html", "json"]
 ) -> None:
     source = locate_words("pain")
-    asked = Wording(format=format).prompt(head_question("n", source, Mark(label, (0, 1))))
+    asked = ExtractionWording(format=format).prompt(head_question("n", source, Mark(label, (0, 1))))
     listed = [name for name in TYPES if f": {DEFINITIONS[name]}\n" in asked]
     assert set(listed) == set(MODIFIERS[label])
-    ner = Wording(format=format).prompt(ner_example(window("nothing here")))
+    ner = ExtractionWording(format=format).prompt(ner_example(window("nothing here")))
     assert [name for name in TYPES if f": {DEFINITIONS[name]}\n" in ner] == list(ENTITY_TYPES)
 
 
@@ -128,8 +131,8 @@ def test_a_question_lists_the_whole_inventory_whatever_the_gold_holds(
 )
 def test_a_note_cannot_change_the_question_around_it(text: str) -> None:
     example = ner_example(window(text))
-    before, after = Wording().ner.split("{text}")
-    asked = Wording().prompt(example)
+    before, after = ExtractionWording().ner.split("{text}")
+    asked = ExtractionWording().prompt(example)
     assert asked.endswith(f"\n{example.source.text}{after}")
     assert asked.count(before.splitlines()[-1]) >= 1
     assert asked.count("### Text") == 1 + (text == "### Text")
@@ -140,8 +143,8 @@ def test_a_backbone_may_bring_its_own_wording() -> None:
     found = window("no pain", ("problem", "pain"))
     assert own.prompt(ner_example(found)) == "<ner>no pain<out>"
     assert own.prompt(re_examples(found)[0]) == '<problem>no <span class="problem">pain</span><out>'
-    assert wording(None) == Wording()
-    assert wording({"ner": "{text}"}, "json") == Wording(ner="{text}", format="json")
+    assert wording(None) == ExtractionWording()
+    assert wording({"ner": "{text}"}, "json") == ExtractionWording(ner="{text}", format="json")
 
 
 @pytest.mark.parametrize(
@@ -157,16 +160,16 @@ def test_only_annotated_types_are_asked_for_and_all_types_are_read() -> None:
     found = Window(note_id="n", start=0, end=len(text), text=text)
     example = ner_example(found, ("problem", "severity"))
     assert example.types == ("problem",)
-    assert "drug" not in Wording().prompt(example).split("### Text")[0]
+    assert "drug" not in ExtractionWording().prompt(example).split("### Text")[0]
     said = 'severe chest pain , given <span class="drug">aspirin</span>'
-    assert [mark.label for mark in Wording().parse(said, example).marks] == ["drug"]
+    assert [mark.label for mark in ExtractionWording().parse(said, example).marks] == ["drug"]
 
 
 def test_a_modifier_that_its_head_cannot_have_is_left_out_and_is_no_malformed_output() -> None:
     source = locate_words("given aspirin for two days")
     question = head_question("n", source, Mark("drug", (1, 2)))
     said = '<span class="labvalue">given</span> aspirin <span class="duration">for two days</span>'
-    reading = Wording().parse(said, question)
+    reading = ExtractionWording().parse(said, question)
     assert [mark.label for mark in reading.marks] == ["duration"]
     assert reading.faults["modifier of another head"] == 1
     assert not reading.failed

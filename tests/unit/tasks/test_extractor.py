@@ -22,7 +22,7 @@ from medflare.models.text_model import Written
 from medflare.tasks.extraction.examples import ner_example, re_examples
 from medflare.tasks.extraction.extractor import Extractor
 from medflare.tasks.extraction.predictor import training_examples
-from medflare.tasks.extraction.prompts import Wording
+from medflare.tasks.extraction.prompts import ExtractionWording
 
 Format = Literal["html", "json"]
 
@@ -52,7 +52,7 @@ class ScriptedModel:
 
 
 def extractor(write: Callable[[str], Written], format: Format = "html", sentences: int = 1) -> Extractor:
-    return Extractor(ScriptedModel(write), Wording(format=format), sentences)  # type: ignore[arg-type]
+    return Extractor(ScriptedModel(write), ExtractionWording(format=format), sentences)  # type: ignore[arg-type]
 
 
 def oracle(notes: Sequence[Note], format: Format, sentences: int) -> Extractor:
@@ -189,7 +189,7 @@ def test_training_asks_within_the_tasks_of_a_note() -> None:
 
 def test_a_question_with_its_answer_fits_into_max_tokens() -> None:
     long = note(text="pain and " * 400, entities=(), relations=())
-    blank = Extractor(ScriptedModel(lambda _: Written("", True)), Wording(), 3, 300)  # type: ignore[arg-type]
+    blank = Extractor(ScriptedModel(lambda _: Written("", True)), ExtractionWording(), 3, 300)  # type: ignore[arg-type]
     windows = blank.windows(long).windows
     assert len(windows) > 5
     question = max(len(blank.wording.prompt(ner_example(window)).split()) for window in windows)
@@ -198,7 +198,7 @@ def test_a_question_with_its_answer_fits_into_max_tokens() -> None:
 
 def test_max_tokens_without_room_for_text_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"max_tokens is 100.*Set max_tokens to \d+ or more"):
-        Extractor(ScriptedModel(lambda _: Written("", True)), Wording(), 1, 100)  # type: ignore[arg-type]
+        Extractor(ScriptedModel(lambda _: Written("", True)), ExtractionWording(), 1, 100)  # type: ignore[arg-type]
 
 
 CEILINGS = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from medflare.core.inventory import ENTITY_TYPES, MODIFIER_TYPES, MODIFIERS
 from medflare.data.notes.word_offsets import locate_words
 from medflare.data.records import Note
-from medflare.models.encoder_folder import EncoderSettings, load_encoder
+from medflare.models.encoder_folder import TextEncoderSettings, load_encoder
 from medflare.models.tagger import TYPES, Tagger
 from medflare.tasks.extraction.examples import head_question, ner_example, re_examples
 from medflare.tasks.extraction.markup import Mark, keep_outermost
@@ -56,7 +56,7 @@ def test_any_tags_read_as_spans(tags: list[int], spans: list[tuple[str, tuple[in
 
 @pytest.fixture(scope="module")
 def extractor(tiny_encoder: Path) -> TaggingExtractor:
-    tagger = Tagger(load_encoder(tiny_encoder, "fp32", "cpu", EncoderSettings(), 0), False, 0)
+    tagger = Tagger(load_encoder(tiny_encoder, "fp32", "cpu", TextEncoderSettings(), 0), False, 0)
     return TaggingExtractor(tagger, sentences=1, longest=512, batch=8)
 
 

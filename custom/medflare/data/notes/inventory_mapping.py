@@ -9,67 +9,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Set
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from typing import Any
 
 from medflare.core.inventory import ENTITY_TYPES, MODIFIER_TYPES, MODIFIERS, TYPES
-from medflare.data.readers.annotated import NoteError, describe_entity
+from medflare.data.counts import AnnotationCounts
+from medflare.data.readers.annotated import describe_entity
 from medflare.data.readers.common import SourceRecords
-from medflare.data.records import Entity, Note, Relation
+from medflare.data.records import Entity, Note, RecordError, Relation
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.label_maps import LabelMap, mapping_of, targets
 
 
-@dataclass(slots=True, kw_only=True)
-class AnnotationCounts:
-    """What the usable notes of a source held before mapping, and what did not become a note's annotation.
-
-    Attributes:
-        source_entities, source_relations: by the source's own label.
-        entities_dropped: by label; the map says null.
-        relations_outside: by label; not a head and one of its modifiers, or linking a dropped entity.
-        relations_repeated: by label; a link of two entities that are linked already.
-        masked: by type, "relations" for links; the site's `tasks` leave them out.
-        lines_left_out: by kind; lines of annotation files that no reader uses (events, attributes, notes).
-    """
-
-    source_entities: Counter[str] = field(default_factory=Counter)
-    source_relations: Counter[str] = field(default_factory=Counter)
-    entities_dropped: Counter[str] = field(default_factory=Counter)
-    relations_outside: Counter[str] = field(default_factory=Counter)
-    relations_repeated: Counter[str] = field(default_factory=Counter)
-    masked: Counter[str] = field(default_factory=Counter)
-    lines_left_out: Counter[str] = field(default_factory=Counter)
-
-    def add(self, other: AnnotationCounts) -> None:
-        """Adds the counts of another source."""
-        for item in fields(self):
-            getattr(self, item.name).update(getattr(other, item.name))
-
-    def to_json(self) -> dict[str, dict[str, int]]:
-        """Kind of count -> label -> number, most frequent first."""
-        return {item.name: dict(getattr(self, item.name).most_common()) for item in fields(self)}
-
-
 def map_source_notes(source: SourceRecords, config: CohortConfig) -> AnnotationCounts:
-    """Replaces `source.notes` by what a learner may use; a note with an unknown type goes to `skipped`."""
+    """Replace `source.notes` by what a learner may use; a note with an unknown type is skipped."""
     counts = AnnotationCounts(lines_left_out=Counter(source.left_out))
     mapping = mapping_of(config.label_map)
     kept = []
     native = {e.label for note in source.notes for e in note.entities if e.label in TYPES}
     for note in source.notes:
-        try:
+        with source.skipping(note.note_id):
             mapped = map_note(note, mapping, counts, source.places.get(note.note_id, note.note_id))
-        except NoteError as error:
-            source.skip(note.note_id, error.reason, str(error))
-            continue
-        kept.append(mask_note(mark_coverage(mapped, config, native), counts))
+            kept.append(mask_note(mark_coverage(mapped, config, native), counts))
     source.notes = kept
     return counts
 
 
 def map_note(note: Note, mapping: LabelMap, counts: AnnotationCounts, where: str) -> Note:
-    """`note` with types of the inventory only; NoteError names labels neither mapped nor types."""
+    """Return the note with types of the inventory only; RecordError names labels neither mapped nor types."""
     unknown = {e.label: e for e in reversed(note.entities) if e.label not in mapping and e.label not in TYPES}
     if unknown:
         raise _unknown_types(unknown, where)
@@ -85,7 +52,7 @@ def map_note(note: Note, mapping: LabelMap, counts: AnnotationCounts, where: str
     return replace(note, entities=tuple(entities), relations=relations)
 
 
-def _unknown_types(unknown: dict[str, Entity], where: str) -> NoteError:
+def _unknown_types(unknown: dict[str, Entity], where: str) -> RecordError:
     first = min(unknown.values(), key=lambda entity: entity.spans)
     others = sorted(set(unknown) - {first.label})
     more = f", nor are {', '.join(others)}" if others else ""
@@ -93,13 +60,13 @@ def _unknown_types(unknown: dict[str, Entity], where: str) -> NoteError:
         f"{where}: {describe_entity(first)} is '{first.label}', which is no type of the inventory{more}; "
         "say in 'label_map' what it is, or null to leave it out"
     )
-    return NoteError("unknown type", detail)
+    return RecordError("unknown type", detail)
 
 
 def _inventory_links(
     note: Note, entities: list[Entity], mapping: LabelMap, counts: AnnotationCounts
 ) -> Iterator[Relation]:
-    """The relations from a head to a modifier it may have, turned where the corpus links the other way."""
+    """Yield the links from a head to a modifier it may have, turned where the corpus links the other way."""
     types = {entity.entity_id: entity.label for entity in entities}
     seen: set[tuple[str, str]] = set()
     for relation in note.relations:
@@ -121,7 +88,7 @@ def _in_inventory(relation: Relation, types: dict[str, str]) -> bool:
 
 
 def mark_coverage(note: Note, config: CohortConfig, native: Set[str] = frozenset()) -> Note:
-    """`note` with what its annotation covers: the site's word, else the label map's, else the reader's.
+    """Return the note with what its annotation covers by the site, else the label map, else the reader.
 
     A map covers what it leads to; one of the site's own also what its notes name in the inventory's words.
 
@@ -145,7 +112,7 @@ def mark_coverage(note: Note, config: CohortConfig, native: Set[str] = frozenset
 
 
 def mask_note(note: Note, counts: AnnotationCounts) -> Note:
-    """`note` without the annotation that none of its tasks uses; "re" keeps the heads, which it is given."""
+    """Return the note without the annotation that none of its tasks uses; "re" keeps the heads."""
     if "re" in note.tasks:
         return note
     wanted = ENTITY_TYPES if "ner" in note.tasks else ()

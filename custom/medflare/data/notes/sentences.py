@@ -36,7 +36,7 @@ _NEVER, _SELDOM = frozenset(_NEVER_LAST.split()), frozenset(_SELDOM_LAST.split()
 
 
 def sentences(text: str, keep: Iterable[Span] = ()) -> list[Span]:
-    """Offsets of the sentences of `text` in order, without the white space around them.
+    """Return the offsets of the sentences of `text` in order, without the white space around them.
 
     A line end closes a sentence, and so does [.!?] before a word that can open one; abbreviations (Dr., q.d.,
     mg., vs.), initials, list numbers ("1.") and decimals do not. No sentence ends inside a span of `keep`,
@@ -44,29 +44,25 @@ def sentences(text: str, keep: Iterable[Span] = ()) -> list[Span]:
     """
     kept = sorted(keep)
     borders = [0, *outside(_borders(text), kept), len(text)]
-    found: list[Span] = []
-    for start, end in pairwise(borders):
-        trimmed = _trimmed(text, start, end, kept)
-        if trimmed is not None:
-            found.append(trimmed)
-    return found
+    trimmed = (_trimmed(text, start, end, kept) for start, end in pairwise(borders))
+    return [span for span in trimmed if span is not None]
 
 
 def _borders(text: str) -> list[int]:
-    """Offsets at which a new sentence begins."""
-    found: list[int] = []
+    """Return the offsets at which a new sentence begins."""
+    borders: list[int] = []
     begin = 0
     for match in _END.finditer(text):
         newline = match.group()[0] in "\r\n"
         if newline or _closes(text, begin, match):
             begin = match.end()
             if begin < len(text):
-                found.append(begin)
-    return found
+                borders.append(begin)
+    return borders
 
 
 def _closes(text: str, begin: int, match: re.Match[str]) -> bool:
-    """Whether the mark at `match` ends the sentence that began at `begin`."""
+    """Return whether the mark at `match` ends the sentence that began at `begin`."""
     mark = match.group()[0]
     following = text[match.end() : match.end() + 40].split(maxsplit=1)
     opener = following[0].lstrip(_OPENING) if following else ""
@@ -86,27 +82,27 @@ def _closes(text: str, begin: int, match: re.Match[str]) -> bool:
 
 
 def outside(borders: Iterable[int], kept: Sequence[Span]) -> list[int]:
-    """The borders that lie inside none of the sorted spans."""
+    """Return the borders that lie inside none of the sorted spans."""
     starts = [start for start, _ in kept]
     reach, furthest = [], 0
     for _, end in kept:
         furthest = max(furthest, end)
         reach.append(furthest)
-    found = []
+    free = []
     for border in borders:
         place = bisect_right(starts, border - 1)  # spans that start before the border
         if place == 0 or reach[place - 1] <= border:
-            found.append(border)
-    return found
+            free.append(border)
+    return free
 
 
 def _trimmed(text: str, start: int, end: int, kept: Sequence[Span]) -> Span | None:
-    """The sentence between two borders, grown to the spans in it that hold white space at its edge."""
+    """Return the sentence between two borders, grown to the spans in it that hold white space at its edge."""
     piece = text[start:end]
     first, last = start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())
-    own = [span for span in kept if start <= span[0] and span[1] <= end]
-    if first >= last and not own:
+    inside = [span for span in kept if start <= span[0] and span[1] <= end]
+    if first >= last and not inside:
         return None
     if first >= last:
-        first, last = own[0]
-    return min([first, *(s for s, _ in own)]), max([last, *(e for _, e in own)])
+        first, last = inside[0]
+    return min([first, *(s for s, _ in inside)]), max([last, *(e for _, e in inside)])

@@ -2,7 +2,7 @@
 """Sentences of a note with their offsets, and windows of them: the texts a language model is shown.
 
 Every sentence is in exactly one window, also one without an entity;
-heads are told by offsets, not by their words; links between windows are lost and counted, so
+heads are given by offsets, not by their words; links between windows are lost and counted, so
 that a score can state its denominator.
 """
 
@@ -58,7 +58,7 @@ def split_note(
     length: Callable[[str], int] = len,
     keep: Sequence[Span] | None = None,
 ) -> NoteWindows:
-    """The windows of a note: up to so many consecutive sentences, never longer than `max_length`.
+    """Return the windows of a note: up to so many consecutive sentences, never longer than `max_length`.
 
     Args:
         length: measures a text in the units of `max_length`, for instance tokens of a backbone; a longer
@@ -71,8 +71,8 @@ def split_note(
         ValueError: sentences_per_window or max_length is below 1.
     """
     if sentences_per_window < 1 or (max_length is not None and max_length < 1):
-        found = f"sentences_per_window {sentences_per_window}, max_length {max_length}"
-        raise ValueError(f"{found}: both must be 1 or more.")
+        given = f"sentences_per_window {sentences_per_window}, max_length {max_length}"
+        raise ValueError(f"{given}: both must be 1 or more.")
     annotated = [span for entity in note.entities for span in entity.spans]
     kept = sorted(annotated if keep is None else keep)
     units = sentences(note.text, kept)
@@ -92,9 +92,9 @@ def split_note(
 def _pieces(
     text: str, span: Span, kept: Sequence[Span], limit: int, length: Callable[[str], int]
 ) -> list[Span]:
-    """A sentence as pieces that are no longer than `limit`."""
+    """Return a sentence as pieces that are no longer than `limit`."""
     start, end = span
-    words = [start + found.end() for found in re.finditer(r"\s+", text[start:end])]
+    words = [start + match.end() for match in re.finditer(r"\s+", text[start:end])]
     between = outside(words, kept)
     pieces = []
     while length(text[start:end].rstrip()) > limit:
@@ -115,7 +115,7 @@ def _pieces(
 def _fitting(
     text: str, start: int, borders: Sequence[int], limit: int, length: Callable[[str], int]
 ) -> int | None:
-    """The last border up to which the text measures at most `limit`, None where none does."""
+    """Return the last border up to which the text measures at most `limit`, None where none does."""
     low, high = 0, len(borders)
     while low < high:
         middle = (low + high) // 2
@@ -127,7 +127,7 @@ def _fitting(
 
 
 def _windowed(note: Note, spans: Sequence[Span]) -> NoteWindows:
-    """Windows at `spans` with the annotation that lies inside each."""
+    """Return windows at `spans` with the annotation that lies inside each."""
     starts = [start for start, _ in spans]
     home: dict[str, int] = {}
     for entity in note.entities:

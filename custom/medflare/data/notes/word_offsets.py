@@ -36,25 +36,25 @@ class WordOffsets:
 
     @property
     def text(self) -> str:
-        """The words joined by single spaces, as prompts show them."""
+        """Return the words joined by single spaces, as prompts show them."""
         return " ".join(self.words)
 
     def cover(self, start: int, end: int) -> WordRange | None:
-        """The smallest range of words that covers the characters [start, end); None if it holds no word."""
+        """Return the smallest range of words that covers characters [start, end), None if it has no word."""
         first = bisect_right(self.ends, start)
         last = bisect_left(self.starts, end)
         return (first, last) if first < last else None
 
     def span(self, words: WordRange) -> WordRange:
-        """Characters from the first to the last word of a non-empty range."""
+        """Return the characters from the first to the last word of a non-empty range."""
         return self.starts[words[0]], self.ends[words[1] - 1]
 
 
 def locate_words(text: str, offset: int = 0) -> WordOffsets:
-    """The words of `text`, which begins at `offset` of its note."""
-    found = list(WORD.finditer(text))
+    """Return the words of `text`, which begins at `offset` of its note."""
+    matches = list(WORD.finditer(text))
     return WordOffsets(
-        tuple(item.group() for item in found),
-        tuple(offset + item.start() for item in found),
-        tuple(offset + item.end() for item in found),
+        tuple(item.group() for item in matches),
+        tuple(offset + item.start() for item in matches),
+        tuple(offset + item.end() for item in matches),
     )

@@ -42,21 +42,21 @@ def assign_to_sites(
 
 
 def even_shares(sizes: np.ndarray) -> SiteShares:
-    """Every class is spread over the sites (N,) in proportion to their sizes: independent, identical."""
-    return lambda kind: sizes / sizes.sum()
+    """Return shares that spread every class over the sites (N,) in proportion to their sizes (IID)."""
+    return lambda name: sizes / sizes.sum()
 
 
 def dirichlet_shares(sizes: np.ndarray, alpha: float, rng: np.random.Generator) -> SiteShares:
-    """Of each class shares from Dirichlet(alpha N sizes / Σ sizes): alpha each where sizes are equal."""
-    return lambda kind: rng.dirichlet(alpha * len(sizes) * sizes / sizes.sum())
+    """Return shares of each class from Dirichlet(alpha N sizes / Σ sizes): alpha each if sizes are equal."""
+    return lambda name: rng.dirichlet(alpha * len(sizes) * sizes / sizes.sum())
 
 
-def class_shares(kinds: Sequence[str | int], sizes: np.ndarray, rng: np.random.Generator) -> SiteShares:
+def class_shares(classes: Sequence[str | int], sizes: np.ndarray, rng: np.random.Generator) -> SiteShares:
     """Return shares that put every class at one or two sites, at more only if there are too few classes.
 
     Each site gets a class at least. A class at several sites is parted by their sizes.
     """
-    sites, order = len(sizes), [kinds[int(i)] for i in rng.permutation(len(kinds))]
+    sites, order = len(sizes), [classes[int(i)] for i in rng.permutation(len(classes))]
     copies = Counter({kind: int(rng.integers(1, 3)) for kind in order})
     while copies.total() < sites:
         fewest = min(order, key=lambda kind: copies[kind])
@@ -65,13 +65,13 @@ def class_shares(kinds: Sequence[str | int], sizes: np.ndarray, rng: np.random.G
     # second.
     turns, turn, holders = rng.permutation(sites), 0, dict[str | int, list[int]]()
     for kind in order:
-        held = min(copies[kind], sites)
-        holders[kind] = [int(turns[(turn + step) % sites]) for step in range(held)]
-        turn += held
+        count = min(copies[kind], sites)
+        holders[kind] = [int(turns[(turn + step) % sites]) for step in range(count)]
+        turn += count
 
-    def shares(kind: str | int) -> np.ndarray:
-        found = np.zeros(sites)
-        found[holders[kind]] = sizes[holders[kind]]
-        return found / found.sum()
+    def shares(name: str | int) -> np.ndarray:
+        held = np.zeros(sites)
+        held[holders[name]] = sizes[holders[name]]
+        return held / held.sum()
 
     return shares

@@ -32,7 +32,7 @@ class PartitionPlan:
     """How a cohort is dealt.
 
     Attributes:
-        method: a key of METHODS.
+        method: a key of STUDY_PARTITIONS.
         sites: names, in order; alpha: Dirichlet concentration; label: main condition of `dirichlet`,
             None for each patient's own rarest positive one.
         scanners: whether every site gets a scanner character of its own.
@@ -47,13 +47,13 @@ class PartitionPlan:
 
 
 def partition(studies: Sequence[Study], plan: PartitionPlan) -> dict[str, list[Study]]:
-    """Site -> its studies; every patient is at exactly one site.
+    """Return site -> its studies; every patient is at exactly one site.
 
     Raises:
         ConfigError: unknown method or label, or fewer patients than sites.
     """
-    if plan.method not in METHODS:
-        raise ConfigError(f"partition method '{plan.method}': there are {', '.join(METHODS)}.")
+    if plan.method not in STUDY_PARTITIONS:
+        raise ConfigError(f"partition method '{plan.method}': there are {', '.join(STUDY_PARTITIONS)}.")
     if plan.label is not None and plan.label not in CONDITIONS:
         raise ConfigError(f"partition label '{plan.label}': there are {', '.join(CONDITIONS)}.")
     if plan.alpha <= 0:
@@ -63,7 +63,7 @@ def partition(studies: Sequence[Study], plan: PartitionPlan) -> dict[str, list[S
     profiles = patient_profiles(studies)
     if len(profiles) < len(plan.sites) or not plan.sites:
         raise ConfigError(f"{len(profiles)} patients cannot be dealt to {len(plan.sites)} sites.")
-    given = METHODS[plan.method](profiles, plan)
+    given = STUDY_PARTITIONS[plan.method](profiles, plan)
     dealt: dict[str, list[Study]] = {site: [] for site in plan.sites}
     for study in studies:
         dealt[plan.sites[given[study.patient_id]]].append(study)
@@ -71,7 +71,7 @@ def partition(studies: Sequence[Study], plan: PartitionPlan) -> dict[str, list[S
 
 
 def patient_profiles(studies: Sequence[Study]) -> dict[str, np.ndarray]:
-    """Patient -> mean over studies of the one-hot codes, (14 * 4,) float64, in order of patient id."""
+    """Return patient -> mean over studies of the one-hot codes, (14 * 4,) float64, in order of patient id."""
     rows: dict[str, list[np.ndarray]] = defaultdict(list)
     for study in studies:
         codes = study.codes or (int(Code.BLANK),) * len(CONDITIONS)
@@ -80,7 +80,7 @@ def patient_profiles(studies: Sequence[Study]) -> dict[str, np.ndarray]:
 
 
 def random_stratified(profiles: Mapping[str, np.ndarray], plan: PartitionPlan) -> dict[str, int]:
-    """Equal numbers at each site, and of each label profile: shuffled, sorted by profile, dealt in turn."""
+    """Assign equal numbers to each site, and of each label profile: shuffled, sorted and dealt in turn."""
     rng = np.random.default_rng(plan.seed)
     patients = list(profiles)
     rng.shuffle(patients)
@@ -132,15 +132,15 @@ def dirichlet(profiles: Mapping[str, np.ndarray], plan: PartitionPlan) -> dict[s
 
 
 def main_classes(profiles: Mapping[str, np.ndarray], label: str | None) -> dict[str, int]:
-    """Patient -> class: 1 or 0 for a named label, else the rarest positive condition's index (14: none)."""
+    """Return patient -> class: 1 or 0 for a named label, else the rarest positive condition (14: none)."""
     positive = {patient: _positives(profile) for patient, profile in profiles.items()}
     if label is not None:
         column = CONDITIONS.index(label)
-        return {patient: int(found[column]) for patient, found in positive.items()}
+        return {patient: int(conditions[column]) for patient, conditions in positive.items()}
     frequency = np.sum(list(positive.values()), axis=0)
     return {
-        patient: min(np.flatnonzero(found).tolist(), key=lambda c: frequency[c], default=len(CONDITIONS))
-        for patient, found in positive.items()
+        patient: min(np.flatnonzero(present).tolist(), key=lambda c: frequency[c], default=len(CONDITIONS))
+        for patient, present in positive.items()
     }
 
 
@@ -149,7 +149,7 @@ def _positives(profile: np.ndarray) -> np.ndarray:
     return (profile.reshape(len(CONDITIONS), len(Code))[:, Code.POSITIVE] > 0).astype(int)
 
 
-METHODS: dict[str, Callable[[Mapping[str, np.ndarray], PartitionPlan], dict[str, int]]] = {
+STUDY_PARTITIONS: dict[str, Callable[[Mapping[str, np.ndarray], PartitionPlan], dict[str, int]]] = {
     "random_stratified": random_stratified,
     "report_clusters": report_clusters,
     "dirichlet": dirichlet,
@@ -157,7 +157,7 @@ METHODS: dict[str, Callable[[Mapping[str, np.ndarray], PartitionPlan], dict[str,
 
 
 def site_scanners(sites: Sequence[str], seed: int = 0) -> dict[str, ScannerConfig]:
-    """A fixed scanner for each site: blur in BLURS, contrast and brightness in GAINS."""
+    """Return a fixed scanner for each site: blur in BLURS, contrast and brightness in GAINS."""
     rng = np.random.default_rng([seed, 25])
     return {
         site: ScannerConfig(
@@ -170,17 +170,17 @@ def site_scanners(sites: Sequence[str], seed: int = 0) -> dict[str, ScannerConfi
 
 
 def write_partition(studies: Sequence[Study], plan: PartitionPlan, folder: Path) -> Path:
-    """Writes <folder>/<site>/manifest.jsonl for each site and <folder>/site.yaml; returns the latter.
+    """Write <folder>/<site>/manifest.jsonl for each site and <folder>/site.yaml; return the latter.
 
     Images are not copied: manifests name them relative to their own folder.
     """
     dealt = partition(studies, plan)
     scanners = site_scanners(plan.sites, plan.seed) if plan.scanners else {}
     document: dict[str, dict[str, object]] = {"sites": {}}
-    for site, own in dealt.items():
+    for site, members in dealt.items():
         target = folder / site
         target.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps(manifest_row(study, target), ensure_ascii=False) for study in own]
+        lines = [json.dumps(manifest_row(study, target), ensure_ascii=False) for study in members]
         (target / "manifest.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
         cohort: dict[str, object] = {"format": "manifest", "root": site}
         if site in scanners:
@@ -193,7 +193,7 @@ def write_partition(studies: Sequence[Study], plan: PartitionPlan, folder: Path)
 
 
 def manifest_row(study: Study, folder: Path) -> dict[str, object]:
-    """A study as a row of our manifest (readers/manifest.py) that lies in `folder`."""
+    """Return a study as a row of our manifest (readers/manifest.py) that lies in `folder`."""
     row: dict[str, object] = {
         "study_id": study.study_id,
         "patient_id": study.patient_id,

@@ -30,7 +30,7 @@ from medflare.data.partition.studies import main_classes
 from medflare.data.records import Question, Summary
 from medflare.labelling.labels import label_report
 
-METHODS = ("iid", "class", "dirichlet")
+TEXT_PARTITIONS = ("iid", "class", "dirichlet")
 FORMATS = {Question: ("questions_jsonl", "questions.jsonl"), Summary: ("summaries_jsonl", "summaries.jsonl")}
 
 
@@ -52,7 +52,7 @@ class TextPlan:
 
 
 def partition_texts(records: Sequence[TextRecord], plan: TextPlan) -> dict[str, list[TextRecord]]:
-    """Site -> its questions or summaries; all summaries of a patient are at one site.
+    """Return site -> its questions or summaries; all summaries of a patient are at one site.
 
     Raises:
         ConfigError: as `assign_groups_to_sites`.
@@ -62,7 +62,7 @@ def partition_texts(records: Sequence[TextRecord], plan: TextPlan) -> dict[str, 
     for owner, record in zip(owners, records, strict=True):
         groups[owner][record.group] += 1
     given = assign_groups_to_sites(
-        {owner: found.most_common(1)[0][0] for owner, found in groups.items()}, plan
+        {owner: counts.most_common(1)[0][0] for owner, counts in groups.items()}, plan
     )
     dealt: dict[str, list[TextRecord]] = {site: [] for site in plan.sites}
     for owner, record in zip(owners, records, strict=True):
@@ -71,13 +71,13 @@ def partition_texts(records: Sequence[TextRecord], plan: TextPlan) -> dict[str, 
 
 
 def assign_groups_to_sites(groups: dict[str, str], plan: TextPlan) -> dict[str, int]:
-    """Owner -> number of its site, from owner -> group.
+    """Return owner -> number of its site, from owner -> group.
 
     Raises:
         ConfigError: an unknown method, fewer owners than sites, or a partition by groups where there is one.
     """
-    if plan.method not in METHODS:
-        raise ConfigError(f"partition '{plan.method}' of texts: there are {', '.join(METHODS)}.")
+    if plan.method not in TEXT_PARTITIONS:
+        raise ConfigError(f"partition '{plan.method}' of texts: there are {', '.join(TEXT_PARTITIONS)}.")
     if plan.alpha <= 0:
         raise ConfigError(
             f"partition alpha {plan.alpha}: must be above 0; 0.1 is very uneven, 10 nearly even."
@@ -85,10 +85,10 @@ def assign_groups_to_sites(groups: dict[str, str], plan: TextPlan) -> dict[str, 
     sites = len(plan.sites)
     if not sites or len(groups) < sites:
         raise ConfigError(f"{len(groups)} questions or patients cannot be dealt to {sites} sites.")
-    kinds = sorted(set(groups.values()))
-    if plan.method != "iid" and len(kinds) < 2:
+    names = sorted(set(groups.values()))
+    if plan.method != "iid" and len(names) < 2:
         raise ConfigError(
-            f"partition '{plan.method}' deals groups, and all records are of one, {kinds[0]!r}. Name the "
+            f"partition '{plan.method}' deals groups, and all records are of one, {names[0]!r}. Name the "
             "column that holds them, `columns: {group: ...}` in site.yaml, or deal them iid."
         )
     rng = np.random.default_rng(plan.seed)
@@ -96,12 +96,12 @@ def assign_groups_to_sites(groups: dict[str, str], plan: TextPlan) -> dict[str, 
     if plan.method == "iid":
         return assign_to_sites(dict.fromkeys(groups, ""), even_shares(sizes), sites, rng)
     if plan.method == "class":
-        return assign_to_sites(groups, class_shares(kinds, sizes, rng), sites, rng)
+        return assign_to_sites(groups, class_shares(names, sizes, rng), sites, rng)
     return assign_to_sites(groups, dirichlet_shares(sizes, plan.alpha, rng), sites, rng)
 
 
 def grouped_by_findings(summaries: Sequence[Summary]) -> list[Summary]:
-    """Summaries whose group is the patient's rarest positive condition by the rules of `label_rules`.
+    """Return the summaries grouped by the patient's rarest positive condition, found by the rule labeller.
 
     Source and target are read together; "no finding" where nothing is positive.
     """
@@ -123,7 +123,7 @@ def _owner(record: Question | Summary) -> str:
 def write_text_partition(
     records: Sequence[TextRecord], plan: TextPlan, folder: Path, site: dict[str, Any] | None = None
 ) -> Path:
-    """Writes <folder>/<site>/ for each site and <folder>/site.yaml; returns the latter.
+    """Write <folder>/<site>/ for each site and <folder>/site.yaml; return the latter.
 
     Args:
         site: further settings of every site, such as its `knowledge`.
@@ -136,7 +136,7 @@ def write_text_partition(
 def write_sites(
     dealt: dict[str, list[TextRecord]], folder: Path, head: str, site: dict[str, Any] | None = None
 ) -> Path:
-    """The records of each site as JSON lines, and the site.yaml that reads them, which begins with `head`."""
+    """Write the records of each site as JSON lines, and the site.yaml that reads them, after `head`."""
     document: dict[str, dict[str, Any]] = {"sites": {}}
     for name, records in dealt.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -150,19 +150,19 @@ def write_sites(
 
 
 def text_row(record: Question | Summary) -> dict[str, Any]:
-    """A line of the `questions_jsonl` or `summaries_jsonl` format."""
+    """Return a line of the `questions_jsonl` or `summaries_jsonl` format."""
     if isinstance(record, Question):
-        own: dict[str, Any] = {
+        row: dict[str, Any] = {
             "id": record.question_id,
             "question": record.text,
             "options": dict(record.options),
             "answer": record.answer,
         }
     else:
-        own = {
+        row = {
             "id": record.summary_id,
             "patient_id": record.patient_id,
             "source": record.source,
             "target": record.target,
         }
-    return {**own, "split": record.split, **({"group": record.group} if record.group else {})}
+    return {**row, "split": record.split, **({"group": record.group} if record.group else {})}

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from medflare.core.errors import DataError
-from medflare.data.records import Entity, Relation
+from medflare.data.readers.tables import listing
+from medflare.data.records import Entity, RecordError, Relation
 from medflare.data.splits import split_name
 
 Span = tuple[int, int]
@@ -16,75 +17,68 @@ QUOTED = 40
 """How many characters of an annotation a message repeats."""
 
 
-class NoteError(Exception):
-    """A note that contradicts itself; `reason` is a kind to count by, the text names file and offset."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
-
-
 def annotation_files(root: Path, *suffixes: str) -> list[Path]:
-    """Every file below `root` with one of `suffixes`, sorted; DataError where there is none.
+    """Return every file below `root` with one of `suffixes`, sorted.
 
-    Names that begin with a dot are not a corpus's own (.stats_cache, ._n1.txt of a Mac's disk).
+    Names that begin with a dot are not part of a corpus (.stats_cache, ._n1.txt of a Mac's disk).
+
+    Raises:
+        DataError: there is none.
     """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder. Check 'root' in site.yaml.")
     named = (path for path in root.rglob("*") if path.suffix in suffixes and path.name[0] != ".")
-    found = sorted(path for path in named if path.is_file())
-    if not found:
-        here = ", ".join(sorted(path.name for path in root.iterdir())[:12]) or "nothing"
-        raise DataError(
-            f"{root}: expected {' and '.join(suffixes)} files; the folder holds {here}. Check 'root'."
-        )
-    return found
+    files = sorted(path for path in named if path.is_file())
+    if not files:
+        wanted = " and ".join(suffixes)
+        raise DataError(f"{root}: expected {wanted} files; the folder holds {listing(root)}. Check 'root'.")
+    return files
 
 
 def split_of(parts: Iterable[str]) -> str:
-    """The split that a name on a file's path stands for ("dev" -> "val"), "" where none does."""
+    """Return the split that a name on a file's path stands for ("dev" -> "val"), "" where none does."""
     return next((name for part in parts if (name := split_name(part))), "")
 
 
 def read_text(path: Path) -> str:
-    """The file's text, code point by code point: line ends and a byte order mark stay as they are."""
+    """Return the file's text, code point by code point: line ends and a byte order mark stay as they are."""
     try:
         return path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         detail = f"{path.name}, byte {error.start}: is not UTF-8; save the file as UTF-8"
-        raise NoteError("not UTF-8", detail) from None
+        raise RecordError("not UTF-8", detail) from None
     except OSError as error:
-        raise NoteError("unreadable file", f"{path.name}: {error.strerror or error}") from None
+        raise RecordError("unreadable file", f"{path.name}: {error.strerror or error}") from None
 
 
 def check_text(text: str, where: str) -> None:
-    """NoteError where a note says nothing."""
+    """Raise RecordError where a note has no words."""
     if not text.strip("\ufeff \t\r\n\f\v"):
-        raise NoteError("empty note", f"{where}, offset 0: the note has no text")
+        raise RecordError("empty note", f"{where}, offset 0: the note has no text")
 
 
 def check_spans(name: str, spans: Sequence[Span], length: int, where: str) -> None:
-    """NoteError where an annotation has no span, or one that is empty or leaves the text."""
+    """Raise RecordError where an annotation has no span, or one that is empty or leaves the text."""
     if not spans:
-        raise NoteError("malformed entity", f"{where}: {name} has no span")
+        raise RecordError("malformed entity", f"{where}: {name} has no span")
     for start, end in spans:
         if not 0 <= start < end <= length:
             detail = f"{where}: {name} at {start}:{end}, the text has {length} characters"
-            raise NoteError("offset outside text", detail)
+            raise RecordError("offset outside text", detail)
 
 
 def surface_text(text: str, spans: Iterable[Span]) -> str:
-    """What an annotation reads: its fragments joined by a space, runs of white space as one space."""
+    """Return what an annotation reads: its fragments joined by a space, runs of white space as one space."""
     return " ".join(" ".join(text[start:end] for start, end in spans).split())
 
 
 def check_surface(name: str, spans: Sequence[Span], text: str, written: str, where: str) -> None:
-    """NoteError where the text at `spans` is not what the annotation file says it is.
+    """Raise RecordError where the text at `spans` is not what the annotation file says it is.
 
     White space counts as one space, since BRAT writes line ends as spaces and joins fragments by one.
     """
-    wanted, found = " ".join(written.split()), surface_text(text, spans)
-    if found == wanted:
+    wanted, present = " ".join(written.split()), surface_text(text, spans)
+    if present == wanted:
         return
     start, end = spans[0][0], spans[-1][1]
     near = _nearest(text, wanted, start)
@@ -92,30 +86,30 @@ def check_surface(name: str, spans: Sequence[Span], text: str, written: str, whe
         f"; those words stand at {near}, perhaps text and annotation are of two versions" if near >= 0 else ""
     )
     detail = (
-        f"{where}: {name} at {start}:{end} should read '{_short(wanted)}', the text has '{_short(found)}'"
+        f"{where}: {name} at {start}:{end} should read '{_short(wanted)}', the text has '{_short(present)}'"
     )
-    raise NoteError("text mismatch", detail + hint)
+    raise RecordError("text mismatch", detail + hint)
 
 
 def check_ids(names: Iterable[str], where: str) -> None:
-    """NoteError where two annotations of a note have one id."""
+    """Raise RecordError where two annotations of a note have one id."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise NoteError("duplicated id", f"{where}: {name} is the id of two annotations")
+            raise RecordError("duplicated id", f"{where}: {name} is the id of two annotations")
         seen.add(name)
 
 
 def check_ends(relation: Relation, known: Collection[str], where: str) -> None:
-    """NoteError where a relation links what is no entity of the note."""
+    """Raise RecordError where a relation links what is no entity of the note."""
     missing = sorted({relation.head, relation.tail} - set(known))
     if missing:
         detail = f"{where}: {relation.label} names {', '.join(missing)}"
-        raise NoteError("relation without entity", detail)
+        raise RecordError("relation without entity", detail)
 
 
 def describe_entity(entity: Entity) -> str:
-    """An entity's id and offsets, as messages say them."""
+    """Return an entity's id and offsets, for messages."""
     return f"{entity.entity_id} at {entity.spans[0][0]}:{entity.spans[-1][1]}"
 
 
@@ -124,7 +118,7 @@ def _short(text: str) -> str:
 
 
 def _nearest(text: str, wanted: str, start: int) -> int:
-    """Offset of the occurrence of `wanted` that is nearest to `start`, -1 where there is none."""
+    """Return the offset of the occurrence of `wanted` that is nearest to `start`, -1 where there is none."""
     before, after = text.rfind(wanted, 0, start + len(wanted)), text.find(wanted, start)
     if before < 0 or after < 0:
         return max(before, after)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from medflare.data.readers.annotated import (
-    NoteError,
     Span,
     annotation_files,
     check_ends,
@@ -29,7 +28,7 @@ from medflare.data.readers.annotated import (
     split_of,
 )
 from medflare.data.readers.common import SourceRecords
-from medflare.data.records import Entity, Note, Relation
+from medflare.data.records import Entity, Note, RecordError, Relation
 from medflare.data.settings.cohort import CohortConfig
 
 LEFT_OUT = {
@@ -48,7 +47,12 @@ _ENTITY = re.compile(r"(\S+) (\d+ \d+(?:;\d+ \d+)*)")
 
 @dataclass(slots=True, kw_only=True)
 class Standoff:
-    """The lines of one .ann file, told apart. Entities come with what the file says they read."""
+    """The lines of one .ann file by what they annotate.
+
+    Attributes:
+        entities: (entity, its text as the file has it, place); relations: (id, relation, place).
+        triggers: event -> the entity that is its trigger.
+    """
 
     entities: list[tuple[Entity, str, str]] = field(default_factory=list)
     relations: list[tuple[str, Relation, str]] = field(default_factory=list)
@@ -57,32 +61,27 @@ class Standoff:
 
 
 def read(config: CohortConfig) -> SourceRecords:
-    """Reads all pairs below `config.root`; without tasks (input of an extraction) the .txt files alone."""
+    """Read all pairs below `config.root`; without tasks (input of an extraction) the .txt files alone."""
     files = annotation_files(config.root, ".txt", ".ann")
-    source = SourceRecords(has_split=True)
+    source = SourceRecords()
     left_out: Counter[str] = Counter()
     texts = {path.with_suffix("") for path in files if path.suffix == ".txt"}
     for stem in sorted({path.with_suffix("") for path in files}):
         record = stem.relative_to(config.root).as_posix()
-        try:
+        with source.skipping(record):
             if stem not in texts:
-                raise NoteError(
-                    "annotation without text", f"{record}.ann: there is no {stem.name}.txt beside it"
-                )
-            note, found = _note(stem, record, bool(config.tasks))
-        except NoteError as error:
-            source.skip(record, error.reason, str(error))
-            continue
-        source.notes.append(note)
-        source.places[record] = f"{record}.ann"
-        left_out += found
-    source.has_split = all(note.split for note in source.notes)
+                detail = f"{record}.ann: there is no {stem.name}.txt beside it"
+                raise RecordError("annotation without text", detail)
+            note, lines = _note(stem, record, bool(config.tasks))
+            source.notes.append(note)
+            source.places[record] = f"{record}.ann"
+            left_out += lines
     source.left_out = dict(+left_out)
     return source
 
 
 def _note(stem: Path, record: str, annotated: bool) -> tuple[Note, Counter[str]]:
-    """A note and the kinds of lines left out of its annotation."""
+    """Return a note, and the lines left out of its annotation."""
     text = read_text(Path(f"{stem}.txt"))
     check_text(text, f"{record}.txt")
     split = split_of(Path(record).parts[:-1])
@@ -91,9 +90,9 @@ def _note(stem: Path, record: str, annotated: bool) -> tuple[Note, Counter[str]]
     path = Path(f"{stem}.ann")
     if not path.is_file():
         detail = f"{record}.txt: there is no {stem.name}.ann beside it; 'tasks: []' reads texts alone"
-        raise NoteError("text without annotation", detail)
+        raise RecordError("text without annotation", detail)
     standoff = parse_standoff(read_text(path).removeprefix("\ufeff"), f"{record}.ann")
-    text = _fitting(standoff, text)
+    text = _text_that_fits(standoff, text)
     entities = tuple(entity for entity, _, _ in standoff.entities)
     relations = tuple(relation for _, relation, _ in standoff.relations)
     return Note(
@@ -101,12 +100,12 @@ def _note(stem: Path, record: str, annotated: bool) -> tuple[Note, Counter[str]]
     ), standoff.left_out
 
 
-def _fitting(standoff: Standoff, text: str) -> str:
-    """`text` without its byte order mark where the annotation fits so, with it where the offsets count it."""
+def _text_that_fits(standoff: Standoff, text: str) -> str:
+    """Return `text` without its byte order mark, or with it where the offsets of the annotation count it."""
     bare = text.removeprefix("\ufeff")
     try:
         _check(standoff, bare)
-    except NoteError:
+    except RecordError:
         if bare == text:
             raise
         _check(standoff, text)
@@ -115,29 +114,33 @@ def _fitting(standoff: Standoff, text: str) -> str:
 
 
 def parse_standoff(annotation: str, where: str) -> Standoff:
-    """The lines of an .ann file; NoteError names the first that is not BRAT, or whose id was used before."""
-    found = Standoff()
+    """Return the lines of an .ann file.
+
+    Raises:
+        RecordError: names the first line that is not BRAT, or whose id was used before.
+    """
+    standoff = Standoff()
     for number, line in _lines(annotation, where):
         place = f"{where} line {number}"
-        kind, body = line[0], line.split("\t")
-        if kind == "T":
-            found.entities.append((*_entity(body, place), place))
-        elif kind == "R":
-            found.relations.append((body[0], _relation(body, place), place))
+        letter, body = line[0], line.split("\t")
+        if letter == "T":
+            standoff.entities.append((*_entity(body, place), place))
+        elif letter == "R":
+            standoff.relations.append((body[0], _relation(body, place), place))
         else:
-            found.left_out[LEFT_OUT[kind]] += 1
-        if kind == "E" and len(body) > 1 and body[1].strip():
-            found.triggers[body[0]] = body[1].split()[0].rpartition(":")[2]
-    check_ids([entity.entity_id for entity, _, _ in found.entities], where)
-    check_ids([name for name, _, _ in found.relations], where)
-    for index, (name, relation, place) in enumerate(found.relations):
-        head, tail = (found.triggers.get(end, end) for end in (relation.head, relation.tail))
-        found.relations[index] = (name, Relation(label=relation.label, head=head, tail=tail), place)
-    return found
+            standoff.left_out[LEFT_OUT[letter]] += 1
+        if letter == "E" and len(body) > 1 and body[1].strip():
+            standoff.triggers[body[0]] = body[1].split()[0].rpartition(":")[2]
+    check_ids([entity.entity_id for entity, _, _ in standoff.entities], where)
+    check_ids([name for name, _, _ in standoff.relations], where)
+    for index, (name, relation, place) in enumerate(standoff.relations):
+        head, tail = (standoff.triggers.get(end, end) for end in (relation.head, relation.tail))
+        standoff.relations[index] = (name, Relation(label=relation.label, head=head, tail=tail), place)
+    return standoff
 
 
 def _lines(annotation: str, where: str) -> Iterator[tuple[int, str]]:
-    """Numbered lines without empty ones; a line that opens no annotation continues the surface of a T line.
+    """Yield numbered lines that are not empty; one that opens no annotation continues the text of a T line.
 
     Some exports keep the line end inside a marked span, where BRAT itself writes a space.
     """
@@ -151,7 +154,7 @@ def _lines(annotation: str, where: str) -> Iterator[tuple[int, str]]:
             pending = None
         if line.strip():
             if not _LINE.match(line):
-                raise NoteError(
+                raise RecordError(
                     "malformed line", f"{where} line {number}: '{line[:40]}' is no BRAT annotation"
                 )
             pending = (number, line)
@@ -163,7 +166,7 @@ def _entity(body: list[str], where: str) -> tuple[Entity, str]:
     marked = _ENTITY.fullmatch(body[1].strip()) if len(body) > 2 else None
     if marked is None:
         detail = f"{where}: expected 'T1<tab>type start end<tab>text', found {' '.join(body)[:60]!r}"
-        raise NoteError("malformed entity", detail)
+        raise RecordError("malformed entity", detail)
     spans: tuple[Span, ...] = tuple(
         (int(start), int(end)) for start, end in (part.split() for part in marked[2].split(";"))
     )
@@ -174,12 +177,12 @@ def _relation(body: list[str], where: str) -> Relation:
     linked = _RELATION.fullmatch(body[1]) if len(body) > 1 else None
     if linked is None:
         detail = f"{where}: expected 'R1<tab>type Arg1:T1 Arg2:T2', found {' '.join(body)[:60]!r}"
-        raise NoteError("malformed relation", detail)
+        raise RecordError("malformed relation", detail)
     return Relation(label=linked[1], head=linked[2], tail=linked[3])
 
 
 def _check(standoff: Standoff, text: str) -> None:
-    """NoteError for the first annotation that does not fit `text`."""
+    """Raise RecordError for the first annotation that does not fit `text`."""
     for entity, written, place in standoff.entities:
         check_spans(entity.entity_id, entity.spans, len(text), place)
         check_surface(entity.entity_id, entity.spans, text, written, place)

@@ -12,22 +12,18 @@ from collections import defaultdict
 from pathlib import Path
 
 from medflare.data.readers.common import (
-    Columns,
-    Row,
     SourceRecords,
     chexpert_codes,
     choose_sections,
-    find_file,
     parse_number,
     parse_sex,
-    read_table,
-    select_rows,
 )
+from medflare.data.readers.tables import ColumnMap, Row, SourceTable, find_file
 from medflare.data.records import Study
 from medflare.data.settings.cohort import CohortConfig
 
 FILES = ("df_chexpert_plus_*.csv", "df_chexpert_plus_*.csv.gz")
-DEFAULTS: dict[str, str | list[str] | None] = {
+FIELDS: ColumnMap = {
     "image": "path_to_image",
     "findings": "section_findings",
     "impression": "section_impression",
@@ -44,46 +40,44 @@ FOLDERS = ("", "PNG", "JPG", "images")
 
 
 def read(config: CohortConfig) -> SourceRecords:
-    """Reads the table in `config.root`; images lie below root, or below its PNG/, JPG/ or images/.
+    """Read the table in `config.root`; images lie below root, or below its PNG/, JPG/ or images/.
 
     `day` is the order of the patient's reports, not days: the source gives no dates.
     """
-    path = find_file(config.root, FILES, config.file)
-    found, rows, bad = read_table(path)
-    columns = Columns(path, found, DEFAULTS, config.columns, REQUIRED)
-    source = SourceRecords(skipped=bad, has_split=columns.has("split"))
+    table = SourceTable(find_file(config.root, FILES, config.file), FIELDS, config.columns, REQUIRED)
+    source = SourceRecords(skipped=table.unreadable, has_split=table.has("split"))
     groups: dict[str, list[Row]] = defaultdict(list)
-    for index, row in enumerate(select_rows(path, found, rows, config.select)):
-        name = columns.text(row, "image")
+    for index, row in enumerate(table.select(config.select)):
+        name = table.text(row, "image")
         if name:
             groups[name.rsplit("/", 1)[0]].append(row)
         else:
-            source.skip(f"{path.name} row {index + 1}", "missing image", "the row names no image")
-    source.has_labels = any(chexpert_codes(row) for row in rows[:1])
+            source.skip(f"{table.path.name} row {index + 1}", "missing image", "the row names no image")
+    source.has_labels = any(chexpert_codes(row) for row in table.rows[:1])
     for study_id, members in groups.items():
-        source.studies.append(_study(path.parent, columns, study_id, members, config.sections))
+        source.studies.append(_study(table, study_id, members, config.sections))
     return source
 
 
-def _study(folder: Path, columns: Columns, study_id: str, rows: list[Row], sections: str) -> Study:
+def _study(table: SourceTable, study_id: str, rows: list[Row], sections: str) -> Study:
     first = rows[0]
-    findings, impression = columns.text(first, "findings"), columns.text(first, "impression")
+    findings, impression = table.text(first, "findings"), table.text(first, "impression")
     return Study(
         study_id=study_id,
-        patient_id=columns.text(first, "patient_id"),
-        images=tuple(_picture(folder, columns.text(row, "image")) for row in rows),
+        patient_id=table.text(first, "patient_id"),
+        images=tuple(_picture(table.path.parent, table.text(row, "image")) for row in rows),
         report=choose_sections(findings, impression, sections),
-        split=columns.text(first, "split"),
+        split=table.text(first, "split"),
         codes=chexpert_codes(first),
-        view=columns.text(first, "view"),
-        age=parse_number(columns.get(first, "age")),
-        sex=parse_sex(columns.get(first, "sex")),
-        day=parse_number(columns.get(first, "day")),
+        view=table.text(first, "view"),
+        age=parse_number(table.get(first, "age")),
+        sex=parse_sex(table.get(first, "sex")),
+        day=parse_number(table.get(first, "day")),
     )
 
 
 def _picture(folder: Path, name: str) -> Path:
-    """The image as named, or with the suffix and folder of the other downloads."""
+    """Return the image as named, or with the suffix and folder of the other downloads."""
     stem = Path(name).with_suffix("")
     guesses = [folder / name]
     guesses += [folder / base / f"{stem}{suffix}" for base in FOLDERS for suffix in SUFFIXES]

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.errors import DataError
-from medflare.data.readers.annotated import NoteError, annotation_files, check_text, read_text, split_of
+from medflare.data.readers.annotated import annotation_files, check_text, read_text, split_of
 from medflare.data.readers.common import SourceRecords
-from medflare.data.records import Entity, Note
+from medflare.data.records import Entity, Note, RecordError
 from medflare.data.settings.cohort import CohortConfig
 
 SUFFIXES = (".conll", ".bio", ".iob", ".iob2", ".tsv", ".txt")
@@ -37,38 +37,34 @@ class Document:
 
     name: str
     sentences: list[list[Row]] = field(default_factory=lambda: [[]])
-    fault: NoteError | None = None
+    fault: RecordError | None = None
 
 
 def read(config: CohortConfig) -> SourceRecords:
-    """Reads `config.file` or every file of SUFFIXES below `config.root`.
+    """Read `config.file` or every file of SUFFIXES below `config.root`.
 
     `columns: {token: 1, tag: -1}` are the numbers of the columns, from 1; negative ones count from the end.
     """
     columns = column_numbers(config.columns)
-    source = SourceRecords(has_split=True)
+    source = SourceRecords()
     for path, record in _files(config):
-        try:
+        with source.skipping(record):
             documents = list(_documents(read_text(path).removeprefix("\ufeff"), record, columns))
-        except NoteError as error:
-            source.skip(record, error.reason, str(error))
-            continue
-        if not documents:
-            source.skip(record, "empty note", f"{record}, offset 0: the file has no token")
-        for document in documents:
-            try:
-                note = _note(document, record)
-            except NoteError as error:
-                source.skip(document.name, error.reason, str(error))
-                continue
-            source.notes.append(note)
-            source.places[note.note_id] = f"{record} ({document.name}, in its rebuilt text)"
-    source.has_split = all(note.split for note in source.notes)
+            if not documents:
+                raise RecordError("empty note", f"{record}, offset 0: the file has no token")
+            for document in documents:
+                with source.skipping(document.name):
+                    source.notes.append(_note(document, record))
+                    source.places[document.name] = f"{record} ({document.name}, in its rebuilt text)"
     return source
 
 
 def column_numbers(columns: Mapping[str, Any]) -> dict[str, int]:
-    """Our field -> index into a row; DataError for a field or number that cannot be one."""
+    """Return our field -> index into a row.
+
+    Raises:
+        DataError: a field or number that cannot be one.
+    """
     unknown = sorted(set(columns) - set(DEFAULTS))
     if unknown:
         raise DataError(f"'columns: {unknown[0]}' is no field of conll; it has {', '.join(DEFAULTS)}.")
@@ -83,7 +79,7 @@ def column_numbers(columns: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _files(config: CohortConfig) -> Iterator[tuple[Path, str]]:
-    """Every file with the name that messages and notes give it."""
+    """Yield every file with the name that messages and notes give it."""
     root = config.root / config.file if config.file else config.root
     if root.is_file():
         yield root, root.name
@@ -93,7 +89,7 @@ def _files(config: CohortConfig) -> Iterator[tuple[Path, str]]:
 
 
 def _documents(text: str, record: str, columns: Mapping[str, int]) -> Iterator[Document]:
-    """The documents of a file that have a token or a fault."""
+    """Yield the documents of a file that have a token or a fault."""
     count, document = 0, Document(record)
     for number, line in enumerate(re.split(r"\r?\n", text), 1):
         row = line.split("\t") if "\t" in line else line.split()
@@ -111,7 +107,7 @@ def _documents(text: str, record: str, columns: Mapping[str, int]) -> Iterator[D
                 token = tag = ""
             if not token or not tag or len(row) < 2:
                 detail = f"{record} line {number}: expected a token and a tag, found {line[:40]!r}"
-                document.fault = NoteError("malformed line", detail)
+                document.fault = RecordError("malformed line", detail)
             document.sentences[-1].append((number, token, tag))
     if any(document.sentences) or document.fault:
         yield document
@@ -143,14 +139,14 @@ def _note(document: Document, record: str) -> Note:
 
 
 def _span(rows: Sequence[Row], first: int, last: int, start: int) -> tuple[int, int]:
-    """Offsets of tokens `first` to `last`, which is included, of a sentence that begins at `start`."""
+    """Return the offsets of tokens `first` to `last`, inclusive, of a sentence that begins at `start`."""
     begin = start + sum(len(token) + 1 for _, token, _ in rows[:first])
     return begin, begin + sum(len(token) + 1 for _, token, _ in rows[first : last + 1]) - 1
 
 
 def mentions(rows: Sequence[Row], where: str) -> list[tuple[str, int, int]]:
-    """(type, first token, last token) of every mention of a sentence, in any of the tag schemes."""
-    found: list[tuple[str, int, int]] = []
+    """Return (type, first token, last token) of every mention of a sentence, in any of the tag schemes."""
+    spans: list[tuple[str, int, int]] = []
     last_mark, last_label = "O", ""
     for index, (number, _, tag) in enumerate(rows):
         mark, _, label = tag.partition("-")
@@ -158,11 +154,11 @@ def mentions(rows: Sequence[Row], where: str) -> list[tuple[str, int, int]]:
             detail = (
                 f"{where} line {number}: tag '{tag}' is none of O, B-type, I-type (also E-, S-, L-, U-, M-)"
             )
-            raise NoteError("unknown tag", detail)
+            raise RecordError("unknown tag", detail)
         leads_on = last_mark != "O" and last_mark not in _ENDS and last_label == label
         if mark in tuple(_BEGINS) or (mark != "O" and not leads_on):
-            found.append((label, index, index))
+            spans.append((label, index, index))
         elif mark != "O":
-            found[-1] = (label, found[-1][1], index)
+            spans[-1] = (label, spans[-1][1], index)
         last_mark, last_label = mark, label
-    return found
+    return spans

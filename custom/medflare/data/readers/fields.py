@@ -9,24 +9,25 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from medflare.data.readers.common import Row, parse_number
+from medflare.data.readers.common import parse_number
+from medflare.data.readers.tables import Row
 from medflare.data.records import Study
 
 
 def parse_integer(value: Any) -> int | None:
-    """`value` as a whole number, None where it is none."""
-    found = parse_number(value)
-    return int(found) if found is not None and found.is_integer() else None
+    """Return `value` as a whole number, None where it is none."""
+    number = parse_number(value)
+    return int(number) if number is not None and number.is_integer() else None
 
 
 def unreadable_fields(given: Row, values: Row) -> dict[str, str]:
-    """Field -> what stands there, of the fields that hold something from which no value could be read."""
-    told = {name: str("" if text is None or text != text else text).strip() for name, text in given.items()}
-    return {name: text for name, text in told.items() if text and values[name] is None}
+    """Return field -> its text, of the fields that are not empty and from which no value could be read."""
+    texts = {name: str("" if text is None or text != text else text).strip() for name, text in given.items()}
+    return {name: text for name, text in texts.items() if text and values[name] is None}
 
 
 def parse_date(value: Any) -> datetime.datetime | None:
-    """A date, or date and time, as ISO 8601 or MIMIC's 21800510[.0] writes it; None where it is neither.
+    """Return a date, or date and time, of ISO 8601 or of MIMIC's form 21800510[.0]; None if it is neither.
 
     A time zone is dropped: days are counted at one hospital.
     """
@@ -37,21 +38,21 @@ def parse_date(value: Any) -> datetime.datetime | None:
 
 
 def days_of_dates(studies: Sequence[Study]) -> list[Study]:
-    """Every study with its day from `extra["date"]`, None where that is not known.
+    """Return every study with its day from `extra["date"]`, None where that is not known.
 
     Days count from midnight before the patient's first date; the time of day, where known, is a fraction.
     """
     first: dict[str, datetime.datetime] = {}
     for study in studies:
-        seen = study.extra.get("date")
-        if seen is not None:
-            first[study.patient_id] = min(seen, first.get(study.patient_id, seen))
-    found = []
+        date = study.extra.get("date")
+        if date is not None:
+            first[study.patient_id] = min(date, first.get(study.patient_id, date))
+    dated = []
     for study in studies:
         extra = {key: value for key, value in study.extra.items() if key != "date"}
-        seen, day = study.extra.get("date"), None
-        if seen is not None:
+        date, day = study.extra.get("date"), None
+        if date is not None:
             start = datetime.datetime.combine(first[study.patient_id].date(), datetime.time())
-            day = (seen - start) / datetime.timedelta(days=1)
-        found.append(replace(study, day=day, extra=extra))
-    return found
+            day = (date - start) / datetime.timedelta(days=1)
+        dated.append(replace(study, day=day, extra=extra))
+    return dated

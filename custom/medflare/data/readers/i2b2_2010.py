@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from medflare.data.readers.annotated import (
-    NoteError,
     Span,
     annotation_files,
     check_spans,
@@ -27,7 +26,7 @@ from medflare.data.readers.annotated import (
     split_of,
 )
 from medflare.data.readers.common import SourceRecords
-from medflare.data.records import Entity, Note, Relation
+from medflare.data.records import Entity, Note, RecordError, Relation
 from medflare.data.settings.cohort import CohortConfig
 
 FOLDERS = {".con": "concept", ".rel": "rel", ".ast": "ast"}
@@ -46,40 +45,33 @@ Key = tuple[Corners, str]
 
 
 def read(config: CohortConfig) -> SourceRecords:
-    """Reads all notes below `config.root`; without tasks (input of an extraction) the .txt files alone."""
+    """Read all notes below `config.root`; without tasks (input of an extraction) the .txt files alone."""
     files = annotation_files(config.root, ".txt", ".con")
-    source = SourceRecords(has_split=True)
+    source = SourceRecords()
     left_out: Counter[str] = Counter()
-    texts = [path for path in files if path.suffix == ".txt"]
-    used = {_beside(text, ".con") for text in texts}
+    used = {_beside(path, ".con") for path in files if path.suffix == ".txt"}
     for path in files:
         record = _record(path, config.root)
-        try:
-            if path.suffix == ".con":
-                if path not in used:
-                    raise NoteError("annotation without text", f"{record}.con: there is no {path.stem}.txt")
-                continue
-            source.notes.append(_note(path, record, bool(config.tasks), left_out))
-        except NoteError as error:
-            source.skip(record, error.reason, str(error))
-            continue
-        source.places[record] = f"{record}.con"
-    source.has_split = all(note.split for note in source.notes)
+        with source.skipping(record):
+            if path.suffix == ".txt":
+                source.notes.append(_note(path, record, bool(config.tasks), left_out))
+                source.places[record] = f"{record}.con"
+            elif path not in used:
+                raise RecordError("annotation without text", f"{record}.con: there is no {path.stem}.txt")
     source.left_out = dict(+left_out)
     return source
 
 
 def _record(path: Path, root: Path) -> str:
-    """The note's name: its path without the folder that only tells the kind of file."""
-    kinds = ("txt", *FOLDERS.values())
-    parts = [part for part in path.relative_to(root).parts[:-1] if part not in kinds]
+    """Return the note's name: its path without the folder that is named after a kind of file."""
+    parts = [part for part in path.relative_to(root).parts[:-1] if part not in ("txt", *FOLDERS.values())]
     return "/".join([*parts, path.stem])
 
 
 def _beside(text: Path, suffix: str) -> Path:
-    """The annotation of a text: in the same folder, or in the one of its kind beside txt/."""
-    own = text.with_suffix(suffix)
-    return own if text.parent.name != "txt" else text.parent.parent / FOLDERS[suffix] / own.name
+    """Return the annotation of a text: in the same folder, or in the one of its kind beside txt/."""
+    beside = text.with_suffix(suffix)
+    return beside if text.parent.name != "txt" else text.parent.parent / FOLDERS[suffix] / beside.name
 
 
 def _note(path: Path, record: str, annotated: bool, left_out: Counter[str]) -> Note:
@@ -90,14 +82,14 @@ def _note(path: Path, record: str, annotated: bool, left_out: Counter[str]) -> N
         return Note(note_id=record, text=text, split=split)
     if not _beside(path, ".con").is_file():
         detail = f"{record}.txt: there is no {path.stem}.con for it; 'tasks: []' reads texts alone"
-        raise NoteError("text without annotation", detail)
+        raise RecordError("text without annotation", detail)
     concepts, links, assertions = (_lines(_beside(path, suffix)) for suffix in (".con", ".rel", ".ast"))
     try:
         entities = _entities(concepts, text, single_spaces(text), f"{record}.con")
-    except NoteError as error:
+    except RecordError as error:
         try:  # some releases count tokens between runs of white space
             entities = _entities(concepts, text, runs_of_space(text), f"{record}.con")
-        except NoteError:
+        except RecordError:
             raise error from None
     left_out["assertion"] += len(assertions)
     left_out["repeated concept"] += len(concepts) - len(entities)
@@ -113,7 +105,7 @@ def _note(path: Path, record: str, annotated: bool, left_out: Counter[str]) -> N
 
 
 def single_spaces(text: str) -> Grid:
-    """Tokens as the challenge counts them: two spaces hold an empty one between them."""
+    """Return tokens as the challenge counts them: two spaces hold an empty one between them."""
     grid, start = [], 0
     for line in text.split("\n"):
         spans, at = [], start
@@ -126,16 +118,16 @@ def single_spaces(text: str) -> Grid:
 
 
 def runs_of_space(text: str) -> Grid:
-    """Tokens between runs of white space."""
+    """Return tokens between runs of white space."""
     grid, start = [], 0
     for line in text.split("\n"):
-        grid.append([(start + found.start(), start + found.end()) for found in re.finditer(r"\S+", line)])
+        grid.append([(start + match.start(), start + match.end()) for match in re.finditer(r"\S+", line)])
         start += len(line) + 1
     return grid
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
-    """Numbered lines of an annotation file that are not empty; none where there is no such file."""
+    """Return numbered lines of an annotation file that are not empty; none where there is no such file."""
     if not path.is_file():
         return []
     lines = read_text(path).removeprefix("\ufeff").split("\n")
@@ -143,33 +135,33 @@ def _lines(path: Path) -> list[tuple[int, str]]:
 
 
 def _entities(lines: Sequence[tuple[int, str]], text: str, grid: Grid, where: str) -> dict[Key, Entity]:
-    """Place and type -> entity; a concept that is listed twice is one entity."""
-    found: dict[Key, Entity] = {}
+    """Return place and type -> entity; a concept that is listed twice is one entity."""
+    entities: dict[Key, Entity] = {}
     lowered = _lowered(text)
     for number, line in lines:
         place = f"{where} line {number}"
         match = _CONCEPT.fullmatch(line)
         if match is None:
             detail = f'{place}: expected c="words" 1:0 1:1||t="type", found {line[:60]!r}'
-            raise NoteError("malformed entity", detail)
+            raise RecordError("malformed entity", detail)
         words, corners, label = match[1], _corners(match, 2), match[6]
-        name = f"T{len(found) + 1}"
+        name = f"T{len(entities) + 1}"
         spans = (_span(corners, grid, place),)
         check_spans(name, spans, len(text), place)
         check_surface(name, spans, lowered, _lowered(words), place)
-        found.setdefault((corners, label), Entity(entity_id=name, label=label, spans=spans))
-    return found
+        entities.setdefault((corners, label), Entity(entity_id=name, label=label, spans=spans))
+    return entities
 
 
 def _lowered(text: str) -> str:
-    """`text` in lower case with every offset as it was; the few letters that would grow stay."""
+    """Return `text` in lower case with every offset as it was; the few letters that would grow stay."""
     return "".join(low if len(low := letter.lower()) == 1 else letter for letter in text)
 
 
 def _relations(
     lines: Sequence[tuple[int, str]], entities: dict[Key, Entity], where: str
 ) -> Iterator[Relation]:
-    """The links between concepts; a place marked with two types means the first of them."""
+    """Yield the links between concepts; a place marked with two types means the first of them."""
     placed: dict[Corners, str] = {}
     for (corners, _), entity in entities.items():
         placed.setdefault(corners, entity.entity_id)
@@ -177,13 +169,13 @@ def _relations(
         match = _RELATION.fullmatch(line)
         if match is None:
             detail = f'expected c="words" 1:0 1:1||r="type"||c="words" 1:3 1:4, found {line[:60]!r}'
-            raise NoteError("malformed relation", f"{where} line {number}: {detail}")
+            raise RecordError("malformed relation", f"{where} line {number}: {detail}")
         ends = (_corners(match, 2), _corners(match, 8))
         missing = [end for end in ends if end not in placed]
         if missing:
             l1, t1, l2, t2 = missing[0]
             detail = f"{where} line {number}: {match[6]} names {l1}:{t1} {l2}:{t2}, where no concept is"
-            raise NoteError("relation without entity", detail)
+            raise RecordError("relation without entity", detail)
         yield Relation(label=match[6], head=placed[ends[0]], tail=placed[ends[1]])
 
 
@@ -193,11 +185,11 @@ def _corners(match: re.Match[str], group: int) -> Corners:
 
 
 def _span(corners: Corners, grid: Grid, where: str) -> Span:
-    """Offsets of the tokens from the first to the last, which is included."""
+    """Return the offsets of the tokens from the first to the last, which is included."""
     first, token, last, final = corners
     for line, place in ((first, token), (last, final)):
         if not 1 <= line <= len(grid) or place >= len(grid[line - 1]):
             tokens = len(grid[line - 1]) if 1 <= line <= len(grid) else 0
             detail = f"{where}: no token {line}:{place}; of {len(grid)} lines that one has {tokens} tokens"
-            raise NoteError("offset outside text", detail)
+            raise RecordError("offset outside text", detail)
     return grid[first - 1][token][0], grid[last - 1][final][1]

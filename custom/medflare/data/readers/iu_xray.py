@@ -13,15 +13,8 @@ from collections import defaultdict
 from pathlib import Path
 
 from medflare.core.errors import DataError
-from medflare.data.readers.common import (
-    Columns,
-    Row,
-    SourceRecords,
-    choose_sections,
-    find_file,
-    read_table,
-    select_rows,
-)
+from medflare.data.readers.common import SourceRecords, choose_sections
+from medflare.data.readers.tables import Row, SourceTable, find_file, same_names
 from medflare.data.records import Study
 from medflare.data.settings.cohort import CohortConfig
 
@@ -30,7 +23,7 @@ SUFFIXES = ("", ".png", ".jpg", ".dcm")
 
 
 def read(config: CohortConfig) -> SourceRecords:
-    """Reads the CSV layout where its files are found, else the XML layout.
+    """Read the CSV layout where its files are found, else the XML layout.
 
     `select` filters the images: rows of indiana_projections.csv, for instance `projection: Frontal`.
     """
@@ -46,19 +39,19 @@ def read(config: CohortConfig) -> SourceRecords:
 
 
 def _read_csvs(config: CohortConfig) -> SourceRecords:
-    path = find_file(config.root, ("indiana_reports.csv", "**/indiana_reports.csv"))
-    found, rows, bad = read_table(path)
-    Columns(
-        path, found, {n: n for n in ("uid", "findings", "impression")}, {}, ("uid", "findings", "impression")
+    reports = SourceTable(
+        find_file(config.root, ("indiana_reports.csv", "**/indiana_reports.csv")),
+        same_names("uid", "findings", "impression"),
     )
-    images_path = find_file(config.root, ("indiana_projections.csv", "**/indiana_projections.csv"))
-    image_columns, image_rows, _ = read_table(images_path)
-    Columns(images_path, image_columns, {n: n for n in ("uid", "filename")}, {}, ("uid", "filename"))
+    images = SourceTable(
+        find_file(config.root, ("indiana_projections.csv", "**/indiana_projections.csv")),
+        same_names("uid", "filename"),
+    )
     pictures: dict[str, list[Row]] = defaultdict(list)
-    for row in select_rows(images_path, image_columns, image_rows, config.select):
+    for row in images.select(config.select):
         pictures[str(row["uid"])].append(row)
-    source = SourceRecords(skipped=bad)
-    for row in rows:
+    source = SourceRecords(skipped=reports.unreadable)
+    for row in reports.rows:
         uid = str(row["uid"])
         if config.select and uid not in pictures:
             continue
@@ -66,7 +59,7 @@ def _read_csvs(config: CohortConfig) -> SourceRecords:
             Study(
                 study_id=uid,
                 patient_id=uid,
-                images=tuple(_picture(path.parent, str(item["filename"])) for item in pictures[uid]),
+                images=tuple(_picture(reports.path.parent, str(item["filename"])) for item in pictures[uid]),
                 report=choose_sections(_text(row["findings"]), _text(row["impression"]), config.sections),
                 view=" ".join(sorted({str(item.get("projection", "")) for item in pictures[uid]})).strip(),
             )
@@ -87,7 +80,7 @@ def _read_xml(config: CohortConfig) -> SourceRecords:
             continue
         identity = tree.find("uId")
         record = (identity.get("id") if identity is not None else None) or path.stem
-        parts = {
+        sections = {
             str(item.get("Label", "")).upper(): _text("".join(item.itertext()))
             for item in tree.iter("AbstractText")
         }
@@ -98,7 +91,7 @@ def _read_xml(config: CohortConfig) -> SourceRecords:
                 patient_id=record,
                 images=tuple(_picture(config.root, name) for name in names),
                 report=choose_sections(
-                    parts.get("FINDINGS", ""), parts.get("IMPRESSION", ""), config.sections
+                    sections.get("FINDINGS", ""), sections.get("IMPRESSION", ""), config.sections
                 ),
             )
         )
@@ -106,7 +99,7 @@ def _read_xml(config: CohortConfig) -> SourceRecords:
 
 
 def _picture(root: Path, name: str) -> Path:
-    """Where the picture lies among the usual folders; the first guess where it is nowhere."""
+    """Return where the picture lies among the usual folders; the first guess where it is nowhere."""
     guesses = [root / folder / f"{name}{suffix}" for folder in FOLDERS for suffix in SUFFIXES]
     return next((path for path in guesses if path.is_file()), root / FOLDERS[0] / name)
 

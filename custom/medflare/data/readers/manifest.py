@@ -11,98 +11,59 @@ code. Any table with one row per study can be read by naming its own columns in 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from medflare.core.conditions import CONDITIONS, Code
-from medflare.core.errors import DataError
-from medflare.data.readers.common import (
-    Columns,
-    Row,
-    SourceRecords,
-    find_file,
-    parse_number,
-    parse_sex,
-    read_table,
-    row_location,
-    select_rows,
-)
+from medflare.data.readers.common import SourceRecords, parse_number, parse_sex
 from medflare.data.readers.fields import days_of_dates, parse_date, parse_integer, unreadable_fields
+from medflare.data.readers.tables import ColumnMap, Row, SourceTable, find_file, same_names
 from medflare.data.records import Study
 from medflare.data.settings.cohort import CohortConfig
 
 FILES = ("manifest.jsonl", "manifest.csv", "manifest.jsonl.gz", "manifest.csv.gz")
-DEFAULTS: dict[str, str | list[str] | None] = {
-    name: name
-    for name in (
-        "study_id",
-        "patient_id",
-        "image",
-        "report",
-        "split",
-        "labels",
-        "age",
-        "sex",
-        "day",
-        "visit",
-        "view",
-    )
-} | {"date": None}
+FIELDS: ColumnMap = {
+    **same_names("study_id", "patient_id", "image", "report", "split", "labels"),
+    **same_names("age", "sex", "day", "visit", "view"),
+    "date": None,
+}
 REQUIRED = ("study_id", "patient_id", "image", "report")
 
 
 def read(config: CohortConfig) -> SourceRecords:
-    """Reads the manifest in `config.root`, or the table `config.file` in it."""
-    path = find_file(config.root, FILES, config.file)
-    found, rows, bad = read_table(path)
-    columns = Columns(path, found, DEFAULTS, config.columns, REQUIRED)
-    source = SourceRecords(skipped=bad, has_split=columns.has("split"))
-    further = _further(path, found, config)
-    for index, row in enumerate(select_rows(path, found, rows, config.select)):
-        study_id = columns.text(row, "study_id") or f"{path.name} row {index + 1}"
-        extra = {name: row.get(name) for name in further}
-        source.studies.append(_study(path, columns, row, study_id, extra))
-    if columns.has("date"):
+    """Read the manifest in `config.root`, or the table `config.file` in it."""
+    table = SourceTable(find_file(config.root, FILES, config.file), FIELDS, config.columns, REQUIRED)
+    source = SourceRecords(skipped=table.unreadable, has_split=table.has("split"))
+    covariates = config.visits.covariates if config.visits is not None else ()
+    table.check_covariates(covariates)
+    for index, row in enumerate(table.select(config.select)):
+        study_id = table.text(row, "study_id") or f"{table.path.name} row {index + 1}"
+        source.studies.append(_study(table, row, study_id, {name: row.get(name) for name in covariates}))
+    if table.has("date"):
         source.studies = days_of_dates(source.studies)
     source.has_labels = any(study.codes is not None for study in source.studies)
     return source
 
 
-def _further(path: Path, found: Sequence[str], config: CohortConfig) -> tuple[str, ...]:
-    """The covariates' columns; DataError names those that the table lacks."""
-    wanted = config.visits.covariates if config.visits is not None else ()
-    if lacking := [name for name in wanted if name not in found]:
-        raise DataError(
-            f"{path}: 'visits.covariates' names {', '.join(lacking)}. Columns found: {', '.join(found)}."
-        )
-    return wanted
-
-
-def _study(path: Path, columns: Columns, row: Row, study_id: str, extra: dict[str, Any]) -> Study:
-    given = {name: columns.get(row, name) for name in ("age", "day", "visit", "date")}
-    age, day, visit, seen = (
-        parse_number(given["age"]),
-        parse_number(given["day"]),
-        parse_integer(given["visit"]),
-        parse_date(given["date"]),
-    )
-    lost = unreadable_fields(given, {"age": age, "day": day, "visit": visit, "date": seen})
+def _study(table: SourceTable, row: Row, study_id: str, extra: dict[str, Any]) -> Study:
+    given = {name: table.get(row, name) for name in ("age", "day", "visit", "date")}
+    age, day = parse_number(given["age"]), parse_number(given["day"])
+    visit, date = parse_integer(given["visit"]), parse_date(given["date"])
+    unread = unreadable_fields(given, {"age": age, "day": day, "visit": visit, "date": date})
     return Study(
         study_id=study_id,
-        patient_id=columns.text(row, "patient_id"),
-        images=tuple(path.parent / name for name in _paths(columns.get(row, "image"))),
-        report=columns.text(row, "report"),
-        split=columns.text(row, "split"),
-        codes=parse_codes(columns.get(row, "labels")),
-        view=columns.text(row, "view"),
+        patient_id=table.text(row, "patient_id"),
+        images=tuple(table.path.parent / name for name in _paths(table.get(row, "image"))),
+        report=table.text(row, "report"),
+        split=table.text(row, "split"),
+        codes=parse_codes(table.get(row, "labels")),
+        view=table.text(row, "view"),
         age=age,
-        sex=parse_sex(columns.get(row, "sex")),
+        sex=parse_sex(table.get(row, "sex")),
         day=day,
         visit=visit,
-        place=row_location(path, row),
-        extra=extra | ({"unread": lost} if lost else {}) | ({} if seen is None else {"date": seen}),
+        place=table.location(row),
+        extra=extra | ({"unread": unread} if unread else {}) | ({} if date is None else {"date": date}),
     )
 
 
@@ -118,7 +79,7 @@ def _paths(value: Any) -> list[str]:
 
 
 def parse_codes(value: Any) -> tuple[int, ...] | None:
-    """14 codes from a list, a mapping or a text; None where they are absent or not 14 values of Code."""
+    """Return 14 codes from a list, a mapping or a text; None without 14 values of Code."""
     if isinstance(value, str):
         text = value.strip()
         try:

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.errors import DataError
-from medflare.data.readers.common import Columns, Row, find_file, parse_number, parse_sex, read_table
+from medflare.data.readers.common import parse_number, parse_sex
 from medflare.data.readers.fields import unreadable_fields
+from medflare.data.readers.tables import Row, SourceTable, find_file, same_names
 
 FILES = ("patients.csv", "patients.csv.gz", "hosp/patients.csv", "hosp/patients.csv.gz")
-NAMES: dict[str, str | list[str] | None] = {
-    name: name for name in ("subject_id", "gender", "anchor_age", "anchor_year")
-}
+NAMES = same_names("subject_id", "gender", "anchor_age", "anchor_year")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,28 +40,27 @@ class PatientsTable:
     rows: dict[str, Row] = field(default_factory=dict)
     covariates: tuple[str, ...] = ()
 
-    def at(self, subject: str, seen: datetime.datetime | None) -> Demographics:
-        """The subject when the study was done; without its date the age is that of the anchor year."""
+    def at(self, subject: str, date: datetime.datetime | None) -> Demographics:
+        """Return the subject when the study was done; without its date the age is that of the anchor year."""
         row = self.rows.get(subject)
         if row is None:
             return Demographics()
         age, year = parse_number(row["anchor_age"]), parse_number(row["anchor_year"])
-        lost = unreadable_fields({"age": row["anchor_age"]}, {"age": age})
-        if age is not None and year is not None and seen is not None:
-            age += seen.year - year
+        unread = unreadable_fields({"age": row["anchor_age"]}, {"age": age})
+        if age is not None and year is not None and date is not None:
+            age += date.year - year
         further = {name: row[name] for name in self.covariates}
-        return Demographics(age=age, sex=parse_sex(row["gender"]), covariates=further, unread=lost)
+        return Demographics(age=age, sex=parse_sex(row["gender"]), covariates=further, unread=unread)
 
 
 def read_patients_table(given: Path, covariates: Sequence[str] = ()) -> PatientsTable:
-    """The patients table at `given`, a file or a folder that holds it; DataError names what is missing."""
+    """Return the patients table at `given`, a file or a folder that holds it.
+
+    Raises:
+        DataError: names the file or the columns that are missing.
+    """
     if not given.exists():
         raise DataError(f"{given}: no such file or folder. Check 'demographics' in site.yaml.")
-    path = find_file(given, FILES)
-    found, rows, _ = read_table(path)
-    Columns(path, found, NAMES, {}, list(NAMES))
-    if lacking := [name for name in covariates if name not in found]:
-        raise DataError(
-            f"{path}: 'visits.covariates' names {', '.join(lacking)}. Columns found: {', '.join(found)}."
-        )
-    return PatientsTable({str(row["subject_id"]): row for row in rows}, tuple(covariates))
+    table = SourceTable(find_file(given, FILES), NAMES)
+    table.check_covariates(covariates)
+    return PatientsTable({str(row["subject_id"]): row for row in table.rows}, tuple(covariates))

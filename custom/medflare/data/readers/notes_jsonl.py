@@ -10,62 +10,47 @@ counts as two), end-exclusive; an entity's own `text` is optional and must then 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from medflare.data.readers.annotated import (
-    NoteError,
-    check_ends,
-    check_ids,
-    check_spans,
-    check_surface,
-    check_text,
-)
-from medflare.data.readers.common import SourceRecords, find_file, read_table, select_rows
-from medflare.data.records import Entity, Note, Relation
+from medflare.data.readers.annotated import check_ends, check_ids, check_spans, check_surface, check_text
+from medflare.data.readers.common import SourceRecords
+from medflare.data.readers.tables import SourceTable, json_line_files
+from medflare.data.records import Entity, Note, RecordError, Relation
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.label_maps import LabelMap, mapping_of
 from medflare.data.splits import split_name
 
 
 def read(config: CohortConfig) -> SourceRecords:
-    """Reads `config.file`, or all .jsonl files of `config.root`; a file's name is the split of its rows
-    where they have none."""
+    """Read `config.file`, or all .jsonl files of `config.root`.
+
+    A file's name is the split of its rows where they have none.
+    """
     mapping = mapping_of(config.label_map)
-    source = SourceRecords(has_split=True)
-    for path in _files(config):
-        found, rows, bad = read_table(path)
-        source.skipped += bad
-        for index, row in enumerate(select_rows(path, found, rows, config.select)):
+    source = SourceRecords()
+    for path in json_line_files(config):
+        table = SourceTable(path, {})
+        source.skipped += table.unreadable
+        for index, row in enumerate(table.select(config.select)):
             record = str(row.get("doc_id") or f"{path.name}:{index + 1}")
             where = f"{path.name} row {index + 1}"
-            try:
+            with source.skipping(record):
                 if record in source.places:
                     detail = f"{where}: the same doc_id appeared before; the first one is kept"
-                    raise NoteError("duplicated note", detail)
+                    raise RecordError("duplicated note", detail)
                 source.notes.append(_note(record, row, path.name.split(".")[0], mapping, where))
                 source.places[record] = where
-            except NoteError as error:
-                source.skip(record, error.reason, str(error))
-    source.has_split = all(note.split for note in source.notes)
     return source
-
-
-def _files(config: CohortConfig) -> list[Path]:
-    first = find_file(config.root, ("*.jsonl", "*.jsonl.gz"), config.file)
-    if config.root.is_dir() and config.file is None:
-        return sorted([*config.root.glob("*.jsonl"), *config.root.glob("*.jsonl.gz")])
-    return [first]
 
 
 def _note(record: str, row: Mapping[str, Any], stem: str, mapping: LabelMap, where: str) -> Note:
     text = row.get("text")
     if not isinstance(text, str):
-        raise NoteError("empty note", f"{where}, offset 0: the row has no text")
+        raise RecordError("empty note", f"{where}, offset 0: the row has no text")
     check_text(text, where)
     split = split_name(str(row.get("split") or stem)) or ""
     if row.get("split") and not split:
-        raise NoteError("unknown split", f"{where}: split {row['split']!r} is none of train, val, test")
+        raise RecordError("unknown split", f"{where}: split {row['split']!r} is none of train, val, test")
     entities = tuple(_entity(item, text, mapping, where) for item in _listed(row, "entities", where))
     check_ids((entity.entity_id for entity in entities), where)
     known = {entity.entity_id for entity in entities}
@@ -80,14 +65,14 @@ def _note(record: str, row: Mapping[str, Any], stem: str, mapping: LabelMap, whe
 
 
 def _listed(row: Mapping[str, Any], key: str, where: str) -> list[Any]:
-    found = row.get(key) or []
-    if not isinstance(found, list):
-        raise NoteError(f"malformed {key}", f"{where}: expected a list, found {type(found).__name__}")
-    return found
+    value = row.get(key) or []
+    if not isinstance(value, list):
+        raise RecordError(f"malformed {key}", f"{where}: expected a list, found {type(value).__name__}")
+    return value
 
 
 def _names(item: Mapping[str, Any], key: str) -> tuple[str, str]:
-    """The native and the common name of an entity or relation; KeyError where it has neither."""
+    """Return the native and the common name of an entity or relation; KeyError where it has neither."""
     native, label = (str(item.get(name) or "") for name in ("native", key))
     if not native and not label:
         raise KeyError(key)
@@ -101,7 +86,7 @@ def _entity(item: Mapping[str, Any], text: str, mapping: LabelMap, where: str) -
         name, written = str(item["id"]), item.get("text")
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         detail = f"{where}: expected id, label, spans [[start, end]]; found {item!r}"
-        raise NoteError("malformed entity", detail) from None
+        raise RecordError("malformed entity", detail) from None
     check_spans(name, spans, len(text), where)
     if isinstance(written, str):
         check_surface(name, spans, text, written, where)
@@ -116,6 +101,6 @@ def _relation(item: Mapping[str, Any], known: set[str], mapping: LabelMap, where
         relation = Relation(label=label, head=str(item["head"]), tail=str(item["tail"]))
     except (KeyError, TypeError, AttributeError):
         detail = f"{where}: expected type, head, tail; found {item!r}"
-        raise NoteError("malformed relation", detail) from None
+        raise RecordError("malformed relation", detail) from None
     check_ends(relation, known, where)
     return relation

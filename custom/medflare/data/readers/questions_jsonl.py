@@ -15,11 +15,12 @@ from typing import Any
 
 from medflare.data.readers.common import SourceRecords
 from medflare.data.readers.fields import parse_integer
-from medflare.data.readers.text_rows import RowError, TextRow, has_splits, shorten, text_rows
-from medflare.data.records import Question
+from medflare.data.readers.tables import ColumnMap
+from medflare.data.readers.text_rows import TextRow, shorten, text_rows
+from medflare.data.records import Question, RecordError
 from medflare.data.settings.cohort import CohortConfig
 
-DEFAULTS: dict[str, str | int | list[str] | None] = {
+FIELDS: ColumnMap = {
     "id": ["id", "question_id"],
     "question": "question",
     "options": "options",
@@ -33,14 +34,11 @@ Options = tuple[tuple[str, str], ...]
 
 
 def read(config: CohortConfig) -> SourceRecords:
-    """Reads `config.file`, or all .jsonl files of `config.root`."""
+    """Read `config.file`, or all .jsonl files of `config.root`."""
     source = SourceRecords()
-    for row in text_rows(config, DEFAULTS, REQUIRED, source):
-        try:
+    for row in text_rows(config, FIELDS, REQUIRED, source):
+        with source.skipping(row.record):
             source.questions.append(_question(row, config.first_index))
-        except RowError as error:
-            source.skip(row.record, error.reason, str(error))
-    source.has_split = has_splits([question.split for question in source.questions])
     return source
 
 
@@ -53,38 +51,38 @@ def _question(row: TextRow, first_index: int | None) -> Question:
         options=options,
         answer=_answer(row, options, first_index),
         split=row.split,
-        group=row.columns.text(row.row, "group"),
+        group=row.text("group"),
     )
 
 
 def _given(row: TextRow) -> Any:
-    """The row's options: one column with all of them, or as many columns as there are options."""
-    names = row.columns.names("options")
+    """Return the row's options: one column with all of them, or as many columns as there are options."""
+    names = row.table.names("options")
     return row.row.get(names[0]) if len(names) == 1 else [row.row.get(name) for name in names]
 
 
 def _options(given: Any, where: str) -> Options:
-    """(letter, text) of the options that say something; RowError for fewer than two, or two alike."""
+    """Return (letter, text) of the options with words; RecordError for fewer than two, or two alike."""
     if isinstance(given, Mapping):
         listed = [(str(letter).strip(), value) for letter, value in given.items()]
     elif isinstance(given, list) and len(given) <= len(ascii_uppercase):
         listed = list(zip(ascii_uppercase, given, strict=False))
     else:
         detail = f"{where}: expected letter -> text or a list of texts; found {shorten(given)}"
-        raise RowError("malformed options", detail)
+        raise RecordError("malformed options", detail)
     texts = [(letter, " ".join(str(value).split())) for letter, value in listed if value is not None]
     options = tuple((letter, text) for letter, text in texts if text)
     if len(options) < 2:
-        raise RowError("too few options", f"{where}: expected two or more; found {shorten(given)}")
+        raise RecordError("too few options", f"{where}: expected two or more; found {shorten(given)}")
     counts = Counter(text for _, text in options)
     if repeated := [text for text, count in counts.items() if count > 1]:
-        raise RowError("repeated option", f"{where}: {shorten(repeated[0])} stands at two letters")
+        raise RecordError("repeated option", f"{where}: {shorten(repeated[0])} stands at two letters")
     return options
 
 
 def _answer(row: TextRow, options: Options, first_index: int | None) -> str:
-    """The letter of the right option; RowError where what is given is none of them."""
-    given, letters = row.columns.text(row.row, "answer"), [letter for letter, _ in options]
+    """Return the letter of the right option; RecordError where the answer is none of them."""
+    given, letters = row.text("answer"), [letter for letter, _ in options]
     by_case = {letter.upper(): letter for letter in letters}
     if given.upper() in by_case:
         return by_case[given.upper()]
@@ -93,11 +91,11 @@ def _answer(row: TextRow, options: Options, first_index: int | None) -> str:
         if 0 <= number - first_index < len(options):
             return letters[number - first_index]
     elif number is None:
-        meant = [letter for letter, text in options if text == " ".join(given.split())]
-        if meant:
-            return meant[0]
+        matches = [letter for letter, text in options if text == " ".join(given.split())]
+        if matches:
+            return matches[0]
     hint = ""
     if number is not None and first_index is None:
         hint = "; if answers are numbers, say in site.yaml whether they begin with 0 or 1: first_index"
     detail = f"{row.where}: {shorten(given)} is none of {', '.join(letters)}{hint}"
-    raise RowError("answer not among options", detail)
+    raise RecordError("answer not among options", detail)

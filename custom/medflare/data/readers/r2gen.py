@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.errors import DataError
-from medflare.data.readers.common import SourceRecords, find_file, select_rows
+from medflare.data.readers.common import SourceRecords
+from medflare.data.readers.tables import find_file, select_rows
 from medflare.data.records import Study
 from medflare.data.settings.cohort import CohortConfig
 
@@ -23,7 +24,7 @@ FILES = ("annotation.json", "*/annotation.json", "*annotation*.json")
 
 
 def read(config: CohortConfig) -> SourceRecords:
-    """Reads annotation.json in `config.root`; images lie in `images/` beside it, or directly beside it."""
+    """Read annotation.json in `config.root`; images lie in `images/` beside it, or directly beside it."""
     path = find_file(config.root, FILES, config.file)
     document = _document(path)
     folder = path.parent / "images" if (path.parent / "images").is_dir() else path.parent
@@ -33,11 +34,11 @@ def read(config: CohortConfig) -> SourceRecords:
         for entry in listed
         if isinstance(entry, dict)
     ]
-    found = list(dict.fromkeys(key for entry in entries for key in entry))
+    keys = list(dict.fromkeys(key for entry in entries for key in entry))
     source = SourceRecords(has_split=True)
     studies: dict[str, Study] = {}
     seen: set[str] = set()
-    for index, entry in enumerate(select_rows(path, found, entries, config.select)):
+    for index, entry in enumerate(select_rows(path, keys, entries, config.select)):
         name = str(entry.get("id") or f"{path.name} entry {index + 1}")
         study = _study(folder, entry, name)
         if name in seen:
@@ -76,6 +77,6 @@ def _study(folder: Path, entry: Mapping[str, Any], fallback: str) -> Study:
 
 
 def _patient(entry: Mapping[str, Any]) -> str:
-    """MIMIC's subject_id; for IU X-ray the CXR number before the underscore."""
+    """Return MIMIC's subject_id; for IU X-ray the CXR number before the underscore."""
     subject = entry.get("subject_id")
     return str(subject) if subject not in (None, "") else str(entry.get("id") or "").split("_")[0]

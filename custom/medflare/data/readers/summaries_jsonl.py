@@ -8,12 +8,13 @@ group (else device_family). Rows with more de-identification marks (XXXX, ___) t
 from __future__ import annotations
 
 from medflare.data.readers.common import SourceRecords
-from medflare.data.readers.text_rows import RowError, TextRow, has_splits, text_rows
+from medflare.data.readers.tables import ColumnMap
+from medflare.data.readers.text_rows import TextRow, text_rows
 from medflare.data.records import Summary
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.text import count_masks
 
-DEFAULTS: dict[str, str | int | list[str] | None] = {
+FIELDS: ColumnMap = {
     "id": ["id", "summary_id", "uid"],
     "source": ["source", "findings"],
     "target": ["target", "impression"],
@@ -25,24 +26,20 @@ REQUIRED = ("source", "target")
 
 
 def read(config: CohortConfig) -> SourceRecords:
-    """Reads `config.file`, or all .jsonl files of `config.root`."""
+    """Read `config.file`, or all .jsonl files of `config.root`."""
     source = SourceRecords()
-    for row in text_rows(config, DEFAULTS, REQUIRED, source):
-        try:
+    for row in text_rows(config, FIELDS, REQUIRED, source):
+        with source.skipping(row.record):
             summary = _summary(row)
-        except RowError as error:
-            source.skip(row.record, error.reason, str(error))
-            continue
-        if config.most_masks is not None and masks(summary) > config.most_masks:
-            source.too_masked += 1
-        else:
-            source.summaries.append(summary)
-    source.has_split = has_splits([summary.split for summary in source.summaries])
+            if config.most_masks is not None and masks(summary) > config.most_masks:
+                source.too_masked += 1
+            else:
+                source.summaries.append(summary)
     return source
 
 
 def masks(summary: Summary) -> int:
-    """De-identification marks in source and target together."""
+    """Return the number of de-identification marks in source and target together."""
     return count_masks(summary.source) + count_masks(summary.target)
 
 
@@ -51,7 +48,7 @@ def _summary(row: TextRow) -> Summary:
         summary_id=row.record,
         source=row.words("source"),
         target=row.words("target"),
-        patient_id=row.columns.text(row.row, "patient_id") or row.record,
+        patient_id=row.text("patient_id") or row.record,
         split=row.split,
-        group=row.columns.text(row.row, "group"),
+        group=row.text("group"),
     )

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from medflare.core.config import Settings
 from medflare.core.inventory import TYPES
-from medflare.core.variables import expand_text
+from medflare.core.variables import ExpandedPath
 from medflare.data.settings.formats import FORMATS, OPTIONAL
 from medflare.data.settings.label_maps import LABEL_MAPS, mapping_of
 from medflare.data.settings.visits import VisitConfig
@@ -43,31 +42,20 @@ class SplitConfig(Settings):
 class ScannerConfig(Settings):
     """A scanner's character, applied to every image after resizing."""
 
-    blur: float = Field(
-        default=0.0,
-        ge=0,
-        description="sigma of a Gaussian in pixels of the stored image",
-    )
-    contrast: float = Field(
-        default=1.0,
-        gt=0,
-        description="factor around the image's mean",
-    )
-    brightness: float = Field(
-        default=1.0,
-        gt=0,
-        description="factor on the grey values",
-    )
+    blur: float = Field(default=0.0, ge=0, description="sigma of a Gaussian in pixels of the stored image")
+    contrast: float = Field(default=1.0, gt=0, description="factor around the image's mean")
+    brightness: float = Field(default=1.0, gt=0, description="factor on the grey values")
 
 
 class CohortConfig(Settings):
     """Where a site's files are and how they are read."""
 
     format: str = Field(description="one of medflare.data.settings.formats.FORMATS")
-    root: Path = Field(description="folder or file; relative to site.yaml; ${NAME} from the environment")
+    root: ExpandedPath = Field(
+        description="folder or file; relative to site.yaml; ${NAME} from the environment"
+    )
     file: str | None = Field(
-        default=None,
-        description="table inside root, where a reader would not find it itself",
+        default=None, description="table inside root, where a reader would not find it itself"
     )
     columns: dict[str, str | int | list[str] | None] = Field(
         default_factory=dict,
@@ -77,11 +65,10 @@ class CohortConfig(Settings):
     select: dict[str, str | int | list[str | int]] = Field(
         default_factory=dict, description="column -> value or values to keep; other rows are not this cohort"
     )
-    reports: Path | None = Field(
-        default=None,
-        description="folder of the reports where it is not root (MIMIC-CXR)",
+    reports: ExpandedPath | None = Field(
+        default=None, description="folder of the reports where it is not root (MIMIC-CXR)"
     )
-    demographics: Path | None = Field(
+    demographics: ExpandedPath | None = Field(
         default=None,
         description="folder or file of MIMIC-IV's patients table, which tells age and sex (MIMIC-CXR)",
     )
@@ -90,8 +77,7 @@ class CohortConfig(Settings):
         description="read studies as the ordered visits of patients; without it each study stands alone",
     )
     sections: Literal["findings", "impression", "findings_or_impression", "findings_and_impression"] = Field(
-        default="findings_or_impression",
-        description="which part of a sectioned report is the text to learn",
+        default="findings_or_impression", description="which part of a sectioned report is the text to learn"
     )
     label_map: str | dict[str, str | None] = Field(
         default_factory=dict,
@@ -118,21 +104,14 @@ class CohortConfig(Settings):
     )
     split: SplitConfig = SplitConfig()
     labels: Literal["auto", "source", "rules", "chexbert"] = Field(
-        default="auto",
-        description="auto: source where the format carries 14 codes, else rules",
+        default="auto", description="auto: source where the format carries 14 codes, else rules"
     )
-    chexbert_folder: Path | None = None
+    chexbert_folder: ExpandedPath | None = None
     text_rules: Literal["clean", "r2gen"] = "clean"
     study_images: Literal["all", "first"] = Field(
-        default="all",
-        description="every image a sample, or the first only",
+        default="all", description="every image a sample, or the first only"
     )
-    max_skipped: float = Field(
-        default=0.05,
-        ge=0,
-        le=1,
-        description="share of records that may be unusable",
-    )
+    max_skipped: float = Field(default=0.05, ge=0, le=1, description="share of records that may be unusable")
     limit: int | None = Field(
         default=None,
         ge=1,
@@ -160,11 +139,6 @@ class CohortConfig(Settings):
     def _annotated_types(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         _only_types(value or ())
         return value
-
-    @field_validator("root", "reports", "demographics", "chexbert_folder", mode="before")
-    @classmethod
-    def _expand(cls, value: Any) -> Any:
-        return expand_text(value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _only_what_the_format_reads(self) -> CohortConfig:

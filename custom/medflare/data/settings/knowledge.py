@@ -12,23 +12,18 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from medflare.core.config import Settings
-from medflare.core.variables import expand_variables
+from medflare.core.variables import ExpandedPath
 
 
 class ImportConfig(Settings):
     """A graph that another program made."""
 
-    path: Path
+    path: ExpandedPath
     form: Literal["columns", "edc", "numbered"] = Field(
         default="columns",
         description="head, relation, tail, confidence with tabs; EDC's lists; numbers with entities.dict and "
         "relations.dict beside the file, as GreenKGC has them",
     )
-
-    @field_validator("path", mode="before")
-    @classmethod
-    def _expand(cls, value: Any) -> Any:
-        return expand_variables(value)
 
 
 class CompletionConfig(Settings):
@@ -54,11 +49,13 @@ class KnowledgeConfig(Settings):
     So should `nearest`, `nearest_by` and the encoder be: another one gives the same name another concept.
     """
 
-    vocabulary: tuple[Path, ...] = Field(
+    vocabulary: tuple[ExpandedPath, ...] = Field(
         default=(),
         description="OBO files, or tables of id and label (.tsv); where two share a name, the first has it",
     )
-    key: Path = Field(description="file with the secret that all hospitals share and the server never sees")
+    key: ExpandedPath = Field(
+        description="file with the secret that all hospitals share and the server never sees"
+    )
     context: str = Field(
         default="medflare", min_length=1, description="what the sketches are for; part of the key"
     )
@@ -80,7 +77,7 @@ class KnowledgeConfig(Settings):
     triples: tuple[ImportConfig, ...] = Field(
         default=(), description="graphs made elsewhere, which are added: paths, or path and form"
     )
-    same: tuple[Path, ...] = Field(
+    same: tuple[ExpandedPath, ...] = Field(
         default=(), description="pairs of names for one thing: two columns, or N-Triples of owl:sameAs"
     )
     nearest: float | None = Field(
@@ -93,7 +90,7 @@ class KnowledgeConfig(Settings):
         default="characters",
         description="near by spelling, by hidden states of the site's own model, or by an encoder of texts",
     )
-    encoder: Path | None = Field(
+    encoder: ExpandedPath | None = Field(
         default=None,
         description="nearest_by: encoder: local folder of SapBERT, PubMedBERT, MiniLM or the like",
     )
@@ -120,18 +117,13 @@ class KnowledgeConfig(Settings):
     @field_validator("vocabulary", "same", mode="before")
     @classmethod
     def _paths(cls, value: Any) -> Any:
-        return expand_variables([value] if isinstance(value, str | Path) else value)
+        return [value] if isinstance(value, str | Path) else value
 
     @field_validator("triples", mode="before")
     @classmethod
     def _imports(cls, value: Any) -> Any:
         given = value if isinstance(value, list | tuple) else [value]
         return [{"path": item} if isinstance(item, str | Path) else item for item in given]
-
-    @field_validator("key", "encoder", mode="before")
-    @classmethod
-    def _expand(cls, value: Any) -> Any:
-        return expand_variables(value)
 
     @model_validator(mode="after")
     def _has_something_to_read(self) -> KnowledgeConfig:
@@ -164,19 +156,3 @@ class KnowledgeConfig(Settings):
             given = "encoder" if self.encoder is not None else "pooling"
             raise ValueError(f"{given} is for nearest_by: encoder; here nearest_by is {self.nearest_by}")
         return self
-
-    def resolved(self, base: Path) -> KnowledgeConfig:
-        """The same with every relative path counted from `base`."""
-
-        def absolute(path: Path) -> Path:
-            return base / path.expanduser()
-
-        return self.model_copy(
-            update={
-                "vocabulary": tuple(map(absolute, self.vocabulary)),
-                "same": tuple(map(absolute, self.same)),
-                "triples": tuple(g.model_copy(update={"path": absolute(g.path)}) for g in self.triples),
-                "key": absolute(self.key),
-                "encoder": None if self.encoder is None else absolute(self.encoder),
-            }
-        )

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from medflare.core.config import Settings
 
@@ -14,18 +14,24 @@ PROTECTIONS = ("mask", "he")
 """What can be required of an update: masks that cancel in the sum, or homomorphic encryption."""
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmg]?i?b?)\s*", re.IGNORECASE)
-Patterns = tuple[str, ...]
+Patterns = Annotated[
+    tuple[str, ...], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)
+]
 """Names, or shell patterns of names: `fedmrg*`."""
 ANY: Patterns = ("*",)
 
 
 def parse_size(value: str) -> int:
-    """Bytes of a size such as `64 MB`, `1.5GiB` or `4096`; ValueError names the units otherwise."""
-    found = _SIZE.fullmatch(value)
-    unit = found.group(2).lower() if found else "?"
-    if found is None or unit not in _UNITS:
+    """Return the bytes of a size such as `64 MB`, `1.5GiB` or `4096`.
+
+    Raises:
+        ValueError: names the units.
+    """
+    match = _SIZE.fullmatch(value)
+    unit = match[2].lower() if match else "?"
+    if match is None or unit not in _UNITS:
         raise ValueError("is no size; write a number of bytes, or one with kB, MB, GB, KiB, MiB or GiB")
-    return round(float(found.group(1)) * _UNITS[unit])
+    return round(float(match[1]) * _UNITS[unit])
 
 
 class PolicyConfig(Settings):
@@ -65,6 +71,18 @@ class PolicyConfig(Settings):
         description="whether exact sizes may be told, of the knowledge graph and of what it shares with each "
         "other site's (rule ddcs, distances: exact)",
     )
+    train_losses: bool = Field(
+        default=False,
+        description="whether a job may have losses of training examples measured (split train; rule drfa)",
+    )
+    features: Literal["none", "prototypes", "raw"] = Field(
+        default="none",
+        description="image features that may leave: means of a class over many images (prototypes), or also "
+        "those of single images (raw); fedmrg's settings.bank",
+    )
+    min_prototype: int = Field(
+        default=16, ge=2, description="fewest images behind a prototype that leaves, whatever a job's k_min"
+    )
     metrics: Literal["all", "none"] | Patterns = Field(
         default="all", description="of the metrics, those that may leave; the others are taken out"
     )
@@ -73,21 +91,6 @@ class PolicyConfig(Settings):
     @classmethod
     def _size(cls, value: Any) -> Any:
         return parse_size(value) if isinstance(value, str) else value
-
-    @field_validator(
-        "jobs",
-        "methods",
-        "submitters",
-        "organisations",
-        "roles",
-        "require",
-        "tensors",
-        "partners",
-        mode="before",
-    )
-    @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
 
     @field_validator("require")
     @classmethod

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 from medflare.core.config import Settings, parse, read_yaml
 from medflare.core.errors import ConfigError
-from medflare.core.variables import expand_text
+from medflare.core.variables import ExpandedPath, with_absolute_paths
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.data.settings.policy import PolicyConfig
@@ -20,15 +20,10 @@ from medflare.data.settings.policy import PolicyConfig
 class BackboneConfig(Settings):
     """The frozen language model; `folder` None is the embedded one."""
 
-    folder: Path | None = None
+    folder: ExpandedPath | None = None
     precision: Literal["auto", "fp32", "bf16", "int8", "nf4"] = Field(
         default="auto", description="auto: bf16 where the machine computes in it, else fp32"
     )
-
-    @field_validator("folder", mode="before")
-    @classmethod
-    def _expand(cls, value: Any) -> Any:
-        return expand_text(value) if isinstance(value, str) else value
 
 
 class SiteConfig(Settings):
@@ -48,32 +43,20 @@ class SiteConfig(Settings):
         description="the site's knowledge graph for rule ddcs; without it the site sends no sketch",
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: int = Field(
-        default=1,
-        ge=1,
-        description="torch threads of the site's worker",
-    )
-    state: Path | None = Field(
-        default=None,
-        description="folder for what must survive a restart and never leaves",
+    threads: int = Field(default=1, ge=1, description="torch threads of the site's worker")
+    state: ExpandedPath | None = Field(
+        default=None, description="folder for what must survive a restart and never leaves"
     )
 
-    encoder_weights: Path | None = Field(
+    encoder_weights: ExpandedPath | None = Field(
         default=None,
         description="file of the image encoder's weights, for jobs whose encoder.weights is 'site'",
     )
 
-    scorers: dict[str, Path] = Field(
+    scorers: dict[str, ExpandedPath] = Field(
         default_factory=dict,
         description="summaries: optional scorer (bertscore) -> local folder of its weights; final test",
     )
-
-    @field_validator("scorers", mode="before")
-    @classmethod
-    def _expand_each(cls, value: Any) -> Any:
-        if not isinstance(value, Mapping):
-            return value
-        return {name: expand_text(path) if isinstance(path, str) else path for name, path in value.items()}
 
     @field_validator("cohort", mode="before")
     @classmethod
@@ -81,11 +64,6 @@ class SiteConfig(Settings):
         if isinstance(value, list | tuple) and not value:
             raise ValueError("an empty list; name at least one cohort")
         return [value] if isinstance(value, Mapping | CohortConfig) else value
-
-    @field_validator("state", "encoder_weights", mode="before")
-    @classmethod
-    def _expand(cls, value: Any) -> Any:
-        return expand_text(value) if isinstance(value, str) else value
 
 
 class SitesFile(Settings):
@@ -95,10 +73,12 @@ class SitesFile(Settings):
 
 
 def load_site_file(path: Path) -> dict[str, SiteConfig]:
-    """The sites described in a YAML file, by name; relative folders count from the file's own folder.
+    """Return the sites described in a YAML file, by name; relative folders count from the file's own folder.
 
     A document without `sites:` describes one site; its key is its `name`, or "" where it has none.
-    Raises ConfigError that lists every problem of the file.
+
+    Raises:
+        ConfigError: lists every problem of the file.
     """
     path = Path(path)
     if path.is_dir():
@@ -114,13 +94,14 @@ def load_site_file(path: Path) -> dict[str, SiteConfig]:
         site = parse(SiteConfig, data, str(path))
         sites = {site.name: site}
     base = path.resolve().parent
-    return {key: _resolve(site, base) for key, site in sites.items()}
+    return {key: with_absolute_paths(site, base) for key, site in sites.items()}
 
 
 def load_site(path: Path, name: str) -> SiteConfig:
-    """The settings of site `name`; ConfigError lists the names in the file when it is not among them.
+    """Return the settings of site `name`; a single-site document without a `name` serves any site.
 
-    A single-site document without a `name` serves whichever site owns the file.
+    Raises:
+        ConfigError: the file describes no such site (its sites are listed), or has other problems.
     """
     sites = load_site_file(path)
     if name in sites:
@@ -131,22 +112,3 @@ def load_site(path: Path, name: str) -> SiteConfig:
         f"{path}: describes no site '{name}'. It has: {', '.join(sorted(sites))}. "
         "Add an entry of that name, or start FLARE with the names of the file."
     )
-
-
-def _resolve(site: SiteConfig, base: Path) -> SiteConfig:
-    """`site` with every relative folder made absolute from `base`."""
-
-    def absolute(settings: Settings, *names: str) -> dict[str, Path]:
-        given = {name: getattr(settings, name) for name in names}
-        return {name: base / path.expanduser() for name, path in given.items() if path is not None}
-
-    folders = ("root", "reports", "demographics", "chexbert_folder")
-    cohorts = tuple(cohort.model_copy(update=absolute(cohort, *folders)) for cohort in site.cohort)
-    shared = site.validation
-    if shared is not None:
-        shared = shared.model_copy(update=absolute(shared, *folders))
-    backbone = site.backbone.model_copy(update=absolute(site.backbone, "folder"))
-    own: dict[str, Any] = absolute(site, "state", "encoder_weights")
-    own["scorers"] = {name: base / path.expanduser() for name, path in site.scorers.items()}
-    own["knowledge"] = site.knowledge and site.knowledge.resolved(base)
-    return site.model_copy(update={"cohort": cohorts, "validation": shared, "backbone": backbone, **own})

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from medflare.data.counts import VisitCounts
 from medflare.data.records import Skipped, Study
 from medflare.data.settings.visits import VisitConfig
-from medflare.data.visits.counts import VisitCounts
 from medflare.data.visits.order import fault, group_by_patient
 
 MAX_AGE = 120.0
@@ -43,10 +43,10 @@ def _ages(rows: Sequence[Study], skipped: list[Skipped], counts: VisitCounts) ->
     # The visit that most others agree with, given the days between them, is taken as right. A mean would be
     # wrong at every visit as soon as one age is mistyped.
     reference = max(known, key=lambda study: sum(_agree(study, other) for other in known))
-    found = []
+    aged = []
     for study in possible:
         if study.age is not None and _agree(reference, study):
-            found.append(study)
+            aged.append(study)
             continue
         if study.age is None:
             counts.ages_filled += 1
@@ -54,12 +54,12 @@ def _ages(rows: Sequence[Study], skipped: list[Skipped], counts: VisitCounts) ->
             where = reference.place or "another visit"
             detail = f"age {study.age:g} does not fit age {reference.age:g} at {where}; it is corrected"
             skipped.append(fault(study, "contradictory age", detail))
-        found.append(replace(study, age=_expected(reference, study)))
-    return found
+        aged.append(replace(study, age=_expected(reference, study)))
+    return aged
 
 
 def _possible(study: Study, skipped: list[Skipped]) -> Study:
-    """The study without an age that cannot be one."""
+    """Return the study without an age that cannot be one."""
     unread = study.extra.get("unread", {}).get("age")
     if unread is None and (study.age is None or 0 <= study.age <= MAX_AGE):
         return study
@@ -70,7 +70,7 @@ def _possible(study: Study, skipped: list[Skipped]) -> Study:
 
 
 def _expected(reference: Study, study: Study) -> float:
-    """Years at `study`, from those at `reference` and the days between."""
+    """Return the years at `study`, from those at `reference` and the days between."""
     assert reference.age is not None
     if reference.day is None or study.day is None:
         return reference.age

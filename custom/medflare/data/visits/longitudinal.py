@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from medflare.data.counts import VisitCounts
 from medflare.data.records import Patient, Skipped, Study, Visit
 from medflare.data.settings.visits import VisitConfig
-from medflare.data.visits.counts import VisitCounts
 from medflare.data.visits.demographics import complete_demographics
 from medflare.data.visits.order import fault, group_by_patient, order_visits
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from medflare.core.conditions import Code
+from medflare.data.counts import VisitCounts
 from medflare.data.records import Skipped, Study
 from medflare.data.settings.visits import VisitConfig
-from medflare.data.visits.counts import VisitCounts
 
 MAX_DAYS = 120 * 366.0
 """Days; a day beyond is a date that was taken for a number, as 20240531."""

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
+from medflare.data.counts import VisitCounts
 from medflare.data.records import SPLITS, Patient, Study
-from medflare.data.visits.counts import VisitCounts
 from medflare.data.visits.longitudinal import group_patients, visits_per_number
 
 
 def visit_facts(studies: Sequence[Study], counts: VisitCounts) -> dict[str, Any]:
-    """JSON-ready facts; empty where the studies were not read as visits.
+    """Return JSON-ready facts; empty where the studies were not read as visits.
 
     patients_with: number of visits -> patients; per_visit: split -> n_{k,t} for t = 1..T; gaps: days between
     visits; missed: visits that patients have not, below the last number they have.
@@ -37,19 +37,19 @@ def visit_facts(studies: Sequence[Study], counts: VisitCounts) -> dict[str, Any]
 
 
 def gap_facts(patients: Sequence[Patient]) -> dict[str, float]:
-    """Days between a visit and the one before: how many, how many unknown, shortest, median and longest."""
-    gaps = [visit.gap for patient in patients for visit in patient.visits[1:]]
-    known = [gap for gap in gaps if gap is not None]
-    facts: dict[str, float] = {"count": len(gaps), "unknown": len(gaps) - len(known)}
-    if known:
-        facts |= {"min": round(min(known), 1), "median": round(median(known), 1), "max": round(max(known), 1)}
-    return facts
+    """Return how many gaps in days between two visits there are and are unknown, and their range."""
+    return _range([visit.gap for patient in patients for visit in patient.visits[1:]])
 
 
 def age_facts(patients: Sequence[Patient]) -> dict[str, float]:
-    """Years at the first visit: how many patients, how many unknown, youngest, median and oldest."""
-    known = [patient.age for patient in patients if patient.age is not None]
-    facts: dict[str, float] = {"count": len(patients), "unknown": len(patients) - len(known)}
+    """Return how many ages in years at the first visit there are and are unknown, and their range."""
+    return _range([patient.age for patient in patients])
+
+
+def _range(values: Sequence[float | None]) -> dict[str, float]:
+    """Return count and unknown, and of the known values minimum, median and maximum."""
+    known = [value for value in values if value is not None]
+    facts: dict[str, float] = {"count": len(values), "unknown": len(values) - len(known)}
     if known:
         facts |= {"min": round(min(known), 1), "median": round(median(known), 1), "max": round(max(known), 1)}
     return facts

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from medflare.aggregation import rule_class
+from medflare.aggregation.capabilities import ProbesLosses
 from medflare.core.errors import MedflareError
 from medflare.data.cohort import Cohort
 from medflare.data.cohort_summary import summarise
@@ -18,7 +20,7 @@ from medflare.data.settings.site import SiteConfig
 from medflare.deployment.preflight.base import Check, ok, problem, warning
 from medflare.egress.policy import Policy, PolicyError, in_words
 from medflare.learners.footprint import footprint
-from medflare.learners.registry import task_of
+from medflare.learners.registry import get_method, task_of
 from medflare.models.backbone import check_folder, device_of, fingerprint
 from medflare.models.embedded import decoder_folder
 from medflare.models.vit_gpt2_folder import check_parts, fingerprint_of_parts
@@ -110,6 +112,8 @@ def backbone(site: SiteConfig, method: str | None) -> Check:
     folder = site.backbone.folder
     try:
         if folder is None:
+            if method and (new := get_method(method).new_model):
+                return ok("backbone", f"no backbone.folder: {new}; its first weights come before round 1")
             name = task_of(method).embedded_backbone if method else "decoder"
             return ok("backbone", f"embedded {name}, fingerprint {fingerprint(decoder_folder(name))}")
         if (folder / "encoder").is_dir() and (folder / "decoder").is_dir():
@@ -213,7 +217,9 @@ def rules(policy: Policy, job: Job | None) -> list[Check]:
             sites=job.n_clients,
             rounds=rounds,
             limit=job.settings.get("eval_limit"),
+            split="train" if issubclass(rule_class(job.aggregation["rule"]), ProbesLosses) else None,
         )
+        policy.features([get_method(job.method).resolve(job.settings).sends_features])
     except PolicyError as error:
         remedy = "Change the rule if the hospital agrees to the job, or ask for another job"
         return [*checks, problem("policy", str(error), "a job that the policy admits", remedy)]

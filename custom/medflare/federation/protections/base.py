@@ -15,11 +15,12 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
+from medflare.core.errors import UpdateError
 from medflare.core.tensor_names import SUM_PREFIX, TOTAL_PREFIX, with_prefix
 from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
-from medflare.egress.chain import Seal
 from medflare.egress.policy import Policy
+from medflare.egress.seal import Seal
 from medflare.federation.messages import Request
 from medflare.federation.outcome import OnReply, Outcome
 from medflare.federation.protections.settings import ProtectionSettings
@@ -122,12 +123,14 @@ class SiteContext:
         site: its name; kit: root folder of its kit.
         policy: the site's own rules as they are now.
         memory: folder of what this site must remember of the run, also after a restart.
+        job: what the job trains, beside a plan: method and settings; JSON types.
     """
 
     site: str
     kit: Path
     policy: Policy
     memory: Path
+    job: Mapping[str, Any] = field(default_factory=dict)
 
 
 # ---- the server's side -------------------------------------------------------------------------------------
@@ -164,15 +167,15 @@ class ServerProtection:
         return OpenedRound(sites=upcoming.sites)
 
     def add_sealed(self, site: str, facts: Mapping[str, Any], tensors: State) -> None:
-        """Add a sealed update; UpdateError if it cannot be added."""
-        raise NotImplementedError
+        """Add a sealed update; UpdateError if it cannot be added, as always where nothing is sealed."""
+        raise UpdateError("is sealed, and the updates of this run are not.")
 
     def open_sum(self, channel: StepChannel) -> Update | None:
         """Return what the accepted updates come to: their weighted mean and the totals of their sums.
 
-        None where the server cannot read it. RunError where too few sites are left to open it.
+        None where there is no sum that the server can read. RunError where too few sites are left to open it.
         """
-        raise NotImplementedError
+        return None
 
     def commit(self) -> None:
         """Make the last opened sum part of the state; a canary's is opened and not committed."""
@@ -214,8 +217,15 @@ class SiteProtection:
         """Write the final adapter into `folder` where only sites can read it."""
 
     def answer_step(self, request: Request) -> dict[str, Any]:
-        """Do the site's part in a step of the protocol."""
-        raise NotImplementedError
+        """Do the site's part in a step of the protocol.
+
+        Raises:
+            UpdateError: this protection has no such step.
+        """
+        raise UpdateError(f"'{request.task}' is no step of this job's protection '{request.protection}'.")
+
+    def check_training(self, request: Request) -> None:
+        """Refuse a request to train before the worker sees it; UpdateError says why."""
 
     def seal(self, request: Request, result: TaskResult) -> Seal | None:
         """Return what closes the tensors of an update before they leave; None where nothing does."""

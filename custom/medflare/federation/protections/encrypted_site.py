@@ -38,7 +38,7 @@ from medflare.wire.task_messages import TaskResult
 
 
 class EncryptedSite(SiteProtection):
-    """All sites of a provision hold the same secret key (see docs/explanation/security.md)."""
+    """All sites of a provision hold the same secret key (see docs/explanation/homomorphic_encryption.md)."""
 
     def __init__(self, site: str, startup: Path) -> None:
         self.site, self.keys = site, read_site_context(startup / SITE_FILE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from medflare.core.errors import UpdateError
@@ -57,6 +58,7 @@ class MaskedServer(ServerProtection):
     def __init__(self, settings: ProtectionSettings, identity: Identity) -> None:
         self.settings, self.identity = settings, identity
         self._report: dict[str, Any] = {}
+        self._unopened: list[str] = []
 
     def expect(self, declaration: RunDeclaration) -> None:
         self.run_id, self.weighting = declaration.run_id, declaration.weighting
@@ -66,10 +68,19 @@ class MaskedServer(ServerProtection):
         return self.layout.narrow.size * self.settings.bits // 8 + (self.layout.wide.size + 1) * 8
 
     def open_round(self, upcoming: UpcomingRound, channel: StepChannel) -> OpenedRound:
-        started, quorum = time.monotonic(), upcoming.quorum
+        """Go through keys and shares; after a sum that was lost late, over its own sites alone.
+
+        Sites that gave their shares for a sum take part in no sum of other sites from the same state
+        (`opened_sums`), and a lost sum leaves the state as it was.
+        """
+        started, quorum, left_out = time.monotonic(), upcoming.quorum, dict[str, str]()
+        if self._unopened and set(self._unopened) <= set(upcoming.sites):
+            others = sorted(set(upcoming.sites) - set(self._unopened))
+            left_out = dict.fromkeys(others, "the sum that was lost before is repeated over its own sites")
+            upcoming = replace(upcoming, sites=list(self._unopened))
         self.current = self.layout if upcoming.sums is None else layout_of({}, upcoming.sums)
         self.coordinator = Coordinator(self._round_parameters(upcoming), self.current, self.identity)
-        self._lost, self._silent, self._waited = dict[str, str](), list[str](), dict[str, float]()
+        self._lost, self._silent, self._waited = left_out, list[str](), dict[str, float]()
         terms = self.coordinator.parameters.to_json()
         advertised = self._step(KEYS, upcoming.sites, {"terms": terms}, quorum, channel)
         adverts = {"adverts": self.coordinator.adverts()}
@@ -156,8 +167,9 @@ class MaskedServer(ServerProtection):
         # different lists to different sites could otherwise collect both kinds of shares of one site.
         confirmed = self._step(CONFIRM, survivors, {"survivors": survivors}, threshold, channel)
         confirmations = {"confirmations": self.coordinator.confirmations()}
+        self._unopened = survivors
         self._step(REVEAL, confirmed, confirmations, threshold, channel)
-        result = self.coordinator.result()
+        result, self._unopened = self.coordinator.result(), []
         self._report |= {**result.report(), "lost": self._lost}
         self._report["open_seconds"] = round(time.monotonic() - started, 3)
         # The total need not be whole, since sites may scale their weight; what weighs anything counts as one.

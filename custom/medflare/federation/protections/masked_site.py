@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from medflare.core.errors import UpdateError
+from medflare.core.hints import STATISTICS, RoundHints
 from medflare.core.tensors import SharedSpec, State
-from medflare.egress.chain import Seal
+from medflare.core.visit_sums import SLOPES
 from medflare.egress.policy import Policy
+from medflare.egress.seal import Seal
 from medflare.federation.messages import CONFIRM, KEYS, REVEAL, SHARES, Request
 from medflare.federation.protections.base import SECURE, SiteProtection, layout_of
 from medflare.federation.protections.limits import limits_of
 from medflare.federation.protections.masked_server import NARROW, WIDE
+from medflare.federation.protections.opened_sums import OpenedSums, SumOrigin, state_key, weights_key
 from medflare.federation.protections.weighting import UpdateWeighting
 from medflare.secure_aggregation.identity import Identity
 from medflare.secure_aggregation.layout import Layout
@@ -23,6 +27,8 @@ from medflare.secure_aggregation.round_parameters import RoundParameters
 from medflare.wire.files import read_json, write_json
 from medflare.wire.task_messages import TaskResult
 
+MOST_SPREAD = 100
+"""How many times as much as another update the server may have a site's own one count."""
 MEMORY = "secure_sum.json"
 """File that remembers for which round keys were given last."""
 
@@ -30,13 +36,31 @@ MEMORY = "secure_sum.json"
 class MaskedSite(SiteProtection):
     """Keeps one round's secrets in memory; a site that restarts in a round has dropped out of it.
 
-    A round is joined once and never again, also after a restart: two sums of the same updates over different
-    sites would differ by one site's update.
+    A round is joined once and never again, also after a restart, and from one state at most one sum is opened
+    (`opened_sums`): two sums of the same updates over different sites would differ by one site's update.
+
+    A canary is masked and opened like any other round, but what it sums are zeros: nobody needs its updates,
+    and round 0 starts from the same state.
+
+    Args:
+        memory: folder of what is remembered of this job. opened: what the kit remembers of all jobs.
+        job: what the job trains, beside a plan: method and settings; JSON types.
     """
 
-    def __init__(self, site: str, identity: Identity, policy: Policy, memory: Path) -> None:
+    def __init__(
+        self,
+        site: str,
+        identity: Identity,
+        policy: Policy,
+        memory: Path,
+        opened: OpenedSums,
+        job: Mapping[str, Any],
+    ) -> None:
         self.site, self.identity, self.memory = site, identity, memory / MEMORY
-        self.limits = limits_of(policy)
+        self.limits, self.opened, self.job = limits_of(policy), opened, dict(job)
+        self.shared: SharedSpec = {}
+        self.by_visit = False
+        self.origin: SumOrigin | None = None
         self.layout: Layout | None = None
         self.sums_layouts: dict[str, Layout] = {}
         self.member: Member | None = None
@@ -45,7 +69,7 @@ class MaskedSite(SiteProtection):
         self.limits = limits_of(policy)
 
     def declare(self, shared: SharedSpec, sums: SharedSpec, describe: Mapping[str, Any]) -> None:
-        self.layout = layout_of(shared, sums)
+        self.layout, self.shared, self.by_visit = layout_of(shared, sums), shared, SLOPES in sums
 
     def declare_sums(self, specs: Sequence[SharedSpec]) -> None:
         layouts = [layout_of({}, spec) for spec in specs]
@@ -65,9 +89,14 @@ class MaskedSite(SiteProtection):
         if request.task == SHARES:
             return member.share(message["adverts"])
         if request.task == CONFIRM:
+            if self.origin is not None:
+                self.opened.check(self.origin, message["survivors"])
             return member.confirm(message["survivors"])
         assert request.task == REVEAL
-        return member.reveal(message["confirmations"])
+        revealed = member.reveal(message["confirmations"])
+        if self.origin is not None:  # on disk before the shares leave
+            self.opened.remember(self.origin, member.survivors)
+        return revealed
 
     def _join(self, request: Request, terms: RoundParameters) -> dict[str, Any]:
         """Return this site's keys for a round that it has not joined before."""
@@ -87,7 +116,7 @@ class MaskedSite(SiteProtection):
         write_json(self.memory, {"run_id": terms.run_id, "place": place})
         member = Member(self.identity, self._layout(terms.layout), self.limits)
         advert = member.advertise(terms)
-        self.member = member
+        self.member, self.origin = member, None
         return advert
 
     def _member(self, request: Request) -> Member:
@@ -105,14 +134,78 @@ class MaskedSite(SiteProtection):
             )
         return self.member
 
-    def seal(self, request: Request, result: TaskResult) -> Seal | None:
-        """Mask the update, if it was trained on what all sites agreed to train on."""
+    def check_training(self, request: Request) -> None:
+        """Refuse to train on what other sites were not sent too, or for a sum that could not be opened.
+
+        Raises:
+            UpdateError: state or plan are not those that all sites agreed on, what is said of a canary is
+                contradictory, or another sum of updates from this state was opened.
+        """
         member = self._member(request)
         if request.work != member.parameters.work:
             raise UpdateError(
                 "the state or the plan that came is not the one this round's sites agreed on; a server that "
                 "sends different ones to different sites could read an update from the sum."
             )
+        canary = member.parameters.canary
+        if bool(request.options.get("canary")) != canary:
+            raise UpdateError(
+                f"the terms of round {request.round} {'are' if canary else 'are not'} a canary's, and the "
+                "request to train says otherwise. What is local is put back after a canary only."
+            )
+        if canary and request.plan.get("steps") != 1:
+            raise UpdateError(f"a canary of {request.plan.get('steps')} steps; expected one of 1 step.")
+        if not canary:
+            hints = RoundHints.from_json(request.plan.get("hints", {}))
+            sites = {self.site, *request.options[SECURE]["shares"].get(self.site, {})}
+            self._check_factors(hints, sites)
+            origin = self._origin(request, hints, member.parameters)
+            self.opened.check(origin, sites)
+            self.origin = origin
+
+    def _check_factors(self, hints: RoundHints, sites: Collection[str]) -> None:
+        """Refuse a plan whose factors would make the sum nearly this site's own update."""
+        named = dict[str, float]()
+        if hints.importance is not None:
+            named = {site: hints.importance.weights.get(site, hints.importance.largest) for site in sites}
+        elif hints.snapshot is not None:
+            named = {site: hints.snapshot.drawn.get(site, 1) for site in sites}
+        comparable = [site for site in named if named[site] * MOST_SPREAD >= named[self.site]]
+        if named and len(comparable) < self.limits.min_sites:
+            raise UpdateError(
+                f"the plan has this site's update count over {MOST_SPREAD} times as much as others: "
+                f"{len(comparable)} are comparable with it, expected {self.limits.min_sites}. The sum would "
+                "be nearly this site's update."
+            )
+        if hints.influence is not None and not hints.influence.clip <= math.log(MOST_SPREAD):
+            raise UpdateError(
+                f"the plan lets a site count exp({hints.influence.clip:g}) times as much as by its examples; "
+                f"expected at most {MOST_SPREAD} times under masks. Set rule_settings.clip."
+            )
+
+    def _origin(self, request: Request, hints: RoundHints, terms: RoundParameters) -> SumOrigin:
+        """Return what the request's updates start from, and all that decides how sites weigh them."""
+        plan = request.plan
+        visit = hints.visit.visit if hints.visit is not None and self.by_visit else 0
+        data: list[Any] = [visit]
+        if hints.profiles is not None:
+            mixture = hints.mixture if hints.profiles == STATISTICS else None  # moments are of no mixture
+            data = [terms.layout, hints.profiles, mixture and mixture.model_dump()]
+        return SumOrigin(
+            state=state_key(request.tensors, self.shared, data),
+            weights=weights_key(
+                job=self.job,
+                weighing=[terms.weighing, terms.idle],
+                steps=[plan.get("steps"), plan.get("fraction")],
+                importance=hints.importance and hints.importance.model_dump(),
+                influence=hints.influence and hints.influence.model_dump(),
+                drawn=hints.snapshot and hints.snapshot.drawn,
+            ),
+        )
+
+    def seal(self, request: Request, result: TaskResult) -> Seal | None:
+        """Return what masks an update, which `check_training` has admitted."""
+        member = self._member(request)
         terms = member.parameters
         weighting = UpdateWeighting(by=terms.weighing, max_weight=terms.most_weight, zero_weight=terms.idle)
         weight = weighting.weight(result.facts)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from medflare.federation.protections.base import Protection, ServerProtection, SiteContext, SiteProtection
 from medflare.federation.protections.kit import identity_of, startup_folder
+from medflare.federation.protections.opened_sums import FOLDER, OpenedSums
 from medflare.federation.protections.settings import ProtectionSettings
 from medflare.secure_aggregation.round_parameters import Limits
 
@@ -30,4 +31,5 @@ class Masking(Protection):
         from medflare.federation.protections.masked_site import MaskedSite
 
         identity = identity_of(startup_folder(context.kit), context.site)
-        return MaskedSite(context.site, identity, context.policy, context.memory)
+        opened = OpenedSums(context.kit / FOLDER)
+        return MaskedSite(context.site, identity, context.policy, context.memory, opened, context.job)

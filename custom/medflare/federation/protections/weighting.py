@@ -60,8 +60,10 @@ class UpdateWeighting:
         Args:
             facts: `examples`, `factor` and `metrics`, as a site's own worker tells them.
 
+        A site that counts for more than `max_weight` counts with it: the job limits one site's share.
+
         Raises:
-            UpdateError: the facts give no weight, or more than any site declared.
+            UpdateError: the facts give no weight.
         """
         if self.zero_weight and _number(facts.get("examples")) == 0:
             return 0.0
@@ -72,11 +74,8 @@ class UpdateWeighting:
         }.get(self.by)
         factor = facts.get("factor", 1.0)
         weight = _number(count) * _number(factor)
-        if not 0 < weight <= self.max_weight * (1 + 1e-9):
-            error = UpdateError(
-                f"this site's update weighs nothing, or more {self.by} than the {self.max_weight:g} of the "
-                "largest site's declaration. Its count must be what it declared before round 1."
-            )
+        if not 0 < weight < math.inf:
+            error = UpdateError(f"this site's update weighs nothing: it has no number of {self.by}.")
             error.add_note(f"It weighs {count!r} {self.by} times {factor!r}.")
             raise error
         return min(weight, self.max_weight)

@@ -7,11 +7,13 @@ site its round and nothing else.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from medflare.aggregation import make_rule
@@ -31,7 +33,8 @@ from medflare.core.update import Update
 from medflare.federation.engine import FLComponent
 from medflare.federation.nested import unmarked
 from medflare.federation.protections.base import ServerProtection
-from medflare.wire.compression import decompress
+from medflare.federation.server.update_limits import NormLimit
+from medflare.wire.compression import CODECS, Uplink, decompress
 
 ALL_SITES = "all sites"
 """The name under which a rule sees a sum that was opened."""
@@ -45,6 +48,8 @@ class ValidatingAggregator(FLComponent):
     in order. Where the rule scores updates itself, all wait until the exchange is over: scoring takes time.
 
     Attributes:
+        norms: the limit on what one site's update may be.
+        uplink: how floating tensors of updates travel.
         accepts_zero_weight: whether a site may answer with an update of no examples. A rule that knows no
             such updates never sees one, and an exchange of nothing else leaves its state and the run's as
             they are (TAR-15).
@@ -56,6 +61,9 @@ class ValidatingAggregator(FLComponent):
         self.spec: SharedSpec = {}
         self.sums_spec: SharedSpec = {}
         self.declared: dict[str, int] = {}
+        self.weights: dict[str, int] = {}
+        self.norms = NormLimit()
+        self.uplink: Uplink = "bfloat16"
         self.deferred = False
         self.accepts_zero_weight = self.rule.capability(AcceptsZeroWeight) is not None
         self.protection = ServerProtection()
@@ -67,9 +75,20 @@ class ValidatingAggregator(FLComponent):
         scored.set_score(score)
         self.deferred = True
 
-    def expect(self, spec: SharedSpec, sums: SharedSpec, declared: Mapping[str, int]) -> None:
-        """Take what was declared before round 1: tensors, sums, and training examples of each site."""
+    def expect(
+        self,
+        spec: SharedSpec,
+        sums: SharedSpec,
+        declared: Mapping[str, int],
+        weights: Mapping[str, int] | None = None,
+    ) -> None:
+        """Take what was declared before round 1: tensors, sums, and training examples of each site.
+
+        Args:
+            weights: site -> the most examples with which it counts; what it declared without.
+        """
         self.spec, self.sums_spec, self.declared = spec, sums, dict(declared)
+        self.weights = dict(weights or declared)
 
     def begin(self, round_number: int, state: State, sites: Sequence[str]) -> None:
         """Start a round from the server's state (fp32)."""
@@ -80,6 +99,10 @@ class ValidatingAggregator(FLComponent):
         self._waiting: dict[str, Update] = {}
         self._next, self._empty, self._taken = 0, 0, 0
         self._totals: State = {}
+        self._unusual: set[str] = set()
+        self._over = False
+        self._rule_before = copy.deepcopy(self.rule.state_dict())
+        self.norms.begin(state)
         self.rule.begin(state)
 
     def accept(self, site: str, round_number: int, facts: Mapping[str, Any], tensors: State) -> str | None:
@@ -91,8 +114,14 @@ class ValidatingAggregator(FLComponent):
             reason = self.problem(site, round_number, facts, tensors)
             if reason is None:
                 update = Update.from_message(tensors, facts)
+                problem = self.norms.problem(site, update.delta)
+                reason = f"update: {problem}" if problem else None
+            if reason is None:
+                update.examples = min(update.examples, self.weights[site])
                 self.accepted[site] = update.examples
                 self._waiting[site] = update
+                if self.norms.is_unusual(site):
+                    self._unusual.add(site)
         except UpdateError as error:
             reason = f"update: {error}"
         refused = self.mark_done(site)
@@ -108,16 +137,22 @@ class ValidatingAggregator(FLComponent):
         if reason is None:
             try:
                 self.protection.add_sealed(site, facts, tensors)
-                self.accepted[site] = self.declared[site]
+                self.accepted[site] = self.weights[site]
             except UpdateError as error:
                 reason = f"sealed update: {error}"
         self._done.add(site)
         return reason
 
     def add_sum(self, update: Update) -> None:
-        """Take what all sealed updates of the round came to: to the rule, the update of one large site."""
+        """Take what all sealed updates of the round came to: to the rule, the update of one large site.
+
+        Raises:
+            UpdateError: the sum holds other tensors, values that are not finite, or is out of all proportion.
+        """
         check_state(update.delta, self.spec, "opened sum")
         check_state(update.sums, self.sums_spec, "opened sum")
+        if problem := self.norms.problem(ALL_SITES, update.delta):
+            raise UpdateError(f"opened sum: {problem}.")
         reading = self.rule.capability(ReadsMetrics)
         weighed = reading.metrics_of_sum() if reading else {}
         total = replace(update, examples=min(1, update.examples), metrics=weighed)
@@ -184,8 +219,12 @@ class ValidatingAggregator(FLComponent):
         return None
 
     def _is_right_kind(self, name: str, delta: Mapping[str, Tensor]) -> bool:
-        """Return whether floating is where floating was declared: the wire may round and do no more."""
-        return delta[name].is_floating_point() == self.spec[name][1].is_floating_point
+        """Return whether a tensor has its declared dtype, or the one in which the uplink lets it travel."""
+        declared = self.spec[name][1]
+        if not declared.is_floating_point:
+            return delta[name].dtype == declared
+        # What was quantised comes back in fp32; what is too small to quantise travels as the plain dtype.
+        return delta[name].dtype in (declared, torch.float32, CODECS[self.uplink].plain)
 
     def mark_done(self, site: str) -> Mapping[str, str]:
         """Note that nothing more is expected of a site in this round; deliver what no longer has to wait.
@@ -201,19 +240,33 @@ class ValidatingAggregator(FLComponent):
     def flush(self) -> Mapping[str, str]:
         """Deliver whatever waits, as no more updates come; return the refused with reasons."""
         self._done |= set(self.order)
+        self._over = True
         if not self.protection.sealed:
             self._deliver_in_order()
         return self.refused
 
     def _deliver_in_order(self) -> None:
-        """Give the rule every update before which, in order of site name, none can come any more."""
+        """Give the rule every update before which, in order of site name, none can come any more.
+
+        An update of unusual norm, and every one behind it, waits until all of the round are there.
+        """
         while self._next < len(self.order) and self.order[self._next] in self._done:
-            update = self._waiting.pop(self.order[self._next], None)
+            site = self.order[self._next]
+            if site in self._unusual and not self._over:
+                if self._done < set(self.order):
+                    return
+                self._over = True
+            update = self._waiting.pop(site, None)
             if update is not None:
-                self._add(self.order[self._next], update)
+                self._add(site, update)
             self._next += 1
 
     def _add(self, site: str, update: Update) -> None:
+        reason = self.norms.refused(site) if site in self._unusual else None
+        if reason is not None:
+            del self.accepted[site]
+            self.refused[site] = f"update: {reason}"
+            return
         if self._is_empty(update):
             return
         try:
@@ -222,7 +275,12 @@ class ValidatingAggregator(FLComponent):
             del self.accepted[site]
             self.refused[site] = f"refused by the aggregation rule: {error}"
             return
+        except Exception as error:  # one site's update must not end the exchange of all
+            del self.accepted[site]
+            self.refused[site] = f"the aggregation rule failed on it ({type(error).__name__}: {error})"
+            return
         self._taken += 1
+        self.norms.accept(site)
         for name, value in update.sums.items():
             self._totals[name] = self._totals[name] + value if name in self._totals else value.clone()
 
@@ -248,6 +306,10 @@ class ValidatingAggregator(FLComponent):
         whole = sum(squares(value) for value in new.values() if value.is_floating_point())
         norms = {"update_norm": math.sqrt(change), "state_norm": math.sqrt(whole)}
         return new, totals, norms | self._rule_report().get("checks", {})
+
+    def restore_rule(self) -> None:
+        """Put the rule's own state back to what it was before the round, whose result cannot be used."""
+        self.rule.load_state_dict(self._rule_before)
 
     def abort_round(self) -> None:
         """End a lost round in place of `finish`, or of `begin` and `finish`: the state stays as it is."""

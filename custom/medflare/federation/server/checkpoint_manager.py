@@ -4,20 +4,25 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from medflare.aggregation.base import AggregationRule
 from medflare.core.run_record import EvaluationRecord, RoundRecord
-from medflare.core.site_description import description_of
 from medflare.core.tensors import SharedSpec, State
 from medflare.federation.peft_folder import BEST, FINAL, Card, PeftFolder
+from medflare.federation.server.preparation import common_description
 from medflare.federation.server.roster import Roster
 from medflare.federation.server.run_recorder import RunRecorder
 from medflare.federation.server.run_state import RunState, save_state
 from medflare.federation.server.settings import RoundsSettings
 from medflare.wire.compression import message_bytes
+from medflare.wire.disk_space import RESERVE_BYTES, DiskReserve, free_megabytes
+
+MOST_SEEDED = 1 << 30
+"""Bytes reserved for seed-generated tensors at most: their shapes are what sites say they are."""
 
 
 class CheckpointManager:
@@ -29,6 +34,7 @@ class CheckpointManager:
         self.readable = True
         self.protection_state: dict[str, Any] = {}
         self.last: tuple[State, RoundRecord] | None = None
+        self.reserve = DiskReserve(folder)
         recorder.record.best_metric = args.best_metric
 
     def expect(self, facts: Mapping[str, Mapping[str, Any]], shared: SharedSpec, bytes_up: int) -> None:
@@ -36,8 +42,26 @@ class CheckpointManager:
         record, args = self.recorder.record, self.args
         record.expected_bytes_per_direction = bytes_up
         record.expected_bytes_down = message_bytes(shared, args.downlink)
-        self.writer.expect(description_of(facts[min(facts)], min(facts)))
+        self.writer.expect(common_description(facts))
+        self.reserve.hold(RESERVE_BYTES + self._adapter_bytes(shared))
         self.recorder.add_sites(facts)
+
+    def _adapter_bytes(self, shared: SharedSpec) -> int:
+        """Return a bound on the bytes of an adapter: merged updates may stand beside what is learned."""
+        made = self.writer.not_communicated.get("shapes", {}).values()
+        seeded = min(4 * sum(math.prod(shape) for shape in made), MOST_SEEDED)
+        return 2 * message_bytes(shared, "float32") + seeded
+
+    def make_room(self) -> str:
+        """Give back the reserve and whatever was half written on a full disk; return the run's reason."""
+        free = free_megabytes(self.folder)
+        self.reserve.release()
+        for scratch in (*self.folder.glob("state/*.tmp"), *self.folder.glob("result/*.tmp")):
+            shutil.rmtree(scratch, ignore_errors=True)
+        return (
+            f"the disk of the server is full: {free} MB free in {self.folder}. Free some space there and "
+            "submit the job again; the last good adapter, if a round was finished, is in result/adapter."
+        )
 
     def save_round(
         self,

@@ -29,9 +29,14 @@ from medflare.federation.server.schedule import RoundSchedule, VisitSchedule
 from medflare.federation.server.settings import RoundsSettings, TemporalSettings
 from medflare.federation.server.sketch_exchange import SketchExchange
 from medflare.federation.server.timing import timings_of
+from medflare.federation.server.update_limits import NormLimit
 from medflare.federation.site.worker import ProcessWorker, ThreadWorker, Worker
 from medflare.federation.site.worker_config import WorkerConfig
+from medflare.federation.submitted_job import read_submitted
 from medflare.learners.fedtar.mixture import MixtureSettings
+from medflare.wire.disk_space import is_disk_full
+
+NOT_CONNECTED = "not connected at submission, and FLARE gives a running job to no further site"
 
 
 class RoundsController(Controller):
@@ -76,9 +81,17 @@ class RoundsController(Controller):
         self.recorder = RunRecorder(self.folder / "run.json", args.job, self.run_id, args.seed, configuration)
         writer = engine.get_component(args.persistor_id).writer
         self.checkpoints = CheckpointManager(self.folder, writer, self.recorder, args)
-        sites = args.sites or [client.name for client in engine.get_clients()]
-        self.roster = Roster(sites, args.suspend_rounds * self.schedule.exchanges_per_round)
+        connected = {client.name for client in engine.get_clients()}  # to whom FLARE deployed the job
+        self.roster = Roster(
+            args.sites or list(connected), args.suspend_rounds * self.schedule.exchanges_per_round
+        )
+        for site in self.roster.sites:
+            if site not in connected:
+                self.roster.exclude(site, NOT_CONNECTED)
         self.recorder.write()
+        self.progress.event("started", sites=self.roster.eligible(0))
+        for site, reason in self.roster.excluded.items():
+            self.progress.event("excluded", site=site, reason=reason)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Nothing is left to stop: the record is closed in `control_flow`."""
@@ -94,6 +107,7 @@ class RoundsController(Controller):
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Run the job, and write how it ended."""
         try:
+            self.checkpoints.reserve.hold()
             self.run = run = self.compose(abort_signal, fl_ctx)
             run_all(run, self.mixture())
             self.checkpoints.export_final(self.roster)
@@ -101,12 +115,10 @@ class RoundsController(Controller):
             self.progress.event("completed", rounds=len(self.recorder.record.rounds))
         except StoppedError:
             self._fail("stopped", "the job was aborted.", fl_ctx)
-        except MedflareError as error:
-            self._fail("failed", str(error), fl_ctx)
         except Exception as error:
-            self.logger.exception("the rounds controller failed")
-            self._fail("failed", f"{type(error).__name__}: {error}", fl_ctx)
+            self._fail("failed", self._reason(error), fl_ctx)
         finally:
+            self.checkpoints.reserve.release()
             if self.run is not None and self.run.scorer is not None:
                 self.run.scorer.close()
             self.progress.close()
@@ -125,6 +137,8 @@ class RoundsController(Controller):
         self.schedule.check(rule)
         server_side = protection.server_side(args.protection_settings, Path(workspace.get_root_dir()))
         self.aggregator.protection = server_side
+        self.aggregator.norms = NormLimit(max_ratio=args.max_norm_ratio)
+        self.aggregator.uplink = args.uplink
         self.aggregator.accepts_zero_weight |= self.schedule.accepts_zero_weight
         self.checkpoints.readable = server_side.readable
         self.recorder.record.protections = protection.seals
@@ -144,6 +158,7 @@ class RoundsController(Controller):
             run_id=self.run_id,
             folder=self.folder,
             workspace=workspace,
+            submitted=read_submitted(Path(workspace.get_app_config_dir(fl_ctx.get_job_id()))),
             channel=channel,
             roster=self.roster,
             aggregator=self.aggregator,
@@ -157,16 +172,33 @@ class RoundsController(Controller):
             make_worker=lambda config, folder: self.make_worker(config, folder),
         )
 
+    def _reason(self, error: Exception) -> str:
+        """Return what the record says of an error; where the disk is full, make room for it."""
+        if is_disk_full(error):
+            return self.checkpoints.make_room()
+        if isinstance(error, MedflareError):
+            return str(error)
+        self.logger.exception("the rounds controller failed")
+        return f"{type(error).__name__}: {error}"
+
     def _fail(self, status: Literal["failed", "stopped"], reason: str, fl_ctx: FLContext) -> None:
-        """Write the record and the last good state, then tell FLARE."""
+        """Write the record and the last good state, then tell FLARE.
+
+        The record comes first: an adapter that cannot be written must not cost the reason.
+        """
         for entry in self.recorder.record.rounds[-1:]:
             open_sites = set(self.roster.sites) - set(entry.accepted) - set(entry.absent)
             entry.absent |= dict.fromkeys(sorted(open_sites), "the run ended before its update was judged")
-        try:
-            self.checkpoints.export_final(self.roster)
-        except Exception:
-            self.logger.exception("the last good state could not be written as an adapter")
-        self.recorder.close(status, reason)
+        writes = {
+            "the reason": lambda: self.recorder.close(status, reason),
+            "the last good state as an adapter": lambda: self.checkpoints.export_final(self.roster),
+            "where the adapter is": self.recorder.write,
+        }
+        for what, write in writes.items():
+            try:
+                write()
+            except Exception:
+                self.logger.exception(f"{what} could not be written")
         self.progress.event(status, reason=reason)
         self.system_panic(reason, fl_ctx)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's side of exact comparison: it deals pairs, passes encrypted elements on, learns sizes (6.1).
+"""The server's side of exact comparison (DD-3): it orders pairs, relays encrypted elements, learns sizes.
 
 Once in a run, before round 1: sizes of a site's graph before and after a change would tell the triples that
 changed. Whatever goes wrong with a pair leaves it at the typical distance, with the reason in the record.
@@ -56,34 +56,35 @@ WHY = {
     FEW: f"its graph has fewer than {LEAST} triples, of which sizes would tell single ones",
     MANY: f"its graph has more than {MOST:,} triples; compare by sketches (rule_settings.distances=sketches)",
 }
-"""State -> why a site tells no size."""
-Orders = Mapping[str, tuple[dict[str, Any], State]]
+"""State -> why a site has no size."""
+Requests = Mapping[str, tuple[dict[str, Any], State]]
 """Site -> options and tensors of its request."""
-Ask = Callable[[str, OnReply, Orders], Outcome]
-"""(task, what to do with replies, who is asked for what) -> what came of it."""
+SendToEach = Callable[[str, OnReply, Requests], Outcome]
+"""(task, what to do with replies, requests) -> who replied; as `Channel.send_to_each`."""
 
 
 @dataclass(slots=True)
 class Comparison:
-    """What the server has learnt of the sites' graphs.
+    """Compares the graphs of all pairs of sites, and keeps what the server learns of them.
 
     Attributes:
-        ask: brings requests to sites.
-        sizes: elements of the sites that told them; texts: of how many texts.
-        without: reason for every site that takes no part any more; failed: and for every pair that was not
-            compared.
-        shared: elements that the pairs share; moved: bytes of the messages, from and to sites.
+        send: sends requests to sites and returns who replied.
         memory: most bytes of encrypted elements that are held at once.
+        sizes: site -> elements of its graph; texts: site -> texts it was made from.
+        without: site -> why it takes no part any more.
+        failed: pair -> why it was not compared.
+        shared: pair -> elements that both graphs have.
+        transferred: bytes of all messages from and to sites.
     """
 
-    ask: Ask
+    send: SendToEach
     memory: int = MEMORY
     sizes: dict[str, int] = field(default_factory=dict)
     texts: dict[str, int] = field(default_factory=dict)
     without: dict[str, str] = field(default_factory=dict)
     failed: dict[SitePair, str] = field(default_factory=dict)
     shared: dict[tuple[str, str], int] = field(default_factory=dict)
-    moved: dict[str, int] = field(default_factory=lambda: {"from_sites": 0, "to_sites": 0})
+    transferred: dict[str, int] = field(default_factory=lambda: {"from_sites": 0, "to_sites": 0})
     waves: int = 0
     seconds: float = 0.0
     _keys: dict[str, str] = field(default_factory=dict)
@@ -91,20 +92,22 @@ class Comparison:
     _held: dict[str, Tensor] = field(default_factory=dict)
 
     def run(self, sites: Sequence[str]) -> None:
-        """Compares the graphs of all pairs of sites that take part.
+        """Compare the graphs of all pairs of sites that take part.
 
-        Raises RunError where all sites told a size and no two have the same key.
+        Raises:
+            RunError: all sites stated a size and no two have the same key.
         """
         started = time.monotonic()
-        self._absent(self._asked(COUNT, self._count, {site: ({}, State()) for site in sites}))
-        self._agree(sites)
-        dealt = waves({site: n for site, n in self.sizes.items() if n}, self.memory)
-        for wave in dealt:
-            self._wave(wave)
-        self.waves, self.seconds = len(dealt), round(time.monotonic() - started, 3)
+        counts = self._exchange(COUNT, self._record_size, {site: ({}, State()) for site in sites})
+        self._exclude_absent(counts)
+        self._exclude_other_keys(sites)
+        schedule = waves({site: n for site, n in self.sizes.items() if n}, self.memory)
+        for wave in schedule:
+            self._compare_wave(wave)
+        self.waves, self.seconds = len(schedule), round(time.monotonic() - started, 3)
 
-    def _count(self, site: str, reply: Reply) -> str | None:
-        """Takes a site's size, or why it tells none."""
+    def _record_size(self, site: str, reply: Reply) -> str | None:
+        """Record a site's size; return the reason where it states none that can be used."""
         problems = fact_problems(COUNT, reply.facts, site)
         if problems:
             return "; ".join(problems)
@@ -119,8 +122,11 @@ class Comparison:
             self._vocabularies[site] = reply.facts["vocabulary"]
         return None
 
-    def _agree(self, sites: Sequence[str]) -> None:
-        """Leaves out the sites whose key or context is not that of most sites."""
+    def _exclude_other_keys(self, sites: Sequence[str]) -> None:
+        """Exclude the sites whose key or context is not that of most sites.
+
+        Elements under different keys are never equal, so their comparison would find nothing in common.
+        """
         groups: dict[str, list[str]] = {}
         for site, key in sorted(self._keys.items()):
             groups.setdefault(key, []).append(site)
@@ -128,108 +134,121 @@ class Comparison:
             return
         usual = max(groups, key=lambda key: len(groups[key]))
         if len(groups[usual]) == 1 and len(self._keys) == len(sites):
-            told = ", ".join(f"{site} ({key[:8]})" for site, key in self._keys.items())
+            keys = ", ".join(f"{site} ({key[:8]})" for site, key in self._keys.items())
             raise RunError(
                 "no two sites have the same key and context under `knowledge`, so no two graphs can be "
-                f"compared: {told}. Give all sites the same key file and context."
+                f"compared: {keys}. Give all sites the same key file and context."
             )
         for site, key in self._keys.items():
             if key != usual or len(groups[usual]) == 1:
                 self.without[site] = f"its key ({key[:8]}) is not that of other sites ({usual[:8]})"
                 del self.sizes[site]
 
-    def _wave(self, wave: Sequence[SitePair]) -> None:
-        """The pairs of a wave, step by step; their messages are let go at its end."""
-        left = self._still(wave)
-        orders: dict[str, tuple[dict[str, Any], State]] = {}
-        for pair in left:
+    def _compare_wave(self, wave: Sequence[SitePair]) -> None:
+        """Compare the pairs of a wave in three steps, and free their messages at its end.
+
+        Offer: both sites send their elements, encrypted. Answer: the holder encrypts the asker's a second
+        time. Compare: the asker counts the elements that both have.
+        """
+        pairs = self._pairs_taking_part(wave)
+        offers: dict[str, tuple[dict[str, Any], State]] = {}
+        for pair in pairs:
             for site, partner in (pair, (pair.holder, pair.asker)):
                 asks = site == pair.asker
-                said = {"partner": partner, "elements": self.sizes[partner], "asks": asks}
-                orders[site] = (said, State())
-        left = self._step(OFFER, left, orders, self._message)
-        requests = {p.holder: ({"partner": p.asker}, {REQUEST: self._held.pop(p.asker)}) for p in left}
-        setups = {p.asker: self._held.pop(p.holder) for p in left}
-        left = self._step(ANSWER, left, requests, self._message)
-        ends = {
+                options = {"partner": partner, "elements": self.sizes[partner], "asks": asks}
+                offers[site] = (options, State())
+        pairs = self._step(OFFER, pairs, offers, self._keep_message)
+        answers = {p.holder: ({"partner": p.asker}, {REQUEST: self._held.pop(p.asker)}) for p in pairs}
+        setups = {p.asker: self._held.pop(p.holder) for p in pairs}
+        pairs = self._step(ANSWER, pairs, answers, self._keep_message)
+        comparisons = {
             p.asker: ({"partner": p.holder}, {SETUP: setups[p.asker], RESPONSE: self._held.pop(p.holder)})
-            for p in left
+            for p in pairs
         }
-        self._step(COMPARE, left, ends, self._size)
+        self._step(COMPARE, pairs, comparisons, self._record_shared)
         self._held.clear()
 
-    def _still(self, wave: Iterable[SitePair]) -> list[SitePair]:
-        """The pairs of which both sites take part still."""
-        left = []
+    def _pairs_taking_part(self, wave: Iterable[SitePair]) -> list[SitePair]:
+        """Return the pairs of which both sites still take part; note the reason for each of the others."""
+        pairs = []
         for pair in wave:
-            gone = [site for site in pair if site in self.without]
-            if gone:
-                self.failed[pair] = f"{gone[0]}: {self.without[gone[0]]}"
+            excluded = [site for site in pair if site in self.without]
+            if excluded:
+                self.failed[pair] = f"{excluded[0]}: {self.without[excluded[0]]}"
             else:
-                left.append(pair)
-        return left
+                pairs.append(pair)
+        return pairs
 
     def _step(
         self,
         task: str,
         pairs: Sequence[SitePair],
-        orders: Orders,
-        take: Callable[[SitePair, str, str, Reply], str | None],
+        requests: Requests,
+        on_reply: Callable[[SitePair, str, str, Reply], str | None],
     ) -> list[SitePair]:
-        """One exchange with the sites of these pairs; those of them that go on."""
+        """Do one exchange with the sites of these pairs; return the pairs that can go on."""
         if not pairs:
             return []
-        of = {site: pair for pair in pairs for site in pair}
+        pair_of = {site: pair for pair in pairs for site in pair}
 
-        def judge(site: str, reply: Reply) -> str | None:
+        def check(site: str, reply: Reply) -> str | None:
             problems = fact_problems(task, reply.facts, site)
-            return "; ".join(problems) if problems else take(of[site], site, task, reply)
+            return "; ".join(problems) if problems else on_reply(pair_of[site], site, task, reply)
 
-        outcome = self._asked(task, judge, orders)
-        self._absent(outcome, only_lasting=True)
+        outcome = self._exchange(task, check, requests)
+        self._exclude_absent(outcome, only_lasting=True)
         for site, reason in sorted(outcome.absent.items()):
-            self.failed.setdefault(of[site], f"{site}: {reason}")
+            self.failed.setdefault(pair_of[site], f"{site}: {reason}")
         return [pair for pair in pairs if pair not in self.failed]
 
-    def _message(self, pair: SitePair, site: str, task: str, reply: Reply) -> str | None:
-        """Takes encrypted elements; the reason where a message is not what was asked for."""
+    def _keep_message(self, pair: SitePair, site: str, task: str, reply: Reply) -> str | None:
+        """Keep encrypted elements for the partner; return why this is not the expected message."""
         problems = message_problems(task, reply.tensors)
         if problems:
             return "; ".join(problems)
         ((name, message),) = reply.tensors.items()
-        wanted = RESPONSE if task == ANSWER else (REQUEST if site == pair.asker else SETUP)
+        expected = RESPONSE if task == ANSWER else (REQUEST if site == pair.asker else SETUP)
         most = message_bytes(self.sizes[pair.holder if name == SETUP else pair.asker])
-        if name != wanted or reply.facts["partner"] == site or reply.facts["partner"] not in pair:
+        if name != expected or reply.facts["partner"] == site or reply.facts["partner"] not in pair:
             return f"sent a {name} for {reply.facts['partner']}, where another message was asked for"
         if message.numel() > most:
             return f"sent a {name} of {message.numel()} bytes; {most} are the most for the sizes told"
         self._held[site] = message
         return None
 
-    def _size(self, pair: SitePair, site: str, task: str, reply: Reply) -> str | None:
-        """Takes the size of what a pair shares."""
+    def _record_shared(self, pair: SitePair, site: str, task: str, reply: Reply) -> str | None:
+        """Record the size of what a pair shares; return the reason where it cannot be right."""
         both, most = reply.facts["shared"], min(self.sizes[s] for s in pair)
         if reply.facts["partner"] != pair.holder or both > most:
             return f"says {both} triples are shared with {reply.facts['partner']}; expected 0 to {most}"
         self.shared[pair] = both
         return None
 
-    def _asked(self, task: str, take: OnReply, orders: Orders) -> Outcome:
-        outcome = self.ask(task, take, orders)
+    def _exchange(self, task: str, on_reply: OnReply, requests: Requests) -> Outcome:
+        outcome = self.send(task, on_reply, requests)
         for traffic in outcome.traffic.values():
-            self.moved["from_sites"] += traffic.sent
-            self.moved["to_sites"] += traffic.received
+            self.transferred["from_sites"] += traffic.sent
+            self.transferred["to_sites"] += traffic.received
         return outcome
 
-    def _absent(self, outcome: Outcome, only_lasting: bool = False) -> None:
-        """Leaves out who gave no size, and who is silent or refuses, so that nobody waits for it again."""
+    def _exclude_absent(self, outcome: Outcome, only_lasting: bool = False) -> None:
+        """Exclude the absent sites, so that nobody waits for them again.
+
+        Args:
+            only_lasting: only those that were silent or refused; a site that failed once may take part in
+                its other pairs.
+        """
         for site, reason in outcome.absent.items():
             if not only_lasting or site in outcome.silent or reason.startswith(REFUSED):
                 self.without.setdefault(site, reason)
 
     def report(self, sites: Sequence[str]) -> dict[str, Any]:
-        """For run.json, JSON types; `distances` as the rule sees them, in the order of `sites`."""
-        found: dict[str, Any] = {
+        """Return the comparison for run.json: JSON types; `distances` as the rule sees them.
+
+        Args:
+            sites: order of the rows and columns of `distances`.
+        """
+        report: dict[str, Any] = {
             "sites": {
                 site: {"elements": count, "texts": self.texts[site], "empty": count == 0}
                 for site, count in sorted(self.sizes.items())
@@ -240,21 +259,21 @@ class Comparison:
             ),
             "pairs": sorted(
                 ({"sites": sorted(pair), "shared": both} for pair, both in self.shared.items()),
-                key=lambda found: found["sites"],
+                key=lambda item: item["sites"],
             ),
             "not_compared": sorted(
                 ({"sites": sorted(pair), "why": why} for pair, why in self.failed.items()),
-                key=lambda found: found["sites"],
+                key=lambda item: item["sites"],
             ),
             "waves": self.waves,
-            "bytes": dict(self.moved),
+            "bytes": dict(self.transferred),
             "seconds": self.seconds,
         }
         if self.shared or (0 in self.sizes.values() and len(self.sizes) > 1):
             matrix = exact_distances(self.sizes, self.shared, sites)
-            found["distances"] = {"order": list(sites), "matrix": matrix.round(6).tolist()}
-            found["smallest_eigenvalue"] = round(smallest_eigenvalue(matrix), 6)
-        return found
+            report["distances"] = {"order": list(sites), "matrix": matrix.round(6).tolist()}
+            report["smallest_eigenvalue"] = round(smallest_eigenvalue(matrix), 6)
+        return report
 
 
 def compare_graphs(
@@ -266,12 +285,12 @@ def compare_graphs(
         RunError: no two sites have the same key.
         StoppedError: the job was aborted.
     """
-    comparing, sites = rule.capability(NeedsExactSizes), channel.roster.eligible(0)
-    if comparing is None:
+    sized_rule, sites = rule.capability(NeedsExactSizes), channel.roster.eligible(0)
+    if sized_rule is None:
         return
     comparison = Comparison(channel.send_to_each)
     comparison.run(sites)
-    comparing.set_exact_sizes(comparison.sizes, comparison.shared)
+    sized_rule.set_exact_sizes(comparison.sizes, comparison.shared)
     recorder.record.preparation["exact"] = comparison.report(channel.roster.sites)
     recorder.write()
     progress.event(

@@ -13,10 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from medflare.core.run_record import Traffic
-from medflare.egress.failures import Code
+from medflare.egress.failures import Failure, FailureCode, MessageError, clean_text
 from medflare.federation.engine import ClientTask, Controller, FLContext, Signal, Task
 from medflare.federation.messages import Reply, Request, read_reply
 from medflare.federation.outcome import OnDone, OnReply, Outcome
+from medflare.federation.reply_models import check_facts
+from medflare.federation.strict_model import shown
 from medflare.wire.digest import byte_count
 
 _TICK = 0.02
@@ -162,7 +164,7 @@ class Exchange:
             if self._closed or site in self.outcome.facts or site in self.outcome.absent:
                 return
             reply = read_reply(message)
-            if reply.failure is not None and reply.failure.code is Code.DEADLINE:
+            if reply.failure is not None and reply.failure.code is FailureCode.DEADLINE:
                 self.outcome.overdue.append(site)
             self._traffic(site).sent += byte_count(reply.tensors)
             reason = self._validate(site, reply)
@@ -170,20 +172,27 @@ class Exchange:
                 self.outcome.facts[site] = reply.facts
                 self.outcome.trips[site] = received_at - self._sent_at.get(site, self._started)
             else:
-                self.outcome.absent[site] = reason
+                self.outcome.absent[site] = clean_text(reason)
             self._mark_done(site)
             self._last_validated = time.monotonic()
 
     def _validate(self, site: str, reply: Reply) -> str | None:
-        """Return why a reply is not accepted, or None."""
+        """Return why a reply is not accepted, or None.
+
+        This is the one place where replies are judged. Whatever a site sends costs that site its part in the
+        exchange; nothing that it sends may raise here, in a thread of FLARE's that all sites share.
+        """
         if reply.failure is not None:
             return str(reply.failure)
         if reply.round != self.request.round:
-            return f"late: reply of round {reply.round} in round {self.request.round}"
+            return f"late: reply of round {shown(reply.round)} in round {self.request.round}"
         try:
+            check_facts(self.request.task, reply.facts, site)
             return self.on_reply(site, reply)
+        except MessageError as error:
+            return str(Failure(FailureCode.MESSAGE, str(error)))
         except Exception as error:
-            return f"E{int(Code.UNEXPECTED)} reply could not be read ({type(error).__name__}: {error})"
+            return f"E{int(FailureCode.UNEXPECTED)} reply could not be read ({type(error).__name__}: {error})"
 
     def _traffic(self, site: str) -> Traffic:
         return self.outcome.traffic.setdefault(site, Traffic())
@@ -214,4 +223,10 @@ class Exchange:
             self._mark_done(site)
 
     def _mark_done(self, site: str) -> None:
-        self.outcome.refuse(self.on_done(site))
+        try:
+            self.outcome.refuse(self.on_done(site))
+        except Exception as error:
+            reason = (
+                f"E{int(FailureCode.UNEXPECTED)} reply could not be used ({type(error).__name__}: {error})"
+            )
+            self.outcome.refuse({site: clean_text(reason)})

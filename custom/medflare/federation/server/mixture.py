@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from medflare.core.errors import ConfigError, RunError, UpdateError
-from medflare.core.hints import RoundHints
+from medflare.core.hints import MOMENTS, STAGES, STATISTICS, RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord
 from medflare.core.tensor_names import SUM_PREFIX, split_by_prefix
@@ -17,7 +17,6 @@ from medflare.federation.protections.base import ServerProtection, UpcomingRound
 from medflare.federation.protections.registry import PROTECTIONS
 from medflare.federation.server.run import Run
 from medflare.federation.server.run_recorder import add_traffic
-from medflare.federation.site.mixture_sums import MOMENTS, STAGES, STATISTICS, mixture_hint
 from medflare.learners.fedtar.federated_em import FIRST, FederatedMixture, add_sums
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.wire.compression import decompress
@@ -56,7 +55,7 @@ def fit_mixture(run: Run, settings: MixtureSettings) -> None:
 
     server = agree_on_mixture(settings, specs, run.args.seed, gather)
     assert server.mixture is not None
-    run.agreed_hints, report = mixture_hint(server.mixture), server.report()
+    run.agreed_hints, report = RoundHints(mixture=server.mixture.to_hint()), server.report()
     run.checkpoints.writer.export |= run.agreed_hints.to_json()  # who tests the result elsewhere needs it too
     run.recorder.record.preparation = {"mixture": report}
     run.recorder.write()
@@ -76,7 +75,7 @@ def agree_on_mixture(
     mixture = server.begin(gather(number, specs[MOMENTS], RoundHints(profiles=MOMENTS)))
     while not server.done:
         number += 1
-        hints = RoundHints(profiles=STATISTICS) | mixture_hint(mixture)
+        hints = RoundHints(profiles=STATISTICS, mixture=mixture.to_hint())
         mixture = server.step(gather(number, specs[STATISTICS], hints))
     return server
 

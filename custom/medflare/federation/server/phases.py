@@ -14,6 +14,7 @@ from typing import Any
 from medflare.aggregation.capabilities import round_hints
 from medflare.core.errors import RunError
 from medflare.core.plan import RoundPlan
+from medflare.core.run_record import RoundRecord
 from medflare.core.site_description import description_of
 from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.federation.messages import FINISH, INITIALISE, PREPARE, Reply
@@ -30,6 +31,7 @@ from medflare.federation.server.run import GlobalModel, Run
 from medflare.federation.server.run_recorder import add_traffic
 from medflare.federation.server.scoring import open_scorer
 from medflare.federation.server.timing import workload
+from medflare.federation.server.update_limits import limited_weights
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.wire.compression import decompress, message_bytes
 
@@ -61,57 +63,87 @@ def prepare(run: Run, further_options: Mapping[str, Any]) -> None:
         further_options: what else sites are asked to declare.
     """
     hints = round_hints(run.rule)
-    options = {"job": run.args.job, "hints": hints.to_json(), **further_options}
+    options = {
+        "job": run.args.job,
+        "settings_sha256": run.submitted.digest,
+        "hints": hints.to_json(),
+        **further_options,
+    }
     quorum = run.quorum().everybody()
-    outcome = run.channel.broadcast(PREPARE, accept_any, options=options, quorum=quorum)
+    sites = run.roster.eligible(0)
+    outcome = run.channel.broadcast(PREPARE, accept_any, sites, options=options, quorum=quorum)
     run.channel.require(outcome, quorum.required, "prepare")
     run.declared = outcome.facts
     for site, reason in outcome.absent.items():
         run.roster.exclude(site, f"prepare failed: {reason}")
-    run.shared_spec, sums, run.examples = agree(outcome.facts, run.roster.sites)
+    agreed = agree(outcome.facts, run.roster.sites, quorum.required)
+    exclude(run, agreed.excluded)
     if hints.influence is not None:
-        require_shared_notes(outcome.facts)
-    declare(run, sums)
+        exclude(run, require_shared_notes(run.declared, quorum.required))
+    run.shared_spec = agreed.shared
+    run.examples = {site: agreed.examples[site] for site in run.declared}
+    declare(run, agreed.sums)
     open_scorer(run)
     run.progress.event("prepared", sites=run.roster.sites, seconds=round(outcome.seconds, 2))
+
+
+def exclude(run: Run, reasons: Mapping[str, str]) -> None:
+    """Leave sites out of the run that cannot train with the others."""
+    for site, reason in reasons.items():
+        run.roster.exclude(site, reason)
+        run.progress.event("excluded", site=site, reason=reason)
+    run.declared = {site: facts for site, facts in run.declared.items() if site not in reasons}
 
 
 def declare(run: Run, sums: SharedSpec) -> None:
     """Hand what the sites declared to the parts of the run that need it."""
     shared, facts = run.shared_spec, run.declared
     train_examples = {site: counts.get("train", 0) for site, counts in run.examples.items()}
-    run.aggregator.expect(shared, sums, train_examples)
+    weights = limited_weights(train_examples, run.args.max_share)
+    for site in sorted(site for site, count in weights.items() if count < train_examples[site]):
+        run.progress.event(
+            "weight limited", site=site, declared=train_examples[site], counts_with=weights[site]
+        )
+    run.aggregator.expect(shared, sums, train_examples, weights)
     run.protection.expect(
         RunDeclaration(
             run_id=run.run_id,
             shared=shared,
             sums=sums,
-            weighting=UpdateWeighting.of(run.rule, train_examples, run.aggregator.accepts_zero_weight),
+            weighting=UpdateWeighting.of(run.rule, weights, run.aggregator.accepts_zero_weight),
             rounds=run.exchanges,
             site_facts={site: description_of(answer, site).protection for site, answer in facts.items()},
         )
     )
     bytes_up = run.protection.bytes_up(shared, run.args.uplink)
+    run.recorder.record.method = run.submitted.method
     run.checkpoints.expect(facts, shared, bytes_up)
+    settings = run.recorder.record.configuration["settings"] = run.submitted.resolved()
     bytes_down = run.recorder.record.expected_bytes_down
-    work = workload(facts[min(facts)], bytes_down, bytes_up or message_bytes(shared, run.args.uplink))
+    work = workload(settings, bytes_down, bytes_up or message_bytes(shared, run.args.uplink))
     run.timings.expect(run.roster.sites, train_examples, work)
 
 
 def initialise(run: Run) -> State:
-    """Return the shared tensors before round 1, from the first site by name."""
-    site, initial = run.roster.eligible(0)[0], dict[str, Any]()
+    """Return the shared tensors before round 1, from the first site by name that has any."""
+    initial, absent, early = dict[str, Any](), dict[str, str](), RoundRecord(round=0, seconds=0.0)
 
-    def take(_: str, reply: Reply) -> str | None:
+    def take(site: str, reply: Reply) -> str | None:
         tensors = decompress(reply.tensors)
         check_state(tensors, run.shared_spec, f"initial tensors of site '{site}'")
         initial.update(tensors)
         return None
 
-    outcome = run.channel.broadcast(INITIALISE, take, sites=[site], quorum=ANY)
+    for site in run.roster.eligible(0):
+        outcome = run.channel.broadcast(INITIALISE, take, sites=[site], quorum=ANY)
+        add_traffic(early, outcome.traffic)
+        absent |= outcome.absent
+        if initial:
+            break
+        run.progress.event("no initial state", site=site, reason=absent[site])
     if not initial:
-        raise RunError(f"no initial state: {join_reasons(outcome.absent, [site])}")
-    run.early_traffic = outcome.traffic
+        raise RunError(f"no initial state: {join_reasons(absent, run.roster.sites)}")
+    run.early_traffic = early.traffic
     return {name: value.to(run.shared_spec[name][1]) for name, value in initial.items()}
 
 

@@ -11,6 +11,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,18 +44,25 @@ class ProgressReporter(FLComponent):
         self.state.update(phase=phase, **facts)
         line = {"time": round(time.time(), 3), "phase": phase, **facts}
         if self._file is not None:
-            with self._file.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            try:
+                with self._file.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+            except OSError as error:  # a view of the run must not end it; what it needs to write, will
+                self.logger.warning(f"progress.jsonl: {error}")
         self.logger.info(" ".join(f"{key}={value}" for key, value in line.items() if key != "time"))
 
     def curves(self, step: int, site: str, values: Mapping[str, float]) -> None:
         """Add points to TensorBoard curves, one for each metric and site (`mean`, `server` included)."""
         if self._curves is None:
             return
-        for name, value in values.items():
-            if math.isfinite(value):
-                self._curves.add_scalar(f"{name}/{site}", value, step)
-        self._curves.flush()
+        try:
+            for name, value in values.items():
+                if math.isfinite(value):
+                    self._curves.add_scalar(f"{name}/{site}", value, step)
+            self._curves.flush()
+        except OSError as error:
+            self.logger.warning(f"no more curves: {error}")
+            self._curves = None
 
     def weights(self, step: int, report: Mapping[str, Any]) -> None:
         """Report each update's weight as the rule has it, and its loss where the server scored it."""
@@ -66,9 +74,10 @@ class ProgressReporter(FLComponent):
 
     def close(self) -> None:
         """Close the curves' file."""
-        if self._curves is not None:
-            self._curves.close()
-            self._curves = None
+        curves, self._curves = self._curves, None
+        if curves is not None:
+            with suppress(OSError):
+                curves.close()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.START_RUN:

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SMALL = 3
+"""Sites of a run that needs every one of them, unless the job says otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
@@ -27,7 +30,8 @@ class Quorum:
         """Return the quorum of an exchange of updates.
 
         Args:
-            min_responses: as the job sets it; None for all sites.
+            min_responses: as the job sets it; None for all of up to three sites, and for all but one of more:
+                one site's fault then costs that site. Everybody is waited for all the same.
             sites: of the run.
             sampled: how many clients were sampled; None where all sites train.
             min_sites: so many updates hide each other in a sum; 1 without a protection.
@@ -37,6 +41,8 @@ class Quorum:
         enough to hide each other.
         """
         wanted = sites if min_responses is None else min_responses
+        if sampled is None and min_responses is None:
+            return cls(sites - 1 if sites > SMALL else sites)
         if sampled is None:
             return cls(wanted, wanted)
         required = max(1, min(sampled, max(min_sites, min_responses or 0)))

@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 
 from medflare.aggregation.capabilities import NeedsSumMembers, ProbesLosses, SamplesClients
-from medflare.core.errors import RunError
+from medflare.core.errors import RunError, UpdateError
 from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord
@@ -42,7 +42,7 @@ def run_round(run: Run, number: int) -> None:
         add_traffic(entry, run.early_traffic)
     for index in run.schedule.exchanges(number):
         run.sketches.refresh(index)
-        with run.schedule.record_exchange(entry, index, run.aggregator.declared) as exchange_entry:
+        with run.schedule.record_exchange(entry, index, run.aggregator.weights) as exchange_entry:
             state = select_clients(run, index, exchange_entry)
             try:
                 collect_updates(run, state)  # broadcast, and validate each update as it arrives
@@ -63,7 +63,7 @@ def run_round(run: Run, number: int) -> None:
 def select_clients(run: Run, index: int, entry: RoundRecord) -> RoundState:
     """Select who trains, and make their plan; everyone else is in the record with a reason."""
     args, eligible = run.args, run.roster.eligible(index)
-    declared = run.aggregator.declared
+    declared = run.aggregator.weights
     min_clients = run.min_sites if run.protection.sealed else 1
     selected, not_sampled = sample_clients(run.rule, index, args.seed, declared, eligible, min_clients)
     entry.absent = run.roster.unavailable(index) | not_sampled
@@ -232,6 +232,18 @@ def discard_unopened_sum(run: Run, entry: RoundRecord, error: RunError) -> None:
         raise error
 
 
+def discard_result(run: Run, entry: RoundRecord, error: UpdateError) -> None:
+    """Discard an exchange whose result cannot be used, because it is not finite; state and rule stay.
+
+    Raises:
+        RunError: too many exchanges in a row were lost.
+    """
+    run.aggregator.restore_rule()
+    discard_round(run, entry, list(entry.accepted), f"the round's result could not be used: {error}")
+    if run.lost_in_a_row > run.args.max_lost_rounds:
+        raise RunError(f"{run.lost_in_a_row} rounds in a row were lost; the last: {error}")
+
+
 def discard_round(run: Run, entry: RoundRecord, sites: list[str], reason: str) -> None:
     """Take back what a lost exchange's record says of `sites`; the state stays as it is."""
     for site in sites:
@@ -249,12 +261,18 @@ def discard_round(run: Run, entry: RoundRecord, sites: list[str], reason: str) -
 def aggregate(run: Run, state: RoundState) -> None:
     """Make the accepted updates, sealed or not, the new state."""
     entry, sealed = state.entry, run.protection.sealed
-    if not sealed or open_sum(run, state.plan, entry):
-        members = run.rule.capability(NeedsSumMembers)
-        if sealed and members is not None:
-            members.set_sum_members(entry.accepted)
-        run.lost_in_a_row = 0
-        run.model.tensors, run.model.totals, entry.checks = run.aggregator.finish()
+    try:
+        opened = not sealed or open_sum(run, state.plan, entry)
+        if opened:
+            members = run.rule.capability(NeedsSumMembers)
+            if sealed and members is not None:
+                members.set_sum_members(entry.accepted)
+            run.model.tensors, run.model.totals, entry.checks = run.aggregator.finish()
+            run.lost_in_a_row = 0
+    except UpdateError as error:
+        discard_result(run, entry, error)
+        opened = False
+    if opened:
         probe(run, state)
         entry.rule = run.aggregator.report()
         if not sealed:
@@ -269,21 +287,25 @@ def open_sum(run: Run, plan: RoundPlan, entry: RoundRecord) -> bool:
     except RunError as error:
         discard_unopened_sum(run, entry, error)
         return False
-    run.lost_in_a_row = 0
     run.protection.commit()
     entry.protection = run.protection.report()
     if update is None:
+        run.lost_in_a_row = 0
         return False
     run.aggregator.add_sum(update)
     return True
 
 
-def probe(run: Run, state: RoundState) -> None:
-    """Do the second exchange of a rule that wants losses before the round ends."""
+def probe(run: Run, state: RoundState) -> dict[str, str]:
+    """Do the second exchange of a rule that wants losses before the round ends.
+
+    Returns:
+        Site -> why it measured nothing, as where its policy keeps losses of training examples.
+    """
     prober = run.rule.capability(ProbesLosses)
     wanted = prober.probe() if prober else None
     if prober is None or wanted is None:
-        return
+        return {}
     plan = replace(state.plan, hints=run.agreed_hints | RoundHints(probe=wanted.examples))
     sites = probe_sites(wanted, run.roster.eligible(state.index))
     options = {"split": "train"}
@@ -292,6 +314,7 @@ def probe(run: Run, state: RoundState) -> None:
     for site, reason in outcome.absent.items():
         run.progress.event("probe failed", round=state.index, site=site, reason=reason)
     prober.receive_losses(probe_losses(outcome))
+    return outcome.absent
 
 
 # ---- evaluate, checkpoint ----------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from medflare.federation.server.sketch_exchange import SketchExchange
 from medflare.federation.server.timing import MeasuredTimings
 from medflare.federation.site.worker import Worker
 from medflare.federation.site.worker_config import WorkerConfig
+from medflare.federation.submitted_job import SubmittedJob
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,6 +79,7 @@ class Run:
     Attributes:
         folder: of the run on the server's disk.
         workspace: FLARE's.
+        submitted: method and settings of the job.
         make_worker: makes the worker in which the server scores updates.
         model: what the last exchange of updates made.
         agreed_hints: what sites agreed on before they train, as hints of every plan.
@@ -93,6 +95,7 @@ class Run:
     run_id: str
     folder: Path
     workspace: Any
+    submitted: SubmittedJob
     channel: Channel
     roster: Roster
     aggregator: ValidatingAggregator

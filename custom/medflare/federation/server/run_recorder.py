@@ -96,12 +96,10 @@ class RunRecorder:
                 heterogeneity=description.heterogeneity,
             )
         first = facts[min(facts)]
-        self.record.method = str(first.get("method", ""))
         method = METHODS.get(self.record.method)
         self.record.task = method.task if method else ""
         description = description_of(first, min(facts))
         self.record.parameters, self.record.paper = description.parameters, description.paper
-        self.record.configuration["settings"] = description.settings or first.get("settings", {})
         self.write()
 
     def open_round(self, number: int) -> RoundRecord:

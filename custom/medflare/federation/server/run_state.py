@@ -2,13 +2,11 @@
 """The server's state from which a run can go on; written after every round, all of it or nothing.
 
 Layout: `state/round-0003/{shared,totals,rule}.safetensors, state.json}` and `state/latest.json`, which names
-the folder that is complete.
+the folder that is complete. The round before stays, for the day a disk damages the newest.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +18,14 @@ import torch
 from medflare.core.errors import DataError
 from medflare.core.tensor_names import with_prefix
 from medflare.core.tensors import State
-from medflare.wire.files import load_tensors, save_tensors, write_json
+from medflare.wire.files import (
+    DamagedFileError,
+    load_tensors,
+    read_json,
+    replace_durably,
+    save_tensors,
+    write_json,
+)
 
 LATEST = "latest.json"
 
@@ -42,36 +47,59 @@ class RunState:
 
 
 def save_state(folder: Path, state: RunState) -> None:
-    """Write the state and then point `latest.json` to it; older rounds are removed afterwards."""
+    """Write the state and then point `latest.json` to it; of older rounds the last one stays."""
     name = f"round-{state.rounds_done:04d}"
     scratch, final = folder / f"{name}.tmp", folder / name
     shutil.rmtree(scratch, ignore_errors=True)
-    save_tensors(scratch / "shared.safetensors", state.shared)
+    facts = {"rounds_done": state.rounds_done, **state.values}
+    save_tensors(scratch / "shared.safetensors", state.shared, facts)
     save_tensors(scratch / "totals.safetensors", state.totals)
     tensors, values = _flatten(state.rule)
     save_tensors(scratch / "rule.safetensors", tensors, values)
     generator = {"torch_rng": torch.get_rng_state()}
     save_tensors(scratch / "random.safetensors", generator)
-    write_json(scratch / "state.json", {"rounds_done": state.rounds_done, **state.values})
+    write_json(scratch / "state.json", facts)  # for people; what is read again has a digest
     shutil.rmtree(final, ignore_errors=True)
-    os.replace(scratch, final)
+    replace_durably(scratch, final)
     write_json(folder / LATEST, {"folder": name})
-    for old in folder.glob("round-*"):
-        if old.name != name:
-            shutil.rmtree(old, ignore_errors=True)
+    for old in sorted((path for path in folder.glob("round-*") if path.name != name), reverse=True)[1:]:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def load_state(folder: Path) -> RunState:
-    """Return the last complete state in `folder`; DataError if there is none."""
+    """Return the last complete state in `folder`; where that one is damaged, the one before.
+
+    Raises:
+        DataError: there is no state, or none that is whole.
+    """
     pointer = folder / LATEST
     if not pointer.exists():
         raise DataError(f"{folder}: holds no run state. Name the `state` folder of a server's run.")
-    inner = folder / json.loads(pointer.read_text(encoding="utf-8"))["folder"]
-    values = json.loads((inner / "state.json").read_text(encoding="utf-8"))
+    damage: list[str] = []
+    for inner in _generations(folder, pointer):
+        try:
+            return _load_round(inner)
+        except (DamagedFileError, OSError, ValueError, KeyError) as error:
+            damage.append(f"{inner.name}: {error}")
+    raise DataError(f"{folder}: holds no state that is whole. {'; '.join(damage)}")
+
+
+def _generations(folder: Path, pointer: Path) -> list[Path]:
+    """Return the complete rounds, the one that `latest.json` names first."""
+    rounds = sorted((p for p in folder.glob("round-*") if not p.name.endswith(".tmp")), reverse=True)
+    try:
+        latest = str(read_json(pointer)["folder"])
+    except (ValueError, KeyError, TypeError):
+        return rounds
+    return sorted(rounds, key=lambda path: path.name != latest)
+
+
+def _load_round(inner: Path) -> RunState:
+    shared, values = load_tensors(inner / "shared.safetensors")
     rule_tensors, rule_values = load_tensors(inner / "rule.safetensors")
     return RunState(
         rounds_done=values.pop("rounds_done"),
-        shared=load_tensors(inner / "shared.safetensors")[0],
+        shared=shared,
         totals=load_tensors(inner / "totals.safetensors")[0],
         rule=_unflatten(rule_tensors, rule_values),
         values=values,

@@ -25,6 +25,7 @@ from medflare.federation.server.preparation import agree
 from medflare.federation.site import worker_config
 from medflare.federation.site.worker import Worker
 from medflare.federation.site.worker_config import WorkerConfig, site_file
+from medflare.federation.submitted_job import SubmittedJob
 from medflare.wire.plan_codec import plan_to_json
 from medflare.wire.task_messages import TaskRequest
 
@@ -39,31 +40,17 @@ ADVICE = (
 )
 
 
-def common_method(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
-    """Return method and settings that all sites report; RunError names two sites that differ."""
-    first = min(facts)
-    for key in ("method", "settings"):
-        for site in sorted(facts):
-            if facts[site].get(key) != facts[first].get(key):
-                raise RunError(
-                    f"{key} of {site} is {facts[site].get(key)}, of {first} it is {facts[first].get(key)}; "
-                    "the server cannot score updates of both. Give every site the same job."
-                )
-    return str(facts[first]["method"]), dict(facts[first]["settings"])
-
-
 def server_worker_config(
-    workspace: Any, facts: Mapping[str, Mapping[str, Any]], run_id: str, seed: int, folder: Path
+    workspace: Any, submitted: SubmittedJob, run_id: str, seed: int, folder: Path
 ) -> WorkerConfig:
-    """Return what the server's worker needs: the sites' method and settings, its own data and folders.
+    """Return what the server's worker needs: the job's method and settings, its own data and folders.
 
     RunError, which says what to write where, unless the server has a site.yaml that can be used.
     """
-    method, settings = common_method(facts)
     root = Path(workspace.get_root_dir())
     config = WorkerConfig(
-        method=method,
-        settings=settings,
+        method=submitted.method,
+        settings=submitted.settings,
         seed=seed,
         site=SERVER,
         site_file=str(site_file(root, Path(workspace.get_site_config_dir()))),

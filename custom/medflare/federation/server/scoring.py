@@ -30,7 +30,7 @@ def open_scorer(run: Run) -> None:
 def _server_scorer(run: Run) -> Scorer:
     """Start the server's own scoring; its base model and tensors must be the sites'."""
     folder, channel = run.folder / "scorer", run.channel
-    config = server_worker_config(run.workspace, run.declared, run.run_id, run.args.seed, folder)
+    config = server_worker_config(run.workspace, run.submitted, run.run_id, run.args.seed, folder)
     worker = run.make_worker(config, folder)
     run.scorer = scorer = Scorer(
         worker, run.args.deadline, lambda: bool(channel.abort.triggered), run.progress.event

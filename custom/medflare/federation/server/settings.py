@@ -40,8 +40,8 @@ class RoundsSettings(Settings):
     sites: list[str] = Field(default_factory=list)
     """The sites that must be there from the start; empty for those the job was deployed to."""
     min_responses: int | None = Field(None, ge=1)
-    """Accepted updates without which a round fails; default: one of every site, and where the rule samples
-    clients one of those it sampled, or three under a protection."""
+    """Accepted updates without which a round fails; default: all of up to three sites, all but one of more;
+    where the rule samples clients, one of those it sampled, or three under a protection."""
     deadline: float = Field(3600.0, gt=0)
     """Seconds a site may take for one task."""
     margin: float = Field(10.0, ge=0)
@@ -60,6 +60,11 @@ class RoundsSettings(Settings):
     """Share of its texts by which a site's data must have grown or shrunk before it sketches them again."""
     max_lost_rounds: int = Field(3, ge=0)
     """Rounds in a row in which too few of the sites that the rule sampled may answer, before the run ends."""
+    max_norm_ratio: float | None = Field(100.0, gt=1)
+    """An update is refused if its norm is more than so many times the median over the sites; null: no limit.
+    Of a sum that the server cannot look into, the protection's own bounds decide."""
+    max_share: float = Field(0.8, gt=0, le=1)
+    """Share of the weight of all sites that one site has at most, whatever it declares; 1 for no limit."""
     latency_profiles: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Site -> seconds_per_example, down, up, overhead, jitter, reliability: a simulated clock counts then."""
     simulated_deadline: float | None = Field(None, gt=0)

@@ -14,7 +14,6 @@ from typing import Any
 from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.capabilities import NeedsLatencies
 from medflare.core.plan import RoundPlan
-from medflare.core.site_description import description_of
 from medflare.federation.outcome import Outcome
 from medflare.federation.server.run_recorder import as_float
 from medflare.federation.server.settings import RoundsSettings
@@ -151,9 +150,8 @@ def timing_of(facts: Mapping[str, Any], trip: float) -> Timing:
     return Timing(compute, trip - compute)
 
 
-def workload(facts: Mapping[str, Any], down: int, up: int) -> Workload:
-    """Return what a round costs a site, from the settings that one reported in `prepare`."""
-    settings = description_of(facts).settings or facts.get("settings") or {}
+def workload(settings: Mapping[str, Any], down: int, up: int) -> Workload:
+    """Return what a round costs a site, from the method's settings."""
     optimiser = settings.get("optimiser") or {}
     batch = settings.get("batch") or (optimiser.get("batch") or 1) * (optimiser.get("accumulate") or 1)
     epochs = settings.get("local_epochs") or 1

@@ -21,20 +21,21 @@ from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.tensors import State
 from medflare.data.load import load_cohort
 from medflare.data.settings.knowledge import KnowledgeConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.egress.declaration import COUNTED, FEW, MANY, NO_GRAPH, NO_PACKAGE, REQUEST, RESPONSE, SETUP
 from medflare.egress.failures import SiteSettingsError
+from medflare.knowledge.cohort_texts import knowledge_texts
 from medflare.knowledge.private_intersection import (
     LEAST,
     MOST,
     IntersectionClient,
     IntersectionServer,
     available,
-    keyed_elements,
     fingerprint,
+    keyed_elements,
 )
 from medflare.knowledge.site_graph import site_graph
 from medflare.knowledge.sketch_key import SketchKey
-from medflare.knowledge.cohort_texts import knowledge_texts
 from medflare.wire.files import read_json, write_json
 
 ANSWERS_FILE = "exact_told.json"
@@ -49,7 +50,8 @@ class PairRequest:
     Attributes:
         partner: the other site.
         elements: number of elements the partner stated.
-        learns_size: whether this site learns the size of what both share; otherwise it answers the partner.
+        learns_size: whether this site learns the size of what both share; otherwise it answers the partner's
+            request.
     """
 
     partner: str
@@ -70,7 +72,7 @@ class ExactSide:
         self._items: list[str] | None = None
         self._open: tuple[PairRequest, IntersectionClient | IntersectionServer] | None = None
 
-    def count(self, site: Any, partners: Collection[str]) -> dict[str, Any]:
+    def count(self, site: SiteConfig, partners: Collection[str]) -> dict[str, Any]:
         """Return the number of elements of the site's graph and of its texts, or why there is none.
 
         The first answer of a run is repeated to the end of the run; its `partners` are the only sites that
@@ -78,38 +80,39 @@ class ExactSide:
 
         Args:
             site: its settings; without `knowledge` there is no graph.
+            partners: the other sites of the run.
 
         Raises:
             SiteSettingsError: the knowledge settings cannot be used; the text of the error stays at the site.
         """
         answers = self._answers()
         if answers is None:
-            answers = {"facts": self._count(site), "partners": sorted(partners), "compared": []}
-            self._keep(answers)
+            answers = {"facts": self._size_facts(site), "partners": sorted(partners), "compared": []}
+            self._save(answers)
         return dict(answers["facts"])
 
-    def offer(self, site: Any, partners: Collection[str], pair: PairRequest) -> State:
-        """Return the encrypted elements for a partner, uint8 (bytes,).
+    def offer(self, site: SiteConfig, partners: Collection[str], pair: PairRequest) -> State:
+        """Return the site's elements, encrypted for a partner: uint8 (bytes,).
 
         They are a request where this site learns the size of what is shared, and a set-up where it answers.
 
         Raises:
-            UpdateError: the partner was none when the size was stated, or was compared with before.
+            UpdateError: the pair was not agreed on when the size was stated, or was compared before.
         """
         answers = self._check_pair(partners, pair)
         items = self._elements(site, answers)
-        # Noted before anything leaves: a crash in between costs the pair, never a second comparison.
-        self._keep({**answers, "compared": [*answers["compared"], pair.partner]})
+        # Saved before anything leaves: a crash then costs the pair and never allows a second comparison.
+        self._save({**answers, "compared": [*answers["compared"], pair.partner]})
         if pair.learns_size:
-            asker = IntersectionClient(items)
-            self._open = (pair, asker)
-            return {REQUEST: _tensor(asker.request())}
-        holder = IntersectionServer(items)
-        self._open = (pair, holder)
-        return {SETUP: _tensor(holder.setup(pair.elements))}
+            client = IntersectionClient(items)
+            self._open = (pair, client)
+            return {REQUEST: _tensor(client.request())}
+        server = IntersectionServer(items)
+        self._open = (pair, server)
+        return {SETUP: _tensor(server.setup(pair.elements))}
 
     def answer(self, partner: str, tensors: Mapping[str, Tensor]) -> State:
-        """Return the partner's elements encrypted a second time; once for each pair.
+        """Return the partner's elements, encrypted a second time; once for each pair.
 
         Raises:
             UpdateError: no pair with this partner is open, or this site is the one that learns the size.
@@ -138,8 +141,8 @@ class ExactSide:
         """
         return int(self._stated_size()["facts"]["examples"])
 
-    def _count(self, site: Any) -> dict[str, Any]:
-        config: KnowledgeConfig | None = getattr(site, "knowledge", None)
+    def _size_facts(self, site: SiteConfig) -> dict[str, Any]:
+        config = site.knowledge
         if config is None:
             return {"state": NO_GRAPH}
         if not available():
@@ -152,7 +155,7 @@ class ExactSide:
         self._items = items
         return {"state": COUNTED, "elements": len(items), "examples": texts, **_digests(config)}
 
-    def _extract(self, site: Any, config: KnowledgeConfig) -> tuple[int, list[str]]:
+    def _extract(self, site: SiteConfig, config: KnowledgeConfig) -> tuple[int, list[str]]:
         """Return (number of texts, the elements of their graph)."""
         texts = knowledge_texts(load_cohort(site))
         try:
@@ -161,21 +164,24 @@ class ExactSide:
         except ConfigError as error:
             raise SiteSettingsError(str(error)) from error
 
-    def _elements(self, site: Any, answers: Mapping[str, Any]) -> list[str]:
+    def _elements(self, site: SiteConfig, answers: Mapping[str, Any]) -> list[str]:
         """Return the elements that were counted, extracted again after a restart.
 
         Raises:
             UpdateError: the data have changed since, so the number is another one.
         """
         if self._items is None:
-            config: KnowledgeConfig | None = getattr(site, "knowledge", None)
-            self._items = self._extract(site, config)[1] if config is not None else []
+            self._items = self._extract(site, site.knowledge)[1] if site.knowledge is not None else []
         if len(self._items) != answers["facts"]["elements"]:
             raise UpdateError("the site's graph has changed since its size was told in this run.")
         return self._items
 
     def _check_pair(self, partners: Collection[str], pair: PairRequest) -> dict[str, Any]:
-        """Return the answers of this run; UpdateError where the pair was not agreed."""
+        """Return the answers of this run.
+
+        Raises:
+            UpdateError: this pair was not agreed on, was compared before, or is too small or too large.
+        """
         answers = self._stated_size()
         if pair.partner not in set(partners) & set(answers["partners"]):
             raise UpdateError(f"'{pair.partner}' was no partner when this site told the size of its graph.")
@@ -189,7 +195,7 @@ class ExactSide:
         return answers
 
     def _close_pair(self, partner: str) -> tuple[PairRequest, IntersectionClient | IntersectionServer]:
-        """Return this site's side of the open pair, and close it whatever follows: its key is used once."""
+        """Return this site's side of the open pair, and close it: its key must never be used twice."""
         pair, self._open = self._open, None
         if pair is None or pair[0].partner != partner:
             raise UpdateError(f"no comparison with '{partner}' is open here: over, or the site restarted.")
@@ -208,7 +214,7 @@ class ExactSide:
         answers: dict[str, Any] = read_json(self.file)
         return answers if answers["run_id"] == self.run_id else None
 
-    def _keep(self, answers: Mapping[str, Any]) -> None:
+    def _save(self, answers: Mapping[str, Any]) -> None:
         write_json(self.file, {**answers, "run_id": self.run_id})
 
 

@@ -4,7 +4,9 @@ egress."""
 
 from __future__ import annotations
 
+import re
 import traceback
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,10 +15,14 @@ from pydantic import Field
 
 from medflare.core.config import Settings, parse
 from medflare.core.errors import ConfigError
+from medflare.core.tensor_names import TOTAL_PREFIX, split_by_prefix
 from medflare.egress import ledger
 from medflare.egress.chain import Compress, Egress
 from medflare.egress.declaration import EXACT
-from medflare.egress.failures import failure_of
+from medflare.egress.evaluation_limits import Measurement, admit_measurement, check_state
+from medflare.egress.failures import FailureCode, MessageError, failure_of
+from medflare.egress.job_memory import FILE as JOB_MEMORY
+from medflare.egress.job_memory import JobMemory
 from medflare.federation import messages
 from medflare.federation.engine import (
     EventType,
@@ -33,10 +39,16 @@ from medflare.federation.protections.registry import PROTECTIONS, ProtectionName
 from medflare.federation.site.policy import job_name, policy_of
 from medflare.federation.site.worker import ProcessWorker, ThreadWorker, Worker
 from medflare.federation.site.worker_config import WorkerConfig, residual_file, site_file
+from medflare.federation.strict_model import shown
+from medflare.federation.submitted_job import settings_digest
 from medflare.learners.registry import get_method
 from medflare.wire.compression import CODECS, ErrorFeedback, compress
+from medflare.wire.disk_space import DiskReserve
 from medflare.wire.spec_codec import spec_from_json
 from medflare.wire.task_messages import TaskRequest, TaskResult
+
+OPEN_ROUND = (messages.FIT, messages.KEYS)
+"""Tasks that open a round, as a site counts rounds."""
 
 
 class ExecutorSettings(Settings):
@@ -88,13 +100,18 @@ class LearnerExecutor(Executor):
             return make_reply(ReturnCode.TASK_UNKNOWN)
         round_number = -1
         try:
-            request = messages.read_request(shareable, PROTECTIONS[self.args.protection].binds_work)
+            binds_work = PROTECTIONS[self.args.protection].binds_work
+            request = messages.read_request(shareable, task_name, fl_ctx.get_identity_name(), binds_work)
             round_number = request.round
             return self._answer(request, fl_ctx, abort_signal)
         except Exception as error:
             failure = failure_of(error)
-            self._log_trace(error, fl_ctx)
-            self._egress_of_run(fl_ctx).failed(task_name, round_number, failure)
+            with suppress(Exception):  # neither a full disk nor a wrong job id may let it out after all
+                if failure.code is FailureCode.DISK_FULL:
+                    self._reserve(fl_ctx).release()
+                self._log_trace(error, fl_ctx)
+            with suppress(Exception):
+                self._egress_of_run(fl_ctx).failed(task_name, round_number, failure)
             self.logger.warning(f"{task_name} of round {round_number} failed with E{int(failure.code)}")
             return messages.failure_reply(failure, round_number)
 
@@ -104,16 +121,30 @@ class LearnerExecutor(Executor):
         The order matters: the policy sees the request before the learner does, and what is declared in
         'prepare' is fixed before anything else can leave.
         """
+        self._reserve(fl_ctx).hold()
         egress = self._egress_for(request, fl_ctx)
         self._check_protection(request)
+        digest = self._check_settings(request)
+        egress.memory.bind(request.task, digest, request.run_id, request.seed, request.roster)
         partners = self._partners(request, fl_ctx)
-        egress.admit(request.task, request.round, partners=partners, **self._policy_facts(request))
+        place = request.place if request.task in OPEN_ROUND else None
+        asked = Measurement.of(request.task, request.plan, request.options, len(request.roster))
+        wanted = self._policy_facts(request, asked)
+        egress.admit(request.task, request.round, place, partners=partners, **wanted)
+        if asked is not None:
+            admit_measurement(egress.memory, asked, request.round)
         protection = self._protection(request, fl_ctx)
         if request.task in messages.STEPS:  # of a secure sum: no learner is needed
             facts = {SECURE: protection.answer_step(request)}
             sent = egress.send(request.task, request.round, TaskResult(facts, {}))
             return messages.reply(request, sent.facts, sent.tensors)
-        result = self._run_task(replace(request, tensors=protection.readable_tensors(request)), fl_ctx, abort)
+        readable = replace(request, tensors=protection.readable_tensors(request))
+        if egress.sealed and _brings_run_state(request, asked):
+            state, _ = split_by_prefix(readable.tensors, TOTAL_PREFIX)
+            check_state(egress.memory, request.task, request.round, state)
+        if request.task == messages.FIT:
+            protection.check_training(request)
+        result = self._run_task(readable, fl_ctx, abort)
         if request.task == messages.PREPARE:
             self._declare(result, egress, protection)
         compress, seal = self._compressor(request, result, fl_ctx), None
@@ -133,6 +164,22 @@ class LearnerExecutor(Executor):
                 f"'{self.args.protection}'. Both configurations must say the same; nothing was done."
             )
 
+    def _check_settings(self, request: messages.Request) -> str:
+        """Return the digest of this site's settings; before round 1 they must be the submitted ones.
+
+        Where a job's configuration says `{$NAME}`, FLARE has put this site's own value by now.
+
+        Raises:
+            ConfigError: they are others; the text names none.
+        """
+        digest = settings_digest(self.args.method, self.args.settings)
+        if request.task == messages.PREPARE and request.options["settings_sha256"] != digest:
+            raise ConfigError(
+                "the settings that came to this site are not those that the server says were submitted; "
+                "nothing was done. A job's settings can name no variable of a site."
+            )
+        return digest
+
     def _run_task(self, request: messages.Request, fl_ctx: FLContext, abort: Signal) -> TaskResult:
         """Run a task in the worker, within the smaller of the site's and the server's deadline."""
         config, folder = self._worker_config(request, fl_ctx), _run_folder(fl_ctx)
@@ -148,7 +195,8 @@ class LearnerExecutor(Executor):
         protection.declare(shared, sums, result.facts["describe"])
         protection.declare_sums(profiles)
         result.facts["describe"]["protection"] = protection.facts()
-        result.facts.update(method=self.args.method, settings=self.args.settings)
+        # Not its settings: FLARE may have put values of this site into them.
+        result.facts["method"] = self.args.method
 
     def _protection(self, request: messages.Request, fl_ctx: FLContext) -> SiteProtection:
         """Return the site's side of the job's protection, under the rules in force now."""
@@ -156,7 +204,9 @@ class LearnerExecutor(Executor):
             root = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
             policy = self._egress_for(request, fl_ctx).policy
             memory = Path(self._worker_config(request, fl_ctx).state_folder)
-            site = SiteContext(site=fl_ctx.get_identity_name(), kit=root, policy=policy, memory=memory)
+            job = {"method": self.args.method, "settings": self.args.settings}
+            name = fl_ctx.get_identity_name()
+            site = SiteContext(site=name, kit=root, policy=policy, memory=memory, job=job)
             self.protection = PROTECTIONS[self.args.protection].site_side(site)
         self.protection.apply_policy(self._egress_of_run(fl_ctx).policy)
         return self.protection
@@ -187,7 +237,7 @@ class LearnerExecutor(Executor):
             seed=request.seed,
             site=fl_ctx.get_identity_name(),
             site_file=str(site_file(root, Path(workspace.get_site_config_dir()))),
-            state_folder=str(root / "local_state" / str(fl_ctx.get_job_id())),
+            state_folder=str(_job_state(fl_ctx)),
             cache_folder=str(root / "cache"),
             run_id=request.run_id,
         )
@@ -225,19 +275,26 @@ class LearnerExecutor(Executor):
                 site=fl_ctx.get_identity_name(),
                 job=str(fl_ctx.get_job_id()),
                 job_name=job_name(fl_ctx),
+                sealed=bool(PROTECTIONS[self.args.protection].seals),
+                memory=JobMemory(_job_state(fl_ctx) / JOB_MEMORY),
             )
         return self.egress
 
-    def _policy_facts(self, request: messages.Request) -> dict[str, Any]:
+    def _policy_facts(self, request: messages.Request, asked: Measurement | None) -> dict[str, Any]:
         """Return what a request wants of this site, as arguments of `Policy.admit`."""
-        limits = (request.plan.get("limit"), self.args.settings.get("eval_limit"))
+        limits = (asked and asked.examples, request.plan.get("limit"), self.args.settings.get("eval_limit"))
         return {
             "method": self.args.method,
             "protections": PROTECTIONS[request.protection].seals,
             "sites": len(request.roster),
             "rounds": max(request.plan.get("rounds", 0), request.round + 1) or None,
             "limit": min((limit for limit in limits if limit), default=None),  # 0 evaluates nothing
+            "split": asked.split if asked else None,
         }
+
+    def _reserve(self, fl_ctx: FLContext) -> DiskReserve:
+        """Return the space kept free for the trace and the ledger of a failure on a full disk."""
+        return DiskReserve(_run_folder(fl_ctx))
 
     def _log_trace(self, error: Exception, fl_ctx: FLContext) -> None:
         """Append the full trace to the site's `worker.log`, which FLARE does not stream."""
@@ -247,12 +304,42 @@ class LearnerExecutor(Executor):
             traceback.print_exception(error, file=file)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """End the worker when the run ends."""
-        if event_type == EventType.END_RUN and self.worker is not None:
+        """End the worker when the run ends, and give back what was kept free."""
+        if event_type != EventType.END_RUN:
+            return
+        if self.worker is not None:
             self.worker.close()
             self.worker = None
+        with suppress(Exception):
+            self._reserve(fl_ctx).release()
+
+
+def _brings_run_state(request: messages.Request, asked: Measurement | None) -> bool:
+    """Return whether a request comes with the state of the run, to train on or to measure."""
+    if asked is not None:
+        return asked.of_state
+    no_state = request.options.get("canary") or request.plan.get("hints", {}).get("profiles")
+    return request.task == messages.FIT and not no_state
+
+
+def _job_state(fl_ctx: FLContext) -> Path:
+    """Return the folder of what this site keeps of the job and a server cannot empty."""
+    root = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
+    return root / "local_state" / _job_id(fl_ctx)
+
+
+def _job_id(fl_ctx: FLContext) -> str:
+    """Return FLARE's id of the job, which the server made and which becomes part of paths here.
+
+    Raises:
+        MessageError: it is no plain name.
+    """
+    job = str(fl_ctx.get_job_id())
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}", job):
+        raise MessageError(f"the job's id is {shown(job)}, expected letters, digits, '_' and '-'.")
+    return job
 
 
 def _run_folder(fl_ctx: FLContext) -> Path:
     """Return this site's folder of the running job."""
-    return Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
+    return Path(fl_ctx.get_engine().get_workspace().get_run_dir(_job_id(fl_ctx)))

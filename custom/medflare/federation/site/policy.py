@@ -7,22 +7,28 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from medflare.data.settings.policy import PolicyConfig
 from medflare.data.settings.site import load_site
 from medflare.egress.ledger import FILE, Ledger
 from medflare.egress.policy import Policy, PolicyError
 from medflare.federation.engine import EventType, FLComponent, FLContext, FLContextKey
 from medflare.federation.site import worker_config
 from medflare.federation.site.worker_config import SITE_FILE, WorkerConfig
+from medflare.secure_aggregation.certificates import read_certificates
 
+CERTIFICATE = Path("startup/client.crt")
+WARN_AHEAD = timedelta(days=30)
 UNUSABLE = f"this site's {SITE_FILE} cannot be used; its people find the reason in the site's log."
 
 
 class SitePolicy(FLComponent):
     """Refuse jobs by name, submitter, organisation and role as site.yaml's `policy` says.
+
+    A site whose own certificate has expired refuses too: the process of a new job could not connect, and
+    FLARE would abort the job for every other site as well.
 
     FLARE's client parent asks its components before it checks resources for a job and again before it deploys
     one. The file is read at each question, so a change takes effect at once; a file that cannot be read
@@ -54,6 +60,11 @@ class SitePolicy(FLComponent):
     def _reason(self, meta: dict[str, Any], items: dict[str, Any], fl_ctx: FLContext) -> str:
         """Return why this site refuses the job; empty where it does not."""
         root, site = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_ROOT)), fl_ctx.get_identity_name()
+        expired, ahead = certificate_state(root / CERTIFICATE, datetime.now(UTC))
+        if ahead:
+            self.logger.warning(ahead)
+        if expired:
+            return expired
         file = root / "local" / SITE_FILE
         policy = Policy(rules=load_site(file, site).policy, file=file)
         try:
@@ -76,6 +87,24 @@ class SitePolicy(FLComponent):
             self._ledger.blocked(command, -1, rules, str(error), error.file)
 
 
+def certificate_state(file: Path, moment: datetime) -> tuple[str, str]:
+    """Return (why no job can start with the site's certificate, what to do soon), each empty for nothing.
+
+    Args:
+        file: the kit's certificate; in a simulator there is none.
+    """
+    if not file.is_file():
+        return "", ""
+    until = min(certificate.not_valid_after_utc for certificate in read_certificates(file))
+    remedy = "The project's administrator makes a new one: medflare kits renew."
+    if moment > until:
+        return f"this site's certificate expired on {until:%Y-%m-%d}: it takes part in no job. {remedy}", ""
+    if until - moment < WARN_AHEAD:
+        days = (until - moment).days
+        return "", f"this site's certificate expires on {until:%Y-%m-%d}, in {days} days. {remedy}"
+    return "", ""
+
+
 def policy_of(config: WorkerConfig, before: Policy) -> Policy:
     """Return the rules in force for a running job, read from site.yaml for each request.
 
@@ -85,11 +114,10 @@ def policy_of(config: WorkerConfig, before: Policy) -> Policy:
     Raises:
         SiteSettingsError: the file cannot be used.
     """
-    if config.site_file and not Path(config.site_file).exists():
+    file = Path(config.site_file)
+    if not file.exists():
         return before
-    site = worker_config.load_site_settings(config)
-    rules = getattr(site, "policy", PolicyConfig())
-    return Policy(rules=rules, file=Path(config.site_file or SITE_FILE))
+    return Policy(rules=worker_config.load_site_settings(config).policy, file=file)
 
 
 def job_name(fl_ctx: FLContext) -> str:

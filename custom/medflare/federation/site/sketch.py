@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.sketch import Sketch
 from medflare.data.load import load_cohort
 from medflare.data.settings.knowledge import KnowledgeConfig
-from medflare.data.settings.site import BackboneConfig
+from medflare.data.settings.site import BackboneConfig, SiteConfig
 from medflare.egress.declaration import NEW_SKETCH, NO_SKETCH, SAME_SKETCH
 from medflare.egress.failures import SiteSettingsError
+from medflare.knowledge.cohort_texts import knowledge_texts
 from medflare.knowledge.divergence import due_for_sketch
 from medflare.knowledge.name_encoder import encoder_files
 from medflare.knowledge.site_graph import site_sketch
 from medflare.knowledge.sketch_key import SketchKey
-from medflare.knowledge.sketches import Sketch
-from medflare.knowledge.cohort_texts import knowledge_texts
 from medflare.version import __version__
 from medflare.wire.files import read_json, write_json
 
@@ -52,7 +52,9 @@ class SketchRequest:
     growth: float
 
 
-def sketch_facts(site: Any, state: Path, cache: Path, run_id: str, request: SketchRequest) -> dict[str, Any]:
+def sketch_facts(
+    site: SiteConfig, state: Path, cache: Path, run_id: str, request: SketchRequest
+) -> dict[str, Any]:
     """Return the site's answer to a request for a sketch.
 
     It holds `state`; with a sketch also its bytes in base64, the number of texts, and a keyed digest of the
@@ -70,7 +72,7 @@ def sketch_facts(site: Any, state: Path, cache: Path, run_id: str, request: Sket
     Raises:
         SiteSettingsError: the knowledge settings cannot be used; the text of the error stays at the site.
     """
-    config: KnowledgeConfig | None = getattr(site, "knowledge", None)
+    config = site.knowledge
     if config is None:
         return {"state": NO_SKETCH}
     texts = knowledge_texts(load_cohort(site))

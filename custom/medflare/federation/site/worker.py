@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from medflare.egress.failures import SEE_LOG, Code, Failure, TaskError, failure_of
+from medflare.egress.failures import SEE_LOG, Failure, FailureCode, TaskError, failure_of
 from medflare.federation.site.worker_config import WorkerConfig
 from medflare.federation.site.worker_session import Builder, WorkerSession
 from medflare.learners.registry import build_learner
@@ -103,7 +103,7 @@ class ProcessWorker(Worker):
         )
         try:
             if request.tensors:
-                save_tensors(request_file, request.tensors)
+                save_tensors(request_file, request.tensors, durable=False)
             message = {
                 "number": self._number,
                 "config": self.config.to_json(),
@@ -138,13 +138,13 @@ class ProcessWorker(Worker):
                     if answer["number"] == message["number"]:
                         return answer
                 elif aborted():
-                    raise TaskError(Failure(Code.ABORTED, "the job was stopped."))
+                    raise TaskError(Failure(FailureCode.ABORTED, "the job was stopped."))
                 elif time.monotonic() > until:
-                    raise TaskError(Failure(Code.DEADLINE, f"{message['task']} passed its deadline."))
+                    raise TaskError(Failure(FailureCode.DEADLINE, f"{message['task']} passed its deadline."))
         except (OSError, ValueError):  # the worker closed its end, or somebody closed ours
             text = f"the worker process ended with {_exit_of(process)}. {SEE_LOG}"
             self.close()
-            raise TaskError(Failure(Code.WORKER_DIED, text)) from None
+            raise TaskError(Failure(FailureCode.WORKER_DIED, text)) from None
         except TaskError:
             self.close()
             raise
@@ -207,7 +207,7 @@ class ThreadWorker(Worker):
             thread.join(_POLL)
             if thread.is_alive() and (aborted() or time.monotonic() > until):
                 self._session = None
-                code = Code.ABORTED if aborted() else Code.DEADLINE
+                code = FailureCode.ABORTED if aborted() else FailureCode.DEADLINE
                 raise TaskError(Failure(code, f"{request.task} was left behind."))
         outcome = outcomes[0]
         if isinstance(outcome, BaseException):

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from medflare.core.errors import MedflareError
+from medflare.data.settings.cohort import SplitConfig
+from medflare.data.settings.site import SiteConfig, load_site
 from medflare.egress.failures import SiteSettingsError
 
 SITE_FILE = "site.yaml"
@@ -19,7 +21,7 @@ class WorkerConfig:
     """What a worker needs before its first task; JSON types only.
 
     Attributes:
-        site_file: the site's own site.yaml, or None for a learner that has no cohort.
+        site_file: the site's own site.yaml.
         state_folder: where the local state survives restarts, unless the site's setting `state` names a
             folder.
         run_id: local state of another run is never restored.
@@ -30,7 +32,7 @@ class WorkerConfig:
     settings: dict[str, Any]
     seed: int
     site: str
-    site_file: str | None
+    site_file: str
     state_folder: str
     cache_folder: str
     run_id: str
@@ -41,18 +43,13 @@ class WorkerConfig:
         return asdict(self)
 
 
-def load_site_settings(config: WorkerConfig) -> Any:
-    """Return the site's settings from its site.yaml, or None where the learner has no cohort.
+def load_site_settings(config: WorkerConfig) -> SiteConfig:
+    """Return the site's settings from its site.yaml.
 
     Raises:
         SiteSettingsError: the file cannot be used. What it says stays at the site; the server learns the code
         only.
     """
-    if config.site_file is None:
-        return None
-    from medflare.data.settings.cohort import SplitConfig
-    from medflare.data.settings.site import load_site
-
     try:
         site = load_site(Path(config.site_file), config.site)
     except MedflareError as error:
@@ -81,10 +78,9 @@ def site_file(root: Path, local: Path) -> Path:
     return copy
 
 
-def state_folder(config: WorkerConfig, site: Any) -> Path:
+def state_folder(config: WorkerConfig, site: SiteConfig) -> Path:
     """Return the folder of what survives a restart: the site's choice, else FLARE's workspace."""
-    chosen = getattr(site, "state", None)
-    return Path(chosen) / config.run_id if chosen else Path(config.state_folder)
+    return site.state / config.run_id if site.state else Path(config.state_folder)
 
 
 def residual_file(config: WorkerConfig) -> Path:

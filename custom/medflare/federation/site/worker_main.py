@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def answer(session: WorkerSession, message: dict[str, Any]) -> dict[str, Any]:
     )
     result: TaskResult = session.run_task(request)
     if result.tensors:
-        save_tensors(Path(message["reply"]), result.tensors)
+        save_tensors(Path(message["reply"]), result.tensors, durable=False)
     return {"ok": True, "facts": result.facts, "tensors": message["reply"] if result.tensors else None}
 
 
@@ -63,10 +64,12 @@ def main(descriptor: int, builder: Builder = build_learner) -> None:
                 session = WorkerSession(WorkerConfig(**message["config"]), builder)
             reply = answer(session, message)
         except Exception as error:
-            traceback.print_exc()
             reply = {"ok": False, "failure": failure_of(error).to_json()}
-        sys.stdout.flush()
-        sys.stderr.flush()
+            with suppress(OSError):  # worker.log lies on the disk that may be full
+                traceback.print_exc()
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
         channel.sendall((json.dumps({"number": message["number"], **reply}) + "\n").encode())
 
 

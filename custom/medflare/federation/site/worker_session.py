@@ -16,19 +16,20 @@ from medflare.core.plan import RoundPlan
 from medflare.core.tensor_names import TOTAL_PREFIX, split_by_prefix
 from medflare.core.tensors import State
 from medflare.core.update import Update
+from medflare.data.settings.site import SiteConfig
+from medflare.egress.permitted_facts import COUNTED
 from medflare.federation.site import worker_config
 from medflare.federation.site.exact_comparison import ExactSide, PairRequest
 from medflare.federation.site.mixture_sums import profile_specs, profile_sums, take_mixture
 from medflare.federation.site.sketch import SketchRequest, sketch_facts
 from medflare.federation.site.worker_config import WorkerConfig, state_folder
-from medflare.learners.client_terms import requested_sums
 from medflare.learners.registry import build_learner
-from medflare.wire.files import load_tensors, save_tensors
+from medflare.wire.files import load_newest, save_tensors
 from medflare.wire.plan_codec import plan_from_json
 from medflare.wire.spec_codec import spec_to_json
 from medflare.wire.task_messages import TaskRequest, TaskResult
 
-Builder = Callable[[str, dict[str, Any], Any, int, Path | None], Learner]
+Builder = Callable[[str, dict[str, Any], SiteConfig, int, Path | None], Learner]
 """(method, settings, site, seed, cache folder) -> learner: `learners.build`, or a test's own."""
 LOCAL_STATE = "local_state.safetensors"
 
@@ -47,7 +48,7 @@ class WorkerSession:
     def __init__(self, config: WorkerConfig, builder: Builder = build_learner) -> None:
         self.run_id, self.config = config.run_id, config
         site = self._site_settings()
-        torch.set_num_threads(getattr(site, "threads", None) or 1)
+        torch.set_num_threads(site.threads)
         self.state_file = state_folder(config, site) / LOCAL_STATE
         cache = Path(config.cache_folder)
         self._build = lambda: builder(config.method, config.settings, site, config.seed, cache)
@@ -75,7 +76,7 @@ class WorkerSession:
         result.facts["seconds"] = round(time.monotonic() - started, 3)
         return result
 
-    def _site_settings(self) -> Any:
+    def _site_settings(self) -> SiteConfig:
         """Return the site's settings as its file says now: a hospital may change it during a run."""
         return worker_config.load_site_settings(self.config)
 
@@ -85,19 +86,22 @@ class WorkerSession:
         self.restored = self._restore()
 
     def _restore(self) -> bool:
-        """Load the local state of this run; return whether there was one."""
-        if not self.state_file.exists():
+        """Load the local state of this run; return whether there was one.
+
+        Where the disk damaged it, the state of the round before is taken: better than a site that is out for
+        the rest of the run.
+        """
+        saved = load_newest(self.state_file)
+        if saved is None or saved[1]["run_id"] != self.run_id:
             return False
-        tensors, values = load_tensors(self.state_file)
-        if values["run_id"] != self.run_id:
-            return False
-        self.learner.load_local_state(tensors, values["learner"])
+        self.learner.load_local_state(saved[0], saved[1]["learner"])
         return True
 
     def _save(self) -> None:
         """Write the local state, which never leaves the site."""
         tensors, values = self.learner.local_state()
-        save_tensors(self.state_file, tensors, {"run_id": self.run_id, "learner": values})
+        facts = {"run_id": self.run_id, "learner": values}
+        save_tensors(self.state_file, tensors, facts, keep_previous=True)
 
     def prepare(self, request: TaskRequest) -> TaskResult:
         """Return the facts before round 1: the learner's description and the tensors that it declares.
@@ -107,7 +111,7 @@ class WorkerSession:
         are declared too.
         """
         sums = self.learner.sums_spec(int(request.options["sites"]))
-        sums = sums | requested_sums(self.learner, RoundHints.from_json(request.options.get("hints", {})))
+        sums = sums | self.learner.requested_sums(RoundHints.from_json(request.options.get("hints", {})))
         facts = {
             "describe": self.learner.describe().to_json(),
             "shared": spec_to_json(self.learner.shared_spec()),
@@ -166,7 +170,7 @@ class WorkerSession:
         """
         hints = RoundHints.from_json(request.plan.get("hints", {}))
         if hints.profiles is not None:
-            sums, patients = profile_sums(self.learner, hints)
+            sums, patients = profile_sums(self.learner, hints, int(request.plan["round"]))
             return _as_result(Update(delta={}, examples=patients, sums=sums))
         canary = bool(request.options.get("canary"))
         state, totals = split_by_prefix(request.tensors, TOTAL_PREFIX)
@@ -195,7 +199,8 @@ class WorkerSession:
         """Return numbers on `options.split` with the state that came along."""
         self.learner.load_shared(request.tensors)
         plan = self._plan(request, {})
-        return TaskResult({"metrics": self.learner.evaluate(str(request.options["split"]), plan)}, {})
+        metrics = self.learner.evaluate(str(request.options["split"]), plan)
+        return TaskResult({"metrics": dict(metrics), COUNTED: metrics.examples}, {})
 
     def finish(self, request: TaskRequest) -> TaskResult:
         """Return the final numbers; the personalised adapter and the predictions stay in `options.folder`."""

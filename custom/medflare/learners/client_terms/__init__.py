@@ -144,13 +144,15 @@ def no_watch(optimiser: torch.optim.Optimizer, steps: int) -> None:
     """A `Watch` for training of which no rule asks anything."""
 
 
-def requested_sums(learner: object, hints: RoundHints) -> SharedSpec:
+def requested_sums(terms: ClientTerms | None, hints: RoundHints) -> SharedSpec:
     """Return the auxiliary sums that a rule's hints ask of a learner.
+
+    Args:
+        terms: the learner's client terms; None for a method without an optimiser.
 
     Raises:
         ConfigError: the hints ask for a term, and the method shows no optimiser to client terms.
     """
-    terms: ClientTerms | None = getattr(learner, "terms", None)
     if terms is not None:
         return terms.sums_spec(hints)
     if names := requested_terms(hints):

@@ -21,7 +21,7 @@ from medflare.learners.client_terms.base import (
 
 
 class Proximal(ClientTerm):
-    """Adds the term's gradient μ(θ − θ_r), in fp32, over shared parameters that learn.
+    """Add the term's gradient μ(θ − θ_r), in fp32, over shared parameters that learn.
 
     It is never clipped: clipping bounds what the data say, and μ means the same whatever they say.
     """

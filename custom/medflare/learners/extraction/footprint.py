@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from medflare.learners.training_step import TrainingStep, float_mask, meta_decoder
+from medflare.learners.training_step import TrainingStep, float_mask, log_likelihood, meta_decoder
 from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.registry import attach
 
@@ -28,6 +28,6 @@ def training_step(settings: Any, folder: Path | None, precision: str) -> Trainin
         ids = torch.zeros(batch, tokens, dtype=torch.long)
         mask = float_mask(batch, tokens, decoder.dtype)
         out = decoder(input_ids=ids, attention_mask=mask, use_cache=False)
-        return out.logits.float().log_softmax(-1).sum()
+        return log_likelihood(out.logits)
 
     return TrainingStep((decoder,), forward, precision)

@@ -1,33 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fed-MedLoRA and Fed-MedLoRA+ at one site: clinical information extraction by a language model with LoRA.
 
-Paper: Fed-MedLoRA; resolutions ML-1 to ML-15. The two differ at the server (rule
-`influence`) and, in its client mode, by the factor that `fit` returns.
+Paper: Fed-MedLoRA; resolutions ML-1 to ML-15. The two differ at the server (rule `influence`) and, in its
+client mode, by the factor that `fit` returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from medflare.core.run_record import EvaluationRecord
-from medflare.core.site_description import SharedRecords
-from medflare.data.cohort import Cohort
-from medflare.data.load import load_cohort
 from medflare.data.records import Note
 from medflare.data.settings.site import SiteConfig
-from medflare.learners.extraction.rows import rows_of
+from medflare.learners.extraction.notes import LearnsFromNotes
 from medflare.learners.extraction.settings import METHOD, ExtractionSettings
-from medflare.learners.extraction.validation_notes import digest, load_shared_notes
-from medflare.learners.text_task.learner import TextTaskLearner, text_model
-from medflare.learners.text_task.shared_adapter import ADAPTER_PREFIX
-from medflare.models.text_model import Sequenced, TextModel
-from medflare.tasks.extraction.evaluation import curve_metrics, finish_site
-from medflare.tasks.extraction.extractor import Extractor
+from medflare.learners.text_task.learner import TextTaskLearner
+from medflare.models.text_model import Sequenced
+from medflare.tasks.extraction.examples import LostMarks
+from medflare.tasks.extraction.extractor import TASK, Extractor
+from medflare.tasks.extraction.predictor import training_examples
 from medflare.tasks.extraction.prompts import wording
 
-__all__ = ["ADAPTER_PREFIX", "PAPER", "ExtractionLearner", "build"]
+LOST = ("nested or crossing entity", "crossing modifier", "entity without words")
+"""Kinds of `LostMarks` by which a mark is in no answer; others bend its borders."""
 
 
 PAPER = {
@@ -43,62 +40,28 @@ def build(
     settings: Mapping[str, Any], site: SiteConfig, seed: int, cache: Path | None = None
 ) -> ExtractionLearner:
     """Build the learner of a site from the job's settings and the site's own file."""
-    chosen = METHOD.resolve(settings)
-    model = text_model(chosen, site, seed, METHOD.task)
-    cohort = load_cohort(site)
-    return ExtractionLearner(site.name, cohort, model, chosen, seed, load_shared_notes(site, cohort))
+    return ExtractionLearner.build(METHOD, settings, site, seed)
 
 
-class ExtractionLearner(TextTaskLearner[ExtractionSettings]):
-    """Fed-MedLoRA at one site.
+class ExtractionLearner(LearnsFromNotes, TextTaskLearner[ExtractionSettings, Note]):
+    """Fed-MedLoRA at one site."""
 
-    Args:
-        validation: D_v, the notes every site has, for `influence` in client mode (ML-15).
-    """
-
-    FILE = "extraction"
+    predictor: Extractor
+    FILE = BLOCK = TASK
     EXPORTED = frozenset({"lora", "peft", "format", "sentences", "max_tokens"})
-    PAPER = PAPER
+    paper = PAPER
 
-    def __init__(
-        self,
-        site: str,
-        cohort: Cohort,
-        model: TextModel,
-        settings: ExtractionSettings,
-        seed: int,
-        validation: Cohort | None = None,
-    ) -> None:
-        super().__init__(site, cohort, model, settings, seed)
-        self.extractor = Extractor(
-            model,
-            wording(model.backbone.extraction, settings.format),
-            settings.sentences,
-            settings.max_tokens,
-            settings.eval_batch,
-        )
-        train, lost = rows_of(self.extractor, self.notes("train"), self.longest)
-        val, lost_too = rows_of(self.extractor, self.notes("val"), self.longest)
-        self.learn_from(train, val)
-        self.lost = lost + lost_too
-        self.validation = [] if validation is None else validation.notes
-        self.shared_rows, _ = rows_of(self.extractor, self.validation, self.longest)
+    def make_predictor(self) -> Extractor:
+        chosen = self.settings
+        words = wording(self.model.backbone.extraction, chosen.format)
+        return Extractor(self.model, words, chosen.sentences, chosen.max_tokens, chosen.eval_batch)
 
-    def notes(self, split: str) -> list[Note]:
-        """Return the site's notes of one split."""
-        return [note for note in self.cohort.notes if note.split == split]
-
-    def tested(self) -> int:
-        return len(self.notes("test"))
-
-    def test_rows(self) -> list[Sequenced]:
-        return rows_of(self.extractor, self.notes("test"), self.longest)[0]
-
-    def shared_records(self) -> SharedRecords | None:
-        return digest(self.validation)
-
-    def quality(self, split: str, limit: int | None) -> dict[str, float]:
-        return curve_metrics(self, self.notes(split)[: self.settings.eval_limit if limit is None else limit])
-
-    def test(self, folder: Path, limit: int | None) -> list[EvaluationRecord]:
-        return finish_site(self, folder, limit)
+    def rows_of(self, records: Sequence[Note]) -> tuple[list[Sequenced], Counter[str]]:
+        """Return a row for each question about the notes, within their tasks; too long ones are counted."""
+        losses, words = LostMarks(), self.predictor.wording
+        examples, lost = training_examples(self.predictor, records, losses)
+        rows = self.model.sequences([words.prompt(e) for e in examples], [words.answer(e) for e in examples])
+        kept = [row for row in rows if len(row.ids) <= self.longest]
+        lost["example too long"] = len(rows) - len(kept)
+        lost.update({reason: losses.counts[reason] for reason in LOST})
+        return kept, +lost

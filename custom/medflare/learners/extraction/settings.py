@@ -8,14 +8,15 @@ from typing import Any, Literal
 from pydantic import Field
 
 from medflare.core.method import Method, MethodFacts
-from medflare.learners.text_task.settings import TextTaskSettings
+from medflare.learners.setting_types import Sentences
+from medflare.learners.text_task.settings import SHARING, TextTaskSettings
 
 
 class ExtractionSettings(TextTaskSettings):
     """Everything of Fed-MedLoRA that a job can choose; defaults are the paper's."""
 
     variant: str = "fed_medlora"
-    sentences: int = Field(default=1, ge=1, description="of a window; more keep relations across sentences")
+    sentences: Sentences = 1
     format: Literal["html", "json"] = "html"
     eval_limit: int = Field(
         4, ge=0, description="validation notes extracted after a round; 0 for the loss alone"
@@ -28,13 +29,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """What `preset` changes before a job's own settings apply."""
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "fed_medlora": {},
-    "fedsa_lora": {"sharing": "fedsa"},
-    "freeze_a": {"sharing": "freeze_a"},
-    "stack": {"sharing": "stack"},
-}
-"""Named combinations: the method, and FedSA-LoRA."""
+VARIANTS: dict[str, dict[str, Any]] = {"fed_medlora": {}, **SHARING}
+"""Named combinations: the method, and ways of sharing LoRA's factors."""
 
 METHOD = Method(
     name="fed_medlora",

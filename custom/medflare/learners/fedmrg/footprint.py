@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from medflare.core.conditions import CONDITIONS
-from medflare.learners.training_step import TEMPLATE_TOKENS, TrainingStep, float_mask, meta_decoder
+from medflare.learners.training_step import TEMPLATE_TOKENS, TrainingStep, decode, meta_decoder
 from medflare.models.adapters.base import ANCHOR, GENERIC, SPECIALISED
 from medflare.models.adapters.registry import attach
 from medflare.models.encoders import VisualEncoder
@@ -33,15 +33,8 @@ def training_step(settings: Any, folder: Path | None, precision: str) -> Trainin
 
     def forward() -> Any:
         grid, pooled = encoder(torch.zeros(views * batch, 1, size, size))
-        seen, codes = around[0](grid[:batch]), around[1](pooled)
-        rest = torch.zeros(batch, tokens - seen.shape[1], hidden, requires_grad=True)
-        inputs = torch.cat([seen, rest], 1).to(decoder.dtype)
-        out = decoder(
-            inputs_embeds=inputs,
-            attention_mask=float_mask(batch, tokens, decoder.dtype),
-            use_cache=False,
-            logits_to_keep=settings.max_report_tokens,
-        )
-        return out.logits.float().log_softmax(-1).sum() + codes.sum()
+        visual, codes = around[0](grid[:batch]), around[1](pooled)
+        rest = torch.zeros(batch, tokens - visual.shape[1], hidden, requires_grad=True)
+        return decode(decoder, torch.cat([visual, rest], 1), settings.max_report_tokens) + codes.sum()
 
     return TrainingStep((decoder, encoder, around), forward, precision)

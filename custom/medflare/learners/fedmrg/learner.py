@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from medflare.core.data_order import batches, derived_seed, examples_to_visit
+from medflare.core.metrics import Metrics
 from medflare.core.optimiser_state import moments, restore_moments
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
@@ -42,12 +43,7 @@ from medflare.models.report_generator import (
     export_settings,
     parameter_counts,
 )
-from medflare.tasks.reports.evaluation import (
-    curve_metrics,
-    finish_site,
-    probe_loss,
-    write_personalised,
-)
+from medflare.tasks.reports.evaluation import evaluate_split, finish_site, write_personalised
 from medflare.tasks.scoring import AdapterKind
 
 PAPER = {
@@ -72,7 +68,7 @@ def build(
     backbone = load_backbone(site.backbone.folder, site.backbone.precision, device)
     names = (GENERIC, ANCHOR, SPECIALISED) if chosen.dual else (GENERIC,)
     model = ReportGenerator(backbone, chosen.model, names, seed, site.encoder_weights).to(device)
-    return FedMRGLearner(site.name, samples, model, chosen, seed)
+    return FedMRGLearner(site.name, samples, model, chosen, seed, site.policy.min_prototype)
 
 
 class FedMRGLearner(BaseLearner):
@@ -84,7 +80,13 @@ class FedMRGLearner(BaseLearner):
     """
 
     def __init__(
-        self, site: str, samples: Samples, model: ReportGenerator, settings: FedMRGSettings, seed: int
+        self,
+        site: str,
+        samples: Samples,
+        model: ReportGenerator,
+        settings: FedMRGSettings,
+        seed: int,
+        min_prototype: int = 1,
     ) -> None:
         self.samples, self.model, self.settings = samples, model, settings
         self.train_rows = samples.split_indices("train")
@@ -92,7 +94,8 @@ class FedMRGLearner(BaseLearner):
         # A queue as long as the training split would contrast an image with its own features of last round.
         queue = max(min(settings.bank_rows, len(self.train_rows) - settings.batch), 0)
         kept = queue if settings.bank == "local_queue" else settings.bank_rows
-        self.bank = MemoryBank(settings.bank, model.encoder.width, kept, settings.k_min)
+        k_min = max(settings.k_min, min_prototype)
+        self.bank = MemoryBank(settings.bank, model.encoder.width, kept, k_min)
         self.tokens = model.tokenise(samples.reports, settings.max_report_tokens)
         self.training = DualAdapterTraining(site, model, settings, self.bank)
 
@@ -108,7 +111,6 @@ class FedMRGLearner(BaseLearner):
             examples=self.samples.examples(),
             skipped=self.samples.skipped(),
             heterogeneity=site_facts(self.samples.studies),
-            settings=self.settings.model_dump(mode="json"),
             paper=PAPER,
         )
 
@@ -225,11 +227,9 @@ class FedMRGLearner(BaseLearner):
         gamma = self.settings.gamma_mix
         return (1.0, 1 - gamma) if self.settings.combine == "sum" else ((1 + gamma) / 2, (1 - gamma) / 2)
 
-    def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
+    def evaluate(self, split: str, plan: RoundPlan) -> Metrics:
         self.use_generic()
-        if count := plan.hints.probe:
-            return probe_loss(self, split, plan, count)
-        return curve_metrics(self, split, plan.limit if plan.limit is not None else self.settings.eval_limit)
+        return evaluate_split(self, split, plan)
 
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
         records = finish_site(self, folder, plan.limit)

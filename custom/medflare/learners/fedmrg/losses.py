@@ -22,7 +22,9 @@ def contrastive(
         first, second: (N, C) unit features of two views of the same N images, row by row.
         bank: (K, C) unit features from other sites, without gradient; K may be 0.
         positive_in_denominator: InfoNCE; as printed (False) it is the decoupled loss, which may be negative.
-    Returns: scalar; 0 where no anchor has a negative (N = 1 and an empty bank).
+
+    Returns:
+        scalar; 0 where no anchor has a negative (N = 1 and an empty bank).
     """
     features = torch.cat([first, second])
     total = len(features)

@@ -8,8 +8,10 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from medflare.core.method import Method, MethodFacts, MethodSettings
+from medflare.core.tensor_names import FeatureKind
 from medflare.learners.fedmrg.memory_bank import BankMode
-from medflare.models.adapters.registry import METHODS
+from medflare.learners.setting_types import Count, NotNegative, Rate, Share
+from medflare.models.adapters.registry import PEFT_METHODS
 from medflare.models.report_generator import DecodingSettings, ModelSettings
 
 
@@ -21,29 +23,29 @@ class FedMRGSettings(MethodSettings):
     decoding: DecodingSettings = DecodingSettings()
 
     # -- training --
-    batch: int = Field(16, ge=1)
-    lr: float = Field(5e-5, gt=0)
-    encoder_lr_scale: float = Field(
-        1.0, ge=0, description="the encoder's rate is lr times this; 0 freezes it"
+    batch: Count = 16
+    lr: Rate = 5e-5
+    encoder_lr_scale: NotNegative = Field(
+        1.0, description="the encoder's rate is lr times this; 0 freezes it"
     )
-    specialised_lr_scale: float = Field(1.0, gt=0)
-    warmup: float = Field(0.0, ge=0, lt=1, description="share of all steps with a rising rate")
-    weight_decay: float = Field(0.05, ge=0)
-    clip_value: float = Field(0.1, gt=0, description="gradients are cut to this absolute value (PromptMRG)")
-    max_report_tokens: int = Field(100, ge=1)
-    rotation: float = Field(5.0, ge=0, description="degrees; never a flip, laterality is reported")
+    specialised_lr_scale: Rate = 1.0
+    warmup: Share = Field(0.0, description="share of all steps with a rising rate")
+    weight_decay: NotNegative = 0.05
+    clip_value: Rate = Field(0.1, description="gradients are cut to this absolute value (PromptMRG)")
+    max_report_tokens: Count = 100
+    rotation: NotNegative = Field(5.0, description="degrees; never a flip, laterality is reported")
 
     # -- HCP --
     contrastive: bool = True
     classification: bool = True
-    tau: float = Field(0.07, gt=0)
+    tau: Rate = 0.07
     positive_in_denominator: bool = Field(False, description="MRG-1: True is InfoNCE")
     bank: BankMode = Field("off", description="MRG-4")
-    bank_rows: int = Field(64, ge=1)
-    k_min: int = Field(16, ge=1)
-    bank_sample: int = Field(1024, ge=1, description="training images a site's prototypes are made of")
-    lambda_hcl: float = Field(0.1, ge=0)
-    lambda_cls: float = Field(1.0, ge=0)
+    bank_rows: Count = 64
+    k_min: Count = 16
+    bank_sample: Count = Field(1024, description="training images a site's prototypes are made of")
+    lambda_hcl: NotNegative = 0.1
+    lambda_cls: NotNegative = 1.0
     prompt_dropout: float = Field(
         0.0, ge=0, le=1, description="MRG-16: share of images prompted by prediction"
     )
@@ -52,9 +54,9 @@ class FedMRGSettings(MethodSettings):
     dual: bool = True
     distil_to_generic: bool = True
     distil_to_specialised: bool = True
-    lambda_kd: float = Field(0.1, ge=0)
-    kd_temperature: float = Field(2.0, gt=0)
-    kd_cosine: float = Field(1.0, ge=0, description="weight of 1 − cos of hidden states in L_kd")
+    lambda_kd: NotNegative = 0.1
+    kd_temperature: Rate = 2.0
+    kd_cosine: NotNegative = Field(1.0, description="weight of 1 − cos of hidden states in L_kd")
     kl_direction: Literal["teacher_student", "student_teacher"] = Field(
         "teacher_student", description="MRG-9"
     )
@@ -66,7 +68,7 @@ class FedMRGSettings(MethodSettings):
     )
 
     # -- evaluation --
-    eval_batch: int = Field(32, ge=1)
+    eval_batch: Count = 32
     eval_limit: int | None = Field(32, description="validation studies drafted per round; None for all")
 
     @property
@@ -76,7 +78,7 @@ class FedMRGSettings(MethodSettings):
 
     @property
     def peft_method(self) -> str:
-        """The adapters' method, a name in `models.adapters.registry.METHODS`."""
+        """The adapters' method, a name in `models.adapters.registry.PEFT_METHODS`."""
         return self.model.peft.method
 
     @property
@@ -89,6 +91,11 @@ class FedMRGSettings(MethodSettings):
             sums["settings.model.peft.method 'adalora'"] = "another method"
         return sums
 
+    @property
+    def sends_features(self) -> FeatureKind:
+        """Image features in updates, of which the memory bank at other sites is made."""
+        return self.bank if self.bank in ("prototypes", "raw") else "none"
+
     @model_validator(mode="after")
     def _prompts_need_the_head(self) -> FedMRGSettings:
         if self.model.prompts and not self.classification:
@@ -99,8 +106,8 @@ class FedMRGSettings(MethodSettings):
 
     @model_validator(mode="after")
     def _two_adapters_at_once(self) -> FedMRGSettings:
-        if self.dual and not METHODS[self.peft_method].several_active:
-            usable = " or ".join(f"'{name}'" for name, row in METHODS.items() if row.several_active)
+        if self.dual and not PEFT_METHODS[self.peft_method].several_active:
+            usable = " or ".join(f"'{name}'" for name, row in PEFT_METHODS.items() if row.several_active)
             raise ValueError(
                 f"dual needs two adapters at once, and model.peft.method '{self.peft_method}' can have one: "
                 f"set dual to false, or use method {usable}"

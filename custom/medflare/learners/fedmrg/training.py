@@ -92,8 +92,8 @@ class DualAdapterTraining:
         )
         self.local_optimiser: torch.optim.AdamW | None = None
         if settings.dual:
-            own = [(model.adapters.parameters(SPECIALISED), settings.lr * settings.specialised_lr_scale)]
-            self.local_optimiser = adamw(own, settings.weight_decay)
+            groups = [(model.adapters.parameters(SPECIALISED), settings.lr * settings.specialised_lr_scale)]
+            self.local_optimiser = adamw(groups, settings.weight_decay)
         half = 1.0 if settings.combine == "sum" else 0.5
         self.generic = Active((GENERIC,))
         self.specialised = Active((ANCHOR, SPECIALISED), {ANCHOR: half, SPECIALISED: half})

@@ -12,17 +12,18 @@ from typing import Protocol
 
 import torch
 
+from medflare.core.json_lines import write_lines
+from medflare.core.metrics import Metrics
 from medflare.core.run_record import EvaluationRecord
 from medflare.data.visit_samples import VisitSamples
-from medflare.evaluation.predictions import Prediction, relative_image, write_predictions
+from medflare.evaluation.predictions import Prediction
 from medflare.evaluation.report_metrics import quick_metrics
 from medflare.evaluation.visit_metrics import change_statistics, evaluate_visits
 from medflare.labelling.labels import label_report
 from medflare.models.report_generator import DecodingSettings
-from medflare.tasks.reports.evaluation import evaluate_predictions
-from medflare.tasks.scoring import evaluation_record
-
-FILE = "predictions_generic.jsonl"
+from medflare.tasks.prediction_files import relative_image
+from medflare.tasks.reports.evaluation import evaluate_predictions, greedy
+from medflare.tasks.scoring import ScoredSite
 
 
 class VisitSettings(Protocol):
@@ -63,28 +64,20 @@ def visit_rows(learner: VisitLearner, split: str, limit: int | None) -> list[int
     return used[:limit]
 
 
-def curve_metrics(learner: VisitLearner, split: str, limit: int | None) -> dict[str, float]:
-    """Return loss, quick report scores over all visits, and scores of changes; {} without rows.
-
-    Greedy decoding whatever the job's settings: a curve needs the same decoder each round, not the best one.
-    """
+def curve_metrics(learner: VisitLearner, split: str, limit: int | None) -> Metrics:
+    """Return loss, quick report scores over all visits, and scores of changes; nothing without rows."""
     rows = visit_rows(learner, split, limit)
     if not rows:
-        return {}
-    greedy = DecodingSettings(
-        beams=1,
-        max_new_tokens=learner.settings.decoding.max_new_tokens,
-        min_new_tokens=0,
-        repetition_penalty=1.0,
-    )
-    items = predictions(learner, rows, learner.draft(rows, greedy), None)
+        return Metrics()
+    items = predictions(learner, rows, learner.draft(rows, greedy(learner.settings.decoding)), None)
     gold, predicted = [item.gold_codes for item in items], [item.predicted_codes for item in items]
     texts = [item.reference for item in items], [item.generated for item in items]
     metrics = {"loss": learner.rows_loss(rows), **quick_metrics(*texts, gold, predicted)}
     changes = change_statistics(items)
-    return metrics | {
-        name: changes[name].value for name in ("change_f1", "change_moved_f1") if name in changes
-    }
+    for name in ("change_f1", "change_moved_f1"):
+        if name in changes:
+            metrics[name] = changes[name].value
+    return Metrics(metrics, len(rows))
 
 
 def finish_site(
@@ -101,12 +94,12 @@ def finish_site(
     rows = visit_rows(learner, split, limit)
     if not rows:
         return []
-    path = folder / FILE
-    items = predictions(learner, rows, learner.draft(rows), path)
-    write_predictions(path, items)
+    tested = ScoredSite(learner.site, "participant", "generic", folder, learner.seed)
+    items = predictions(learner, rows, learner.draft(rows), tested.file)
+    write_lines(tested.file, items)
     scored = evaluate_predictions(items, scorers, learner.seed)
     scored = scored._replace(estimates=scored.estimates | evaluate_visits(items, seed=learner.seed))
-    return [evaluation_record(scored, path, len(rows), learner.site, "participant", "generic", split)]
+    return [tested.record(scored, len(rows), split)]
 
 
 def predictions(

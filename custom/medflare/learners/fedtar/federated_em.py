@@ -16,6 +16,11 @@ from torch import Tensor
 from medflare.core.errors import RunError
 from medflare.core.tensors import SharedSpec, State
 from medflare.learners.fedtar.mixture import Mixture, MixtureSettings, spread_out
+from medflare.learners.fedtar.patient_floors import (
+    effective_number,
+    merge_concentrated,
+    without_rare_entries,
+)
 
 PROFILES, STATISTICS = "profiles.", "statistics."
 OBSERVED, FIRST, SECOND = f"{PROFILES}observed", f"{PROFILES}first", f"{PROFILES}second"
@@ -34,12 +39,15 @@ def moments_spec(entries: int) -> SharedSpec:
     return {PATIENTS: ((), torch.float64), OBSERVED: vector, FIRST: vector, SECOND: vector}
 
 
-def profile_moments(values: Tensor) -> State:
+def profile_moments(values: Tensor, fewest: int = 1) -> State:
     """Return the number of patients, and of each entry how often it is known, Σ v and Σ v².
 
     Args:
         values: (P, D), NaN where not known.
+        fewest: an entry known of fewer patients counts as known of none; of fewer patients in all, nothing
+            is said.
     """
+    values = without_rare_entries(values, fewest)
     known = ~values.isnan()
     filled = torch.where(known, values, torch.zeros_like(values))
     patients = torch.tensor(float(len(values)), dtype=torch.float64)
@@ -57,23 +65,38 @@ def statistics_spec(components: int, entries: int) -> SharedSpec:
     return {N: ((components,), double), F: matrix, Q: matrix, LIKELIHOOD: ((), double)}
 
 
-def em_statistics(mixture: Mixture, values: Tensor) -> State:
+def em_statistics(mixture: Mixture, values: Tensor, fewest: int = 1) -> State:
     """Return the sums of the E-step: N_j = Σ q_pj, F_j = Σ q_pj v_p, Q_j = Σ q_pj v_p², Σ log-likelihood.
 
     An entry that is not known counts with what component j expects of it, μ_jc and μ_jc² + σ²_jc, which is
-    exact EM for entries missing at random. values: (P, D); P may be 0.
+    exact EM for entries missing at random.
+
+    Args:
+        values: (P, D); P may be 0.
+        fewest: effective number of patients, (Σ q)² / Σ q², below which a component joins its nearest one,
+            and below which its values of an entry are sent as if nobody's were known: sums that rest on fewer
+            would be a patient's own values, as the server picks the mixture. 1 changes nothing.
     """
+    values = without_rare_entries(values, fewest)
     joint = mixture.log_joint(values)
-    q = torch.softmax(joint, 1)
-    missing = values.isnan().double()
+    q = merge_concentrated(mixture, torch.softmax(joint, 1), fewest)
+    known = (~values.isnan()).double()
     filled = torch.where(values.isnan(), torch.zeros_like(values), values)
-    absent = q.T @ missing
-    return {
-        N: q.sum(0),
-        F: q.T @ filled + absent * mixture.means,
-        Q: q.T @ filled.square() + absent * (mixture.means.square() + mixture.variances),
-        LIKELIHOOD: torch.logsumexp(joint, 1).clamp(min=LEAST_LOG).sum(),
-    }
+    count, absent = q.sum(0), q.T @ (1 - known)
+    expected = mixture.means, mixture.means.square() + mixture.variances
+    first, second = (
+        q.T @ power + absent * mean for power, mean in zip((filled, filled.square()), expected, strict=True)
+    )
+    if fewest > 1:
+        many = effective_number(q, known) >= fewest  # (K, D)
+        first, second = (
+            torch.where(many, exact, count[:, None] * mean)
+            for exact, mean in zip((first, second), expected, strict=True)
+        )
+    likelihood = torch.logsumexp(joint, 1).clamp(min=LEAST_LOG)
+    if int((likelihood > LEAST_LOG).sum()) < fewest:
+        likelihood = torch.full_like(likelihood, LEAST_LOG)
+    return {N: count, F: first, Q: second, LIKELIHOOD: likelihood.sum()}
 
 
 # ---- at the server -----------------------------------------------------------------------------------------
@@ -146,10 +169,13 @@ class FederatedMixture:
         return still or len(self.likelihoods) >= self.settings.iterations
 
     def begin(self, totals: Mapping[str, Tensor]) -> Mixture:
-        """π_j = 1/K, means spread over the range, variances of all patients.
+        """Return the first mixture: π_j = 1/K, means spread over the range, variances of all patients.
 
-        RunError where the sites have too few patients to hide one. `informative` turns false where no entry
-        differs between patients: personalisation is then off (TAR-13).
+        `informative` turns false where no entry differs between patients: personalisation is then off
+        (TAR-13).
+
+        Raises:
+            RunError: the sites have too few patients to hide one.
         """
         patients, least = float(totals[PATIENTS]), self.settings.least_patients
         if not patients >= max(least, 1.0):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from medflare.learners.training_step import TEMPLATE_TOKENS, TrainingStep, float_mask, meta_decoder
+from medflare.learners.training_step import TEMPLATE_TOKENS, TrainingStep, decode, meta_decoder
 from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.registry import attach
 from medflare.models.encoders import VisualEncoder
@@ -42,13 +42,7 @@ def training_step(settings: Any, folder: Path | None, precision: str) -> Trainin
             grid = encoder(torch.zeros(batch, 1, size, size))[0]
         inputs = torch.cat([bridge(grid), torch.zeros(batch, rest, hidden, requires_grad=True)], 1)
         with patient.patients(torch.zeros(batch, components)) if patient else nullcontext():
-            out = decoder(
-                inputs_embeds=inputs.to(decoder.dtype),
-                attention_mask=float_mask(batch, inputs.shape[1], decoder.dtype),
-                use_cache=False,
-                logits_to_keep=settings.max_report_tokens,
-            )
-        return out.logits.float().log_softmax(-1).sum()
+            return decode(decoder, inputs, settings.max_report_tokens)
 
     networks = (decoder, encoder, bridge) + ((patient,) if patient else ())
     return TrainingStep(networks, forward, "fp32" if all_learns else precision)

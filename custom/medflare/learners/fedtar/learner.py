@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from medflare.core.data_order import DataOrder, batches, derived_seed, drawn, examples_to_visit
-from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.errors import UpdateError
+from medflare.core.metrics import Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import BackboneFacts, SiteDescription
@@ -25,36 +26,31 @@ from medflare.core.update import Update
 from medflare.data.heterogeneity import site_facts
 from medflare.data.settings.site import SiteConfig
 from medflare.data.visit_samples import VisitSamples, open_visits
-from medflare.learners.base import BaseLearner, in_parts, require_finite
+from medflare.learners.base import BaseLearner, require_finite
 from medflare.learners.fedtar.evaluation import curve_metrics, finish_site
-from medflare.learners.fedtar.mixture import Mixture
-from medflare.learners.fedtar.patch_tokens import CachedPatches, ComputedPatches, PatchSource
 from medflare.learners.fedtar.patient_assignments import PatientAssignments
+from medflare.learners.fedtar.patient_floors import FEWEST
 from medflare.learners.fedtar.settings import METHOD, FedTARSettings
 from medflare.learners.fedtar.site_setup import (
     check_room,
     open_model,
     open_patients,
-    patient_of,
     skipped_visits,
     visit_time_sums,
 )
+from medflare.learners.fedtar.visit_reports import VisitReports
 from medflare.learners.fedtar.visit_sums import VisitTrail, visit_sums_spec, zero_sums
-from medflare.learners.optim import adamw, cosine, scale_rates
+from medflare.learners.optim import adamw, rate_factor, scale_rates, take_step
 from medflare.models.adapters.base import GENERIC
 from medflare.models.longitudinal_generator import (
     PATIENT,
     PATIENT_PROJECTION,
     LongitudinalGenerator,
-    VisitBatch,
     export_settings,
     parameter_counts,
 )
-from medflare.models.padding import IGNORED, pad
 from medflare.models.report_generator import ADAPTER_PREFIX, DecodingSettings
 
-FEWEST = 5
-"""A loss of fewer validation visits, or a count of fewer visits, does not leave: it could be one person's."""
 POOLED = 0
 """In place of a visit's number where all visits are trained on together."""
 
@@ -73,7 +69,7 @@ def build(
 
 
 class FedTARLearner(BaseLearner):
-    """FedTAR at one site; also a `temporal_loop.Profiled`.
+    """FedTAR at one site.
 
     Args:
         fewest: training examples without which nothing may leave the site (its policy's `min_examples`); a
@@ -95,13 +91,7 @@ class FedTARLearner(BaseLearner):
         self._kept_local = (PATIENT_PROJECTION,) if settings.mixture.source == "per_client" else ()
         super().__init__(site, seed)
         used = [row for split in ("train", "val", "test") for row in self.rows(split)]
-        self.patches: PatchSource = (
-            ComputedPatches(samples, model, settings.rotation)
-            if settings.train_backbone
-            else CachedPatches(samples, model, used, settings.eval_batch)
-        )
-        reports = samples.reports(range(len(samples)))
-        self.tokens = model.tokenise(reports, settings.max_report_tokens) if reports else []
+        self.reports = VisitReports(samples, patients, model, settings, used)
         self.trail = VisitTrail(settings.visits, visit_time_sums(samples, settings.visits))
         self._orders: dict[int, DataOrder] = {}
 
@@ -128,7 +118,6 @@ class FedTARLearner(BaseLearner):
             examples={split: len(self.rows(split)) for split in ("train", "val", "test")},
             skipped=skipped_visits(self.samples, visits),
             heterogeneity=site_facts(self.samples.studies()) | self._visit_facts(),
-            settings=self.settings.model_dump(mode="json"),
         )
 
     def _visit_facts(self) -> dict[str, Any]:
@@ -152,25 +141,9 @@ class FedTARLearner(BaseLearner):
 
     # ---- the mixture of profiles -------------------------------------------------------------------------
 
-    def _assignments(self) -> PatientAssignments:
-        if self.patients is None:
-            raise ConfigError(
-                "the job asks for a mixture of patients' profiles (controller setting `mixture`), and "
-                "settings.personal is false. Leave one of the two out."
-            )
+    @property
+    def patient_profiles(self) -> PatientAssignments | None:
         return self.patients
-
-    def profile_sums(self) -> State:
-        """As in `temporal_loop.Profiled`."""
-        return self._assignments().profile_sums()
-
-    def mixture_sums(self, mixture: Mixture) -> State:
-        """As in `temporal_loop.Profiled`."""
-        return self._assignments().mixture_sums(mixture)
-
-    def take_mixture(self, mixture: Mixture) -> None:
-        """As in `temporal_loop.Profiled`."""
-        self._assignments().take_mixture(mixture)
 
     # ---- training ----------------------------------------------------------------------------------------
 
@@ -191,7 +164,7 @@ class FedTARLearner(BaseLearner):
             raise UpdateError(f"site '{self.site}' has no visit to train on; see `medflare cohort inspect`.")
         output = self.terms.finish()
         held_out = self.rows("val", visit)
-        if rows and len(held_out) >= FEWEST:
+        if rows and len(held_out) >= FEWEST:  # a loss of fewer could be one person's
             metrics["val_loss"] = self.rows_loss(held_out)
         metrics |= output.metrics | {"seconds": time.monotonic() - started}
         delta = self.delta()
@@ -205,7 +178,7 @@ class FedTARLearner(BaseLearner):
         order = self._orders.setdefault(visit, self._order(visit, len(rows)))
         taken = [rows[place] for place in order.take(count)]
         seed = derived_seed(self.seed, self.site, plan.round)
-        return batches(taken, [len(ids) for ids in self.tokens], size, seed)
+        return batches(taken, [len(ids) for ids in self.reports.tokens], size, seed)
 
     def _order(self, visit: int, size: int) -> DataOrder:
         """Return the order of a visit's patients; all visits pooled are in the order of the first one."""
@@ -236,38 +209,16 @@ class FedTARLearner(BaseLearner):
 
     def _rate(self, progress: float) -> float:
         """Return the learning-rate factor at `progress` in [0, 1] of all exchanges."""
-        chosen = self.settings
-        if chosen.schedule == "cosine" or progress < chosen.warmup:
-            return cosine(progress, chosen.warmup)
-        return 1.0
+        return rate_factor(self.settings.schedule, progress, self.settings.warmup)
 
     def _step(self, optimiser: torch.optim.Optimizer, rows: list[int], generator: torch.Generator) -> float:
         """Take a step on one batch and return its loss; UpdateError before anything moves if not finite."""
-        losses_of, count = self._losses(rows, generator)
-        loss = losses_of.sum() / count
+        token_losses, count = self.reports.losses(rows, generator)
+        loss = token_losses.sum() / count
         require_finite(loss, setting="settings.lr", records="images", site=self.site)
-        optimiser.zero_grad(set_to_none=True)
-        (loss + self.model.adapters.penalty()).backward()
-        if self.settings.clip is not None:
-            parameters = [p for group in optimiser.param_groups for p in group["params"]]
-            nn.utils.clip_grad_norm_(parameters, self.settings.clip)
-        optimiser.step()
+        take_step(optimiser, loss + self.model.adapters.penalty(), self.settings.clip)
         self.model.adapters.after_step()
         return loss.item()
-
-    def _batch(self, rows: Sequence[int], generator: torch.Generator | None = None) -> VisitBatch:
-        """Return the batch of some rows; `generator` augments images of an encoder that learns."""
-        patches, present = self.patches.patches(rows, generator)  # (B, m, S, C), (B, m)
-        assigned = None
-        if self.patients is not None:
-            assigned = self.patients.assigned([patient_of(self.samples, row) for row in rows])  # (B, K)
-        return VisitBatch(patches, present, self.samples.priors(rows), assigned)
-
-    def _losses(self, rows: Sequence[int], generator: torch.Generator | None = None) -> tuple[Tensor, int]:
-        """Return (B, T) losses of the report tokens of `rows`, and how many tokens that is."""
-        ids, targets = pad([self.tokens[row] for row in rows])
-        token_losses = self.model.token_losses(self._batch(rows, generator), ids, targets)
-        return token_losses, int((targets != IGNORED).sum())
 
     def _validation_gradient(self) -> tuple[State, int]:
         """Return ∇L_val, of the mean loss per token over all validation visits, and the number of visits.
@@ -275,51 +226,26 @@ class FedTARLearner(BaseLearner):
         It is taken at the weights as received, before training. The patient adapter and the projection take
         part in it where they are communicated; what stays at the site does not.
         """
-        rows, live = self.rows("val"), self.live()
-        learning = {n: t for n, t in live.items() if t.requires_grad}
-        if not rows:
-            return {}, 0
-        count = sum(len(self.tokens[row]) for row in rows)
-        for parameter in learning.values():
-            parameter.grad = None
-        with self.model.evaluating():
-            for part in in_parts(rows, self.settings.eval_batch):
-                (self._losses(part)[0].sum() / count).backward()
-        gradient = {
-            n: torch.zeros_like(p) if p.grad is None else p.grad.detach() for n, p in learning.items()
-        }
-        for parameter in learning.values():
-            parameter.grad = None
-        return gradient, len(rows)
+        rows = self.rows("val")
+        learning = {n: t for n, t in self.live().items() if t.requires_grad}
+        return (self.reports.gradient(rows, learning), len(rows)) if rows else ({}, 0)
 
     # ---- evaluation and what stays -----------------------------------------------------------------------
 
-    @torch.no_grad()
     def rows_loss(self, rows: list[int]) -> float:
         """Return the mean negative log-likelihood per report token."""
-        total, count = 0.0, 0
-        with self.model.evaluating():
-            for part in in_parts(rows, self.settings.eval_batch):
-                token_losses, tokens = self._losses(part)
-                total, count = total + float(token_losses.sum(dtype=torch.float64)), count + tokens
-        return total / count
+        return self.reports.mean_loss(rows)
 
     def draft(self, rows: list[int], decoding: DecodingSettings | None = None) -> list[str]:
         """Return reports of `rows` with the state in use; the settings' decoding where none is given."""
-        with self.model.evaluating(), torch.no_grad():
-            return [
-                text
-                for part in in_parts(rows, self.settings.eval_batch)
-                for text in self.model.draft(self._batch(part), decoding or self.settings.decoding)
-            ]
+        return self.reports.draft(rows, decoding or self.settings.decoding)
 
-    def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
-        if count := plan.hints.probe:
-            rows = drawn(self.rows(split), count, self.seed, self.site, plan.round)
-            return {"loss": self.rows_loss(rows)} if rows else {}
-        if plan.hints.loss_only:
+    def evaluate(self, split: str, plan: RoundPlan) -> Metrics:
+        if plan.hints.probe or plan.hints.loss_only:
             rows = self.rows(split)[: plan.limit]
-            return {"loss": self.rows_loss(rows)} if rows else {}
+            if plan.hints.probe:
+                rows = drawn(self.rows(split), plan.hints.probe, self.seed, self.site, plan.round)
+            return Metrics({"loss": self.rows_loss(rows)}, len(rows)) if rows else Metrics()
         return curve_metrics(self, split, plan.limit if plan.limit is not None else self.settings.eval_limit)
 
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
@@ -328,9 +254,11 @@ class FedTARLearner(BaseLearner):
     def local_state(self) -> tuple[State, dict[str, Any]]:
         trail, values = self.trail.state()
         tensors = trail | self.terms.state() | (self.patients.state() if self.patients else {})
-        own = self.model.shared_tensors()
+        shared = self.model.shared_tensors()
         tensors |= {
-            f"local.{n}": own[n].detach().cpu().clone() for n in own if n.startswith(self._kept_local)
+            f"local.{n}": t.detach().cpu().clone()
+            for n, t in shared.items()
+            if n.startswith(self._kept_local)
         }
         positions = {str(visit): order.position for visit, order in self._orders.items()}
         return tensors, {"trail": values, "positions": positions}

@@ -17,14 +17,17 @@ from torch import Tensor
 
 from medflare.core.config import Settings
 from medflare.core.errors import UpdateError
+from medflare.core.hints import MixtureHint
 from medflare.core.tensors import SharedSpec, State, check_state
 
+MOST_ITERATIONS = 200
+"""Of federated EM, and so the most sums of profiles that a site answers in one job."""
 MIXTURE = "mixture."
 WEIGHTS, MEANS, VARIANCES = f"{MIXTURE}weights", f"{MIXTURE}means", f"{MIXTURE}variances"
 
 
 class MixtureSettings(Settings):
-    """The mixture and how it is fit_mixture; defaults are the paper's where it gives any.
+    """The mixture and how it is fitted; defaults are the paper's where it gives any.
 
     source: "federated" EM over all sites; "global_fixed", a grid that the server publishes without looking at
         a patient; "per_client", each site its own, whose components then mean something else everywhere, so
@@ -37,7 +40,7 @@ class MixtureSettings(Settings):
     tolerance: float = Field(
         default=1e-5, gt=0, description="least change of the mean log-likelihood to go on"
     )
-    iterations: int = Field(default=50, ge=1)
+    iterations: int = Field(default=50, ge=1, le=MOST_ITERATIONS)
     least_patients: float = Field(
         default=10.0,
         ge=0,
@@ -62,8 +65,11 @@ class Mixture:
         return int((self.weights > 0).sum())
 
     def log_joint(self, values: Tensor) -> Tensor:
-        """log π_j + log Normal_j(v_p) over the known entries. values: (P, D), NaN where not known; returns
-        (P, K)."""
+        """Return log π_j + log Normal_j(v_p) over the known entries, (P, K).
+
+        Args:
+            values: (P, D), NaN where not known.
+        """
         known = ~values.isnan()
         filled = torch.where(known, values, torch.zeros_like(values))
         out = self.weights.log().expand(len(values), -1).clone()
@@ -75,16 +81,20 @@ class Mixture:
         return out
 
     def assign(self, values: Tensor) -> Tensor:
-        """q_p: (P, K), rows sum to 1; of a patient of whom nothing is known, the weights."""
+        """Return q_p: (P, K), rows sum to 1; of a patient of whom nothing is known, the weights."""
         return torch.softmax(self.log_joint(values), 1)
 
     def state(self) -> State:
-        """What an unseen site needs to compute q_p; it holds no patient of fewer than `least_patients`."""
+        """Return what an unseen site needs to compute q_p; no component is of fewer than `least_patients`."""
         return {WEIGHTS: self.weights.clone(), MEANS: self.means.clone(), VARIANCES: self.variances.clone()}
 
     @classmethod
     def of(cls, state: State) -> Mixture:
-        """The mixture of what `state` returned; UpdateError where that is none."""
+        """Return the mixture of what `state` returned.
+
+        Raises:
+            UpdateError: the tensors are no mixture.
+        """
         if WEIGHTS not in state or MEANS not in state or state[MEANS].dim() != 2:
             raise UpdateError("the server's mixture: expected the tensors of `Mixture.state`.")
         components, entries = state[MEANS].shape
@@ -94,17 +104,35 @@ class Mixture:
             raise UpdateError("the server's mixture: expected weights that sum to 1 and positive variances.")
         return cls(weights, state[MEANS].double(), variances)
 
+    @classmethod
+    def from_hint(cls, hint: MixtureHint) -> Mixture:
+        """Return the mixture that `to_hint` was called on; UpdateError where the hint holds none."""
+        return cls.of(
+            {f"{MIXTURE}{part}": torch.tensor(values, dtype=torch.float64) for part, values in hint}
+        )
+
+    def to_hint(self) -> MixtureHint:
+        """Return the mixture as JSON numbers, which nothing rounds on the way to a site."""
+        return MixtureHint(
+            weights=self.weights.tolist(), means=self.means.tolist(), variances=self.variances.tolist()
+        )
+
 
 def mixture_spec(components: int, entries: int) -> SharedSpec:
-    """Names, shapes and dtypes of a mixture of K components over D entries."""
+    """Return names, shapes and dtypes of a mixture of K components over D entries."""
     double = torch.float64
     shape = (components, entries)
     return {WEIGHTS: ((components,), double), MEANS: (shape, double), VARIANCES: (shape, double)}
 
 
 def spread_out(centre: Tensor, variance: Tensor, components: int, seed: int) -> Tensor:
-    """(K, D) points of a seeded low-discrepancy set over the range a uniform distribution of this mean and
-    variance would have, within [0, 1.3]; centre, variance: (D,)."""
+    """Return (K, D) points of a seeded low-discrepancy set.
+
+    They lie in the range that a uniform distribution of this mean and variance would have, within [0, 1.3].
+
+    Args:
+        centre, variance: (D,).
+    """
     from scipy.stats import qmc  # half a second, of every process that knows FedTAR
 
     points = torch.from_numpy(qmc.Halton(d=len(centre), scramble=True, rng=seed).random(components))
@@ -114,7 +142,7 @@ def spread_out(centre: Tensor, variance: Tensor, components: int, seed: int) -> 
 
 
 def fixed_grid(settings: MixtureSettings, entries: int, seed: int) -> Mixture:
-    """Equal components over the unit cube of profiles: nothing of a patient is in it (TAR-11,
+    """Return equal components over the unit cube of profiles: nothing of a patient is in it (TAR-11,
     `global_fixed`)."""
     count = settings.components
     half = torch.full((entries,), 0.5, dtype=torch.float64)

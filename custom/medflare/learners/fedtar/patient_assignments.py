@@ -4,38 +4,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
 from medflare.core.errors import UpdateError
+from medflare.core.hints import MixtureHint
 from medflare.core.tensors import State
 from medflare.learners.fedtar.federated_em import em_statistics, fit_mixture, profile_moments
 from medflare.learners.fedtar.mixture import MIXTURE, Mixture, MixtureSettings, fixed_grid
+from medflare.learners.fedtar.patient_floors import FEWEST, LEAST_VARIANCE
 from medflare.learners.fedtar.profile import Profiles
 
 
 class PatientAssignments:
-    """Profiles, and q_p once a mixture is there; a `temporal_loop.Profiled` calls its first three methods.
+    """Profiles, and q_p once a mixture is there; the site's `core.learner.PatientProfiles`.
 
     Args:
         profiles: of all patients of the site.
         trained_on: the patients whose profiles may enter sums: those of the training split.
         seed: of the run, for a mixture that needs no other site.
+        fewest: patients on whom every sum that leaves rests at least.
     """
 
     def __init__(
-        self, profiles: Profiles, trained_on: Iterable[str], settings: MixtureSettings, seed: int
+        self,
+        profiles: Profiles,
+        trained_on: Iterable[str],
+        settings: MixtureSettings,
+        seed: int,
+        fewest: int = FEWEST,
     ) -> None:
-        self.profiles, self.settings, self.seed = profiles, settings, seed
+        self.profiles, self.settings, self.seed, self.fewest = profiles, settings, seed, fewest
         self._places = {patient: row for row, patient in enumerate(profiles.patients)}
         self.values = profiles.values[[self._places[patient] for patient in sorted(set(trained_on))]]
         self.mixture: Mixture | None = None
         self._assigned: Tensor | None = None
         entries = profiles.values.shape[1]
         if settings.source == "global_fixed":
-            self.take_mixture(fixed_grid(settings, entries, seed))
+            self._assign(fixed_grid(settings, entries, seed))
         elif settings.source == "per_client":
-            self.take_mixture(self._local_mixture())
+            self._assign(self._local_mixture())
 
     def _local_mixture(self) -> Mixture:
         """Fit a mixture to this site's patients alone; nothing of it leaves."""
@@ -47,15 +56,20 @@ class PatientAssignments:
 
     def profile_sums(self) -> State:
         """Return what a site sends before the first iteration."""
-        return profile_moments(self.values)
+        return profile_moments(self.values, self.fewest)
 
-    def mixture_sums(self, mixture: Mixture) -> State:
+    def mixture_sums(self, mixture: MixtureHint) -> State:
         """Return what a site sends in an iteration."""
-        self._check_shape(mixture)
-        return em_statistics(mixture, self.values)
+        current = Mixture.from_hint(mixture)
+        self._check_shape(current)
+        current = replace(current, variances=current.variances.clamp(min=LEAST_VARIANCE))
+        return em_statistics(current, self.values, self.fewest)
 
-    def take_mixture(self, mixture: Mixture) -> None:
+    def take_mixture(self, mixture: MixtureHint) -> None:
         """Compute q_p of all patients with an agreed mixture."""
+        self._assign(Mixture.from_hint(mixture))
+
+    def _assign(self, mixture: Mixture) -> None:
         self._check_shape(mixture)
         self.mixture, self._assigned = mixture, mixture.assign(self.profiles.values).float()
 
@@ -90,6 +104,6 @@ class PatientAssignments:
 
     def restore(self, tensors: State) -> None:
         """Put back what `state` returned; other tensors are left alone."""
-        own = {name: value for name, value in tensors.items() if name.startswith(MIXTURE)}
-        if own:
-            self.take_mixture(Mixture.of(own))
+        kept = {name: value for name, value in tensors.items() if name.startswith(MIXTURE)}
+        if kept:
+            self._assign(Mixture.of(kept))

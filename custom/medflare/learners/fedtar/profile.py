@@ -58,20 +58,23 @@ class Profiles:
 
 
 def profiles(studies: Sequence[Study], settings: ProfileSettings, key: bytes | None = None) -> Profiles:
-    """v_p of every patient, in order of id.
+    """Return v_p of every patient, in order of id.
 
-    Age is the first one known in order of visits: a patient stays the same patient. DataError lists every
-    patient whose age or covariate is impossible or whose sex changes.
+    Age is the first one known in order of visits: a patient stays the same patient.
 
     Args:
-        key: of this site alone, for `hash_feature`; ConfigError where that is asked for and no key is there.
+        key: of this site alone, for `hash_feature`.
+
+    Raises:
+        ConfigError: nothing is asked for, or `hash_feature` and there is no key.
+        DataError: lists every patient whose age or covariate is impossible or whose sex changes.
     """
     _check(settings, key)
     visits: dict[str, list[Study]] = {}
     for study in sorted(studies, key=_when):
         visits.setdefault(study.patient_id, []).append(study)
     problems: list[str] = []
-    rows = [_row(own, settings, key, problems) for own in visits.values()]
+    rows = [_row(each, settings, key, problems) for each in visits.values()]
     if problems:
         more = f"; and {len(problems) - 8} more" if len(problems) > 8 else ""
         raise DataError(
@@ -82,14 +85,20 @@ def profiles(studies: Sequence[Study], settings: ProfileSettings, key: bytes | N
 
 
 def hashed(patient: str, key: bytes) -> float:
-    """A number in [0, 1) for a patient: HMAC-SHA256, since a plain hash of an id can be looked up
-    (TAR-12)."""
+    """Return a number in [0, 1) for a patient (TAR-12).
+
+    It is an HMAC-SHA256, since a plain hash of an id can be looked up.
+    """
     digest = hmac.new(key, patient.encode(), hashlib.sha256).digest()
     return int.from_bytes(digest[:6], "big") / 2**48
 
 
 def site_key(file: Path) -> bytes:
-    """The key of a site, made when it is first needed and readable by its owner alone; it never leaves."""
+    """Return the key of a site, made when first needed and readable by its owner alone; it never leaves.
+
+    Raises:
+        ConfigError: the file holds something else.
+    """
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
@@ -124,27 +133,27 @@ def _check(settings: ProfileSettings, key: bytes | None) -> None:
 
 
 def _row(
-    own: Sequence[Study], settings: ProfileSettings, key: bytes | None, problems: list[str]
+    visits: Sequence[Study], settings: ProfileSettings, key: bytes | None, problems: list[str]
 ) -> list[float]:
-    """One patient's v_p; what is wrong with it goes to `problems`."""
+    """Return one patient's v_p; what is wrong with it goes to `problems`."""
     entries: list[float] = []
     if settings.age:
-        ages = [(study, study.age) for study in own]
+        ages = [(study, study.age) for study in visits]
         entries.append(_first(ages, "age", 0.0, OLDEST, problems) / 100)
     if settings.sex:
-        entries.append(_sex(own, problems))
+        entries.append(_sex(visits, problems))
     for name, (low, high) in settings.covariates.items():
-        given = [(study, study.extra.get(name)) for study in own]
+        given = [(study, study.extra.get(name)) for study in visits]
         entries.append((_first(given, name, low, high, problems) - low) / (high - low))
     if settings.hash_feature and key is not None:
-        entries.append(hashed(own[0].patient_id, key))
+        entries.append(hashed(visits[0].patient_id, key))
     return entries
 
 
 def _first(
     given: Sequence[tuple[Study, Any]], name: str, low: float, high: float, problems: list[str]
 ) -> float:
-    """The first value that is known, NaN if none is."""
+    """Return the first value that is known, NaN if none is."""
     for study, value in given:
         if value is None or value == "":
             continue
@@ -162,9 +171,9 @@ def _plain(value: Any) -> float:
         return math.nan
 
 
-def _sex(own: Sequence[Study], problems: list[str]) -> float:
-    """0 for F, 1 for M, NaN where no visit says it."""
-    stated = {study.sex: study for study in own if study.sex}
+def _sex(visits: Sequence[Study], problems: list[str]) -> float:
+    """Return 0 for F, 1 for M, NaN where no visit says it."""
+    stated = {study.sex: study for study in visits if study.sex}
     for sex, study in stated.items():
         if sex not in SEXES:
             problems.append(f"{_place(study)}: sex is {sex!r}, expected F, M or nothing")

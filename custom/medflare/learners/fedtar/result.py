@@ -11,12 +11,12 @@ import torch
 
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError, DataError
+from medflare.core.hints import MixtureHint
 from medflare.core.run_record import EvaluationRecord
 from medflare.data.settings.site import SiteConfig
 from medflare.data.visit_samples import VisitSamples, open_visits
 from medflare.learners.fedtar.evaluation import finish_site
 from medflare.learners.fedtar.learner import FedTARLearner
-from medflare.learners.fedtar.mixture import MIXTURE, Mixture
 from medflare.learners.fedtar.patient_assignments import PatientAssignments
 from medflare.learners.fedtar.settings import FedTARSettings
 from medflare.learners.fedtar.site_setup import check_room, open_patients
@@ -27,12 +27,14 @@ from medflare.tasks.scoring import Role
 
 
 def open_result(folder: Path, site: SiteConfig, seed: int = 0, cache: Path | None = None) -> FedTARLearner:
-    """The learner of a site with a run's model loaded; it may be a site that took no part.
+    """Return the learner of a site with a run's model loaded; it may be a site that took no part.
 
     Args:
         folder: `result/adapter` of a run.
         cache: folder for decoded images; None keeps them in RAM.
-    Raises: DataError, ConfigError as `models.result.load_longitudinal`.
+
+    Raises:
+        DataError, ConfigError: as of `models.report_result.load_longitudinal`.
     """
     torch.set_num_threads(site.threads)
     model, decoding, facts = load_longitudinal(
@@ -57,7 +59,7 @@ def open_result(folder: Path, site: SiteConfig, seed: int = 0, cache: Path | Non
 def _patients(
     folder: Path, site: SiteConfig, samples: VisitSamples, settings: FedTARSettings, facts: Mapping[str, Any]
 ) -> PatientAssignments | None:
-    """The site's patients with the mixture that the run agreed on."""
+    """Return the site's patients with the mixture that the run agreed on."""
     patients = open_patients(site, samples, settings, int(facts["seed"]))
     if patients is None or patients.mixture is not None:
         return patients
@@ -66,8 +68,7 @@ def _patients(
             f"{folder / f'{FILE}.json'}: holds no mixture of patients' profiles, so nobody here can be told "
             "apart. Use the folder of a run whose sites agreed on one (controller setting `mixture`)."
         )
-    tensors = {n: torch.tensor(value, dtype=torch.float64) for n, value in facts["mixture"].items()}
-    patients.take_mixture(Mixture.of({MIXTURE + n: value for n, value in tensors.items()}))
+    patients.take_mixture(MixtureHint.model_validate(facts["mixture"]))
     return patients
 
 
@@ -82,7 +83,7 @@ def score_result(
     seed: int,
     scorers: Mapping[str, str | Path] | None = None,
 ) -> EvaluationRecord:
-    """Tests a result folder on a site's split; as `learners.report_evaluation.score_result`."""
+    """Score a result folder on a site's split; as `tasks.reports.evaluation.score_result`."""
     if adapter is not None:
         raise ConfigError(f"{adapter}: a result of FedTAR has no site's own adapter; name none.")
     learner = open_result(result, site, seed, folder / "cache")

@@ -7,9 +7,11 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from medflare.core.config import Settings
 from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.learners.fedtar.profile import ProfileSettings
+from medflare.learners.setting_types import ClipNorm, Count, NotNegative, Passes, Rate, Share
 from medflare.models.adapters.lora import LoraSettings
 from medflare.models.longitudinal_generator import LongitudinalSettings
 from medflare.models.patient_adapter import PatientAdapterSettings
@@ -20,7 +22,7 @@ class FedTARSettings(MethodSettings):
     """Everything of FedTAR at a site that a job can choose; α and its rate are the rule's."""
 
     variant: str = "fedtar"
-    visits: int = Field(default=5, ge=1, description="T; later visits of a site are not used")
+    visits: Count = Field(5, description="T; later visits of a site are not used")
     model: ModelSettings = ModelSettings(prompts=False, lora=LoraSettings(rank=4, lora_alpha=128))
     decoding: DecodingSettings = DecodingSettings()
 
@@ -34,27 +36,25 @@ class FedTARSettings(MethodSettings):
 
     # -- what is seen and what learns --
     prior_context: bool = Field(default=False, description="the report before stands in the prefix (TAR-14)")
-    max_prior_tokens: int = Field(default=100, ge=1)
+    max_prior_tokens: Count = 100
     train_backbone: bool = Field(
         default=False, description="encoder and decoder learn and are sent too (TAR-7)"
     )
 
     # -- training of one exchange; AdamW starts anew in each --
-    lr: float = Field(default=1e-5, gt=0)
-    patient_lr_scale: float = Field(
-        default=1.0, gt=0, description="the patient adapter's rate is lr times this"
-    )
+    lr: Rate = 1e-5
+    patient_lr_scale: Rate = Field(1.0, description="the patient adapter's rate is lr times this")
     schedule: Literal["cosine", "constant"] = Field(
         default="cosine", description="over all exchanges of the run"
     )
-    warmup: float = Field(default=0.0, ge=0, lt=1, description="share of all exchanges with a rising rate")
-    weight_decay: float = Field(default=0.01, ge=0)
-    clip: float | None = Field(default=1.0, gt=0, description="largest gradient norm; null for any")
-    batch: int = Field(default=4, ge=1)
-    local_epochs: int = Field(default=1, ge=1, description="E, unless the job says steps or fraction")
-    max_report_tokens: int = Field(default=128, ge=1)
-    rotation: float = Field(default=5.0, ge=0, description="degrees, of pictures of an encoder that learns")
-    eval_batch: int = Field(default=16, ge=1)
+    warmup: Share = Field(0.0, description="share of all exchanges with a rising rate")
+    weight_decay: NotNegative = 0.01
+    clip: ClipNorm = 1.0
+    batch: Count = 4
+    local_epochs: Passes = Field(1, description="E, unless the job says steps or fraction")
+    max_report_tokens: Count = 128
+    rotation: NotNegative = Field(5.0, description="degrees, of pictures of an encoder that learns")
+    eval_batch: Count = 16
     eval_limit: int | None = Field(
         default=32, description="validation visits drafted after a round; null for all"
     )
@@ -68,6 +68,30 @@ class FedTARSettings(MethodSettings):
     def peft_method(self) -> str:
         """Return which adapter is communicated."""
         return self.model.peft.method
+
+    @property
+    def visit_count(self) -> int | None:
+        return self.visits
+
+    def mixture_problem(self, configured: Settings | None) -> str | None:
+        if not self.personal:
+            if configured is not None:
+                return (
+                    "the controller's `mixture` is to be fitted, and with settings.personal false nobody "
+                    "asks for it. Set mixture to null."
+                )
+        elif configured is None and self.mixture.source == "federated":
+            return (
+                "the method makes factors for each patient from a mixture that sites agree on before round "
+                "1, and no `mixture` stands in the controller's settings. Use workflow 'temporal' with the "
+                "same `mixture` there, or settings.personal false, or another settings.mixture.source."
+            )
+        elif configured is not None and configured != self.mixture:
+            return (
+                f"settings.mixture is {self.mixture.model_dump()}, and the controller's `mixture` is "
+                f"{configured.model_dump()}. Give both the same."
+            )
+        return None
 
     @property
     def generator(self) -> LongitudinalSettings:

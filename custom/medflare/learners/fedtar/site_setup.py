@@ -8,6 +8,7 @@ from medflare.core.tensors import State
 from medflare.data.settings.site import SiteConfig
 from medflare.data.visit_samples import VisitSamples
 from medflare.learners.fedtar.patient_assignments import PatientAssignments
+from medflare.learners.fedtar.patient_floors import FEWEST
 from medflare.learners.fedtar.profile import profiles, site_key
 from medflare.learners.fedtar.settings import FedTARSettings
 from medflare.learners.fedtar.visit_sums import visit_times
@@ -49,7 +50,8 @@ def open_patients(
     everybody = profiles(samples.studies(), settings.profile, key)
     rows = [row for row in samples.rows("train") if samples.visits[row].number <= settings.visits]
     trained_on = [patient_of(samples, row) for row in rows]
-    return PatientAssignments(everybody, trained_on, settings.mixture, seed)
+    fewest = max(site.policy.min_examples, FEWEST)
+    return PatientAssignments(everybody, trained_on, settings.mixture, seed, fewest)
 
 
 def patient_of(samples: VisitSamples, row: int) -> str:

@@ -8,12 +8,14 @@ from typing import Any, Literal
 from pydantic import Field
 
 from medflare.core.method import Method, MethodFacts
-from medflare.learners.text_task.ddcs_settings import PRESETS, SHARING, DdcsTaskSettings
+from medflare.learners.setting_types import Passes
+from medflare.learners.text_task.settings import DDCS_PRESETS, SHARING, TextTaskSettings
 
 
-class QuestionSettings(DdcsTaskSettings):
-    """Everything of question answering that a job can choose."""
+class QuestionSettings(TextTaskSettings):
+    """Everything of question answering that a job can choose; E = 1 pass a round (DD-10)."""
 
+    local_epochs: Passes = 1
     variant: str = "question_answering"
     scoring: Literal["options", "letters"] = Field(
         "options",
@@ -40,7 +42,7 @@ METHOD = Method(
     name="question_answering",
     task="questions",
     settings=QuestionSettings,
-    presets=PRESETS,
+    presets=DDCS_PRESETS,
     variants=VARIANTS,
     facts=MethodFacts(
         summary="Question answering: LoRA on a frozen language model that chooses the likeliest option.",

@@ -8,13 +8,15 @@ from typing import Any
 from pydantic import Field
 
 from medflare.core.method import Method, MethodFacts
-from medflare.learners.text_task.ddcs_settings import PRESETS, SHARING, DdcsTaskSettings
+from medflare.learners.setting_types import Passes
+from medflare.learners.text_task.settings import DDCS_PRESETS, SHARING, TextTaskSettings
 from medflare.tasks.summaries.summariser import WritingSettings
 
 
-class SummarySettings(DdcsTaskSettings):
-    """Everything of summarisation that a job can choose."""
+class SummarySettings(TextTaskSettings):
+    """Everything of summarisation that a job can choose; E = 1 pass a round (DD-10)."""
 
+    local_epochs: Passes = 1
     variant: str = "summarisation"
     writing: WritingSettings = WritingSettings()
     eval_limit: int | None = Field(
@@ -22,17 +24,14 @@ class SummarySettings(DdcsTaskSettings):
     )
 
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "summarisation": {},
-    **SHARING,
-}
+VARIANTS: dict[str, dict[str, Any]] = {"summarisation": {}, **SHARING}
 """Named combinations: the method, and ways of sharing LoRA's factors."""
 
 METHOD = Method(
     name="summarisation",
     task="summaries",
     settings=SummarySettings,
-    presets=PRESETS,
+    presets=DDCS_PRESETS,
     variants=VARIANTS,
     facts=MethodFacts(
         summary="Summarisation: LoRA on a frozen language model that writes the impression of findings.",

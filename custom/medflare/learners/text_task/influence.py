@@ -36,8 +36,8 @@ class SelfInfluence:
         if self.hint is None:
             return factor, {}
         loss = self.loss()
-        own = self_influence(loss, self.reference, self.hint.temperature, self.hint.clip)
-        return own, {"shared_loss": loss}
+        factor = self_influence(loss, self.reference, self.hint.temperature, self.hint.clip)
+        return factor, {"shared_loss": loss}
 
 
 def reference_loss(hint: InfluenceHint, loss: Callable[[], float]) -> float:

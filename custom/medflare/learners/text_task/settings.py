@@ -3,34 +3,72 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from medflare.core.config import Settings
 from medflare.core.method import MethodSettings
+from medflare.learners.setting_types import Count, NotNegative, Passes, Rate, RoundShare
 from medflare.models.adapters.base import AdapterSettings
 from medflare.models.adapters.lora import LoraChoice, LoraSettings
-from medflare.models.adapters.registry import METHODS, PeftChoice, effective_settings
+from medflare.models.adapters.registry import PEFT_METHODS, PeftChoice, effective_settings
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 Sharing = Literal["factors", "freeze_a", "fedsa", "stack"]
 
+SHARING: dict[str, dict[str, Any]] = {
+    "freeze_a": {"sharing": "freeze_a"},
+    "fedsa_lora": {"sharing": "fedsa"},
+    "stack": {"sharing": "stack"},
+}
+"""Variants of all text tasks: ways of sharing LoRA's factors."""
+DDCS_PRESETS: dict[str, dict[str, Any]] = {
+    "recommended": {},
+    "paper": {"lora": {"rank": 8, "lora_alpha": 16}, "optimiser": {"gradient_checkpointing": True}},
+}
+"""What `preset` changes in DDCS's tasks; rank 8 is DD-10's, the slides name none."""
 
-class OptimiserSettings(Settings):
+
+class AdamWSettings(Settings):
+    """AdamW with a linear warm-up and a cosine, anew in every round."""
+
+    batch: Count = 64
+    lr: Rate = 2e-4
+    warmup: RoundShare = 0.05
+    weight_decay: NotNegative = 0.01
+    clip_norm: Rate = 1.0
+
+    @property
+    def step_size(self) -> int:
+        """Examples of one optimiser step."""
+        return self.batch
+
+
+class OptimiserSettings(AdamWSettings):
     """Defaults are those of Fed-MedLoRA's paper."""
 
-    batch: int = Field(default=4, ge=1)
-    accumulate: int = Field(default=1, ge=1, description="batches of one optimiser step")
-    lr: float = Field(default=2e-4, gt=0)
-    warmup: float = Field(default=0.05, ge=0, lt=1, description="share of a round's steps with a rising rate")
-    weight_decay: float = Field(default=0.0, ge=0)
-    clip_norm: float = Field(default=1.0, gt=0)
+    batch: Count = 4
+    accumulate: Count = Field(default=1, description="batches of one optimiser step")
+    weight_decay: NotNegative = 0.0
     gradient_checkpointing: bool = False
 
+    @property
+    def step_size(self) -> int:
+        return self.batch * self.accumulate
 
-class TextTaskSettings(MethodSettings):
+
+class RecordsSettings(MethodSettings):
+    """Settings of every method that learns from the records of a text task."""
+
+    optimiser: AdamWSettings = AdamWSettings()
+    local_epochs: Passes = 2
+    eval_batch: Count = 32
+    eval_limit: int | None = Field(None, ge=0)
+
+
+class TextTaskSettings(RecordsSettings):
     """A frozen language model with an adapter that answers prompts; defaults are Fed-MedLoRA's."""
 
     lora: LoraSettings = LoraSettings(rank=16, lora_alpha=64, targets=ALL_PROJECTIONS, dropout=0.05)
@@ -43,11 +81,7 @@ class TextTaskSettings(MethodSettings):
         description="what is sent. factors: A and B. freeze_a: B, A is made from the seed. fedsa: A, "
         "B stays. stack: A and B, the server sends back what it stacked (rule lora_stack)",
     )
-    local_epochs: int = Field(
-        default=2, ge=1, description="passes in a round, unless the job says steps or fraction"
-    )
     max_tokens: int = Field(default=800, ge=64, description="of a question and its answer")
-    eval_batch: int = Field(default=32, ge=1)
 
     @property
     def adapter(self) -> AdapterSettings:
@@ -56,7 +90,7 @@ class TextTaskSettings(MethodSettings):
 
     @property
     def peft_method(self) -> str:
-        """The adapter's method, a name in `models.adapters.registry.METHODS`."""
+        """The adapter's method, a name in `models.adapters.registry.PEFT_METHODS`."""
         return self.peft.method
 
     @property
@@ -78,7 +112,7 @@ class TextTaskSettings(MethodSettings):
                 f"sharing '{self.sharing}' is about LoRA's factors, and peft.method '{method}' has none: "
                 "leave sharing out, or use method 'lora'"
             )
-        if self.optimiser.gradient_checkpointing and not METHODS[method].gradient_checkpointing:
+        if self.optimiser.gradient_checkpointing and not PEFT_METHODS[method].gradient_checkpointing:
             raise ValueError(
                 f"peft.method '{method}' puts keys and values into every layer, which gradient checkpointing "
                 "drops without a word: set optimiser.gradient_checkpointing to false"

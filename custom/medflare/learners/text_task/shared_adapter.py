@@ -39,22 +39,22 @@ class SharedAdapter:
 
     def is_communicated(self, name: str) -> bool:
         """Return whether a factor leaves the site."""
-        own = STAYS.get(self.sharing)
-        return own is None or not name.endswith(own)
+        local = STAYS.get(self.sharing)
+        return local is None or not name.endswith(local)
 
     def parameters(self) -> int:
         """Return how many numbers are communicated."""
         return sum(torch.Size(shape).numel() for shape, _ in self.spec.values())
 
     def state(self) -> State:
-        """Copies of what is communicated."""
+        """Return copies of what is communicated."""
         state = self.model.adapters.state(GENERIC)
         return {ADAPTER_PREFIX + name: value for name, value in state.items() if self.is_communicated(name)}
 
     def live(self) -> dict[str, torch.nn.Parameter]:
         """Return the communicated tensors themselves."""
-        own = self.model.adapters.shared_parameters(GENERIC)
-        return {ADAPTER_PREFIX + name: p for name, p in own.items() if self.is_communicated(name)}
+        factors = self.model.adapters.shared_parameters(GENERIC)
+        return {ADAPTER_PREFIX + name: p for name, p in factors.items() if self.is_communicated(name)}
 
     def load(self, state: State) -> None:
         """Put the server's state in place.
@@ -85,10 +85,10 @@ class SharedAdapter:
         """Return the spec of merged factors: every pair of the adapter, each of whatever rank its A has."""
         spec: SharedSpec = {}
         for name, (shape, dtype) in self.spec.items():
-            own = name.replace(ADAPTER_PREFIX, MERGED_PREFIX, 1)
-            first = merged.get(own.removesuffix(B).removesuffix(A) + A)
+            factor = name.replace(ADAPTER_PREFIX, MERGED_PREFIX, 1)
+            first = merged.get(factor.removesuffix(B).removesuffix(A) + A)
             rank = shape[0] if first is None or first.ndim != 2 else first.shape[0]
-            spec[own] = ((rank, shape[1]) if own.endswith(A) else (shape[0], rank), dtype)
+            spec[factor] = ((rank, shape[1]) if factor.endswith(A) else (shape[0], rank), dtype)
         return spec
 
     def use(self, train: bool = False) -> None:
@@ -105,8 +105,8 @@ class SharedAdapter:
         B = 0 (`fedsa`: a hospital without a B of its own starts from zero)."""
         state = self.model.adapters.state(GENERIC)
         shapes = {name: list(value.shape) for name, value in state.items() if not self.is_communicated(name)}
-        own: dict[str, Any] = self.model.adapters.not_communicated()
-        return {"seed": self.seed, "shapes": shapes} | own
+        method: dict[str, Any] = self.model.adapters.not_communicated()
+        return {"seed": self.seed, "shapes": shapes} | method
 
     def local_factors(self) -> State:
         """Return the factors that stay at the site."""

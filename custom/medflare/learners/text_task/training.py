@@ -38,9 +38,10 @@ class RoundTrainer(Trainer):
         text: TextModel,
         batches: Sequence[Sequence[Sequenced]],
         args: TrainingArguments,
+        site: str,
         watch: Watch = no_watch,
     ) -> None:
-        self.text, self.batches, self.watch = text, list(batches), watch
+        self.text, self.batches, self.site, self.watch = text, list(batches), site, watch
         super().__init__(model=text.adapters.peft, args=args)
         self.remove_callback(PrinterCallback)
         self.add_callback(AfterStep(text.adapters))
@@ -62,14 +63,14 @@ class RoundTrainer(Trainer):
         """Return the mean over the answers' tokens of a batch."""
         total, count = self.text.loss(inputs["batch"])
         loss = total / max(count, 1)
-        require_finite(loss, setting="settings.optimiser.lr", records="notes")
+        require_finite(loss, setting="settings.optimiser.lr", records="notes", site=self.site)
         self.losses.append(loss.item())
         self.tokens += count
         return loss + self.text.adapters.penalty()
 
 
 class AfterStep(TrainerCallback):
-    """Lets adapters act on a finished step while its gradients are there."""
+    """Let adapters act on a finished step while its gradients are there."""
 
     def __init__(self, adapters: Any) -> None:
         self.adapters = adapters
@@ -83,12 +84,20 @@ def train_round(
     batches: Sequence[Sequence[Sequenced]],
     settings: OptimiserSettings,
     seed: int,
+    site: str,
     watch: Watch = no_watch,
 ) -> dict[str, float]:
     """Train whatever adapters are set to learn on `batches` in their order, once.
 
-    Returns: `loss` (mean of the batches' token means), `steps`, `tokens`.
-    Raises: UpdateError where there is no batch, or a loss or a trained factor is not finite.
+    Args:
+        site: named in errors.
+        watch: shown the optimiser before the first step.
+
+    Returns:
+        `loss` (mean of the batches' token means), `steps`, `tokens`.
+
+    Raises:
+        UpdateError: there is no batch, or a loss or a trained factor is not finite.
     """
     if not batches:
         raise UpdateError("there is no training example, so there is nothing to learn in this round.")
@@ -96,7 +105,8 @@ def train_round(
     if settings.gradient_checkpointing and not model.backbone.model.is_gradient_checkpointing:
         model.checkpoint_gradients()
     with exclusive_generators(model.device), tempfile.TemporaryDirectory() as folder:
-        trainer = RoundTrainer(model, batches, _arguments(folder, model, settings, steps, seed), watch)
+        arguments = _arguments(folder, model, settings, steps, seed)
+        trainer = RoundTrainer(model, batches, arguments, site, watch)
         trainer.train()
     _check_finite(model, settings)
     return {

@@ -17,6 +17,7 @@ from medflare.core.site_description import SharedRecords
 from medflare.data.cohort import Cohort
 from medflare.data.load import load_cohort
 from medflare.data.settings.site import SiteConfig
+from medflare.tasks.scoring import Record, TextRecords
 
 SHOWN = 8
 """Records that an error lists."""
@@ -31,7 +32,7 @@ class Known(NamedTuple):
 
 
 def load_shared_texts(
-    site: SiteConfig, cohort: Cohort, known: Callable[[Cohort], Iterable[Known]], what: str = "record"
+    site: SiteConfig, cohort: Cohort, task: TextRecords[Any, Record, Any], known: Callable[[Record], Known]
 ) -> Cohort | None:
     """Return the records under `validation` in site.yaml, of every split; None without that entry.
 
@@ -41,15 +42,13 @@ def load_shared_texts(
     if site.validation is None:
         return None
     shared = load_cohort(site.model_copy(update={"cohort": (site.validation,)}), f"{site.name}, validation")
-    check_disjoint(site.name, known(cohort), known(shared), what)
+    local, common = (map(known, task.records(one)) for one in (cohort, shared))
+    check_disjoint(site.name, local, common)
     return shared
 
 
-def check_disjoint(site: str, local: Iterable[Known], shared: Iterable[Known], what: str = "record") -> None:
+def check_disjoint(site: str, local: Iterable[Known], shared: Iterable[Known]) -> None:
     """Refuse shared records that the site trains or tests on; spacing and case do not count.
-
-    Args:
-        what: the word for one record in the error.
 
     Raises:
         DataError: naming these records; its text stays at the site.
@@ -61,9 +60,9 @@ def check_disjoint(site: str, local: Iterable[Known], shared: Iterable[Known], w
     listed = [f"'{one.name}' is '{other.name}' of the split {other.split}" for one, other in both[:SHOWN]]
     more = f"; and {len(both) - SHOWN} more" if len(both) > SHOWN else ""
     raise DataError(
-        f"site '{site}': {len(both)} of the shared validation {what}s are among the site's own: "
-        f"{'; '.join(listed)}{more}. A {what} that weighs updates must not be trained or tested on. Take "
-        f"these {what}s out of 'cohort', or name others under 'validation' in site.yaml, at every site."
+        f"site '{site}': {len(both)} of the shared validation records are among the site's own: "
+        f"{'; '.join(listed)}{more}. A record that weighs updates must not be trained or tested on. Take "
+        f"these records out of 'cohort', or name others under 'validation' in site.yaml, at every site."
     )
 
 

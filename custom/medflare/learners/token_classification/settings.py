@@ -7,40 +7,29 @@ from typing import Any
 
 from pydantic import Field
 
-from medflare.core.config import Settings
-from medflare.core.method import Method, MethodFacts, MethodSettings
-from medflare.models.encoder_folder import EncoderSettings
+from medflare.core.method import Method, MethodFacts
+from medflare.learners.setting_types import Count, Passes, Sentences
+from medflare.learners.text_task.settings import RecordsSettings
+from medflare.models.encoder_folder import TextEncoderSettings
 
 
-class TaggerOptimiser(Settings):
-    """AdamW with a linear warm-up and a cosine, anew in every round."""
-
-    batch: int = Field(default=64, ge=1)
-    lr: float = Field(default=2e-4, gt=0)
-    warmup: float = Field(default=0.05, ge=0, lt=1)
-    weight_decay: float = Field(default=0.01, ge=0)
-    clip_norm: float = Field(default=1.0, gt=0)
-
-
-class TaggerSettings(MethodSettings):
+class TaggerSettings(RecordsSettings):
     """Everything of the baseline that a job can choose; defaults are the paper's."""
 
     variant: str = "token_classification"
-    encoder: EncoderSettings = EncoderSettings()
-    optimiser: TaggerOptimiser = TaggerOptimiser()
+    encoder: TextEncoderSettings = TextEncoderSettings()
     freeze_words: bool = Field(
         default=False,
         description="word embeddings neither learn nor are sent, as in the released configuration",
     )
-    local_epochs: int = Field(
-        default=10,
-        ge=1,
+    local_epochs: Passes = Field(
+        10,
         description="passes in a round, unless the job says steps or fraction; the paper's 10 passes in all "
         "are 10 / R in each of R rounds (ML-6)",
     )
     max_tokens: int = Field(default=512, ge=16, description="of an input")
-    sentences: int = Field(default=1, ge=1, description="of a window; more keep relations across sentences")
-    eval_batch: int = Field(default=64, ge=1)
+    sentences: Sentences = 1
+    eval_batch: Count = 64
     eval_limit: int = Field(
         default=4, ge=0, description="validation notes tagged after a round; 0 for the loss alone"
     )
@@ -70,4 +59,5 @@ METHOD = Method(
     build="medflare.learners.token_classification.learner:build",
     result_file="token_classification.json",
     footprint="medflare.learners.token_classification.footprint:training_step",
+    new_model="a new encoder",
 )

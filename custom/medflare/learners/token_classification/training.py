@@ -9,22 +9,30 @@ import torch
 
 from medflare.learners.base import require_finite
 from medflare.learners.client_terms import Watch, no_watch
-from medflare.learners.optim import adamw, cosine, scale_rates
-from medflare.learners.token_classification.settings import TaggerOptimiser
+from medflare.learners.optim import adamw, cosine, scale_rates, take_step
+from medflare.learners.text_task.settings import AdamWSettings
 from medflare.models.tagger import Tagged, Tagger
 
 
 def train_round(
     tagger: Tagger,
     batches: Sequence[Sequence[Tagged]],
-    settings: TaggerOptimiser,
+    settings: AdamWSettings,
     seed: int,
+    site: str,
     watch: Watch = no_watch,
 ) -> dict[str, float]:
     """Train on `batches` in their order, once, with new moments; the tagger is in eval mode after.
 
-    Returns: `loss` (mean of the batches' word means), `steps`, `words`.
-    Raises: UpdateError where the loss is not finite.
+    Args:
+        site: named in errors.
+        watch: shown the optimiser before the first step.
+
+    Returns:
+        `loss` (mean of the batches' word means), `steps`, `words`.
+
+    Raises:
+        UpdateError: the loss is not finite.
     """
     learning = [p for p in tagger.parameters() if p.requires_grad]
     optimiser = adamw([(learning, settings.lr)], settings.weight_decay)
@@ -36,11 +44,8 @@ def train_round(
         scale_rates(optimiser, cosine(step / len(batches), settings.warmup))
         total, count = tagger.loss(batch)
         loss = total / max(count, 1)
-        require_finite(loss, setting="settings.optimiser.lr", records="notes")
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(learning, settings.clip_norm)
-        optimiser.step()
+        require_finite(loss, setting="settings.optimiser.lr", records="notes", site=site)
+        take_step(optimiser, loss, settings.clip_norm)
         losses.append(loss.item())
         words += count
     tagger.eval()

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from medflare.learners.training_step import TrainingStep, float_mask
+from medflare.learners.training_step import TrainingStep, float_mask, log_likelihood
 from medflare.models.embedded import decoder_folder
 
 
@@ -50,6 +50,6 @@ def training_step(settings: Any, folder: Path | None, precision: str) -> Trainin
         out = network(
             pixel_values=images, decoder_input_ids=ids, decoder_attention_mask=mask, use_cache=False
         )
-        return out.logits.float().log_softmax(-1).sum()
+        return log_likelihood(out.logits)
 
     return TrainingStep((network,), forward, "fp32")

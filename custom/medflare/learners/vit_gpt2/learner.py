@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from medflare.core.data_order import batches, derived_seed
+from medflare.core.metrics import Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import BackboneFacts, SiteDescription
@@ -27,18 +28,13 @@ from medflare.data.samples import Samples, open_samples
 from medflare.data.settings.site import SiteConfig
 from medflare.learners.base import BaseLearner, require_finite
 from medflare.learners.client_terms.base import Shared
-from medflare.learners.optim import adamw, cosine, scale_rates
+from medflare.learners.optim import adamw, rate_factor, scale_rates, take_step
 from medflare.learners.vit_gpt2.settings import METHOD, ViTGPT2LearnerSettings
 from medflare.models.backbone import device_of
 from medflare.models.padding import pad
 from medflare.models.vit_gpt2 import ViTGPT2, export_settings, parameter_counts
 from medflare.models.vit_gpt2_folder import load_vit_gpt2
-from medflare.tasks.reports.evaluation import (
-    curve_metrics,
-    finish_site,
-    probe_loss,
-    split_loss,
-)
+from medflare.tasks.reports.evaluation import evaluate_split, finish_site, split_loss
 from medflare.tasks.scoring import AdapterKind
 
 PAPER = {
@@ -88,7 +84,6 @@ class ViTGPT2Learner(BaseLearner):
             examples=self.samples.examples(),
             skipped=self.samples.skipped(),
             heterogeneity=site_facts(self.samples.studies),
-            settings=self.settings.model_dump(mode="json"),
             paper=PAPER,
         )
 
@@ -125,32 +120,21 @@ class ViTGPT2Learner(BaseLearner):
 
     def _train(self, cut: list[list[int]], seed: int) -> float:
         """Take one step on each batch; the mean of their losses."""
-        chosen, parameters = self.settings.optimiser, list(self.model.parameters())
-        optimiser = adamw([(parameters, chosen.lr)], chosen.weight_decay)
+        chosen = self.settings.optimiser
+        optimiser = adamw([(list(self.model.parameters()), chosen.lr)], chosen.weight_decay)
         self.terms.watch(optimiser, len(cut))
         generator = torch.Generator().manual_seed(seed)
         torch.manual_seed(seed)
         self.model.train()
         total = 0.0
         for step, rows in enumerate(cut):
-            scale_rates(optimiser, self._rate(step / len(cut)))
+            scale_rates(optimiser, rate_factor(chosen.schedule, step / len(cut), chosen.warmup))
             loss = self.model.report_loss(*self._load(rows, generator))
             require_finite(loss, setting="settings.optimiser.lr", records="images", site=self.site)
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            if chosen.clip_norm is not None:
-                torch.nn.utils.clip_grad_norm_(parameters, chosen.clip_norm)
-            optimiser.step()
+            take_step(optimiser, loss, chosen.clip_norm)
             total += loss.item() / len(cut)
         self.model.eval()
         return total
-
-    def _rate(self, progress: float) -> float:
-        """Return the learning-rate factor at `progress` in [0, 1] of this round."""
-        chosen = self.settings.optimiser
-        if chosen.schedule == "cosine" or progress < chosen.warmup:
-            return cosine(progress, chosen.warmup)
-        return 1.0
 
     def _load(self, rows: list[int], generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Return images (B, 1, s, s), report ids (B, T) and targets (B, T) of one batch, on the device."""
@@ -170,13 +154,8 @@ class ViTGPT2Learner(BaseLearner):
         """Return what puts each adapter into use: nothing, the shared model always is."""
         return {"generic": lambda: None}
 
-    def evaluate(self, split: str, plan: RoundPlan) -> dict[str, float]:
-        if count := plan.hints.probe:
-            return probe_loss(self, split, plan, count)
-        if plan.hints.loss_only:
-            rows = self.samples.split_indices(split)[: plan.limit]
-            return {"loss": split_loss(self, rows)} if rows else {}
-        return curve_metrics(self, split, plan.limit if plan.limit is not None else self.settings.eval_limit)
+    def evaluate(self, split: str, plan: RoundPlan) -> Metrics:
+        return evaluate_split(self, split, plan)
 
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
         return finish_site(self, folder, plan.limit)

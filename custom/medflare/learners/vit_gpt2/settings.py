@@ -9,20 +9,21 @@ from pydantic import Field
 
 from medflare.core.config import Settings
 from medflare.core.method import Method, MethodFacts, MethodSettings
+from medflare.learners.setting_types import ClipNorm, Count, NotNegative, Passes, Rate, RoundShare
 from medflare.models.vit_gpt2 import BeamSettings, ViTGPT2Settings
 
 
-class OptimiserSettings(Settings):
+class WholeModelOptimiserSettings(Settings):
     """AdamW, anew in every round. Defaults are the paper's for pretrained weights (Table 2)."""
 
-    batch: int = Field(default=8, ge=1)
-    lr: float = Field(default=5e-5, gt=0)
-    weight_decay: float = Field(default=0.01, ge=0)
+    batch: Count = 8
+    lr: Rate = 5e-5
+    weight_decay: NotNegative = 0.01
     schedule: Literal["constant", "cosine"] = Field(
         default="cosine", description="of a round; the paper names no schedule"
     )
-    warmup: float = Field(default=0.0, ge=0, lt=1, description="share of a round's steps with a rising rate")
-    clip_norm: float | None = Field(default=1.0, gt=0, description="largest gradient norm; null for any")
+    warmup: RoundShare = 0.0
+    clip_norm: ClipNorm = 1.0
 
 
 class ViTGPT2LearnerSettings(MethodSettings):
@@ -30,15 +31,13 @@ class ViTGPT2LearnerSettings(MethodSettings):
 
     variant: str = "fedvit_gpt2"
     model: ViTGPT2Settings = ViTGPT2Settings()
-    optimiser: OptimiserSettings = OptimiserSettings()
+    optimiser: WholeModelOptimiserSettings = WholeModelOptimiserSettings()
     decoding: BeamSettings = BeamSettings()
-    local_epochs: int = Field(
-        default=3, ge=1, description="passes in a round, unless the job says steps or fraction"
-    )
-    max_report_tokens: int = Field(default=128, ge=1)
+    local_epochs: Passes = 3
+    max_report_tokens: Count = 128
     augment: bool = Field(default=True, description="crop and turn training images; the paper says nothing")
-    rotation: float = Field(default=5.0, ge=0, description="degrees; never a flip, laterality is reported")
-    eval_batch: int = Field(default=32, ge=1)
+    rotation: NotNegative = Field(5.0, description="degrees; never a flip, laterality is reported")
+    eval_batch: Count = 32
     eval_limit: int | None = Field(
         default=32, description="validation images drafted after a round; null for all"
     )
@@ -74,4 +73,5 @@ METHOD = Method(
     build="medflare.learners.vit_gpt2.learner:build",
     result_file="vit_gpt2.json",
     footprint="medflare.learners.vit_gpt2.footprint:training_step",
+    new_model="a new vision transformer and decoder",
 )

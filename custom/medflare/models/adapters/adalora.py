@@ -17,7 +17,7 @@ from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
 from medflare.models.adapters.base import PeftMethod, TensorSpec
 from medflare.models.adapters.layer_adapters import LayerAdapters
-from medflare.models.adapters.rank_allocation import Importance, budget, masks, normalised
+from medflare.models.adapters.rank_allocation import TripletImportance, budget, masks, normalised
 
 PREFIX = "importance."
 Q, VALUES, P = ".lora_A", ".lora_E", ".lora_B"
@@ -55,6 +55,10 @@ class AdaLoraAdapters(LayerAdapters):
 
     settings: AdaLoraSettings
 
+    @property
+    def dropout(self) -> float:
+        return self.settings.dropout
+
     def __init__(self, model: Any, settings: AdaLoraSettings, names: Iterable[str], seed: int) -> None:
         super().__init__(model, settings, names, seed)
         if len(self.names) != 1:
@@ -62,7 +66,7 @@ class AdaLoraAdapters(LayerAdapters):
         self._parameters = self.shared_parameters(self.names[0])
         stems = sorted({key.removesuffix(VALUES) for key in self._parameters if key.endswith(VALUES)})
         self.modules = {stem: (stem + Q, stem + VALUES, stem + P) for stem in stems}
-        self.importance = Importance(settings.beta)
+        self.importance = TripletImportance(settings.beta)
         self.masks: dict[str, Tensor] = {}
         self.final = False
 
@@ -107,7 +111,7 @@ class AdaLoraAdapters(LayerAdapters):
             first, last = s.rank * len(scores), s.target_rank * len(scores)
             kept = budget(round_number, rounds, first, last, s.warm_rounds, s.final_rounds)
             self.masks, self.final = masks(scores, kept), kept == last
-        self.importance = Importance(s.beta)
+        self.importance = TripletImportance(s.beta)
         self._mask()
 
     def after_step(self) -> None:

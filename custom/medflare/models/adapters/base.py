@@ -28,7 +28,7 @@ class AdapterSettings(Protocol):
 
     @property
     def method(self) -> str:
-        """A name in `registry.METHODS`."""
+        """A name in `registry.PEFT_METHODS`."""
         ...
 
 
@@ -77,7 +77,8 @@ class AdapterSet(ABC):
 
     @property
     def dropout(self) -> float:
-        return float(getattr(self.settings, "dropout", 0.0))
+        """Share of an adapter's inputs that training drops; 0 for a method without dropout."""
+        return 0.0
 
     @property
     def positions(self) -> int:
@@ -156,7 +157,7 @@ def settings_unchanged(settings: Any, config: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeftMethod:
-    """One row of `registry.METHODS`.
+    """One row of `registry.PEFT_METHODS`.
 
     Attributes:
         summary: what learns and is communicated; source: paper, section, resolution ids.

@@ -43,6 +43,10 @@ class LoraAdapters(LayerAdapters):
     settings: LoraSettings
     several_active = True
 
+    @property
+    def dropout(self) -> float:
+        return self.settings.dropout
+
     def peft_config(self) -> Any:
         from peft import LoraConfig
 

@@ -51,7 +51,7 @@ def normalised(importance: Mapping[str, Tensor], weight: float) -> dict[str, Ten
     return {name: (scores.double() * factor).float() for name, scores in importance.items()}
 
 
-class Importance:
+class TripletImportance:
     """Smoothed sensitivity times uncertainty of every weight of one adapter (AdaLoRA, Eq. 8 to 11).
 
     PEFT's `RankAllocator` keeps the same numbers, but decides by itself on steps of one process.

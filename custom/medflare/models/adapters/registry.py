@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parameter-efficient methods of adapter jobs: the one table in which a method is registered.
 
-A new method is a file with its settings, its adapters and its `METHOD`, and one line in `METHODS`. Every
+A new method is a file with its settings, its adapters and its `METHOD`, and one line in `PEFT_METHODS`. Every
 method but `bottleneck` is PEFT's own implementation.
 """
 
@@ -26,7 +26,7 @@ from medflare.models.adapters import (
 from medflare.models.adapters.base import AdapterSet, AdapterSettings, PeftMethod
 from medflare.models.adapters.lora import LoraChoice, LoraSettings
 
-METHODS: dict[str, PeftMethod] = {
+PEFT_METHODS: dict[str, PeftMethod] = {
     "lora": lora.METHOD,
     "adalora": adalora.METHOD,
     "fedpara": fedpara.METHOD,
@@ -38,11 +38,15 @@ METHODS: dict[str, PeftMethod] = {
 }
 """Name in `peft.method` -> the method."""
 
+SIZES = ("r", "width", "num_virtual_tokens")
+"""Numbers in adapter_config.json that a rule or a merge may have changed, and that memory is taken for."""
+MOST_SIZE, MOST_ALPHA = 4096, 1e6
+
 if TYPE_CHECKING:
     PeftChoice = AdapterSettings
 else:
     PeftChoice = Annotated[
-        Union[tuple(method.settings for method in METHODS.values())],  # noqa: UP007 - built from the table
+        Union[tuple(method.settings for method in PEFT_METHODS.values())],  # noqa: UP007 - built from the table
         Field(discriminator="method"),
     ]
 """The job's block `peft`: settings of the method that `peft.method` names."""
@@ -67,10 +71,29 @@ def settings_of_file(
 
     Args:
         config: adapter_config.json of the file.
+
+    Raises:
+        ConfigError: a size is missing, or none that memory could be taken for.
     """
+    sizes = {name: config[name] for name in SIZES if config.get(name) is not None}
+    for name, size in sizes.items():
+        if type(size) is not int or not 1 <= size <= MOST_SIZE:
+            raise ConfigError(f"adapter_config.json: '{name}' is {size!r:.80}; expected 1 to {MOST_SIZE}.")
+    try:
+        return _settings_of_file(peft, lora, config)
+    except KeyError as error:
+        raise ConfigError(f"adapter_config.json: lacks {error}.") from None
+
+
+def _settings_of_file(
+    peft: AdapterSettings, lora: LoraSettings, config: Mapping[str, Any]
+) -> tuple[AdapterSettings, LoraSettings]:
     if isinstance(peft, LoraChoice):
-        return peft, lora.model_copy(update={"rank": config["r"], "lora_alpha": config["lora_alpha"]})
-    return METHODS[peft.method].settings_of_file(peft, config), lora
+        alpha = config["lora_alpha"]
+        if type(alpha) not in (int, float) or not 0 < alpha < MOST_ALPHA:
+            raise ConfigError(f"adapter_config.json: 'lora_alpha' is {alpha!r:.80}; expected above 0.")
+        return peft, lora.model_copy(update={"rank": config["r"], "lora_alpha": alpha})
+    return PEFT_METHODS[peft.method].settings_of_file(peft, config), lora
 
 
 def attach(model: Any, settings: AdapterSettings, names: Iterable[str], seed: int) -> AdapterSet:
@@ -81,9 +104,9 @@ def attach(model: Any, settings: AdapterSettings, names: Iterable[str], seed: in
     Raises:
         ConfigError: the model has no such layers, or a precision that the method cannot work on.
     """
-    method = METHODS[settings.method]
+    method = PEFT_METHODS[settings.method]
     if getattr(model, "is_quantized", False) and not method.quantised:
-        usable = ", ".join(name for name, row in METHODS.items() if row.quantised)
+        usable = ", ".join(name for name, row in PEFT_METHODS.items() if row.quantised)
         raise ConfigError(
             f"peft.method '{settings.method}' builds a matrix of a layer's shape, and packed int8 or NF4 "
             "layers have another. Set backbone.precision to bf16 in site.yaml, or use one of "

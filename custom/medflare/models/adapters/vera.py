@@ -34,6 +34,10 @@ class VeraAdapters(LayerAdapters):
     settings: VeraSettings
     seed_generated = (VERA_A, VERA_B)
 
+    @property
+    def dropout(self) -> float:
+        return self.settings.dropout
+
     def peft_config(self) -> Any:
         from peft import VeraConfig
 

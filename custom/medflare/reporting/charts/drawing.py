@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal, NamedTuple
 
 from medflare.reporting.formatting import number
 
@@ -52,11 +52,9 @@ class Frame:
         return self.left + self.inner_width / 2
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A straight line."""
 
-    shape: ClassVar[str] = "line"
     x1: float
     y1: float
     x2: float
@@ -64,11 +62,9 @@ class Line:
     style: str
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(NamedTuple):
     """Words with their baseline at y."""
 
-    shape: ClassVar[str] = "label"
     x: float
     y: float
     text: str
@@ -76,20 +72,16 @@ class Label:
     anchor: Literal["start", "middle", "end"] = "middle"
 
 
-@dataclass(frozen=True, slots=True)
-class AxisTitle:
+class AxisTitle(NamedTuple):
     """Words beside the y axis, turned, with their middle at y."""
 
-    shape: ClassVar[str] = "axis_title"
     y: float
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(NamedTuple):
     """A filled box with its upper left corner at (x, y); `title` is shown on hover and read aloud."""
 
-    shape: ClassVar[str] = "bar"
     x: float
     y: float
     width: float
@@ -98,11 +90,9 @@ class Bar:
     title: str
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
+class Dot(NamedTuple):
     """A marker; `title` is shown on hover and read aloud."""
 
-    shape: ClassVar[str] = "dot"
     x: float
     y: float
     radius: float
@@ -110,11 +100,9 @@ class Dot:
     title: str
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(NamedTuple):
     """A line through points."""
 
-    shape: ClassVar[str] = "curve"
     points: Sequence[tuple[float, float]]
     style: str
 

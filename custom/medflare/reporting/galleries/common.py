@@ -6,7 +6,7 @@ Records are taken at fixed ranks of agreement, good and bad ones alike, so that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,6 +36,17 @@ class SiteCards:
     cards: Sequence[Mapping[str, Any]]
 
 
+def records_by_site(
+    files: Files, name: Callable[[Any], str]
+) -> dict[str, dict[str, dict[str, tuple[Path, Any]]]]:
+    """Return site -> name of a record -> adapter -> its file and the record, in order of the sites."""
+    sites: dict[str, dict[str, dict[str, tuple[Path, Any]]]] = {}
+    for path, items in files:
+        for item in items:
+            sites.setdefault(item.site, {}).setdefault(name(item), {})[item.adapter] = (path, item)
+    return dict(sorted(sites.items()))
+
+
 def at_ranks(ranked: Sequence[Record], number: int) -> list[Record]:
     """Return `number` items at evenly spaced ranks, the best and the worst left aside.
 
@@ -52,16 +63,31 @@ def main_adapter(adapters: Mapping[str, Record]) -> Record:
     return next(adapters[name] for name in ADAPTERS if name in adapters)
 
 
-def by_site_and_adapter(files: Files) -> dict[tuple[str, str], list[Any]]:
-    """Return (site, adapter) -> its records, in order of the names."""
+def site_cards(
+    files: Files,
+    number: int,
+    rank: Callable[[list[Any]], Sequence[tuple[Any, ...]]],
+    card: Callable[..., Mapping[str, Any]],
+    name: str,
+) -> dict[str, Any] | None:
+    """Return the cards of up to `number` records of every site and adapter; None where there are none.
+
+    Args:
+        rank: records of one site and adapter -> arguments of `card`, best first.
+        card: data of one record.
+        name: the word for several records.
+    """
     groups: dict[tuple[str, str], list[Any]] = {}
     for _, items in files:
         for item in items:
             groups.setdefault((item.site, item.adapter), []).append(item)
-    return dict(sorted(groups.items()))
-
-
-def titles_of(groups: Mapping[tuple[str, str], Sequence[Any]]) -> dict[tuple[str, str], str]:
-    """Return the names of groups: the site, with the adapter where there are several."""
+    if not groups or number < 1:
+        return None
     several = len({adapter for _, adapter in groups}) > 1
-    return {key: f"{key[0]}, {key[1]} adapter" if several else key[0] for key in groups}
+    sites = []
+    for (site, adapter), items in sorted(groups.items()):
+        shown = at_ranks(rank(items), number)
+        title = f"{site}, {adapter} adapter" if several else site
+        cards = [card(*chosen) for chosen in shown]
+        sites.append(SiteCards(title=f"{title}: {len(shown)} of {len(items)} {name}", cards=cards))
+    return {"sites": sites}

@@ -12,11 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from medflare.evaluation.agreement import annotated_links, annotated_mentions, note_agreement, note_counts
-from medflare.evaluation.extraction_predictions import EntityMention, Link, ScoredDocument, read_documents
+from medflare.evaluation.extraction_predictions import EntityMention, Link, ScoredDocument
 from medflare.evaluation.mention_pairs import MentionPair, pair_mentions
-from medflare.reporting.galleries.common import ADAPTERS, Files, SiteCards, at_ranks, main_adapter
+from medflare.reporting.galleries.common import (
+    ADAPTERS,
+    Files,
+    SiteCards,
+    at_ranks,
+    main_adapter,
+    records_by_site,
+)
 from medflare.reporting.galleries.marks import key_of_signs, mark_text, modifier_chip, words_of
 from medflare.reporting.views import Cell, Table
+from medflare.tasks.prediction_files import read_documents
 
 
 def read_notes(path: Path) -> list[ScoredDocument]:
@@ -28,13 +36,9 @@ def view(files: Files, number: int) -> dict[str, Any] | None:
     """Return the data of `gallery_notes.html`: up to `number` notes of every site; None without any file."""
     if not files or number < 1:
         return None
-    by_site: dict[str, dict[str, dict[str, ScoredDocument]]] = {}
-    for _, items in files:
-        for item in items:
-            by_site.setdefault(item.site, {}).setdefault(item.note_id, {})[item.adapter] = item
     sites = []
-    for site, notes in sorted(by_site.items()):
-        chosen = pick([main_adapter(adapters) for adapters in notes.values()], number)
+    for site, notes in records_by_site(files, lambda item: item.note_id).items():
+        chosen = pick([main_adapter(adapters)[1] for adapters in notes.values()], number)
         cards = [_card(notes[item.note_id]) for item in chosen]
         sites.append(SiteCards(title=f"{site}: {len(chosen)} of {len(notes)} notes", cards=cards))
     without_text = sum(not items for _, items in files)
@@ -51,10 +55,10 @@ def pick(items: Sequence[ScoredDocument], number: int) -> list[ScoredDocument]:
     return at_ranks(ranked, number)
 
 
-def _card(adapters: Mapping[str, ScoredDocument]) -> dict[str, Any]:
-    item = main_adapter(adapters)
+def _card(adapters: Mapping[str, tuple[Path, ScoredDocument]]) -> dict[str, Any]:
+    item = main_adapter(adapters)[1]
     patient = f", patient {item.patient_id}" if item.patient_id else ""
-    others = [adapters[name] for name in ADAPTERS if name in adapters and name != item.adapter]
+    others = [adapters[name][1] for name in ADAPTERS if name in adapters and name != item.adapter]
     return {
         "title": f"Note {item.note_id}{patient}",
         "extracted": _extracted(item),

@@ -7,13 +7,7 @@ from typing import Any
 
 from medflare.evaluation.agreement import option_shares
 from medflare.evaluation.question_metrics import AnsweredQuestion
-from medflare.reporting.galleries.common import (
-    Files,
-    SiteCards,
-    at_ranks,
-    by_site_and_adapter,
-    titles_of,
-)
+from medflare.reporting.galleries.common import Files, site_cards
 from medflare.reporting.views import Cell, Chip, Table
 
 MARKS = {
@@ -26,16 +20,12 @@ MARKS = {
 
 def view(files: Files, number: int) -> dict[str, Any] | None:
     """Return the data of `gallery_questions.html`: up to `number` questions of every site and adapter."""
-    groups = by_site_and_adapter(files)
-    if not groups or number < 1:
-        return None
-    sites = []
-    for key, title in titles_of(groups).items():
-        ranked = sorted(groups[key], key=lambda item: (-item.margin, item.question_id))
-        chosen = at_ranks(ranked, number)
-        title = f"{title}: {len(chosen)} of {len(ranked)} questions"
-        sites.append(SiteCards(title=title, cards=[_card(item) for item in chosen]))
-    return {"sites": sites}
+    return site_cards(files, number, _ranked, _card, "questions")
+
+
+def _ranked(items: list[AnsweredQuestion]) -> list[tuple[AnsweredQuestion]]:
+    """Return the questions by the margin of the right option, surest first."""
+    return [(item,) for item in sorted(items, key=lambda item: (-item.margin, item.question_id))]
 
 
 def _card(item: AnsweredQuestion) -> dict[str, Any]:

@@ -13,7 +13,14 @@ from typing import Any
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.evaluation.agreement import finding_agreement
 from medflare.evaluation.predictions import Prediction
-from medflare.reporting.galleries.common import SIGNS, Files, SiteCards, at_ranks, main_adapter
+from medflare.reporting.galleries.common import (
+    SIGNS,
+    Files,
+    SiteCards,
+    at_ranks,
+    main_adapter,
+    records_by_site,
+)
 from medflare.reporting.galleries.pictures import picture_of
 from medflare.reporting.views import Chip
 
@@ -26,12 +33,8 @@ Adapters = Mapping[str, tuple[Path, Prediction]]
 
 def view(files: Files, number: int) -> list[SiteCards]:
     """Return up to `number` studies of every site; none where no predictions are at hand."""
-    by_site: dict[str, dict[str, dict[str, tuple[Path, Prediction]]]] = {}
-    for path, items in files:
-        for item in items:
-            by_site.setdefault(item.site, {}).setdefault(item.study_id, {})[item.adapter] = (path, item)
     sites = []
-    for site, studies in sorted(by_site.items()) if number else ():
+    for site, studies in records_by_site(files, lambda item: item.study_id).items() if number else ():
         chosen = pick([main_adapter(adapters)[1] for adapters in studies.values()], number)
         cards = [study_card(studies[item.study_id]) for item in chosen]
         sites.append(SiteCards(title=f"{site}: {len(chosen)} of {len(studies)} studies", cards=cards))

@@ -7,28 +7,18 @@ from typing import Any
 
 from medflare.evaluation.agreement import summary_agreement
 from medflare.evaluation.summary_metrics import WrittenSummary
-from medflare.reporting.galleries.common import (
-    Files,
-    SiteCards,
-    at_ranks,
-    by_site_and_adapter,
-    titles_of,
-)
+from medflare.reporting.galleries.common import Files, site_cards
 
 
 def view(files: Files, number: int) -> dict[str, Any] | None:
     """Return the data of `gallery_summaries.html`: up to `number` texts of every site and adapter."""
-    groups = by_site_and_adapter(files)
-    if not groups or number < 1:
-        return None
-    sites = []
-    for key, title in titles_of(groups).items():
-        scored = zip(summary_agreement(groups[key]), groups[key], strict=True)
-        ranked = sorted(scored, key=lambda pair: (-pair[0], pair[1].summary_id))
-        chosen = at_ranks(ranked, number)
-        title = f"{title}: {len(chosen)} of {len(ranked)} texts"
-        sites.append(SiteCards(title=title, cards=[_card(item, score) for score, item in chosen]))
-    return {"sites": sites}
+    return site_cards(files, number, _ranked, _card, "texts")
+
+
+def _ranked(items: list[WrittenSummary]) -> list[tuple[WrittenSummary, float]]:
+    """Return each summary with its agreement, best first."""
+    scored = zip(items, summary_agreement(items), strict=True)
+    return sorted(scored, key=lambda pair: (-pair[1], pair[0].summary_id))
 
 
 def _card(item: WrittenSummary, score: float) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from medflare.core.run_record import RunRecord
 from medflare.reporting.galleries.common import Files
@@ -42,8 +42,7 @@ class PageContext:
     gallery: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class PageSection(NamedTuple):
     """A section of the page.
 
     Attributes:
@@ -60,87 +59,29 @@ class Section:
 
 
 SECTIONS = (
-    Section(
-        key="results",
-        title="Results",
-        template="results.html",
-        view=lambda context: results.view(context.record, context.page),
+    PageSection("results", "Results", "results.html", lambda c: results.view(c.record, c.page)),
+    PageSection("gallery", "", "", lambda c: c.page.gallery(c.predictions, c.gallery)),
+    PageSection("curves", "Training", "training.html", lambda c: training.view(c.record)),
+    PageSection("visits", "Visits", "temporal.html", lambda c: temporal.view(c.record)),
+    PageSection("preparation", "Before round 1", "preparation.html", lambda c: preparation.view(c.record)),
+    PageSection("selection", "Selection", "selection.html", lambda c: selection.view(c.record)),
+    PageSection("sites", "Sites", "sites.html", lambda c: sites.view(c.record, c.page.task.records_name)),
+    PageSection(
+        "participation", "Participation", "participation.html", lambda c: participation.view(c.record)
     ),
-    Section(
-        key="gallery",
-        title="",
-        template="",
-        view=lambda context: context.page.gallery(context.predictions, context.gallery),
-    ),
-    Section(
-        key="curves",
-        title="Training",
-        template="training.html",
-        view=lambda context: training.view(context.record),
-    ),
-    Section(
-        key="visits",
-        title="Visits",
-        template="temporal.html",
-        view=lambda context: temporal.view(context.record),
-    ),
-    Section(
-        key="preparation",
-        title="Before round 1",
-        template="preparation.html",
-        view=lambda context: preparation.view(context.record),
-    ),
-    Section(
-        key="selection",
-        title="Selection",
-        template="selection.html",
-        view=lambda context: selection.view(context.record),
-    ),
-    Section(
-        key="sites",
-        title="Sites",
-        template="sites.html",
-        view=lambda context: sites.view(context.record, context.page.task.records_name),
-    ),
-    Section(
-        key="participation",
-        title="Participation",
-        template="participation.html",
-        view=lambda context: participation.view(context.record),
-    ),
-    Section(
-        key="protocol",
-        title="Secure sums",
-        template="protocol.html",
-        view=lambda context: protocol.view(context.record),
-    ),
-    Section(
-        key="traffic",
-        title="Traffic",
-        template="traffic.html",
-        view=lambda context: traffic.view(context.record),
-    ),
-    Section(
-        key="setup",
-        title="Set-up",
-        template="setup.html",
-        view=lambda context: setup.setup_view(context.record),
-    ),
-    Section(
-        key="files",
-        title="Files",
-        template="files.html",
-        view=lambda context: setup.files_view(context.record),
-    ),
+    PageSection("protocol", "Secure sums", "protocol.html", lambda c: protocol.view(c.record)),
+    PageSection("traffic", "Traffic", "traffic.html", lambda c: traffic.view(c.record)),
+    PageSection("setup", "Set-up", "setup.html", lambda c: setup.setup_view(c.record)),
+    PageSection("files", "Files", "files.html", lambda c: setup.files_view(c.record)),
 )
 
 
-def render_section(section: Section, context: PageContext) -> str:
+def render_section(section: PageSection, context: PageContext) -> str:
     """Return the HTML inside a section; "" where it has nothing to show."""
     view = section.view(context)
     return render_template(section.template or context.page.gallery_template, view) if view else ""
 
 
-def title_of(section: Section, context: PageContext) -> str:
+def title_of(section: PageSection, context: PageContext) -> str:
     """Return the heading of a section."""
     return section.title or context.page.task.records_name.capitalize()

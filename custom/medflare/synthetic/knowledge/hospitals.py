@@ -28,7 +28,7 @@ class QuestionsDemo:
     Attributes:
         questions: training questions of a hospital on average; validation has a tenth of it, the test a
             quarter (HELD_OUT at least).
-        partition: how training facts are dealt, of `text_partition.METHODS`; alpha: of dirichlet.
+        partition: how training facts are dealt, of `partition.texts.TEXT_PARTITIONS`; alpha: of dirichlet.
         tested: every hospital is tested on all facts that any hospital trains on, or on its own.
         diseases, groups: size of the world; five facts a disease.
         synonyms, vignettes: as in `draw_habits`; the milder, the sooner facts are learnt.
@@ -61,21 +61,22 @@ class QuestionsDemo:
 
 
 def site_names(count: int) -> tuple[str, ...]:
-    """The names of the demo's hospitals."""
+    """Return the names of the demo's hospitals."""
     return tuple(f"site-{number}" for number in range(1, count + 1))
 
 
 def sizes_of(count: int, seed: int) -> tuple[float, ...]:
-    """Relative sizes of hospitals, log-normal with SPREAD."""
+    """Return relative sizes of hospitals, log-normal with SPREAD."""
     rng = np.random.default_rng([seed, 71])
     return tuple(float(size) for size in np.exp(rng.normal(0, SPREAD, count)))
 
 
 def question_hospitals(demo: QuestionsDemo) -> dict[str, list[Question]]:
-    """Hospital -> its questions of all splits; the same for the same settings on every machine.
+    """Return hospital -> its questions of all splits; the same for the same settings on every machine.
 
     Raises:
-        ConfigError: as `text_partition.site_of`; ValueError: a world that the tables do not have.
+        ConfigError: as `assign_groups_to_sites`.
+        ValueError: a world that the tables do not have.
     """
     names = site_names(demo.hospitals)
     plan = TextPlan(
@@ -89,27 +90,27 @@ def question_hospitals(demo: QuestionsDemo) -> dict[str, list[Question]]:
     facts = _in_turn(demo.world.facts, demo.questions * demo.hospitals, rng)
     given = assign_groups_to_sites({str(number): fact.group for number, fact in enumerate(facts)}, plan)
     trained = list(dict.fromkeys(facts))
-    found: dict[str, list[Question]] = {}
+    questions: dict[str, list[Question]] = {}
     for number, name in enumerate(names):
-        own = [fact for index, fact in enumerate(facts) if given[str(index)] == number]
+        local = [fact for index, fact in enumerate(facts) if given[str(index)] == number]
         habits = draw_habits(np.random.default_rng([demo.seed, 73, number]), demo.synonyms, demo.vignettes)
-        asked = trained if demo.tested == "all" else list(dict.fromkeys(own))
+        tested = trained if demo.tested == "all" else list(dict.fromkeys(local))
         words = np.random.default_rng([demo.seed, 74, number])
-        found[name] = [
+        questions[name] = [
             question
             for split, listed in (
-                ("train", own),
-                ("val", _in_turn(asked, max(demo.questions // 10, HELD_OUT), words)),
-                ("test", _in_turn(asked, max(demo.questions // 4, HELD_OUT), words)),
+                ("train", local),
+                ("val", _in_turn(tested, max(demo.questions // 10, HELD_OUT), words)),
+                ("test", _in_turn(tested, max(demo.questions // 4, HELD_OUT), words)),
             )
             for question in write_questions(demo.world, listed, split, habits, words, name)
         ]
-    return found
+    return questions
 
 
 def _in_turn(facts: Sequence[Fact], count: int, rng: np.random.Generator) -> list[Fact]:
-    """`count` facts, every one as often as any other (but for one), in random order."""
-    found: list[Fact] = []
-    while len(found) < count:
-        found += [facts[int(i)] for i in rng.permutation(len(facts))]
-    return found[:count]
+    """Return `count` facts in random order, every one as often as any other (but for one)."""
+    repeated: list[Fact] = []
+    while len(repeated) < count:
+        repeated += [facts[int(i)] for i in rng.permutation(len(facts))]
+    return repeated[:count]

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from medflare.data.records import Entity, Note
 from medflare.synthetic.knowledge.obo import Terms
 from medflare.synthetic.notes.generate import generate_notes
+from medflare.synthetic.notes.houses import SummaryFrames
 from medflare.synthetic.notes.lexicon import lexicon
 from medflare.synthetic.notes.profiles import NOTE_STYLES, NotesProfile
 
@@ -22,36 +22,13 @@ _MARKS = re.compile(r"[_^*+]")
 _NOT_THE_PATIENTS = frozenset({"negation", "subject", "condition"})
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryFrames:
-    """How a house sums up: each with {} for a list, and what it says where there is nothing."""
-
-    problems: str
-    possible: str
-    drugs: str
-    nothing: str
-
-
-FRAMES: Mapping[str, SummaryFrames] = {
-    "narrative": SummaryFrames(
-        "Problems are {}.", "There may be {}.", "The patient takes {}.", "No active problem."
-    ),
-    "structured": SummaryFrames("PROBLEMS: {}.", "RULE OUT: {}.", "DRUGS: {}.", "PROBLEMS: none."),
-    "telegraphic": SummaryFrames("Pt w/ {}.", "? {}.", "Rx {}.", "No probs."),
-    "dictated": SummaryFrames(
-        "The patient has {}.", "There is a question of {}.", "Medications are {}.", "Nothing to report."
-    ),
-    "letter": SummaryFrames("Diagnoses: {}.", "To be excluded: {}.", "Treatment: {}.", "Diagnoses: none."),
-}
-
-
 def style_of(site: int) -> str:
-    """The style in which a hospital documents."""
+    """Return the style in which a hospital documents."""
     return list(NOTE_STYLES)[site % len(NOTE_STYLES)]
 
 
 def write_note_pair(number: int, specialty: str, site: int, seed: int) -> tuple[str, str]:
-    """The note of one patient of a specialty in a hospital's style, and its summary."""
+    """Return the note of one patient of a specialty in a hospital's style, and its summary."""
     profile = NotesProfile(
         name="note",
         style=style_of(site),
@@ -60,29 +37,29 @@ def write_note_pair(number: int, specialty: str, site: int, seed: int) -> tuple[
         seed=POPULATION + 100_000 * seed + number,
     )
     (note,) = generate_notes(profile, 1)
-    return note.text, summarised(note, FRAMES[profile.style])
+    return note.text, summarise_note(note, profile.house.summary)
 
 
-def summarised(note: Note, frames: SummaryFrames) -> str:
-    """The patient's problems, possible problems and drugs, in the order of the note, none twice.
+def summarise_note(note: Note, frames: SummaryFrames) -> str:
+    """Return the patient's problems, possible problems and drugs, in the order of the note, none twice.
 
     What is denied, conditional, or somebody else's is left out; a drug that was stopped too.
     """
     labels = {entity.entity_id: entity.label for entity in note.entities}
-    said: dict[str, set[str]] = {}
+    modifiers_of: dict[str, set[str]] = {}
     for relation in note.relations:
-        said.setdefault(relation.head, set()).add(labels[relation.tail])
+        modifiers_of.setdefault(relation.head, set()).add(labels[relation.tail])
     sure, possible, drugs = list[str](), list[str](), list[str]()
-    for entity in sorted(note.entities, key=lambda found: found.spans):
-        modifiers = said.get(entity.entity_id, set())
+    for entity in sorted(note.entities, key=lambda entity: entity.spans):
+        modifiers = modifiers_of.get(entity.entity_id, set())
         if entity.label not in ("problem", "drug") or modifiers & _NOT_THE_PATIENTS:
             continue
         listed = drugs if entity.label == "drug" else possible if "uncertain" in modifiers else sure
         listed.append(_named(note, entity))
     possible = [name for name in possible if name.lower() not in {other.lower() for other in sure}]
     parts = [(frames.problems, sure), (frames.possible, possible), (frames.drugs, drugs)]
-    told = [frame.format(", ".join(_distinct(names)[:MOST])) for frame, names in parts if names]
-    return " ".join(told) or frames.nothing
+    sentences = [frame.format(", ".join(_distinct(names)[:MOST])) for frame, names in parts if names]
+    return " ".join(sentences) or frames.nothing
 
 
 def _named(note: Note, entity: Entity) -> str:
@@ -98,15 +75,15 @@ def _distinct(names: list[str]) -> list[str]:
 
 
 def note_terms() -> Terms:
-    """The diseases and drugs of the notes' lexicon with their short names; a name is only one term's."""
-    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+    """Return the diseases and drugs of the notes' lexicon with their short names, no name twice."""
+    terms: dict[str, tuple[str, tuple[str, ...]]] = {}
     taken: set[str] = set()
     for kind, names in _entries():
-        own = tuple(name for name in names if name.lower() not in taken)
-        if own and names[0].lower() not in taken:
-            found[names[0]] = (kind, own)
-            taken |= {name.lower() for name in own}
-    return list(found.values())
+        free = tuple(name for name in names if name.lower() not in taken)
+        if free and names[0].lower() not in taken:
+            terms[names[0]] = (kind, free)
+            taken |= {name.lower() for name in free}
+    return list(terms.values())
 
 
 def _entries() -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from medflare.core.config import Settings, read_package_data
+from medflare.core.config import read_package_table
 from medflare.synthetic.knowledge.world import RELATIONS, World
 
 Terms = Sequence[tuple[str, tuple[str, ...]]]
@@ -15,23 +15,21 @@ Terms = Sequence[tuple[str, tuple[str, ...]]]
 
 
 def terms_of(world: World) -> Terms:
-    """Every disease of the world and every thing linked to one."""
+    """Return every disease of the world and everything linked to one."""
     return [(kind, term.names) for kind in ("disease", *RELATIONS) for term in world.of_kind(kind)]
-
-
-class _ChestFindings(Settings):
-    findings: tuple[tuple[str, ...], ...]
 
 
 @lru_cache(maxsize=1)
 def chest_terms() -> Terms:
     """Return what the reports of the synthetic chests mention, in the words of all their schools."""
-    found = read_package_data(_ChestFindings, Path(__file__).with_name("chest_findings.yaml"))
-    return [("finding", names) for names in found.findings]
+    table = read_package_table(
+        dict[str, tuple[tuple[str, ...], ...]], Path(__file__).with_name("chest_findings.yaml")
+    )
+    return [("finding", names) for names in table["findings"]]
 
 
 def write_vocabulary(terms: Terms, file: Path) -> Path:
-    """One [Term] each, other names as exact synonyms."""
+    """Write one [Term] each, with other names as exact synonyms, and return `file`."""
     rows = ["format-version: 1.2", "ontology: medflare-synthetic", ""]
     for number, (kind, (name, *others)) in enumerate(terms, 1):
         rows += ["[Term]", f"id: MFW:{number:06d}", f"name: {name}", f"namespace: {kind}"]

@@ -15,10 +15,11 @@ from medflare.data.partition.studies import main_classes
 from medflare.data.partition.texts import TextPlan, assign_groups_to_sites
 from medflare.data.records import Summary
 from medflare.data.settings.cohort import SplitConfig
-from medflare.synthetic.findings import MILD, MODERATE, SUBTLE, Finding
+from medflare.synthetic.findings import MILD, MODERATE, SUBTLE, ChestFinding
 from medflare.synthetic.knowledge.hospitals import site_names, sizes_of
 from medflare.synthetic.knowledge.note_summaries import SPECIALTIES, write_note_pair
-from medflare.synthetic.patients import courses
+from medflare.synthetic.patients import draw_patient
+from medflare.synthetic.profiles import HospitalProfile
 from medflare.synthetic.styles.house import STYLES, HouseStyle
 from medflare.synthetic.styles.layouts import LAYOUTS
 from medflare.synthetic.styles.reports import draft_report
@@ -65,10 +66,10 @@ class SummariesDemo:
 
 
 def summary_hospitals(demo: SummariesDemo) -> dict[str, list[Summary]]:
-    """Hospital -> its summaries of all splits; the same for the same settings on every machine.
+    """Return hospital -> its summaries of all splits; the same for the same settings on every machine.
 
     Raises:
-        ConfigError: as `text_partition.site_of`.
+        ConfigError: as `assign_groups_to_sites`.
     """
     names = site_names(demo.hospitals)
     plan = TextPlan(
@@ -102,14 +103,17 @@ class Population:
 
 def chest_population(demo: SummariesDemo) -> Population:
     """Findings of radiographs, by the rarest of them; the impression is the target."""
-    people = courses(POPULATION + demo.seed, demo.patients, (1, 1), (60.0, 16.0), 0.5, {})
-    found = {f"{person.index:06d}": person.visits[0].findings for person in people}
+    hospital = HospitalProfile(name="chests", style=STYLES["prose"], seed=POPULATION + demo.seed)
+    patients = [draw_patient(hospital, index) for index in range(demo.patients)]
+    findings_of = {f"{patient.index:06d}": patient.visits[0].findings for patient in patients}
     houses = [house_style(number, demo.seed) for number in range(demo.hospitals)]
 
     def write(patient: str, site: int) -> tuple[str, str]:
-        return write_pair(found[patient], houses[site], np.random.default_rng([demo.seed, 75, int(patient)]))
+        return write_pair(
+            findings_of[patient], houses[site], np.random.default_rng([demo.seed, 75, int(patient)])
+        )
 
-    return Population(_rarest(found), write)
+    return Population(_rarest(findings_of), write)
 
 
 def note_population(demo: SummariesDemo) -> Population:
@@ -128,20 +132,22 @@ POPULATIONS: dict[str, Callable[[SummariesDemo], Population]] = {
 }
 
 
-def write_pair(findings: Sequence[Finding], style: HouseStyle, rng: np.random.Generator) -> tuple[str, str]:
-    """Findings as the house dictates them, and its impression: all of them, the gravest first.
+def write_pair(
+    findings: Sequence[ChestFinding], style: HouseStyle, rng: np.random.Generator
+) -> tuple[str, str]:
+    """Return findings as the house dictates them, and its impression: all of them, the gravest first.
 
-    What is equally grave by its words, or only possible, comes in the order in which it is told.
+    What is equally grave by its words, or only possible, comes in the order of the report.
     """
     draft, _ = draft_report(findings, style, rng)
-    told = [replace(s, weight=float(np.searchsorted(STEPS, s.weight, "right"))) for s in draft.sentences]
-    draft = replace(draft, sentences=told)
+    graded = [replace(s, weight=float(np.searchsorted(STEPS, s.weight, "right"))) for s in draft.sentences]
+    draft = replace(draft, sentences=graded)
     layout = WITHOUT_IMPRESSION.get(style.layout, style.layout)
     return LAYOUTS[layout](replace(draft, normal="")), draft.impression(len(findings))
 
 
 def house_style(number: int, seed: int) -> HouseStyle:
-    """The style of a hospital: a named one, and after the last one with a third of its words borrowed."""
+    """Return a named style, or after the last one a named one with a third of its words borrowed."""
     style = list(STYLES.values())[number % len(STYLES)]
     if number < len(STYLES):
         return style
@@ -151,10 +157,10 @@ def house_style(number: int, seed: int) -> HouseStyle:
     return replace(style, name=f"{style.name}-{number}", borrowed={**style.borrowed, **borrowed})
 
 
-def _rarest(found: dict[str, tuple[Finding, ...]]) -> dict[str, str]:
-    """Patient -> the rarest condition that is sure, "no finding" without one."""
+def _rarest(findings_of: dict[str, tuple[ChestFinding, ...]]) -> dict[str, str]:
+    """Return patient -> the rarest condition that is sure, "no finding" without one."""
     profiles = {}
-    for patient, findings in found.items():
+    for patient, findings in findings_of.items():
         codes = [Code.BLANK] * len(CONDITIONS)
         for finding in findings:
             codes[CONDITIONS.index(finding.condition)] = (

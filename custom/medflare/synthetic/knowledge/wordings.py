@@ -28,8 +28,8 @@ class Wordings(Settings):
 
     def of(self, relation: str, split: str) -> tuple[str, ...]:
         """Return the wordings of a relation in one split."""
-        found: tuple[str, ...] = getattr(self.questions[relation], split)
-        return found
+        wordings: tuple[str, ...] = getattr(self.questions[relation], split)
+        return wordings
 
 
 @lru_cache(maxsize=1)

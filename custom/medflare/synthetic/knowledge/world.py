@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
-from medflare.core.config import Settings, read_package_data
+from medflare.core.config import Settings, read_package_table
 
 RELATIONS: tuple[str, ...] = ("symptom", "treatment", "test", "cause", "complication")
 """What is known of every disease, in the order of their fields in diseases.yaml."""
@@ -27,24 +27,10 @@ class Disease(Settings):
 Diseases = tuple[Disease, ...]
 
 
-class _Specialties(Settings):
-    cardiology: Diseases
-    pulmonology: Diseases
-    gastroenterology: Diseases
-    nephrology: Diseases
-    neurology: Diseases
-    endocrinology: Diseases
-    infection: Diseases
-    rheumatology: Diseases
-    hematology: Diseases
-    psychiatry: Diseases
-
-
 @lru_cache(maxsize=1)
 def diseases_by_specialty() -> dict[str, Diseases]:
     """Return specialty -> its diseases, read once from diseases.yaml."""
-    found = read_package_data(_Specialties, Path(__file__).with_name("diseases.yaml"))
-    return {name: getattr(found, name) for name in _Specialties.model_fields}
+    return read_package_table(dict[str, Diseases], Path(__file__).with_name("diseases.yaml"))
 
 
 @dataclass(frozen=True, slots=True)

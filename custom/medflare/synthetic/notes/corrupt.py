@@ -10,37 +10,41 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-import numpy as np
+from numpy.random import Generator
 
 from medflare.core.inventory import ENTITY_TYPES, MODIFIER_TYPES
 from medflare.data.records import Entity, Note, Relation
+from medflare.synthetic.seeds import random_stream
 
 _WORD = re.compile(r"\S+")
 
 
 def corrupt_labels(notes: Iterable[Note], share: float, seed: int) -> list[Note]:
-    """Notes of which a share of the entities and of the relations is wrong; offsets and ids stay valid.
+    """Return the notes with a share of their entities and relations wrong; offsets and ids stay valid.
 
     A wrong entity has another type of its kind (head or modifier), shifted boundaries, or is dropped together
     with its relations, in equal parts. A wrong relation hangs on another head or names another modifier.
 
     Args:
         share: 0 to 1, of the entities and again of the relations that are left.
+
+    Raises:
+        ValueError: `share` is outside 0 .. 1.
     """
     if not 0 <= share <= 1:
         raise ValueError(f"share is {share}; expected 0 to 1")
-    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, 9))))
+    rng = random_stream(seed, 9)
     return [_corrupted(note, share, rng) for note in notes]
 
 
-def _corrupted(note: Note, share: float, rng: np.random.Generator) -> Note:
+def _corrupted(note: Note, share: float, rng: Generator) -> Note:
     entities = []
     for entity in note.entities:
-        found: Entity | None = entity
+        corrupted: Entity | None = entity
         if rng.random() < share:
-            found = _wrong_entity(entity, note.text, int(rng.integers(3)), rng)
-        if found is not None:
-            entities.append(found)
+            corrupted = _wrong_entity(entity, note.text, int(rng.integers(3)), rng)
+        if corrupted is not None:
+            entities.append(corrupted)
     left = {entity.entity_id for entity in entities}
     relations = [r for r in note.relations if {r.head, r.tail} <= left]
     wrong = [_wrong_relation(r, entities, rng) if rng.random() < share else r for r in relations]
@@ -48,20 +52,20 @@ def _corrupted(note: Note, share: float, rng: np.random.Generator) -> Note:
     return replace(note, entities=tuple(entities), relations=tuple(unique.values()))
 
 
-def _wrong_entity(entity: Entity, text: str, kind: int, rng: np.random.Generator) -> Entity | None:
-    if kind == 0:
+def _wrong_entity(entity: Entity, text: str, fault: int, rng: Generator) -> Entity | None:
+    if fault == 0:
         return None
-    if kind == 1:
+    if fault == 1:
         types = ENTITY_TYPES if entity.label in ENTITY_TYPES else MODIFIER_TYPES
         others = [name for name in types if name != entity.label]
         return replace(entity, label=others[int(rng.integers(len(others)))])
     return replace(entity, spans=(_shifted(entity, text, rng),))
 
 
-def _shifted(entity: Entity, text: str, rng: np.random.Generator) -> tuple[int, int]:
+def _shifted(entity: Entity, text: str, rng: Generator) -> tuple[int, int]:
     """The span with a word more or less at one end; the words of the text are its grid."""
     start, end = entity.spans[0][0], entity.spans[-1][1]
-    words = [found.span() for found in _WORD.finditer(text)]
+    words = [match.span() for match in _WORD.finditer(text)]
     before = [s for s, _ in words if s < start]
     after = [e for _, e in words if e > end]
     inner = [s for s, _ in words if start < s < end]
@@ -71,7 +75,7 @@ def _shifted(entity: Entity, text: str, rng: np.random.Generator) -> tuple[int, 
     return options[int(rng.integers(len(options)))] if options else (start, max(start + 1, end - 1))
 
 
-def _wrong_relation(relation: Relation, entities: list[Entity], rng: np.random.Generator) -> Relation:
+def _wrong_relation(relation: Relation, entities: list[Entity], rng: Generator) -> Relation:
     """Another head, or another modifier where the note has no other head."""
     heads = [e.entity_id for e in entities if e.label in ENTITY_TYPES and e.entity_id != relation.head]
     tails = [e.entity_id for e in entities if e.label in MODIFIER_TYPES and e.entity_id != relation.tail]

@@ -6,14 +6,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import numpy as np
+from numpy.random import Generator
 
 from medflare.data.records import Note
 from medflare.synthetic.notes.grammar import Writer
-from medflare.synthetic.notes.houses import NotesHouse, Section
+from medflare.synthetic.notes.houses import NoteSection, NotesHouse
 from medflare.synthetic.notes.markup import parse
 from medflare.synthetic.notes.phrases import SHARED
 from medflare.synthetic.notes.profiles import NotesProfile
+from medflare.synthetic.seeds import random_stream
 
 _STOP = re.compile(r"\.(\]*)\.")
 _INNER = re.compile(r"(?<!Dr\.) (?<=\. )(?=[\[{])")
@@ -21,12 +22,12 @@ _FIRST = re.compile(r"^((?:\[[^|\[\]]*\|)*)([a-zé])")
 
 
 def generate_notes(profile: NotesProfile, count: int) -> Iterator[Note]:
-    """`count` notes of as many patients; split is "", which leaves it to the cohort to assign one.
+    """Yield a note of each of `count` patients; note k is the same whatever `count` is.
 
-    Note k is the same whatever `count` is.
+    The split is "", so that the cohort assigns one.
     """
     for index in range(count):
-        rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence((profile.seed, index))))
+        rng = random_stream(profile.seed, index)
         text, entities, relations = parse(_written(profile, rng))
         patient = f"{profile.name}-n{profile.seed}-{index:05d}"
         yield Note(
@@ -39,8 +40,8 @@ def generate_notes(profile: NotesProfile, count: int) -> Iterator[Note]:
         )
 
 
-def _written(profile: NotesProfile, rng: np.random.Generator) -> str:
-    """The markup of a note, section by section."""
+def _written(profile: NotesProfile, rng: Generator) -> str:
+    """Return the markup of a note, section by section."""
     house = profile.house
     writer = Writer(profile, {**SHARED, **house.rules}, rng)
     parts = [
@@ -55,7 +56,7 @@ def _written(profile: NotesProfile, rng: np.random.Generator) -> str:
     return markup
 
 
-def _section(writer: Writer, house: NotesHouse, section: Section, key: str) -> str:
+def _section(writer: Writer, house: NotesHouse, section: NoteSection, key: str) -> str:
     count = int(writer.rng.integers(section.least, section.most + 1))
     written: list[str] = []
     patterns: set[str] = set()
@@ -65,7 +66,7 @@ def _section(writer: Writer, house: NotesHouse, section: Section, key: str) -> s
         patterns.add(pattern)
         sentences = [writer.expand(part, f"{key}.{number}") for part in _INNER.split(pattern)]
         if house.capital:
-            sentences = [_FIRST.sub(lambda found: found[1] + found[2].upper(), part) for part in sentences]
+            sentences = [_FIRST.sub(lambda match: match[1] + match[2].upper(), part) for part in sentences]
         written.append(_STOP.sub(r".\1", " ".join(" ".join(sentences).split())))
     if section.listed:
         body = "\n".join(f"{number + 1}. {sentence}" for number, sentence in enumerate(written))

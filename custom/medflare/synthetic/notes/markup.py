@@ -30,7 +30,7 @@ class _Mark:
 
 
 def parse(markup: str) -> tuple[str, tuple[Entity, ...], tuple[Relation, ...]]:
-    """Text, entities T1, T2 ... in the order of the text and the relations between them.
+    """Return the text, entities T1, T2 ... in the order of the text and the relations between them.
 
     Raises:
         ValueError: brackets do not match, two entities have one key, or a modifier names a head that the text
@@ -57,21 +57,21 @@ def parse(markup: str) -> tuple[str, tuple[Entity, ...], tuple[Relation, ...]]:
 
 
 def _scan(markup: str) -> tuple[str, dict[str, _Mark]]:
-    """The bare text, and per key the fragments in it; a modifier's key is its place in the markup."""
+    """Return the bare text, and per key the fragments in it; a modifier's key is its place in the markup."""
     out: list[str] = []
     length, at = 0, 0
     marks: dict[str, _Mark] = {}
     stack: list[tuple[tuple[str, ...], int]] = []
     while at < len(markup):
-        if found := _OPEN.match(markup, at):
-            label, arrow, names = found.groups()
+        if opening := _OPEN.match(markup, at):
+            label, arrow, names = opening.groups()
             listed = tuple(names.split(","))
             keys = (f"#{at:06d}",) if arrow else listed
             for key in keys:
                 mark = marks.setdefault(key, _Mark(label, listed if arrow else ()))
                 mark.shared = mark.shared or (len(keys) > 1)
             stack.append((keys, length))
-            at = found.end()
+            at = opening.end()
         elif markup[at] == "]":
             if not stack:
                 raise ValueError(f"a bracket closes that was not opened: {markup}")
@@ -89,7 +89,7 @@ def _scan(markup: str) -> tuple[str, dict[str, _Mark]]:
 
 
 def _joined(spans: list[tuple[int, int]], text: str) -> list[tuple[int, int]]:
-    """Fragments in order, those with nothing but blanks between them as one."""
+    """Return fragments in order, those with nothing but blanks between them as one."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted(spans):
         if joined and not text[joined[-1][1] : start].strip():
@@ -99,6 +99,6 @@ def _joined(spans: list[tuple[int, int]], text: str) -> list[tuple[int, int]]:
     return joined
 
 
-def _article(found: re.Match[str]) -> str:
-    article, marks, word = found.groups()
+def _article(match: re.Match[str]) -> str:
+    article, marks, word = match.groups()
     return f"{article}{'n' if _SPOKEN.match(word) else ''} {marks}{word}"

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from medflare.synthetic.notes.grammar import Rule, Writer, mark_modifiers
 from medflare.synthetic.notes.lexicon import lexicon
@@ -16,12 +16,12 @@ _MASS = (
 
 
 def lab(writer: Writer, key: str) -> str:
-    """A laboratory test with its value in the pattern of the house (`lab_form`)."""
+    """Return a laboratory test with its value in the pattern of the house (`lab_form`)."""
     names, limits, unit, reference = (part.strip() for part in writer.entry(lexicon().labs).split(";"))
     low, high, digits = limits.split()
     value = f"{writer.rng.uniform(float(low), float(high)):.{digits}f}"
     value += f"{unit}" if unit == "%" else f" {unit}" if unit and writer.chance(writer.profile.units) else ""
-    pattern = writer.expand(writer.pick(writer.rules["lab_form"]), key)  # type: ignore[arg-type]
+    pattern = writer.write("lab_form", key)
     for token, text in (("NAME", writer.form(names)), ("VALUE", value), ("RANGE", reference)):
         pattern = pattern.replace(token, text)
     return pattern
@@ -31,36 +31,23 @@ def lab_name(writer: Writer, key: str) -> str:
     return f"[test {key}|{writer.form(writer.entry(lexicon().labs).split(';')[0])}]"
 
 
-def study(writer: Writer, key: str) -> str:
-    """A test told with a result in a word."""
-    return _named(writer, writer.entry(lexicon().studies), key)
+def _study(article: str) -> Rule:
+    """Return the rule of a test whose result is a word, with an article or without."""
+    return lambda writer, key: _named(writer, writer.entry(lexicon().studies), key, article)
 
 
-def a_study(writer: Writer, key: str) -> str:
-    return _named(writer, writer.entry(lexicon().studies), key, article="a(n) ")
+def _image(article: str) -> Rule:
+    """Return the rule of an examination with findings; `seen` and `unseen` speak of it."""
 
+    def image(writer: Writer, key: str) -> str:
+        writer.image = writer.entry(lexicon().imaging)
+        return _named(writer, writer.image.split("|")[0], key, article)
 
-def image(writer: Writer, key: str) -> str:
-    """An examination with findings; `seen` and `unseen` speak of it."""
-    writer.image = writer.entry(lexicon().imaging)
-    return _named(writer, writer.image.split("|")[0], key)
-
-
-def an_image(writer: Writer, key: str) -> str:
-    writer.image = writer.entry(lexicon().imaging)
-    return _named(writer, writer.image.split("|")[0], key, article="a(n) ")
-
-
-def workup(writer: Writer, key: str) -> str:
-    return _named(writer, writer.workup, key, article="a(n) ")
-
-
-def bare_workup(writer: Writer, key: str) -> str:
-    return _named(writer, writer.workup, key)
+    return image
 
 
 def _named(writer: Writer, names: str, key: str, article: str = "") -> str:
-    """A test with an article where its name takes one."""
+    """Return a test with the article where its name takes one."""
     name = writer.expand(writer.form(names.strip()), key)
     writer.plural = name.endswith("s") and not name.endswith(("sis", "gas"))
     bare = writer.plural or name.endswith(_MASS)
@@ -68,7 +55,7 @@ def _named(writer: Writer, names: str, key: str, article: str = "") -> str:
 
 
 def vitals(writer: Writer, key: str) -> str:
-    """Two to four vital signs with values, in the names and pattern of the house."""
+    """Return two to four vital signs with values, in the names and pattern of the house."""
     rng = writer.rng
     systolic = int(rng.integers(88, 186))
     celsius = rng.uniform(36.1, 39.6)
@@ -86,65 +73,54 @@ def vitals(writer: Writer, key: str) -> str:
     chosen = [list(values)[int(i)] for i in sorted(rng.permutation(len(values))[:count])]
     parts = []
     for number, name in enumerate(chosen):
-        pattern = writer.expand(writer.pick(writer.rules["vital_form"]), f"{key}v{number}")  # type: ignore[arg-type]
+        pattern = writer.write("vital_form", f"{key}v{number}")
         label = writer.pick(writer.rules[f"vital_{name}"])  # type: ignore[arg-type]
         parts.append(pattern.replace("NAME", label).replace("VALUE", values[name]))
     return ", ".join(parts)
 
 
-def operation(writer: Writer, key: str) -> str:
-    return f"[treatment {key}|{writer.form(writer.entry(lexicon().operations, borrow=0.12))}]"
-
-
-def therapy(writer: Writer, key: str) -> str:
-    return f"[treatment {key}|{writer.form(writer.entry(lexicon().therapies, borrow=0.12))}]"
+def _treatment(writer: Writer, entries: Mapping[str, Sequence[str]], key: str) -> str:
+    return f"[treatment {key}|{writer.form(writer.entry(entries, borrow=0.12))}]"
 
 
 def drug(writer: Writer, key: str) -> str:
-    names, *_, writer.indication = writer.entry(lexicon().drugs, borrow=0.25).split(";")
+    names, *_, writer.indication = _drug_entry(writer).split(";")
     writer.indication = writer.indication.strip()
     return f"[drug {key}|{writer.form(names)}]"
 
 
 def prescription(writer: Writer, key: str) -> str:
-    """A drug as it is ordered, one that was not named before."""
-    writer.order = writer.entry(lexicon().drugs, borrow=0.25)
+    """Return a drug as it is ordered, one that was not named before."""
+    writer.order = _drug_entry(writer)
     return ordered(writer, key)
 
 
 def short_course(writer: Writer, key: str) -> str:
-    """A drug that can be given for some days, which those given weekly or once cannot."""
+    """Return a drug that can be given for some days, which those given weekly or once cannot."""
     for _ in range(9):
-        writer.order = writer.entry(lexicon().drugs, borrow=0.25)
+        writer.order = _drug_entry(writer)
         if writer.order.split(";")[4].strip() not in LONG:
             break
     return ordered(writer, key)
 
 
-def treated(writer: Writer, key: str) -> str:
-    """A problem that is under treatment; `ordered` is the drug."""
-    writer.order = writer.entry(lexicon().drugs, borrow=0.25)
+def treated(writer: Writer, key: str, owner: str = "") -> str:
+    """Return a problem that is under treatment; `ordered` is the drug."""
+    writer.order = _drug_entry(writer)
     names = writer.order.split(";")[-1].strip()
-    return f"[problem {key}|{mark_modifiers(writer.form(names), key)}]"
+    return f"[problem {key}|{owner}{mark_modifiers(writer.form(names), key)}]"
 
 
-def own_treated(writer: Writer, key: str) -> str:
-    writer.order = writer.entry(lexicon().drugs, borrow=0.25)
-    names = writer.order.split(";")[-1].strip()
-    owner = "her" if writer.woman else "his"
-    return f"[problem {key}|{owner} {mark_modifiers(writer.form(names), key)}]"
-
-
-def ordered_name(writer: Writer, key: str) -> str:
-    return f"[drug {key}|{writer.form(writer.order.split(';')[0])}]"
+def _drug_entry(writer: Writer) -> str:
+    return writer.entry(lexicon().drugs, borrow=0.25)
 
 
 def ordered(writer: Writer, key: str) -> str:
-    """The order in hand; `rx_form` of the house says in which sequence its modifiers come."""
+    """Return the current order; `rx_form` of the house says in which sequence its modifiers come."""
     house = writer.profile.house
     columns = [column.strip() for column in writer.order.split(";")]
     names, strengths, form, route, often, writer.indication = columns
-    pattern = writer.expand(writer.pick(writer.rules["rx_form"]), key)  # type: ignore[arg-type]
+    pattern = writer.write("rx_form", key)
     strength = ""
     if strengths:
         numbers, _, unit = strengths.partition(" ")
@@ -171,21 +147,21 @@ def ordered(writer: Writer, key: str) -> str:
 ORDERS: Mapping[str, Rule] = {
     "lab": lab,
     "lab_name": lab_name,
-    "study": study,
-    "a_study": a_study,
-    "image": image,
-    "an_image": an_image,
-    "workup": workup,
-    "bare_workup": bare_workup,
+    "study": _study(""),
+    "a_study": _study("a(n) "),
+    "image": _image(""),
+    "an_image": _image("a(n) "),
+    "workup": lambda writer, key: _named(writer, writer.workup, key, "a(n) "),
+    "bare_workup": lambda writer, key: _named(writer, writer.workup, key),
     "was": lambda writer, key: "were" if writer.plural else "was",
     "vitals": vitals,
-    "operation": operation,
-    "therapy": therapy,
+    "operation": lambda writer, key: _treatment(writer, lexicon().operations, key),
+    "therapy": lambda writer, key: _treatment(writer, lexicon().therapies, key),
     "drug": drug,
     "prescription": prescription,
     "short_course": short_course,
     "treated": treated,
-    "own_treated": own_treated,
+    "own_treated": lambda writer, key: treated(writer, key, f"{writer.his} "),
     "ordered": ordered,
-    "ordered_name": ordered_name,
+    "ordered_name": lambda writer, key: f"[drug {key}|{writer.form(writer.order.split(';')[0])}]",
 }

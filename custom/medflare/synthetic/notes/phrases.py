@@ -17,29 +17,20 @@ _GRADED = re.compile(
     "|constipation|diarrhea|confusion|pallor|jaundice|atrophy|ataxia|fluctuance|induration|erythema|mucositis"
 )
 _BARE = (
-    "a ",
-    "a(n) ",
-    "poor ",
-    "low ",
-    "decreased ",
-    "early ",
-    "swollen ",
-    "easy ",
-    "bright ",
-    "racing ",
-    "weight ",
+    *("a ", "a(n) ", "poor ", "low ", "decreased ", "early ", "swollen ", "easy "),
+    *("bright ", "racing ", "weight "),
 )
 
 
 def problem(writer: Writer, phrase: str, key: str, adjective: str = "", determiner: str = "") -> str:
-    """A problem with a degree or a course in or before its span, as the house marks them."""
+    """Return a problem with a degree or a course in or before its span, as the house marks them."""
     if determiner or writer.chance(writer.profile.inside):
         return f"[problem {key}|{determiner}{adjective}{mark_modifiers(phrase, key)}]"
     return f"{adjective}[problem {key}|{mark_modifiers(phrase, key)}]"
 
 
 def adjective(writer: Writer, phrase: str, key: str) -> str:
-    """A degree where the phrase has degrees, or a course; mostly nothing."""
+    """Return a degree where the phrase has degrees, or a course; mostly nothing."""
     if phrase.startswith(_BARE) or "*" in phrase or writer.chance(0.6):
         return ""
     if _GRADED.search(phrase) and writer.chance(0.6):
@@ -55,7 +46,7 @@ def disease(writer: Writer, key: str) -> str:
 
 
 def inherited(writer: Writer, key: str) -> str:
-    """A disease that runs in families."""
+    """Return a disease that runs in families."""
     return problem(writer, writer.form(writer.entry(lexicon().inherited, borrow=0.4)), key)
 
 
@@ -69,14 +60,8 @@ def any_symptom(writer: Writer) -> str:
 
 
 def own_symptom(writer: Writer, key: str) -> str:
-    """With the possessive in the span; houses add the course in words of their own."""
-    return problem(
-        writer, any_symptom(writer).removeprefix("a "), key, determiner="her " if writer.woman else "his "
-    )
-
-
-def plain_symptom(writer: Writer, key: str) -> str:
-    return problem(writer, any_symptom(writer), key)
+    """Return a symptom with the possessive in its span; houses add the course in words of their own."""
+    return problem(writer, any_symptom(writer).removeprefix("a "), key, determiner=f"{writer.his} ")
 
 
 def sign(writer: Writer, key: str) -> str:
@@ -90,55 +75,51 @@ def plain_sign(writer: Writer, key: str) -> str:
 
 
 def located(writer: Writer) -> str:
-    """A complaint of a place: thousands of combinations, so that test notes hold some that training lacks."""
+    """Return a complaint of a place; so many combinations that test notes hold some that training lacks."""
     for _ in range(9):
         part = writer.pick(lexicon().parts[writer.specialty])
         place = f"{writer.pick(lexicon().sides)} {part}"
         complaint = writer.pick(lexicon().complaints.get(part, lexicon().pains))
-        if part not in writer.said and not is_withheld(f"{place} {complaint}", writer.profile.withheld):
+        if part not in writer.mentioned and not is_withheld(f"{place} {complaint}", writer.profile.withheld):
             break
-    writer.said.add(part)
+    writer.mentioned.add(part)
     if place.startswith("bilateral"):
         return f"_{place}_ {complaint}"
     return writer.pick((f"_{place}_ {complaint}", f"_{place}_ {complaint}", f"{complaint} in the _{place}_"))
 
 
 def seen(writer: Writer, key: str) -> str:
-    """A finding of the examination that the sentence named last."""
-    found = writer.pick([f for f in writer.image.split("|")[1].split(";") if f.strip() not in writer.said])
-    writer.said.add(found.strip())
-    return f"[problem {key}|{mark_modifiers(writer.expand(writer.form(found.strip()), key), key)}]"
+    """Return a finding of the examination that the sentence named last."""
+    names = writer.image.split("|")[1].split(";")
+    finding = writer.pick([name for name in names if name.strip() not in writer.mentioned]).strip()
+    writer.mentioned.add(finding)
+    return f"[problem {key}|{mark_modifiers(writer.expand(writer.form(finding), key), key)}]"
 
 
 def unseen(writer: Writer, key: str) -> str:
-    """What that examination looked for."""
-    told = " ".join(writer.said)
+    """Return what that examination looked for."""
+    mentioned = " ".join(writer.mentioned)
     names = writer.image.split("|")[2].split(";")
-    name = writer.pick([name for name in names if name.split("=")[0].split()[-1] not in told] or names)
-    writer.said.add(name.strip())
+    name = writer.pick([name for name in names if name.split("=")[0].split()[-1] not in mentioned] or names)
+    writer.mentioned.add(name.strip())
     return f"[problem {key}|{mark_modifiers(writer.form(name.strip()), key)}]"
 
 
 def suspect(writer: Writer, key: str) -> str:
-    """Something to be ruled out; `workup` is the examination that does."""
+    """Return something to be ruled out; `workup` is the examination that does."""
     names, _, writer.workup = writer.entry(lexicon().suspicions).partition("|")
     return f"[problem {key}|{mark_modifiers(writer.form(names.strip()), key)}]"
 
 
-def indication(writer: Writer, key: str) -> str:
-    """What the drug that the sentence named last is given for."""
-    return f"[problem {key}|{mark_modifiers(writer.form(writer.indication), key)}]"
-
-
-def own_indication(writer: Writer, key: str) -> str:
-    owner = "her" if writer.woman else "his"
-    return f"[problem {key}|{owner} {mark_modifiers(writer.form(writer.indication), key)}]"
+def indication(writer: Writer, key: str, owner: str = "") -> str:
+    """Return what the drug that the sentence named last is given for."""
+    return f"[problem {key}|{owner}{mark_modifiers(writer.form(writer.indication), key)}]"
 
 
 def relative(writer: Writer, key: str) -> str:
-    """A relative not yet spoken of."""
-    name = writer.pick([name for name in lexicon().relatives if name not in writer.said])
-    writer.said.add(name)
+    """Return a relative that the note has not mentioned yet."""
+    name = writer.pick([name for name in lexicon().relatives if name not in writer.mentioned])
+    writer.mentioned.add(name)
     return name
 
 
@@ -146,7 +127,7 @@ SHARED: Mapping[str, Rule] = {
     "disease": disease,
     "inherited": inherited,
     "symptom": symptom,
-    "plain_symptom": plain_symptom,
+    "plain_symptom": lambda writer, key: problem(writer, any_symptom(writer), key),
     "own_symptom": own_symptom,
     "sign": sign,
     "plain_sign": plain_sign,
@@ -154,10 +135,10 @@ SHARED: Mapping[str, Rule] = {
     "unseen": unseen,
     "suspect": suspect,
     "indication": indication,
-    "own_indication": own_indication,
+    "own_indication": lambda writer, key: indication(writer, key, f"{writer.his} "),
     **ORDERS,
     "he": lambda writer, key: "she" if writer.woman else "he",
-    "his": lambda writer, key: "her" if writer.woman else "his",
+    "his": lambda writer, key: writer.his,
     "him": lambda writer, key: "her" if writer.woman else "him",
     "sex": lambda writer, key: "woman" if writer.woman else "man",
     "female": lambda writer, key: "female" if writer.woman else "male",

@@ -1,49 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hospitals by how they document: three of the demo, one nobody trains on, and a family to pretrain on."""
+"""Hospitals by how they document: those of note_hospitals.yaml, and a family to pretrain on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
-import numpy as np
-
+from medflare.core.config import read_package_table
 from medflare.synthetic.notes.houses import NotesHouse, note_houses
 from medflare.synthetic.notes.lexicon import lexicon
+from medflare.synthetic.seeds import SeededHospital, first_numbers, random_stream
 
-PRETRAINING_SEED = 6_000_000  # far from the seeds of the demo hospitals and of studies over seeds
 PRETRAINING_WITHHELD = 0.35
 NOTE_STYLES: Mapping[str, NotesHouse] = note_houses()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotesProfile:
+class NotesProfile(SeededHospital):
     """How one hospital writes and annotates its notes.
 
     Attributes:
-        name: site name and prefix of patient ids.
         style: key of NOTE_STYLES.
         emphasis: specialty -> weight; the words of specialties that are not named do not occur.
-        age: mean and standard deviation in years; women: share of women.
         abbreviates: probability of a short form where there is one; units: of a unit after a laboratory
             value; forms: of the dose form in a prescription.
         inside: probability that a degree or course before a problem is marked as part of its span.
         withheld: share of the lexicon that this hospital never uses (the same entries for all that share it).
-        notes: usual number of notes; seed: of everything random.
+        notes: usual number of notes.
     """
 
-    name: str
+    pretraining_seed: ClassVar[int] = 6_000_000
+
     style: str
     emphasis: Mapping[str, float]
     age: tuple[float, float] = (61.0, 15.0)
-    women: float = 0.5
     abbreviates: float = 0.2
     units: float = 0.5
     forms: float = 0.4
     inside: float = 1.0
     withheld: float = 0.0
     notes: int = 60
-    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.style not in NOTE_STYLES:
@@ -56,76 +54,25 @@ class NotesProfile:
     def house(self) -> NotesHouse:
         return NOTE_STYLES[self.style]
 
-    def with_seed(self, seed: int) -> NotesProfile:
-        """The same hospital with other patients, for studies over seeds (0 <= seed < 1000)."""
-        if not 0 <= seed < 1000:
-            raise ValueError(f"seed is {seed}; expected 0 to 999")
-        block = self.seed // PRETRAINING_SEED * PRETRAINING_SEED
-        return replace(self, seed=block + self.seed % 1000 + 1000 * seed)
 
-
-NOTE_HOSPITALS: tuple[NotesProfile, ...] = (
-    NotesProfile(
-        name="site-1",
-        style="narrative",
-        emphasis={"cardiology": 4, "pulmonology": 2.5, "endocrinology": 1.5, "nephrology": 1},
-        age=(67.0, 13.0),
-        women=0.46,
-        abbreviates=0.12,
-        units=0.3,
-        forms=0.5,
-        seed=1,
-    ),
-    NotesProfile(
-        name="site-2",
-        style="structured",
-        emphasis={"oncology": 4, "gastroenterology": 2.5, "infection": 1.5, "endocrinology": 1},
-        age=(59.0, 14.0),
-        women=0.55,
-        abbreviates=0.25,
-        units=0.85,
-        forms=0.7,
-        seed=2,
-    ),
-    NotesProfile(
-        name="site-3",
-        style="telegraphic",
-        emphasis={"orthopaedics": 3, "psychiatry": 2.5, "neurology": 2, "pulmonology": 0.8},
-        age=(48.0, 17.0),
-        women=0.51,
-        abbreviates=0.85,
-        units=0.1,
-        forms=0.35,
-        inside=0.0,
-        seed=3,
-    ),
+*_TRAINED, UNSEEN_NOTES = read_package_table(
+    tuple[NotesProfile, ...], Path(__file__).with_name("note_hospitals.yaml")
 )
-
-UNSEEN_NOTES = NotesProfile(
-    name="site-4",
-    style="letter",
-    emphasis={"cardiology": 1.5, "neurology": 2, "infection": 2, "nephrology": 1.5, "oncology": 1},
-    age=(63.0, 17.0),
-    women=0.52,
-    abbreviates=0.08,
-    units=0.7,
-    forms=0.35,
-    notes=40,
-    seed=4,
-)
+NOTE_HOSPITALS: tuple[NotesProfile, ...] = tuple(_TRAINED)
 
 
 def pretraining_note_hospitals(count: int | None = None) -> Iterator[NotesProfile]:
-    """Other hospitals, none of them in any experiment: random mixtures, never in the unseen style.
+    """Yield hospitals of no experiment: random mixtures, never in the unseen style.
 
     They do not know a third of the lexicon, so that a model pretrained on them still has words to learn.
-    Yields `count` profiles, or for ever when None; profile k is the same whatever `count` is.
+
+    Args:
+        count: how many; None for ever. Profile k is the same whatever `count` is.
     """
     styles = [name for name in NOTE_STYLES if name != UNSEEN_NOTES.style]
     specialties = [name for name in lexicon().specialties if name != "general"]
-    k = 0
-    while count is None or k < count:
-        rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence((PRETRAINING_SEED, k))))
+    for k in first_numbers(count):
+        rng = random_stream(NotesProfile.pretraining_seed, k)
         chosen = rng.permutation(len(specialties))[: int(rng.integers(3, 7))]
         yield NotesProfile(
             name=f"pretraining-{k}",
@@ -138,6 +85,5 @@ def pretraining_note_hospitals(count: int | None = None) -> Iterator[NotesProfil
             forms=float(rng.uniform(0.2, 0.8)),
             inside=float(rng.random() < 0.75),
             withheld=PRETRAINING_WITHHELD,
-            seed=PRETRAINING_SEED + k,
+            seed=NotesProfile.pretraining_seed + k,
         )
-        k += 1

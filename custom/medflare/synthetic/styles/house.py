@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""House styles: which words, sentences and layout a hospital uses, and the named ones."""
+"""House styles: which words, sentences and layout a hospital uses, and those of house_styles.yaml."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from medflare.core.config import read_package_table
 from medflare.synthetic.styles.layouts import LAYOUTS
 from medflare.synthetic.styles.schools import ABNORMAL, schools
 
@@ -47,80 +49,9 @@ class HouseStyle:
             raise ValueError(f"style {self.name!r}: {unknown} are not conditions; choose from {known}")
 
     def words(self, condition: str) -> str:
-        """The vocabulary this house uses for a condition."""
+        """Return the vocabulary this house uses for a condition."""
         return self.borrowed.get(condition, self.vocabulary)
 
 
-_CORE = ("cardiomegaly", "consolidation", "pneumothorax", "pleural effusion")
-STYLES: Mapping[str, HouseStyle] = {
-    style.name: style
-    for style in (
-        HouseStyle(
-            name="prose",
-            frames="american",
-            vocabulary="american",
-            layout="paragraph",
-            negatives=(*_CORE, "edema", "enlarged cardiomediastinum"),
-        ),
-        HouseStyle(
-            name="telegraphic",
-            frames="terse",
-            vocabulary="terse",
-            layout="paragraph",
-            opening="PA chest.",
-            negatives=(*_CORE, "edema", "fracture", "lung lesion", "pleural other"),
-        ),
-        HouseStyle(
-            name="sectioned",
-            frames="academic",
-            vocabulary="academic",
-            layout="sections",
-            negatives=(
-                "enlarged cardiomediastinum",
-                "pneumothorax",
-                "pleural effusion",
-                "lung opacity",
-                "fracture",
-            ),
-        ),
-        HouseStyle(
-            name="structured",
-            frames="itemised",
-            vocabulary="itemised",
-            layout="organs",
-            negatives=(*_CORE, "lung opacity", "fracture"),
-        ),
-        HouseStyle(
-            name="british",
-            frames="british",
-            vocabulary="british",
-            layout="letter",
-            opening="Chest radiograph, frontal projection.",
-            negatives=("cardiomegaly", "consolidation", "pneumothorax", "pleural effusion", "lung lesion"),
-        ),
-        HouseStyle(
-            name="continental",
-            frames="continental",
-            vocabulary="continental",
-            layout="numbered",
-            opening="Chest in one plane.",
-            negatives=(*_CORE, "edema", "atelectasis"),
-        ),
-        HouseStyle(
-            name="registrar",
-            frames="american",
-            vocabulary="british",
-            layout="numbered",
-            opening="Frontal chest radiograph.",
-            borrowed={
-                "cardiomegaly": "itemised",
-                "pleural effusion": "american",
-                "edema": "american",
-                "consolidation": "american",
-                "lung lesion": "american",
-                "fracture": "american",
-            },
-            negatives=("cardiomegaly", "pneumothorax", "pleural effusion", "edema", "pneumonia"),
-        ),
-    )
-}
+_STYLES = read_package_table(tuple[HouseStyle, ...], Path(__file__).with_name("house_styles.yaml"))
+STYLES: Mapping[str, HouseStyle] = {style.name: style for style in _STYLES}

@@ -20,7 +20,7 @@ RANK = {condition: rank for rank, condition in enumerate(c for _, cs in ORGANS f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sentence:
-    """What is said of one finding."""
+    """The sentence about one finding."""
 
     organ: str
     text: str
@@ -46,21 +46,21 @@ class Draft:
     normal: str
 
     def negatives(self, organ: str | None = None) -> list[str]:
-        """Normal statements (of one organ): whole sentences first, then all nouns in one list."""
+        """Return normal statements (of one organ): whole sentences first, then all nouns in one list."""
         texts = [text for where, text in self.absent if organ in (None, where)]
-        whole = [t for t in texts if t.endswith(".")]
+        sentences = [t for t in texts if t.endswith(".")]
         nouns = [t for t in texts if not t.endswith(".")]
         if nouns:
             joined = " or ".join([", ".join(nouns[:-1]), nouns[-1]] if len(nouns) > 1 else nouns)
-            whole.append(self.negative.format(list=joined))
-        return whole
+            sentences.append(self.negative.format(list=joined))
+        return sentences
 
     def of(self, organ: str) -> list[str]:
-        """All that is said of one organ."""
+        """Return all sentences about one organ."""
         return [s.text for s in self.sentences if s.organ == organ] + self.negatives(organ)
 
     def impression(self, most: int) -> str:
-        """The `most` weightiest findings, or that there is none."""
+        """Return the `most` weightiest findings, or that there is none."""
         ranked = sorted((s for s in self.sentences if s.summary), key=lambda s: -s.weight)
         return self.normal or " ".join(s.summary for s in ranked[:most])
 
@@ -79,7 +79,7 @@ def _sections(d: Draft) -> str:
 
 
 def _organs(d: Draft) -> str:
-    rows = [f"{organ}: {' '.join(said)}" for organ, _ in ORGANS if (said := d.of(organ))]
+    rows = [f"{organ}: {' '.join(texts)}" for organ, _ in ORGANS if (texts := d.of(organ))]
     return _join(d.opening, *rows, f"Summary: {d.normal}" if d.normal else "")
 
 

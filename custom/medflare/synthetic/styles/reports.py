@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from medflare.core.conditions import CONDITIONS, Code
-from medflare.synthetic.findings import MILD, SEVERITIES, Finding
+from medflare.synthetic.findings import MILD, SEVERITIES, ChestFinding
 from medflare.synthetic.styles.house import STYLES, HouseStyle
 from medflare.synthetic.styles.layouts import LAYOUTS, ORGAN, RANK, Draft, Sentence
 from medflare.synthetic.styles.schools import ABNORMAL, location, schools
@@ -22,9 +22,9 @@ __all__ = ["STYLES", "HouseStyle", "noun_phrase", "write_report"]
 
 
 def write_report(
-    findings: Sequence[Finding], style: HouseStyle, rng: np.random.Generator
+    findings: Sequence[ChestFinding], style: HouseStyle, rng: np.random.Generator
 ) -> tuple[str, tuple[int, ...]]:
-    """The report of one study and its 14 codes.
+    """Return the report of one study and its 14 codes.
 
     `findings` may hold resolved ones (change "resolved"), which are written as such and coded negative.
     """
@@ -33,14 +33,14 @@ def write_report(
 
 
 def draft_report(
-    findings: Sequence[Finding], style: HouseStyle, rng: np.random.Generator
+    findings: Sequence[ChestFinding], style: HouseStyle, rng: np.random.Generator
 ) -> tuple[Draft, tuple[int, ...]]:
-    """The sentences of a report before they are put on the page, and the 14 codes of the text."""
+    """Return the sentences of a report before they are put on the page, and the 14 codes of the text."""
     ordered = sorted(findings, key=lambda f: (RANK[f.condition], f.side, f.zone))
     codes = dict.fromkeys(CONDITIONS, Code.BLANK)
     for f in ordered:
-        said = Code.UNCERTAIN if f.uncertain else Code.POSITIVE
-        codes[f.condition] = Code.NEGATIVE if f.change == "resolved" else said
+        present = Code.UNCERTAIN if f.uncertain else Code.POSITIVE
+        codes[f.condition] = Code.NEGATIVE if f.change == "resolved" else present
     absent = _mentioned(style, codes, len(findings))
     codes.update(dict.fromkeys(absent, Code.NEGATIVE))
     abnormal = (Code.POSITIVE, Code.UNCERTAIN)
@@ -58,22 +58,22 @@ def draft_report(
 
 
 def _mentioned(style: HouseStyle, codes: Mapping[str, Code], findings: int) -> Iterable[str]:
-    """Absent conditions worth a word: those of organs with nothing to report, fewer the more was found."""
-    told = {ORGAN[c] for c, code in codes.items() if code != Code.BLANK}
+    """Return the absent conditions to mention: of organs with nothing to report, fewer the more findings."""
+    described = {ORGAN[c] for c, code in codes.items() if code != Code.BLANK}
     absent = [c for c in style.negatives if codes[c] == Code.BLANK]
-    kept = [c for c in absent if ORGAN[c] not in told or ORGAN[c] == "Pleura"]
+    kept = [c for c in absent if ORGAN[c] not in described or ORGAN[c] == "Pleura"]
     return sorted(kept[: max(2, len(style.negatives) - 2 * findings)], key=RANK.__getitem__)
 
 
 def _choose(options: str, style: HouseStyle, rng: np.random.Generator) -> str:
-    """The habitual wording, or with probability `variety` another one."""
+    """Return the habitual wording, or with probability `variety` another one."""
     first, *others = options.split("|")
     leave, which = rng.random(2)
     return others[int(which * len(others))] if others and leave < style.variety else first
 
 
-def noun_phrase(f: Finding, style: HouseStyle, template: str, *, degree: bool = True) -> str:
-    """A noun phrase of the lexicon filled in, no capital, no stop; without `degree`, no {sev} or {size}."""
+def noun_phrase(f: ChestFinding, style: HouseStyle, template: str, *, degree: bool = True) -> str:
+    """Return a filled-in noun phrase without capital or stop; without `degree`, no {sev} or {size}."""
     words = style.words(f.condition)
     school = schools()[words]
     step = SEVERITIES.index(f.severity)
@@ -94,7 +94,7 @@ def noun_phrase(f: Finding, style: HouseStyle, template: str, *, degree: bool = 
     return re.sub(r"\ba (?=[aeiou])", "an ", text)
 
 
-def _sentence(f: Finding, style: HouseStyle, rng: np.random.Generator) -> Sentence:
+def _sentence(f: ChestFinding, style: HouseStyle, rng: np.random.Generator) -> Sentence:
     frames, organ, words = schools()[style.frames].frames, ORGAN[f.condition], style.words(f.condition)
     template = _choose(schools()[words].words[f.condition].present, style, rng)
     frame = _choose(frames.uncertain if f.uncertain else frames.positive, style, rng)

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import field_validator
 
 from medflare.core.conditions import CONDITIONS
-from medflare.core.config import Settings, read_package_data
+from medflare.core.config import Settings, read_package_table
 
 ABNORMAL = CONDITIONS[:13]
 """The conditions that can be present, without "no finding"."""
@@ -18,7 +18,7 @@ Grades = tuple[str, str, str]
 """Words for a mild, a moderate and a severe finding."""
 
 
-class Wording(Settings):
+class ConditionWording(Settings):
     """How a school writes of one condition: noun phrases with slots, and what it says where there is none."""
 
     present: str
@@ -30,6 +30,7 @@ class Frames(Settings):
 
     Attributes:
         removed: for devices; normal: what the impression or closing says when nothing is found.
+        comparison: first sentence of the report of a later visit.
         changes: "new" ... -> clause appended to the sentence.
     """
 
@@ -39,6 +40,7 @@ class Frames(Settings):
     resolved: str
     removed: str
     normal: str
+    comparison: str
     changes: dict[str, str]
 
 
@@ -51,7 +53,7 @@ class School(Settings):
         details: condition -> what is added when it is moderate or severe.
     """
 
-    words: dict[str, Wording]
+    words: dict[str, ConditionWording]
     degrees: Grades
     sizes: Grades
     details: dict[str, str]
@@ -59,26 +61,16 @@ class School(Settings):
 
     @field_validator("words")
     @classmethod
-    def _every_condition(cls, words: dict[str, Wording]) -> dict[str, Wording]:
+    def _every_condition(cls, words: dict[str, ConditionWording]) -> dict[str, ConditionWording]:
         if tuple(words) != ABNORMAL:
             raise ValueError(f"expected exactly these conditions, in order: {', '.join(ABNORMAL)}")
         return words
 
 
-class _Schools(Settings):
-    american: School
-    terse: School
-    british: School
-    academic: School
-    itemised: School
-    continental: School
-
-
 @lru_cache(maxsize=1)
 def schools() -> dict[str, School]:
     """Return every school by its name, read once."""
-    found = read_package_data(_Schools, Path(__file__).with_name("schools.yaml"))
-    return {name: getattr(found, name) for name in _Schools.model_fields}
+    return read_package_table(dict[str, School], Path(__file__).with_name("schools.yaml"))
 
 
 def location(vocabulary: str, side: str, zone: str) -> str:

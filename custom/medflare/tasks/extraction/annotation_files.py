@@ -15,8 +15,8 @@ from pathlib import Path
 
 from medflare.core.errors import DataError
 from medflare.data.notes.note_writers import notes_row, standoff
-from medflare.data.readers.annotated import NoteError, check_text, read_text
-from medflare.data.records import Entity, Note, Relation
+from medflare.data.readers.annotated import check_text, read_text
+from medflare.data.records import Entity, Note, RecordError, Relation
 from medflare.evaluation.extraction_predictions import EntityMention, Link
 from medflare.tasks.extraction.predictor import NotePrediction, Predictor
 
@@ -27,11 +27,15 @@ LINES = "notes.jsonl"
 
 
 def read_note(path: Path, name: str) -> Note:
-    """Return an unannotated note; NoteError where the file cannot be read, is no text, or says nothing."""
+    """Return an unannotated note.
+
+    Raises:
+        RecordError: the file cannot be read, is no text, or says nothing.
+    """
     text = read_text(path)
     if "\0" in text:
         detail = f"{path.name}, offset {text.index(chr(0))}: is no plain text; save the note as UTF-8 text"
-        raise NoteError("not a text", detail)
+        raise RecordError("not a text", detail)
     check_text(text, path.name)
     return Note(note_id=name, text=text, split="", tasks=())
 
@@ -74,7 +78,11 @@ def _relations(links: Iterable[Link], names: dict[EntityMention, str]) -> list[R
 
 
 def check_free(folder: Path, names: Iterable[str], format: str) -> None:
-    """DataError where files of `folder` would be overwritten; an empty .ann is BRAT's own and is no loss."""
+    """Refuse to overwrite files of `folder`; an empty .ann is BRAT's own and is no loss.
+
+    Raises:
+        DataError: there are such files.
+    """
     if format == "jsonl":
         taken = [LINES] if (folder / LINES).exists() else []
     else:

@@ -9,12 +9,16 @@ from collections.abc import Sequence
 from medflare.core.errors import ConfigError
 from medflare.core.inventory import ENTITY_TYPES
 from medflare.data.notes.word_offsets import locate_words
+from medflare.models.adapters.base import GENERIC
+from medflare.models.backbone import load_backbone
 from medflare.models.text_model import TextModel
+from medflare.models.text_result import ExportedText, TextResult
 from medflare.tasks.extraction.examples import NER, Example, head_question
 from medflare.tasks.extraction.markup import TRUNCATED, Mark, ParsedOutput
 from medflare.tasks.extraction.predictor import Predictor
-from medflare.tasks.extraction.prompts import Wording
+from medflare.tasks.extraction.prompts import ExtractionWording, Format, wording
 
+TASK = "extraction"
 MARKUP = 48
 """Tokens that an answer may take besides twice its text; short texts need them for their marks."""
 END = 8
@@ -39,7 +43,12 @@ class Extractor(Predictor):
     """
 
     def __init__(
-        self, model: TextModel, wording: Wording, sentences: int = 1, longest: int = 800, batch: int = 32
+        self,
+        model: TextModel,
+        wording: ExtractionWording,
+        sentences: int = 1,
+        longest: int = 800,
+        batch: int = 32,
     ) -> None:
         self.model, self.wording, self.batch = model, wording, batch
         around = max(len(ids) for ids in model.prompt_ids([wording.prompt(e) for e in _shortest()]))
@@ -86,3 +95,25 @@ def _shortest() -> list[Example]:
     source = locate_words("x")
     heads = [head_question("", source, Mark(label, (0, 1))) for label in ENTITY_TYPES]
     return [Example(note_id="", task=NER, source=source), *heads]
+
+
+class ExportedExtraction(ExportedText):
+    """The `extraction` block of extraction.json."""
+
+    format: Format
+    sentences: int
+
+
+def _build(model: TextModel, exported: ExportedExtraction, batch: int) -> Extractor:
+    words = wording(model.backbone.extraction, exported.format)
+    return Extractor(model, words, exported.sentences, exported.max_tokens, batch)
+
+
+load_extractor = TextResult(TASK, ExportedExtraction, _build)
+"""Opens what a Fed-MedLoRA run made: a PEFT folder with `extraction.json` beside it."""
+
+
+def base_extractor(exported: ExportedExtraction, batch: int = 32) -> Extractor:
+    """Return a zero-shot extractor: the embedded model with an adapter that adds nothing (B = 0)."""
+    base = load_backbone(None, "auto", "cpu", "notes_decoder")
+    return _build(TextModel(base, exported.lora, (GENERIC,), 0), exported, batch)

@@ -125,7 +125,7 @@ class Predictor(ABC):
         modifiers: dict[tuple[int, Mark], list[EntityMention]] = defaultdict(list)
         for (place, mark), output in zip(wanted, self.predict(examples), strict=True):
             _count(predictions[place.note], output)
-            modifiers[id(place), mark] = [_mention(found, place.source) for found in output.marks]
+            modifiers[id(place), mark] = [_mention(mark, place.source) for mark in output.marks]
         for place in places:
             gold = predictions[place.note].links_gold_heads
             end_to_end = predictions[place.note].links_end_to_end

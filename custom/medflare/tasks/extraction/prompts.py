@@ -71,7 +71,7 @@ DEFAULT_RE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wording:
+class ExtractionWording:
     """Texts with the fields {text} and, where wanted, {how}, {names}, {types}, {head}."""
 
     ner: str = DEFAULT_NER
@@ -115,7 +115,7 @@ class Wording:
         return parsed
 
 
-def wording(prompt_settings: Mapping[str, str] | None, format: Format = "html") -> Wording:
+def wording(prompt_settings: Mapping[str, str] | None, format: Format = "html") -> ExtractionWording:
     """Return a backbone's own wording where it has one, else ours.
 
     Raises:
@@ -133,4 +133,4 @@ def wording(prompt_settings: Mapping[str, str] | None, format: Format = "html") 
                 f"medflare_prompt.json: extraction.{task} has no {{text}}, so the model would never see the "
                 "note. Put {text} where it belongs."
             )
-    return Wording(ner=given.get("ner", DEFAULT_NER), re=given.get("re", DEFAULT_RE), format=format)
+    return ExtractionWording(ner=given.get("ner", DEFAULT_NER), re=given.get("re", DEFAULT_RE), format=format)

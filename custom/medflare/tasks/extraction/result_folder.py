@@ -7,45 +7,43 @@ A tagger's holds `token_classification.safetensors` (all shared weights) and `to
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from medflare.core.config import Settings, parse
 from medflare.core.errors import ConfigError, DataError
-from medflare.models.encoder_folder import EncoderSettings, load_encoder
-from medflare.models.report_result import check_fingerprint, read_json, read_tensors
+from medflare.models.encoder_folder import TextEncoderSettings, load_encoder
+from medflare.models.result_files import block_of, check_fingerprint, read_json, read_tensors
 from medflare.models.tagger import Tagger
-from medflare.tasks.extraction import extractor_folder
+from medflare.tasks.extraction.extractor import TASK, load_extractor
 from medflare.tasks.extraction.predictor import Predictor
 from medflare.tasks.extraction.tagging import TaggingExtractor
 
-FILE = "token_classification.json"
+FILE, EXTRACTOR_FILE = "token_classification.json", f"{TASK}.json"
 DRAFTS = "report_generator.json"
 
 
 class ExportedTagger(Settings):
     """The `tagger` block of token_classification.json."""
 
-    encoder: EncoderSettings
+    encoder: TextEncoderSettings
     freeze_words: bool
     max_tokens: int
     sentences: int
 
 
-def open_result(
-    folder: Path,
-    *,
-    personalised: Path | None = None,
-    backbone: Path | None = None,
-    precision: str = "auto",
-    device: str = "cpu",
-    batch: int = 32,
-) -> Predictor:
+def open_result(folder: Path, *, personalised: Path | None = None, **options: Any) -> Predictor:
     """Return the predictor of a result folder; its files say which kind it is.
 
-    Args: see `extractor_folder.load_extractor`; `backbone` is the encoder's folder where that is a tagger's.
-    Raises: ConfigError where the folder drafts reports, or a tagger is given a personalised adapter;
-        DataError where the folder holds nothing that extracts.
+    Args:
+        folder: `result/adapter` of a run.
+        personalised: a site's own `personalised` folder, used instead of the global adapter.
+        options: `backbone`, `precision`, `device`, `batch` as of `load_tagger` and `load_extractor`.
+
+    Raises:
+        ConfigError: the folder drafts reports, or a tagger is given a personalised adapter.
+        DataError: the folder holds nothing that extracts.
     """
     if (folder / FILE).is_file():
         if personalised is not None:
@@ -53,25 +51,18 @@ def open_result(
                 f"{folder}: is a token classification, of which no part is personalised; leave "
                 f"{personalised} out."
             )
-        return load_tagger(folder, backbone=backbone, precision=precision, device=device, batch=batch)
+        return load_tagger(folder, **options)
     if (folder / DRAFTS).is_file():
         raise ConfigError(
             f"{folder}: drafts reports of radiographs (`medflare generate`). Name the result of a run that "
             "extracts from notes, such as one of the job fed_medlora."
         )
-    if not (folder / extractor_folder.FILE).is_file():
+    if not (folder / EXTRACTOR_FILE).is_file():
         raise DataError(
-            f"{folder}: has neither {extractor_folder.FILE} nor {FILE}. Name a finished run that extracts "
+            f"{folder}: has neither {EXTRACTOR_FILE} nor {FILE}. Name a finished run that extracts "
             "from notes, or its folder `result/adapter`."
         )
-    return extractor_folder.load_extractor(
-        folder,
-        personalised=personalised,
-        backbone=backbone,
-        precision=precision,
-        device=device,
-        batch=batch,
-    )
+    return load_extractor(folder, personalised=personalised, **options)
 
 
 def load_tagger(
@@ -80,19 +71,22 @@ def load_tagger(
     backbone: Path | None = None,
     precision: str = "auto",
     device: str = "cpu",
-    batch: int = 64,
+    batch: int = 32,
 ) -> TaggingExtractor:
     """Return the tagger of a result folder.
 
     Args:
         folder: `result/adapter` of a run.
         backbone: the encoder's folder at this site; None for a new encoder's shape.
-    Raises: DataError for a missing file or tensor; ConfigError where the encoder is not the one of the run.
+
+    Raises:
+        DataError: a file or tensor is missing.
+        ConfigError: the encoder is not the one of the run.
     """
     facts = read_json(folder / FILE)
-    exported = parse(ExportedTagger, facts["tagger"], str(folder / FILE))
+    exported = parse(ExportedTagger, block_of(facts, "tagger", folder / FILE), str(folder / FILE))
     text = load_encoder(backbone, precision, device, exported.encoder, 0)
-    check_fingerprint(folder, facts["backbone"], text)
+    check_fingerprint(folder, block_of(facts, "backbone", folder / FILE), text)
     tagger = Tagger(text, exported.freeze_words, 0)
     weights = (folder / FILE).with_suffix(".safetensors")
     state = read_tensors(weights)

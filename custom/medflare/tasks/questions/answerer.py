@@ -16,6 +16,7 @@ from medflare.data.records import Question
 from medflare.models.continuations import log_likelihoods
 from medflare.models.templates import filled, worded
 from medflare.models.text_model import Sequenced, TextModel
+from medflare.models.text_result import ExportedText, TextResult
 from medflare.tasks.truncation import keep_end
 
 Scoring = Literal["options", "letters"]
@@ -128,3 +129,18 @@ class Answerer:
     def _per_length(self, sums: Sequence[float], options: Sequence[Ids]) -> tuple[float, ...]:
         lengths = [len(ids) if self.per_token else 1 for ids in options]
         return tuple(value / length for value, length in zip(sums, lengths, strict=True))
+
+
+class ExportedQuestions(ExportedText):
+    """The block of question_answering.json."""
+
+    scoring: Scoring
+    per_token: bool
+
+
+def _build(model: TextModel, exported: ExportedQuestions, batch: int) -> Answerer:
+    return Answerer(model, exported.scoring, exported.per_token, exported.max_tokens, batch)
+
+
+load_answerer = TextResult(TASK, ExportedQuestions, _build)
+"""Opens the result folder of a run that answers questions."""

@@ -1,27 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores answers to the questions of a site, during a run and after it."""
+"""Answers to the questions of a site, and their scores."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from medflare.core.json_lines import write_lines
-from medflare.core.run_record import EvaluationRecord
-from medflare.data.load import load_cohort
 from medflare.data.records import Question
-from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.question_metrics import AnsweredQuestion, evaluate_questions
-from medflare.tasks.questions.answerer import Answerer
-from medflare.tasks.questions.answerer_folder import load_answerer
-from medflare.tasks.scoring import (
-    AdapterKind,
-    Role,
-    adapter_kind,
-    evaluation_record,
-    open_on_site,
-    records_of_split,
-)
+from medflare.tasks.questions.answerer import Answerer, load_answerer
+from medflare.tasks.scoring import AdapterKind, TextRecords
 
 
 def answer_questions(
@@ -48,37 +35,11 @@ def answer_questions(
     return out
 
 
-def score_questions(
-    answerer: Answerer,
-    questions: Sequence[Question],
-    site: str,
-    role: Role,
-    adapter: AdapterKind,
-    folder: Path,
-    seed: int = 0,
-) -> EvaluationRecord:
-    """Answer questions, write the answers to a file and score them."""
-    answers = answer_questions(answerer, questions, site, adapter)
-    path = write_lines(folder / f"predictions_{adapter}.jsonl", answers)
-    scored = evaluate_questions(answers, seed=seed)
-    return evaluation_record(scored, path, len(answers), site, role, adapter)
-
-
-def score_result(
-    result: Path,
-    site: SiteConfig,
-    *,
-    role: Role,
-    adapter: Path | None,
-    split: str,
-    folder: Path,
-    seed: int,
-) -> EvaluationRecord:
-    """Score a result folder on a site's split.
-
-    Args:
-        adapter: the site's own `personalised` folder instead of the result's adapter, or None.
-    """
-    answerer = open_on_site(load_answerer, result, site, adapter)
-    questions = records_of_split(load_cohort(site).questions, split, site.name, "question")
-    return score_questions(answerer, questions, site.name, role, adapter_kind(adapter), folder, seed)
+QUESTIONS = TextRecords(
+    record_name="question",
+    records=lambda cohort: cohort.questions,
+    load=load_answerer,
+    predict=answer_questions,
+    evaluate=lambda answers, _, seed: evaluate_questions(answers, seed=seed),
+)
+score_result = QUESTIONS.score_result

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -14,19 +13,22 @@ from safetensors.torch import save_file
 
 from medflare.core.data_order import drawn
 from medflare.core.errors import DataError
+from medflare.core.json_lines import write_lines
+from medflare.core.metrics import Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.data.images import centre
 from medflare.data.samples import Samples, open_samples
 from medflare.data.settings.site import SiteConfig
-from medflare.evaluation.predictions import Prediction, relative_image, write_predictions
+from medflare.evaluation.predictions import Prediction
 from medflare.evaluation.report_metrics import Evaluation, evaluate_reports, quick_metrics
 from medflare.labelling.labels import label_report
 from medflare.models.adapters.base import GENERIC, SPECIALISED
 from medflare.models.padding import IGNORED, pad
 from medflare.models.report_generator import DecodingSettings, ReportGenerator
 from medflare.models.report_result import Drafter, load_generator
-from medflare.tasks.scoring import AdapterKind, Role, adapter_kind, evaluation_record, open_on_site
+from medflare.tasks.prediction_files import relative_image
+from medflare.tasks.scoring import AdapterKind, Role, ScoredSite, adapter_kind, open_on_site
 
 
 class ReportSettings(Protocol):
@@ -37,6 +39,9 @@ class ReportSettings(Protocol):
 
     @property
     def eval_batch(self) -> int: ...
+
+    @property
+    def eval_limit(self) -> int | None: ...
 
     @property
     def classification(self) -> bool:
@@ -87,28 +92,38 @@ def draft(
     return texts, torch.cat(codes)
 
 
-def curve_metrics(learner: ReportLearner, split: str, limit: int | None) -> dict[str, float]:
-    """Loss with predicted prompts and quick report scores on the first `limit` samples of a split.
-
-    Greedy decoding whatever the job's settings: a curve needs the same decoder each round, not the best one.
-    """
-    rows = learner.samples.split_indices(split)[:limit]
-    if not rows:
-        return {}
-    loss = split_loss(learner, rows)
-    greedy = DecodingSettings(
-        beams=1,
-        max_new_tokens=learner.settings.decoding.max_new_tokens,
-        min_new_tokens=0,
-        repetition_penalty=1.0,
+def greedy(decoding: DecodingSettings) -> DecodingSettings:
+    """Return greedy decoding: a curve needs the same decoder each round, not the best one."""
+    return DecodingSettings(
+        beams=1, max_new_tokens=decoding.max_new_tokens, min_new_tokens=0, repetition_penalty=1.0
     )
-    texts, prompted = draft(learner.model, learner.samples, rows, greedy, learner.settings.eval_batch)
+
+
+def evaluate_split(learner: ReportLearner, split: str, plan: RoundPlan) -> Metrics:
+    """Return what a plan asks of a split; nothing where there is no row.
+
+    The loss with predicted prompts, alone for a probe (on studies that the round draws) or where the plan
+    says so; else with quick scores of greedy reports, on as many studies as plan or settings say.
+    """
+    settings, hints = learner.settings, plan.hints
+    rows = learner.samples.split_indices(split)
+    if hints.probe:
+        rows = drawn(rows, hints.probe, learner.seed, learner.site, plan.round)
+    else:
+        rows = rows[: settings.eval_limit if plan.limit is None and not hints.loss_only else plan.limit]
+    if not rows:
+        return Metrics()
+    loss = {"loss": split_loss(learner, rows)}
+    if hints.probe or hints.loss_only:
+        return Metrics(loss, len(rows))
+    texts, prompted = draft(
+        learner.model, learner.samples, rows, greedy(settings.decoding), settings.eval_batch
+    )
     gold = learner.samples.codes[rows]
-    found = quick_metrics([learner.samples.reports[i] for i in rows], texts, gold.numpy())
-    found |= {"loss": loss}
-    if learner.settings.classification:
-        found["diagnosis_accuracy"] = float((prompted == gold).float().mean())
-    return found
+    metrics = quick_metrics([learner.samples.reports[i] for i in rows], texts, gold.numpy()) | loss
+    if settings.classification:
+        metrics["diagnosis_accuracy"] = float((prompted == gold).float().mean())
+    return Metrics(metrics, len(rows))
 
 
 @torch.no_grad()
@@ -127,34 +142,17 @@ def split_loss(learner: ReportLearner, rows: list[int]) -> float:
     return total / count
 
 
-def probe_loss(learner: ReportLearner, split: str, plan: RoundPlan, count: int) -> dict[str, float]:
-    """Return the loss alone on `count` studies of a split that the round draws; nothing without any."""
-    rows = drawn(learner.samples.split_indices(split), count, learner.seed, learner.site, plan.round)
-    return {"loss": split_loss(learner, rows)} if rows else {}
-
-
 def finish_site(learner: ReportLearner, folder: Path, limit: int | None) -> list[EvaluationRecord]:
     """Test quality of each of the learner's adapters; predictions into `folder`."""
     rows = learner.samples.split_indices("test")[:limit]
-    settings, found = learner.settings, []
+    settings, records = learner.settings, []
     for kind, use in learner.adapters().items() if rows else ():
         use()
         site = ScoredSite(learner.site, "participant", kind, folder, learner.seed)
-        found.append(
+        records.append(
             score_adapter(learner.model, learner.samples, rows, site, settings.decoding, settings.eval_batch)
         )
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredSite:
-    """Whose test this is, with which adapter, and where the predictions go."""
-
-    name: str
-    role: Role
-    adapter: AdapterKind
-    folder: Path
-    seed: int = 0
+    return records
 
 
 def predict(
@@ -167,8 +165,7 @@ def predict(
 ) -> list[Prediction]:
     """Generate the reports of `rows` with the adapters in use and writes `predictions_<adapter>.jsonl`."""
     texts, _ = draft(model, samples, rows, decoding, batch)
-    path = site.folder / f"predictions_{site.adapter}.jsonl"
-    found = [
+    items = [
         Prediction(
             study_id=samples.studies[row].study_id,
             patient_id=samples.studies[row].patient_id,
@@ -178,12 +175,12 @@ def predict(
             generated=text,
             gold_codes=tuple(samples.codes[row].tolist()),
             predicted_codes=label_report(text),
-            image=relative_image(samples.paths[row], path),
+            image=relative_image(samples.paths[row], site.file),
         )
         for row, text in zip(rows, texts, strict=True)
     ]
-    write_predictions(path, found)
-    return found
+    write_lines(site.file, items)
+    return items
 
 
 def score_adapter(
@@ -195,24 +192,22 @@ def score_adapter(
     batch: int = 32,
     scorers: Mapping[str, str | Path] | None = None,
 ) -> EvaluationRecord:
-    """Generate the reports of `rows` with the adapters in use, keeps them in a file and scores them."""
-    found = predict(model, samples, rows, site, decoding, batch)
-    scored = evaluate_predictions(found, scorers, site.seed)
-    path = site.folder / f"predictions_{site.adapter}.jsonl"
-    return evaluation_record(scored, path, len(rows), site.name, site.role, site.adapter)
+    """Generate the reports of `rows` with the adapters in use, keep them in a file and score them."""
+    items = predict(model, samples, rows, site, decoding, batch)
+    return site.record(evaluate_predictions(items, scorers, site.seed), len(rows))
 
 
 def evaluate_predictions(
-    found: Sequence[Prediction], scorers: Mapping[str, str | Path] | None, seed: int
+    items: Sequence[Prediction], scorers: Mapping[str, str | Path] | None, seed: int
 ) -> Evaluation:
-    """Scores drafted reports; intervals are over patients."""
+    """Score drafted reports; intervals are over patients."""
     return evaluate_reports(
-        [item.reference for item in found],
-        [item.generated for item in found],
-        [item.gold_codes for item in found],
-        [item.predicted_codes for item in found],
+        [item.reference for item in items],
+        [item.generated for item in items],
+        [item.gold_codes for item in items],
+        [item.predicted_codes for item in items],
         scorers=scorers,
-        groups=[item.patient_id for item in found],
+        groups=[item.patient_id for item in items],
         seed=seed,
     )
 

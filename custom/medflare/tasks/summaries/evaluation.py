@@ -1,29 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores summaries of a site's texts, during a run and after it."""
+"""Summaries of a site's texts, and their scores."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
-from medflare.core.json_lines import write_lines
-from medflare.core.run_record import EvaluationRecord
-from medflare.data.load import load_cohort
 from medflare.data.records import Summary
-from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.summary_metrics import WrittenSummary, evaluate_summaries
-from medflare.tasks.scoring import (
-    AdapterKind,
-    Role,
-    adapter_kind,
-    evaluation_record,
-    open_on_site,
-    records_of_split,
-)
-from medflare.tasks.summaries.summariser import Summariser
-from medflare.tasks.summaries.summariser_folder import load_summariser
-
-Scorers = Mapping[str, str | Path] | None
+from medflare.tasks.scoring import AdapterKind, TextRecords
+from medflare.tasks.summaries.summariser import Summariser, load_summariser
 
 
 def write_summaries(
@@ -47,43 +32,12 @@ def write_summaries(
     ]
 
 
-def score_summaries(
-    summariser: Summariser,
-    summaries: Sequence[Summary],
-    site: str,
-    role: Role,
-    adapter: AdapterKind,
-    folder: Path,
-    seed: int = 0,
-    scorers: Scorers = None,
-) -> EvaluationRecord:
-    """Summarise texts, write the summaries to a file and score them."""
-    summaries_written = write_summaries(summariser, summaries, site, adapter)
-    path = write_lines(folder / f"predictions_{adapter}.jsonl", summaries_written)
-    scored = evaluate_summaries(summaries_written, scorers=scorers, seed=seed)
-    return evaluation_record(scored, path, len(summaries_written), site, role, adapter)
-
-
-def score_result(
-    result: Path,
-    site: SiteConfig,
-    *,
-    role: Role,
-    adapter: Path | None,
-    split: str,
-    folder: Path,
-    seed: int,
-    scorers: Scorers = None,
-) -> EvaluationRecord:
-    """Score a result folder on a site's split.
-
-    Args:
-        adapter: the site's own `personalised` folder instead of the result's adapter, or None.
-        scorers: optional scorer -> folder of its weights, instead of those in site.yaml.
-    """
-    summariser = open_on_site(load_summariser, result, site, adapter)
-    summaries = records_of_split(load_cohort(site).summaries, split, site.name, "summary")
-    chosen = dict(site.scorers) if scorers is None else scorers
-    return score_summaries(
-        summariser, summaries, site.name, role, adapter_kind(adapter), folder, seed, chosen
-    )
+SUMMARIES = TextRecords(
+    record_name="summary",
+    records=lambda cohort: cohort.summaries,
+    load=load_summariser,
+    predict=write_summaries,
+    evaluate=lambda written, scorers, seed: evaluate_summaries(written, scorers=scorers, seed=seed),
+    scorers=True,
+)
+score_result = SUMMARIES.score_result

@@ -16,6 +16,7 @@ from medflare.core.config import Settings
 from medflare.data.records import Summary
 from medflare.models.templates import filled, worded
 from medflare.models.text_model import Sequenced, TextModel
+from medflare.models.text_result import ExportedText, TextResult
 from medflare.tasks.truncation import keep_end
 
 TASK = "summarisation"
@@ -85,3 +86,17 @@ class Summariser:
             GeneratedSummary(one.text.strip(), one.ended, len(ids) < len(prompt))
             for one, ids, prompt in zip(written, kept, prompts, strict=True)
         ]
+
+
+class ExportedSummaries(ExportedText):
+    """The block of summarisation.json."""
+
+    writing: WritingSettings
+
+
+def _build(model: TextModel, exported: ExportedSummaries, batch: int) -> Summariser:
+    return Summariser(model, exported.writing, exported.max_tokens, batch)
+
+
+load_summariser = TextResult(TASK, ExportedSummaries, _build)
+"""Opens the result folder of a run that summarises."""

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from medflare.core.config import Settings, read_package_data
+from medflare.core.errors import ConfigError
 
 NAMES = ("narrative", "structured", "telegraphic", "dictated", "letter")
 """The houses, in the order in which they are counted and drawn."""
@@ -20,30 +21,17 @@ NAMES = ("narrative", "structured", "telegraphic", "dictated", "letter")
 OFTEN = 3
 """How many times as often as the others a pattern under "often" is drawn."""
 
-FREQUENCIES = (
-    "daily",
-    "twice daily",
-    "three times daily",
-    "four times daily",
-    "five times daily",
-    "nightly",
-    "every morning",
-    "as needed",
-    "every four hours",
-    "every six hours",
-    "every eight hours",
-    "every twelve hours",
-    "every three days",
-    "once a week",
-    "once a month",
-    "every three weeks",
-    "every eight weeks",
-    "once",
-)
-"""The classes of the drug lexicon, in the order in which a house spells them."""
+
+class SummaryFrames(Settings):
+    """Summaries of a house: frames with {} for a list of names, and its sentence where there are none."""
+
+    problems: str
+    possible: str
+    drugs: str
+    nothing: str
 
 
-class Section(Settings):
+class NoteSection(Settings):
     """A part of a note: `least` to `most` sentences drawn from the rules, shown with probability `share`."""
 
     heading: str
@@ -60,16 +48,19 @@ class NotesHouse(Settings):
     Attributes:
         sections: of every note, in order; `glue` stands between a heading and its sentences.
         rules: rule -> patterns of `grammar.Writer`; they come before the shared ones of `phrases`.
-        frequency, form, route: how the classes of the drug lexicon are spelled.
+        frequency, form, route: how the classes of the drug lexicon are spelled; every house spells the same
+            frequencies.
+        summary: how the house sums up a note.
         spelling: replacements over the whole text ("anemia" -> "anaemia"); capital: sentences begin with one.
     """
 
     name: str
-    sections: tuple[Section, ...]
+    sections: tuple[NoteSection, ...]
     rules: dict[str, tuple[str, ...]]
     frequency: dict[str, tuple[str, ...]]
     form: dict[str, tuple[str, ...]]
     route: dict[str, tuple[str, ...]]
+    summary: SummaryFrames
     glue: str = " "
     between: str = "\n"
     spelling: dict[str, str] = Field(default_factory=dict)
@@ -88,16 +79,12 @@ class NotesHouse(Settings):
             for name, patterns in rules.items()
         }
 
-    @field_validator("frequency")
-    @classmethod
-    def _every_frequency(cls, spelled: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        if set(spelled) != set(FREQUENCIES):
-            raise ValueError(f"expected spellings of exactly: {', '.join(FREQUENCIES)}")
-        return spelled
-
 
 @lru_cache(maxsize=1)
 def note_houses() -> dict[str, NotesHouse]:
     """Return every house by its name, read once."""
     houses = [read_package_data(NotesHouse, Path(__file__).with_name(f"{name}.yaml")) for name in NAMES]
+    for house in houses:
+        if different := set(house.frequency) ^ set(houses[0].frequency):
+            raise ConfigError(f"{house.name}: frequency differs from {NAMES[0]} in {', '.join(different)}")
     return {house.name: house for house in houses}

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`medflare runs`: the runs that lie on this disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from medflare.cli.output import JSON_OPTION, plain_errors, print_json
+
+if TYPE_CHECKING:
+    from medflare.recipes.old_runs import StoredRun
+
+app = typer.Typer(help="The runs that lie on this disk.", no_args_is_help=True)
+
+
+@app.callback()
+def group() -> None:
+    """The runs that lie on this disk."""
+
+
+@app.command()
+@plain_errors
+def prune(
+    folder: Path = typer.Argument(Path("runs"), help="Where the runs lie, each in a folder of its own."),
+    keep: int | None = typer.Option(None, "--keep", min=0, help="So many of the newest stay."),
+    older_than: float | None = typer.Option(
+        None, "--older-than", min=0, help="Days; what began later stays."
+    ),
+    yes: bool = typer.Option(False, "--yes", "-y", help="Delete without asking."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Lists the runs in a folder and deletes old ones, with everything in their workspaces.
+
+    With both options a run goes if both let it go; with neither, nothing is deleted. Runs that still go on
+    stay, and links are not followed. With --json nothing is deleted without --yes.
+
+    [bold]Example[/bold]: medflare runs prune --keep 5 --older-than 30
+    """
+    from medflare.recipes.old_runs import choose, delete, find_runs
+
+    runs = find_runs(folder)
+    chosen = choose(runs, keep, older_than)
+    if not as_json:
+        _show(runs, chosen)
+    go = bool(chosen) and (yes or (not as_json and typer.confirm(f"Delete {len(chosen)} runs for good?")))
+    for run in chosen if go else []:
+        delete(run, folder)
+    if as_json:
+        print_json([_facts(run, run in chosen, go) for run in runs])
+    elif go:
+        print(f"deleted {len(chosen)} runs, {_megabytes(sum(run.size for run in chosen))}")
+
+
+def _facts(run: StoredRun, chosen: bool, deleted: bool) -> dict[str, Any]:
+    return {
+        "path": str(run.path),
+        "job": run.job,
+        "state": run.state,
+        "started": _date(run.started),
+        "bytes": run.size,
+        "chosen": chosen,
+        "deleted": chosen and deleted,
+    }
+
+
+def _show(runs: list[StoredRun], chosen: list[StoredRun]) -> None:
+    """Print a table of the runs, and which of them go."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from medflare.egress.failures import clean_text
+
+    table = Table("run", "began", "state", "size", "")
+    for run in runs:
+        name = Text(" ".join(clean_text(run.path.name).split()))
+        going = "goes" if run in chosen else ("still running" if run.live else "stays")
+        table.add_row(name, _date(run.started), run.state, _megabytes(run.size), going)
+    console = Console()
+    console.print(table if runs else "there are no runs.")
+
+
+def _date(seconds: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of a split together with how many examples they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class Metrics(dict[str, float]):
+    """Metric -> value, as a learner measured them on a split.
+
+    Args:
+        values: the numbers.
+        examples: of how many examples the number over the fewest of them is; 0 without any number. A site's
+            egress compares it with the hospital's `min_examples`, and it does not leave the site.
+    """
+
+    def __init__(self, values: Mapping[str, float] | None = None, examples: int = 0) -> None:
+        super().__init__(values or {})
+        self.examples = examples if self else 0
+
+    def joined(self, other: Metrics) -> Metrics:
+        """Return both sets of numbers, over the smaller of both counts."""
+        counts = [each.examples for each in (self, other) if each]
+        return Metrics({**self, **other}, min(counts, default=0))

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may leave of a reply's facts: nothing of too few examples, no other metric, and rounded numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from medflare.egress.policy import Policy
+
+COUNTED = "counted"
+"""Fact of an evaluation that stays here: over how many examples it really was."""
+DIGITS, DIGITS_SEALED = 6, 4
+"""Significant digits of a metric that leaves, and of one that leaves beside sealed updates.
+
+The difference of two losses can be the loss of one patient. Rounding alone does not hide that; together with
+one evaluation in a round it makes it coarse."""
+
+
+def rounded(value: Any, digits: int = DIGITS) -> Any:
+    """Return a float with so many significant digits; whole numbers, and what is not finite, as they are."""
+    if not isinstance(value, float) or not math.isfinite(value):
+        return value
+    return float(f"{value:.{digits}g}")
+
+
+def permitted_facts(
+    policy: Policy, facts: Mapping[str, Any], digits: int = DIGITS
+) -> tuple[dict[str, Any], int]:
+    """Return (facts without the metrics that stay here, the number of those).
+
+    Args:
+        digits: significant digits of the metrics that leave.
+
+    Raises:
+        PolicyError: something is about too few examples.
+    """
+    out, withheld = dict(facts), 0
+    if "sketch" in facts:  # also of no text: its triples may still be of this site's patients
+        policy.counted("a sketch", facts.get("examples", 0))
+    elif "elements" in facts:
+        policy.counted("the size of a knowledge graph", facts["examples"])
+    elif "partner" in facts:  # checked again: a server may go on after the size was refused
+        policy.counted("a comparison of knowledge graphs", facts["examples"])
+    elif facts.get("examples"):
+        policy.counted("an update", facts["examples"])
+    for split, count in facts.get("describe", {}).get("examples", {}).items():
+        if count:
+            policy.counted(f"the split '{split}'", count)
+    if COUNTED in facts:
+        counted = out.pop(COUNTED)
+        if facts["metrics"]:
+            policy.counted("an evaluation", counted)
+    if "metrics" in facts:
+        kept = policy.metrics(facts["metrics"])
+        withheld += len(facts["metrics"]) - len(kept)
+        out["metrics"] = {name: rounded(value, digits) for name, value in kept.items()}
+    if "evaluations" in facts:
+        out["evaluations"] = []
+        for item in facts["evaluations"]:
+            policy.counted("an evaluation", item["studies"])
+            kept = policy.metrics(item["metrics"])
+            withheld += len(item["metrics"]) - len(kept)
+            estimates = {
+                name: {part: rounded(value, digits) for part, value in estimate.items()}
+                for name, estimate in kept.items()
+            }
+            out["evaluations"].append({**item, "metrics": estimates})
+    return out, withheld

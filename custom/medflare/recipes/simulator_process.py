@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process of `nvflare simulator`: started, followed, ended, and started again where clients were lost.
+
+It starts a process per client and round unless every client has its own thread.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from medflare.core.errors import RunError
+from medflare.recipes.progress_view import Follower
+
+SERVER_FOLDER = Path("server/simulate_job")
+"""Folder of the server's run below the simulator's workspace; a site's is `<site>/simulate_job`."""
+STARTS = 3
+"""How often a simulator is started that loses clients before anything happens."""
+_LOST = re.compile(r"Communication error with client (\S+):")
+_UNREACHED = "Failed to create connection to the child process"
+
+
+def launch(
+    job_folder: Path,
+    workspace: Path,
+    sites: Sequence[str],
+    threads: int | None = None,
+    on_event: Callable[[dict[str, Any]], None] | None = None,
+    timeout: float | None = None,
+) -> None:
+    """Start `nvflare simulator` with a thread for every client and wait for it to end.
+
+    Its output goes to `<workspace>.log`, beside the workspace, because it wipes the workspace first. It looks
+    for free ports before its clients take them: where another program was quicker, clients are lost as they
+    start, and the others would wait for hours. Then it is started again.
+
+    Args:
+        threads: of the simulator; default one for every client.
+        on_event: called with each line of the server's progress.
+        timeout: seconds.
+
+    Raises:
+        RunError: it takes more than `timeout` seconds, or loses clients in each of STARTS starts.
+    """
+    for start in range(1, STARTS + 1):
+        lost = _run_once(job_folder, workspace, sites, threads, on_event, timeout)
+        if not lost:
+            return
+        if start == STARTS:
+            raise RunError(
+                f"the simulator lost {', '.join(lost)} as it started, {STARTS} times: its processes died, or "
+                f"other programs took their ports. See the log, and run it again. Log: {log_path(workspace)}"
+            )
+
+
+def _run_once(
+    job_folder: Path,
+    workspace: Path,
+    sites: Sequence[str],
+    threads: int | None,
+    on_event: Callable[[dict[str, Any]], None] | None,
+    timeout: float | None,
+) -> list[str]:
+    """Start it once and wait; return the clients that were lost before anything happened, then at once."""
+    shutil.rmtree(workspace / "server", ignore_errors=True)
+    command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job_folder), "-w", str(workspace)]
+    command += ["-c", ",".join(sites), "-t", str(threads or len(sites))]
+    env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
+    env.setdefault("OMP_NUM_THREADS", "1")
+    follower = Follower(workspace / SERVER_FOLDER / "progress.jsonl")
+    until, started = time.monotonic() + timeout if timeout else None, False
+    with log_path(workspace).open("wb") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
+        )
+        try:
+            while process.poll() is None:
+                started = _forward_events(follower, on_event) or started
+                if not started and (lost := lost_clients(log_path(workspace))):
+                    return lost
+                if until is not None and time.monotonic() > until:
+                    raise RunError(f"the simulator took more than {timeout:g} s. Log: {log_path(workspace)}")
+                time.sleep(0.2)
+            _forward_events(follower, on_event)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return []
+
+
+def _forward_events(follower: Follower, on_event: Callable[[dict[str, Any]], None] | None) -> bool:
+    """Pass on new events; return whether there were any."""
+    events = list(follower.new_events())
+    for event in events:
+        if on_event is not None:
+            on_event(event)
+    return bool(events)
+
+
+def lost_clients(log: Path) -> list[str]:
+    """Return the clients that the simulator could not reach, by its log, which does not name all of them."""
+    text = log.read_text(errors="replace")
+    return sorted(set(_LOST.findall(text))) or ["a client"] * (_UNREACHED in text)
+
+
+def log_path(workspace: Path) -> Path:
+    """Return the file of the simulator's own output."""
+    return workspace.with_name(workspace.name + ".log")

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run in which one party's disk, a small real one, becomes full: `full_disk_program.py ROOT PARTY WORKER`.
+
+Needs a mount namespace of its own, which `unshare --map-root-user --mount` gives an ordinary user.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from fed_harness import Federation, use_toy_sites
+
+
+class Patch:
+    """What pytest's monkeypatch does, for good."""
+
+    def setattr(self, target: object, name: str, value: object) -> None:
+        setattr(target, name, value)
+
+
+def fill(folder: Path) -> None:
+    """Write until the disk is full."""
+    with (folder / "filler").open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 10, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
+
+
+def main(root: Path, party: str, worker: str) -> None:
+    """Run four rounds; the disk is full from the second one's first reply on."""
+    disk = root / party
+    disk.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(disk)], check=True)
+    fits = 0
+
+    def tamper(site: str, task: str, reply: Any) -> None:
+        nonlocal fits
+        if site == "site-1" and task == "fit":
+            fits += 1
+            if fits == 2:
+                fill(disk)
+            elif fits == 4:
+                (disk / "filler").unlink(missing_ok=True)
+
+    use_toy_sites(Patch())
+    run = Federation(
+        root=root,
+        controller={"num_rounds": 5, "min_responses": 2},
+        worker=worker,
+        tamper=tamper,
+    )
+    record = run.run()
+    adapter = run.folder / "result" / "adapter" / "adapter_model.safetensors"
+    ledger = next(iter((root / "site-2").rglob("egress.jsonl")), None)
+    trace = root / "site-2" / "job" / "worker" / "worker.log"
+    found = {
+        "status": record.status,
+        "reason": record.reason,
+        "absent": [entry.absent for entry in record.rounds],
+        "adapter": adapter.is_file(),
+        "fatal": run.fatal,
+        "ledger": ledger.read_text() if ledger else "",
+        "trace": trace.read_text() if trace.is_file() else "",
+        "reserve": (run.folder / "reserve.bin").exists(),
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
