@@ -32,8 +32,8 @@ from medflare.core.update import Update
 from medflare.egress.chain import Egress
 from medflare.egress.job_memory import JobMemory
 from medflare.federation import messages
-from medflare.federation.reply_models import check_facts
 from medflare.federation.server.aggregator import ValidatingAggregator
+from medflare.protocol.replies import check_facts
 from medflare.wire.plan_codec import plan_to_json
 from medflare.wire.task_messages import TaskResult
 

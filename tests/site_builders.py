@@ -47,7 +47,7 @@ def write_result(folder: Path, learner: Any, state: State | None = None, **card:
         state: what the rounds left, by default what the learner has now.
         card: entries of the model card that are not the usual ones.
     """
-    from medflare.federation.peft_folder import Card, PeftFolder
+    from medflare.models.peft_folder import Card, PeftFolder
 
     usual = {"job": "j", "method": "m", "run_id": "r", "base_model": "b", "fingerprint": "f"}
     persistor = PeftFolder()

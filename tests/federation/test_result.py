@@ -20,9 +20,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from medflare.core.errors import RunError
 from medflare.core.site_description import BackboneFacts, SiteDescription
 from medflare.federation.engine import GroupInfoCollector, InfoCollector
-from medflare.federation.peft_folder import Card, PeftFolder, readable
 from medflare.federation.server.progress import ProgressReporter
 from medflare.models.adapters.lora import seeded_a
+from medflare.models.peft_folder import Card, PeftFolder, readable
 from medflare.recipes.progress_view import Board, Follower, follow, human_bytes
 
 CARD = Card(

@@ -24,8 +24,8 @@ from safetensors.torch import load_file
 
 from medflare.core.plan import RoundPlan
 from medflare.core.update import Update
-from medflare.federation.peft_folder import PeftFolder
 from medflare.federation.server.run_state import load_state
+from medflare.models.peft_folder import PeftFolder
 from medflare.wire.files import load_tensors
 
 ALL = list(SITES)

@@ -21,7 +21,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.fuel.utils import fobs
 
-from medflare.federation.submitted_job import settings_digest
+from medflare.protocol.submitted_job import settings_digest
 
 REQUEST, REPLY, FAILURE = "medflare_request", "medflare_reply", "medflare_failure"
 

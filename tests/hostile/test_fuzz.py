@@ -41,12 +41,12 @@ from medflare.data.settings.site import load_site
 from medflare.evaluation.extraction_predictions import EntityMention, Link, ScoredDocument
 from medflare.evaluation.predictions import WIDTH, Prediction
 from medflare.federation.messages import read_reply
-from medflare.federation.peft_folder import readable
-from medflare.federation.reply_models import check_facts
 from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.lora import LoraSettings
 from medflare.models.backbone import load_backbone
+from medflare.models.peft_folder import readable
 from medflare.models.text_model import TextModel
+from medflare.protocol.replies import check_facts
 from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG
 from medflare.recipes.job_reader import read_job
 from medflare.reporting.page import write_page

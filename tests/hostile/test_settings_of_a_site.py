@@ -11,7 +11,7 @@ from fed_harness import Federation, completed
 from lying_server import LyingServer
 
 from medflare.core.errors import ConfigError
-from medflare.federation.submitted_job import read_submitted, settings_digest
+from medflare.protocol.submitted_job import read_submitted, settings_digest
 
 TEMPLATE = "{$HOSPITAL_DB_PASSWORD} {WORKSPACE}"
 SUBSTITUTED = "hunter2 /srv/hospital"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests and replies between server and sites as FLARE messages: tensors in a DXO, all else in its meta.
 
-A site reads a request by the strict models of `request_models`, and the server a reply by those of
-`reply_models`. Tensors are compressed in a message and nowhere else; a reply's stay so until the aggregator
-has validated it.
+A site reads a request by the strict models of `protocol.requests`, and the server a reply by those of
+`protocol.replies`. Tensors are compressed in a message and nowhere else; a reply's stay so until the
+aggregator has validated it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from medflare.federation.engine import (
     from_shareable,
     make_reply,
 )
-from medflare.federation.request_models import check_request
-from medflare.federation.strict_model import shown, tensor_problem
+from medflare.protocol.requests import check_request
+from medflare.protocol.strict_model import shown, tensor_problem
 from medflare.wire import compression
 from medflare.wire.digest import state_digest
 

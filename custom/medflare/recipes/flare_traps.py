@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from medflare.federation.nested import MARK, RESERVED
+from medflare.protocol.nested_settings import MARK, RESERVED
 from medflare.recipes.allow_list import allowed_classes
 from medflare.recipes.moved_classes import moved_class
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.errors import ConfigError
-from medflare.federation.nested import unmarked
 from medflare.federation.server.aggregator import ValidatingAggregator
+from medflare.protocol.nested_settings import unmarked
 from medflare.recipes.allow_list import class_path
 from medflare.recipes.flare_traps import class_paths, flare_traps
 from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG, WORKFLOWS, Job

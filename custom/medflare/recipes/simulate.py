@@ -19,10 +19,10 @@ from medflare.core.config import read_yaml
 from medflare.core.errors import ConfigError, RunError
 from medflare.core.run_record import RunRecord, read_record
 from medflare.data.settings.site import load_site_file
-from medflare.federation.peft_folder import FINAL, readable
 from medflare.federation.protections.kit import STARTUP
 from medflare.federation.server.scorer import SERVER
 from medflare.federation.site.worker_config import SITE_FILE
+from medflare.models.peft_folder import FINAL, readable
 from medflare.recipes import allow_list
 from medflare.recipes.job import Job, write_to_temporary
 from medflare.recipes.job_check import check_job

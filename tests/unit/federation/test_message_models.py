@@ -12,27 +12,28 @@ from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.egress.declaration import FACTS as DECLARED
 from medflare.egress.failures import MessageError
-from medflare.federation import messages, reply_models, request_models
+from medflare.federation import messages
 from medflare.federation.protections.registry import PROTECTIONS
-from medflare.federation.strict_model import json_problem
+from medflare.protocol import replies, requests
+from medflare.protocol.strict_model import json_problem
 from medflare.wire.plan_codec import PlanMessage, plan_from_json, plan_to_json
 
 
 def test_every_task_has_its_model_of_options_and_of_facts() -> None:
-    assert set(request_models.OPTIONS) == set(messages.TASKS) == set(get_args(request_models.Task))
-    assert set(reply_models.FACTS) == set(messages.TASKS)
+    assert set(requests.OPTIONS) == set(messages.TASKS) == set(get_args(requests.Task))
+    assert set(replies.FACTS) == set(messages.TASKS)
 
 
 @pytest.mark.parametrize("task", messages.TASKS)
 def test_the_server_reads_the_facts_that_egress_lets_out(task: str) -> None:
-    assert set(reply_models.FACTS[task].model_fields) == DECLARED[task]
+    assert set(replies.FACTS[task].model_fields) == DECLARED[task]
 
 
 def test_a_request_has_the_fields_of_its_model_and_a_plan_those_of_its_own() -> None:
     names = {item.name for item in fields(messages.Request)} - set(messages.NOT_IN_META)
-    assert names == set(request_models.RequestMessage.model_fields)
+    assert names == set(requests.RequestMessage.model_fields)
     assert set(PlanMessage.model_fields) == {item.name for item in fields(RoundPlan)} - {"totals"}
-    protection = request_models.RequestMessage.model_fields["protection"].annotation
+    protection = requests.RequestMessage.model_fields["protection"].annotation
     assert set(get_args(protection)) == set(PROTECTIONS)
 
 
@@ -65,5 +66,5 @@ def test_plain_json_is_bounded(value: Any, problem: str) -> None:
 
 def test_a_refusal_names_three_problems_at_most() -> None:
     with pytest.raises(MessageError, match="and 7 more") as caught:
-        request_models.check_request({"task": "fit"}, "fit")
+        requests.check_request({"task": "fit"}, "fit")
     assert len(str(caught.value)) < 500

@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 from medflare.aggregation.temporal import TemporalResidual
 from medflare.core.errors import ConfigError, DataError
 from medflare.core.hints import RoundHints
-from medflare.federation.peft_folder import Card, PeftFolder
 from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits
 from medflare.learners.fedtar.learner import FedTARLearner
 from medflare.learners.fedtar.result import open_result, score_result
+from medflare.models.peft_folder import Card, PeftFolder
 from medflare.models.report_result import load_generator
 from medflare.recipes import after_run
 

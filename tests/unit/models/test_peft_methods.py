@@ -14,7 +14,6 @@ from torch import Tensor
 
 from medflare.core.errors import ConfigError
 from medflare.core.site_description import BackboneFacts, SiteDescription
-from medflare.federation.peft_folder import Card, PeftFolder
 from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.lora import LoraSettings
 from medflare.models.adapters.registry import (
@@ -25,6 +24,7 @@ from medflare.models.adapters.registry import (
     settings_of_file,
 )
 from medflare.models.backbone import load_backbone
+from medflare.models.peft_folder import Card, PeftFolder
 from medflare.models.text_model import TextModel
 
 IDS = torch.tensor([[1, 5, 6, 7, 8, 9], [1, 8, 9, 10, 11, 12]])

@@ -16,7 +16,6 @@ from medflare.core.site_description import SiteDescription
 from medflare.core.tensor_names import SUM_PREFIX, TOTAL_PREFIX, split_by_prefix, with_prefix
 from medflare.core.tensors import SharedSpec, State
 from medflare.federation.messages import FIT, Request
-from medflare.federation.peft_folder import FINAL, Card, PeftFolder
 from medflare.federation.protections.base import SiteProtection, layout_of
 from medflare.federation.protections.encrypted_parts import (
     ENCRYPTED,
@@ -29,6 +28,7 @@ from medflare.federation.protections.encrypted_parts import (
     split_parts,
 )
 from medflare.federation.protections.weighting import UpdateWeighting
+from medflare.models.peft_folder import FINAL, Card, PeftFolder
 from medflare.secure_aggregation.encryption import decrypt, encrypt
 from medflare.secure_aggregation.encryption_keys import Keys, read_site_context
 from medflare.secure_aggregation.encryption_parameters import SITE_FILE

@@ -12,12 +12,12 @@ from typing import Any
 from medflare.aggregation.base import AggregationRule
 from medflare.core.run_record import EvaluationRecord, RoundRecord
 from medflare.core.tensors import SharedSpec, State
-from medflare.federation.peft_folder import BEST, FINAL, Card, PeftFolder
 from medflare.federation.server.preparation import common_description
 from medflare.federation.server.roster import Roster
 from medflare.federation.server.run_recorder import RunRecorder
 from medflare.federation.server.run_state import RunState, save_state
 from medflare.federation.server.settings import RoundsSettings
+from medflare.models.peft_folder import BEST, FINAL, Card, PeftFolder
 from medflare.wire.compression import message_bytes
 from medflare.wire.disk_space import RESERVE_BYTES, DiskReserve, free_megabytes
 

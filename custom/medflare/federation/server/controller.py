@@ -32,8 +32,8 @@ from medflare.federation.server.timing import timings_of
 from medflare.federation.server.update_limits import NormLimit
 from medflare.federation.site.worker import ProcessWorker, ThreadWorker, Worker
 from medflare.federation.site.worker_config import WorkerConfig
-from medflare.federation.submitted_job import read_submitted
 from medflare.learners.fedtar.mixture import MixtureSettings
+from medflare.protocol.submitted_job import read_submitted
 from medflare.wire.disk_space import is_disk_full
 
 NOT_CONNECTED = "not connected at submission, and FLARE gives a running job to no further site"

@@ -17,8 +17,8 @@ from medflare.egress.failures import Failure, FailureCode, MessageError, clean_t
 from medflare.federation.engine import ClientTask, Controller, FLContext, Signal, Task
 from medflare.federation.messages import Reply, Request, read_reply
 from medflare.federation.outcome import OnDone, OnReply, Outcome
-from medflare.federation.reply_models import check_facts
-from medflare.federation.strict_model import shown
+from medflare.protocol.replies import check_facts
+from medflare.protocol.strict_model import shown
 from medflare.wire.digest import byte_count
 
 _TICK = 0.02

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from medflare.federation.engine import FLComponent
-from medflare.federation.peft_folder import PeftFolder
+from medflare.models.peft_folder import PeftFolder
 
 
 class AdapterPersistor(FLComponent):

@@ -273,8 +273,10 @@ def aggregate(run: Run, state: RoundState) -> None:
         discard_result(run, entry, error)
         opened = False
     if opened:
-        probe(run, state)
+        not_probed = probe(run, state)
         entry.rule = run.aggregator.report()
+        if not_probed:
+            entry.rule["not_probed"] = not_probed
         if not sealed:
             run.progress.weights(state.index, entry.rule)
     run.model.summed = sorted(entry.accepted)

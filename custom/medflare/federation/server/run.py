@@ -30,7 +30,7 @@ from medflare.federation.server.sketch_exchange import SketchExchange
 from medflare.federation.server.timing import MeasuredTimings
 from medflare.federation.site.worker import Worker
 from medflare.federation.site.worker_config import WorkerConfig
-from medflare.federation.submitted_job import SubmittedJob
+from medflare.protocol.submitted_job import SubmittedJob
 
 
 @dataclass(slots=True, kw_only=True)

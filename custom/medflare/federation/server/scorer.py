@@ -25,7 +25,7 @@ from medflare.federation.server.preparation import agree
 from medflare.federation.site import worker_config
 from medflare.federation.site.worker import Worker
 from medflare.federation.site.worker_config import WorkerConfig, site_file
-from medflare.federation.submitted_job import SubmittedJob
+from medflare.protocol.submitted_job import SubmittedJob
 from medflare.wire.plan_codec import plan_to_json
 from medflare.wire.task_messages import TaskRequest
 

@@ -33,15 +33,15 @@ from medflare.federation.engine import (
     Signal,
     make_reply,
 )
-from medflare.federation.nested import unmarked
 from medflare.federation.protections.base import SECURE, SiteContext, SiteProtection, keep_exact
 from medflare.federation.protections.registry import PROTECTIONS, ProtectionName
 from medflare.federation.site.policy import job_name, policy_of
 from medflare.federation.site.worker import ProcessWorker, ThreadWorker, Worker
 from medflare.federation.site.worker_config import WorkerConfig, residual_file, site_file
-from medflare.federation.strict_model import shown
-from medflare.federation.submitted_job import settings_digest
 from medflare.learners.registry import get_method
+from medflare.protocol.nested_settings import unmarked
+from medflare.protocol.strict_model import shown
+from medflare.protocol.submitted_job import settings_digest
 from medflare.wire.compression import CODECS, ErrorFeedback, compress
 from medflare.wire.disk_space import DiskReserve
 from medflare.wire.spec_codec import spec_from_json

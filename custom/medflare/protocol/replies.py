@@ -27,7 +27,7 @@ from medflare.egress.declaration import (
     SKETCH_STATES,
 )
 from medflare.egress.failures import MessageError, clean_text
-from medflare.federation.strict_model import (
+from medflare.protocol.strict_model import (
     MOST_TENSORS,
     Count,
     Seconds,

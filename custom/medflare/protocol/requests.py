@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from medflare.core.hints import MOST_COMPONENTS, MOST_SITES, RoundHints
 from medflare.egress.declaration import ANSWER, COMPARE, COUNT, OFFER
 from medflare.egress.failures import MessageError
-from medflare.federation.strict_model import (
+from medflare.protocol.strict_model import (
     Count,
     Roster,
     RunId,

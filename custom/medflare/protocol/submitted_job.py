@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.errors import ConfigError
-from medflare.federation.nested import unmarked
 from medflare.learners.registry import METHODS
+from medflare.protocol.nested_settings import unmarked
 from medflare.wire.digest import json_digest
 
 FILE = "config_fed_client.json"
