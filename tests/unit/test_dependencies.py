@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -12,6 +13,10 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "custom" / "medflare"
 USES_NVFLARE = {"federation", "recipes", "deployment"}
 """The rooms that may import nvflare; all others are plain PyTorch and testable without a network."""
+
+ARCHITECTURE = Path(__file__).parents[2] / "docs" / "explanation" / "architecture.md"
+CORE_ONLY = ("aggregation", "labelling", "secure_aggregation", "wire")
+"""Rooms of pure functions and small classes: a test or a study uses them with `core` and nothing else."""
 
 FILES = sorted(SOURCE.rglob("*.py"))
 MODULES = {
@@ -55,6 +60,29 @@ def cycle(graph: dict[str, set[str]]) -> list[str]:
 @pytest.mark.parametrize("folder", sorted(imports_between_siblings()))
 def test_children_of_a_folder_do_not_import_each_other_in_a_circle(folder: str) -> None:
     assert cycle(imports_between_siblings()[folder]) == []
+
+
+@pytest.mark.parametrize("room", CORE_ONLY)
+def test_pure_rooms_import_core_alone(room: str) -> None:
+    assert imports_between_siblings()["medflare"][room] == {"core"}
+
+
+def test_core_imports_no_room() -> None:
+    assert imports_between_siblings()["medflare"]["core"] == set()
+
+
+def test_a_room_imports_only_rooms_below_it_in_the_documented_table() -> None:
+    table = re.findall(r"^\| `([a-z_]+)` \|", ARCHITECTURE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    rooms = [path.name for path in SOURCE.iterdir() if (path / "__init__.py").is_file()]
+    assert sorted(table) == sorted(rooms)
+    edges = imports_between_siblings()["medflare"]
+    upward = {
+        (room, target)
+        for room in rooms
+        for target in edges[room] & set(rooms)
+        if table.index(target) <= table.index(room)
+    }
+    assert upward == set()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))

@@ -2,7 +2,9 @@
 """Aggregation rules: pure, one file per rule; base.py holds the contract.
 
 The table below is the only way from a job's configuration to a rule: a job names a rule and its settings,
-never a dotted path. A new rule is one file and one line here (docs/how-to/add-a-rule.md).
+never a dotted path. A new rule is one file and one line here (docs/how-to/add-a-rule.md). Rules that sample
+clients stand in `medflare.selection.rules`; a rule's module is imported when a job names it, so that this
+room imports `core` alone.
 """
 
 from __future__ import annotations
@@ -16,17 +18,17 @@ from medflare.core.errors import ConfigError
 
 RULES: dict[str, str] = {
     "bulyan": "medflare.aggregation.bulyan:Bulyan",
-    "ddcs": "medflare.aggregation.ddcs:Ddcs",
+    "ddcs": "medflare.selection.rules:Ddcs",
     "drfa": "medflare.aggregation.drfa:Drfa",
     "fedadam": "medflare.aggregation.fedopt:FedAdam",
     "fedavg": "medflare.aggregation.weighted_mean:WeightedMean",
     "fedavgm": "medflare.aggregation.fedopt:FedAvgM",
-    "fedcs": "medflare.aggregation.ddcs:FedCS",
+    "fedcs": "medflare.selection.rules:FedCS",
     "fedprox": "medflare.aggregation.fedprox:FedProx",
     "fedyogi": "medflare.aggregation.fedopt:FedYogi",
     "freeze_a": "medflare.aggregation.lora:FreezeA",
     "geometric_median": "medflare.aggregation.geometric_median:GeometricMedian",
-    "importance_sampling": "medflare.aggregation.ddcs:ImportanceSampling",
+    "importance_sampling": "medflare.selection.rules:ImportanceSampling",
     "influence": "medflare.aggregation.influence:Influence",
     "krum": "medflare.aggregation.krum:Krum",
     "l_fedavg": "medflare.aggregation.l_fedavg:LossFedAvg",
@@ -38,7 +40,7 @@ RULES: dict[str, str] = {
     "scaffold": "medflare.aggregation.scaffold:Scaffold",
     "temporal": "medflare.aggregation.temporal:TemporalResidual",
     "trimmed_mean": "medflare.aggregation.trimmed_mean:TrimmedMean",
-    "uniform_selection": "medflare.aggregation.ddcs:UniformSelection",
+    "uniform_selection": "medflare.selection.rules:UniformSelection",
     "weighted_mean": "medflare.aggregation.weighted_mean:WeightedMean",
 }
 """Rule name -> `module:Class`."""

@@ -15,7 +15,7 @@ from medflare.aggregation.base import AggregationRule
 from medflare.core.hints import RoundHints
 from medflare.core.sketch import Sketch
 from medflare.core.tensors import State
-from medflare.selection.latency import Timing
+from medflare.core.timing import Timing
 
 Score = Callable[[str, State], float]
 """(site, candidate state θ + Δ_k) -> its loss on validation data."""

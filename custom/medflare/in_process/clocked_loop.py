@@ -19,10 +19,10 @@ from medflare.core.errors import ConfigError
 from medflare.core.learner import Learner
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
+from medflare.core.timing import Timing
 from medflare.core.update import Update
 from medflare.in_process.loop import FederationLoop, MakePlan
 from medflare.selection.clock import SimulatedClock, seconds_to_target
-from medflare.selection.latency import Timing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which sites train in a round: DDCS and what it is compared with (issue 7).
+"""Selection of the clients of a round: DDCS and what it is compared with (Zhang et al. 2025).
 
-Knowledge graphs and their sketches, the choice of probabilities, draws, latencies and clocks. It knows no
-FLARE; all but the reading of texts by a language model and the completion of graphs is pure arithmetic.
+Probabilities, samples, latencies and simulated clocks, and the aggregation rules that use them. Plain NumPy
+and torch, without FLARE.
 """

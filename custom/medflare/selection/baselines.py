@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from medflare.core.errors import ConfigError
-from medflare.selection.latency import Timing
+from medflare.core.timing import Timing
 from medflare.selection.sampling import Sample, sample_sites
 from medflare.selection.selectors import Selector, SiteStatistics
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from medflare.core.data_order import derived_seed
 from medflare.core.errors import ConfigError
-from medflare.selection.latency import Timing
+from medflare.core.timing import Timing
 
 MEGABIT = 1e6 / 8
 """Bytes."""

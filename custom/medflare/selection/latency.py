@@ -7,24 +7,14 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from medflare.core.errors import ConfigError
+from medflare.core.timing import Timing
 
 QUANTILES = (0.5, 0.9)
-
-
-class Timing(NamedTuple):
-    """Seconds of one site in one round."""
-
-    compute: float
-    transfer: float
-
-    @property
-    def total(self) -> float:
-        return self.compute + self.transfer
 
 
 @dataclass(slots=True)

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from medflare.aggregation import make_rule
 from medflare.aggregation.lora import LoraPair, best_of_rank
-from medflare.aggregation.selecting import Selecting
 from medflare.core.errors import ConfigError
 from medflare.core.tensors import State
 from medflare.core.update import Update
 from medflare.recipes.combinations import problems
+from medflare.selection.sampled_mean import SampledMean
 
 STEM = "adapter.layer.q"
 A, B = ".lora_A.weight", ".lora_B.weight"
@@ -62,13 +62,13 @@ def own_product(state: State, site: str) -> Tensor:
     ] @ state[STEM + A]
 
 
-def made(name: str = "uniform_selection", **settings: Any) -> Selecting:
+def made(name: str = "uniform_selection", **settings: Any) -> SampledMean:
     rule = make_rule(name, {"mode": "product_restart", **settings})
-    assert isinstance(rule, Selecting)
+    assert isinstance(rule, SampledMean)
     return rule
 
 
-def one_round(rule: Selecting, state: State, number: int = 1, vanish: tuple[str, ...] = ()) -> State:
+def one_round(rule: SampledMean, state: State, number: int = 1, vanish: tuple[str, ...] = ()) -> State:
     sites = rule.sample_clients(number, 0, EXAMPLES, SITES)
     rule.begin(state)
     for site in sites:
@@ -105,7 +105,7 @@ def test_its_expectation_over_draws_is_the_sum_by_data_and_that_of_factors_is_no
     means, errors = {}, {}
     for mode in ("product_restart", "factor_delta"):
         rule = make_rule("uniform_selection", {"mode": mode, "draws": 2})
-        assert isinstance(rule, Selecting)
+        assert isinstance(rule, SampledMean)
         steps = torch.stack([product(one_round(rule, state, n)) - product(state) for n in range(1, 3001)])
         means[mode], errors[mode] = steps.mean(0), steps.std(0) / np.sqrt(len(steps))
     far = {mode: ((means[mode] - wanted) / errors[mode]).abs() for mode in means}

@@ -17,6 +17,7 @@ from medflare.aggregation.capabilities import NeedsSketches
 from medflare.core.errors import RunError
 from medflare.core.plan import RoundPlan
 from medflare.core.sketch import Sketch
+from medflare.core.timing import Timing
 from medflare.federation.messages import Reply
 from medflare.federation.server.client_sampling import probe_losses
 from medflare.federation.server.exchange import Outcome
@@ -27,7 +28,6 @@ from medflare.knowledge.minhash import MOST_HASHES, Sketcher
 from medflare.knowledge.sketch_key import SECRET, SketchKey
 from medflare.knowledge.sketches import comparable
 from medflare.knowledge.triples import Triple
-from medflare.selection.latency import Timing
 
 OLD, NEW = (SketchKey(bytes([i]) * SECRET, "test") for i in (1, 2))
 

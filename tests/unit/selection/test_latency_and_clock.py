@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from medflare.core.errors import ConfigError
+from medflare.core.timing import Timing
 from medflare.selection.baselines import UniformSelector
 from medflare.selection.clock import (
     RealClock,
@@ -20,7 +21,7 @@ from medflare.selection.clock import (
     read_profiles,
     seconds_to_target,
 )
-from medflare.selection.latency import Latencies, Timing
+from medflare.selection.latency import Latencies
 from medflare.selection.sampling import data_shares
 from medflare.selection.selectors import DdcsSelector, Selector, SiteStatistics
 

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medflare.core.errors import ConfigError
+from medflare.core.timing import Timing
 from medflare.selection.baselines import FedCSSelector, ImportanceSelector, UniformSelector
 from medflare.selection.inclusion_probability import expected_counts
-from medflare.selection.latency import Latencies, Timing
+from medflare.selection.latency import Latencies
 from medflare.selection.sampling import MIN_PROBABILITY, Sample, data_shares, sample_sites, with_staleness
 from medflare.selection.selectors import DdcsSelector, Selector, SiteStatistics
 

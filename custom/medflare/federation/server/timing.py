@@ -14,12 +14,12 @@ from typing import Any
 from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.capabilities import NeedsLatencies
 from medflare.core.plan import RoundPlan
+from medflare.core.timing import Timing
 from medflare.federation.outcome import Outcome
 from medflare.federation.server.run_recorder import as_float
 from medflare.federation.server.settings import RoundsSettings
 from medflare.in_process.clocked_loop import SimulatedRound, Workload, check_deadline, timeout_seconds
 from medflare.selection.clock import SimulatedClock, read_profiles
-from medflare.selection.latency import Timing
 
 SHORTEST = 1e-6
 """Seconds; no reply takes none."""

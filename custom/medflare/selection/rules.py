@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DDCS, and the ways to select sites it is compared with (Zhang et al. 2025)."""
+"""Aggregation rules that sample clients: DDCS and what it is compared with (Zhang et al. 2025)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pydantic import Field
 
 from medflare.aggregation.base import RuleFacts, RuleSettings
 from medflare.aggregation.capabilities import NeedsExactSizes, NeedsSketches
-from medflare.aggregation.selecting import MAX_SAMPLES, PRODUCTS, Mode, Selecting
 from medflare.core.hints import ProximalHint, RoundHints
 from medflare.core.sketch import Sketch
 from medflare.selection.baselines import FedCSSelector, ImportanceSelector, UniformSelector
 from medflare.selection.latency import Latencies
 from medflare.selection.problem import PairsOf
+from medflare.selection.sampled_mean import MAX_SAMPLES, PRODUCTS, Mode, SampledMean
 from medflare.selection.selectors import DdcsSelector
 
 Rank = Annotated[int, Field(ge=1)]
 
 
-class Ddcs(Selecting, NeedsSketches, NeedsExactSizes):
+class Ddcs(SampledMean, NeedsSketches, NeedsExactSizes):
     """S draws from the q that makes the expected slowest site fast while the drawn data stay alike."""
 
     facts = RuleFacts(
@@ -98,12 +98,12 @@ class Ddcs(Selecting, NeedsSketches, NeedsExactSizes):
         self.known.sizes, self.known.shared = dict(sizes), dict(shared)
 
     def report(self) -> dict[str, Any]:
-        """As `Selecting`, and `solution`: the probabilities before the age bonus and what they bring."""
+        """As `SampledMean`, and `solution`: the probabilities before the age bonus and what they bring."""
         solution = self.chosen.solution
         return super().report() | ({"solution": solution.to_json()} if solution else {})
 
 
-class UniformSelection(Selecting):
+class UniformSelection(SampledMean):
     """q = 1/K, and importance weights."""
 
     facts = RuleFacts(
@@ -135,7 +135,7 @@ class UniformSelection(Selecting):
         return super().client_terms() | (RoundHints(proximal=ProximalHint(mu=mu)) if mu else RoundHints())
 
 
-class ImportanceSampling(Selecting):
+class ImportanceSampling(SampledMean):
     """q ∝ d_i ‖Δ_i‖ above a floor, which makes the variance of the update least."""
 
     facts = RuleFacts(
@@ -161,7 +161,7 @@ class ImportanceSampling(Selecting):
         )
 
 
-class FedCS(Selecting):
+class FedCS(SampledMean):
     """As many sites as fit before a deadline, weighed by examples; slow sites never train."""
 
     facts = RuleFacts(
@@ -184,5 +184,5 @@ class FedCS(Selecting):
         self.set_selector(self.chosen, Latencies())
 
     def report(self) -> dict[str, Any]:
-        """As `Selecting`, and `over`: the message where too few sites meet the deadline."""
+        """As `SampledMean`, and `over`: the message where too few sites meet the deadline."""
         return super().report() | ({"over": self.chosen.over} if self.chosen.over else {})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that choose who trains and weigh by the odds of that choice (DD-4, DD-5, DD-8)."""
+"""Mean over sampled clients, weighted by their selection probabilities (DD-4, DD-5, DD-8)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from medflare.core.errors import ConfigError
 from medflare.core.hints import ImportanceHint, RoundHints
 from medflare.core.sketch import Sketch
 from medflare.core.tensors import State, apply_delta_in_place, squares
+from medflare.core.timing import Timing
 from medflare.core.update import Update
-from medflare.selection.latency import Latencies, Timing
+from medflare.selection.latency import Latencies
 from medflare.selection.sampling import Sample, data_shares
 from medflare.selection.selectors import Selector, SiteStatistics
 
@@ -44,7 +45,7 @@ SLACK = 1e-3
 """How far the Σ w_i of a sum may be from the known one, by the rounding of masks."""
 
 
-class Selecting(
+class SampledMean(
     MeanRule,
     SamplesClients,
     AsksClientTerms,

@@ -14,12 +14,11 @@ from torch import nn
 
 from medflare.aggregation import make_rule
 from medflare.aggregation.capabilities import NeedsExactSizes, NeedsSketches
-from medflare.aggregation.ddcs import Ddcs
-from medflare.aggregation.selecting import WEIGHT, Selecting
 from medflare.core.errors import ConfigError
 from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
+from medflare.core.timing import Timing
 from medflare.core.update import Update
 from medflare.federation.protections.weighting import UpdateWeighting
 from medflare.federation.server.run_state import RunState, load_state, save_state
@@ -27,7 +26,8 @@ from medflare.knowledge.minhash import Sketcher
 from medflare.knowledge.sketch_key import SketchKey
 from medflare.knowledge.triples import Triple
 from medflare.learners.client_terms import ClientTerms
-from medflare.selection.latency import Timing
+from medflare.selection.rules import Ddcs
+from medflare.selection.sampled_mean import WEIGHT, SampledMean
 
 EXAMPLES = {"a": 40, "b": 30, "c": 15, "d": 10, "e": 5}
 SITES = list(EXAMPLES)
@@ -41,15 +41,15 @@ def update(site: str) -> Update:
     return Update(delta=delta, examples=EXAMPLES[site])
 
 
-def made(name: str = "ddcs", **given: Any) -> Selecting:
+def made(name: str = "ddcs", **given: Any) -> SampledMean:
     rule = make_rule(name, given)
-    assert isinstance(rule, Selecting)
+    assert isinstance(rule, SampledMean)
     for seconds, site in enumerate(SITES, 1):
         rule.observe_latency(site, Timing(float(seconds), 0.5))
     return rule
 
 
-def one_round(rule: Selecting, number: int, gone: tuple[str, ...] = (), least: int = 1) -> np.ndarray:
+def one_round(rule: SampledMean, number: int, gone: tuple[str, ...] = (), least: int = 1) -> np.ndarray:
     sites = rule.sample_clients(number, 7, EXAMPLES, SITES, least)
     rule.begin(STATE)
     for site in sites:
@@ -241,7 +241,7 @@ def test_the_memory_of_a_rule_survives_a_restart(tmp_path: Path) -> None:
         rule.observe_latency("a", Timing(400.0, 0.0))
     save_state(tmp_path, RunState(rounds_done=1, shared=STATE, rule=first.state_dict()))
     again = make_rule("ddcs", {"draws": 3})
-    assert isinstance(again, Selecting)
+    assert isinstance(again, SampledMean)
     again.load_state_dict(load_state(tmp_path).rule)
     for number in (1, 2, 5, 6):
         assert np.array_equal(one_round(straight, number), one_round(again, number))
