@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an aggregation rule is: a pure accumulator of updates, with facts and settings it declares."""
+"""Contract of aggregation rules: pure accumulators of updates, with declared facts and settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from medflare.core.update import Update
 C = TypeVar("C")
 Needs = Literal["sum", "individual"]
 Weighting = Literal["examples", "tokens", "uniform"]
-"""What the weight of an update is proportional to."""
+"""Unit of an update's weight: training examples, tokens, or 1 for every update."""
 
 
 class RuleSettings(Settings):
@@ -31,7 +31,7 @@ class RuleSettings(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleFacts:
-    """What is true of a rule; an instance whose settings change one of them has facts of its own.
+    """Declared properties of a rule; an instance whose settings change one of them has facts of its own.
 
     Attributes:
         summary: what the rule does, in one sentence for listings.
@@ -63,7 +63,7 @@ class RuleFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteWeight:
-    """How a site weighs its own update before it is summed unseen; must equal what the rule itself would do.
+    """Weight that a site gives its own update before a secure sum; must equal the weight of the rule itself.
 
     Attributes:
         unit: what the weight is proportional to.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rule can do or needs beyond begin, add and finish: one small mixin for each.
+"""Capabilities and needs of rules beyond begin, add and finish: one small mixin for each.
 
 A rule inherits the mixins it implements. Controllers find them with `rule.capability(Mixin)`, which returns
 the rule under the mixin's type, or None; nobody probes a rule with isinstance, getattr or strings.
@@ -119,7 +119,7 @@ class ScoresCandidates(ABC):
     """Weighs each update by a loss of the model it leads to, measured by a function that is handed in."""
 
     scored_by: Literal["server", "sites"]
-    """Who measures: the server on its own validation data, or every site on its own."""
+    """The party that measures: the server on its own validation data, or every site on its own."""
 
     @abstractmethod
     def set_score(self, score: Score) -> None:

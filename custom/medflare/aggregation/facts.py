@@ -16,7 +16,7 @@ _ID = re.compile(r"\b(MRG|TAR|ML|VG|DD|BL)-(\d+)(?: to \1-(\d+))?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Citation:
-    """Where something is from: papers, and ids of the resolutions of docs/methods."""
+    """Source of a rule or method: papers, and ids of the resolutions of docs/methods."""
 
     paper: str
     ids: tuple[str, ...]

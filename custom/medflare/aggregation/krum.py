@@ -54,7 +54,7 @@ class Krum(ByzantineRule):
     settings: Settings
 
     def keeps(self, sites: int) -> int:
-        """How many updates are averaged."""
+        """Return the number of updates that are averaged, out of those of `sites` sites."""
         return 1
 
     def combine(self, deltas: Sequence[State]) -> State:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What robust rules share: they hold all updates of a round and compare them.
+"""Shared parts of robust rules: they hold all updates of a round and compare them.
 
 None of them can work on masked or encrypted updates: distances and order statistics need each in the clear.
 """

@@ -47,7 +47,7 @@ def _listed(counts: Mapping[str, Any]) -> str:
 
 
 def _print_annotation(console: Console, summary: Mapping[str, Any]) -> None:
-    """What the notes' annotation covers, what the source held besides, and what single sentences lose."""
+    """Print what the notes' annotation covers, what else the source held, and what single sentences lose."""
     found, source = summary["annotation"], summary["annotation"]["source"]
     table = Table(title="annotation", show_header=False, title_justify="left")
     table.add_row("notes for", _listed(found["tasks"]) or "no task: texts alone")
@@ -69,7 +69,7 @@ def _print_annotation(console: Console, summary: Mapping[str, Any]) -> None:
 
 
 def _print_texts(console: Console, summary: Mapping[str, Any]) -> None:
-    """What the questions and summaries are about, how long they are, and which repeat others."""
+    """Print subjects, lengths and repetitions of questions and summaries."""
     for title, key in (("questions", "asked"), ("summaries", "summarised")):
         if not summary[key]:
             continue
@@ -82,7 +82,7 @@ def _print_texts(console: Console, summary: Mapping[str, Any]) -> None:
 
 
 def _print_visits(console: Console, found: Mapping[str, Any]) -> None:
-    """How many visits patients have, how far apart, who the patients are, and what was put right."""
+    """Print visits per patient, their distances in time, the patients' demographics, and corrections."""
     table = Table(title=f"visits, T = {found['T']}", show_header=False, title_justify="left")
     listed = ", ".join(f"{count} with {visits}" for visits, count in found["patients_with"].items())
     table.add_row("patients", listed)
@@ -119,7 +119,7 @@ def _print_skipped(console: Console, summary: Mapping[str, Any]) -> None:
 
 
 def print_heterogeneity(facts: Mapping[str, Any]) -> None:
-    """How much sites differ: one row a site, then the share of each condition or group per site."""
+    """Print the differences between sites: one row a site, then each condition's or group's share."""
     console = Console()
     about_texts = "groups" in facts["columns"]
     what, share = ("groups", "share, %") if about_texts else ("four codes", "positive, %")

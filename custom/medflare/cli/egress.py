@@ -14,7 +14,7 @@ app = typer.Typer(help="What left this hospital, message by message.", no_args_i
 
 @app.callback()
 def group() -> None:
-    """What left this hospital, message by message."""
+    """Report what left this hospital, message by message."""
 
 
 @app.command()

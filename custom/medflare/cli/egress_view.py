@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What left a site, as tables for a privacy officer."""
+"""Tables of a site's egress ledger for a privacy officer."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _short_form(row: Mapping[str, Any]) -> str:
 
 
 def _form(row: Mapping[str, Any]) -> str:
-    """How the tensors travelled: packed vectors with their shapes, or compressed to which dtypes."""
+    """Return the transport form of a message's tensors: packed vectors with shapes, or compressed dtypes."""
     if row.get("sealed"):
         return "; ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in row["sealed"].items())
     if row.get("sketch"):

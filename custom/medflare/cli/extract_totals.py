@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one call of `medflare extract` did."""
+"""Totals of one call of `medflare extract`."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ PROFILE = typer.Argument(help="The project's profile, provisioning/profile.yml."
 
 
 class Kind(StrEnum):
-    """What a certificate is for."""
+    """Purpose of a certificate."""
 
     SERVER = "server"
     CLIENT = "client"

@@ -95,7 +95,7 @@ def compare(
     other: Path = typer.Argument(..., help="Another one."),
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """What a server learns of two sketches: how alike the graphs behind them are, and nothing else.
+    """Print what a server learns from two sketches: how similar their graphs are, and nothing else.
 
     [bold]Example[/bold]: medflare knowledge compare site-1.sketch site-2.sketch
     """

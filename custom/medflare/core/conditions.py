@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class Code(IntEnum):
-    """What a report says of a condition; CheXbert's class codes."""
+    """Statement of a report about a condition; CheXbert's class codes."""
 
     BLANK = 0
     POSITIVE = 1

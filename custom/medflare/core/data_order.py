@@ -47,8 +47,14 @@ class DataOrder:
 
 
 def examples_to_visit(plan: RoundPlan, size: int, batch: int, epochs: int = 1) -> int:
-    """How many examples a plan asks for: its steps, else its fraction, else `epochs`; of a fraction at least
-    one batch where the site has one."""
+    """Return the number of examples that a plan asks for: by its steps, else its fraction, else `epochs`.
+
+    A fraction is at least one batch, or all examples of a site that has fewer.
+
+    Args:
+        size: training examples of the site; batch: examples of a mini-batch.
+        epochs: passes over the data where the plan names neither steps nor a fraction.
+    """
     if plan.steps is not None:
         return plan.steps * min(batch, size)
     if plan.fraction is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server tells a site beyond the round's plan: typed values, one model for each purpose.
+"""Hints from the server to a site beyond the round's plan: typed values, one model for each purpose.
 
 Hints travel as JSON in the plan; `RoundHints.to_json` holds exactly the members that were set, so that a
 digest of the plan depends on nothing else. An unknown key is refused.

@@ -8,7 +8,7 @@ A fixed inventory (and not the labels that occur in a test file) is what predict
 from __future__ import annotations
 
 ENTITY_TYPES: tuple[str, ...] = ("problem", "treatment", "test", "drug")
-"""What named entity recognition marks, and what a modifier hangs on."""
+"""Types that named entity recognition marks, and heads to which modifiers are linked."""
 
 MODIFIERS: dict[str, tuple[str, ...]] = {
     "problem": (

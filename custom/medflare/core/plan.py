@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the server asks of a site in one round."""
+"""The plan of one round, which the server sends to a site."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from medflare.core.hints import RoundHints
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPlan:
-    """What the server asks of a site in one round.
+    """Request of the server to a site for one round.
 
     Attributes:
         round: 0-based index; rounds: how many there will be.

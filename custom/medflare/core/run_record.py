@@ -56,7 +56,7 @@ class RoundRecord(RecordModel):
 
 
 class SiteRecord(RecordModel):
-    """What a site declared before round 1."""
+    """Declaration of a site before round 1."""
 
     backbone: str
     fingerprint: str

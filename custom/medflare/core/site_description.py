@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a site says about itself before round 1: counts, public facts, a digest of the notes all sites share.
+"""Description that a site gives of itself before round 1: counts, public facts, a digest of shared notes.
 
 It leaves the site as JSON, is checked by the site's egress against these very fields, and is parsed by the
 server. Nothing in it is about a single patient.

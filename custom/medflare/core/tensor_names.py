@@ -18,7 +18,7 @@ TOTAL_PREFIX = "total:"
 
 FeatureKind = Literal["none", "prototypes", "raw"]
 FEATURES: tuple[FeatureKind, ...] = ("none", "prototypes", "raw")
-"""What an auxiliary sum can hold of image features, from nothing to those of single images."""
+"""Kinds of image features in auxiliary sums, from none to those of single images."""
 PROTOTYPES, RAW = "features.prototypes.", "features.raw."
 """Of sums that hold features: a site's policy knows them by their name, whatever the method. Prototypes are
 `<prefix><name>.sum` (cells, width) with `<prefix><name>.count` (cells,), the images in each cell's sum."""

@@ -17,7 +17,7 @@ from medflare.core.tensors import State
 
 @dataclass(slots=True, kw_only=True)
 class Update:
-    """What a site returns for a round: differences of shared tensors, counts and declared sums.
+    """Result of a site's round: differences of shared tensors, counts and declared sums.
 
     Attributes:
         delta: trained minus received value of each shared tensor; fp32 where it was computed, and in the

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `load` makes of a site's files: usable records, and counts of everything that is not among them."""
+"""Records that `load` reads from a site's files, with counts of everything that is not among them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reading a site's files did beside faults: counts for people, never a patient, note or text.
+"""Counts of what reading a site's files did, beside faults: for people, never a patient, note or text.
 
 Nothing here is a fault, and nothing counts against `max_skipped`.
 """

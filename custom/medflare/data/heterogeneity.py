@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much sites differ: sizes, label shares, divergence from the pool, words, vocabulary."""
+"""Differences between sites: sizes, label shares, divergence from the pool, words, vocabulary."""
 
 from __future__ import annotations
 

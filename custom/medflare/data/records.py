@@ -135,7 +135,7 @@ class Question:
 
     @property
     def answer_text(self) -> str:
-        """What the right option says."""
+        """Text of the right option."""
         return dict(self.options)[self.answer]
 
 

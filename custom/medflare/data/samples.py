@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a learner opens: one site's images, reports and codes, one row per image."""
+"""One site's images, reports and codes as a learner reads them, one row per image."""
 
 from __future__ import annotations
 

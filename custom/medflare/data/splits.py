@@ -15,7 +15,7 @@ _NAMES = {
     **dict.fromkeys(("val", "valid", "validate", "validation", "dev"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-"""What sources call a split -> our word for it."""
+"""Name of a split in a source -> our name."""
 
 
 def split_name(value: str) -> str | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much sites with questions or summaries differ: sizes, groups, divergence from the pool, words."""
+"""Differences between sites with questions or summaries: sizes, groups, divergence from the pool, words."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a learner of visits opens: patients, their visits by number, and batches of one visit number."""
+"""One site's patients as a learner of visits reads them: visits by number, batches of one visit number."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a hardened kit's `local/` holds: the one source of hardening and of `workspace_templates/`.
+"""Contents of a hardened kit's `local/`: the one source of hardening and of `workspace_templates/`.
 
 FLARE writes `local/*.default`; each function here takes what such a file says (or what the site made of it)
 and returns what it must say, so that settings of the site's own choice survive.

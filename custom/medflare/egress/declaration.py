@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a site's replies may hold, task by task: facts of fixed names and types, and declared tensors.
+"""Permitted contents of a site's replies, task by task: facts of fixed names and types, declared tensors.
 
 Every function returns problems as texts that may leave the site: they quote names, never values.
 """
@@ -72,7 +72,7 @@ DESCRIPTION = frozenset(
         "validation",
     }
 )
-"""What a site may say about itself before round 1: the fields of `SiteDescription`, written out.
+"""Facts that a site may give about itself before round 1: the fields of `SiteDescription`, written out.
 
 A field added there leaves no site until somebody has decided here that it may."""
 METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_.@-]{0,47}(/[a-z][a-z0-9_ -]{0,47})?")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often, and of which state, a site lets a job measure losses and scores.
+"""Limits on how often, and of which state, a site lets a job measure losses and scores.
 
 A loss is a question about the site's patients that the server words: it chooses the state, and the difference
 of two losses over groups that differ by one patient is that patient's. So a site counts what it was asked,

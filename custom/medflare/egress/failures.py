@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What leaves a site when a task fails: a code, and a text in which no patient and no path can appear.
+"""Failures as they leave a site: a code, and a text in which no patient and no path can appear.
 
 The full trace stays in the site's own `worker.log`. Texts that may quote a site's files (its cohort, its
 site.yaml) are withheld; texts about the job's settings and about tensors are sent as they are, because the

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may leave of a reply's facts: nothing of too few examples, no other metric, and rounded numbers."""
+"""Filter of a reply's facts: nothing of too few examples, no other metric, and rounded numbers."""
 
 from __future__ import annotations
 

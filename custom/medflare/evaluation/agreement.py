@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How well single predictions agree with their references, by which galleries rank what they show."""
+"""Agreement of single predictions with their references, by which galleries rank what they show."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Counts(NamedTuple):
 
     @property
     def gold(self) -> int:
-        """How many there were to find."""
+        """Number of gold annotations."""
         return self.tp + self.fn
 
     @property

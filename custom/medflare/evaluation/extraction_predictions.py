@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was marked in every test note, by annotators and by a model.
+"""Annotations of every test note, by annotators and by a model.
 
 Files that sites write hold the notes' texts too, as those of report generation do, so that a page can show
 them; they stay where the notes are, and a run record names them by a relative path. Scoring needs no text:
@@ -117,12 +117,12 @@ class ScoredDocument(RecordModel):
 
     @property
     def key(self) -> tuple[str, str]:
-        """What makes the note unique: site and note."""
+        """Unique key of the note: site and note."""
         return self.site, self.note_id
 
     @property
     def unit(self) -> tuple[str, str, str]:
-        """What is resampled: the patient with all notes, or the note where the patient is not known."""
+        """Unit of resampling: the patient with all notes, or the note where the patient is not known."""
         return (
             (self.site, "patient", self.patient_id) if self.patient_id else (self.site, "note", self.note_id)
         )

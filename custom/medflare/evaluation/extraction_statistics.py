@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every note adds to each score of extraction, so that scores can be resampled and compared.
+"""Contribution of every note to each score of extraction, so that scores can be resampled and compared.
 
 A document counts in a task that its annotation covers and that the model was asked for, and there only with
 the types annotated in it. Given heads need not be among these; end to end, where the model looks for heads
@@ -31,7 +31,7 @@ from medflare.evaluation.statistics import Statistic
 TASKS = ("ner", "re_gold", "re_e2e")
 """Entities; modifiers of gold heads (comparable with the paper); modifiers of the heads the model found."""
 COVERED = {"ner": {"ner"}, "re_gold": {"re"}, "re_e2e": {"ner", "re"}}
-"""What a note's annotation must cover to count in a task."""
+"""Task -> what a note's annotation must cover for the note to count in it."""
 OUTPUTS = "outputs"
 MATCHES = {"strict": strict_tally, "lenient": lenient_tally}
 

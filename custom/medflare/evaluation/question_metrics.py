@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model chose for every test question of a site, and how often it was right.
+"""Answers of a model to every test question of a site, and their accuracy.
 
 `accuracy`, and `accuracy/<group>` of the questions of a group; `chance`: what guessing would reach; `margin`:
 score of the right option minus that of the best wrong one, in nats, mean over questions; `cut_rate`: share of
@@ -50,7 +50,7 @@ class AnsweredQuestion(RecordModel):
 
     @property
     def margin(self) -> float:
-        """How much likelier the right option was than the best wrong one; negative where it was wrong."""
+        """Score of the right option minus that of the best wrong one; negative for a wrong answer."""
         return self.scores[self.answer] - max(v for k, v in self.scores.items() if k != self.answer)
 
 

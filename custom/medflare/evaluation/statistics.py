@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How sure a number is: bootstrap intervals, paired comparisons and combination over seeds.
+"""Uncertainty of scores: bootstrap intervals, paired comparisons and combination over seeds.
 
 Every metric here is a function of sums over studies: corpus BLEU of n-gram counts, F1 of true and false
 positives, ROUGE-L of a total and a count. A bootstrap replicate is then one row of integer weights times
@@ -65,7 +65,7 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much better one system is than another on the same studies.
+    """Difference of two systems' scores on the same studies.
 
     Attributes:
         p: two-sided.

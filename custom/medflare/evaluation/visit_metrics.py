@@ -20,7 +20,7 @@ SCORES = (
     *("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "cider"),
     *("label_f1", "label_micro_f1", "label_macro_f1"),
 )
-"""What is scored of each visit; label scores example-based, micro and macro (TAR-17)."""
+"""Scores of each visit; label scores are example-based, micro and macro (TAR-17)."""
 EACH, MEAN = "visit_{}/{}", "visits/{}"
 
 

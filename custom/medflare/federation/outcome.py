@@ -19,7 +19,7 @@ OnDone = Callable[[str], Mapping[str, str]]
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of an exchange: every selected site is in `facts` or in `absent`, or the job was stopped.
+    """Result of an exchange: every selected site is in `facts` or in `absent`, or the job was stopped.
 
     Attributes:
         facts: site -> facts of its accepted reply.

@@ -27,7 +27,7 @@ from medflare.selection.clock import SimulatedClock, seconds_to_target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What a round costs every site, as a simulated clock counts it.
+    """Cost of a round at every site, as a simulated clock counts it.
 
     Attributes:
         down, up: bytes of the messages to and from a site, as `federation.compression.message_bytes` has them

@@ -32,7 +32,7 @@ FEWEST = 50
 
 
 class Recipe(NamedTuple):
-    """How an embedding is trained, in PyKEEN's names."""
+    """Training settings of an embedding, in PyKEEN's names."""
 
     loss: str
     loss_settings: Mapping[str, Any]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far the sites' knowledge graphs are from each other: D = 1 − Ĵ of their sketches (6.1, DD-2, DD-3)."""
+"""Distances between the sites' knowledge graphs: D = 1 − Ĵ of their sketches (6.1, DD-2, DD-3)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _SAME = re.compile(r"\s*<([^>]*)>\s*<([^>]*[#/]sameAs)>\s*<([^>]*)>\s*\.\s*")
 
 
 def _text(file: Path, what: str) -> str:
-    """What a file says; DataError that names a file which cannot be read."""
+    """Return the text of a file; DataError that names a file which cannot be read."""
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -94,7 +94,7 @@ def _check_kind(folder: Path) -> None:
 
 
 def _pooling(folder: Path, wanted: Pooling | None) -> Pooling:
-    """What the settings or the folder say; nothing is guessed, as a wrong guess is not noticed."""
+    """Return the pooling of the settings, else of the folder; no guess, as a wrong one would go unnoticed."""
     if (folder / MODULES).is_file():
         kinds = [str(module.get("type")).rsplit(".", 1)[-1] for module in _json(folder / MODULES, list)]
         foreign = [kind for kind in kinds if kind not in APPLIED]

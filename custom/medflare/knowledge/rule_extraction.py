@@ -97,7 +97,7 @@ class RuleExtractor:
     def _links(
         self, sentence: str, mentions: list[ConceptMention], statuses: list[Status]
     ) -> Iterator[tuple[Triple, float]]:
-        """What is said of neighbours; a denied concept takes part in nothing."""
+        """Yield the triples of neighbouring concepts with their confidence; a denied concept has none."""
         said = [(m, s) for m, s in zip(mentions, statuses, strict=True) if s is not Status.NEGATED]
         for (one, first), (other, second) in pairwise(said):
             if one.concept == other.concept:
@@ -120,7 +120,7 @@ def _speaking(between: str) -> Rule | None:
 
 
 def _stated(rule: Rule, one: str, other: str) -> Triple:
-    """What a rule says of two concepts in the order of the text."""
+    """Return the triple that a rule states about two concepts, given in the order of the text."""
     head, tail = (other, one) if rule.turned else (one, other)
     return ordered(Triple(head, rule.relation, tail))
 

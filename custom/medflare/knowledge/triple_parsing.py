@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a language model's answer says: lines `head | relation | tail`, read with tolerance.
+"""Tolerant parser of a language model's answer in lines `head | relation | tail`.
 
 Nothing is believed that the text does not name: a triple whose head or tail is not in the chunk is left out
 and counted, and so is a relation that is none of ours.

@@ -18,7 +18,7 @@ from medflare.labelling.rules import any_of, label_rules
 
 
 class Status(Enum):
-    """What a sentence says of a phrase in it."""
+    """Statement of a sentence about a phrase in it."""
 
     AFFIRMED = "affirmed"
     NEGATED = "negated"
@@ -33,7 +33,7 @@ class Cue(NamedTuple):
 
 
 class Cues(NamedTuple):
-    """What one sentence holds, each kind in the order of the text."""
+    """Cues of one sentence, each kind in the order of the text."""
 
     pre_negation: tuple[Cue, ...]
     post_negation: tuple[Cue, ...]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every learner repeats: declared tensors, received state, delta, client terms, position in the data.
+"""Shared part of all learners: declared tensors, received state, delta, client terms, data position.
 
 A method implements `live` (its shared tensors) and the rest of `core.learner.Learner`; everything here can be
 overridden where a method's tensors need more than a copy.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory one training step of a job needs: an estimate from shapes alone, no weight is loaded.
+"""Estimate of the memory of one training step, from shapes alone; no weight is loaded.
 
 The networks are built on torch's meta device, where tensors have shapes and no values, and one forward pass
 is run there. Parameters are counted from the networks; activations are the tensors that autograd keeps for

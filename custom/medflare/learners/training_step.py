@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the methods' training steps on torch's meta device are made of (footprint.py measures them)."""
+"""Parts of the methods' training steps on torch's meta device (footprint.py measures them)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How likely a text model holds each of several continuations of a prompt."""
+"""Log-likelihoods that a text model gives to several continuations of a prompt."""
 
 from __future__ import annotations
 

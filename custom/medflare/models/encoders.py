@@ -20,7 +20,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CLASSIFIERS = ("fc.", "heads.", "classifier.", "layernorm.")
 """Starts of the names of tensors that only a classifier has."""
 CVT_21: dict[str, Any] = {"depth": [1, 4, 16]}
-"""What tells CvT-21 from the smallest of its family."""
+"""Settings in which CvT-21 differs from the smallest of its family."""
 IN_FOLDER = ("model.safetensors", "pytorch_model.bin")
 TORCHVISION_RESNETS = ("resnet18", "resnet50", "resnet101")
 

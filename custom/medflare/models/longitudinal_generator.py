@@ -34,12 +34,12 @@ PATIENT, DECODER = "patient.", "decoder."
 PATIENT_PROJECTION = PATIENT + PROJECTION
 """Before the names of W_proj and b_proj among the shared tensors."""
 WORDING = {"prior": " Previous report:", "first": " First visit."}
-"""What stands before the report of the visit before, and in its place; a backbone's template may say
-otherwise."""
+"""Words before the previous visit's report, and in its place at a first visit; a backbone's template may
+have others."""
 
 
 class LongitudinalSettings(Settings):
-    """What a reader must know to build the model again.
+    """Settings from which a reader builds the model again.
 
     patient: the generated factors, None without personalisation; components: K of the mixture.
     prior_context: the prefix holds the report before (TAR-14), of at most `max_prior_tokens`.
@@ -56,7 +56,7 @@ class LongitudinalSettings(Settings):
 
 @dataclass(slots=True)
 class VisitBatch:
-    """What the model sees of B visits, on any device.
+    """Inputs of the model for B visits, on any device.
 
     patches: (B, m, S, C) encoder's tokens of up to m pictures; pictures: (B, m) bool, true where there is
     one; priors: report before of each, "" for a first visit; assigned: (B, K) rows q_p, None for nobody in

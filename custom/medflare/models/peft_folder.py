@@ -54,7 +54,7 @@ LICENCE_NOTE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """What the model card says about the run."""
+    """Facts of the run on the model card."""
 
     job: str
     method: str

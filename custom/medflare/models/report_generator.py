@@ -51,7 +51,7 @@ class ModelSettings(Settings):
 
 
 class DecodingSettings(Settings):
-    """How a report is drafted. Defaults are R2GenGPT's for a 7B model."""
+    """Decoding settings of a report. Defaults are R2GenGPT's for a 7B model."""
 
     beams: int = 3
     max_new_tokens: int = 120

@@ -33,7 +33,7 @@ from medflare.models.vit_gpt2 import FILE, ViTGPT2
 from medflare.models.vit_gpt2_folder import open_vit_gpt2
 
 Drafter = ReportGenerator | ViTGPT2
-"""What drafts a report from an image."""
+"""Model that drafts a report from an image."""
 
 
 def load_generator(

@@ -25,7 +25,7 @@ from medflare.models.evaluation_mode import EvaluatedModule
 from medflare.models.padding import batches_by_length, pad_rows
 
 TYPES: dict[str, tuple[str, ...]] = {"ner": ENTITY_TYPES, "re": MODIFIER_TYPES}
-"""What each head tells apart; tag 0 is O, 2k + 1 begins a span of type k, 2k + 2 continues it."""
+"""Head -> types that it distinguishes; tag 0 is O, 2k + 1 begins a span of type k, 2k + 2 continues it."""
 OUTSIDE = 0
 
 

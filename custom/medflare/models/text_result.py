@@ -18,7 +18,7 @@ from medflare.models.text_model import TextModel
 
 
 class ExportedText(Settings):
-    """What the file beside an adapter says of every text task."""
+    """Contents of the file beside an adapter, for every text task."""
 
     lora: LoraSettings
     peft: PeftChoice = LoraChoice()

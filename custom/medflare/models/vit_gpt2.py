@@ -84,7 +84,7 @@ class ViTGPT2Settings(Settings):
 
 
 class BeamSettings(DecodingSettings):
-    """How a report is drafted; the paper does not say, so 4 beams and 128 tokens."""
+    """Decoding settings of a report; the paper names none, so 4 beams and 128 tokens."""
 
     beams: int = 4
     max_new_tokens: int = 128

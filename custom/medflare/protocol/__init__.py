@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What server and sites may say to each other: one strict model for each message, and for the job itself."""
+"""Messages between server and sites: one strict model for each, and one for the submitted job."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What FLARE, or a site, would do with a job's JSON that its author did not mean."""
+"""Checks of a job's JSON for what FLARE, or a site, would do with it that its author did not mean."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ WORKFLOWS: dict[str, type[RoundsController]] = {
 AGGREGATION = ("rule", "rule_settings")
 """Keys of `Job.aggregation`."""
 POLL_SECONDS = 0.1
-"""How often a site asks the server for its next task; with FLARE's 2 s, short rounds mostly wait."""
+"""Seconds between a site's requests for its next task; with FLARE's 2 s, short rounds mostly wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `python jobs/<job>/job.py` does: export the job's folder, or run it through FLARE's SimEnv."""
+"""Main program of `python jobs/<job>/job.py`: export the job's folder, or run it through FLARE's SimEnv."""
 
 from __future__ import annotations
 

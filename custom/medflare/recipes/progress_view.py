@@ -16,7 +16,7 @@ from rich.table import Table
 
 LOSSES = ("train_loss", "val_loss")
 TOLD = ("val_bleu_4", "val_label_f1")
-"""What a line of text shows of a round; the page has the rest."""
+"""Metrics in the line of text of a round; the page has the rest."""
 
 
 class Follower:

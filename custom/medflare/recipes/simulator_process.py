@@ -24,7 +24,7 @@ from medflare.recipes.progress_view import Follower
 SERVER_FOLDER = Path("server/simulate_job")
 """Folder of the server's run below the simulator's workspace; a site's is `<site>/simulate_job`."""
 STARTS = 3
-"""How often a simulator is started that loses clients before anything happens."""
+"""Most starts of a simulator that loses clients before anything happens."""
 _LOST = re.compile(r"Communication error with client (\S+):")
 _UNREACHED = "Failed to create connection to the child process"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What metrics are called in tables, charts and pages."""
+"""Display names of metrics in tables, charts and pages."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a page says and shows that depends on the task: one `TaskPage` for every task of `tasks.TASKS`."""
+"""Parts of a page that depend on the task: one `TaskPage` for every task of `tasks.TASKS`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hides a site's update from the server: secure aggregation by masking, and what encryption needs too.
+"""Secure aggregation, which hides a site's update from the server: masking, and parts of encryption.
 
 Pure: no FLARE, no files but certificates; messages are dicts and tensors
 (docs/explanation/masking_protocol.md).

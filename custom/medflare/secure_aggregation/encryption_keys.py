@@ -102,7 +102,7 @@ class Keys:
         return self.context.secret_key().data
 
     def facts(self) -> dict[str, Any]:
-        """What a site tells the server before round 1: JSON-able, nothing secret."""
+        """Return the facts that a site tells the server before round 1: JSON types, nothing secret."""
         return {
             "scheme": self.scheme,
             "degree": self.degree,

@@ -32,7 +32,7 @@ _DIGEST = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What must agree before ciphertexts are added or read.
+    """Facts of a message that must agree before ciphertexts are added or read.
 
     Attributes:
         parameters: `Keys.fingerprint`.

@@ -28,7 +28,7 @@ Encryption, 2024, ternary secrets, noise deviation 3.19): what is asked for here
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextParameters:
-    """What `HEBuilder` takes in project.yml, and for BFV one more. Raises ConfigError below 128 bits.
+    """Arguments of `HEBuilder` in project.yml, and for BFV one more. Raises ConfigError below 128 bits.
 
     Attributes:
         scheme: CKKS (FLARE's own builder) or BFV (half the bytes; its builder must set a plain modulus).
@@ -71,7 +71,7 @@ PRESETS = {
     "CKKS": ContextParameters(),
     "BFV": ContextParameters(scheme="BFV", poly_modulus_degree=4096, coeff_mod_bit_sizes=(52, 52)),
 }
-"""What is recommended for each scheme; stock FLARE's filters work with that of CKKS too."""
+"""Scheme -> recommended parameters; stock FLARE's filters work with those of CKKS too."""
 
 
 def make_contexts(folder: Path, parameters: ContextParameters) -> None:

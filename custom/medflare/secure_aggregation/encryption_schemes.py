@@ -33,7 +33,7 @@ LEAST_LEVELS = 2**12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeParameters:
-    """What the sites and the server agree on before round 1. Raises ConfigError.
+    """Parameters on which the sites and the server agree before round 1. Raises ConfigError.
 
     Attributes:
         bound: no value's magnitude is larger.
@@ -80,7 +80,7 @@ class Slots(Protocol):
 
 
 def spoilt() -> UpdateError:
-    """What is said of a total that makes no sense."""
+    """Return the error of a decrypted total that cannot be a sum of updates."""
     return UpdateError(
         "a decrypted total is no sum of updates: its message was tampered with, or was encrypted with "
         "another key than this site's. Compare the `key` that each site told in the prepare step."

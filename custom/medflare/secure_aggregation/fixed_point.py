@@ -41,7 +41,7 @@ class OutOfBound(ValueError):  # noqa: N818 - reads as what it says
 
 @dataclass(frozen=True)
 class Ring:
-    """How values up to `bound` are written as integers of `bits` bits of which `sites` can be summed."""
+    """Fixed-point format of values up to `bound`: integers of `bits` bits, of which `sites` can be summed."""
 
     bits: int
     bound: float

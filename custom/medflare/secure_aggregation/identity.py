@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who a site is to other sites: the certificate and key of its startup kit, and how a peer's are checked.
+"""Identity of a site towards other sites: certificate and key of its startup kit, and checks of a peer's.
 
 A kit holds client.crt and client.key (a server's: server.crt, server.key) and rootCA.pem, PEM files of the
 project's own certificate authority. FLARE 2.9 makes RSA keys of 2048 bits; elliptic curves are understood
@@ -39,7 +39,7 @@ def now() -> datetime:
 
 @dataclass(frozen=True)
 class _Credentials:
-    """What a startup kit says: certificate (with intermediate ones), its key, and the project's root."""
+    """Credentials of a startup kit: certificate (with intermediate ones), its key, and the project's root."""
 
     chain: tuple[x509.Certificate, ...]
     key: PrivateKey

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where each tensor of an update lies in the two flat vectors that are masked or encrypted."""
+"""Layout of an update's tensors in the two flat vectors that are masked or encrypted."""
 
 from __future__ import annotations
 

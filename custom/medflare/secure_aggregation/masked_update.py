@@ -16,7 +16,7 @@ from medflare.secure_aggregation.round_parameters import RoundParameters
 
 @dataclass(frozen=True, slots=True)
 class Masked:
-    """What a site sends in place of its update.
+    """Masked vectors that a site sends in place of its update.
 
     Attributes:
         round_digest: digest of the round's parameters under which it was masked.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sites and server agree on before a masked round, and the limits that a site's policy sets."""
+"""Parameters on which sites and server agree before a masked round, and the limits of a site's policy."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class RoundParameters:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a site insists on, whatever a job says (its own policy).
+    """Limits of a site's own policy, which hold whatever a job says.
 
     Attributes:
         min_sites: smallest number of sites in a sum it takes part in. With two, either of them can take its

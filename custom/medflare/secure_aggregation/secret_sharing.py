@@ -30,7 +30,7 @@ SECRETS = ("mask", "self")
 
 @dataclass(frozen=True, slots=True)
 class HolderShares:
-    """What one holder has of one dealer: a share of its mask key and one of its self-mask seed."""
+    """Shares that one holder has of one dealer: of its mask key and of its self-mask seed."""
 
     mask: bytes
     self_: bytes

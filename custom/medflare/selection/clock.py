@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time that is measured, and time that is worked out from a declared profile of each site (issue 7).
+"""Simulated time of rounds, computed from a declared latency profile of each site.
 
-With a simulated clock a comparison of seconds to a target can be repeated to the last digit, and a hundred
+With it a comparison of seconds to a target can be repeated to the last digit, and a hundred
 hospitals need no hundred processes.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -34,18 +33,9 @@ DEMO_PROFILES: dict[str, dict[str, float]] = {
 """Six simulated hospitals, fast and slow ones, as jobs write them: fields of `SiteProfile`."""
 
 
-class Clock(Protocol):
-    """What a run asks the time."""
-
-    @property
-    def now(self) -> float:
-        """Seconds since the run began."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteProfile:
-    """How fast a site is.
+    """Speed of a simulated site.
 
     Attributes:
         seconds_per_example: computing, for one pass over one training example.
@@ -119,17 +109,6 @@ def drawn_profiles(
     return found
 
 
-class RealClock:
-    """Seconds of this machine; timings are those that sites report."""
-
-    def __init__(self, tick: Callable[[], float] = time.monotonic) -> None:
-        self._tick, self._began = tick, tick()
-
-    @property
-    def now(self) -> float:
-        return self._tick() - self._began
-
-
 class SimulatedClock:
     """Seconds worked out from profiles; nothing waits.
 
@@ -142,7 +121,7 @@ class SimulatedClock:
         self.profiles, self.seed, self.now = dict(profiles), seed, 0.0
 
     def timing(self, site: str, number: int, examples: int, down: int, up: int) -> Timing | None:
-        """What round `number` takes site `site`, or None where it vanishes.
+        """Return the seconds that round `number` takes `site`, or None where the site vanishes.
 
         Args:
             examples: visited, over all passes; down, up: bytes of the messages to and from the site.

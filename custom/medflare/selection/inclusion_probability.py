@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often a site is drawn where fewer than L different sites do not count.
+"""Expected draws of a site where samples with fewer than L different sites are repeated.
 
 A sum over one or two sites hides nothing, so a draw with too few different sites is thrown away and made
 again. That changes how often each site is drawn, and an importance weight must divide by what is true then.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long each site takes, as seen round by round: computing and transfer apart (6.2, DD-9)."""
+"""Estimates of each site's seconds in a round from those observed: computing and transfer (6.2, DD-9)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What DDCS weighs against each other, as functions of the probabilities q, with exact gradients.
+"""Objectives of DDCS as functions of the selection probabilities q, with exact gradients.
 
 Everywhere q, d, t: (N) float64 arrays in the same order of sites; D: (N, N), symmetric, zero diagonal.
 """

@@ -22,9 +22,9 @@ from medflare.selection.objective import (
 )
 
 SLACK = 1e-9
-"""How far a constraint may be missed, by rounding."""
+"""Tolerance of a constraint, for rounding."""
 PairsOf = Literal["draws", "sites"]
-"""Whose mean distance ε limits: two draws, of which one site drawn twice counts as 0 (DD-2), or two draws of
+"""Pairs whose mean distance ε limits: two draws, where a site drawn twice counts as 0 (DD-2), or two draws of
 different sites (6.3: "divergence over distinct clients")."""
 
 

@@ -42,7 +42,7 @@ WEIGHT = "importance.weight"
 """The sum Σ w_i of the sites whose updates are in a sum that nobody could look into."""
 MAX_SAMPLES = 100
 SLACK = 1e-3
-"""How far the Σ w_i of a sum may be from the known one, by the rounding of masks."""
+"""Largest relative difference of a sum's Σ w_i from the known one, for the rounding of masks."""
 
 
 class SampledMean(

@@ -22,7 +22,7 @@ MIN_PROBABILITY = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Who trains in a round.
+    """Sample of the clients that train in a round.
 
     Attributes:
         counts: c_i of the sites that were sampled.

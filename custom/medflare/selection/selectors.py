@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a way to choose who trains is, and DDCS (DD-9)."""
+"""Contract of client selectors, and the selector of DDCS (DD-9)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNPLANNED = -1
 
 @dataclass(kw_only=True)
 class SiteStatistics:
-    """What the server knows of the sites when it chooses.
+    """Observations of the sites that the server selects by.
 
     Attributes:
         latencies: as observed so far; sketches: of the sites that sent one.
@@ -74,7 +74,7 @@ class Selector(ABC):
         """React to a sampled site that gave no update that counts; its latency is known already."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What the choice of later rounds depends on, JSON values: saved each round, read by nothing yet."""
+        """Return what the choice of later rounds depends on, as JSON values."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most selectors keep nothing
@@ -140,7 +140,7 @@ class DdcsSelector(Selector):
         self.planned_for = UNPLANNED
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run would need to go on within a period as if it had not stopped; no controller resumes."""
+        """Return the plan of the current period, as JSON values."""
         return {"planned_for": self.planned_for, "times": dict(self.times)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -149,7 +149,12 @@ class DdcsSelector(Selector):
     def problem(
         self, shares: Mapping[str, float], known: SiteStatistics, times: Mapping[str, float] | None = None
     ) -> Problem:
-        """What there is to solve with what is known now. times: t_i, if others than the estimates of now."""
+        """Return the problem to solve with the present observations.
+
+        Args:
+            shares: d_i of the sites that can be sampled; known: latencies and distances of the sites.
+            times: t_i in place of the present estimates, seconds.
+        """
         sites = tuple(sorted(shares))
         times = known.latencies.estimates(sites) if times is None else times
         return Problem(

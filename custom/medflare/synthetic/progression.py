@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How findings of synthetic patients change from visit to visit, depending on age, sex, visit and hospital.
+"""Progression of synthetic patients' findings between visits, depending on age, sex, visit and hospital.
 
 Between two visits a finding gets worse, gets better, resolves or stays, by competing hazards per 30 days. The
 frailty u = age * (years - 60) / 20 ± men + drift * (t - 2), plus for men and minus for women, has worsening

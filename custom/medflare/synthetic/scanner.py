@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a hospital's X-ray machine does to a film: blur, exposure, noise, collimation and the side marker."""
+"""Simulation of a hospital's X-ray machine: blur, exposure, noise, collimation and the side marker."""
 
 from __future__ import annotations
 

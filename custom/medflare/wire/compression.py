@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What travels, made smaller: bf16, or block-wise absmax quantisation with error feedback at the site.
+"""Compression of tensors on the wire: bf16, or block-wise absmax quantisation with error feedback.
 
 A quantised tensor travels as two: `int8:16x4096:<name>` holds the codes (kind and shape stand in the name),
 `scale:<name>` one bf16 number for each 64 values. int4 uses the NF4 levels of QLoRA (Dettmers et al. 2023):
@@ -43,7 +43,7 @@ _BETWEEN = (NF4[1:] + NF4[:-1]) / 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
-    """How floating tensors travel.
+    """Number format of floating tensors on the wire.
 
     Attributes:
         plain: dtype of what is not quantised.
@@ -66,7 +66,7 @@ CODECS: dict[str, Codec] = {
 
 
 def initial_kind(uplink: Uplink) -> Uplink:
-    """How the first values of a run travel: no feedback makes up for rounding them, so never below bf16."""
+    """Return the codec of a run's first values: at least bf16, as no feedback corrects their rounding."""
     return uplink if CODECS[uplink].bits is None else "bfloat16"
 
 
@@ -204,7 +204,7 @@ class ErrorFeedback:
         return tensors if values["run_id"] == self.run_id else {}
 
     def compress(self, update: Mapping[str, Tensor], kind: str) -> State:
-        """What travels for an update; without quantisation nothing is carried over.
+        """Return the compressed update; its quantisation error is carried over to the next one.
 
         An update that is not finite is passed on to be refused, and leaves the residual as it was.
         """

@@ -17,7 +17,7 @@ RESERVE_BYTES = 4 << 20
 FILE = "reserve.bin"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _OS_TEXT = os.strerror(errno.ENOSPC)
-"""How libraries of other languages, safetensors among them, pass the error on: as text."""
+"""Text of the error, as which libraries in other languages, safetensors among them, pass it on."""
 
 
 class DiskFullError(RunError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What passes between a site's executor and the worker that runs its learner: a request and its result."""
+"""Messages between a site's executor and the worker that runs its learner: a request and its result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TaskRequest:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a task came to, before the egress chain: JSON facts and tensors."""
+    """Result of a task before the egress chain: JSON facts and tensors."""
 
     facts: dict[str, Any]
     tensors: State

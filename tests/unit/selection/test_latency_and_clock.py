@@ -14,7 +14,6 @@ from medflare.core.errors import ConfigError
 from medflare.core.timing import Timing
 from medflare.selection.baselines import UniformSelector
 from medflare.selection.clock import (
-    RealClock,
     SimulatedClock,
     SiteProfile,
     drawn_profiles,
@@ -136,11 +135,6 @@ def test_profiles_are_read_strictly_and_all_faults_come_together() -> None:
     assert "'d'" in said
     with pytest.raises(ConfigError, match="site 'z' has no latency profile"):
         SimulatedClock({"a": FAST}).timing("z", 0, 1, 0, 0)
-
-
-def test_the_real_clock_is_the_machines() -> None:
-    ticks = iter([10.0, 12.5])
-    assert RealClock(lambda: next(ticks)).now == 2.5
 
 
 def test_a_target_is_reached_when_the_curve_first_crosses_it() -> None:

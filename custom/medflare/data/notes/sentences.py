@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where sentences of clinical text begin and end, by offsets: line ends, marks, a chart's abbreviations."""
+"""Sentence boundaries of clinical text as offsets, from line ends, marks and a chart's abbreviations."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ GAINS = (0.8, 1.2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
-    """How a cohort is dealt.
+    """Settings of the partition of a cohort into sites.
 
     Attributes:
         method: a key of STUDY_PARTITIONS.

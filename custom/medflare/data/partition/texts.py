@@ -36,7 +36,7 @@ FORMATS = {Question: ("questions_jsonl", "questions.jsonl"), Summary: ("summarie
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextPlan:
-    """How questions or summaries are dealt.
+    """Settings of the partition of questions or summaries into sites.
 
     Attributes:
         method: iid; class, each group at one or two sites; dirichlet, shares of each group drawn.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What readers of annotated notes share: their files, their splits, and the checks of spans and links."""
+"""Shared parts of readers of annotated notes: files, splits, and checks of spans and links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from medflare.data.splits import split_name
 Span = tuple[int, int]
 
 QUOTED = 40
-"""How many characters of an annotation a message repeats."""
+"""Characters of an annotation that a message repeats at most."""
 
 
 def annotation_files(root: Path, *suffixes: str) -> list[Path]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What readers share: what they return, report sections, label conventions, numbers and sex."""
+"""Shared parts of readers: their result, report sections, label conventions, numbers and sex."""
 
 from __future__ import annotations
 

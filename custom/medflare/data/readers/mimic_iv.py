@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who the patients of MIMIC-CXR are: age and sex from the patients table of MIMIC-IV (TAR-13).
+"""Age and sex of the patients of MIMIC-CXR from the patients table of MIMIC-IV (TAR-13).
 
 hosp/patients.csv[.gz]: subject_id, gender, anchor_age (years in anchor_year), anchor_year. Dates and anchor
 years of a subject are shifted alike, so that age = anchor_age + year of the study - anchor_year. Subjects
@@ -25,7 +25,7 @@ NAMES = same_names("subject_id", "gender", "anchor_age", "anchor_year")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demographics:
-    """What is known of a subject at the time of a study; `unread` as in fields.unreadable_fields."""
+    """Age, sex, covariates of a subject at the time of a study; `unread` as in fields.unreadable_fields."""
 
     age: float | None = None
     sex: str | None = None

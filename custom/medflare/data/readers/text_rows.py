@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What readers of questions and of summaries share: rows of JSON lines with named columns, id and split."""
+"""Shared part of readers of questions and summaries: rows of JSON lines with named columns, id and split."""
 
 from __future__ import annotations
 

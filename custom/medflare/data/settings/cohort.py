@@ -48,7 +48,7 @@ class ScannerConfig(Settings):
 
 
 class CohortConfig(Settings):
-    """Where a site's files are and how they are read."""
+    """Location of a site's files, and settings of their reader."""
 
     format: str = Field(description="one of medflare.data.settings.formats.FORMATS")
     root: ExpandedPath = Field(

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator
 from medflare.core.config import Settings
 
 PROTECTIONS = ("mask", "he")
-"""What can be required of an update: masks that cancel in the sum, or homomorphic encryption."""
+"""Protections that a site can require: masks that cancel in the sum, or homomorphic encryption."""
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmg]?i?b?)\s*", re.IGNORECASE)
 Patterns = Annotated[
@@ -35,7 +35,7 @@ def parse_size(value: str) -> int:
 
 
 class PolicyConfig(Settings):
-    """What this site allows. A job can ask for more protection than this, never for less."""
+    """Permissions of this site. A job can ask for more protection than this, never for less."""
 
     jobs: Patterns = Field(default=ANY, description="names of jobs that may run here; patterns with * and ?")
     methods: Patterns = Field(default=ANY, description="methods that may run here (medflare methods)")

@@ -11,7 +11,7 @@ from medflare.core.config import Settings
 
 
 class VisitConfig(Settings):
-    """How rows become the ordered visits of patients. Docs: docs/how-to/patients-with-visits.md."""
+    """Settings by which rows become ordered visits of patients (docs/how-to/patients-with-visits.md)."""
 
     order: Literal["day", "visit", "file"] = Field(
         default="day",

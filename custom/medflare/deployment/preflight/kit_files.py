@@ -54,7 +54,7 @@ def permissions(kit: Kit) -> Check:
 
 
 def hardened(kit: Kit) -> list[Check]:
-    """What `medflare kits check` finds besides dates and modes, which have checks of their own."""
+    """Return the findings of `medflare kits check` except dates and modes, which have checks of their own."""
     try:
         findings = examine(kit.folder)
     except MedflareError as error:

@@ -20,7 +20,7 @@ from medflare.recipes.job_reader import read_job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightRequest:
-    """What to check.
+    """Request for a preflight check.
 
     Attributes:
         site: which site of a file that describes several; None for the kit's, or the only one.

@@ -32,7 +32,7 @@ from medflare.wire.task_messages import TaskResult
 SECURE = "secure_sum"
 """Key under which the steps of a protocol stand in options of requests and in facts of replies."""
 ServerReads = Literal["updates", "sum", "nothing"]
-"""What the server can read: each update, only their sum, or not even that."""
+"""Data that the server can read: each update, only their sum, or not even that."""
 
 
 def keep_exact(tensors: Mapping[str, Tensor], purpose: str) -> State:
@@ -78,7 +78,7 @@ class UpcomingRound:
 
 @dataclass(slots=True, kw_only=True)
 class OpenedRound:
-    """Who takes part in a round and what its training request says beyond the plan.
+    """Sites that take part in a round, and additions to its training request beyond the plan.
 
     Attributes:
         absent: site -> reason, for those who were lost in the protocol's first steps; `silent` and `waited`
@@ -94,7 +94,7 @@ class OpenedRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDeclaration:
-    """What is known of a run before round 1.
+    """Facts of a run that are known before round 1.
 
     Attributes:
         shared, sums: tensors of an update and of its declared sums.
@@ -111,13 +111,13 @@ class RunDeclaration:
 
     @property
     def layout(self) -> Layout:
-        """Where each tensor lies; sums under the names they travel by."""
+        """Position of each tensor in the flat vectors; sums under the names they travel by."""
         return layout_of(self.shared, self.sums)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteContext:
-    """What a protection's side at a site is made from.
+    """Arguments from which the site's side of a protection is made.
 
     Attributes:
         site: its name; kit: root folder of its kit.

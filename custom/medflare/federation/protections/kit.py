@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a kit keeps the certificates and keys that a protection needs."""
+"""Location of the certificates and keys in a kit that a protection needs."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from medflare.wire.files import read_json, write_json
 from medflare.wire.task_messages import TaskResult
 
 MOST_SPREAD = 100
-"""How many times as much as another update the server may have a site's own one count."""
+"""Largest ratio of the weights of a site's own update and another one that the server may ask for."""
 MEMORY = "secure_sum.json"
 """File that remembers for which round keys were given last."""
 

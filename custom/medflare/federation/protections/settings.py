@@ -11,7 +11,7 @@ from medflare.core.config import Settings
 
 
 class ProtectionSettings(Settings):
-    """What a job may set of its protection; a site's own policy may ask for more."""
+    """Settings of a job's protection; a site's own policy may ask for more."""
 
     renamed: ClassVar[dict[str, str]] = {"lost_rounds": "max_lost_rounds"}
 

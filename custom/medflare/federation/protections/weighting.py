@@ -15,7 +15,7 @@ from medflare.core.errors import UpdateError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateWeighting:
-    """How every site of a run weighs its own update.
+    """Weighting by which every site of a run scales its own update.
 
     Attributes:
         by: as `WeightedMean` has it: examples, uniform or tokens.

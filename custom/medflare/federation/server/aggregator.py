@@ -321,7 +321,7 @@ class ValidatingAggregator(FLComponent):
             counting.abort_round()
 
     def report(self) -> dict[str, Any]:
-        """What the rule reports, without what it says of the one large site that a sealed sum is to it."""
+        """Return the rule's report, without entries of the one large site that a sealed sum is to it."""
         return {key: value for key, value in self._rule_report().items() if not _of_all_sites(value)}
 
     def _rule_report(self) -> dict[str, Any]:

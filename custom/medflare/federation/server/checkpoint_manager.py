@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run leaves on the server's disk: state after every round, best and final adapter, artefact paths."""
+"""Files of a run on the server's disk: state after every round, best and final adapter, artefact paths."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must agree between sites before round 1: frozen backbone, shared tensors, sums, validation notes."""
+"""Agreement of sites before round 1 on the frozen backbone, shared tensors, sums and validation notes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many accepted replies an exchange needs, and after how many the others are stragglers."""
+"""Number of accepted replies that an exchange needs, and after which the other sites are stragglers."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from medflare.protocol.submitted_job import SubmittedJob
 
 @dataclass(slots=True, kw_only=True)
 class GlobalModel:
-    """What the last exchange of updates made.
+    """Result of the last exchange of updates.
 
     Attributes:
         tensors: the shared tensors.
@@ -129,7 +129,7 @@ class Run:
 
     @property
     def min_sites(self) -> int:
-        """How many updates hide each other in a sum under the job's protection."""
+        """Least number of updates in a sum under the job's protection."""
         return PROTECTIONS[self.args.protection].min_sites
 
     def hints(self, exchange: int) -> RoundHints:

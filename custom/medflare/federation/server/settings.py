@@ -16,7 +16,7 @@ from medflare.wire.compression import Downlink, Uplink
 
 
 class RoundsSettings(Settings):
-    """How a run goes; what is learned is decided by the method's settings in config_fed_client.json."""
+    """Settings of a run's rounds; those of the method stand in config_fed_client.json."""
 
     renamed: ClassVar[dict[str, str]] = {
         "min_accepted": "min_responses",
@@ -72,14 +72,14 @@ class RoundsSettings(Settings):
     canary: bool = False
     """One step at every site before round 1, checked, measured and thrown away."""
     uplink: Uplink = "bfloat16"
-    """How a site's updates travel; below bf16 with error feedback at the site, and never under masks."""
+    """Number format of sites' updates; below bf16 with error feedback at the site, and never under masks."""
     downlink: Downlink = "bfloat16"
-    """How the server's state travels; the server itself keeps it in full."""
+    """Number format in which the server's state is sent; the server itself keeps it in full."""
     protection: ProtectionName = "none"
-    """How updates are kept from the server's eyes: masks that cancel in the sum, or encryption."""
+    """Protection of updates from the server: masks that cancel in the sum, or encryption."""
     protection_settings: ProtectionSettings = Field(default_factory=ProtectionSettings)
     scorer: Literal["process", "thread"] = "process"
-    """Where the server's own scoring of updates runs, for a rule that needs it."""
+    """Process or thread in which the server scores updates, for a rule that needs it."""
     aggregator_id: str = "aggregator"
     persistor_id: str = "persistor"
     progress_id: str = "progress"
@@ -92,7 +92,7 @@ class RoundsSettings(Settings):
 
 
 class TemporalSettings(RoundsSettings):
-    """How a run of temporal rounds goes; the rounds above are rounds of `visits` exchanges each."""
+    """Settings of a run of temporal rounds, each of `visits` exchanges."""
 
     visits: int = Field(1, ge=1)
     """T, exchanges of updates in a round; the same as the rule's `visits`, where it has any."""

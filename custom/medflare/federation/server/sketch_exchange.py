@@ -36,7 +36,7 @@ def wants_sketches(rule: AggregationRule, exchange: int | None = None) -> bool:
 
 @dataclass(slots=True)
 class Sketches:
-    """What the server holds of the sites' graphs.
+    """Sketches of the sites' graphs that the server holds.
 
     Attributes:
         held: the sketches that can be compared; without: reason for every site of which there is none.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long sites take in a round: as measured, or worked out from declared profiles.
+"""Timings of sites in a round: as measured, or computed from declared profiles.
 
 Computing is what a site reports it trained; transfer is the rest of the time between the task's leaving and
 the reply's coming. Steps of a secure sum are exchanges of their own and count as neither.

@@ -45,7 +45,7 @@ ANSWERS_FILE = "exact_told.json"
 
 @dataclass(frozen=True, slots=True)
 class PairRequest:
-    """What the server asks of a site in a pair.
+    """Request of the server to one site of a pair.
 
     Attributes:
         partner: the other site.

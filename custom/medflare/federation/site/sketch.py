@@ -39,7 +39,7 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SketchRequest:
-    """What the server states as it requests a sketch.
+    """Request of the server for a sketch.
 
     Attributes:
         exchange: number of this exchange.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker is started with, and where the files of its site lie that survive a restart."""
+"""Configuration of a worker process, and paths of the site's files that survive a restart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESIDUAL = "residual.safetensors"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """What a worker needs before its first task; JSON types only.
+    """Configuration of a worker before its first task; JSON types only.
 
     Attributes:
         site_file: the site's own site.yaml.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an aggregation rule asks of every optimiser step of a site, whatever the method.
+"""Client terms: demands of an aggregation rule on every optimiser step of a site, whatever the method.
 
 A rule names its terms in `RoundPlan.hints`; a learner has one `ClientTerms` and shows it every optimiser of a
 round. A new term is one file and one line in the table below.

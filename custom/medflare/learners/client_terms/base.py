@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one client term is: a demand of an aggregation rule on local training."""
+"""Contract of a client term: a demand of an aggregation rule on local training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Watch = Callable[[torch.optim.Optimizer, int], None]
 
 @dataclass(slots=True, kw_only=True)
 class TermOutput:
-    """What an update holds beside its delta because a rule asked for it; fields as in `Update`."""
+    """Parts of an update beside its delta that a rule asked for; fields as in `Update`."""
 
     sums: State = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)

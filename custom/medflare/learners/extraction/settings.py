@@ -27,7 +27,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "recommended": {},
     "paper": {"optimiser": {"gradient_checkpointing": True}},
 }
-"""What `preset` changes before a job's own settings apply."""
+"""Preset -> settings that it changes before a job's own settings apply."""
 
 VARIANTS: dict[str, dict[str, Any]] = {"fed_medlora": {}, **SHARING}
 """Named combinations: the method, and ways of sharing LoRA's factors."""

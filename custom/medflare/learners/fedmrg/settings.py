@@ -119,7 +119,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "recommended": {},
     "paper": {"bank": "raw", "kl_direction": "student_teacher", "reuse_teacher": False},
 }
-"""What `preset` changes before a job's own settings apply."""
+"""Preset -> settings that it changes before a job's own settings apply."""
 
 _PLAIN: dict[str, Any] = {"dual": False, "contrastive": False, "classification": False}
 

@@ -27,7 +27,7 @@ from medflare.tasks.scoring import ScoredSite
 
 
 class VisitSettings(Protocol):
-    """What this module reads of a method's settings."""
+    """Method settings that this module reads."""
 
     @property
     def decoding(self) -> DecodingSettings: ...
@@ -39,7 +39,7 @@ class VisitSettings(Protocol):
 
 
 class VisitLearner(Protocol):
-    """What this module needs of a learner that drafts reports of visits."""
+    """Learner that drafts reports of visits, as far as this module needs it."""
 
     site: str
     seed: int

@@ -132,7 +132,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "patient": {"rank": 4, "lora_alpha": 128},
     },
 }
-"""What `preset` changes before a job's own settings apply. `paper` is what is printed:
+"""Preset -> settings that it changes before a job's own settings apply. `paper` is what is printed:
 AdamW at 1e-5 for model and adapters, rank 4, a = 128, 16 components; the rest is not."""
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What FedTAR sets up at a site before round 1: model, patients, times; and what does not fit together."""
+"""Setup of FedTAR at a site before round 1: model, patients, times, and checks that they fit together."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What FedTAR's model makes of the reports of a site's visits: losses, their gradient, drafts."""
+"""Losses, their gradients and drafts of FedTAR's model on the reports of a site's visits."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tasks of a frozen language model with an adapter share at one site."""
+"""Shared learner of the tasks of a frozen language model with an adapter, at one site."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ DDCS_PRESETS: dict[str, dict[str, Any]] = {
     "recommended": {},
     "paper": {"lora": {"rank": 8, "lora_alpha": 16}, "optimiser": {"gradient_checkpointing": True}},
 }
-"""What `preset` changes in DDCS's tasks; rank 8 is DD-10's, the slides name none."""
+"""Preset -> settings that it changes in DDCS's tasks; rank 8 is DD-10's, the slides name none."""
 
 
 class AdamWSettings(Settings):

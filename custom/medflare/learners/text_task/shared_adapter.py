@@ -24,7 +24,7 @@ STAYS: dict[str, str] = {"freeze_a": A, "fedsa": B}
 
 
 class SharedAdapter:
-    """What a site sends of its adapter, and what it takes from the server.
+    """Communicated part of a site's adapter: what the site sends, and what it takes from the server.
 
     Attributes:
         spec: names, shapes and dtypes of what is communicated.

@@ -52,7 +52,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "recommended": {},
     "paper": {"augment": False, "optimiser": {"schedule": "constant", "clip_norm": None}},
 }
-"""What `preset` changes before a job's own settings apply: `paper` adds nothing that is
+"""Preset -> settings that it changes before a job's own settings apply; `paper` adds nothing that is
 not printed."""
 
 VARIANTS: dict[str, dict[str, Any]] = {"fedvit_gpt2": {}}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What galleries share: ranks at which records are taken, records by site and adapter, data of a gallery.
+"""Shared parts of galleries: ranks at which records are taken, records by site and adapter, gallery data.
 
 Records are taken at fixed ranks of agreement, good and bad ones alike, so that nobody picks the pretty ones.
 """

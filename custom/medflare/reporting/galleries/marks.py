@@ -23,7 +23,7 @@ MEANINGS: dict[Verdict, str] = {
     "type": "extracted with another type",
     "border": "extracted with another border",
 }
-"""What a verdict says; the words stand in the key, in titles and before screen readers."""
+"""Verdict -> its words in the key, in titles and for screen readers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

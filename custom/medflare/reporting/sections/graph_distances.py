@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far the sites' knowledge graphs lie apart, from sketches or from exact sizes of intersections."""
+"""Section on the distances of the sites' knowledge graphs, from sketches or exact intersection sizes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who took part in which round, and why not."""
+"""Section on the participation of sites in each round, with the reasons of those that were absent."""
 
 from __future__ import annotations
 

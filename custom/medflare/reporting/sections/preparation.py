@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the sites agreed on before round 1: the mixture of patients' profiles, fitted by federated EM."""
+"""Section on the preparation before round 1: the mixture of patients' profiles, fitted by federated EM."""
 
 from __future__ import annotations
 

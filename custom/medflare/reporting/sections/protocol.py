@@ -16,7 +16,7 @@ OPENED = 12
 """Tables of at most so many sums are unfolded."""
 
 Report = Mapping[str, Any]
-"""What a protection reports of one sum."""
+"""Report of a protection about one sum."""
 Reports = Sequence[tuple[str, Report]]
 """(name of the exchange, report)."""
 

@@ -16,7 +16,7 @@ from medflare.reporting.views import Disclosure, Figure, Legend, Table
 
 CLOCKS = {"simulated": "s0", "real": "s1"}
 SOLUTION = ("expected_slowest", "divergence", "variance")
-"""What a planning rule reports of the round that it planned."""
+"""Keys of a planning rule's report on the round that it planned."""
 
 
 def view(record: RunRecord) -> dict[str, Any] | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the sites differ, as far as they declared it before round 1."""
+"""Section on the differences between sites, as far as they declared them before round 1."""
 
 from __future__ import annotations
 

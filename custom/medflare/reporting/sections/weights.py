@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each site's update counted in every round, by the aggregation rule's own report."""
+"""Section on the weights of sites' updates in every round, from the aggregation rule's report."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ NEAR = (1, 2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionHabits:
-    """How one hospital asks.
+    """Question style of one hospital.
 
     Attributes:
         wordings: relation -> numbers of its training wordings that this hospital uses, its favourite first.

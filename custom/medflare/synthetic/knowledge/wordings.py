@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How facts are asked, from wordings.yaml: each split has wordings of its own."""
+"""Wordings of questions about facts, from wordings.yaml: each split has wordings of its own."""
 
 from __future__ import annotations
 

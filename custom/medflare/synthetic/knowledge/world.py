@@ -10,7 +10,7 @@ from pathlib import Path
 from medflare.core.config import Settings, read_package_table
 
 RELATIONS: tuple[str, ...] = ("symptom", "treatment", "test", "cause", "complication")
-"""What is known of every disease, in the order of their fields in diseases.yaml."""
+"""Relations that every disease has, in the order of their fields in diseases.yaml."""
 
 
 class Disease(Settings):

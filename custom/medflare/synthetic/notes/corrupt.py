@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a site with careless annotators looks like: valid records with a share of the labels wrong.
+"""Simulation of careless annotators: valid records with a share of the labels wrong.
 
 For the study of influence weights (Fed-MedLoRA+), which should give such a site less say.
 """

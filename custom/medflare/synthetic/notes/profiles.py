@@ -19,7 +19,7 @@ NOTE_STYLES: Mapping[str, NotesHouse] = note_houses()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotesProfile(SeededHospital):
-    """How one hospital writes and annotates its notes.
+    """Writing and annotation style of one hospital's notes.
 
     Attributes:
         style: key of NOTE_STYLES.

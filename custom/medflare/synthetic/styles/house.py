@@ -14,7 +14,7 @@ from medflare.synthetic.styles.schools import ABNORMAL, schools
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HouseStyle:
-    """How one hospital writes.
+    """Writing style of one hospital.
 
     Attributes:
         name: for captions and manifests.

@@ -19,7 +19,7 @@ Grades = tuple[str, str, str]
 
 
 class ConditionWording(Settings):
-    """How a school writes of one condition: noun phrases with slots, and what it says where there is none."""
+    """Wording of one condition in a school: noun phrases with slots, and the sentence of its absence."""
 
     present: str
     absent: str
@@ -74,7 +74,7 @@ def schools() -> dict[str, School]:
 
 
 def location(vocabulary: str, side: str, zone: str) -> str:
-    """Where a lung finding lies, in the words of one vocabulary: "the left lower lobe", "both mid zones"."""
+    """Return the location of a lung finding in one vocabulary: "the left lower lobe", "both mid zones"."""
     if vocabulary in ("american", "academic"):
         if zone == "mid":
             middle = {"right": "the right middle lobe", "left": "the lingula"}

@@ -21,7 +21,7 @@ from medflare.evaluation.extraction_predictions import EntityMention, Link
 from medflare.tasks.extraction.predictor import NotePrediction, Predictor
 
 RELATION = "hasAttr"
-"""What links a head to a modifier, as in the published annotation."""
+"""Relation of a head and its modifier, as in the published annotation."""
 
 LINES = "notes.jsonl"
 

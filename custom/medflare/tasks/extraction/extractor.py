@@ -26,7 +26,7 @@ MARKS = {
     "html": ('<span class="reference_range">', "</span>"),
     "json": ('{"entity": "reference_range", "text": "', '"}, '),
 }
-"""What an answer adds for one mark; its budget allows for a mark on every second word."""
+"""Text that an answer adds for one mark; its budget allows for a mark on every second word."""
 LEAST = 16
 """Tokens of text below which a window is of no use."""
 

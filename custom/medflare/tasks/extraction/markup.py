@@ -26,7 +26,7 @@ NOT_JSON, TRUNCATED = "not json", "truncated"
 MISPLACED = "modifier of another head"
 ALTERED, ABSENT, EMPTY = "altered words", "words not in text", "empty span"
 MALFORMED = frozenset({UNCLOSED, STRAY, UNKNOWN, NOT_JSON, TRUNCATED})
-"""What makes an output a parse failure; the other faults concern single spans of a readable output."""
+"""Faults that make an output a parse failure; the others concern single spans of a readable output."""
 
 
 @dataclass(frozen=True, slots=True)

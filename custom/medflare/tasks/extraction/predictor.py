@@ -28,7 +28,7 @@ Heads = Literal["none", "predicted", "gold", "both"]
 
 @dataclass(slots=True)
 class NotePrediction:
-    """What a model predicted of one note; links are None where it was not asked for them.
+    """Prediction of a model for one note; links are None where it was not asked for them.
 
     Attributes:
         outputs: how many outputs the model gave.

@@ -32,7 +32,7 @@ from medflare.tasks.scoring import AdapterKind, Role, ScoredSite, adapter_kind, 
 
 
 class ReportSettings(Protocol):
-    """What this module reads of a method's settings."""
+    """Method settings that this module reads."""
 
     @property
     def decoding(self) -> DecodingSettings: ...
@@ -50,7 +50,7 @@ class ReportSettings(Protocol):
 
 
 class ReportLearner(Protocol):
-    """What this module needs of a learner that drafts reports."""
+    """Learner that drafts reports, as far as this module needs it."""
 
     site: str
     seed: int
@@ -64,7 +64,7 @@ class ReportLearner(Protocol):
     def settings(self) -> ReportSettings: ...
 
     def adapters(self) -> dict[AdapterKind, Callable[[], None]]:
-        """What is tested at the end, and how to put each to use."""
+        """Return the adapters to test at the end, each with the function that activates it."""
         ...
 
 

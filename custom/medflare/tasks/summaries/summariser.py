@@ -27,7 +27,7 @@ CUT, TOO_LONG = "source cut at its front", "target too long to learn from"
 
 
 class WritingSettings(Settings):
-    """How a summary is written."""
+    """Decoding settings of a summary."""
 
     beams: int = Field(default=1, ge=1, description="1 is greedy")
     max_new_tokens: int = Field(default=80, ge=1, description="of a summary")

@@ -19,7 +19,7 @@ NAMES = ("narrative", "structured", "telegraphic", "dictated", "letter")
 """The houses, in the order in which they are counted and drawn."""
 
 OFTEN = 3
-"""How many times as often as the others a pattern under "often" is drawn."""
+"""Weight of a pattern under "often" relative to the others, in draws."""
 
 
 class SummaryFrames(Settings):
