@@ -25,23 +25,23 @@ WIDTH, HIDDEN, CENTURY = 16, 32, 100.0
 
 
 def remaining(alpha: Tensor) -> Tensor:
-    """P_0 .. P_T, P_t = Π_{y>t} (1 − α_y): the share of w_t left in w_T. alpha: (T,); returns (T+1,)."""
+    """Return P_0 .. P_T, P_t = Π_{y>t} (1 − α_y): the share of w_t left in w_T. (T,) -> (T+1,)."""
     one = alpha.new_ones(1)
     return torch.cat([torch.cumprod((1 - alpha).flip(0), 0).flip(0), one])
 
 
 def convex_weights(alpha: Tensor) -> Tensor:
-    """β_0 .. β_T, the weights of w_0, w̄_1 .. w̄_T in w_T. alpha: (T,) in [0, 1]; returns (T+1,), sum 1."""
+    """Return β_0 .. β_T, the weights of w_0, w̄_1 .. w̄_T in w_T, with sum 1. α in [0, 1]: (T,) -> (T+1,)."""
     return torch.cat([alpha.new_ones(1), alpha]) * remaining(alpha)
 
 
 def coefficients(beta: Tensor) -> Tensor:
-    """α_t = β_t / Σ_{x≤t} β_x, which gives w_T the weights β. beta: (T+1,) ≥ 0, β_0 > 0; returns (T,)."""
+    """Return α_t = β_t / Σ_{x≤t} β_x, which gives w_T the weights β ≥ 0, β_0 > 0. (T+1,) -> (T,)."""
     return beta[1:] / torch.cumsum(beta, 0)[1:]
 
 
 def alpha_gradient(alpha: Tensor, slopes: Tensor, seen: Tensor) -> Tensor:
-    """∂L(w_T)/∂α_t = P_t ⟨g, Δ_t⟩, Δ_t = w̄_t − w_{t-1} held fixed: the exact first-order meta-gradient.
+    """Return the first-order meta-gradient ∂L(w_T)/∂α_t = P_t ⟨g, Δ_t⟩, Δ_t = w̄_t − w_{t-1} held fixed.
 
     Args:
         alpha: (T,) as the round used them.
@@ -94,12 +94,12 @@ class Schedule(nn.Module):
             self.begun = nn.Parameter(torch.zeros(1, dtype=torch.float64))
 
     def scores(self) -> Tensor:
-        """u: (T,)."""
+        """Return the scores u: (T,)."""
         embedded = self.table if self.embedding == "visit" else elapsed(self.years)
         return torch.tanh(embedded @ self.first.T + self.bias) @ self.last
 
     def forward(self) -> Tensor:
-        """α: (T,) float64, with gradients to ψ."""
+        """Return α: (T,) float64, with gradients to ψ."""
         if self.mode == "constant":
             return torch.full((self.visits,), self.value, dtype=torch.float64)
         if self.mode == "sigmoid":
@@ -110,8 +110,14 @@ class Schedule(nn.Module):
 
 
 def elapsed(years: Tensor) -> Tensor:
-    """Sines and cosines of elapsed time on a logarithmic scale. years: (2, T) ≥ 0, since the visit before and
-    since the first one; returns (T, WIDTH), the same for two visits at the same distance in time."""
+    """Return sines and cosines of elapsed time on a logarithmic scale.
+
+    Args:
+        years: (2, T) ≥ 0, since the visit before and since the first one.
+
+    Returns:
+        (T, WIDTH), the same for two visits at the same distance in time.
+    """
     scaled = torch.log1p(years * 365.25) / math.log1p(CENTURY * 365.25)
     waves = torch.pi * scaled[:, :, None] * 2.0 ** torch.arange(WIDTH // 4, dtype=years.dtype)
     return torch.cat([waves.sin(), waves.cos()], 2).movedim(0, 1).flatten(1)

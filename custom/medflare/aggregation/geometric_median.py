@@ -15,7 +15,7 @@ from medflare.core.tensors import State
 
 
 def coordinates(gram: Tensor) -> Tensor:
-    """(m, m): points with these inner products; each is exact relative to its own length.
+    """Return (m, m) points with these inner products; each is exact relative to its own length.
 
     The matrix is scaled to ones on its diagonal first, so that an enormous update costs the others no digits.
     """
@@ -26,7 +26,7 @@ def coordinates(gram: Tensor) -> Tensor:
 
 
 def weiszfeld(points: Tensor, weights: Tensor, steps: int = 1000, smoothing: float = 1e-6) -> Tensor:
-    """Coefficients a with Σ a_k = 1 such that Σ a_k x_k is the geometric median of the points.
+    """Return coefficients a with Σ a_k = 1 such that Σ a_k x_k is the geometric median of the points.
 
     points: (m, p), around their coordinate-wise median; weights: (m). Distances below `smoothing` times the
     points' median length count as that. It stops when the median moves by less than 1e-9 of that length, not

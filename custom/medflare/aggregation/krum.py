@@ -29,7 +29,7 @@ def krum_scores(distances: Tensor, f: int) -> Tensor:
 
 
 def unit_length(deltas: Sequence[State]) -> list[State]:
-    """Each update over its own norm, so that small movers are not favoured (VG-9)."""
+    """Return each update over its own norm, so that small movers are not favoured (VG-9)."""
     out = []
     for delta in deltas:
         squares = [v.double().square().sum() for v in delta.values() if v.is_floating_point()]

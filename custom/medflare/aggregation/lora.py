@@ -34,7 +34,7 @@ class LoraPair(NamedTuple):
     b: Tensor
 
     def norm(self) -> float:
-        """‖B A‖ without forming it: ‖B A‖² = tr(BᵀB AAᵀ)."""
+        """Return ‖B A‖ without forming it: ‖B A‖² = tr(BᵀB AAᵀ)."""
         a, b = self.a.double(), self.b.double()
         return math.sqrt(max(float(((b.mT @ b) * (a @ a.mT)).sum()), 0.0))
 
@@ -78,7 +78,7 @@ def best_of_rank(pair: LoraPair, rank: int) -> tuple[LoraPair, Tensor]:
 
 
 def truncation_error(singular: Tensor, rank: int) -> float:
-    """‖what was cut‖ / ‖all‖ in the Frobenius norm; 0 for a product that is zero."""
+    """Return ‖what was cut‖ / ‖all‖ in the Frobenius norm; 0 for a product that is zero."""
     whole = float(singular.square().sum())
     return math.sqrt(float(singular[rank:].square().sum()) / whole) if whole > 0 else 0.0
 
@@ -133,10 +133,10 @@ class _PairRule(WeightedMean):
 
     @abstractmethod
     def _combine_pairs(self, stem: str, whole: LoraPair) -> State:
-        """The new tensors of one pair, from the stack whose product is Σ w_k B_k A_k."""
+        """Return the new tensors of one pair, from the stack whose product is Σ w_k B_k A_k."""
 
     def _named(self, stem: str, pair: LoraPair, new_stem: str) -> State:
-        """A pair under the names of `new_stem`, in the dtypes that `stem` has in the old state."""
+        """Return a pair under the names of `new_stem`, in the dtypes that `stem` has in the old state."""
         return {
             new_stem + end: value.to(self._state[stem + end].dtype)
             for end, value in ((A, pair.a), (B, pair.b))
@@ -180,7 +180,7 @@ class LoraStack(_PairRule):
         return fresh | self._named(stem, whole, merged)
 
     def report(self) -> dict[str, Any]:
-        """`weights`; `checks`: norm of Σ w_k B_k A_k over all pairs, largest rank of a merged pair."""
+        """Return `weights`; `checks`: norm of Σ w_k B_k A_k over all pairs, largest rank of a merged pair."""
         return super().report() | {"checks": dict(self._checks)}
 
 
@@ -215,7 +215,7 @@ class LoraProductSvd(_PairRule):
         return self._named(stem, LoraPair(a, b), stem)
 
     def report(self) -> dict[str, Any]:
-        """`weights`; `truncation`: relative error of each pair; `checks`: the largest of them."""
+        """Return `weights`; `truncation`: relative error of each pair; `checks`: the largest of them."""
         checks = {"truncation": max(self._errors.values(), default=0.0)}
         return super().report() | {"truncation": dict(self._errors), "checks": checks}
 

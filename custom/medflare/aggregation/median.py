@@ -12,12 +12,12 @@ from medflare.core.tensors import State
 
 
 def median(values: Tensor) -> Tensor:
-    """(m, n) -> (n); of an even number the mean of the two in the middle, unlike torch.median."""
+    """Return the median (n) of (m, n); of an even number the mean of the two in the middle, unlike torch."""
     return middle(ordered(values))
 
 
 def middle(column: Tensor) -> Tensor:
-    """The median of each column that is `ordered`."""
+    """Return the median of each column that is `ordered`."""
     m = len(column)
     return column[(m - 1) // 2] / 2 + column[m // 2] / 2
 

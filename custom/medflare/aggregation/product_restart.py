@@ -101,6 +101,6 @@ class ProductRestart:
         return best
 
     def _named(self, stem: str, pair: LoraPair, new_stem: str) -> State:
-        """A pair under the names of `new_stem`, in the dtypes that `stem` has in the old state."""
+        """Return a pair under the names of `new_stem`, in the dtypes that `stem` has in the old state."""
         values = ((A, pair.a), (B, pair.b))
         return {new_stem + end: value.to(self._state[stem + end].dtype) for end, value in values}

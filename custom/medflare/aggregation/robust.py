@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 def _blocks(updates: Sequence[State], name: str) -> Iterator[Tensor]:
-    """(sites, n) slices of one tensor in float64, of at most BLOCK values."""
+    """Yield (sites, n) slices of one tensor in float64, of at most BLOCK values."""
     rows = [update[name].reshape(-1) for update in updates]
     step = max(BLOCK // len(rows), 1)
     for start in range(0, rows[0].numel(), step):
@@ -39,12 +39,12 @@ def _blocks(updates: Sequence[State], name: str) -> Iterator[Tensor]:
 
 
 def ordered(values: Tensor) -> Tensor:
-    """(m, n) with each column sorted; numpy's sort is several times faster here than torch's."""
+    """Return (m, n) with each column sorted; numpy's sort is several times faster here than torch's."""
     return torch.from_numpy(np.sort(values.numpy(), axis=0))
 
 
 def gram_matrix(updates: Sequence[State]) -> Tensor:
-    """(m, m) inner products in float64 over all floating tensors, block by block (VG-10).
+    """Return the (m, m) inner products in float64 over all floating tensors, block by block (VG-10).
 
     Each coordinate is centred on its median first: what updates have in common would drown their differences,
     and unlike a mean the median stays where it is beside one enormous update.
@@ -59,13 +59,13 @@ def gram_matrix(updates: Sequence[State]) -> Tensor:
 
 
 def squared_distances(gram: Tensor) -> Tensor:
-    """(m, m) of ‖Δ_i − Δ_j‖² from `gram_matrix`, exactly symmetric."""
+    """Return the (m, m) ‖Δ_i − Δ_j‖² from `gram_matrix`, exactly symmetric."""
     squares = gram.diagonal()
     return (squares[:, None] + squares[None, :] - 2 * gram).clamp(min=0).fill_diagonal_(0)
 
 
 def coordinatewise(updates: Sequence[State], combine: Callable[[Tensor], Tensor]) -> State:
-    """A state from (m, n) -> (n) on every block of coordinates."""
+    """Return the state that `combine`, (m, n) -> (n), makes of every block of coordinates."""
     out: State = {}
     for name, value in updates[0].items():
         parts = [combine(block) for block in _blocks(updates, name)]
@@ -75,7 +75,7 @@ def coordinatewise(updates: Sequence[State], combine: Callable[[Tensor], Tensor]
 
 
 def weighted(updates: Sequence[State], weights: Sequence[float]) -> State:
-    """Σ w_k Δ_k; updates of weight 0 are left out, however large they are."""
+    """Return Σ w_k Δ_k; updates of weight 0 are left out, however large they are."""
     chosen = [(w, update) for w, update in zip(weights, updates, strict=True) if w != 0]
     rows = torch.tensor([w for w, _ in chosen], dtype=torch.float64)
     return coordinatewise([update for _, update in chosen], lambda block: rows @ block)

@@ -96,7 +96,7 @@ OURS = {
 
 
 def _guessed(folder: Path) -> Any:
-    """A folder with a file of ours needs no --format."""
+    """Return the format of a folder with a file of a known name, so that --format is not needed."""
     from medflare.core.config import parse
     from medflare.core.errors import ConfigError
     from medflare.data.settings.formats import FORMATS
@@ -113,7 +113,7 @@ def _guessed(folder: Path) -> Any:
 
 
 def _open(config: Any, images: bool) -> tuple[Any, dict[str, Any]]:
-    """The cohort of a site and its summary; with `images`, after decoding them all."""
+    """Return the cohort of a site and its summary; with `images`, after decoding them all."""
     from medflare.data.load import load_cohort
     from medflare.data.samples import open_samples
 

@@ -112,7 +112,7 @@ def _deal_texts(
 
 
 def _knowledge(config: Any, out: Path) -> dict[str, Any]:
-    """The `knowledge` of a site as one in `out` has to write it: files count from there."""
+    """Return the `knowledge` setting of a site for a file in `out`, with paths relative to `out`."""
     knowledge = config.knowledge
     if knowledge is None:
         return {}
@@ -125,7 +125,7 @@ def _knowledge(config: Any, out: Path) -> dict[str, Any]:
 
 
 def _seen_from(folder: Path, value: Any) -> Any:
-    """A setting as YAML in `folder`: paths relative to it, nested settings as mappings."""
+    """Return a setting as YAML in `folder`: paths relative to it, nested settings as mappings."""
     if isinstance(value, Path):
         return os.path.relpath(value, folder)
     if isinstance(value, tuple):
@@ -217,7 +217,7 @@ def _kind(notes: bool, questions: bool, summaries: bool, visits: int) -> str:
 def _make_patients(
     out: Path, kind: str, patients: int, visits: int, size: int, seed: int, sheet: bool
 ) -> dict[str, int]:
-    """Patients of each hospital that was written."""
+    """Write the visits and return the patients of each hospital."""
     from medflare.synthetic.demo import write_demo
     from medflare.synthetic.follow_up import write_follow_up_demo
     from medflare.synthetic.notes import write_notes_demo
@@ -232,7 +232,7 @@ def _make_patients(
 def _make_texts(
     out: Path, kind: str, patients: int, hospitals: int, dealt: str, alpha: float, seed: int, records: int
 ) -> tuple[dict[str, int], str]:
-    """(training records of each hospital that was written, what they are)."""
+    """Write the texts; return the training records of each hospital and what they are."""
     from medflare.core.errors import ConfigError
     from medflare.synthetic.knowledge import write_questions_demo, write_summaries_demo
 

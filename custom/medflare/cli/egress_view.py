@@ -46,7 +46,7 @@ def shown_round(number: int) -> str:
 
 
 def _messages(title: str, rows: Sequence[Mapping[str, Any]], names: bool) -> Table:
-    """A line for each message; `names` says in full what facts it held and how its tensors travelled."""
+    """Return a line for each message; `names` lists all facts it held and how its tensors travelled."""
     day = rows[0]["time"].partition("T")[0]
     table = Table(title=f"{escape(title)}, from {day}", title_justify="left", box=SIMPLE_HEAD)
     table.padding = (0, 1, 0, 0)
@@ -98,7 +98,7 @@ def _form(row: Mapping[str, Any]) -> str:
 
 
 def _exact(said: Mapping[str, Any]) -> str:
-    """A message of exact comparison: what it is, and which site it is for."""
+    """Return a message of exact comparison: what it is, and which site it is for."""
     return f"{said.get('message', 'size shared')}, {escape(said['partner'])}"
 
 

@@ -96,7 +96,7 @@ app.command("assemble")(kits_distributed.assemble)
 
 
 def _line(item: Any, kits: Path) -> str:
-    """A change or finding with its file as seen from `kits`."""
+    """Return a change or finding with its file as seen from `kits`."""
     return str(item).replace(f"{kits}/", "", 1)
 
 

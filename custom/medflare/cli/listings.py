@@ -60,7 +60,7 @@ def methods(
 
 
 def method_listing(jobs: Path) -> list[dict[str, Any]]:
-    """Facts of every method, JSON types; each variant with the settings it changes and the rules that fit."""
+    """Return facts of every method, JSON types; each variant with its changed settings and fitting rules."""
     from medflare.aggregation.facts import citation_of
     from medflare.learners.registry import METHODS, task_of
 
@@ -105,7 +105,7 @@ def _adapters() -> dict[str, Any]:
 
 
 def _fitting(method: str, variant: str) -> list[str]:
-    """Rules that work with a variant in the clear; `influence (client)` is influence with mode client."""
+    """Return the rules that fit a variant in the clear; `influence (client)` is influence of mode client."""
     from medflare.recipes.combinations import problems
     from medflare.recipes.rules_page import rule_choices
 
@@ -118,7 +118,7 @@ def _fitting(method: str, variant: str) -> list[str]:
 
 
 def _jobs(folder: Path) -> dict[str, list[str]]:
-    """Method -> names of the job folders in `folder` that use it."""
+    """Return method -> names of the job folders in `folder` that use it."""
     from medflare.recipes.job_reader import read_job
 
     used: dict[str, list[str]] = {}

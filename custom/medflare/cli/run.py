@@ -80,7 +80,7 @@ def run(
 
 
 def _all_but(away: list[str], site_file: Path) -> list[str]:
-    """The sites of a site file that train where nobody chose them."""
+    """Return the training sites of a site file, where the caller chose none."""
     from medflare.data.settings.site import load_site_file
     from medflare.federation.server.scorer import SERVER
 
@@ -89,7 +89,7 @@ def _all_but(away: list[str], site_file: Path) -> list[str]:
 
 
 def outcome(record_path: Path, page: bool = True) -> dict[str, Any]:
-    """Paths and headline numbers of a finished run, JSON types."""
+    """Return paths and headline numbers of a finished run, JSON types."""
     from medflare.core.run_record import read_record
     from medflare.reporting.page import write_page
     from medflare.reporting.score_rows import rows_of

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def derived_seed(*parts: object) -> int:
-    """A seed in [0, 2^63) that depends on every part and on nothing else."""
+    """Return a seed in [0, 2^63) that depends on every part and on nothing else."""
     text = "\x1f".join(str(part) for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
@@ -35,7 +35,7 @@ class DataOrder:
     position: int = 0
 
     def take(self, count: int) -> list[int]:
-        """The next `count` positions in [0, size), passing into further epochs where needed."""
+        """Return the next `count` positions in [0, size), passing into further epochs where needed."""
         taken: list[int] = []
         while len(taken) < count:
             epoch, start = divmod(self.position, self.size)
@@ -63,7 +63,7 @@ def examples_to_visit(plan: RoundPlan, size: int, batch: int, epochs: int = 1) -
 
 
 def drawn(rows: Sequence[T], count: int, *seed: object) -> list[T]:
-    """`count` of the rows, or all if there are fewer, without replacement, in their order."""
+    """Return `count` of the rows, or all if there are fewer, without replacement, in their order."""
     if len(rows) <= count:
         return list(rows)
     chosen = np.random.default_rng(derived_seed("drawn", *seed)).choice(len(rows), count, replace=False)

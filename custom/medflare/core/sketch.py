@@ -33,7 +33,7 @@ class Sketch:
     empty: bool = False
 
     def to_bytes(self) -> bytes:
-        """4 k bytes and a header of 26, whatever the size of the graph."""
+        """Return the sketch as bytes: 4 k and a header of 26, whatever the size of the graph."""
         flags = bytes((SKETCH_KINDS.index(self.kind), int(self.empty)))
         k = len(self.values).to_bytes(4, "little")
         return _MAGIC + flags + k + self.fingerprint + self.values.astype("<u4").tobytes()

@@ -27,12 +27,12 @@ def without_prefix(tensors: State, prefix: str) -> State:
 
 
 def accumulator_dtype(value: Tensor) -> torch.dtype:
-    """fp32 for half precision, the own dtype where it is better, float64 for counters."""
+    """Return fp32 for half precision, the dtype itself where it is better, float64 for counters."""
     return torch.promote_types(value.dtype, torch.float32) if value.is_floating_point() else torch.float64
 
 
 def zeros(state: State) -> State:
-    """An empty accumulator for every tensor of a state."""
+    """Return an empty accumulator for every tensor of a state."""
     return {name: torch.zeros(value.shape, dtype=accumulator_dtype(value)) for name, value in state.items()}
 
 
@@ -61,7 +61,7 @@ def add_to_each(sums: Sequence[tuple[State, float]], delta: State) -> None:
 
 
 def squares(value: Tensor, less: Tensor | None = None) -> float:
-    """Σ (value − less)² in float64, piece by piece in the processor's cache."""
+    """Return Σ (value − less)² in float64, piece by piece in the processor's cache."""
     flat, other = value.reshape(-1), None if less is None else less.reshape(-1)
     total = 0.0
     for start in range(0, flat.numel(), PIECE):
@@ -117,8 +117,8 @@ def check_state(state: Mapping[str, Tensor], spec: SharedSpec, whose: str) -> No
 
 
 def finite(value: Tensor) -> bool:
-    """Whether every value is: smallest and largest are, and NaN goes through to both. A mask of all values
-    would cost ten times the seconds."""
+    """Return whether every value is finite."""
+    # NaN passes through to minimum and maximum; a mask of all values would take ten times as long.
     if not value.is_floating_point() or not value.numel():
         return True
     return all(math.isfinite(float(edge)) for edge in torch.aminmax(value))

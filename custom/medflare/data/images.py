@@ -225,7 +225,7 @@ def scan(image: Tensor, scanner: ScannerConfig | None) -> Tensor:
 
 
 def augment(images: Tensor, out: int, degrees: float, generator: torch.Generator) -> Tensor:
-    """Random crop and rotation in one resampling: (B, 1, S, S) -> (B, 1, out, out); never a flip.
+    """Crop and rotate at random in one resampling: (B, 1, S, S) -> (B, 1, out, out); never flip.
 
     Each image gets its own angle, uniform in +-`degrees`, and its own offset, uniform over all positions at
     which an unrotated crop of `out` pixels lies inside. Corners that rotate in from outside are black.

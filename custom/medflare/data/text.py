@@ -40,7 +40,7 @@ _R2GEN_REMOVED = re.compile(r"""["'/\\]|[.,?;*!%^&_+():-\[\]{}]""")
 
 
 def _r2gen(text: str) -> str:
-    """R2Gen's cleaner for MIMIC-CXR, which for IU X-Ray gives the same words.
+    """Clean a report as R2Gen does for MIMIC-CXR, which for IU X-Ray gives the same words.
 
     Quirks that are kept because they change BLEU: hyphens survive; a list number is only recognised from
     1 to 5 and "1. " is deleted wherever it stands (also in "grade 1. "); empty sentences are not dropped,
@@ -87,7 +87,7 @@ def count_masks(text: str) -> int:
 
 
 def _clean(text: str) -> str:
-    """Layout away, words and punctuation kept."""
+    """Return the text without layout; words and punctuation are kept."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     text = _SIGNATURE.sub(" ", text)
     text = _HEADING_INLINE.sub("\n", text)

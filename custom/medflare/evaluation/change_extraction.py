@@ -112,7 +112,7 @@ def _sentence_changes(sentence: str) -> tuple[Changes, frozenset[int], frozenset
 
 
 def _is_silhouette(mention: ConditionMention, sentence: str) -> bool:
-    """Whether a body part is named and nothing abnormal of it, not even as a doubt."""
+    """Return whether a body part is named and nothing abnormal of it, not even as a doubt."""
     vague = mention.body_part and mention.code == Code.UNCERTAIN
     return vague and status_in(sentence, mention.span) != Status.POSSIBLE
 
@@ -130,7 +130,7 @@ def _clauses(sentence: str) -> list[tuple[int, int]]:
 
 
 def _fits(mention: ConditionMention, cue: ChangeCue, sentence: str) -> bool:
-    """An absent finding can only be resolved, and not where it is denied before that is said of another.
+    """Return whether a cue can be about a mention: absent findings only resolve, and not if denied before.
 
     The labeller takes "resolution of A" for absence, which "marked resolution of A" is not.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 
 def phrases(lines: str) -> str:
-    """One alternative per line; a line that begins with "+" continues the one above."""
+    """Return a pattern of one alternative per line; a line that begins with "+" continues the one above."""
     joined = ""
     for line in filter(None, map(str.strip, lines.splitlines())):
         joined += line[1:] if line.startswith("+") else f"|{line}"

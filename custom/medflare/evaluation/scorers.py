@@ -38,7 +38,7 @@ class OptionalScorer:
 
 
 def bertscore(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
-    """Precision, recall and F1 of greedily matched token vectors; an empty text scores 0."""
+    """Return precision, recall and F1 of greedily matched token vectors; an empty text scores 0."""
     from medflare.evaluation.bertscore import TokenEncoder, bertscores
 
     columns = bertscores(references, hypotheses, TokenEncoder(folder)).T
@@ -56,7 +56,7 @@ def chexbert(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
 
 
 def radgraph(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
-    """RadGraph-XL F1 with its three rewards; "partial" is the one most papers report."""
+    """Return RadGraph-XL F1 with its three rewards; "partial" is the one most papers report."""
     from radgraph import F1RadGraph
 
     scorer = F1RadGraph(
@@ -72,7 +72,7 @@ def radgraph(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
 
 
 def ratescore(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
-    """RaTEScore as a fraction, with the affinity matrix for long reports."""
+    """Return RaTEScore as a fraction, with the affinity matrix for long reports."""
     from RaTEScore import RaTEScore
 
     scorer = RaTEScore(

@@ -216,6 +216,6 @@ def _totals(updates: Mapping[str, Update]) -> dict[str, Tensor]:
 
 
 def _server_totals(rule: AggregationRule, totals: State, sites: int) -> State:
-    """The totals that go down with the next plan, once the rule has taken its own out of them."""
+    """Return the totals that go down with the next plan, once the rule has taken its own out of them."""
     summing = rule.capability(UsesAuxiliarySums)
     return summing.update_server_state(totals, sites) if summing else totals

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def knowledge_texts(cohort: Cohort, split: str = "train") -> list[str]:
-    """One text for each question, summary, note and study of a split; ValueError lists the splits."""
+    """Return one text for each question, summary, note and study of a split; ValueError lists the splits."""
     if split not in SPLITS:
         raise ValueError(f"there is no split '{split}'; choose one of: {', '.join(SPLITS)}.")
     return [
@@ -28,7 +28,7 @@ def knowledge_texts(cohort: Cohort, split: str = "train") -> list[str]:
 
 
 def question_chunk(question: Question) -> str:
-    """Question and answer as one sentence, so that they are found together; wrong options a line each.
+    """Return question and answer as one sentence, so that they are found together; wrong options a line each.
 
     A text that the answer completes ("Asthma is treated with") stays a sentence that says something.
     """
@@ -40,6 +40,6 @@ def question_chunk(question: Question) -> str:
 
 
 def summary_chunk(summary: Summary) -> str:
-    """Source and target without an empty line between or inside them."""
+    """Return source and target without an empty line between or inside them."""
     lines = f"{summary.source}\n{summary.target}".splitlines()
     return "\n".join(line for line in lines if line.strip())

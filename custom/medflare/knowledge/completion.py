@@ -103,7 +103,7 @@ def suggest_triples(graph: Graph, settings: CompletionConfig, least: float = 0.0
 
 
 def calibrated(scores: list[float], facts: list[bool]) -> list[float]:
-    """Confidence of each score: the share of facts among proposals like it, by logistic regression.
+    """Return the confidence of each score: the share of facts among similar ones, by logistic regression.
 
     0 for all where no proposal, or every one, was a fact: nothing can be learnt from that. It never falls
     with the score: an embedding that ranks facts last is no guide.
@@ -122,7 +122,7 @@ def calibrated(scores: list[float], facts: list[bool]) -> list[float]:
 
 
 def _parted(facts: list[Triple], wanted: set[str], seed: int) -> tuple[list[Triple], set[Triple]]:
-    """Triples to learn from, and hidden ones of frequent relations whose entities are all still seen."""
+    """Return triples to learn from, and hidden ones of frequent relations whose entities are seen."""
     seen = Counter(name for triple in facts for name in (triple.head, triple.tail))
     order = np.random.default_rng(seed).permutation(len(facts))
     hidden, most = set[Triple](), round(HIDDEN * len(facts))
@@ -135,7 +135,7 @@ def _parted(facts: list[Triple], wanted: set[str], seed: int) -> tuple[list[Trip
 
 
 def _proposals(known: list[Triple], wanted: set[str], settings: CompletionConfig) -> list[Proposal]:
-    """The best tails of every head and frequent relation that are seen together, known ones left out."""
+    """Return the best tails of every head and frequent relation seen together, without known triples."""
     import torch
 
     factory, model = _learnt(known, settings)
@@ -164,7 +164,7 @@ def _proposals(known: list[Triple], wanted: set[str], settings: CompletionConfig
 
 
 def _learnt(known: list[Triple], settings: CompletionConfig) -> tuple[Any, Any]:
-    """PyKEEN's factory of the triples and the trained model."""
+    """Return PyKEEN's factory of the triples and the trained model."""
     import torch
     from pykeen.models import model_resolver
     from pykeen.training import training_loop_resolver

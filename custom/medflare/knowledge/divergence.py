@@ -13,7 +13,7 @@ from medflare.knowledge.sketches import check_comparable
 
 
 def distance_matrix(sketches: Mapping[str, Sketch], sites: Sequence[str]) -> Matrix:
-    """D (N, N) in the order of `sites`; 1 from an empty graph to every other site, 0 to itself (DD-3).
+    """Return D (N, N) in the order of `sites`; 1 from an empty graph to every other site, 0 to itself (DD-3).
 
     A site without a sketch is as far from every other as those are from each other on average: nothing is
     known of it, and neither 0 nor 1 should speak for it or against it.
@@ -46,5 +46,5 @@ def drift(before: Sketch, now: Sketch) -> float:
 
 
 def due_for_sketch(examples_then: int, examples_now: int, growth: float) -> bool:
-    """Whether local data grew, or shrank, by more than the share `growth` since the last sketch (DD-9)."""
+    """Return whether local data changed by more than the share `growth` since the last sketch (DD-9)."""
     return abs(examples_now - examples_then) > growth * max(examples_then, 1)

@@ -34,7 +34,7 @@ def _text(file: Path, what: str) -> str:
 
 
 def _lines(file: Path, what: str) -> Iterator[tuple[int, str]]:
-    """(number, line) without empty ones and remarks."""
+    """Yield (number, line) without empty lines and comments."""
     for number, line in enumerate(_text(file, what).splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             yield number, line
@@ -49,7 +49,7 @@ def _score(scores: list[str]) -> float:
 
 
 def read_columns(file: Path) -> Iterator[Scored]:
-    """Lines of head, relation, tail and, where there is a score, a confidence, with tabs between them.
+    """Yield triples from tab-separated lines of head, relation, tail and, where there is a score, confidence.
 
     A triple with confidence 0 is left out. Raises DataError that names file and line.
     """
@@ -67,7 +67,7 @@ def read_columns(file: Path) -> Iterator[Scored]:
 
 
 def read_edc(file: Path) -> Iterator[Scored]:
-    """EDC's canonicalised triples: a list of [head, relation, tail] for each text, one after the other.
+    """Yield EDC's canonicalised triples: a list of [head, relation, tail] for each text, one after the other.
 
     Underscores are spaces. A triple without a known relation, which EDC writes as None, is left out.
     """
@@ -86,7 +86,7 @@ def read_edc(file: Path) -> Iterator[Scored]:
 
 
 def read_numbered(file: Path) -> Iterator[Scored]:
-    """Lines of three numbers and a score, for names in `entities.dict` and `relations.dict` beside the file.
+    """Yield triples from lines of three numbers and a score, with names in `entities.dict`, `relations.dict`.
 
     As GreenKGC counts: relation n + r of n relations is relation r with head and tail exchanged.
     """
@@ -122,7 +122,7 @@ def _numbers(file: Path) -> dict[int, str]:
 
 
 def read_same(file: Path) -> Iterator[tuple[str, str]]:
-    """Pairs of names for one thing: N-Triples of `owl:sameAs` as AutoAlign has them, or two columns.
+    """Yield pairs of names for one thing: N-Triples of `owl:sameAs` as AutoAlign has them, or two columns.
 
     Of an address the last part counts, underscores are spaces.
     """

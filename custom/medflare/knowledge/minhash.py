@@ -56,7 +56,7 @@ class Sketcher:
         return Sketch(values, self.fingerprint, self.kind)
 
     def _digests(self, graph: Graph) -> np.ndarray:
-        """(n, 2) uint64: 128 bits of each triple."""
+        """Return (n, 2) uint64: 128 bits of each triple."""
         whole = b"".join(
             hashlib.blake2b(serialised(triple), key=self._digest_key, digest_size=16).digest()
             for triple in graph
@@ -64,7 +64,7 @@ class Sketcher:
         return np.frombuffer(whole, "<u8").reshape(-1, 2)
 
     def _blocks(self, digests: np.ndarray, each: int) -> Iterator[tuple[slice, np.ndarray]]:
-        """(rows, AES blocks (rows, `each`, 2) uint64), piece by piece."""
+        """Yield (rows, AES blocks (rows, `each`, 2) uint64), piece by piece."""
         cipher = Cipher(algorithms.AES(self._cipher_key), modes.ECB()).encryptor()
         step, numbers = max(1, PIECE // (16 * each)), np.arange(each, dtype="<u8")
         plain = np.empty((step, each, 2), "<u8")
@@ -78,14 +78,14 @@ class Sketcher:
             yield slice(start, start + len(part)), blocks
 
     def _minima(self, digests: np.ndarray) -> np.ndarray:
-        """The low half of each hash's minimum: equal where minima are, and silent about how many triples."""
+        """Return the low half of each hash's minimum: equal for equal minima, and no count of triples."""
         lowest = np.full(self.k, np.iinfo(np.uint64).max, "<u8")
         for _, blocks in self._blocks(digests, self.k // 2):
             np.minimum(lowest, blocks.reshape(len(blocks), self.k).min(axis=0), out=lowest)
         return (lowest & np.uint64(0xFFFFFFFF)).astype(np.uint32)
 
     def _samples(self, digests: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Ioffe's samples (triple, level), each as 32 bits of a keyed digest of it and of its position.
+        """Return Ioffe's samples (triple, level), each as 32 bits of a keyed digest of it and its position.
 
         Without the position a sample would have one value wherever it wins, and how many values differ would
         tell how many triples there are.

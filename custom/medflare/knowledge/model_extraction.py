@@ -51,7 +51,7 @@ class ModelExtractor:
             )
 
     def triples(self, texts: Iterable[str]) -> list[tuple[Triple, float]]:
-        """(triple in the text's words, confidence) of many texts.
+        """Return (triple in the text's words, confidence) of many texts.
 
         Confidence is the geometric mean of the probabilities of a line's tokens. It says how sure the model
         was of its wording, and is not calibrated.

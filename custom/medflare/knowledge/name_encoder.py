@@ -42,7 +42,7 @@ class NameEncoder:
         self.frozen = FrozenEncoder(folder, "knowledge.encoder")
 
     def embed(self, texts: Sequence[str], batch: int = 64) -> np.ndarray:
-        """(N, hidden) in float32, not of unit norm; a text longer than the encoder loses its end.
+        """Return embeddings (N, hidden) in float32, not of unit norm; a too long text is cut at its end.
 
         The mean counts the tokens at begin and end too, as sentence-transformers does.
         """
@@ -120,7 +120,7 @@ def _pooling(folder: Path, wanted: Pooling | None) -> Pooling:
 
 
 def _modes(said: Mapping[str, Any]) -> list[str]:
-    """Modes of a pooling file: a switch for each in older ones, a name or a list of names in newer ones."""
+    """Return the modes of a pooling file: a switch each in older files, one or more names in newer ones."""
     modes = said.get("pooling_mode")
     if modes is None:
         switched = [key for key, value in said.items() if key.startswith(SWITCH) and value]
@@ -139,7 +139,7 @@ def _json(file: Path, expected: type[Any] = dict) -> Any:
 
 
 def _pooled(hidden: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
-    """(N, T, hidden) and (N, T) -> (N, hidden)."""
+    """Return the pooled embeddings: tokens (N, T, hidden) and their mask (N, T) -> (N, hidden)."""
     if pooling == "cls":
         return hidden[:, 0]
     weights = mask[..., None].to(hidden.dtype)

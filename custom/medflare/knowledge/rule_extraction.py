@@ -61,7 +61,7 @@ DOUBTED = 0.5
 
 
 def chunks(text: str) -> list[str]:
-    """Paragraphs: what blank lines part. A question with its options is one chunk as it is."""
+    """Return paragraphs, which blank lines separate. A question with its options is one chunk as it is."""
     return [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
 
 
@@ -85,7 +85,7 @@ class RuleExtractor:
         )
 
     def triples(self, chunk: str) -> Iterator[tuple[Triple, float]]:
-        """(triple, confidence) of every sentence of a chunk."""
+        """Yield (triple, confidence) of every sentence of a chunk."""
         for start, end in sentences(chunk):
             sentence = chunk[start:end]
             mentions = self.vocabulary.mentions(sentence)
@@ -126,7 +126,7 @@ def _stated(rule: Rule, one: str, other: str) -> Triple:
 
 
 def ordered(triple: Triple) -> Triple:
-    """Head and tail of a symmetric relation in alphabet, so that both directions are one triple.
+    """Return head and tail of a symmetric relation in alphabet, so that both directions are one triple.
 
     Only names that are the same at all sites may be ordered: of two synonyms each has a place of its own.
     """

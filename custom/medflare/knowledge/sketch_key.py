@@ -50,7 +50,7 @@ class SketchKey:
 
     @classmethod
     def read(cls, file: Path, context: str) -> SketchKey:
-        """From a file that holds the secret as hexadecimal digits; ConfigError that names the file."""
+        """Read a file that holds the secret as hexadecimal digits; ConfigError that names the file."""
         try:
             secret = bytes.fromhex(file.read_text(encoding="ascii").strip())
         except (OSError, ValueError) as error:
@@ -71,11 +71,11 @@ class SketchKey:
         return kdf.derive(self._secret)
 
     def fingerprint(self, kind: str, k: int) -> bytes:
-        """16 bytes that are equal where signatures can be compared: same key, context, kind and k."""
+        """Return 16 bytes that are equal where signatures can be compared: same key, context, kind and k."""
         return self.derive(f"fingerprint of {_LATER.get(kind, kind)} {k}", 16)
 
     def vocabulary_digest(self, files: Iterable[Path], align: bool) -> str:
-        """16 hexadecimal digits, alike where contents and order of the files are, and `align`.
+        """Return 16 hexadecimal digits, alike where contents and order of the files are, and `align`.
 
         Keyed, so that nobody without the key can test which ontology a hospital has. ConfigError that names a
         file that cannot be read.

@@ -30,7 +30,7 @@ MALFORMED, RELATION, ABSENT, SELF = "malformed line", "unknown relation", "not i
 
 @cache
 def known_relation(words: str) -> tuple[str, bool] | None:
-    """(our relation, whether head and tail change places) for a wording of it; None for none of ours.
+    """Return (our relation, whether head and tail change places) for a wording of it; None for none of ours.
 
     A known name first, then the words of the rules ("is due to" is `causes`, turned), then similar letters,
     unless one of the two denies: "not associated with" is no "associated with".
@@ -63,7 +63,7 @@ def named_in(chunk: str) -> Callable[[str], bool]:
 
 
 def read_answer(answer: str, chunk: str, faults: Counter[str]) -> Iterator[tuple[Triple, int, int]]:
-    """(triple, where its line begins and ends in the answer) of every line that can be believed.
+    """Yield (triple, where its line begins and ends in the answer) of every line that can be believed.
 
     Bullets, numbers, pipes and brackets around a line are forgiven; a head "patient" need not be in the text.
 

@@ -42,7 +42,7 @@ class Concept:
 
 
 def read_obo(file: Path) -> list[Concept]:
-    """The terms of an OBO 1.2 or 1.4 file that are not obsolete; DataError that names file and line."""
+    """Return the terms of an OBO 1.2 or 1.4 file that are not obsolete; DataError names file and line."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -54,7 +54,7 @@ def read_obo(file: Path) -> list[Concept]:
 
 
 def _stanzas(text: str) -> Iterator[list[tuple[int, str, str]]]:
-    """(line number, tag, value) of each [Term]."""
+    """Yield (line number, tag, value) of each [Term]."""
     lines: list[tuple[int, str, str]] | None = None
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("["):
@@ -86,7 +86,7 @@ def _concept(lines: list[tuple[int, str, str]], file: Path) -> Concept | None:
 
 
 def read_table(file: Path) -> list[Concept]:
-    """The rows of a table with the columns id and label, tabs between them; rows of one id are synonyms.
+    """Return the rows of a tab-separated table with columns id and label; rows of one id are synonyms.
 
     Raises DataError that names file and line.
     """
@@ -117,7 +117,7 @@ def read_concepts(files: Iterable[Path]) -> list[Concept]:
 
 
 def words_of(text: str) -> list[tuple[str, int, int]]:
-    """(folded word, start, end): canonical, and without the s of a plural."""
+    """Return (folded word, start, end): canonical, and without the s of a plural."""
     return [(_singular(canonical(match[0])), *match.span()) for match in _WORD.finditer(text)]
 
 
@@ -156,7 +156,7 @@ class Vocabulary:
         return self._named.get(tuple(word for word, _, _ in words_of(name)))
 
     def mentions(self, text: str) -> list[ConceptMention]:
-        """Concepts in a text from left to right, the longest name first, none inside another."""
+        """Return concepts in a text from left to right, the longest name first, none inside another."""
         words, found, at = words_of(text), list[ConceptMention](), 0
         while at < len(words):
             size = min(self._longest, len(words) - at)

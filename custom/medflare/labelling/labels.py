@@ -38,7 +38,7 @@ _CODE = {Status.AFFIRMED: Code.POSITIVE, Status.NEGATED: Code.NEGATIVE, Status.P
 
 
 def _alternatives(patterns: Iterable[str], end: str = "") -> re.Pattern[str]:
-    """One pattern of numbered groups; the word boundary stands outside so that most places fail at once."""
+    """Return one pattern of numbered groups; the word boundary is outside so that most places fail fast."""
     return re.compile(r"\b(?:" + "|".join(f"(?P<g{i}>{p})" for i, p in enumerate(patterns)) + ")" + end)
 
 

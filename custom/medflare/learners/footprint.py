@@ -89,7 +89,7 @@ def _measure(step: TrainingStep) -> Footprint:
 
 
 def _kept(parameters: list[nn.Parameter], forward: Callable[[], Any]) -> tuple[int, int]:
-    """(bytes that autograd keeps for the backward pass, bytes of the largest of them)."""
+    """Return (bytes that autograd keeps for the backward pass, bytes of the largest of them)."""
     weights = {p.untyped_storage()._cdata for p in parameters}
     saved: dict[int, Any] = {}
 

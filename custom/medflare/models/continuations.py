@@ -41,7 +41,7 @@ def log_likelihoods(
 
 
 def _of_batch(model: TextModel, prompts: list[Ids], continuations: list[Sequence[Ids]]) -> list[list[float]]:
-    """`log_likelihoods` of prompts that are computed together, as many continuations at once as prompts."""
+    """Return `log_likelihoods` of prompts computed together, as many continuations at once as prompts."""
     ids, mask = pad_rows(prompts, model.padding, model.device, left=True)  # (N, T)
     last, cache = _decode(model, ids, mask, (mask.cumsum(1) - 1).clamp(min=0), None)
     pairs = [(row, place) for row, several in enumerate(continuations) for place in range(len(several))]

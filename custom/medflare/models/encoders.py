@@ -83,7 +83,7 @@ class ResidualBlock(nn.Module):
         self.shortcut = nn.Conv2d(before, after, 1, stride=2, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, before, H, W) -> (B, after, H/2, W/2)."""
+        """Halve the resolution: (B, before, H, W) -> (B, after, H/2, W/2)."""
         y = F.relu(self.norm1(self.conv1(x)))  # (B, after, H/2, W/2)
         return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
 
@@ -149,7 +149,7 @@ class _ViTGrid(nn.Module):
         self.side = image_size // 16
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, 768, H/16, W/16), without the class token."""
+        """Return patch features without the class token: (B, 3, H, W) -> (B, 768, H/16, W/16)."""
         patches = self.vit._process_input(images)  # (B, S, 768)
         first = self.vit.class_token.expand(len(patches), -1, -1)  # (B, 1, 768)
         encoded = self.vit.encoder(torch.cat([first, patches], 1))[:, 1:]  # (B, S, 768)
@@ -169,7 +169,7 @@ class _CvTGrid(nn.Module):
         self.width = int(self.cvt.config.embed_dim[-1])
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, width, H/16, W/16)."""
+        """Return patch features: (B, 3, H, W) -> (B, width, H/16, W/16)."""
         grid: Tensor = self.cvt(images).last_hidden_state
         return grid
 

@@ -161,7 +161,7 @@ class PatientAdapter(nn.Module):
         }
 
     def parameter_counts(self) -> dict[str, int]:
-        """K d + d of the projection, and Σ ρ (d_in + d_out) (d + 1) of the generators."""
+        """Return K d + d of the projection, and Σ ρ (d_in + d_out) (d + 1) of the generators."""
         return {
             "projection": sum(p.numel() for p in self.projection.parameters()),
             "hypernetwork": sum(p.numel() for p in self.generators.parameters()),

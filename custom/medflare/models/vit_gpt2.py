@@ -136,7 +136,7 @@ class ViTGPT2(EvaluatedModule):
         return dict(self.network.named_parameters())
 
     def pixels(self, images: Tensor) -> Tensor:
-        """Normalise images (batch, 1, H, W) in [0, 1] -> (batch, channels, H, W) as the ViT expects them."""
+        """Normalise images for the ViT: (batch, 1, H, W) in [0, 1] -> (batch, channels, H, W)."""
         return (images.expand(-1, self.mean.shape[1], -1, -1) - self.mean) / self.std
 
     def report_loss(self, images: Tensor, reports: Tensor, targets: Tensor) -> Tensor:

@@ -80,7 +80,7 @@ def _codec(uplink: str, protection: Protection) -> Iterator[str]:
 
 
 def _factors(name: str, rule: AggregationRule, method: str, mode: str) -> Iterator[str]:
-    """LoRA factors that do not travel as the rule, or the sites, need it."""
+    """Yield a reason for LoRA factors that do not travel as the rule, or the sites, need it."""
     if rule.facts.sharing and mode not in rule.facts.sharing:
         wanted = rule.facts.sharing[0]
         can = mode != "none" and _can_share(method, wanted)
@@ -101,7 +101,7 @@ def _factors(name: str, rule: AggregationRule, method: str, mode: str) -> Iterat
 
 
 def _can_share(method: str, mode: str) -> bool:
-    """Whether a method has the setting `sharing` and knows this mode."""
+    """Return whether a method has the setting `sharing` and knows this mode."""
     try:
         return get_method(method).resolve({"sharing": mode}).lora_sharing == mode
     except ConfigError:
@@ -109,7 +109,7 @@ def _can_share(method: str, mode: str) -> bool:
 
 
 def _comparable(name: str, rule: AggregationRule, mode: str, settings: MethodSettings) -> Iterator[str]:
-    """Rules that hold updates against each other need updates that mean the same and are all there is."""
+    """Yield a reason for a rule that compares updates which are incomplete or mean different things."""
     if not rule.facts.compares:
         return
     if mode == "fedsa":
@@ -126,7 +126,7 @@ def _comparable(name: str, rule: AggregationRule, mode: str, settings: MethodSet
 
 
 def _weighed(name: str, rule: AggregationRule, method: str, mode: str) -> Iterator[str]:
-    """Rules that weigh updates by a number nobody sends, or by a score nobody can compute."""
+    """Yield a reason for weights by a number nobody sends, or by a score nobody can compute."""
     facts = get_method(method).facts
     reading, scored = rule.capability(ReadsMetrics), rule.capability(ScoresCandidates)
     for metric in reading.metrics_read() if reading else ():
@@ -149,7 +149,7 @@ def _weighed(name: str, rule: AggregationRule, method: str, mode: str) -> Iterat
 
 
 def _enough(name: str, rule: AggregationRule, sites: int | None) -> Iterator[str]:
-    """Fewer sites than a Byzantine guarantee needs (VG-6)."""
+    """Yield a reason for fewer sites than a Byzantine guarantee needs (VG-6)."""
     byzantine = rule.capability(ByzantineRule)
     if sites is None or byzantine is None:
         return

@@ -26,7 +26,7 @@ class Follower:
         self.path, self._offset = path, 0
 
     def new_events(self) -> list[dict[str, Any]]:
-        """Complete lines only; a half-written one is read next time."""
+        """Return the new events of complete lines; a half-written line is read next time."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
@@ -66,7 +66,7 @@ class Board:
             self.title = f"{phase} {event.get('reason', '')}".strip()
 
     def table(self) -> Table:
-        """The board as rich draws it."""
+        """Return the board as rich draws it."""
         table = Table(title=self.title, caption=self.note, title_justify="left", caption_justify="left")
         for name in ("site", "update", "loss", "seconds", "sent"):
             table.add_column(name)
@@ -83,7 +83,7 @@ class Board:
 
 
 def human_bytes(count: int) -> str:
-    """`1.5 MB` and the like, powers of 1000."""
+    """Return a size like `1.5 MB`, in powers of 1000."""
     value, unit = float(count), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if value < 1000:
@@ -93,7 +93,7 @@ def human_bytes(count: int) -> str:
 
 
 def line(event: dict[str, Any]) -> str:
-    """One event as a line of text, for logs and pipes."""
+    """Return one event as a line of text, for logs and pipes."""
     facts = {key: value for key, value in event.items() if key not in ("time", "phase", "mean")}
     if event["phase"] == "val":  # a dozen scores a site and round are for the page
         facts = {key: facts[key] for key in ("round", "site", "val_loss", *TOLD) if key in facts}
@@ -107,7 +107,7 @@ def line(event: dict[str, Any]) -> str:
 def live(
     console: Console | None = None,
 ) -> tuple[AbstractContextManager[Any], Callable[[dict[str, Any]], None]]:
-    """(context manager that draws, function that takes events); plain lines where there is no terminal."""
+    """Return a context manager that draws and a function that takes events; plain lines if no terminal."""
     console = console or Console()
     if not console.is_terminal:
         return nullcontext(), lambda event: console.print(line(event), highlight=False, soft_wrap=True)

@@ -47,7 +47,7 @@ a step changes; a site learns its importance weight, and under masks scales its 
 
 
 def page() -> str:
-    """The whole document."""
+    """Return the whole document."""
     reasons: dict[str, int] = {}
     parts = [
         "# Rules, methods, and what goes together",
@@ -107,7 +107,7 @@ def source_text(source: Citation) -> str:
 
 
 def _setting_rows() -> Iterator[Sequence[str]]:
-    """Rules that take exactly the same settings share their rows."""
+    """Yield the rows of settings; rules that take exactly the same settings share theirs."""
     groups: dict[tuple[SettingListing, ...], list[str]] = {}
     for rule in _rules():
         groups.setdefault(rule.settings, []).append(f"`{rule.name}`")
@@ -133,7 +133,7 @@ def _method_row(method: str) -> Sequence[str]:
 
 
 def rule_choices() -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Row -> rule and settings; a rule that can do with a sum has a second row for that."""
+    """Return row -> rule and settings; a rule that can do with a sum has a second row for that."""
     rows: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for rule in _rules():
         rows[rule.name] = (rule.name, {})
@@ -143,7 +143,7 @@ def rule_choices() -> dict[str, tuple[str, Mapping[str, Any]]]:
 
 
 def method_choices() -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Column -> method and settings; one for each way of sharing LoRA factors that its variants have."""
+    """Return column -> method and settings, one for each way of sharing LoRA factors of its variants."""
     columns: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for name, method in sorted(METHODS.items()):
         modes = {method.resolve({"variant": v}).lora_sharing: v for v in reversed(list(method.variants))}
@@ -154,7 +154,7 @@ def method_choices() -> dict[str, tuple[str, Mapping[str, Any]]]:
 
 
 def _matrix(protection: str, reasons: dict[str, int]) -> Iterator[str]:
-    """Heading and table of one protection."""
+    """Yield heading and table of one protection."""
     columns = method_choices()
     rows = [
         (f"`{row}`", *(_cell(rule, method, protection, reasons) for method in columns.values()))
@@ -170,7 +170,7 @@ def _cell(
     protection: str,
     reasons: dict[str, int],
 ) -> str:
-    """`yes`, the codecs that work, or the numbers of the reasons, which are added to `reasons`."""
+    """Return `yes`, the codecs that work, or the numbers of the reasons, which are added to `reasons`."""
     found = {
         uplink: problems(rule[0], *method, uplink, protection, rule_settings=rule[1]) for uplink in CODECS
     }
@@ -183,7 +183,7 @@ def _cell(
 
 
 def _in_general(reason: str, rule: str, method: str) -> str:
-    """A reason without the names of the rule and the method it is about, so that many share it."""
+    """Return a reason without the names of the rule and the method it is about, so that many share it."""
     reason = reason.replace(f"rule '{rule}'", "the rule", 1).replace(f"method '{method}' as", "the method as")
     return reason.replace("the rule", "The rule", 1) if reason.startswith("the rule") else reason
 
@@ -193,6 +193,6 @@ def _prose(text: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Any) -> str:
-    """Markdown; a bar in a cell would end it."""
+    """Return a Markdown table; a bar in a cell is escaped, as it would end the cell."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(str(c).replace("|", "\\|") for c in line) + " |" for line in lines)

@@ -40,7 +40,7 @@ HEADS = {
 
 
 def overview(rows: Sequence[Row]) -> Table:
-    """One row for each site and adapter, the interval under its value; fits 100 columns."""
+    """Return a table of one row for each site and adapter, the interval under its value; fits 100 columns."""
     table = _table(["site", "notes", *(HEADS.get(name, name) for name in GLANCE)])
     table.caption, table.caption_justify = Text(CAPTION), "left"
     for index, row in enumerate(rows):
@@ -60,7 +60,7 @@ def _two_lines(estimate: Estimate | None) -> Text:
 
 
 def type_table(scored: Scored, task: str, title: str, types: Iterable[str]) -> Table:
-    """One task by type: how many are marked, precision, recall and F1, strict and lenient.
+    """Return the table of a task by type: how many are marked, precision, recall and F1, strict and lenient.
 
     Args:
         task: one of extraction_statistics.TASKS.
@@ -86,7 +86,7 @@ def type_table(scored: Scored, task: str, title: str, types: Iterable[str]) -> T
 
 
 def _value(scored: Scored, metric: str, totals: str, ratio: str) -> str:
-    """F1 with its interval, precision and recall without, which leaves room for both kinds of match."""
+    """Return F1 with its interval, precision and recall without, so that both kinds of match fit."""
     if ratio == "f1":
         return score_cell(scored.estimates.get(metric)).text
     estimate, counts = scored.estimates.get(metric), scored.counts.get(totals, Counts(0, 0, 0))
@@ -95,7 +95,7 @@ def _value(scored: Scored, metric: str, totals: str, ratio: str) -> str:
 
 
 def comparison_table(comparisons: Sequence[ComparisonRecord], other: str) -> Table:
-    """Differences with their interval and p-value; `other` names what was compared with."""
+    """Return the table of differences with interval and p-value; `other` names what was compared with."""
     table = _table(["site", "ours", "theirs", "score", "difference", "p"], lefts=4)
     table.title = f"ours minus {other}, on the same documents"
     table.caption, table.caption_justify = Text(ALONE), "left"

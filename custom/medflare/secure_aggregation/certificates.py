@@ -29,14 +29,14 @@ def read_certificates(file: Path) -> tuple[x509.Certificate, ...]:
 
 
 def common_name(certificate: x509.Certificate) -> str:
-    """To whom a certificate is made out; empty if it does not say."""
+    """Return the common name of a certificate; empty if it has none."""
     return _word(certificate, NameOID.COMMON_NAME)
 
 
 def check_certificate(
     chain: Sequence[x509.Certificate], root: x509.Certificate, name: str, moment: datetime
 ) -> str | None:
-    """Why the first certificate of a chain is not `name`'s, valid at `moment`, under `root`; or None."""
+    """Return why a chain's first certificate is not `name`'s, valid at `moment`, under `root`; else None."""
     leaf = chain[0]
     if common_name(leaf) != name:
         return f"the certificate is made out to '{common_name(leaf)}', expected '{name}'"
@@ -55,7 +55,7 @@ def check_certificate(
 
 
 def role_problem(chain: Sequence[x509.Certificate]) -> str | None:
-    """Why a certificate is not one of a site, but of a person or a server; or None where it does not say."""
+    """Return why a certificate is not a site's but a person's or a server's; None where it does not say."""
     role = _word(chain[0], NameOID.UNSTRUCTURED_NAME)
     return None if role in SITE_ROLES else f"the certificate has the role '{role}', expected that of a site"
 

@@ -30,7 +30,7 @@ def step_of(keys: Keys, parameters: HeParameters) -> float:
 
 
 def error_bound(keys: Keys, parameters: HeParameters, messages: int) -> float:
-    """Largest difference between a total of so many messages and the sum of what was encrypted."""
+    """Return the largest difference between a total of so many messages and the sum of what was encrypted."""
     return messages * step_of(keys, parameters) / 2
 
 
@@ -40,7 +40,7 @@ def encrypt(
     parameters: HeParameters,
     name_at: Callable[[int], str] = lambda place: "vector",
 ) -> Tensor:
-    """One message, uint8, from a vector (P,) of any floating dtype.
+    """Return one message, uint8, from a vector (P,) of any floating dtype.
 
     `name_at` gives the tensor of a place, for the message of a refusal (`Segment.name_at`). Raises
     UpdateError for the first value that is not finite or beyond the bound; ConfigError with the server's
@@ -69,7 +69,7 @@ def encrypt(
 def _checked(
     values: Tensor | NDArray[Any], bound: float, name_at: Callable[[int], str]
 ) -> NDArray[np.float64]:
-    """(P,) fp64 on the CPU, all within the bound."""
+    """Return the vector (P,) as fp64 on the CPU; UpdateError that names a tensor beyond the bound."""
     flat: NDArray[np.float64] = torch.as_tensor(values).detach().to("cpu", torch.float64).numpy()
     if flat.ndim != 1 or not len(flat):
         raise UpdateError(f"a vector to encrypt has shape {flat.shape}; expected (P,) with P of 1 or more.")
@@ -192,7 +192,7 @@ class Adder:
             )
 
     def total(self) -> Tensor:
-        """The sum as a message; adding may go on after it. Raises RunError before the first message."""
+        """Return the sum as a message; adding may go on after it. RunError before the first message."""
         if self._first is None:
             raise RunError("no encrypted message was added, so there is no total to send.")
         with shuttle(self._keys, self._slots) as carrier:
@@ -200,7 +200,7 @@ class Adder:
 
 
 def decrypt(keys: Keys, message: Tensor, size: int, parameters: HeParameters) -> Tensor:
-    """(P,) fp64 sums of what sites encrypted; see `error_bound`.
+    """Return (P,) fp64 sums of what sites encrypted; see `error_bound`.
 
     Raises UpdateError for a damaged message, another key, other parameters, another length than
     `size`, and totals that no sum of values within the bound reaches; ConfigError with the server's keys.

@@ -113,7 +113,7 @@ class Keys:
 
 
 def read_site_context(path: Path) -> Keys:
-    """A site's file; raises ConfigError when it is missing, damaged, weak or without the secret key."""
+    """Read a site's file; raise ConfigError if it is missing, damaged, weak or without the secret key."""
     keys = _read(path)
     keys.secret_key("encrypt")
     return keys

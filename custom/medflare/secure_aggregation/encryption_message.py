@@ -54,7 +54,7 @@ class Header:
 
 
 def pack(header: Header, ciphertexts: Iterable[bytes]) -> Tensor:
-    """(bytes,) uint8 of `header.count` ciphertexts."""
+    """Return (bytes,) uint8 of `header.count` ciphertexts."""
     out = bytearray(_HEAD.pack(MAGIC, *astuple(header)))
     for part in ciphertexts:
         out += _LENGTH.pack(len(part))

@@ -75,7 +75,7 @@ class Slots(Protocol):
         ...
 
     def read(self, decryptor: Any, ciphertext: Any, added: int) -> Whole:
-        """(width,) sums of `added` numbers; raises UpdateError where the noise is not that of such sums."""
+        """Return (width,) sums of `added` numbers; UpdateError if the noise is not that of such sums."""
         ...
 
 
@@ -187,7 +187,7 @@ class Digits:
 
     @classmethod
     def of(cls, slots: Slots, parameters: HeParameters) -> Digits:
-        """One digit where the step allows; raises ConfigError where 62 bits do not hold the largest sum."""
+        """Return one digit where the step allows; ConfigError if 62 bits do not hold the largest sum."""
         step = parameters.step or 2.0 ** math.ceil(math.log2(parameters.bound / slots.levels))
         bits, largest = int(math.log2(slots.levels)), parameters.bound / step
         if largest * parameters.additions >= 2.0**62:
@@ -200,7 +200,7 @@ class Digits:
         return cls(step, bits, 1 if one else math.ceil((math.log2(largest) + 2) / bits))
 
     def apart(self, values: NDArray[np.float64]) -> Whole:
-        """(P,) values to (count * P,) numbers, all lowest digits first."""
+        """Split (P,) values into (count * P,) numbers, all lowest digits first."""
         rest = np.rint(values / self.step).astype(np.int64)
         half, rows = 1 << (self.bits - 1), []
         for _ in range(self.count - 1):
@@ -210,7 +210,7 @@ class Digits:
         return np.concatenate([*rows, rest])
 
     def together(self, numbers: Whole) -> NDArray[np.float64]:
-        """(count * P,) sums of numbers to (P,) sums of values."""
+        """Join (count * P,) sums of numbers into (P,) sums of values."""
         rows = numbers.reshape(self.count, -1)
         total = np.zeros_like(rows[0])
         for k, row in enumerate(rows):

@@ -97,7 +97,7 @@ class Ring:
             target[piece] = np.rint(part, out=part)
 
     def decode(self, values: Tensor, factor: float = 1.0) -> Tensor:
-        """fp64 (N,) of a sum, multiplied by `factor`."""
+        """Return a sum (N,) as fp64, multiplied by `factor`."""
         return values.double() * math.ldexp(factor, -self.fraction)
 
     def decode_to_float32(self, values: Tensor, factor: float) -> Tensor:
@@ -111,7 +111,7 @@ class Ring:
 
 
 def pieces(size: int) -> Iterator[slice]:
-    """Slices that cover a vector."""
+    """Yield slices that cover a vector."""
     return (slice(start, min(start + PIECE, size)) for start in range(0, size, PIECE))
 
 

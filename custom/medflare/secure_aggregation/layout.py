@@ -60,7 +60,7 @@ class Segment:
         return out
 
     def parted(self, flat: Tensor) -> State:
-        """Views of a flat vector in the tensors' shapes."""
+        """Return views of a flat vector in the tensors' shapes."""
         parts = flat.split(list(self.sizes))
         return {
             name: part.view(shape) for name, shape, part in zip(self.names, self.shapes, parts, strict=True)
@@ -123,7 +123,7 @@ class Layout:
         return hashlib.sha256(json.dumps([rows, self.weighted]).encode()).hexdigest()
 
     def pack(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """(fp32 [P], fp64 [S]) of an update's differences and sums, new vectors on the CPU.
+        """Return (fp32 [P], fp64 [S]) of an update's differences and sums, new vectors on the CPU.
 
         Raises UpdateError for unknown or missing names, other shapes, and values that are not finite.
         """
@@ -131,7 +131,7 @@ class Layout:
         return self.narrow.joined(tensors, torch.float32), self.wide.joined(tensors, torch.float64)
 
     def unpack(self, narrow: Tensor, wide: Tensor) -> State:
-        """Tensors from (P,) and (S,) vectors: views in the vectors' own dtypes, nothing is rounded.
+        """Return tensors from (P,) and (S,) vectors: views in the vectors' own dtypes, nothing is rounded.
 
         A mean of counters is no whole number before it is added to the old state, so that integer tensors
         and sums stay fp64. Raises ValueError for vectors of other lengths.

@@ -29,7 +29,7 @@ class Masked:
 
 
 def empty(parameters: RoundParameters) -> Masked:
-    """Zeros in the right shapes."""
+    """Return zeros in the right shapes."""
     return Masked(
         parameters.digest,
         torch.zeros(parameters.narrow, dtype=parameters.narrow_ring.dtype),
@@ -40,11 +40,12 @@ def empty(parameters: RoundParameters) -> Masked:
 def encode(
     parameters: RoundParameters, layout: Layout, narrow: Tensor, wide: Tensor, weight: float
 ) -> Masked:
-    """weight / most_weight times the update's means, its sums as they are, and the weight; not masked yet.
-
-    narrow: fp32 (P,), wide: fp64 (S,), as `Layout.pack` made them.
+    """Encode an update in fixed point, not masked yet: its means times weight / most_weight, sums, weight.
 
     Nothing is clipped.
+
+    Args:
+        narrow: fp32 (P,); wide: fp64 (S,), as `Layout.pack` made them.
 
     Raises:
         UpdateError: weight or vectors are not as agreed, or a value is beyond the bound; names the tensor.

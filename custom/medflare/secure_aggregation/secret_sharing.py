@@ -76,7 +76,7 @@ def seal(parameters: RoundParameters, dealer: str, holder: str, dealt: HolderSha
 def open_sealed(
     parameters: RoundParameters, dealer: str, holder: str, sealed: bytes, held: Any, agreed: bytes
 ) -> HolderShares | None:
-    """The inverse of `seal`, given the commitments as they travelled (JSON); None if anything differs."""
+    """Return what `seal` sealed, given the commitments as they travelled (JSON); None if anything differs."""
     words = _words(parameters, dealer, holder, held)
     try:
         plain = AESGCM(derive(agreed, words)).decrypt(sealed[:_NONCE], sealed[_NONCE:], words)

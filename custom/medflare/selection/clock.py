@@ -70,7 +70,7 @@ class SiteProfile:
 
 
 def read_profiles(declared: Mapping[str, Mapping[str, Any]]) -> dict[str, SiteProfile]:
-    """Site -> profile, from a job's settings; ConfigError that names all sites whose entries are wrong."""
+    """Return site -> profile from a job's settings; ConfigError that names all sites with wrong entries."""
     known, found, faults = {item.name for item in fields(SiteProfile)}, {}, []
     for site, entry in sorted(declared.items()):
         strange = sorted(set(entry) - known)
@@ -88,7 +88,7 @@ def read_profiles(declared: Mapping[str, Mapping[str, Any]]) -> dict[str, SitePr
 def drawn_profiles(
     sites: list[str], seed: int, spread: float = 0.8, **typical: float
 ) -> dict[str, SiteProfile]:
-    """Profiles of simulated hospitals: log-normal around `typical`, speed and bandwidth independent.
+    """Return profiles of simulated hospitals: log-normal around `typical`, speed and bandwidth independent.
 
     Args:
         spread: standard deviation of the logarithm; 0.8 makes the slowest of 20 about 20 times as slow as the
@@ -140,10 +140,15 @@ class SimulatedClock:
         return Timing(float(compute), float(transfer))
 
     def advance(self, timings: Mapping[str, Timing | None], deadline: float = math.inf) -> list[str]:
-        """Lets a synchronous round pass: until the slowest site has answered, or the deadline.
+        """Advance the clock by a synchronous round: until the slowest site has answered, or the deadline.
 
-        Returns the sites that gave no answer by then. A site that vanished is waited for until the deadline;
-        ValueError where there is none.
+        A vanished site is waited for until the deadline.
+
+        Returns:
+            The sites that gave no answer by then.
+
+        Raises:
+            ValueError: a site vanished, and there is no deadline.
         """
         late = sorted(s for s, timing in timings.items() if timing is None or timing.total > deadline)
         if late and deadline == math.inf:
@@ -154,5 +159,5 @@ class SimulatedClock:
 
 
 def seconds_to_target(curve: list[tuple[float, float]], target: float) -> float | None:
-    """When a quality, told as (seconds, quality), first reaches `target`; None where it never does."""
+    """Return when a curve of (seconds, quality) first reaches `target`; None if it never does."""
     return next((seconds for seconds, quality in curve if quality >= target), None)

@@ -20,7 +20,7 @@ HALVINGS = 40
 
 
 def expected_counts(q: Vector, draws: int, least: int = 1) -> tuple[Vector, float]:
-    """(E[c_i | D ≥ least], P(D ≥ least)); the first is S q_i for `least` 1.
+    """Return (E[c_i | D ≥ least], P(D ≥ least)); the first is S q_i for `least` 1.
 
     Exact up to rounding; the counts are NaN where the probability is 0.
     """
@@ -39,7 +39,7 @@ def expected_counts(q: Vector, draws: int, least: int = 1) -> tuple[Vector, floa
 
 
 def mix_with_uniform(q: Vector, draws: int, least: int, rarest: float) -> tuple[Vector, float]:
-    """((1 − m) q + m/N, m) with the smallest m in [0, 1] for which P(D ≥ least) is `rarest` or more.
+    """Return ((1 − m) q + m/N, m) with the smallest m in [0, 1] for which P(D ≥ least) is `rarest` or more.
 
     P grows with m, as it is Schur-concave in q and mixing makes odds more even. Even odds, and m = 1, where
     these do not get there either.
@@ -59,22 +59,22 @@ def _mixture(q: Vector, even: float) -> Vector:
 
 
 def _probability(q: Vector, draws: int, least: int) -> float:
-    """P(D ≥ least)."""
+    """Return P(D ≥ least)."""
     return _enough(_products(_series(q, draws), least, draws)[-1], draws)
 
 
 def _enough(product: Matrix, draws: int) -> float:
-    """P(D ≥ least), of the product of all sites' factors."""
+    """Return P(D ≥ least) from the product of all sites' factors."""
     return max(1 - math.factorial(draws) * float(np.sum(product[1:, draws])), 0.0)
 
 
 def _series(q: Vector, draws: int) -> list[Vector]:
-    """f_i(x) = e^{q_i x} − 1 of each site, up to x^S."""
+    """Return f_i(x) = e^{q_i x} − 1 of each site, up to x^S."""
     return [np.array([0.0, *(p**a / math.factorial(a) for a in range(1, draws + 1))]) for p in q]
 
 
 def _products(series: list[Vector], least: int, draws: int) -> list[Matrix]:
-    """Products of the first 0, 1, …, N factors 1 + y f_i(x): (least, draws + 1), rows are powers of y."""
+    """Return products of the first 0, 1, …, N factors 1 + y f_i(x): (least, draws + 1), rows powers of y."""
     product = np.zeros((least, draws + 1))
     product[0, 0] = 1.0
     found = [product]
@@ -88,7 +88,7 @@ def _products(series: list[Vector], least: int, draws: int) -> list[Matrix]:
 
 
 def _times(one: Matrix, other: Matrix) -> Matrix:
-    """The product of two such polynomials, as far as their shape goes."""
+    """Return the product of two such polynomials, truncated to their shape."""
     least, size = one.shape
     found = np.zeros_like(one)
     for m in range(least):

@@ -49,7 +49,7 @@ class Latencies:
         self._seen: dict[str, _Seen] = {}
 
     def observe(self, site: str, timing: Timing) -> None:
-        """Takes what a round took; ValueError for seconds that are no seconds."""
+        """Take the seconds of a round; ValueError for numbers that cannot be seconds."""
         if not all(math.isfinite(part) and part >= 0 for part in timing) or timing.total <= 0:
             raise ValueError(f"timing of '{site}' is {tuple(timing)}; expected 0 s or more, not both 0.")
         seen = self._seen.get(site)
@@ -61,19 +61,19 @@ class Latencies:
         seen.recent = [*seen.recent, timing][-self.window :]
 
     def report_timeout(self, site: str, waited: float) -> None:
-        """A site that gave no answer in `waited` seconds took that long at least: counted as computing."""
+        """Count a site without an answer in `waited` seconds as computing for at least that long."""
         known = self._seen.get(site)
         transfer = min(known.transfer if known else 0.0, waited)
         compute = max(waited - transfer, known.compute if known else 0.0)
         self.observe(site, Timing(compute, transfer))
 
     def parts(self, site: str) -> Timing | None:
-        """The exponential means; None of a site that was never seen."""
+        """Return the exponential means of a site; None if it was never observed."""
         seen = self._seen.get(site)
         return Timing(seen.compute, seen.transfer) if seen else None
 
     def estimates(self, sites: Iterable[str]) -> dict[str, float]:
-        """t_i of each site, seconds; the median of the known ones for a site that was never seen.
+        """Return t_i of each site, seconds; the median of the known ones for a site that was never observed.
 
         Before anything was seen all are 1, which makes DDCS draw by data.
         """
@@ -88,7 +88,7 @@ class Latencies:
         return float(np.quantile([timing.total for timing in seen.recent], self.quantile))
 
     def report(self) -> dict[str, dict[str, float]]:
-        """Site -> means and quantiles of both parts, seconds, for a run's record."""
+        """Return site -> means and quantiles of both parts, seconds, for a run's record."""
         found: dict[str, dict[str, float]] = {}
         for site, seen in sorted(self._seen.items()):
             found[site] = {"compute": seen.compute, "transfer": seen.transfer}
@@ -98,7 +98,7 @@ class Latencies:
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return the means and observations as JSON values."""
         return {
             site: {
                 "compute": seen.compute,

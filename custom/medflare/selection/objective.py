@@ -12,14 +12,17 @@ from medflare.core.arrays import Matrix, Vector
 
 
 def expected_slowest(q: Vector, t: Vector, draws: int) -> float:
-    """E[max t_i] of S = `draws` draws: Σ_i [(Σ_{j≤i} q_j)^S − (Σ_{j<i} q_j)^S] t_i by ascending t."""
+    """Return E[max t_i] of S = `draws` draws: Σ_i [(Σ_{j≤i} q_j)^S − (Σ_{j<i} q_j)^S] t_i by ascending t."""
     order = np.argsort(t, kind="stable")
     powers = np.cumsum(q[order]) ** draws
     return float(np.diff(powers, prepend=0.0) @ t[order])
 
 
 def expected_slowest_gradient(q: Vector, t: Vector, draws: int) -> Vector:
-    """∂/∂q_m: S (Σq)^(S−1) t_N − Σ_{m ≤ i < N} S (Σ_{j≤i} q_j)^(S−1) (t_{i+1} − t_i), by ascending t."""
+    """Return the gradient (N) of `expected_slowest`, by ascending t.
+
+    ∂/∂q_m = S (Σq)^(S−1) t_N − Σ_{m ≤ i < N} S (Σ_{j≤i} q_j)^(S−1) (t_{i+1} − t_i).
+    """
     order = np.argsort(t, kind="stable")
     ascending = t[order]
     slopes = draws * np.cumsum(q[order]) ** (draws - 1)
@@ -30,7 +33,7 @@ def expected_slowest_gradient(q: Vector, t: Vector, draws: int) -> Vector:
 
 
 def slowest_of_each(points: Matrix, t: Vector, draws: int) -> Vector:
-    """`expected_slowest` of every row of `points` (M, N)."""
+    """Return `expected_slowest` of every row of `points` (M, N)."""
     order = np.argsort(t, kind="stable")
     powers = np.cumsum(points[:, order], axis=1) ** draws
     found: Vector = np.diff(powers, prepend=0.0, axis=1) @ t[order]
@@ -38,7 +41,7 @@ def slowest_of_each(points: Matrix, t: Vector, draws: int) -> Vector:
 
 
 def divergence(q: Vector, D: Matrix) -> float:
-    """qᵀDq: the mean distance of two draws, in [0, 1] where D is (DD-2)."""
+    """Return qᵀDq: the mean distance of two draws, in [0, 1] where D is (DD-2)."""
     return float(q @ D @ q)
 
 
@@ -47,7 +50,7 @@ def divergence_gradient(q: Vector, D: Matrix) -> Vector:
 
 
 def distance_between(q: Vector, D: Matrix) -> float:
-    """qᵀDq / (1 − qᵀq): the mean distance of two draws of different sites; 0 where one site has all odds.
+    """Return qᵀDq / (1 − qᵀq), the mean distance of two draws of different sites; 0 if one site has all odds.
 
     Drawing few sites again and again makes qᵀDq small whatever their data, and leaves this as it is.
     """
@@ -63,12 +66,12 @@ def distance_between_gradient(q: Vector, D: Matrix) -> Vector:
 
 
 def pairs(draws: int) -> int:
-    """S(S − 1): times the mean distance it is the slides' sum over ordered pairs of draws (DD-2)."""
+    """Return S(S − 1), the ratio of the slides' sum over ordered pairs of draws to their mean (DD-2)."""
     return draws * (draws - 1)
 
 
 def variance(q: Vector, d: Vector) -> float:
-    """Σ d_i²/q_i ≥ 1, with equality for q = d: what q adds to the variance of the update.
+    """Return Σ d_i²/q_i ≥ 1, with equality for q = d: what q adds to the variance of the update.
 
     Infinite where a site with data is never drawn: then no weight makes the update unbiased.
     """
@@ -86,7 +89,7 @@ def variance_gradient(q: Vector, d: Vector) -> Vector:
 
 
 def update_variance(q: Vector, d: Vector, norms: Vector, mean_norm: float, draws: int) -> float:
-    """E‖θ⁺ − E θ⁺‖² = (Σ d_i²‖Δ_i‖²/q_i − ‖Σ d_iΔ_i‖²)/S.
+    """Return E‖θ⁺ − E θ⁺‖² = (Σ d_i²‖Δ_i‖²/q_i − ‖Σ d_iΔ_i‖²)/S.
 
     Args:
         norms: ‖Δ_i‖; mean_norm: ‖Σ d_iΔ_i‖.

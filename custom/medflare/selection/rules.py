@@ -87,18 +87,18 @@ class Ddcs(SampledMean, NeedsSketches, NeedsExactSizes):
         return (NeedsSketches,) if self.settings.distances == "exact" else (NeedsExactSizes,)
 
     def set_sketch(self, site: str, sketch: Sketch | None) -> None:
-        """A first sketch, a newer one, or None where there is none any more; the odds change with it."""
+        """Take a first or newer sketch, or None where a site has none any more; the odds change with it."""
         if sketch is None:
             self.known.sketches.pop(site, None)
         else:
             self.known.sketches[site] = sketch
 
     def set_exact_sizes(self, sizes: Mapping[str, int], shared: Mapping[tuple[str, str], int]) -> None:
-        """Exact sizes: of the sites' graphs, and of what pairs of them share."""
+        """Take the exact sizes of the sites' graphs and of what pairs of them share."""
         self.known.sizes, self.known.shared = dict(sizes), dict(shared)
 
     def report(self) -> dict[str, Any]:
-        """As `SampledMean`, and `solution`: the probabilities before the age bonus and what they bring."""
+        """Return the report of `SampledMean` and `solution`: the probabilities before the age bonus."""
         solution = self.chosen.solution
         return super().report() | ({"solution": solution.to_json()} if solution else {})
 
@@ -184,5 +184,5 @@ class FedCS(SampledMean):
         self.set_selector(self.chosen, Latencies())
 
     def report(self) -> dict[str, Any]:
-        """As `SampledMean`, and `over`: the message where too few sites meet the deadline."""
+        """Return the report of `SampledMean` and `over`: the message if too few sites meet the deadline."""
         return super().report() | ({"over": self.chosen.over} if self.chosen.over else {})

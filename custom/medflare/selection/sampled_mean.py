@@ -186,7 +186,7 @@ class SampledMean(
         return {name: value.clone() for name, value in self._global.items()}
 
     def abort_round(self) -> None:
-        """Nobody who was sampled is in the step: the staleness of all grows."""
+        """Close a round without a step: the staleness of all sampled sites grows."""
         self._shares, self._weights, self._total_weight, self._sum_members = {}, {}, None, None
         if self._sample is not None:
             self._update_staleness(())

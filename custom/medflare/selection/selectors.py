@@ -41,7 +41,7 @@ class SiteStatistics:
     norms: dict[str, float] = field(default_factory=dict)
 
     def distances(self, sites: Sequence[str]) -> Matrix | None:
-        """D (N, N) in the order of `sites`, as `divergence.distance_matrix`; None while nothing is known."""
+        """Return D (N, N) in the order of `sites`, as `divergence.distance_matrix`; None if unknown."""
         empty = 0 in self.sizes.values() and len(self.sizes) > 1
         if self.shared or empty:
             return exact_distances(self.sizes, self.shared, sites)
@@ -78,7 +78,7 @@ class Selector(ABC):
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most selectors keep nothing
-        """Puts back what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
 
 
 @dataclass
@@ -124,10 +124,10 @@ class DdcsSelector(Selector):
         return sample_sites(probabilities, shares, self.draws, random, least)
 
     def _plan(self, period: int, sites: Collection[str], latencies: Latencies) -> None:
-        """Latencies are those of the period's first round; a site that comes later brings its own.
+        """Fix the latencies to plan with: those of the period's first round, and of sites that join later.
 
-        While some site was not seen yet they are those of now, as a typical latency only stands in for its
-        own; the first round in which all were seen then counts for the rest of its period.
+        While some site was never observed they are the present ones, because a typical latency only stands in
+        for its own; the first round in which all were observed then counts for the rest of its period.
         """
         seen = all(latencies.parts(site) is not None for site in sites)
         if self.planned_for != period or not seen:

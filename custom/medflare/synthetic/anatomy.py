@@ -79,13 +79,13 @@ class Chest:
 
 @lru_cache(maxsize=8)
 def grid(size: int) -> tuple[Plane, Plane]:
-    """Coordinates x (1, size) and y (size, 1) of the pixel centres."""
+    """Return coordinates x (1, size) and y (size, 1) of the pixel centres."""
     line = ((np.arange(size, dtype=np.float32) + 0.5) * (2.0 / size) - 1.0).astype(np.float32)
     return line[None, :], line[:, None]
 
 
 def ramp(distance: NDArray[Any], width: float = EDGE) -> Plane:
-    """Smoothstep from 0 (distance <= -width) to 1 (distance >= width)."""
+    """Return smoothstep from 0 (distance <= -width) to 1 (distance >= width)."""
     t: Plane = np.clip(distance * np.float32(0.5 / width) + np.float32(0.5), 0, 1)
     return t * t * (3 - 2 * t)
 
@@ -93,7 +93,7 @@ def ramp(distance: NDArray[Any], width: float = EDGE) -> Plane:
 def dome(
     chest_x: Plane, chest_y: Plane, x: float, y: float, rx: float, ry: float, turn: float = 0.0
 ) -> Plane:
-    """Thickness (0..1) of an ellipsoid seen from the front, its long axis turned by `turn` radians."""
+    """Return thickness (0..1) of an ellipsoid seen from the front, its long axis turned by `turn` radians."""
     dx, dy = chest_x - np.float32(x), chest_y - np.float32(y)
     if turn:
         c, s = np.float32(np.cos(turn)), np.float32(np.sin(turn))
@@ -102,13 +102,13 @@ def dome(
 
 
 def blob(chest_x: Plane, chest_y: Plane, x: float, y: float, rx: float, ry: float) -> Plane:
-    """Gaussian hill of height 1."""
+    """Return a Gaussian hill of height 1."""
     dx, dy = (chest_x - np.float32(x)) / np.float32(rx), (chest_y - np.float32(y)) / np.float32(ry)
     return np.exp(-np.float32(0.5) * (dx * dx + dy * dy))
 
 
 def smooth_noise(rng: np.random.Generator, size: int, cells: int) -> Plane:
-    """Zero-mean, about unit-variance noise with `cells` independent values across, (size, size) float32."""
+    """Return noise of mean 0, variance about 1, `cells` independent values across: (size, size) float32."""
     coarse = Image.fromarray(rng.standard_normal((cells, cells), dtype=np.float32))
     return np.asarray(coarse.resize((size, size), Image.Resampling.BICUBIC)) * np.float32(1.3)
 
@@ -149,7 +149,7 @@ def compose(a: Anatomy, size: int) -> Chest:
 
 
 def expose(chest: Chest) -> Plane:
-    """Film density (size, size) in [0, 1]: saturating sum of all attenuation, then metal on top."""
+    """Return film density (size, size) in [0, 1]: saturating sum of all attenuation, then metal on top."""
     a = chest.anatomy
     soft = chest.body * np.float32(1.25 + 0.35 * a.fat)
     soft -= chest.air * np.float32(1.17)
@@ -163,7 +163,7 @@ def expose(chest: Chest) -> Plane:
 
 
 def _cage(a: Anatomy, ax: Plane, y: Plane) -> Plane:
-    """Normalised radius of the inner rib cage: 1 at its border, 0 in the middle of a lung."""
+    """Return the normalised radius of the inner rib cage: 1 at its border, 0 in the middle of a lung."""
     centre, middle = 0.50 * a.width, 0.12
     u = ax - np.float32(centre)
     s = np.where(u > 0, u * np.float32(1 / (a.width - centre)), u * np.float32(-1 / (centre + 0.06)))
@@ -174,7 +174,7 @@ def _cage(a: Anatomy, ax: Plane, y: Plane) -> Plane:
 
 
 def _body(a: Anatomy, x: Plane, y: Plane) -> Plane:
-    """Soft tissue of neck, shoulders and trunk, with breast shadows."""
+    """Return soft tissue of neck, shoulders and trunk, with breast shadows."""
     wall = a.width + 0.09 + 0.10 * a.fat
     rows = [-1.0, -0.86, -0.74, -0.60, -0.30, 0.05, 0.5, 1.0]
     halves = [0.26, 0.34, 0.72, 1.12, 1.12, wall + 0.06, wall, wall + 0.03]
@@ -190,7 +190,7 @@ def _body(a: Anatomy, x: Plane, y: Plane) -> Plane:
 
 
 def _heart(a: Anatomy, x: Plane, y: Plane) -> Plane:
-    """Heart, great vessels and mediastinum with the trachea's air column."""
+    """Return heart, great vessels and mediastinum with the trachea's air column."""
     width = 2 * a.width * a.heart
     left, right = 0.66 * width, 0.34 * width
     ground = 0.5 * (a.base[0] + a.base[1])
@@ -215,7 +215,7 @@ _RIB = np.array([0, 0, 0, 0.0, 0.25, 0.95, 0.72, 0.55, 0.50, 0.58, 1.0, 0.30, 0.
 
 
 def _bones(a: Anatomy, x: Plane, y: Plane, rho: Plane) -> Plane:
-    """Posterior and anterior ribs, spine, clavicles, scapulae and humeral heads."""
+    """Return posterior and anterior ribs, spine, clavicles, scapulae and humeral heads."""
     ax = np.abs(x)
     reach = ax / np.float32(a.width)
     post = y - np.float32(a.rib_slope) * reach**3 * reach + np.float32(0.10) * reach
@@ -260,7 +260,7 @@ def _shoulders(a: Anatomy, ax: Plane, y: Plane) -> Plane:
 
 
 def _abdomen(a: Anatomy, x: Plane, y: Plane, ground: Plane) -> Plane:
-    """Liver and spleen below the diaphragm, and the stomach's gas bubble on the left."""
+    """Return liver and spleen below the diaphragm, and the stomach's gas bubble on the left."""
     below = ramp(y - ground, 0.02)
     gas = dome(x, y, 0.36, a.base[1] + 0.17, 0.15, 0.085)
     return below * np.float32(0.30) - np.float32(0.75) * gas
@@ -271,7 +271,7 @@ _BRANCHES = ((0.13, 3.6, 215), (0.13, 2.4, 165), (0.12, 1.5, 120), (0.11, 1.0, 7
 
 
 def _vessels(a: Anatomy, size: int) -> Plane:
-    """Hila and a branching vascular tree, strong at the hilum and fading outwards, (size, size) in 0..1."""
+    """Return hila and a vascular tree, strong at the hilum and fading outwards: (size, size) in 0..1."""
     rng = np.random.Generator(np.random.PCG64(a.seed))
     image = Image.new("L", (2 * size, 2 * size))
     pen = ImageDraw.Draw(image)

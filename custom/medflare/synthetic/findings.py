@@ -58,7 +58,7 @@ class ChestFinding:
 
 
 def deform(anatomy: Anatomy, findings: Sequence[ChestFinding]) -> Anatomy:
-    """Findings that change the shape of the chest, before it is composed."""
+    """Apply the findings that change the shape of the chest, before it is composed."""
     for f in findings:
         if f.condition == "cardiomegaly":
             anatomy = replace(anatomy, heart=0.505 + 0.19 * f.extent)
@@ -82,13 +82,13 @@ def deform(anatomy: Anatomy, findings: Sequence[ChestFinding]) -> Anatomy:
 
 
 def fracture_place(a: Anatomy, f: ChestFinding) -> tuple[float, float]:
-    """Centre of the first fracture, on the lateral arc of a rib; worse ones break the ribs below too."""
+    """Return the centre of the first fracture, lateral on a rib's arc; worse ones break ribs below too."""
     y = {"upper": -0.38, "mid": -0.08, "lower": 0.22}[f.zone or "mid"] + 0.05 * f.spot[1]
     return SIGN[f.sides[0]] * a.width * (0.72 + 0.05 * f.spot[0]), y
 
 
 def place(a: Anatomy, f: ChestFinding, side: str) -> tuple[float, float]:
-    """Centre (x, y) of a lung finding on one side, in image units."""
+    """Return centre (x, y) of a lung finding on one side, in image units."""
     base = a.base[0 if side == "right" else 1]
     y = a.apex + (base - a.apex) * ZONES[f.zone or "mid"] + 0.06 * f.spot[1]
     middle = 0.42 if f.zone == "upper" else 0.44 if side == "right" else 0.50
@@ -245,7 +245,7 @@ def _device(chest: Chest, f: ChestFinding) -> None:
 
 
 def _polyline(chest: Chest, points: Sequence[tuple[float, float]], width: float) -> Plane:
-    """Soft line through `points`, (size, size) in 0..1."""
+    """Return a soft line through `points`, (size, size) in 0..1."""
     nearest = np.full_like(chest.extra, 9.0)
     for (x0, y0), (x1, y1) in pairwise(points):
         dx, dy = x1 - x0, y1 - y0
@@ -255,7 +255,7 @@ def _polyline(chest: Chest, points: Sequence[tuple[float, float]], width: float)
 
 
 def hash_spot(spot: tuple[float, float]) -> int:
-    """A stable integer from a finding's place, to seed its texture."""
+    """Return a stable integer from a finding's place, to seed its texture."""
     return int((spot[0] + 1) * 50_000) * 100_003 + int((spot[1] + 1) * 50_000)
 
 

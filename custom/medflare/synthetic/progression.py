@@ -60,7 +60,7 @@ class Progression:
     stops: int = 0
 
     def frailty(self, age: float, sex: Sex, number: int) -> float:
-        """u at visit `number` (2..T)."""
+        """Return the frailty u at visit `number` (2..T)."""
         man = self.men if sex == "M" else -self.men
         return self.age * (age - 60) / 20 + man + self.drift * (number - 2)
 

@@ -57,7 +57,7 @@ def acquire(film: Plane, scanner: Scanner, rng: np.random.Generator) -> Plane:
 
 
 def _position(film: Plane, rng: np.random.Generator) -> Plane:
-    """Small tilt, zoom and shift of the patient in front of the detector (bilinear)."""
+    """Tilt, zoom and shift the patient slightly in front of the detector (bilinear)."""
     size = film.shape[0]
     tilt, zoom = rng.normal(0, 0.018), 1 / rng.uniform(0.96, 1.05)
     shift = rng.normal(0, 0.012, 2) * size
@@ -84,7 +84,7 @@ _STROKES: dict[str, list[tuple[float, float]]] = {
 
 @lru_cache(maxsize=64)
 def _marker(size: int, letter: str) -> Plane:
-    """Lead letter beside the shoulder of its side, drawn with lines so that no font is needed."""
+    """Return the lead letter beside the shoulder of its side, drawn with lines so that no font is needed."""
     scale = 4
     image = Image.new("L", (scale * size, scale * size))
     pen = ImageDraw.Draw(image)

@@ -75,7 +75,7 @@ def _travels_lossy(name: str, kind: torch.dtype) -> bool:
 
 
 def compress(state: Mapping[str, Tensor], kind: str) -> State:
-    """Contiguous CPU copies as they travel; sums, totals and integers as they are."""
+    """Return contiguous CPU copies in the wire format; sums, totals and integers as they are."""
     codec, out = CODECS[kind], State()
     for name, value in state.items():
         value = value.detach().cpu()
@@ -90,7 +90,7 @@ def compress(state: Mapping[str, Tensor], kind: str) -> State:
 
 
 def decompress(state: Mapping[str, Tensor]) -> State:
-    """The inverse of `compress`, up to rounding; quantised tensors come back in fp32.
+    """Return the tensors that `compress` packed, up to rounding; quantised tensors are fp32.
 
     Raises UpdateError that names the tensor for codes or scales of the wrong kind or number, for scales that
     are missing or not finite, and for a tensor that is there twice.
@@ -132,7 +132,7 @@ def _check_packed(name: str, kind: str, shape: tuple[int, ...], codes: Tensor, s
 
 
 def quantise(value: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """(codes, scales) of a floating tensor: int8 codes, or two NF4 codes a byte, low half first.
+    """Return (codes, scales) of a floating tensor: int8 codes, or two NF4 codes a byte, low half first.
 
     A scale is its block's largest absolute value rounded up to bf16, so no value is cut off. The error of
     int8 is at most scale/254, of NF4 at most 0.152 scale.
@@ -149,7 +149,7 @@ def quantise(value: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def dequantise(codes: Tensor, scales: Tensor, shape: tuple[int, ...], bits: int) -> Tensor:
-    """The fp32 tensor of `shape` in what `quantise` returned."""
+    """Return the fp32 tensor of `shape` from what `quantise` returned."""
     if bits == 8:
         unit = codes.float() / 127
     else:
@@ -159,14 +159,14 @@ def dequantise(codes: Tensor, scales: Tensor, shape: tuple[int, ...], bits: int)
 
 
 def _rounded_up(values: Tensor) -> Tensor:
-    """The smallest bf16 numbers that are not below fp32 `values`."""
+    """Return the smallest bf16 numbers that are not below fp32 `values`."""
     near = values.to(torch.bfloat16)
     above = torch.nextafter(near, torch.tensor(math.inf, dtype=torch.bfloat16))
     return torch.where(near.float() < values, above, near)
 
 
 def message_bytes(spec: SharedSpec, kind: str) -> int:
-    """Bytes of one message with every tensor of `spec`; equals what `byte_count` finds in it."""
+    """Return the bytes of one message with every tensor of `spec`; equals what `byte_count` finds in it."""
     codec, total = CODECS[kind], 0
     for name, (shape, dtype) in spec.items():
         count = math.prod(shape)
@@ -194,7 +194,7 @@ class ErrorFeedback:
         self.file, self.run_id = file, run_id
 
     def residual(self) -> State:
-        """e of this run; empty before the first update, and where the disk damaged it: it is a correction."""
+        """Return e of this run; empty before the first update, and if damaged on disk: it is a correction."""
         if not self.file.exists():
             return {}
         try:

@@ -11,7 +11,7 @@ _LINE_END = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
 def standoff(note: Note) -> str:
-    """The annotation of a note: T lines, then R lines; line ends inside a surface become spaces."""
+    """Return the annotation of a note: T lines, then R lines; line ends inside a surface become spaces."""
     lines = []
     for entity in note.entities:
         spans = ";".join(f"{start} {end}" for start, end in entity.spans)
@@ -23,7 +23,7 @@ def standoff(note: Note) -> str:
 
 
 def notes_row(note: Note) -> dict[str, object]:
-    """One line of the `notes_jsonl` format."""
+    """Return one line of the `notes_jsonl` format."""
     return {
         "doc_id": note.note_id,
         "patient_id": note.patient_id,

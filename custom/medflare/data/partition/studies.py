@@ -95,7 +95,7 @@ def random_stratified(profiles: Mapping[str, np.ndarray], plan: PartitionPlan) -
 
 
 def report_clusters(profiles: Mapping[str, np.ndarray], plan: PartitionPlan) -> dict[str, int]:
-    """k-means on the profiles with one cluster a site, then balanced: no site above n / K rounded up.
+    """Return clusters of k-means on the profiles, one a site, balanced: no site above n / K rounded up.
 
     Patients choose in the order of how much they lose by not getting their nearest centre.
     """
@@ -145,7 +145,7 @@ def main_classes(profiles: Mapping[str, np.ndarray], label: str | None) -> dict[
 
 
 def _positives(profile: np.ndarray) -> np.ndarray:
-    """(14,) 0 or 1: whether the condition is positive in any of the patient's studies."""
+    """Return (14,) 0 or 1: whether the condition is positive in any of the patient's studies."""
     return (profile.reshape(len(CONDITIONS), len(Code))[:, Code.POSITIVE] > 0).astype(int)
 
 

@@ -18,7 +18,7 @@ CERTIFICATES = ("client.crt", "rootCA.pem")
 
 
 def certificates(kit: Kit, moment: datetime | None = None) -> list[Check]:
-    """When the site's certificate and the project's root expire."""
+    """Check when the site's certificate and the project's root expire."""
     now = moment or datetime.now(UTC)
     return [_dates(kit, name, now) for name in CERTIFICATES]
 
@@ -43,7 +43,7 @@ def _dates(kit: Kit, name: str, now: datetime) -> Check:
 
 
 def permissions(kit: Kit) -> Check:
-    """Whether the keys of the kit can be read by their owner alone."""
+    """Check that the keys of the kit can be read by their owner alone."""
     files = sorted(path for pattern in SECRETS for path in kit.startup.glob(pattern))
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in files}
     wide = [f"{path.name} {mode:04o}" for path, mode in modes.items() if mode & 0o077]

@@ -133,6 +133,6 @@ def _first_words(secure: ssl.SSLSocket) -> None:
 
 
 def _without_password(proxy: str) -> str:
-    """A proxy's address as it may stand on a screen."""
+    """Return a proxy's address without its password."""
     parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")
     return f"{parts.hostname}:{parts.port or 3128}"

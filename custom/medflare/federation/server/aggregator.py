@@ -325,7 +325,7 @@ class ValidatingAggregator(FLComponent):
         return {key: value for key, value in self._rule_report().items() if not _of_all_sites(value)}
 
     def _rule_report(self) -> dict[str, Any]:
-        """The rule's report of this exchange; it has none of one that it did not see."""
+        """Return the rule's report of this exchange; empty for one that the rule did not see."""
         return {} if self.no_contributions else self.rule.report()
 
 
@@ -334,12 +334,12 @@ def _of_all_sites(value: Any) -> bool:
 
 
 def _spec_of(state: Mapping[str, Tensor]) -> SharedSpec:
-    """Names, shapes and dtypes of tensors as they are."""
+    """Return names, shapes and dtypes of tensors as they are."""
     return {name: (tuple(value.shape), value.dtype) for name, value in state.items()}
 
 
 def _within(factor: Any, clip: float) -> bool:
-    """A number within [e^-clip, e^clip], rounding allowed for."""
+    """Return whether a factor is a number within [e^-clip, e^clip], up to rounding."""
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < math.inf:
         return False
     return abs(math.log(factor)) <= clip + 1e-9

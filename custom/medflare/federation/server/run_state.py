@@ -123,7 +123,7 @@ def _flatten(rule: Mapping[str, Any]) -> tuple[State, dict[str, Any]]:
 
 
 def _unflatten(tensors: State, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `_flatten`; keys of a rule's state hold no slash."""
+    """Return the inverse of `_flatten`; keys of a rule's state hold no slash."""
     out: dict[str, Any] = dict(values)
     for name, value in tensors.items():
         key, slash, inner = name.partition("/")

@@ -16,7 +16,7 @@ from medflare.models.report_generator import Decoded
 def contrastive(
     first: Tensor, second: Tensor, bank: Tensor, temperature: float, positive_in_denominator: bool = False
 ) -> Tensor:
-    """L_hcl, mean over the 2N anchors (Eq. 3; MRG-1, MRG-2).
+    """Return L_hcl, mean over the 2N anchors (Eq. 3; MRG-1, MRG-2).
 
     Args:
         first, second: (N, C) unit features of two views of the same N images, row by row.
@@ -60,7 +60,7 @@ def distillation(
     kl_direction: Literal["teacher_student", "student_teacher"] = "teacher_student",
     cosine_weight: float = 1.0,
 ) -> Tensor:
-    """L_kd per report token: 1 − cos of hidden states + T² KL of softened distributions.
+    """Return L_kd per report token: 1 − cos of hidden states + T² KL of softened distributions.
 
     cosine_weight: of the first term, which FedDAT does not have.
 

@@ -125,7 +125,7 @@ _PLAIN: dict[str, Any] = {"dual": False, "contrastive": False, "classification":
 
 
 def _baseline(method: str) -> dict[str, Any]:
-    """Fed-LoRA with another parameter-efficient method in its place."""
+    """Return Fed-LoRA's settings with another parameter-efficient method."""
     return {**_PLAIN, "model": {"prompts": False, "peft": {"method": method}}}
 
 

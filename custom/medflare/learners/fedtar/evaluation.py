@@ -49,7 +49,7 @@ class VisitLearner(Protocol):
     def settings(self) -> VisitSettings: ...
 
     def draft(self, rows: list[int], decoding: DecodingSettings | None = None) -> list[str]:
-        """Reports of `rows` with the state in use; the settings' decoding where none is given."""
+        """Draft reports of `rows` with the state in use; by the settings' decoding where none is given."""
         ...
 
     def rows_loss(self, rows: list[int]) -> float:

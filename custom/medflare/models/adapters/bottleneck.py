@@ -102,7 +102,7 @@ class BottleneckAdapters(AdapterSet):
         return list(self.peft.adapters[name].parameters())
 
     def shared_parameters(self, name: str) -> dict[str, nn.Parameter]:
-        """Names are `layers.0.down.weight` and so on."""
+        """Return the parameters by names like `layers.0.down.weight`."""
         return {f"layers.{n}": p for n, p in self.peft.adapters[name].named_parameters()}
 
     def config_dict(self) -> dict[str, Any]:

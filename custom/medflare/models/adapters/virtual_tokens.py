@@ -126,7 +126,7 @@ class VirtualTokens(AdapterSet):
         return list(self.encoder.parameters())
 
     def shared_parameters(self, name: str) -> dict[str, torch.nn.Parameter]:
-        """Names are PEFT's own where one tensor is all, else those of the prompt encoder."""
+        """Return the parameters by PEFT's own names where one tensor is all, else by the prompt encoder's."""
         named = dict(self.encoder.named_parameters())
         return {PROMPT: named["embedding.weight"]} if len(named) == 1 else named
 

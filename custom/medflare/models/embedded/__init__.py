@@ -23,7 +23,7 @@ def decoder_folder(name: Literal["decoder", "notes_decoder"] = "decoder") -> Pat
 
 
 def encoder_state() -> dict[str, Tensor]:
-    """State of `models.encoders.SmallResNet`, pretrained on synthetic radiographs."""
+    """Return state of `models.encoders.SmallResNet`, pretrained on synthetic radiographs."""
     from safetensors.torch import load_file
 
     return load_file(_folder("encoder", "encoder.safetensors") / "encoder.safetensors")

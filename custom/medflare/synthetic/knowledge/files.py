@@ -65,7 +65,7 @@ def _write(folder: Path, dealt: dict[str, list[TextRecord]], terms: Terms) -> di
 
 
 def write_key(file: Path) -> Path:
-    """A fresh secret of hexadecimal digits that only the owner of the file can read."""
+    """Write a fresh secret of hexadecimal digits, readable by the file's owner alone; return its path."""
     file.unlink(missing_ok=True)
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
         out.write(f"{secrets.token_hex(KEY_BYTES)}\n")

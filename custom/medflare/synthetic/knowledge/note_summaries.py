@@ -63,7 +63,7 @@ def summarise_note(note: Note, frames: SummaryFrames) -> str:
 
 
 def _named(note: Note, entity: Entity) -> str:
-    """An entity's words without article or owner; a problem begins small unless with an abbreviation."""
+    """Return an entity's words without article or owner; a problem begins small unless an abbreviation."""
     words = " ".join(" ".join(note.text[start:end] for start, end in entity.spans).split())
     words = _OWNER.sub("", words)
     small = entity.label == "problem" and words[1:2].islower()

@@ -37,7 +37,7 @@ PLAIN = QuestionHabits(wordings={}, synonyms=0.0, vignettes=0.0)
 
 
 def draw_habits(rng: np.random.Generator, synonyms: float, vignettes: float, used: int = 4) -> QuestionHabits:
-    """Habits of a hospital: `used` of the wordings of each relation, and how it names diseases.
+    """Draw the habits of a hospital: `used` of the wordings of each relation, and how it names diseases.
 
     Args:
         synonyms: the most it uses other names; vignettes: how often every second hospital begins so.
@@ -61,7 +61,7 @@ def write_questions(
     rng: np.random.Generator,
     name: str,
 ) -> Iterator[Question]:
-    """One question a fact, in order; a fact that comes again is asked in the hospital's next wording.
+    """Yield one question a fact, in order; a repeated fact is asked in the hospital's next wording.
 
     Args:
         split: train in the hospital's wordings and names, val and test in wordings that nobody trains on,
@@ -107,7 +107,7 @@ def _words(wording: str) -> list[str]:
 
 
 def _wrong(world: World, fact: Fact, rng: np.random.Generator) -> list[str]:
-    """Values of the relation that belong to other diseases, some of the same specialty."""
+    """Return values of the relation that belong to other diseases, some of the same specialty."""
     others = [f for f in world.facts if f.relation == fact.relation and f.value != fact.value]
     near = [f.value.name for f in others if f.group == fact.group]
     far = [f.value.name for f in others if f.group != fact.group]

@@ -102,7 +102,7 @@ class Population:
 
 
 def chest_population(demo: SummariesDemo) -> Population:
-    """Findings of radiographs, by the rarest of them; the impression is the target."""
+    """Return the population of radiographs' findings, by the rarest of them; the impression is the target."""
     hospital = HospitalProfile(name="chests", style=STYLES["prose"], seed=POPULATION + demo.seed)
     patients = [draw_patient(hospital, index) for index in range(demo.patients)]
     findings_of = {f"{patient.index:06d}": patient.visits[0].findings for patient in patients}
@@ -117,7 +117,7 @@ def chest_population(demo: SummariesDemo) -> Population:
 
 
 def note_population(demo: SummariesDemo) -> Population:
-    """Clinical notes, by specialty; problems and drugs are the target."""
+    """Return the population of clinical notes, by specialty; problems and drugs are the target."""
     rng = np.random.default_rng([demo.seed, 77])
     drawn = rng.integers(len(SPECIALTIES), size=demo.patients)
     groups = {f"{number:06d}": SPECIALTIES[int(which)] for number, which in enumerate(drawn)}

@@ -65,7 +65,7 @@ class World:
         return tuple(dict.fromkeys(fact.group for fact in self.facts))
 
     def of_kind(self, kind: str) -> tuple[Term, ...]:
-        """The terms that are values of a relation, or the diseases for "disease"; none twice."""
+        """Return the terms that are values of a relation, or the diseases for "disease"; none twice."""
         if kind == "disease":
             return tuple(dict.fromkeys(fact.disease for fact in self.facts))
         return tuple(dict.fromkeys(fact.value for fact in self.facts if fact.relation == kind))
@@ -73,7 +73,7 @@ class World:
 
 @cache
 def world(diseases: int = 8, groups: int = 10) -> World:
-    """The first `diseases` of each of the first `groups` specialties.
+    """Return the first `diseases` of each of the first `groups` specialties.
 
     Raises:
         ValueError: more than the tables have.

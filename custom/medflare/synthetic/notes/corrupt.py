@@ -63,7 +63,7 @@ def _wrong_entity(entity: Entity, text: str, fault: int, rng: Generator) -> Enti
 
 
 def _shifted(entity: Entity, text: str, rng: Generator) -> tuple[int, int]:
-    """The span with a word more or less at one end; the words of the text are its grid."""
+    """Return the span with a word more or less at one end; the words of the text are its grid."""
     start, end = entity.spans[0][0], entity.spans[-1][1]
     words = [match.span() for match in _WORD.finditer(text)]
     before = [s for s, _ in words if s < start]
@@ -76,7 +76,7 @@ def _shifted(entity: Entity, text: str, rng: Generator) -> tuple[int, int]:
 
 
 def _wrong_relation(relation: Relation, entities: list[Entity], rng: Generator) -> Relation:
-    """Another head, or another modifier where the note has no other head."""
+    """Return another head, or another modifier where the note has no other head."""
     heads = [e.entity_id for e in entities if e.label in ENTITY_TYPES and e.entity_id != relation.head]
     tails = [e.entity_id for e in entities if e.label in MODIFIER_TYPES and e.entity_id != relation.tail]
     if heads and (rng.random() < 0.5 or not tails):

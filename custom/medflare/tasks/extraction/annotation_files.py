@@ -60,7 +60,7 @@ def annotate(predictor: Predictor, notes: Iterable[Note]) -> list[tuple[Note, No
 
 
 def annotated(note: Note, prediction: NotePrediction) -> Note:
-    """`note` with the entities and modifiers of `prediction`, each once, in the order of the text."""
+    """Return `note` with the entities and modifiers of `prediction`, each once, in the order of the text."""
     links = list(dict.fromkeys(prediction.links_end_to_end or ()))
     mentions = {*prediction.entities, *(end for link in links for end in (link.head, link.modifier))}
     order = sorted(mentions, key=lambda m: (m.spans[0][0], -m.spans[-1][1], m.label, m.spans))

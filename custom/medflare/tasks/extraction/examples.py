@@ -63,7 +63,7 @@ def ner_example(
 def re_examples(
     window: Window, annotated: Sequence[str] | None = None, losses: LostMarks | None = None
 ) -> list[Example]:
-    """One example for each head of a window, with or without modifiers, in the order of the text.
+    """Return one example for each head of a window, with or without modifiers, in the order of the text.
 
     Only modifiers that the annotators looked for are asked for, None for all; heads without any such are
     left out.
@@ -88,7 +88,7 @@ def head_question(
     answer: tuple[Mark, ...] = (),
     annotated: Sequence[str] | None = None,
 ) -> Example:
-    """The RE question about one head, gold or predicted; `types` is empty where nothing can be asked."""
+    """Return the RE question about one head, gold or predicted; `types` is empty if nothing can be asked."""
     types = tuple(t for t in MODIFIERS[head.label] if annotated is None or t in annotated)
     return Example(note_id=note_id, task=RE, source=source, head=head, answer=answer, types=types)
 
@@ -100,7 +100,7 @@ def _modifiers(head: Entity, relations: Iterable[Relation], tails: dict[str, Ent
 
 
 def _mark(entity: Entity, source: WordOffsets, losses: LostMarks | None) -> list[Mark]:
-    """The words from an entity's first to its last character: a discontinuous one is marked as a whole."""
+    """Return the words from an entity's first to its last character, also of a discontinuous one."""
     start, end = min(s for s, _ in entity.spans), max(e for _, e in entity.spans)
     words = source.cover(start, end)
     if words is None:

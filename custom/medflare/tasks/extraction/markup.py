@@ -147,7 +147,7 @@ def _sorted(parsed: ParsedOutput) -> ParsedOutput:
 
 
 def write_json(source: WordOffsets, marks: Sequence[Mark]) -> str:
-    """`[{"entity": type, "text": words}]` in the order of the text."""
+    """Return `[{"entity": type, "text": words}]` in the order of the text."""
     rows = [
         {"entity": mark.label, "text": " ".join(source.words[mark.words[0] : mark.words[1]])}
         for mark in sorted(marks, key=lambda m: (m.words[0], -m.words[1]))

@@ -31,7 +31,7 @@ def tags_of(marks: Sequence[Mark], count: int, types: Sequence[str]) -> list[int
 
 
 def marks_of(tags: Sequence[int], types: Sequence[str]) -> list[Mark]:
-    """The spans of tags; a tag that continues nothing of its type begins a span, as in CoNLL's scorer."""
+    """Return the spans of tags; a tag that continues none of its type begins a span, as in CoNLL's scorer."""
     marks: list[Mark] = []
     for place, tag in enumerate(tags):
         label = types[(tag - 1) // 2] if tag != OUTSIDE else None

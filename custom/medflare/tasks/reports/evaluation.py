@@ -79,7 +79,7 @@ class Personalised(Protocol):
 def draft(
     model: Drafter, samples: Samples, rows: list[int], decoding: DecodingSettings, batch: int
 ) -> tuple[list[str], torch.Tensor]:
-    """Reports of `rows` with the adapters in use, and the (n, 14) codes that prompted them."""
+    """Draft reports of `rows` with the adapters in use; return them and the (n, 14) codes of the prompts."""
     texts: list[str] = []
     codes: list[torch.Tensor] = []
     size = model.settings.encoder.image_size
