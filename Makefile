@@ -45,7 +45,7 @@ $(VENV)/.installed: setup.cfg pyproject.toml
 demo: $(VENV)/.installed
 	$(BIN)/medflare cohort make runs/demo/cohorts
 	$(BIN)/medflare run jobs/fedmrg --site-file runs/demo/cohorts/site.yaml --unseen hospital-4 \
-	  --workspace runs/demo/fedmrg
+	  --workspace runs/demo/fedmrg --overwrite
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile

@@ -35,7 +35,9 @@ def main() -> None:
     for title, variant in (("FedMRG", "fedmrg"), ("Fed-LoRA", "fed_lora")):
         workspace = (given.out / variant).resolve()
         changes = {"settings.variant": variant, "steps": given.steps, "settings.max_report_tokens": 100}
-        record = run_simulator(JOB, workspace, site_file=SITES, rounds=given.rounds, changes=changes)
+        record = run_simulator(
+            JOB, workspace, site_file=SITES, rounds=given.rounds, changes=changes, overwrite=True
+        )
         write_page(workspace / SERVER_FOLDER)
         records.append(record.model_copy(update={"method": title}))
     table = markdown_table(rows_of(records), METRICS)

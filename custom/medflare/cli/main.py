@@ -2,14 +2,27 @@
 """The `medflare` command. Each group lives in a module of its own and imports what it needs when it runs.
 
 Exit codes: 0 done, 1 other error, 2 wrong settings or arguments, 3 data cannot be used, 4 tensors do not
-match, 5 a run did not produce what it should.
+match, 5 a run did not produce what it should, 6 the operating system refused a file, 7 some files of several
+could not be used, 128 + n stopped by signal n.
 """
 
 from __future__ import annotations
 
 import typer
 
-from medflare.cli import cohort, egress, extract, kits, knowledge, listings, preflight, reports, run, runs
+from medflare.cli import (
+    cohort,
+    egress,
+    extract,
+    kits,
+    knowledge,
+    listings,
+    preflight,
+    reports,
+    run,
+    runs,
+    status,
+)
 from medflare.version import __version__
 
 app = typer.Typer(
@@ -27,6 +40,7 @@ app.add_typer(knowledge.app, name="knowledge")
 app.add_typer(runs.app, name="runs")
 app.command("preflight")(preflight.preflight)
 app.command("run")(run.run)
+app.command("status")(status.status)
 app.command("evaluate")(reports.evaluate)
 app.command("generate")(reports.generate)
 app.command("extract")(extract.extract)

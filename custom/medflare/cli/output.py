@@ -12,10 +12,14 @@ from typing import Any, ParamSpec, TypeVar
 import typer
 
 from medflare.core.errors import MedflareError
+from medflare.core.stop_signals import StopSignal
+from medflare.wire.system_failure import system_failure
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+PARTLY_DONE = 7
+"""Exit code of a batch of which some could not be done; the others were, and those are named."""
 JSON_OPTION = typer.Option(False, "--json", help="Print facts as JSON, for scripts.")
 
 
@@ -25,15 +29,27 @@ def print_json(value: Any) -> None:
 
 
 def plain_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a command: a MedflareError becomes one message on standard error and its exit code."""
+    """Decorate a command: an error that a person can mend becomes one message and its exit code.
+
+    That is a MedflareError, what the operating system refused in whatever file, and a signal to stop.
+    """
 
     @wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return command(*args, **kwargs)
+        except StopSignal as stop:
+            typer.secho(stop.text, fg=typer.colors.YELLOW, err=True)
+            raise typer.Exit(stop.exit_code) from None
         except MedflareError as error:
-            typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
-            raise typer.Exit(error.exit_code) from None
+            known: MedflareError = error
+        except Exception as error:
+            failure = system_failure(error)
+            if failure is None:
+                raise
+            known = failure
+        typer.secho(f"error: {known}", fg=typer.colors.RED, err=True)
+        raise typer.Exit(known.exit_code)
 
     return wrapped
 

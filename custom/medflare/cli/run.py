@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,7 @@ def run(
         [], "--set", help="key=value over the job, e.g. settings.variant=fed_lora. Repeatable."
     ),
     workspace: Path | None = typer.Option(None, "--workspace", "-w", help="Default: runs/<time>-<job>."),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace the run that lies in --workspace."),
     page: bool = typer.Option(True, help="Write the HTML page."),
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -47,6 +51,44 @@ def run(
 
     [bold]Example[/bold]: medflare run jobs/fedmrg -f cohorts/site.yaml --unseen hospital-4 --rounds 5
     """
+    from medflare.core.stop_signals import stop_signals_raise
+
+    request = RunRequest(
+        job=job,
+        site_file=site_file,
+        sites=names(sites),
+        unseen=names(unseen),
+        rounds=rounds,
+        canary=canary,
+        changes=read_pairs(set_),
+        workspace=workspace,
+        overwrite=overwrite,
+        page=page,
+        as_json=as_json,
+    )
+    with stop_signals_raise():
+        _run(request)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """The options of `medflare run`."""
+
+    job: Path
+    site_file: Path | None
+    sites: list[str] | None
+    unseen: list[str] | None
+    rounds: int | None
+    canary: bool
+    changes: dict[str, Any]
+    workspace: Path | None
+    overwrite: bool
+    page: bool
+    as_json: bool
+
+
+def _run(request: RunRequest) -> None:
+    """Run a job, test it where it is unseen, and show what came out."""
     import sys
 
     from rich.console import Console
@@ -56,36 +98,76 @@ def run(
     from medflare.recipes.progress_view import live
     from medflare.recipes.simulate import new_workspace, run_simulator
 
-    changes = read_pairs(set_)
+    site_file, unseen = request.site_file, request.unseen
     if site_file is None:
-        site_file, fourth = demo_hospitals(job, changes)
-        unseen = unseen or fourth
-    away = names(unseen) or []
-    chosen = names(sites) or _all_but(away, site_file)
-    workspace = (workspace or new_workspace(job.name)).resolve()
-    console = Console(stderr=as_json, file=None if not as_json else sys.stderr)
+        site_file, fourth = demo_hospitals(request.job, request.changes)
+        unseen = unseen or [fourth]
+    away = unseen or []
+    chosen = _training_sites(site_file, request.sites, away)
+    workspace = (request.workspace or new_workspace(request.job.name)).resolve()
+    console = Console(stderr=request.as_json, file=sys.stderr if request.as_json else None)
     display, take = live(console)
     with display:
-        run_simulator(job, workspace, chosen, site_file, rounds, canary or None, changes, on_event=take)
+        run_simulator(
+            request.job,
+            workspace,
+            chosen,
+            site_file,
+            request.rounds,
+            request.canary or None,
+            request.changes,
+            on_event=take,
+            overwrite=request.overwrite,
+        )
     record_path = locate(workspace)
-    for name in away:
-        console.print(f"testing the global adapter at {name}, which took no part")
-        score_unseen(record_path, site_file, name)
-    compare_adapters(record_path)
-    facts = outcome(record_path, page)
-    if as_json:
+    with _named_stop(record_path):
+        for name in away:
+            console.print(f"testing the global adapter at {name}, which took no part")
+            score_unseen(record_path, site_file, name)
+        compare_adapters(record_path)
+        facts = outcome(record_path, request.page)
+    if request.as_json:
         print_json(facts)
     else:
         show(console, record_path, facts)
 
 
-def _all_but(away: list[str], site_file: Path) -> list[str]:
-    """Return the training sites of a site file, where the caller chose none."""
+@contextmanager
+def _named_stop(record_path: Path) -> Iterator[None]:
+    """Say of a signal that comes after the run that the run itself is complete."""
+    from medflare.core.stop_signals import StopSignal
+
+    try:
+        yield
+    except StopSignal as stop:
+        text = f"{stop.reason} after the run, which is complete: {record_path}. `medflare evaluate` tests it."
+        raise StopSignal(stop.number, text) from None
+
+
+def _training_sites(site_file: Path, sites: list[str] | None, unseen: list[str]) -> list[str]:
+    """Return the sites that train: those chosen, or all that are not unseen.
+
+    Raises:
+        ConfigError: a name is not in the site file, or both trains and is unseen; nobody is left to train.
+    """
+    from medflare.core.errors import ConfigError
     from medflare.data.settings.site import load_site_file
     from medflare.federation.server.scorer import SERVER
 
-    others = {*away, SERVER}
-    return [name for name in sorted(load_site_file(site_file)) if name not in others]
+    known = sorted(set(load_site_file(site_file)) - {SERVER})
+    for option, given in (("--sites", sites or []), ("--unseen", unseen)):
+        if unknown := [name for name in given if name not in known]:
+            raise ConfigError(
+                f"{option} {', '.join(unknown)}: not in {site_file}. It has: {', '.join(known)}."
+            )
+    if both := sorted(set(sites or ()) & set(unseen)):
+        raise ConfigError(
+            f"{', '.join(both)}: in --sites and in --unseen; a site that trains is not unseen. Name it once."
+        )
+    training = sites or [name for name in known if name not in unseen]
+    if not training:
+        raise ConfigError(f"--unseen names every site of {site_file}; at least one has to train.")
+    return training
 
 
 def outcome(record_path: Path, page: bool = True) -> dict[str, Any]:

@@ -41,3 +41,9 @@ class RunError(MedflareError, RuntimeError):
     """A run did not produce what it should have."""
 
     exit_code = 5
+
+
+class OperatingSystemError(MedflareError):
+    """The operating system refused a file: no permission, no space, not there."""
+
+    exit_code = 6

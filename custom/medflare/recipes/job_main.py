@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from medflare.core.config import read_pairs
-from medflare.core.errors import ConfigError, MedflareError
+from medflare.core.errors import MedflareError
+from medflare.core.stop_signals import StopSignal, stop_signals_raise
 from medflare.recipes import simulate
 from medflare.recipes.job import Job
 from medflare.recipes.job_check import check_job
 from medflare.recipes.overrides import override
 from medflare.recipes.progress_view import live
 from medflare.recipes.simulator_process import SERVER_FOLDER
-from medflare.recipes.workspace_lock import locked
 
 
 def arguments(job: Job) -> argparse.ArgumentParser:
@@ -32,6 +32,7 @@ def arguments(job: Job) -> argparse.ArgumentParser:
         "--sites", type=Path, help="site.yaml with 'sites:'; default <workspace>/local/site.yaml"
     )
     parser.add_argument("--workspace", type=Path, help="default runs/<timestamp>-<job>")
+    parser.add_argument("--overwrite", action="store_true", help="replace the run that lies in --workspace")
     parser.add_argument("--export", action="store_true", help="write the job folder and stop")
     parser.add_argument("--export-dir", type=Path, default=Path("fl_job"))
     parser.add_argument("--set", action="append", default=[], metavar="key=value", help="change any setting")
@@ -56,15 +57,13 @@ def run(job: Job, given: argparse.Namespace) -> Path:
     from medflare.recipes.sim_job import FolderJob
 
     workspace = (given.workspace or simulate.new_workspace(job.title)).resolve()
-    with locked(workspace):
-        known = simulate.prepare_workspace(workspace, given.sites)
-        sites = known if given.n_clients is None else [f"site-{i + 1}" for i in range(job.n_clients)]
-        missing = sorted(set(sites) - set(known))
-        if missing:
-            raise ConfigError(f"site.yaml describes no {', '.join(missing)}. It has: {', '.join(known)}.")
+    wanted = None if given.n_clients is None else [f"site-{i + 1}" for i in range(job.n_clients)]
+    job, sites = simulate.check_run(job, simulate.site_names(workspace, given.sites), wanted)
+    with simulate.held(workspace, given.overwrite):
+        simulate.prepare_workspace(workspace, given.sites)
         display, on_event = live()
-        folder_job = FolderJob(replace(job, n_clients=len(sites)), workspace, on_event)
-        with display:
+        folder_job = FolderJob(job, workspace, on_event)
+        with display, simulate.closing_record(workspace):
             environment = SimEnv(clients=sites, num_threads=len(sites), workspace_root=str(workspace.parent))
             environment.deploy(folder_job)
         simulate.judge(workspace)
@@ -79,8 +78,12 @@ def main(job: Job, argv: Sequence[str] | None = None) -> int:
         if given.export:
             print(job.write(given.export_dir / job.title))
             return 0
-        print(run(job, given))
+        with stop_signals_raise():
+            print(run(job, given))
         return 0
+    except StopSignal as stop:
+        print(stop.text, file=sys.stderr)
+        return stop.exit_code
     except MedflareError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -15,10 +15,11 @@ from medflare.core.errors import ConfigError, DataError
 from medflare.core.run_record import RunRecord, read_record
 from medflare.recipes.simulator_process import SERVER_FOLDER
 from medflare.recipes.workspace_lock import FILE as LOCK
-from medflare.recipes.workspace_lock import in_use
+from medflare.recipes.workspace_lock import holder, in_use
 
 QUIET = 3600.0
-"""Seconds without a change after which a run that says 'running' and holds no lock counts as interrupted."""
+"""Seconds without a change after which a run that says 'running' counts as interrupted, where no lock of this
+machine says so at once: it may be a server's, or run on another machine that shares the disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ def find_runs(folder: Path) -> list[StoredRun]:
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder. Name one that holds runs, as `runs`.")
-    found = [_stored_run(Path(entry.path)) for entry in _folders(folder.resolve())]
+    found = [stored_run(Path(entry.path)) for entry in _folders(folder.resolve())]
     return sorted((run for run in found if run), key=lambda run: (run.started, run.path.name), reverse=True)
 
 
@@ -90,10 +91,14 @@ def _folders(folder: Path) -> Iterator[os.DirEntry[str]]:
         yield from (entry for entry in entries if entry.is_dir(follow_symlinks=False))
 
 
-def _stored_run(path: Path) -> StoredRun | None:
-    """Return the run of a workspace; None if the folder is none."""
-    file = next((f for f in (path / "run.json", path / SERVER_FOLDER / "run.json") if _inside(f, path)), None)
-    lock = path / "local" / LOCK
+def record_file(path: Path) -> Path | None:
+    """Return the run.json of a workspace, or None. Links are not followed."""
+    return next((f for f in (path / "run.json", path / SERVER_FOLDER / "run.json") if _inside(f, path)), None)
+
+
+def stored_run(path: Path) -> StoredRun | None:
+    """Return the run of a workspace; None if the folder is none. Links are not followed."""
+    file, lock = record_file(path), path / "local" / LOCK
     if file is None and not _inside(lock, path):
         return None
     record, state = None, "no record"
@@ -107,7 +112,9 @@ def _stored_run(path: Path) -> StoredRun | None:
     if file is not None and _inside(file.with_name("progress.jsonl"), path):
         changed = max(changed, file.with_name("progress.jsonl").lstat().st_mtime)
     locked = in_use(path)
-    live = locked or (state == "running" and time.time() - changed < QUIET)
+    # A lock that a process of this machine wrote and nobody holds: that process has ended.
+    ended = holder(path).here and not locked
+    live = locked or (state == "running" and not ended and time.time() - changed < QUIET)
     if state == "running" and not live:
         state = "interrupted"
     return StoredRun(

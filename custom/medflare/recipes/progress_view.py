@@ -26,7 +26,7 @@ class Follower:
         self.path, self._offset = path, 0
 
     def new_events(self) -> list[dict[str, Any]]:
-        """Return the new events of complete lines; a half-written line is read next time."""
+        """Return the new events of complete lines; a half-written line is read next time, a broken one never."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
@@ -34,7 +34,16 @@ class Follower:
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
-        return [json.loads(line) for line in whole.splitlines()]
+        return [event for line in whole.splitlines() if (event := _event(line)) is not None]
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """Return the event of a line, or None if it holds none."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "phase" in event else None
 
 
 class Board:

@@ -7,8 +7,10 @@ The simulator wipes its workspace except `local/` and `startup/`, and exits with
 from __future__ import annotations
 
 import itertools
+import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import yaml
 from medflare.core.config import read_yaml
 from medflare.core.errors import ConfigError, RunError
 from medflare.core.run_record import RunRecord, read_record
+from medflare.core.stop_signals import StopSignal
 from medflare.data.settings.site import load_site_file
 from medflare.federation.protections.kit import STARTUP
 from medflare.federation.server.scorer import SERVER
@@ -28,8 +31,10 @@ from medflare.recipes.job import Job, write_to_temporary
 from medflare.recipes.job_check import check_job
 from medflare.recipes.job_reader import read_job
 from medflare.recipes.overrides import override
+from medflare.recipes.run_end import close_record, last_state
 from medflare.recipes.simulator_process import SERVER_FOLDER, launch, log_path
-from medflare.recipes.workspace_lock import locked
+from medflare.recipes.workspace_contents import require_free
+from medflare.recipes.workspace_lock import in_use, locked
 from medflare.secure_aggregation.encryption_parameters import ContextParameters, make_contexts
 from medflare.wire.files import write_json
 
@@ -54,13 +59,10 @@ def new_workspace(title: str, base: Path = Path("runs")) -> Path:
     return next(folder for folder in itertools.chain([first], more) if not folder.exists())
 
 
-def prepare_workspace(workspace: Path, site_file: Path | None) -> list[str]:
-    """Write `local/resources.json` and `local/site.yaml`; return the names of the sites in it.
+def prepare_workspace(workspace: Path, site_file: Path | None) -> None:
+    """Write `local/resources.json` and, where a site file is given, `local/site.yaml`.
 
-    An entry `server` is no site: it names what the server itself needs (`federation.scorer`).
-
-    Relative folders of `site_file` are made absolute, because the simulator copies it elsewhere. Without a
-    file, the workspace must already hold one.
+    Its relative folders are made absolute, because the simulator copies it elsewhere.
     """
     local = workspace / "local"
     local.mkdir(parents=True, exist_ok=True)
@@ -68,13 +70,6 @@ def prepare_workspace(workspace: Path, site_file: Path | None) -> list[str]:
     if site_file is not None:
         document = _absolute(read_yaml(site_file), site_file.resolve().parent)
         (local / SITE_FILE).write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-    names = sorted(set(load_site_file(local / SITE_FILE)) - {SERVER})
-    if names == [""]:
-        raise ConfigError(
-            f"{site_file or local / SITE_FILE}: describes one site without a name. "
-            "The simulator needs 'sites:' with one block for each site name."
-        )
-    return names
 
 
 def _absolute(node: Any, base: Path, inside: str = "") -> Any:
@@ -102,38 +97,111 @@ def run_simulator(
     changes: Mapping[str, Any] | None = None,
     on_event: Callable[[dict[str, Any]], None] | None = None,
     timeout: float | None = None,
+    overwrite: bool = False,
 ) -> RunRecord:
     """Run a job folder over the sites of a site.yaml.
 
     Args:
-        workspace: default `runs/<timestamp>-<job>`; what lies there is replaced, except `local/`.
+        workspace: default `runs/<timestamp>-<job>`; all of it but `local/` and `startup/` is the run's.
         sites: names to take part; default all of the file.
         changes: as `override` takes them.
         on_event: called with each line of the server's progress.
+        overwrite: whether a run that the workspace holds may be replaced.
 
     Raises:
         ConfigError: before anything is started, with all problems of the job, or because another run uses the
-            workspace.
+            workspace or lies there.
         RunError: the run did not complete; the reason and the path of the log.
+        StopSignal: a signal stopped the run; all its processes have ended, and its record says so.
     """
     job = read_job(Path(job_folder))
     workspace = (workspace or new_workspace(job.title)).resolve()
-    with locked(workspace):
-        known = prepare_workspace(workspace, site_file)
-        chosen = list(sites) if sites else known
-        missing = sorted(set(chosen) - set(known))
-        if missing:
-            raise ConfigError(f"no site {', '.join(missing)} in site.yaml. It has: {', '.join(known)}.")
-        given = {"num_rounds": rounds, "canary": canary}
-        wanted = {**{key: value for key, value in given.items() if value is not None}, **(changes or {})}
-        job = replace(override(job, wanted), n_clients=len(chosen))
-        check_job(job)
-        _check_profiles(job, chosen)
+    given = {"num_rounds": rounds, "canary": canary}
+    wanted = {**{key: value for key, value in given.items() if value is not None}, **(changes or {})}
+    job, chosen = check_run(override(job, wanted), site_names(workspace, site_file), sites)
+    with held(workspace, overwrite):
+        prepare_workspace(workspace, site_file)
         if job.controller.get("protection") == "he":
             make_contexts(workspace / STARTUP, ContextParameters())
-        with write_to_temporary(job) as holder:
+        with write_to_temporary(job) as holder, closing_record(workspace):
             launch(Path(holder) / job.title, workspace, chosen, on_event=on_event, timeout=timeout)
         return judge(workspace)
+
+
+@contextmanager
+def held(workspace: Path, overwrite: bool) -> Iterator[None]:
+    """Hold a workspace for a run that may delete what lies there.
+
+    Raises:
+        ConfigError: another run uses it, or something lies there that shall stay.
+    """
+    if not in_use(workspace):
+        require_free(workspace, overwrite)  # before anything is written there
+    with locked(workspace):
+        require_free(workspace, overwrite)
+        yield
+
+
+def site_names(workspace: Path, site_file: Path | None) -> list[str]:
+    """Return the names of the sites that a run in a workspace can have; nothing is written.
+
+    An entry `server` is no site: it names what the server itself needs (`federation.scorer`).
+
+    Args:
+        site_file: default: the workspace's own, `local/site.yaml`.
+
+    Raises:
+        ConfigError: it describes one site without a name.
+    """
+    file = site_file or workspace / "local" / SITE_FILE
+    names = sorted(set(load_site_file(file)) - {SERVER})
+    if names == [""]:
+        raise ConfigError(
+            f"{file}: describes one site without a name. The simulator needs 'sites:' with one block for "
+            "each site name."
+        )
+    return names
+
+
+def check_run(job: Job, known: Sequence[str], sites: Sequence[str] | None = None) -> tuple[Job, list[str]]:
+    """Check everything about a job over some sites that can be known before it starts.
+
+    Args:
+        known: the sites of the site file.
+        sites: those that take part; default all of them.
+
+    Returns:
+        The job for so many sites, and their names.
+
+    Raises:
+        ConfigError: with all problems.
+    """
+    chosen = list(dict.fromkeys(sites or known))
+    missing = sorted(set(chosen) - set(known))
+    if missing:
+        raise ConfigError(f"no site {', '.join(missing)} in site.yaml. It has: {', '.join(known)}.")
+    job = replace(job, n_clients=len(chosen))
+    check_job(job)
+    _check_profiles(job, chosen)
+    return job, chosen
+
+
+@contextmanager
+def closing_record(workspace: Path) -> Iterator[None]:
+    """Write how a run ended that was stopped, or ended by itself, before its server could write it."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        signal_stop = stop if isinstance(stop, StopSignal) else StopSignal(signal.SIGINT)
+        close_record(workspace, "stopped", signal_stop.reason)
+        text = f"{signal_stop.reason}. {last_state(workspace)} Log: {log_path(workspace)}"
+        raise StopSignal(signal_stop.number, text) from None
+    except RunError as error:
+        close_record(workspace, "failed", str(error))
+        raise
+    close_record(
+        workspace, "failed", f"the simulator ended without a word.{_last_error(log_path(workspace))}"
+    )
 
 
 def _check_profiles(job: Job, sites: Sequence[str]) -> None:

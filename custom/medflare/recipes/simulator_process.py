@@ -9,22 +9,23 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from medflare.core.errors import RunError
+from medflare.core.stop_signals import StopSignal
 from medflare.recipes.progress_view import Follower
 
 SERVER_FOLDER = Path("server/simulate_job")
 """Folder of the server's run below the simulator's workspace; a site's is `<site>/simulate_job`."""
 STARTS = 3
 """Most starts of a simulator that loses clients before anything happens."""
+GUARD = (sys.executable, "-P", "-m", "medflare.recipes.process_guard")
 _LOST = re.compile(r"Communication error with client (\S+):")
 _UNREACHED = "Failed to create connection to the child process"
 
@@ -50,6 +51,7 @@ def launch(
 
     Raises:
         RunError: it takes more than `timeout` seconds, or loses clients in each of STARTS starts.
+        StopSignal: a signal to its processes ended it.
     """
     for start in range(1, STARTS + 1):
         lost = _run_once(job_folder, workspace, sites, threads, on_event, timeout)
@@ -72,30 +74,54 @@ def _run_once(
 ) -> list[str]:
     """Start it once and wait; return the clients that were lost before anything happened, then at once."""
     shutil.rmtree(workspace / "server", ignore_errors=True)
-    command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job_folder), "-w", str(workspace)]
-    command += ["-c", ",".join(sites), "-t", str(threads or len(sites))]
-    env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
-    env.setdefault("OMP_NUM_THREADS", "1")
     follower = Follower(workspace / SERVER_FOLDER / "progress.jsonl")
     until, started = time.monotonic() + timeout if timeout else None, False
-    with log_path(workspace).open("wb") as log:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
-        )
-        try:
-            while process.poll() is None:
-                started = _forward_events(follower, on_event) or started
-                if not started and (lost := lost_clients(log_path(workspace))):
-                    return lost
-                if until is not None and time.monotonic() > until:
-                    raise RunError(f"the simulator took more than {timeout:g} s. Log: {log_path(workspace)}")
-                time.sleep(0.2)
-            _forward_events(follower, on_event)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    command = simulator_command(job_folder, workspace, sites, threads or len(sites))
+    with _guarded(command, log_path(workspace)) as process:
+        while process.poll() is None:
+            started = _forward_events(follower, on_event) or started
+            if not started and (lost := lost_clients(log_path(workspace))):
+                return lost
+            if until is not None and time.monotonic() > until:
+                raise RunError(f"the simulator took more than {timeout:g} s. Log: {log_path(workspace)}")
+            time.sleep(0.2)
+        _forward_events(follower, on_event)
+        if process.returncode < 0:  # a service manager signals all processes of a service, the guard first
+            raise StopSignal(-process.returncode)
     return []
+
+
+def simulator_command(job_folder: Path, workspace: Path, sites: Sequence[str], threads: int) -> list[str]:
+    """Return the command that runs a job folder in FLARE's simulator."""
+    command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job_folder), "-w", str(workspace)]
+    return [*command, "-c", ",".join(sites), "-t", str(threads)]
+
+
+@contextmanager
+def _guarded(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command under the guard; every process that came of it has ended when the context is left."""
+    env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
+    env.setdefault("OMP_NUM_THREADS", "1")
+    theirs, ours = os.pipe()  # ours closes with this process, however that ends
+    try:
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*GUARD, str(theirs), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=env,
+                pass_fds=(theirs,),
+                start_new_session=True,
+            )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait()
+    finally:
+        os.close(theirs)
+        os.close(ours)
 
 
 def _forward_events(follower: Follower, on_event: Callable[[dict[str, Any]], None] | None) -> bool:

@@ -4,15 +4,40 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from medflare.core.errors import ConfigError
 
 FILE = "run.lock"
 """In the workspace's `local/`, which the simulator leaves alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockHolder:
+    """The process that wrote a lock last; it may have ended since.
+
+    Attributes:
+        pid: 0 where the file does not say.
+        host: name of its machine; empty where the file does not say.
+    """
+
+    pid: int = 0
+    host: str = ""
+
+    @property
+    def here(self) -> bool:
+        """Whether it is, or was, a process of this machine."""
+        return self.host == socket.gethostname()
+
+    def __str__(self) -> str:
+        where = f" on {self.host}" if self.host and not self.here else ""
+        return f"process {self.pid or 'unknown'}{where}"
 
 
 @contextmanager
@@ -28,24 +53,22 @@ def locked(workspace: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            lock.seek(0)
-            holder = lock.read().strip() or "unknown"
             raise ConfigError(
-                f"{workspace}: another run is using this folder (process {holder}), and a second one would "
-                "delete its files. Wait for it, or name another folder with --workspace."
+                f"{workspace}: another run is using this folder ({holder(workspace)}), and a second one "
+                "would delete its files. `medflare status` shows it. Wait for it, or name another folder "
+                "with --workspace."
             ) from None
         lock.truncate(0)
-        lock.write(str(os.getpid()))
+        lock.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
         lock.flush()
         yield
 
 
 def in_use(workspace: Path) -> bool:
     """Return whether a run holds a workspace. Nothing is written, and links are not followed."""
-    file = workspace / "local" / FILE
-    if file.is_symlink() or file.parent.is_symlink() or not file.is_file():
+    descriptor = _open(workspace)
+    if descriptor is None:
         return False
-    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -53,3 +76,27 @@ def in_use(workspace: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def holder(workspace: Path) -> LockHolder:
+    """Return the process that wrote the workspace's lock last, as far as the file says. Links are not
+    followed."""
+    descriptor = _open(workspace)
+    if descriptor is None:
+        return LockHolder()
+    with os.fdopen(descriptor, encoding="utf-8", errors="replace") as file:
+        try:
+            found = json.loads(file.read(1000))
+        except ValueError:
+            return LockHolder()
+    if not isinstance(found, dict) or not isinstance(found.get("pid"), int):
+        return LockHolder(found) if isinstance(found, int) else LockHolder()  # 0.1.0 wrote the number alone
+    return LockHolder(found["pid"], str(found.get("host", ""))[:255])
+
+
+def _open(workspace: Path) -> int | None:
+    """Return a descriptor of the lock; None if there is none, or a link on the way."""
+    file = workspace / "local" / FILE
+    if file.is_symlink() or file.parent.is_symlink() or not file.is_file():
+        return None
+    return os.open(file, os.O_RDONLY | os.O_NOFOLLOW)

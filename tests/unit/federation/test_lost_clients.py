@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,7 @@ def launched(folder: Path, bad: int, monkeypatch: pytest.MonkeyPatch) -> tuple[i
     script = SIMULATOR.format(count=count, bad=bad, server=workspace / simulator_process.SERVER_FOLDER)
     program.write_text(script)
     program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(simulator_process, "simulator_command", lambda *others: [str(program)])
     phases: list[str] = []
     try:
         simulator_process.launch(
