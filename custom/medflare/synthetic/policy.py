@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line of site.yaml by which synthetic hospitals agree to what a real one denies by default."""
+"""What synthetic hospitals agree to and a real one denies by default, as `policy` of their site.yaml."""
 
 from __future__ import annotations
+
+AGREED: dict[str, bool | str] = {"train_losses": True, "features": "raw"}
+"""Training losses for rule `drfa`, image features for fedmrg's bank. The patients are made up."""
 
 POLICY = (
     "    policy: {train_losses: true, features: raw}  # rule drfa, fedmrg's bank; the patients are made up"
 )
-"""Of one site in a file of several, indented as there."""
+"""`AGREED` as a line of one site in a file of several, indented as there."""

@@ -14,12 +14,14 @@ from medflare.synthetic.knowledge.hospitals import QuestionsDemo, question_hospi
 from medflare.synthetic.knowledge.note_summaries import note_terms
 from medflare.synthetic.knowledge.obo import Terms, chest_terms, terms_of, write_vocabulary
 from medflare.synthetic.knowledge.summaries import SummariesDemo, summary_hospitals
+from medflare.synthetic.policy import AGREED
 
 VOCABULARY, KEY = "vocabulary.obo", "hospitals.key"
 KEY_BYTES = 32
 HEAD = (
     "# The synthetic hospitals, keyed by site name; files count from this folder. vocabulary.obo: the terms\n"
-    "# of their world. hospitals.key: the secret that they share; the server never has it.\n"
+    "# of their world. hospitals.key: the secret that they share; the server never has it. policy: what\n"
+    "# rule drfa and fedmrg's bank ask for; the patients are made up.\n"
 )
 
 
@@ -60,7 +62,8 @@ def _write(folder: Path, dealt: dict[str, list[TextRecord]], terms: Terms) -> di
     folder.mkdir(parents=True, exist_ok=True)
     write_vocabulary(terms, folder / VOCABULARY)
     write_key(folder / KEY)
-    write_sites(dealt, folder, HEAD, {"knowledge": {"vocabulary": [VOCABULARY], "key": KEY}})
+    site = {"knowledge": {"vocabulary": [VOCABULARY], "key": KEY}, "policy": dict(AGREED)}
+    write_sites(dealt, folder, HEAD, site)
     return {name: sum(record.split == "train" for record in own) for name, own in dealt.items()}
 
 
