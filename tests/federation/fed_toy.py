@@ -39,7 +39,7 @@ class ToyLearner(SmallLearner):
         rows = 12 + 4 * int("0" + "".join(filter(str.isdigit, site)))
         self.x = torch.randn(rows, self.width, generator=generator)
         self.y = self.x @ torch.arange(1.0, self.width + 1) + 0.1 * torch.randn(rows, generator=generator)
-        self.start = torch.randn(self.width, generator=generator)
+        self.start = torch.randn(self.width, generator=torch.Generator().manual_seed(seed))  # as all sites do
         self.w, self.head = self.start.clone(), torch.zeros(2, 3)
         self.steps = torch.zeros(1, dtype=torch.int64)
         self.bias, self.momentum, self.position = torch.zeros(1), torch.zeros(self.width), 0

@@ -183,7 +183,7 @@ def test_sites_agree_on_the_mixture_of_one_process_before_round_one(visits: Make
     for mixture in taken.values():
         assert torch.equal(mixture.means, alone.mixture.means)
         assert torch.equal(mixture.variances, alone.mixture.variances)
-    assert record.preparation == {"mixture": alone.report()}
+    assert record.preparation["mixture"] == alone.report()
     assert alone.report()["iterations"] > 2
 
 

@@ -168,7 +168,14 @@ INITIAL = {
     "head.weight": torch.ones(2, 3),
 }
 FACTS: dict[str, dict[str, Any]] = {
-    "prepare": {"describe": DESCRIPTION, "shared": SPEC, "sums": {}, "method": "toy", "seconds": 1.0},
+    "prepare": {
+        "describe": DESCRIPTION,
+        "shared": SPEC,
+        "sums": {},
+        "first_values": {"w": {"sha256": "0" * 64, "norm": 1.5}},
+        "method": "toy",
+        "seconds": 1.0,
+    },
     "initialise": {"seconds": 1.0},
     "fit": {"examples": 28, "metrics": {"loss": 0.5}, "seconds": 1.0},
     "evaluate": {"metrics": {"loss": 0.5}, "seconds": 1.0},

@@ -32,6 +32,7 @@ from medflare.egress.declaration import (
     EXACT,
     MESSAGES,
     fact_problems,
+    first_value_problems,
     message_problems,
     shown,
     sketch_bytes,
@@ -45,6 +46,7 @@ from medflare.egress.policy import Policy, PolicyError
 from medflare.egress.seal import Seal, apply_seal
 from medflare.wire import compression
 from medflare.wire.digest import byte_count
+from medflare.wire.first_values import FACT as FIRST_VALUES
 from medflare.wire.spec_codec import spec_to_json
 from medflare.wire.task_messages import TaskResult
 
@@ -126,7 +128,7 @@ class Egress:
             EgressError: first values were asked for too late, or a round that was answered or is over.
             PolicyError: a rule refuses.
         """
-        if task == "initialise" and self.record.tasks_so_far() & STATE_TASKS:
+        if task == "initialise" and self.has_received_state():
             error = EgressError("first values were asked for after this site was given a state to work on.")
             self._block(task, round_number, error)
             raise error
@@ -144,6 +146,11 @@ class Egress:
         except (EgressError, PolicyError) as error:
             self._block(task, round_number, error)
             raise
+
+    def has_received_state(self) -> bool:
+        """Return whether this site was given a state in this job, after which its tensors are no first values
+        any more."""
+        return bool(self.record.tasks_so_far() & STATE_TASKS)
 
     def send(
         self,
@@ -224,6 +231,10 @@ class Egress:
         else:
             problems += tensor_problems(result.tensors, allowed)
         problems += self._changes_of_no_examples(result)
+        if FIRST_VALUES in facts:
+            problems += first_value_problems(facts[FIRST_VALUES], self.shared or {})
+            if self.has_received_state():
+                problems.append(f"fact '{FIRST_VALUES}' after this site was given a state to work on")
         if problems:
             raise EgressError(f"{task}: not declared, so it stays here: {'; '.join(problems[:8])}.")
         return allowed

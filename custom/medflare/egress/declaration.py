@@ -24,6 +24,8 @@ from medflare.core.tensors import SharedSpec
 from medflare.knowledge.minhash import MOST_HASHES
 from medflare.knowledge.private_intersection import MOST, message_bytes
 from medflare.knowledge.sketch_key import VOCABULARY
+from medflare.wire.first_values import FACT as FIRST_VALUES
+from medflare.wire.first_values import FIELDS, NORM, SHA256
 
 NEW_SKETCH, SAME_SKETCH, NO_SKETCH = SKETCH_STATES = ("new", "same", "none")
 """Fact `state` of a reply to 'sketch': a sketch comes with it; the server has the last one; there is none."""
@@ -38,7 +40,7 @@ MESSAGES = {OFFER: frozenset({REQUEST, SETUP}), ANSWER: frozenset({RESPONSE})}
 SECURE_SUM = "secure_sum"
 """The fact that holds a step of a secure sum: keys, encrypted shares, digests, signatures."""
 FACTS: dict[str, frozenset[str]] = {
-    "prepare": frozenset({"describe", "shared", "sums", "profiles", "method", "seconds"}),
+    "prepare": frozenset({"describe", "shared", "sums", "profiles", FIRST_VALUES, "method", "seconds"}),
     "sketch": frozenset({"state", "sketch", "examples", "vocabulary", "seconds"}),
     "count": frozenset({"state", "elements", "examples", "key", "vocabulary", "seconds"}),
     "offer": frozenset({"partner", "examples", "seconds"}),
@@ -81,6 +83,7 @@ MAX_METRICS = 400
 SECURE_SUM_BYTES = 2**18
 """Most bytes of a step of a secure sum: certificates, and a few hundred for each of 500 other sites."""
 _VOCABULARY = re.compile(rf"[0-9a-f]{{{2 * VOCABULARY}}}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 _PLAIN = re.compile(r"[A-Za-z0-9_.:/@-]{1,160}")
 
@@ -109,6 +112,19 @@ def fact_problems(task: str, facts: Mapping[str, Any], site: str) -> list[str]:
         problems += [f"fact '{name}' of another kind" for name, valid in checked.items() if not valid]
     if task == COMPARE and not _is_count(facts.get("shared")):
         problems.append("fact 'shared' of another kind")
+    return problems
+
+
+def first_value_problems(values: Any, declared: SharedSpec) -> list[str]:
+    """Check what a site says of its tensors before round 1: of declared ones a digest and a norm, no more."""
+    if not isinstance(values, Mapping):
+        return [f"fact '{FIRST_VALUES}' of another kind"]
+    problems = [f"first value of tensor {shown(name)}" for name in sorted(set(values) - set(declared))]
+    for name in sorted(set(values) & set(declared)):
+        entry = values[name]
+        digest = entry.get(SHA256) if isinstance(entry, Mapping) and set(entry) == set(FIELDS) else None
+        if not isinstance(digest, str) or not _SHA256.fullmatch(digest) or not _is_number(entry[NORM]):
+            problems.append(f"first value of '{name}' that is no digest and norm")
     return problems
 
 

@@ -7,7 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from medflare.egress.policy import Policy
+from medflare.egress.policy import Policy, matches
+from medflare.wire.first_values import FACT as FIRST_VALUES
+from medflare.wire.first_values import NORM
 
 COUNTED = "counted"
 """Fact of an evaluation that stays here: over how many examples it really was."""
@@ -48,6 +50,12 @@ def permitted_facts(
     for split, count in facts.get("describe", {}).get("examples", {}).items():
         if count:
             policy.counted(f"the split '{split}'", count)
+    if FIRST_VALUES in facts:
+        out[FIRST_VALUES] = {
+            name: {**entry, NORM: rounded(entry[NORM])}
+            for name, entry in facts[FIRST_VALUES].items()
+            if matches(name, policy.rules.tensors)
+        }
     if COUNTED in facts:
         counted = out.pop(COUNTED)
         if facts["metrics"]:

@@ -92,6 +92,13 @@ def _description(value: SiteDescription) -> SiteDescription:
     return value
 
 
+class FirstValueFacts(StrictModel):
+    """What a site says of one shared tensor before round 1 (`wire.first_values`)."""
+
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    norm: Annotated[float, Field(ge=0)]
+
+
 class PrepareFacts(StrictModel):
     """Description and declared tensors of a site."""
 
@@ -99,6 +106,7 @@ class PrepareFacts(StrictModel):
     shared: Spec
     sums: Spec
     profiles: Annotated[dict[Word, Spec], Field(max_length=8)] | None = None
+    first_values: Annotated[dict[TensorName, FirstValueFacts], Field(max_length=MOST_TENSORS)] | None = None
     method: Word | None = None
     seconds: Seconds
 

@@ -100,6 +100,13 @@ def test_a_description_is_json_that_counts_what_is_sent_and_names_no_local_path(
     assert "/tmp" not in text
 
 
+def test_two_sites_make_the_same_first_values(make_learner: Make, any_method: str) -> None:
+    torch.manual_seed(1)
+    first = make_learner(any_method, "site-1", seed=3).initial_shared()
+    torch.manual_seed(2)
+    assert equal(first, make_learner(any_method, "site-2", seed=3).initial_shared())
+
+
 def broken(state: State, change: str) -> tuple[State, str]:
     """A state that does not fit, and what the refusal says."""
     name = next(n for n, t in state.items() if t.is_floating_point() and t.dim())

@@ -57,7 +57,7 @@ def fit_mixture(run: Run, settings: MixtureSettings) -> None:
     assert server.mixture is not None
     run.agreed_hints, report = RoundHints(mixture=server.mixture.to_hint()), server.report()
     run.checkpoints.writer.export |= run.agreed_hints.to_json()  # who tests the result elsewhere needs it too
-    run.recorder.record.preparation = {"mixture": report}
+    run.recorder.record.preparation["mixture"] = report
     run.recorder.write()
     run.progress.event("mixture", components=report["components"], iterations=report["iterations"])
 

@@ -22,6 +22,7 @@ from medflare.federation.protections.base import RunDeclaration
 from medflare.federation.protections.weighting import UpdateWeighting
 from medflare.federation.server.channel import accept_any
 from medflare.federation.server.exact_comparison import compare_graphs
+from medflare.federation.server.first_values import FirstValues
 from medflare.federation.server.mixture import fit_mixture, mixture_to_fit
 from medflare.federation.server.preparation import agree, require_shared_notes
 from medflare.federation.server.quorum import ANY
@@ -125,20 +126,25 @@ def declare(run: Run, sums: SharedSpec) -> None:
 
 
 def initialise(run: Run) -> State:
-    """Return the shared tensors before round 1, from the first site by name that has any."""
+    """Return the shared tensors before round 1, from the first site whose values are those of most sites."""
     initial, absent, early = dict[str, Any](), dict[str, str](), RoundRecord(round=0, seconds=0.0)
+    expected = FirstValues.of(run.declared, run.shared_spec, run.roster.eligible(0))
 
     def take(site: str, reply: Reply) -> str | None:
         tensors = decompress(reply.tensors)
         check_state(tensors, run.shared_spec, f"initial tensors of site '{site}'")
+        expected.check(tensors, site)
         initial.update(tensors)
         return None
 
-    for site in run.roster.eligible(0):
+    for site, reason in expected.differing.items():
+        run.progress.event("first values differ", site=site, reason=reason)
+    for site in expected.candidates():
         outcome = run.channel.broadcast(INITIALISE, take, sites=[site], quorum=ANY)
         add_traffic(early, outcome.traffic)
         absent |= outcome.absent
         if initial:
+            run.recorder.record.preparation["first_values"] = expected.report(site)
             break
         run.progress.event("no initial state", site=site, reason=absent[site])
     if not initial:

@@ -222,6 +222,8 @@ class LearnerExecutor(Executor):
         if plan:
             plan["hints"] = {**plan.get("hints", {}), **place}
         options = {**request.options, "sites": len(request.roster)}
+        if request.task == messages.PREPARE and not self._egress_of_run(fl_ctx).has_received_state():
+            options["uplink"] = request.uplink
         if request.task in EXACT:
             options["partners"] = self._partners(request, fl_ctx)
         if request.task == messages.FINISH:

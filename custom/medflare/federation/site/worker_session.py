@@ -25,6 +25,8 @@ from medflare.federation.site.sketch import SketchRequest, sketch_facts
 from medflare.federation.site.worker_config import WorkerConfig, state_folder
 from medflare.learners.registry import build_learner
 from medflare.wire.files import load_newest, save_tensors
+from medflare.wire.first_values import FACT as FIRST_VALUES
+from medflare.wire.first_values import describe_values
 from medflare.wire.plan_codec import plan_from_json
 from medflare.wire.spec_codec import spec_to_json
 from medflare.wire.task_messages import TaskRequest, TaskResult
@@ -108,7 +110,8 @@ class WorkerSession:
 
         `options.sites`: number of sites, on which the shapes of the sums depend; `options.hints`: what the
         rule asks of local training; `options.mixture`: the settings of the mixture of profiles, whose sums
-        are declared too.
+        are declared too; `options.uplink`: how first values would travel, empty once the site has received a
+        state, when its tensors are what it has learned.
         """
         sums = self.learner.sums_spec(int(request.options["sites"]))
         sums = sums | self.learner.requested_sums(RoundHints.from_json(request.options.get("hints", {})))
@@ -120,6 +123,8 @@ class WorkerSession:
         if "mixture" in request.options:
             specs = profile_specs(self.learner, int(request.options["mixture"]["components"]))
             facts["profiles"] = {stage: spec_to_json(spec) for stage, spec in specs.items()}
+        if request.options.get("uplink"):
+            facts[FIRST_VALUES] = describe_values(self.learner.initial_shared(), request.options["uplink"])
         return TaskResult(facts, {})
 
     def sketch(self, request: TaskRequest) -> TaskResult:
