@@ -20,6 +20,7 @@ ONE_LACKS = {"site-1": [9, 7, 5], "site-2": [6, 0, 8], "site-3": [4, 8, 3]}
 NOBODY_HAS = {"site-1": [9, 0, 5], "site-2": [6, 0, 8], "site-3": [4, 0, 0]}
 QUANTISED = {"masking": 1e-6, "he": 1e-5}
 """Largest difference of a mean of three sites, by protection: its declared error and fp32's own rounding."""
+DRFA_END = {"m": 2, "step": 0.05, "snapshot": "end"}
 DRAWN = {"draws": 2, "floor": 1.0}
 """No two runs see the same seconds, so DDCS draws at φ = 1; by a simulated clock: test_latencies_in_rounds"""
 
@@ -41,6 +42,7 @@ ROUNDS = [
     Case(rule="scaffold", settings={"control": "option_2"}),
     Case(rule="scaffold", rounds=3, canary=True),
     Case(rule="drfa", settings={"m": 2}),
+    Case(rule="drfa", settings=DRFA_END),
     Case(rule="ddcs", settings=DRAWN),
     Case(rule="uniform_selection", settings={"draws": 2}),
     Case(rule="importance_sampling", settings={"draws": 2}),
@@ -53,7 +55,7 @@ PROTECTED = [
     *(toy(site_settings={"counter": True}, protection=name) for name in QUANTISED),
     Case(rule="fedprox", protection="masking", within=1e-5),
     Case(rule="scaffold", protection="masking", within=1e-5),
-    Case(rule="drfa", settings={"m": 2, "step": 0.05}, protection="masking", within=1e-5),
+    Case(rule="drfa", settings=DRFA_END, protection="masking", within=1e-5),
     Case(rule="ddcs", settings={"draws": 5, "floor": 1.0}, protection="masking", within=1e-4),
 ]
 
@@ -113,7 +115,9 @@ for _name, _counts in {"one lacks": ONE_LACKS, "two lack": COUNTS, "nobody has":
     if _name != "two lack":
         # under masks no fewer than three sites are drawn; with 24 draws they are in any case
         masked = [
-            replace(one, protection="masking", within=1e-4, settings={"m": 24, "step": 1e-3})
+            replace(
+                one, protection="masking", within=1e-4, settings={"m": 24, "step": 1e-3, "snapshot": "end"}
+            )
             if one.rule == "drfa"
             else replace(one, protection="masking", within=1e-4)
             for one in _cases

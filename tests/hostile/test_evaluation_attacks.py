@@ -66,9 +66,14 @@ def test_losses_of_training_examples_need_the_sites_own_yes(opened: Opened) -> N
     assert evaluate(0, "train", hints={"probe": 10}).facts["metrics"]
 
 
-@pytest.mark.parametrize("split", ["train", "val", "test"])
 @pytest.mark.parametrize(
-    "plan", [ONE, {"limit": 1}, {"hints": {"probe": 10}, "limit": 4}, {"hints": {"probe": 4}, "limit": 10}]
+    ("split", "plan"),
+    [
+        *((split, {"limit": 1}) for split in ("train", "val", "test")),
+        ("train", ONE),
+        ("train", {"hints": {"probe": 10}, "limit": 4}),
+        ("train", {"hints": {"probe": 4}, "limit": 10}),
+    ],
 )
 def test_too_few_examples_whichever_way_they_are_asked_for(
     opened: Opened, split: str, plan: dict[str, Any]
@@ -172,6 +177,36 @@ def test_under_masks_the_state_that_is_evaluated_is_the_one_that_comes_next(
     server.restart("site-1")
     assert not server.send("site-1", "prepare").refused
     assert "does nothing more in this job" in evaluate(4).text
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_a_probe_is_of_training_examples_or_of_none(opened: Opened, split: str) -> None:
+    """It was of any split, and of a state of its own: a way round the rules for an evaluation."""
+    _, evaluate = opened(train_losses=True)
+    assert "rules probe 'train' alone" in evaluate(0, split, hints={"probe": 10}).text
+
+
+def test_under_masks_no_candidate_is_scored(opened: Opened) -> None:
+    """It was: three made-up states in a round, for which the site never looked at the next one."""
+    _, evaluate = opened("masking", require=["mask"])
+    answer = evaluate(0, scale=7.0, hints={"loss_only": True})
+    assert "under a protection" in answer.text
+    assert not answer.facts
+
+
+def test_under_masks_a_probe_is_of_the_state_that_comes_next(opened: Opened) -> None:
+    server, evaluate = opened("masking", require=["mask"], train_losses=True)
+    assert evaluate(0, "train", scale=7.0, hints={"probe": 10}).facts["metrics"], "a site cannot know yet"
+    answer = server.send("site-1", "fit", server.send("site-2", "initialise").tensors, round=1)
+    assert "is not the one this site evaluated at the end of round 0" in answer.text
+    assert "does nothing more in this job" in evaluate(2, "train", hints={"probe": 10}).text
+
+
+def test_under_masks_all_evaluations_of_a_round_are_of_one_state(opened: Opened) -> None:
+    _, evaluate = opened("masking", require=["mask"], train_losses=True)
+    assert evaluate(0, "train", hints={"probe": 10}).facts["metrics"]
+    assert "the state sent to measure in round 0 is not the one" in evaluate(0, scale=7.0).text
+    assert "does nothing more in this job" in evaluate(1).text
 
 
 def test_without_a_protection_the_server_reads_the_updates_anyway(opened: Opened) -> None:

@@ -22,9 +22,12 @@ Score = Callable[[str, State], float]
 
 
 class Probe(NamedTuple):
-    """A state whose loss some sites measure on `examples` of their own training examples."""
+    """A state whose loss some sites measure on `examples` of their own training examples.
 
-    state: State
+    `state` is None for the result of the round, as the sites receive it for the next one.
+    """
+
+    state: State | None
     sites: list[str]
     examples: int
 
@@ -104,7 +107,14 @@ class UsesAuxiliarySums(ABC):
 
 
 class ProbesLosses(ABC):
-    """Has some sites measure the loss of a state before the round ends."""
+    """Has some sites measure the loss of a state before the round ends.
+
+    Attributes:
+        probes_result: whether that state is always the round's result, which a site can compare with what it
+            is sent to train on next.
+    """
+
+    probes_result: bool = False
 
     @abstractmethod
     def probe(self) -> Probe | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -22,11 +22,11 @@ from medflare.aggregation.capabilities import (
 )
 from medflare.aggregation.weighted_mean import MeanRule
 from medflare.core.data_order import derived_seed
-from medflare.core.hints import RoundHints, SnapshotHint
+from medflare.core.hints import ImportanceHint, RoundHints, SnapshotHint
 from medflare.core.tensors import State, apply_delta
 from medflare.core.update import Update
 
-SNAPSHOT, DRAWN = "snapshot.", "drawn"
+SNAPSHOT, DRAWN, WEIGHT = "snapshot.", "drawn", "importance.weight"
 MAX_SAMPLES = 128
 """In a round, where a job names no m: a site's own weight must have a bound before it can be masked."""
 
@@ -44,7 +44,8 @@ class Drfa(MeanRule, SamplesClients, AsksClientTerms, UsesAuxiliarySums, ProbesL
     """min over θ of max over λ of Σ λ_k f_k(θ): m sites drawn ~ λ with replacement, and their uniform mean.
 
     λ starts at n_k/N. After each round m sites, drawn uniformly, tell the loss f_k of the mean of all
-    snapshots on one batch of their training examples: v_k = (K/m) f_k, λ⁺ = Proj(λ + γ τ v).
+    snapshots on one batch of their training examples: v_k = (K/m) f_k, λ⁺ = Proj(λ + γ τ v). With
+    `snapshot: end` they measure the round's result in place of it, which is the snapshot after the last step.
     """
 
     facts = RuleFacts(
@@ -53,7 +54,7 @@ class Drfa(MeanRule, SamplesClients, AsksClientTerms, UsesAuxiliarySums, ProbesL
         source="Deng et al. 2020",
         reads_sum=True,
     )
-    auxiliary_sums = (SNAPSHOT, DRAWN)
+    auxiliary_sums = (SNAPSHOT, DRAWN, WEIGHT)
 
     class Settings(RuleSettings):
         m: Annotated[int, Field(ge=1)] | None = None
@@ -62,6 +63,10 @@ class Drfa(MeanRule, SamplesClients, AsksClientTerms, UsesAuxiliarySums, ProbesL
         """γ τ, which moves λ: 0.01 is the γ = 0.01/τ for losses of 1 to 4 (FedTorch: 0.1 as γ)."""
         floor: float = Field(default=1e-3, ge=0, lt=1)
         """no λ_k falls below it, as in FedTorch."""
+        snapshot: Literal["random", "end"] = "random"
+        """whose loss is measured: of the mean of the sites' models after a step drawn anew in each round, as
+        in the paper, which costs a second model's bytes up; or of the round's result. Under masking it is
+        `end`, because no site can check a state that it is not sent to train on."""
         batch: int = Field(default=32, ge=1)
         """training examples on which a site measures f_k."""
 
@@ -71,6 +76,7 @@ class Drfa(MeanRule, SamplesClients, AsksClientTerms, UsesAuxiliarySums, ProbesL
         super().__init__(**settings)
         self.set_weighting("uniform")
         self.factor_clip = math.log(self.settings.m or MAX_SAMPLES)
+        self.probes_result = self.settings.snapshot == "end"
         self.probabilities: dict[str, float] = {}
         self._counts: Counter[str] = Counter()
         self._share, self._probed_sites = 1.0, list[str]()
@@ -110,6 +116,10 @@ class Drfa(MeanRule, SamplesClients, AsksClientTerms, UsesAuxiliarySums, ProbesL
             self._counts[str(random.choice(there, p=left / left.sum()))] = 1
 
     def client_terms(self) -> RoundHints:
+        if self.probes_result:  # sites multiply their updates, and send no snapshot
+            drawn = {site: float(count) for site, count in self._counts.items()}
+            largest = max(drawn.values(), default=1.0)
+            return RoundHints(importance=ImportanceHint(weights=drawn, largest=largest))
         return RoundHints(snapshot=SnapshotHint(share=self._share, drawn=dict(self._counts)))
 
     # ---- the round and its second exchange ---------------------------------------------------------------
@@ -130,7 +140,7 @@ class Drfa(MeanRule, SamplesClients, AsksClientTerms, UsesAuxiliarySums, ProbesL
         return {name: value for name, value in totals.items() if not name.startswith(self.auxiliary_sums)}
 
     def probe(self) -> Probe | None:
-        if self._snapshot is None or not self._probed_sites:
+        if not self._probed_sites or (self._snapshot is None and not self.probes_result):
             return None
         return Probe(self._snapshot, self._probed_sites, self.settings.batch)
 

@@ -7,8 +7,9 @@ in the job's memory on its own disk, before it measures anything:
 
 * one evaluation of a split in a round, and rounds do not go backwards; one final test in a job;
 * over as many examples as the first one of its kind was asked for, so that no two differ by a few;
-* under a protection the state must be the one that the sites are sent to train on next. A site cannot tell
-  before it is sent that, so a server that lied is found out one evaluation too late, and gets nothing more.
+* under a protection the state must be the one that the sites are sent to train on next, the same in all
+  evaluations of a round. A site cannot tell before it is sent that, so a server that lied is found out one
+  evaluation too late, and gets nothing more. Candidates, which are no such states, are not scored then.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Measurement:
         split: it is measured on.
         asked: over how many examples: of a probe, and at most; None for all, or as the method's settings say.
         most: how many of its kind may come in one round.
-        of_state: whether its state is the one of the run; a probe and a candidate have states of their own.
+        of_state: whether its state can be the one of the run; a candidate is a state of its own.
     """
 
     kind: str
@@ -56,6 +57,9 @@ class Measurement:
 
         Args:
             sites: how many take part; a rule may have every site score every site's candidate.
+
+        Raises:
+            EgressError: no rule measures that.
         """
         limit = plan.get("limit")
         if task == "finish":
@@ -64,21 +68,31 @@ class Measurement:
             return None
         split, hints = str(options["split"]), RoundHints.from_json(plan.get("hints", {}))
         if hints.probe:
-            return cls(f"probe of {split}", split, (hints.probe, limit), of_state=False)
+            if split != "train":
+                raise EgressError(f"a probe of the split '{split}' was asked for; rules probe 'train' alone.")
+            return cls(f"probe of {split}", split, (hints.probe, limit))
         if hints.loss_only:
             return cls(f"scores on {split}", split, (None, limit), most=sites, of_state=False)
         return cls(f"evaluation on {split}", split, (None, limit))
 
 
-def admit_measurement(memory: JobMemory, asked: Measurement, round_number: int) -> None:
+def admit_measurement(memory: JobMemory, asked: Measurement, round_number: int, sealed: bool = False) -> None:
     """Count an evaluation that is about to be made.
 
+    Args:
+        sealed: whether the job has a protection.
+
     Raises:
-        EgressError: the job has had it, or this site does nothing more in it.
+        EgressError: the job has had it, this site does nothing more in it, or the protection excludes it.
     """
     facts = memory.facts
     if facts.distrust:
         raise EgressError(facts.distrust)
+    if sealed and not asked.of_state:
+        raise EgressError(
+            f"{asked.kind} were asked for under a protection, where no rule can score single updates and a "
+            "site measures the run's state alone; nothing leaves."
+        )
     last, count = facts.measured.get(asked.kind, [round_number, 0])
     if asked.kind == "finish" and count:
         raise EgressError("a second final test was asked for; a job has one, and no more leaves.")
@@ -119,17 +133,22 @@ def check_state(memory: JobMemory, task: str, round_number: int, state: Mapping[
     facts = memory.facts
     if facts.distrust:
         raise EgressError(facts.distrust)
-    if task == "evaluate":
-        memory.keep(evaluated_round=round_number, evaluated_state=state_digest(state))
-    elif facts.evaluated_round == round_number - 1 and facts.evaluated_state != state_digest(state):
-        words = {"fit": "sent for training", "finish": "sent for the final test"}[task]
+    digest, before = state_digest(state), round_number if task == "evaluate" else round_number - 1
+    if facts.evaluated_round == before and facts.evaluated_state != digest:
+        words = {
+            "evaluate": "sent to measure",
+            "fit": "sent for training",
+            "finish": "sent for the final test",
+        }
         distrust = (
-            f"the state {words} in round {round_number} is not the one this site evaluated at the end of "
-            f"round {round_number - 1}. Under a protection the server has losses of the run's state only; "
-            "this site does nothing more in this job."
+            f"the state {words[task]} in round {round_number} is not the one this site evaluated at the end "
+            f"of round {before}. Under a protection the server has losses of the run's state only; this site "
+            "does nothing more in this job."
         )
         memory.keep(distrust=distrust)
         raise EgressError(distrust)
+    if task == "evaluate":
+        memory.keep(evaluated_round=round_number, evaluated_state=digest)
 
 
 def _times(most: int) -> str:

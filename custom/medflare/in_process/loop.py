@@ -136,7 +136,7 @@ class FederationLoop:
         else:
             _abort(rule)
         self.totals = _server_totals(rule, _totals(added), len(self.sites))
-        _probe(rule, self.learners, self.make_plan(number))
+        _probe(rule, self.learners, self.make_plan(number), self.state)
         self.summed = [index for index, site in enumerate(self.sites) if site in updates]
         return updates
 
@@ -164,13 +164,18 @@ def _abort(rule: AggregationRule) -> None:
         counting.abort_round()
 
 
-def _probe(rule: AggregationRule, learners: Mapping[str, Learner], plan: RoundPlan) -> None:
-    """Run the second exchange of a round, on examples of all visits, for a rule that wants one."""
+def _probe(rule: AggregationRule, learners: Mapping[str, Learner], plan: RoundPlan, result: State) -> None:
+    """Run the second exchange of a round, on examples of all visits, for a rule that wants one.
+
+    Args:
+        result: of the round.
+    """
     prober = rule.capability(ProbesLosses)
     wanted = prober.probe() if prober else None
     if prober is None or wanted is None:
         return
     state, sites, examples = wanted
+    state = result if state is None else state
     hints = plan.hints.without_visit() | RoundHints(probe=examples)
     plan, losses = replace(plan, hints=hints), dict[str, float]()
     for site in sites:

@@ -37,9 +37,10 @@ any method:
   paper's estimate, which supposes SGD; under AdamW its steps say nothing of the gradients' size, so the
   default averages the gradients. The mean actual learning rate is the metric `control_lr`;
 * `drfa`: the sites drawn by λ train, their mean is uniform, and m sites measure the mean of all snapshots
-  on one batch of training examples. λ, draws and losses stand in `run.json`; the losses are told in the
-  clear, under masking too, so that each site must say yes: `train_losses: true` under `policy` in its
-  site.yaml. A site that does not is never measured, with the reason in `run.json`.
+  on one batch of training examples, with `snapshot: end` the round's result. λ, draws and losses stand in
+  `run.json`; the losses are told in the clear, under masking too, so that each site must say yes:
+  `train_losses: true` under `policy` in its site.yaml. A site that does not is never measured, with the
+  reason in `run.json`.
 
 `ddcs`, `uniform_selection`, `importance_sampling` and `fedcs` choose who trains. Nothing of
 a step changes; a site learns its importance weight, and under masks scales its own update by it

@@ -164,6 +164,19 @@ def test_a_site_counts_as_often_as_it_was_drawn_whatever_it_says() -> None:
     assert rule.report()["weights"] == pytest.approx({site: n / 8 for site, n in drawn.items()})
 
 
+def test_at_the_end_of_a_round_its_result_is_probed_and_no_snapshot_travels() -> None:
+    rule = ready(snapshot="end", m=3)
+    hints = rule.client_terms()
+    assert hints.snapshot is None
+    assert hints.importance is not None
+    drawn = rule.report()["drawn"]
+    assert hints.importance.weights == drawn
+    assert hints.importance.largest == max(drawn.values())
+    probe = rule.probe()
+    assert probe is not None
+    assert probe.state is None
+
+
 def probed(rule: Drfa, losses: dict[str, float], snapshot: float = 6.0) -> dict[str, float]:
     rule.add("a", update(1.0))
     rule.finish()

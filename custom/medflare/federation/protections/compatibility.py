@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.capabilities import ProbesLosses
 from medflare.federation.protections.base import Protection
 
 
@@ -28,3 +29,11 @@ def unreadable(name: str, rule: AggregationRule, protection: Protection) -> Iter
             f"rule '{name}' computes with the sum of the updates, which stays encrypted at the server under "
             "homomorphic encryption. Use rule 'weighted_mean', or masking in its place."
         )
+    else:
+        prober = rule.capability(ProbesLosses)
+        if prober is not None and not prober.probes_result:
+            yield (
+                f"rule '{name}' has sites measure losses of a state that only the server knows, and under "
+                f"{protection.words} a site measures the state alone that it is sent to train on next. "
+                "Set rule_settings.snapshot to 'end'."
+            )

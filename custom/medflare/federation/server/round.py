@@ -311,7 +311,8 @@ def probe(run: Run, state: RoundState) -> dict[str, str]:
     plan = replace(state.plan, hints=run.agreed_hints | RoundHints(probe=wanted.examples))
     sites = probe_sites(wanted, run.roster.eligible(state.index))
     options = {"split": "train"}
-    outcome = run.channel.broadcast(EVALUATE, accept_any, sites, plan, wanted.state, options, quorum=ANY)
+    tensors = run.model.tensors if wanted.state is None else wanted.state
+    outcome = run.channel.broadcast(EVALUATE, accept_any, sites, plan, tensors, options, quorum=ANY)
     add_traffic(state.entry, outcome.traffic)
     for site, reason in outcome.absent.items():
         run.progress.event("probe failed", round=state.index, site=site, reason=reason)

@@ -132,7 +132,7 @@ class LearnerExecutor(Executor):
         wanted = self._policy_facts(request, asked)
         egress.admit(request.task, request.round, place, partners=partners, **wanted)
         if asked is not None:
-            admit_measurement(egress.memory, asked, request.round)
+            admit_measurement(egress.memory, asked, request.round, egress.sealed)
         protection = self._protection(request, fl_ctx)
         if request.task in messages.STEPS:  # of a secure sum: no learner is needed
             facts = {SECURE: protection.answer_step(request)}
