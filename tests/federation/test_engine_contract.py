@@ -93,6 +93,9 @@ def test_constants_and_constructors() -> None:
     assert engine.InfoCollector.CTX_KEY_STATS_COLLECTOR
     assert len(engine.DEFAULT_CLASS_ALLOW_LIST) > 50
     assert parameters(engine.SimpleJobDefManager.__init__)[:2] == ["uri_root", "job_store_id"]
+    assert parameters(engine.SimpleJobDefManager.update_meta) == ["jid", "meta", "fl_ctx"]
+    assert engine.JobMetaKey.JOB_DEPLOY_DETAIL.value == "job_deploy_detail"
+    assert engine.FLContextKey.RESOURCE_CHECK_RESULT
     assert parameters(engine.FilesystemStorage.__init__)[:2] == ["root_dir", "uri_root"]
     assert {"OK", "INVALID_SIGNATURE", "NO_SUCH_CONTENT", "NOT_SIGNED"} <= set(engine.LoadResult.__members__)
     assert parameters(engine.SecurityContentManager.load_content) == ["file_under_verification"]

@@ -8,9 +8,19 @@ are therefore the kit's, wherever it was unpacked or mounted.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from medflare.federation.engine import FilesystemStorage, FLComponent, SimpleJobDefManager
+from medflare.federation.engine import (
+    FilesystemStorage,
+    FLComponent,
+    FLContext,
+    FLContextKey,
+    JobMetaKey,
+    SimpleJobDefManager,
+)
+from medflare.federation.server.deployment_report import sites_without_the_job, write_report
 
 SECURE_LOGGING = "NVFLARE_SECURE_LOGGING"
 
@@ -35,7 +45,24 @@ class KitStorage(FilesystemStorage):
 
 
 class KitJobManager(SimpleJobDefManager):
-    """FLARE's job manager with its job store in a folder of the kit."""
+    """FLARE's job manager with its job store in a folder of the kit.
+
+    It passes on to a job's own process which sites FLARE did not give the job to.
+    """
 
     def __init__(self, uri_root: str = "store/jobs", job_store_id: str = "job_store") -> None:
         super().__init__(uri_root=str(Path(uri_root).resolve()), job_store_id=job_store_id)
+
+    def update_meta(self, jid: str, meta: Mapping[str, Any], fl_ctx: FLContext) -> None:
+        """Keep facts of a job; those of its deployment, which come before its process starts, for the run."""
+        super().update_meta(jid, meta, fl_ctx)
+        detail = meta.get(JobMetaKey.JOB_DEPLOY_DETAIL.value)
+        if not detail:
+            return
+        clients = [client.name for client in fl_ctx.get_engine().get_clients()]
+        checked = fl_ctx.get_prop(FLContextKey.RESOURCE_CHECK_RESULT) or {}
+        folder = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_run_dir(jid))
+        try:
+            write_report(folder, sites_without_the_job(detail, checked, clients))
+        except OSError as error:  # the job can run without it
+            self.logger.warning(f"the deployment of job {jid} could not be written: {error}")

@@ -21,6 +21,7 @@ from medflare.federation.protections.registry import PROTECTIONS
 from medflare.federation.server.aggregator import ValidatingAggregator
 from medflare.federation.server.channel import Channel, StoppedError
 from medflare.federation.server.checkpoint_manager import CheckpointManager
+from medflare.federation.server.deployment_report import read_report
 from medflare.federation.server.phases import run_all
 from medflare.federation.server.roster import Roster
 from medflare.federation.server.run import Run
@@ -85,12 +86,15 @@ class RoundsController(Controller):
         self.roster = Roster(
             args.sites or list(connected), args.suspend_rounds * self.schedule.exchanges_per_round
         )
+        without = read_report(self.folder)
         for site in self.roster.sites:
             if site not in connected:
-                self.roster.exclude(site, NOT_CONNECTED)
+                self.roster.exclude(site, without.get(site, NOT_CONNECTED))
+        if without:
+            self.recorder.record.preparation["without_the_job"] = without
         self.recorder.write()
         self.progress.event("started", sites=self.roster.eligible(0))
-        for site, reason in self.roster.excluded.items():
+        for site, reason in {**without, **self.roster.excluded}.items():
             self.progress.event("excluded", site=site, reason=reason)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
