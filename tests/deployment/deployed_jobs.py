@@ -30,7 +30,16 @@ CANARY = "zephyrine kerfuffle 4417"
 SECRET = hashlib.sha256(CANARY.encode()).hexdigest()
 """The key of the sites' sketches: the same in every run, so that no two pairs are alike by chance."""
 SPLIT = {"train": 0.6, "val": 0.2, "test": 0.2}
+SHORT: dict[str, Any] = {"num_rounds": 2, "steps": 2}
+SMALL_LORA: dict[str, Any] = {
+    **SHORT,
+    "settings.lora": {"rank": 2, "lora_alpha": 8, "targets": ["q_proj", "v_proj"], "dropout": 0.0},
+    "settings.optimiser.batch": 2,
+    "uplink": "float32",
+    "downlink": "float32",
+}
 FEDMRG: dict[str, Any] = {
+    **SHORT,
     "settings.model.encoder": {"name": "small", "weights": "none", "image_size": 48, "token_grid": 2},
     "settings.model.lora": {"rank": 4, "lora_alpha": 8},
     "settings.batch": 4,
@@ -38,31 +47,14 @@ FEDMRG: dict[str, Any] = {
     "settings.decoding": {"beams": 1, "max_new_tokens": 8, "min_new_tokens": 0},
     "settings.eval_limit": 2,
     "final_limit": 2,
-    "num_rounds": 2,
-    "steps": 2,
 }
-FED_MEDLORA: dict[str, Any] = {
-    "settings.lora": {"rank": 2, "lora_alpha": 8, "targets": ["q_proj", "v_proj"], "dropout": 0.0},
-    "settings.optimiser.batch": 2,
-    "settings.eval_limit": 0,
-    "settings.max_tokens": 480,
-    "uplink": "float32",
-    "downlink": "float32",
-    "final_limit": 1,
-    "num_rounds": 2,
-    "steps": 2,
-}
-DDCS_QA: dict[str, Any] = {
-    "settings.lora": {"rank": 2, "lora_alpha": 8, "targets": ["q_proj", "v_proj"], "dropout": 0.0},
-    "settings.optimiser.batch": 2,
+FED_MEDLORA = {**SMALL_LORA, "settings.eval_limit": 0, "settings.max_tokens": 480, "final_limit": 1}
+DDCS_QA = {
+    **SMALL_LORA,
     "settings.eval_limit": 2,
     "rule_settings.period": 1,
-    "uplink": "float32",
-    "downlink": "float32",
     "worker": "thread",
     "final_limit": 2,
-    "num_rounds": 2,
-    "steps": 2,
 }
 SMALL = {"fedmrg": FEDMRG, "fed_medlora": FED_MEDLORA, "ddcs_qa": DDCS_QA}
 

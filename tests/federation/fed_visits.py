@@ -9,23 +9,33 @@ import torch
 from fed_learner import ADAPTER, SmallLearner
 from torch import Tensor
 
-from medflare.core.hints import MixtureHint
 from medflare.core.metrics import Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
-from medflare.learners.fedtar.federated_em import em_statistics, profile_moments
-from medflare.learners.fedtar.mixture import Mixture
 from medflare.learners.fedtar.visit_sums import VisitTrail, visit_sums_spec, visit_times
+from mixture_patients import MixturePatients
 
 WIDTH, VAL = 4, 6
 LR = 0.05
 COUNTS = {"site-1": [9, 7, 5], "site-2": [6, 0, 8], "site-3": [4, 8, 0]}
 """n_{k,t}: two sites lack a visit."""
+ONE_LACKS = {"site-1": [9, 7, 5], "site-2": [6, 0, 8], "site-3": [4, 8, 3]}
+NOBODY_HAS = {"site-1": [9, 0, 5], "site-2": [6, 0, 8], "site-3": [4, 0, 0]}
 REGULAR = {"site-1": [9, 7, 5], "site-2": [6, 5, 8], "site-3": [4, 8, 3]}
+POOLING_RULES: list[tuple[str, dict[str, Any]]] = [
+    ("weighted_mean", {}),
+    ("fedprox", {"mu": 0.1}),
+    ("scaffold", {}),
+    ("scaffold", {"control": "option_2"}),
+    ("fedadam", {"lr": 0.1}),
+    ("fedyogi", {"lr": 0.1}),
+    ("drfa", {"step": 0.1}),
+]
+"""Rules, other than `temporal`, that can run visit by visit, with their settings."""
 
 
-class VisitLearner(SmallLearner):
+class VisitLearner(MixturePatients, SmallLearner):
     """y = w x with another w for every visit; the validation set is of the last one.
 
     Settings: `counts` {site: [n_1 .. n_T]}, COUNTS where none are given; `raises`, a site, with `exchange`.
@@ -42,7 +52,6 @@ class VisitLearner(SmallLearner):
         self.trail = VisitTrail(len(self.counts), visit_times(times, len(self.counts)))
         self.examples = {"train": sum(self.counts), "val": VAL, "test": VAL}
         self.use_parameter(WIDTH)
-        self.taken: Mixture | None = None
 
     @staticmethod
     def _draw(count: int, visit: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -99,18 +108,3 @@ class VisitLearner(SmallLearner):
 
     def load_local_state(self, tensors: State, values: Any) -> None:
         self.trail.restore(self.terms.restore(tensors), values)
-
-    # ---- the mixture of profiles -------------------------------------------------------------------------
-
-    @property
-    def patient_profiles(self) -> Any:
-        return self
-
-    def profile_sums(self) -> State:
-        return profile_moments(self.values)
-
-    def mixture_sums(self, mixture: MixtureHint) -> State:
-        return em_statistics(Mixture.from_hint(mixture), self.values)
-
-    def take_mixture(self, mixture: MixtureHint) -> None:
-        self.taken = Mixture.from_hint(mixture)

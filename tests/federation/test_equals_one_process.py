@@ -12,12 +12,10 @@ from fed_equality import Case, assert_close, assert_equal, in_flare, in_one_proc
 from fed_harness import final
 from fed_learner import ADAPTER
 from fed_toy import ToyLearner
-from fed_visits import COUNTS, REGULAR, VisitLearner
+from fed_visits import COUNTS, NOBODY_HAS, ONE_LACKS, POOLING_RULES, REGULAR, VisitLearner
 
 from medflare.reporting.page import write_page
 
-ONE_LACKS = {"site-1": [9, 7, 5], "site-2": [6, 0, 8], "site-3": [4, 8, 3]}
-NOBODY_HAS = {"site-1": [9, 0, 5], "site-2": [6, 0, 8], "site-3": [4, 0, 0]}
 QUANTISED = {"masking": 1e-6, "he": 1e-5}
 """Largest difference of a mean of three sites, by protection: its declared error and fp32's own rounding."""
 DRFA_END = {"m": 2, "step": 0.05, "snapshot": "end"}
@@ -92,15 +90,6 @@ TEMPORAL: list[dict[str, Any]] = [
     {"lr": 0.05, "alpha_mode": "beta_softmax", "embedding": "days"},
     {"alpha_mode": "constant", "alpha": 0.4, "weighting": "uniform"},
 ]
-BASELINES: list[tuple[str, dict[str, Any]]] = [
-    ("weighted_mean", {}),
-    ("fedprox", {"mu": 0.1}),
-    ("scaffold", {}),
-    ("scaffold", {"control": "option_2"}),
-    ("fedadam", {"lr": 0.1}),
-    ("fedyogi", {"lr": 0.1}),
-    ("drfa", {"step": 0.1}),
-]
 VISITS = {
     "every visit": [visits("temporal", REGULAR, settings, rounds=3) for settings in TEMPORAL]
     + [visits("fedadam", REGULAR, {"lr": 0.1}, rounds=3)],
@@ -110,7 +99,7 @@ VISITS = {
     "one visit": [visits("temporal", {site: [sum(n)] for site, n in COUNTS.items()}, {}, rounds=3)],
 }
 for _name, _counts in {"one lacks": ONE_LACKS, "two lack": COUNTS, "nobody has": NOBODY_HAS}.items():
-    _cases = [visits(rule, _counts, settings, rounds=2) for rule, settings in BASELINES]
+    _cases = [visits(rule, _counts, settings, rounds=2) for rule, settings in POOLING_RULES]
     VISITS[_name] = VISITS.get(_name, []) + _cases
     if _name != "two lack":
         # under masks no fewer than three sites are drawn; with 24 draws they are in any case

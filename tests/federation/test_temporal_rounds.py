@@ -15,7 +15,7 @@ import torch
 from fed_harness import SITES, Make, completed
 from fed_learner import ADAPTER
 from fed_tamper import losing
-from fed_visits import COUNTS, VisitLearner
+from fed_visits import COUNTS, NOBODY_HAS, ONE_LACKS, POOLING_RULES, VisitLearner
 
 from medflare.aggregation import make_rule
 from medflare.core.errors import ConfigError
@@ -31,10 +31,6 @@ from medflare.recipes.job import SERVER_CONFIG, Job
 from medflare.recipes.job_check import check_job
 from medflare.recipes.job_reader import read_job
 from medflare.recipes.overrides import override
-
-ONE_LACKS = {"site-1": [9, 7, 5], "site-2": [6, 0, 8], "site-3": [4, 8, 3]}
-NOBODY_HAS = {"site-1": [9, 0, 5], "site-2": [6, 0, 8], "site-3": [4, 0, 0]}
-
 
 # ---- what it computes --------------------------------------------------------------------------------------
 
@@ -61,15 +57,7 @@ def test_a_site_without_a_visit_takes_part_and_weighs_nothing(visits: Make) -> N
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [
-        ("weighted_mean", {}),
-        ("fedprox", {"mu": 0.1}),
-        ("scaffold", {}),
-        ("scaffold", {"control": "option_2"}),
-        ("fedadam", {"lr": 0.1}),
-        ("fedyogi", {"lr": 0.1}),
-        ("drfa", {"step": 0.1}),
-    ],
+    POOLING_RULES,
     ids=str,
 )
 def test_a_visit_that_nobody_has_leaves_state_and_rule_as_they_are(name: str, settings: Any) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ MODULES = {
 }
 
 
+@cache
 def imported(path: Path) -> set[str]:
     """Every module that a file names in an import, wherever in the file it stands."""
     names: set[str] = set()
@@ -37,6 +39,7 @@ def imported(path: Path) -> set[str]:
     return names
 
 
+@cache
 def imports_between_siblings() -> dict[str, dict[str, set[str]]]:
     """folder -> child -> the other children of that folder which it, or anything in it, imports."""
     edges: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))

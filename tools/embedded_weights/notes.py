@@ -32,9 +32,10 @@ from tools.embedded_weights.notes_corpus import (
     questions,
     synthetic_sentences,
 )
+from tools.embedded_weights.small_models import for_transformers, new_decoder, train_byte_level
 
 HERE = Path(__file__).parents[2] / "custom" / "medflare" / "models" / "embedded"
-VOCABULARY, RATE, IGNORED = 4096, 2e-3, -100
+VOCABULARY, POSITIONS, RATE, IGNORED = 4096, 1024, 2e-3, -100
 ASKED = 0.3
 """Share of questions in the instruction tuning."""
 HOSPITALS, NOTES = 300, 12  # the first eight hospitals are held out
@@ -43,51 +44,18 @@ Pair = tuple[list[int], list[int]]
 
 
 def train_tokenizer(texts: list[str]) -> Any:
-    """Byte-level BPE; each mark is one token that takes the space before it along."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
+    """Return a byte-level BPE tokenizer; each mark is one token that takes the space before it along."""
+    from tokenizers import AddedToken
 
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    marks = len(OPENS) + 1
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY - marks, special_tokens=list(CONTROL), initial_alphabet=alphabet
-    )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer = train_byte_level(texts, VOCABULARY - len(OPENS) - 1, CONTROL)
     tokenizer.add_tokens([AddedToken(name, lstrip=True, normalized=False) for name in OPENS])
     tokenizer.add_tokens([AddedToken(CLOSE, normalized=False)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token="<s>",
-        eos_token="</s>",
-        pad_token="<pad>",
-        unk_token="<unk>",
-        additional_special_tokens=list(CONTROL[4:]),
-        model_max_length=1024,
-    )
+    return for_transformers(tokenizer, CONTROL, POSITIONS)
 
 
-def new_decoder(vocabulary: int) -> Any:
-    """A Llama of 4 layers that begins with a copying circuit."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=-(-vocabulary // 64) * 64,
-            hidden_size=192,
-            intermediate_size=512,
-            num_hidden_layers=4,
-            num_attention_heads=3,
-            num_key_value_heads=3,
-            max_position_embeddings=1024,
-            tie_word_embeddings=True,
-            bos_token_id=1,
-            eos_token_id=2,
-            pad_token_id=0,
-        )
-    )
+def copying_decoder(vocabulary: int) -> Any:
+    """Return a decoder that begins with a copying circuit."""
+    model = new_decoder(vocabulary, POSITIONS)
     start_copying(model)
     return model
 
@@ -108,7 +76,7 @@ def pretrain(
         row for row in tokenizer(texts, add_special_tokens=False)["input_ids"] if 3 <= len(row) <= LONGEST
     ]
     exercises = Exercises(tokenizer, rows, np.random.default_rng(seed))
-    model = new_decoder(len(tokenizer))
+    model = copying_decoder(len(tokenizer))
     tokens = _train(model, exercises, steps, RATE, batch)
     exercises.asked, exercises.share_asked = _tokenised(tokenizer, questions(HOSPITALS, 2, skip=8)), ASKED
     tokens += _train(model, exercises, tuning, RATE / 2, batch)

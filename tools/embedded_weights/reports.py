@@ -38,58 +38,19 @@ from tools.embedded_weights.reports_corpus import (
     notes,
     studies,
 )
+from tools.embedded_weights.small_models import for_transformers, new_decoder, train_byte_level
 
 HERE = Path(__file__).parents[2] / "custom" / "medflare" / "models" / "embedded"
 VOCABULARY = 4096
+POSITIONS = 512
 RATE = 3e-3
 PATIENTS = 120  # of each pretraining hospital; the first four hospitals are held out
 IGNORED = -100
 
 
 def train_tokenizer(texts: list[str]) -> Any:
-    """Byte-level BPE with a leading-space convention, wrapped for transformers."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=list(SPECIAL),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token="<s>",
-        eos_token="</s>",
-        pad_token="<pad>",
-        unk_token="<unk>",
-        additional_special_tokens=list(SPECIAL[4:]),
-        model_max_length=512,
-    )
-
-
-def new_decoder(vocabulary: int) -> Any:
-    """A Llama of 4 layers; feed-forward width a multiple of 64, which 4-bit kernels need."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=-(-vocabulary // 64) * 64,
-            hidden_size=192,
-            intermediate_size=512,
-            num_hidden_layers=4,
-            num_attention_heads=3,
-            num_key_value_heads=3,
-            max_position_embeddings=512,
-            tie_word_embeddings=True,
-            bos_token_id=1,
-            eos_token_id=2,
-            pad_token_id=0,
-        )
-    )
+    """Return a byte-level BPE tokenizer with a leading-space convention, wrapped for transformers."""
+    return for_transformers(train_byte_level(texts, VOCABULARY, SPECIAL), SPECIAL, POSITIONS)
 
 
 @dataclass(slots=True)
@@ -133,7 +94,7 @@ def pretrain_decoder(steps: int, note_file: Path | None, seed: int = 0, batch: i
     tokenizer = train_tokenizer(
         [*(s.report for s in corpus[::3]), *pieces, *(context(s, rng, Kept(1, 0))[0] for s in corpus[:4000])]
     )
-    model = new_decoder(len(tokenizer))
+    model = new_decoder(len(tokenizer), POSITIONS)
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.05, betas=(0.9, 0.98))
     stream = _stream(corpus, pieces, tokenizer, rng, batch)
     precision, tokens, smooth = resolve_precision("auto", "cpu"), 0, 0.0

@@ -135,13 +135,6 @@ class _PairRule(WeightedMean):
     def _combine_pairs(self, stem: str, whole: LoraPair) -> State:
         """Return the new tensors of one pair, from the stack whose product is Σ w_k B_k A_k."""
 
-    def _named(self, stem: str, pair: LoraPair, new_stem: str) -> State:
-        """Return a pair under the names of `new_stem`, in the dtypes that `stem` has in the old state."""
-        return {
-            new_stem + end: value.to(self._state[stem + end].dtype)
-            for end, value in ((A, pair.a), (B, pair.b))
-        }
-
 
 class LoraStack(_PairRule):
     """Exact: all sites' factors side by side, merged into the base weights everywhere; B restarts from 0.
@@ -176,8 +169,7 @@ class LoraStack(_PairRule):
         if whole.a.shape[0] > full:
             whole, _ = best_of_rank(whole, full)
         self._checks["merged_rank"] = max(self._checks["merged_rank"], float(whole.a.shape[0]))
-        fresh = self._named(stem, LoraPair(base.a, torch.zeros_like(base.b)), stem)
-        return fresh | self._named(stem, whole, merged)
+        return restarted_pair(self._state, stem, base) | named_pair(self._state, stem, whole, merged)
 
     def report(self) -> dict[str, Any]:
         """Return `weights`; `checks`: norm of Σ w_k B_k A_k over all pairs, largest rank of a merged pair."""
@@ -212,7 +204,7 @@ class LoraProductSvd(_PairRule):
         alive = int((singular[:rank] > torch.finfo(base.a.dtype).eps * singular[0]).sum())
         a, b = base.a.clone(), torch.zeros_like(base.b)
         a[:alive], b[:, :alive] = best.a[:alive], best.b[:, :alive]
-        return self._named(stem, LoraPair(a, b), stem)
+        return named_pair(self._state, stem, LoraPair(a, b), stem)
 
     def report(self) -> dict[str, Any]:
         """Return `weights`; `truncation`: relative error of each pair; `checks`: the largest of them."""
@@ -224,3 +216,13 @@ def lora_pair(state: State, stem: str) -> LoraPair:
     """Return a pair of a state in accumulator precision."""
     a, b = state[stem + A], state[stem + B]
     return LoraPair(a.to(accumulator_dtype(a)), b.to(accumulator_dtype(b)))
+
+
+def named_pair(state: State, stem: str, pair: LoraPair, new_stem: str) -> State:
+    """Return a pair under the names of `new_stem`, in the dtypes that `stem` has in `state`."""
+    return {new_stem + end: value.to(state[stem + end].dtype) for end, value in ((A, pair.a), (B, pair.b))}
+
+
+def restarted_pair(state: State, stem: str, received: LoraPair) -> State:
+    """Return the pair from which sites restart once its product is merged: A as received, B = 0."""
+    return named_pair(state, stem, LoraPair(received.a, torch.zeros_like(received.b)), stem)

@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import torch
-
 from medflare.aggregation.lora import (
     MERGED,
     A,
@@ -20,6 +18,8 @@ from medflare.aggregation.lora import (
     LoraPair,
     best_of_rank,
     lora_pair,
+    named_pair,
+    restarted_pair,
     stacked,
     stems,
     truncation_error,
@@ -87,8 +87,7 @@ class ProductRestart:
         whole = self._compressed(whole)
         self.checks["update_norm"] = math.hypot(self.checks["update_norm"], step.norm())
         self.checks["merged_rank"] = max(self.checks["merged_rank"], float(whole.a.shape[0]))
-        fresh = LoraPair(base.a, torch.zeros_like(base.b))
-        return self._named(stem, fresh, stem) | self._named(stem, whole, merged)
+        return restarted_pair(self._state, stem, base) | named_pair(self._state, stem, whole, merged)
 
     def _compressed(self, whole: LoraPair) -> LoraPair:
         """Return the same product, or where its rank is too high the nearest one of the rank allowed."""
@@ -99,8 +98,3 @@ class ProductRestart:
         best, singular = best_of_rank(whole, most)
         self.checks["truncation"] = max(self.checks["truncation"], truncation_error(singular, most))
         return best
-
-    def _named(self, stem: str, pair: LoraPair, new_stem: str) -> State:
-        """Return a pair under the names of `new_stem`, in the dtypes that `stem` has in the old state."""
-        values = ((A, pair.a), (B, pair.b))
-        return {new_stem + end: value.to(self._state[stem + end].dtype) for end, value in values}

@@ -10,51 +10,37 @@ import numpy as np
 
 from medflare.core.errors import ConfigError
 from medflare.core.timing import Timing
-from medflare.selection.sampling import Sample, sample_sites
-from medflare.selection.selectors import Selector, SiteStatistics
+from medflare.selection.sampling import Sample
+from medflare.selection.selectors import ProbabilitySelector, Selector, SiteStatistics
 
 
 @dataclass
-class UniformSelector(Selector):
+class UniformSelector(ProbabilitySelector):
     """q = 1/K."""
 
-    draws: int = 5
-
-    def choose(
-        self,
-        number: int,
-        shares: Mapping[str, float],
-        known: SiteStatistics,
-        random: np.random.Generator,
-        least: int = 1,
-    ) -> Sample:
-        return sample_sites(dict.fromkeys(shares, 1 / len(shares)), shares, self.draws, random, least)
+    def probabilities(
+        self, round_number: int, shares: Mapping[str, float], known: SiteStatistics
+    ) -> Mapping[str, float]:
+        return dict.fromkeys(shares, 1 / len(shares))
 
 
 @dataclass
-class ImportanceSelector(Selector):
+class ImportanceSelector(ProbabilitySelector):
     """q ∝ d_i ‖Δ_i‖, which makes the update's variance least, above a floor φ d_i (DD-11).
 
     A site of which no update was seen counts with the mean norm of the others.
     """
 
-    draws: int = 5
     floor: float = 0.2
 
-    def choose(
-        self,
-        number: int,
-        shares: Mapping[str, float],
-        known: SiteStatistics,
-        random: np.random.Generator,
-        least: int = 1,
-    ) -> Sample:
+    def probabilities(
+        self, round_number: int, shares: Mapping[str, float], known: SiteStatistics
+    ) -> Mapping[str, float]:
         seen = [known.norms[site] for site in shares if known.norms.get(site, 0) > 0]
         typical = float(np.mean(seen)) if seen else 1.0
         wanted = {site: d * (known.norms.get(site) or typical) for site, d in shares.items()}
         total = sum(wanted.values())
-        probabilities = {s: self.floor * d + (1 - self.floor) * wanted[s] / total for s, d in shares.items()}
-        return sample_sites(probabilities, shares, self.draws, random, least)
+        return {s: self.floor * d + (1 - self.floor) * wanted[s] / total for s, d in shares.items()}
 
 
 @dataclass
@@ -76,18 +62,20 @@ class FedCSSelector(Selector):
 
     def choose(
         self,
-        number: int,
+        round_number: int,
         shares: Mapping[str, float],
         known: SiteStatistics,
         random: np.random.Generator,
-        least: int = 1,
+        min_clients: int = 1,
     ) -> Sample:
         times = {site: self._parts(site, shares, known) for site in shares}
-        if len(times) < least:
-            raise ConfigError(f"client selection: {len(times)} sites have data, and {least} must train.")
+        if len(times) < min_clients:
+            raise ConfigError(
+                f"client selection: {len(times)} sites have data, and {min_clients} must train."
+            )
         ends = self._ends(times)
         fitting = [site for site, end in ends.items() if end <= self.deadline]
-        chosen = list(ends)[: max(len(fitting), least, 1)]
+        chosen = list(ends)[: max(len(fitting), min_clients, 1)]
         self.over = "" if len(chosen) == len(fitting) else self._too_few(ends, len(fitting), chosen)
         total = sum(shares[site] for site in chosen)
         weights = {site: shares[site] / total for site in chosen}

@@ -21,6 +21,22 @@ from medflare.selection.selectors import DdcsSelector
 Rank = Annotated[int, Field(ge=1)]
 
 
+class DrawSettings(RuleSettings):
+    """Settings of rules that draw with replacement."""
+
+    draws: int = Field(default=5, ge=1, le=MAX_SAMPLES)
+    """S, draws with replacement in a round; a site drawn twice trains once."""
+
+
+class PairSettings(DrawSettings):
+    """Settings of rules that also step with products of LoRA factors."""
+
+    mode: Mode = "factor_delta"
+    """of LoRA pairs, the step of both factors' differences, or of their products, which is exact."""
+    most_rank: Rank | None = None
+    """of mode product_restart, rank above which merged factors are approximated; null for none."""
+
+
 class Ddcs(SampledMean, NeedsSketches, NeedsExactSizes):
     """S draws from the q that makes the expected slowest site fast while the drawn data stay alike."""
 
@@ -31,9 +47,7 @@ class Ddcs(SampledMean, NeedsSketches, NeedsExactSizes):
         stack_with=PRODUCTS,
     )
 
-    class Settings(RuleSettings):
-        draws: int = Field(default=5, ge=1, le=MAX_SAMPLES)
-        """S, draws with replacement in a round; a site drawn twice trains once."""
+    class Settings(PairSettings):
         floor: float = Field(default=0.2, gt=0, le=1)
         """φ; q_i ≥ φ d_i, which bounds every importance weight by 1/φ."""
         epsilon: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -52,10 +66,6 @@ class Ddcs(SampledMean, NeedsSketches, NeedsExactSizes):
         """plan with this quantile of a site's latencies; null for exponential means."""
         smoothing: float = Field(default=0.3, gt=0, le=1)
         """weight of the newest round in those means."""
-        mode: Mode = "factor_delta"
-        """of LoRA pairs, the step of both factors' differences, or of their products, which is exact."""
-        most_rank: Rank | None = None
-        """of mode product_restart, rank above which merged factors are approximated; null for none."""
         pairs_of: PairsOf = "draws"
         """ε is on pairs of draws, of which a site drawn twice counts as 0, or on pairs of different sites,
         where only whose data are alike makes the distance small."""
@@ -113,13 +123,7 @@ class UniformSelection(SampledMean):
         stack_with=PRODUCTS,
     )
 
-    class Settings(RuleSettings):
-        draws: int = Field(default=5, ge=1, le=MAX_SAMPLES)
-        """S, draws with replacement in a round."""
-        mode: Mode = "factor_delta"
-        """of LoRA pairs, the step of both factors' differences, or of their products, which is exact."""
-        most_rank: Rank | None = None
-        """of mode product_restart, rank above which merged factors are approximated; null for none."""
+    class Settings(PairSettings):
         mu: float = Field(default=0.0, ge=0)
         """μ of FedProx, which holds drawn sites near the state they received; 0 for none."""
 
@@ -146,9 +150,7 @@ class ImportanceSampling(SampledMean):
         reads_sum=True,
     )
 
-    class Settings(RuleSettings):
-        draws: int = Field(default=5, ge=1, le=MAX_SAMPLES)
-        """S, draws with replacement in a round."""
+    class Settings(DrawSettings):
         floor: float = Field(default=0.2, gt=0, le=1)
         """φ; q_i ≥ φ d_i."""
 

@@ -54,17 +54,18 @@ class Selector(ABC):
     @abstractmethod
     def choose(
         self,
-        number: int,
+        round_number: int,
         shares: Mapping[str, float],
         known: SiteStatistics,
         random: np.random.Generator,
-        least: int = 1,
+        min_clients: int = 1,
     ) -> Sample:
-        """Return who trains in round `number`.
+        """Return the sample of clients that train in a round.
 
         Args:
             shares: d_i of the sites that can be asked and have data; they sum to 1.
-            least: number of different sites.
+            known: observations of the sites so far.
+            min_clients: least number of different sites in the sample.
 
         Raises:
             ConfigError: so many different sites cannot be sampled.
@@ -82,7 +83,35 @@ class Selector(ABC):
 
 
 @dataclass
-class DdcsSelector(Selector):
+class ProbabilitySelector(Selector):
+    """Selector that draws with replacement from probabilities.
+
+    Args:
+        draws: S, draws of a round.
+    """
+
+    draws: int = 5
+
+    @abstractmethod
+    def probabilities(
+        self, round_number: int, shares: Mapping[str, float], known: SiteStatistics
+    ) -> Mapping[str, float]:
+        """Return q_i of the sites of `shares`; arguments as in `choose`."""
+
+    def choose(
+        self,
+        round_number: int,
+        shares: Mapping[str, float],
+        known: SiteStatistics,
+        random: np.random.Generator,
+        min_clients: int = 1,
+    ) -> Sample:
+        probabilities = self.probabilities(round_number, shares, known)
+        return sample_sites(probabilities, shares, self.draws, random, min_clients)
+
+
+@dataclass
+class DdcsSelector(ProbabilitySelector):
     """Draws from the q that makes rounds fast within a limit on divergence (Zhang et al. 2025).
 
     Args:
@@ -92,7 +121,6 @@ class DdcsSelector(Selector):
         others: as in `Problem`.
     """
 
-    draws: int = 5
     floor: float = 0.2
     epsilon: float | None = None
     most_variance: float | None = None
@@ -106,22 +134,16 @@ class DdcsSelector(Selector):
     times: dict[str, float] = field(default_factory=dict)
     _solved: object = None
 
-    def choose(
-        self,
-        number: int,
-        shares: Mapping[str, float],
-        known: SiteStatistics,
-        random: np.random.Generator,
-        least: int = 1,
-    ) -> Sample:
+    def probabilities(
+        self, round_number: int, shares: Mapping[str, float], known: SiteStatistics
+    ) -> Mapping[str, float]:
         sketches = [(site, known.sketches[site].values.tobytes()) for site in sorted(known.sketches)]
-        self._plan(number // self.period, shares, known.latencies)
+        self._plan(round_number // self.period, shares, known.latencies)
         facts = (self.times, sorted(shares.items()), sketches, known.sizes, known.shared)
         if self.solution is None or facts != self._solved:
             self.solution = solve(self.problem(shares, known, self.times), self.on_infeasible)
             self._solved = facts
-        probabilities = with_staleness(self.solution.probabilities, known.staleness, self.age_bonus)
-        return sample_sites(probabilities, shares, self.draws, random, least)
+        return with_staleness(self.solution.probabilities, known.staleness, self.age_bonus)
 
     def _plan(self, period: int, sites: Collection[str], latencies: Latencies) -> None:
         """Fix the latencies to plan with: those of the period's first round, and of sites that join later.

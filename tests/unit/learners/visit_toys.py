@@ -11,21 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medflare.core.hints import MixtureHint
 from medflare.core.metrics import Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import BackboneFacts, SiteDescription
 from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
-from medflare.learners.fedtar.federated_em import em_statistics, profile_moments
-from medflare.learners.fedtar.mixture import Mixture
 from medflare.learners.fedtar.visit_sums import VisitTrail, visit_sums_spec, visit_times
+from mixture_patients import MixturePatients
 
 WIDTH = 4
 
 
-class VisitSite:
+class VisitSite(MixturePatients):
     """y = w x with an own w for every visit; `counts` are n_{k,t}, and the validation set is of the last
     visit.
 
@@ -47,7 +45,6 @@ class VisitSite:
         self.trail = VisitTrail(len(counts), times)
         self.w = torch.zeros(WIDTH, dtype=torch.float64)
         self.seen: list[State] = []
-        self.mixture: Mixture | None = None
 
     @staticmethod
     def _draw(count: int, w: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -109,18 +106,3 @@ class VisitSite:
 
     def load_local_state(self, tensors: State, values: Mapping[str, Any]) -> None:
         self.trail.restore(tensors, values)
-
-    # ---- the mixture -------------------------------------------------------------------------------------
-
-    @property
-    def patient_profiles(self) -> Any:
-        return self
-
-    def profile_sums(self) -> State:
-        return profile_moments(self.values)
-
-    def mixture_sums(self, mixture: MixtureHint) -> State:
-        return em_statistics(Mixture.from_hint(mixture), self.values)
-
-    def take_mixture(self, mixture: MixtureHint) -> None:
-        self.mixture = Mixture.from_hint(mixture)

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from medflare.core.method import Method, MethodFacts
+from medflare.core.method import Method
 from medflare.learners.setting_types import Sentences
-from medflare.learners.text_task.settings import SHARING, TextTaskSettings
+from medflare.learners.text_task.settings import SHARING, TextTaskSettings, text_task_facts
 
 
 class ExtractionSettings(TextTaskSettings):
@@ -38,13 +38,9 @@ METHOD = Method(
     settings=ExtractionSettings,
     presets=PRESETS,
     variants=VARIANTS,
-    facts=MethodFacts(
+    facts=text_task_facts(
         summary="Fed-MedLoRA: LoRA on a frozen language model that marks entities and modifiers in notes.",
         source="Fed-MedLoRA (paper 002); ML-1 to ML-15",
-        metrics=("loss", "steps", "tokens", "seconds"),
-        lora=True,
-        scored=True,
-        judged=True,
     ),
     build="medflare.learners.extraction.learner:build",
     result_file="extraction.json",

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from medflare.core.method import Method, MethodFacts
+from medflare.core.method import Method
 from medflare.learners.setting_types import Passes
-from medflare.learners.text_task.settings import DDCS_PRESETS, SHARING, TextTaskSettings
+from medflare.learners.text_task.settings import DDCS_PRESETS, SHARING, TextTaskSettings, text_task_facts
 
 
 class QuestionSettings(TextTaskSettings):
@@ -44,13 +44,9 @@ METHOD = Method(
     settings=QuestionSettings,
     presets=DDCS_PRESETS,
     variants=VARIANTS,
-    facts=MethodFacts(
+    facts=text_task_facts(
         summary="Question answering: LoRA on a frozen language model that chooses the likeliest option.",
         source="DDCS (paper 004), Tasks; DD-4, DD-10",
-        metrics=("loss", "steps", "tokens", "seconds"),
-        lora=True,
-        scored=True,
-        judged=True,
     ),
     build="medflare.learners.questions.learner:build",
     result_file="question_answering.json",

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import Field
 
-from medflare.core.method import Method, MethodFacts
+from medflare.core.method import Method
 from medflare.learners.setting_types import Passes
-from medflare.learners.text_task.settings import DDCS_PRESETS, SHARING, TextTaskSettings
+from medflare.learners.text_task.settings import DDCS_PRESETS, SHARING, TextTaskSettings, text_task_facts
 from medflare.tasks.summaries.summariser import WritingSettings
 
 
@@ -33,13 +33,9 @@ METHOD = Method(
     settings=SummarySettings,
     presets=DDCS_PRESETS,
     variants=VARIANTS,
-    facts=MethodFacts(
+    facts=text_task_facts(
         summary="Summarisation: LoRA on a frozen language model that writes the impression of findings.",
         source="DDCS (paper 004), Tasks; DD-4, DD-10",
-        metrics=("loss", "steps", "tokens", "seconds"),
-        lora=True,
-        scored=True,
-        judged=True,
     ),
     build="medflare.learners.summaries.learner:build",
     result_file="summarisation.json",

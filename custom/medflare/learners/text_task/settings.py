@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from medflare.core.config import Settings
-from medflare.core.method import MethodSettings
+from medflare.core.method import MethodFacts, MethodSettings
 from medflare.learners.setting_types import Count, NotNegative, Passes, Rate, RoundShare
 from medflare.models.adapters.base import AdapterSettings
 from medflare.models.adapters.lora import LoraChoice, LoraSettings
@@ -29,6 +29,12 @@ DDCS_PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"lora": {"rank": 8, "lora_alpha": 16}, "optimiser": {"gradient_checkpointing": True}},
 }
 """Preset -> settings that it changes in DDCS's tasks; rank 8 is DD-10's, the slides name none."""
+
+
+def text_task_facts(summary: str, source: str) -> MethodFacts:
+    """Return the facts of a method that trains a language model's adapter on a text task."""
+    metrics = ("loss", "steps", "tokens", "seconds")
+    return MethodFacts(summary=summary, source=source, metrics=metrics, lora=True, scored=True, judged=True)
 
 
 class AdamWSettings(Settings):

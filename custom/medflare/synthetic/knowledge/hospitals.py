@@ -22,22 +22,46 @@ HELD_OUT = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionsDemo:
-    """Synthetic hospitals with questions.
+class TextsDemo:
+    """Synthetic hospitals of unequal size that share the groups of their texts.
 
     Attributes:
-        questions: training questions of a hospital on average; validation has a tenth of it, the test a
-            quarter (HELD_OUT at least).
-        partition: how training facts are dealt, of `partition.texts.TEXT_PARTITIONS`; alpha: of dirichlet.
-        tested: every hospital is tested on all facts that any hospital trains on, or on its own.
-        diseases, groups: size of the world; five facts a disease.
-        synonyms, vignettes: as in `draw_habits`; the milder, the sooner facts are learnt.
+        partition: how texts are dealt, of `partition.texts.TEXT_PARTITIONS`; alpha: of dirichlet.
     """
 
     hospitals: int = 3
     partition: str = "class"
     alpha: float = 0.3
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.hospitals < 2:
+            raise ConfigError(f"{self.hospitals} hospital(s): expected 2 or more.")
+
+    @property
+    def plan(self) -> TextPlan:
+        """Partition of the texts into hospitals site-1, site-2, …."""
+        return TextPlan(
+            sites=tuple(f"site-{number}" for number in range(1, self.hospitals + 1)),
+            method=self.partition,
+            alpha=self.alpha,
+            seed=self.seed,
+            sizes=sizes_of(self.hospitals, self.seed),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionsDemo(TextsDemo):
+    """Synthetic hospitals with questions, which are dealt by the group of their fact.
+
+    Attributes:
+        questions: training questions of a hospital on average; validation has a tenth of it, the test a
+            quarter (HELD_OUT at least).
+        tested: every hospital is tested on all facts that any hospital trains on, or on its own.
+        diseases, groups: size of the world; five facts a disease.
+        synonyms, vignettes: as in `draw_habits`; the milder, the sooner facts are learnt.
+    """
+
     questions: int = 240
     tested: Literal["all", "own"] = "all"
     diseases: int = 3
@@ -46,8 +70,7 @@ class QuestionsDemo:
     vignettes: float = 0.3
 
     def __post_init__(self) -> None:
-        if self.hospitals < 2:
-            raise ConfigError(f"{self.hospitals} hospital(s): expected 2 or more.")
+        TextsDemo.__post_init__(self)  # slots=True rebuilds the class, after which super() fails
         if self.questions < 1:
             raise ConfigError(f"{self.questions} questions of a hospital: expected 1 or more.")
         if self.tested not in ("all", "own"):
@@ -58,11 +81,6 @@ class QuestionsDemo:
     @property
     def world(self) -> World:
         return world(self.diseases, self.groups)
-
-
-def site_names(count: int) -> tuple[str, ...]:
-    """Return the names of the demo's hospitals."""
-    return tuple(f"site-{number}" for number in range(1, count + 1))
 
 
 def sizes_of(count: int, seed: int) -> tuple[float, ...]:
@@ -78,20 +96,13 @@ def question_hospitals(demo: QuestionsDemo) -> dict[str, list[Question]]:
         ConfigError: as `assign_groups_to_sites`.
         ValueError: a world that the tables do not have.
     """
-    names = site_names(demo.hospitals)
-    plan = TextPlan(
-        sites=names,
-        method=demo.partition,
-        alpha=demo.alpha,
-        seed=demo.seed,
-        sizes=sizes_of(demo.hospitals, demo.seed),
-    )
+    plan = demo.plan
     rng = np.random.default_rng([demo.seed, 72])
     facts = _in_turn(demo.world.facts, demo.questions * demo.hospitals, rng)
     given = assign_groups_to_sites({str(number): fact.group for number, fact in enumerate(facts)}, plan)
     trained = list(dict.fromkeys(facts))
     questions: dict[str, list[Question]] = {}
-    for number, name in enumerate(names):
+    for number, name in enumerate(plan.sites):
         local = [fact for index, fact in enumerate(facts) if given[str(index)] == number]
         habits = draw_habits(np.random.default_rng([demo.seed, 73, number]), demo.synonyms, demo.vignettes)
         tested = trained if demo.tested == "all" else list(dict.fromkeys(local))

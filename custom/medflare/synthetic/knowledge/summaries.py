@@ -12,11 +12,11 @@ from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import ConfigError
 from medflare.data.grouped_split import split_by_group
 from medflare.data.partition.studies import main_classes
-from medflare.data.partition.texts import TextPlan, assign_groups_to_sites
+from medflare.data.partition.texts import assign_groups_to_sites
 from medflare.data.records import Summary
 from medflare.data.settings.cohort import SplitConfig
 from medflare.synthetic.findings import MILD, MODERATE, SUBTLE, ChestFinding
-from medflare.synthetic.knowledge.hospitals import site_names, sizes_of
+from medflare.synthetic.knowledge.hospitals import TextsDemo
 from medflare.synthetic.knowledge.note_summaries import SPECIALTIES, write_note_pair
 from medflare.synthetic.patients import draw_patient
 from medflare.synthetic.profiles import HospitalProfile
@@ -34,28 +34,23 @@ WITHOUT_IMPRESSION = {"sections": "organs", "letter": "paragraph"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SummariesDemo:
+class SummariesDemo(TextsDemo):
     """Synthetic hospitals with texts and summaries, a patient each.
 
     Attributes:
         reports: that a hospital trains on, on average; 1 and 2 for each 7 are for validation and test, and
             reports that repeat each other are in one split.
         kind: chests (findings and impressions) or notes (a clinical note and what to know of it).
-        partition: how patients are dealt, by their rarest finding or their specialty; alpha: of dirichlet.
+        partition: as in `TextsDemo`, of patients by their rarest finding or their specialty.
     """
 
-    hospitals: int = 3
-    partition: str = "class"
-    alpha: float = 0.3
-    seed: int = 0
     reports: int = 160
     kind: str = "chests"
 
     def __post_init__(self) -> None:
         if self.kind not in POPULATIONS:
             raise ConfigError(f"summaries of {self.kind!r}; choose {' or '.join(POPULATIONS)}.")
-        if self.hospitals < 2:
-            raise ConfigError(f"{self.hospitals} hospital(s): expected 2 or more.")
+        TextsDemo.__post_init__(self)  # slots=True rebuilds the class, after which super() fails
         if self.reports < 1:
             raise ConfigError(f"{self.reports} reports of a hospital: expected 1 or more.")
 
@@ -71,14 +66,8 @@ def summary_hospitals(demo: SummariesDemo) -> dict[str, list[Summary]]:
     Raises:
         ConfigError: as `assign_groups_to_sites`.
     """
-    names = site_names(demo.hospitals)
-    plan = TextPlan(
-        sites=names,
-        method=demo.partition,
-        alpha=demo.alpha,
-        seed=demo.seed,
-        sizes=sizes_of(demo.hospitals, demo.seed),
-    )
+    plan = demo.plan
+    names = plan.sites
     population = POPULATIONS[demo.kind](demo)
     given = assign_groups_to_sites(population.groups, plan)
     written = []
