@@ -13,6 +13,7 @@ from fed_harness import Make, completed, failed, final, ledger
 from fed_tamper import losing, watched
 from fed_toy import ToyLearner
 
+from medflare.aggregation.weighted_mean import MOST_TOKENS
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.core.update import Update
@@ -42,6 +43,22 @@ def test_rounds_with_other_weights_stand_in_sums_of_their_own(federation: Make) 
     record = completed(run)
     assert_close(written(run, "site-1"), written(plain), ROUNDED)
     assert [entry.protection["groups"] for entry in record.rounds] == [1, 2, 2]
+
+
+def test_the_weights_that_sites_scale_by_are_those_that_the_server_divides_by(federation: Make) -> None:
+    class Counting(ToyLearner):
+        def fit(self, plan: RoundPlan) -> Update:
+            update = super().fit(plan)
+            update.metrics["tokens"] = 100_010.0 + update.examples  # to four digits, 100,000
+            return update
+
+    rule = {"rule_settings": {"weighting": "tokens"}}
+    plain, run = (federation(rule=rule, learner=Counting, controller=each) for each in ({}, ENCRYPTED))
+    completed(plain)
+    record = completed(run)
+    assert_close(written(run, "site-1"), written(plain), ROUNDED)
+    weighed = sum(100_010 + examples for examples in (16, 20, 24)) / (24 * MOST_TOKENS)
+    assert record.rounds[0].protection["weight"] == pytest.approx(weighed, rel=1e-9)
 
 
 def test_declared_sums_come_back_as_totals(federation: Make) -> None:

@@ -11,6 +11,9 @@ import torch
 from fed_harness import allow
 from lying_server import Answer, LyingServer
 
+from medflare.egress.permitted_facts import DIGITS_SEALED, permitted_facts
+from medflare.egress.policy import Policy
+
 Opened = Callable[..., tuple[LyingServer, Callable[..., Answer]]]
 RULES: dict[str, Any] = {"min_sites": 3, "min_examples": 5}
 ONE = {"hints": {"probe": 1}}
@@ -155,6 +158,12 @@ def test_losses_of_training_leave_rounded_too(opened: Opened) -> None:
     server, _ = opened()
     answer = server.send("site-2", "fit", server.send("site-2", "initialise").tensors)
     assert digits(answer.facts["metrics"]["loss"]) <= 6
+
+
+def test_of_whole_numbers_only_counts_leave_as_they_are() -> None:
+    metrics = {"loss": 33_554_434.0, "tokens": 43_473.0, "steps": 12_345.5}
+    facts, _ = permitted_facts(Policy(), {"examples": 9, "metrics": metrics}, DIGITS_SEALED)
+    assert facts["metrics"] == {"loss": 33_550_000.0, "tokens": 43_473.0, "steps": 12_350.0}
 
 
 # ---- made-up states under a protection ---------------------------------------------------------------------

@@ -20,8 +20,17 @@ The difference of two losses can be the loss of one patient. Rounding alone does
 one evaluation in a round it makes it coarse."""
 
 
+COUNTS = frozenset({"steps", "tokens", "words"})
+"""Metrics of training that count, like `examples`, and leave as they are where they are whole.
+
+`tokens` can be the weight of an update. A site that encrypts multiplies by it before it sends, and the server
+divides by the sum of what it is told, so both must have the same number. Others are not left out of the
+rounding for being whole: every float32 above 2**24 is, and a server can make losses as large.
+"""
+
+
 def rounded(value: Any, digits: int = DIGITS) -> Any:
-    """Return a float with so many significant digits; whole numbers, and what is not finite, as they are."""
+    """Return a float with so many significant digits; integers, and what is not finite, as they are."""
     if not isinstance(value, float) or not math.isfinite(value):
         return value
     return float(f"{value:.{digits}g}")
@@ -63,7 +72,7 @@ def permitted_facts(
     if "metrics" in facts:
         kept = policy.metrics(facts["metrics"])
         withheld += len(facts["metrics"]) - len(kept)
-        out["metrics"] = {name: rounded(value, digits) for name, value in kept.items()}
+        out["metrics"] = {name: _leaving(name, value, digits) for name, value in kept.items()}
     if "evaluations" in facts:
         out["evaluations"] = []
         for item in facts["evaluations"]:
@@ -76,3 +85,9 @@ def permitted_facts(
             }
             out["evaluations"].append({**item, "metrics": estimates})
     return out, withheld
+
+
+def _leaving(name: str, value: Any, digits: int) -> Any:
+    if name in COUNTS and isinstance(value, float) and value.is_integer():
+        return value
+    return rounded(value, digits)
