@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from medflare.cli import cohort_make
-from medflare.cli.output import JSON_OPTION, plain_errors, print_json
+from medflare.cli.output import JSON_OPTION, Batch, plain_errors, print_json
 from medflare.data.cohort_summary import summarise
 
 app = typer.Typer(help="Look at a hospital's files, or make the synthetic hospitals.", no_args_is_help=True)
@@ -43,10 +43,15 @@ def inspect(
     from medflare.data.text_heterogeneity import text_heterogeneity
 
     found = _sites(source, format, label_map, site)
-    cohorts = {name: _open(config, images) for name, config in found.items()}
+    cohorts, batch = dict[str, tuple[Any, dict[str, Any]]](), Batch()
+    for name, config in found.items():
+        with batch.item(name or source):
+            cohorts[name] = _open(config, images)
+    batch.require_some()
     summaries = [summary for _, summary in cohorts.values()]
     if as_json:
-        print_json(summaries[0] if len(summaries) == 1 else summaries)
+        print_json(summaries[0] if len(found) == 1 else summaries)
+        batch.finish()
         return
     for summary in summaries:
         print_summary(summary)
@@ -56,6 +61,7 @@ def inspect(
     texts = {name: cohort.questions or cohort.summaries for name, (cohort, _) in cohorts.items()}
     if len(texts := {name: records for name, records in texts.items() if records}) > 1:
         print_heterogeneity(text_heterogeneity(texts))
+    batch.finish()
 
 
 def _sites(source: Path, format: str | None, label_map: str | None, site: str | None) -> dict[str, Any]:

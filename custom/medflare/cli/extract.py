@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from medflare.cli.extract_totals import ExtractionTotals
-from medflare.cli.output import JSON_OPTION, plain_errors, print_json
+from medflare.cli.output import JSON_OPTION, PARTLY_DONE, plain_errors, print_json
 
 if TYPE_CHECKING:
     from medflare.data.records import Note
@@ -45,6 +45,8 @@ def extract(
 ) -> None:
     """Marks problems, treatments, tests and drugs in notes, with their modifiers. To check, not to rely on.
 
+    A file that is no note costs no other one its annotation; exit code 7 says that some were left out.
+
     [bold]Examples[/bold]: medflare extract notes/*.txt -r runs/20261120-fed_medlora --out annotated
     medflare extract letter.txt -r runs/20261120-fed_medlora --show
     """
@@ -77,6 +79,10 @@ def extract(
     if out is not None and format_ == "jsonl":
         totals.files += write_lines(out, annotated)
     _report(totals, annotated, out, as_json)
+    if totals.left_out:
+        listed = ", ".join(item["file"] for item in totals.left_out)
+        typer.secho(f"left out: {listed}. The others are done.", fg=typer.colors.YELLOW, err=True)
+        raise typer.Exit(PARTLY_DONE)
 
 
 def _read(paths: Sequence[Path], totals: ExtractionTotals) -> list[tuple[Path, Note]]:

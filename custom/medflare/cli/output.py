@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -13,7 +15,7 @@ import typer
 
 from medflare.core.errors import MedflareError
 from medflare.core.stop_signals import StopSignal
-from medflare.wire.system_failure import system_failure
+from medflare.wire.operating_system import operating_system_error
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,17 +43,61 @@ def plain_errors(command: Callable[P, R]) -> Callable[P, R]:
         except StopSignal as stop:
             typer.secho(stop.text, fg=typer.colors.YELLOW, err=True)
             raise typer.Exit(stop.exit_code) from None
-        except MedflareError as error:
-            known: MedflareError = error
         except Exception as error:
-            failure = system_failure(error)
-            if failure is None:
+            known = mendable(error)
+            if known is None:
                 raise
-            known = failure
         typer.secho(f"error: {known}", fg=typer.colors.RED, err=True)
         raise typer.Exit(known.exit_code)
 
     return wrapped
+
+
+def mendable(error: Exception) -> MedflareError | None:
+    """Return an error as one that a person can mend; None for a fault of the program."""
+    return error if isinstance(error, MedflareError) else operating_system_error(error)
+
+
+@dataclass(slots=True)
+class Batch:
+    """The items of a command, files for instance, of which a bad one costs only itself.
+
+    Attributes:
+        done: how many could be done.
+        failed: item -> why it could not be done.
+    """
+
+    done: int = 0
+    failed: dict[str, MedflareError] = field(default_factory=dict)
+
+    @contextmanager
+    def item(self, name: object) -> Iterator[None]:
+        """Do one item; an error that a person can mend ends it alone, with a line on standard error."""
+        try:
+            yield
+        except Exception as error:
+            known = mendable(error)
+            if known is None:
+                raise
+            self.failed[str(name)] = known
+            typer.secho(f"left out: {name}: {known}", fg=typer.colors.YELLOW, err=True)
+        else:
+            self.done += 1
+
+    def require_some(self) -> None:
+        """Raise the first error if nothing could be done."""
+        if self.failed and not self.done:
+            raise next(iter(self.failed.values()))
+
+    def finish(self) -> None:
+        """Name what was left out, and end the command with PARTLY_DONE; nothing if all is done."""
+        self.require_some()
+        if self.failed:
+            count = len(self.failed) + self.done
+            listed = ", ".join(self.failed)
+            text = f"{len(self.failed)} of {count} left out: {listed}. The others are done."
+            typer.secho(text, fg=typer.colors.YELLOW, err=True)
+            raise typer.Exit(PARTLY_DONE)
 
 
 def names(text: str | None) -> list[str] | None:

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from medflare.cli.output import JSON_OPTION, names, plain_errors, print_json
+from medflare.cli.output import JSON_OPTION, Batch, names, plain_errors, print_json
 from medflare.core.config import read_pairs
+
+if TYPE_CHECKING:
+    from medflare.models.report_generator import DecodingSettings
+    from medflare.models.report_result import Drafter
 
 
 @plain_errors
@@ -79,9 +83,14 @@ def _test_adapter(run: Path, site_file: Path, sites: list[str] | None, as_json: 
 
     record_path = locate(run)
     chosen = sites or sorted(set(load_site_file(site_file)) - {SERVER})
-    evaluations = [score_site(record_path, load_site(site_file, name), **how) for name in chosen]
+    evaluations, batch = [], Batch()
+    for name in chosen:
+        with batch.item(name):
+            evaluations.append(score_site(record_path, load_site(site_file, name), **how))
+    batch.require_some()
     if as_json:
         print_json([item.model_dump() for item in evaluations])
+        batch.finish()
         return
     console = Console()
     rows = rows_of([read_record(record_path)])
@@ -90,6 +99,7 @@ def _test_adapter(run: Path, site_file: Path, sites: list[str] | None, as_json: 
     )
     for metric, why in {m: w for item in evaluations for m, w in item.skipped_metrics.items()}.items():
         console.print(f"{metric}: {why}", style="dim")
+    batch.finish()
 
 
 @plain_errors
@@ -108,13 +118,11 @@ def generate(
 ) -> None:
     """Drafts a report for each image. A draft for a radiologist to check, never a diagnosis.
 
+    An image that cannot be used costs no other one its draft; exit code 7 says that some were left out.
+
     [bold]Example[/bold]: medflare generate chest.dcm -r runs/20261120-fedmrg
     """
-    import torch
-
-    from medflare.core.conditions import CONDITIONS, Code
-    from medflare.data.images import centre
-    from medflare.data.store import one_image
+    from medflare.models.backbone import device_of
     from medflare.models.report_result import load_generator
 
     model, decoding = load_generator(
@@ -122,30 +130,41 @@ def generate(
         personalised=personalised,
         backbone=backbone,
         precision=precision,
-        device=device,
+        device=device_of(device),
     )
-    encoder = model.settings.encoder
-    drafts = []
+    drafts, batch = list[dict[str, Any]](), Batch()
     for path in images:
-        batch = centre(one_image(path, encoder.stored_size), encoder.image_size).to(device)
-        with torch.no_grad():
-            texts, codes = model.generate(batch, decoding)
-        findings = {
-            c: Code(int(k)).name.lower() for c, k in zip(CONDITIONS, codes[0], strict=True) if k != Code.BLANK
-        }
-        drafts.append(
-            {
-                "image": str(path),
-                "report": texts[0],
-                "findings": findings if model.settings.prompts else {},
-            }
-        )
+        with batch.item(path):
+            drafts.append(_draft(model, decoding, path))
+            if not as_json:
+                typer.secho(str(path), bold=True)
+                typer.echo(f"{drafts[-1]['report']}\n")
+    batch.require_some()
     if as_json:
         print_json(drafts)
-        return
-    for item in drafts:
-        typer.secho(str(item["image"]), bold=True)
-        typer.echo(f"{item['report']}\n")
+    batch.finish()
+
+
+def _draft(model: Drafter, decoding: DecodingSettings, path: Path) -> dict[str, Any]:
+    """Return the draft of one image, JSON types."""
+    import torch
+
+    from medflare.core.conditions import CONDITIONS, Code
+    from medflare.data.images import centre
+    from medflare.data.store import one_image
+
+    encoder = model.settings.encoder
+    image = one_image(path, encoder.stored_size)
+    with torch.no_grad():
+        texts, codes = model.generate(centre(image, encoder.image_size).to(model.device), decoding)
+    findings = {
+        c: Code(int(k)).name.lower() for c, k in zip(CONDITIONS, codes[0], strict=True) if k != Code.BLANK
+    }
+    return {
+        "image": str(path),
+        "report": texts[0],
+        "findings": findings if model.settings.prompts else {},
+    }
 
 
 def adapter_folder(result: Path) -> Path:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from medflare.cli.output import JSON_OPTION, plain_errors, print_json
+from medflare.cli.output import JSON_OPTION, Batch, plain_errors, print_json
 
 if TYPE_CHECKING:
     from medflare.recipes.old_runs import StoredRun
@@ -46,12 +46,17 @@ def prune(
     if not as_json:
         _show(runs, chosen)
     go = bool(chosen) and (yes or (not as_json and typer.confirm(f"Delete {len(chosen)} runs for good?")))
+    gone: list[StoredRun] = []
+    batch = Batch()
     for run in chosen if go else []:
-        delete(run, folder)
+        with batch.item(run.path):
+            delete(run, folder)
+            gone.append(run)
     if as_json:
-        print_json([_facts(run, run in chosen, go) for run in runs])
+        print_json([_facts(run, run in chosen, run in gone) for run in runs])
     elif go:
-        print(f"deleted {len(chosen)} runs, {_megabytes(sum(run.size for run in chosen))}")
+        print(f"deleted {len(gone)} runs, {_megabytes(sum(run.size for run in gone))}")
+    batch.finish()
 
 
 def _facts(run: StoredRun, chosen: bool, deleted: bool) -> dict[str, Any]:
@@ -62,7 +67,7 @@ def _facts(run: StoredRun, chosen: bool, deleted: bool) -> dict[str, Any]:
         "started": _date(run.started),
         "bytes": run.size,
         "chosen": chosen,
-        "deleted": chosen and deleted,
+        "deleted": deleted,
     }
 
 

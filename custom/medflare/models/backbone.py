@@ -179,10 +179,16 @@ def resolve_precision(precision: str, device: str) -> str:
     return "bf16" if bf16_is_fast(device) else "fp32"
 
 
+DEVICES = ("auto", "cpu", "cuda")
+"""What a site's file or an option can ask for."""
+
+
 def device_of(wanted: str) -> str:
-    """Return cuda or cpu; `auto` is a GPU where there is one. ConfigError if `cuda` is missing."""
+    """Return cuda or cpu; `auto` is a GPU where there is one. ConfigError for another, or no GPU."""
+    if wanted not in DEVICES:
+        raise ConfigError(f"device '{wanted}': expected {', '.join(DEVICES)}.")
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device: cuda is asked for in site.yaml, but torch sees no GPU here.")
+        raise ConfigError("device: cuda is asked for, but torch sees no GPU here. Use auto or cpu.")
     return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
 
 

@@ -26,7 +26,7 @@ class Follower:
         self.path, self._offset = path, 0
 
     def new_events(self) -> list[dict[str, Any]]:
-        """Return the new events of complete lines; a half-written line is read next time, a broken one never."""
+        """Return the new events; a half-written line is read next time, a broken one never."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:

@@ -12,8 +12,9 @@ import pytest
 import torch
 from PIL import Image
 
-from command_line import answer, facts, refusal
-from medflare.core.errors import ConfigError
+from command_line import answer, facts, medflare, refusal
+from medflare.cli.output import PARTLY_DONE
+from medflare.core.errors import ConfigError, DataError
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RunRecord, SiteRecord, read_record
 from medflare.learners.fedmrg.learner import FedMRGLearner, build
@@ -134,3 +135,19 @@ def test_another_backbone_is_refused_with_both_fingerprints(
     refused = refusal(2, "generate", picture, "-r", run[0], "--backbone", tiny_backbone)
     assert run[1].model.backbone.fingerprint[:16] in refused
     assert "tiny-llama" in refused
+
+
+def test_a_corrupt_image_costs_no_other_one_its_draft(
+    run: tuple[Path, FedMRGLearner], tmp_path: Path
+) -> None:
+    good = images(tmp_path, np.random.default_rng(0).integers(0, 255, (40, 40), dtype=np.uint8))[0]
+    (tmp_path / "corrupt.dcm").write_bytes(b"DICM and no more")
+    result = medflare("generate", tmp_path / "corrupt.dcm", good, "-r", run[0], "--json")
+    assert result.exit_code == PARTLY_DONE
+    assert [item["image"] for item in json.loads(result.stdout)] == [str(good)]
+    assert f"1 of 2 left out: {tmp_path / 'corrupt.dcm'}" in result.stderr
+    assert "corrupt image" in refusal(DataError.exit_code, "generate", tmp_path / "corrupt.dcm", "-r", run[0])
+
+
+def test_a_wrong_device_is_refused(run: tuple[Path, FedMRGLearner]) -> None:
+    assert "expected auto, cpu, cuda" in refusal(2, "generate", "x.png", "-r", run[0], "--device", "gpu")

@@ -36,7 +36,11 @@ _ADVICE = {
 """Error number -> what is the matter, and what to do."""
 
 
-def system_failure(error: BaseException) -> OperatingSystemError | None:
+_LOOP = "Symlink loop from "
+"""How `Path.resolve` begins its RuntimeError in Python 3.11 and 3.12."""
+
+
+def operating_system_error(error: BaseException) -> OperatingSystemError | None:
     """Return what the operating system refused, if an error says so; None for any other error.
 
     A pipe that its reader closed (`medflare ... | head`) is no failure of this command.
@@ -45,6 +49,9 @@ def system_failure(error: BaseException) -> OperatingSystemError | None:
         return None
     if is_disk_full(error):
         return OperatingSystemError(_disk_full(error))
+    if isinstance(error, RuntimeError) and str(error).startswith(_LOOP):
+        path = str(error).removeprefix(_LOOP).strip("' ")
+        return OperatingSystemError(f"{path}: {_ADVICE[errno.ELOOP]}.")
     if not isinstance(error, OSError):
         return None
     if error.errno is None:  # a library's own message
