@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from medflare.cli import cohort_make
-from medflare.cli.output import JSON_OPTION, Batch, plain_errors, print_json
+from medflare.cli.output import JSON_OPTION, ItemBatch, plain_errors, print_json
 from medflare.data.cohort_summary import summarise
 
 app = typer.Typer(help="Look at a hospital's files, or make the synthetic hospitals.", no_args_is_help=True)
@@ -43,7 +43,7 @@ def inspect(
     from medflare.data.text_heterogeneity import text_heterogeneity
 
     found = _sites(source, format, label_map, site)
-    cohorts, batch = dict[str, tuple[Any, dict[str, Any]]](), Batch()
+    cohorts, batch = dict[str, tuple[Any, dict[str, Any]]](), ItemBatch()
     for name, config in found.items():
         with batch.item(name or source):
             cohorts[name] = _open(config, images)

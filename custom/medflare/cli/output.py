@@ -59,7 +59,7 @@ def mendable(error: Exception) -> MedflareError | None:
 
 
 @dataclass(slots=True)
-class Batch:
+class ItemBatch:
     """The items of a command, files for instance, of which a bad one costs only itself.
 
     Attributes:

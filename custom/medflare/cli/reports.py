@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from medflare.cli.output import JSON_OPTION, Batch, names, plain_errors, print_json
+from medflare.cli.output import JSON_OPTION, ItemBatch, names, plain_errors, print_json
 from medflare.core.config import read_pairs
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _test_adapter(run: Path, site_file: Path, sites: list[str] | None, as_json: 
 
     record_path = locate(run)
     chosen = sites or sorted(set(load_site_file(site_file)) - {SERVER})
-    evaluations, batch = [], Batch()
+    evaluations, batch = [], ItemBatch()
     for name in chosen:
         with batch.item(name):
             evaluations.append(score_site(record_path, load_site(site_file, name), **how))
@@ -132,7 +132,7 @@ def generate(
         precision=precision,
         device=device_of(device),
     )
-    drafts, batch = list[dict[str, Any]](), Batch()
+    drafts, batch = list[dict[str, Any]](), ItemBatch()
     for path in images:
         with batch.item(path):
             drafts.append(_draft(model, decoding, path))

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from medflare.cli.output import JSON_OPTION, Batch, names, plain_errors, print_json
+from medflare.cli.output import JSON_OPTION, ItemBatch, names, plain_errors, print_json
 from medflare.core.config import read_pairs
 
 SHOWN = ("accuracy", "chance", "bleu_4", "label_f1", "change_f1", "ner_strict_f1", "re_gold_strict_f1")
@@ -120,7 +120,7 @@ def _run(request: RunRequest) -> None:
             overwrite=request.overwrite,
         )
     record_path = locate(workspace)
-    batch = Batch()
+    batch = ItemBatch()
     with _named_stop(record_path):
         for name in away:
             console.print(f"testing the global adapter at {name}, which took no part")

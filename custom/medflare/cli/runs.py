@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from medflare.cli.output import JSON_OPTION, Batch, plain_errors, print_json
+from medflare.cli.output import JSON_OPTION, ItemBatch, plain_errors, print_json
 
 if TYPE_CHECKING:
     from medflare.recipes.old_runs import StoredRun
@@ -47,7 +47,7 @@ def prune(
         _show(runs, chosen)
     go = bool(chosen) and (yes or (not as_json and typer.confirm(f"Delete {len(chosen)} runs for good?")))
     gone: list[StoredRun] = []
-    batch = Batch()
+    batch = ItemBatch()
     for run in chosen if go else []:
         with batch.item(run.path):
             delete(run, folder)

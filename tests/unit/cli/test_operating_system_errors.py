@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from command_line import medflare
 from medflare.cli.main import app
-from medflare.cli.output import PARTLY_DONE, Batch, plain_errors
+from medflare.cli.output import PARTLY_DONE, ItemBatch, plain_errors
 from medflare.core.errors import DataError
 from medflare.wire.operating_system import operating_system_error
 
@@ -153,7 +153,7 @@ def batch_of(*wrong: int) -> int:
     @program.command()
     @plain_errors
     def work() -> None:
-        batch = Batch()
+        batch = ItemBatch()
         for number in range(3):
             with batch.item(f"file-{number}"):
                 if number in wrong:
