@@ -269,7 +269,7 @@ def test_all_notes_of_the_server_count_as_val(tmp_path: Path) -> None:
 def test_the_servers_entry_is_no_site_of_the_simulator(tmp_path: Path) -> None:
     (tmp_path / "site.yaml").write_text(SERVER_FILE)
     simulate.prepare_workspace(tmp_path / "ws", tmp_path / "site.yaml")
-    assert simulate.site_names(tmp_path / "ws", None) == ["site-1"]
+    assert list(simulate.described_sites(tmp_path / "ws", None)) == ["site-1"]
 
 
 # ---- what a rule adds to the state ------------------------------------------------------------------------

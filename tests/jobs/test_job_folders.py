@@ -91,7 +91,7 @@ def test_a_workspace_gets_absolute_folders_and_the_class_list(tmp_path: Path) ->
     block = {"cohort": {"format": "manifest", "root": "data/one", "columns": {"root": "x"}}}
     (tmp_path / "a/site.yaml").write_text(yaml.safe_dump({"sites": {"site-1": block}}))
     simulate.prepare_workspace(tmp_path / "ws", tmp_path / "a/site.yaml")
-    assert simulate.site_names(tmp_path / "ws", None) == ["site-1"]
+    assert list(simulate.described_sites(tmp_path / "ws", None)) == ["site-1"]
     written = yaml.safe_load((tmp_path / "ws/local/site.yaml").read_text())["sites"]["site-1"]["cohort"]
     assert written["root"] == str(tmp_path / "a/data/one")
     assert written["columns"] == {"root": "x"}

@@ -43,7 +43,10 @@ def evaluate(
     medflare evaluate fedmedlora.jsonl --against zero-shot.jsonl
     """
     from medflare.core.errors import ConfigError
+    from medflare.data.records import SPLITS
 
+    if split not in SPLITS:
+        raise ConfigError(f"--split {split}: expected {', '.join(SPLITS)}.")
     if site_file is None:
         from medflare.cli.evaluate_extraction import score_files
 
@@ -74,6 +77,7 @@ def _test_adapter(run: Path, site_file: Path, sites: list[str] | None, as_json: 
     from rich.console import Console
 
     from medflare.cli.run import SHOWN
+    from medflare.core.errors import ConfigError
     from medflare.core.run_record import read_record
     from medflare.data.settings.site import load_site, load_site_file
     from medflare.federation.server.scorer import SERVER
@@ -82,7 +86,10 @@ def _test_adapter(run: Path, site_file: Path, sites: list[str] | None, as_json: 
     from medflare.reporting.tables import results_table
 
     record_path = locate(run)
-    chosen = sites or sorted(set(load_site_file(site_file)) - {SERVER})
+    known = sorted(set(load_site_file(site_file)) - {SERVER})
+    if unknown := [name for name in sites or () if name not in known]:
+        raise ConfigError(f"--sites {', '.join(unknown)}: not in {site_file}. It has: {', '.join(known)}.")
+    chosen = sites or known
     evaluations, batch = [], ItemBatch()
     for name in chosen:
         with batch.item(name):

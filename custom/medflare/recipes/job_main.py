@@ -17,6 +17,7 @@ from medflare.recipes.job import Job
 from medflare.recipes.job_check import check_job
 from medflare.recipes.overrides import override
 from medflare.recipes.progress_view import live
+from medflare.recipes.run_check import check_run
 from medflare.recipes.simulator_process import SERVER_FOLDER
 
 
@@ -58,7 +59,7 @@ def run(job: Job, given: argparse.Namespace) -> Path:
 
     workspace = (given.workspace or simulate.new_workspace(job.title)).resolve()
     wanted = None if given.n_clients is None else [f"site-{i + 1}" for i in range(job.n_clients)]
-    job, sites = simulate.check_run(job, simulate.site_names(workspace, given.sites), wanted)
+    job, sites = check_run(job, simulate.described_sites(workspace, given.sites), wanted, workspace)
     with simulate.held(workspace, given.overwrite):
         simulate.prepare_workspace(workspace, given.sites)
         display, on_event = live()

@@ -11,7 +11,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +20,16 @@ from medflare.core.config import read_yaml
 from medflare.core.errors import ConfigError, RunError
 from medflare.core.run_record import RunRecord, read_record
 from medflare.core.stop_signals import StopSignal
-from medflare.data.settings.site import load_site_file
+from medflare.data.settings.site import SiteConfig, load_site_file
 from medflare.federation.protections.kit import STARTUP
 from medflare.federation.server.scorer import SERVER
 from medflare.federation.site.worker_config import SITE_FILE
 from medflare.models.peft_folder import FINAL, readable
 from medflare.recipes import allow_list
-from medflare.recipes.job import Job, write_to_temporary
-from medflare.recipes.job_check import check_job
+from medflare.recipes.job import write_to_temporary
 from medflare.recipes.job_reader import read_job
 from medflare.recipes.overrides import override
+from medflare.recipes.run_check import check_run
 from medflare.recipes.run_end import close_record, last_state
 from medflare.recipes.simulator_process import SERVER_FOLDER, launch, log_path
 from medflare.recipes.workspace_contents import require_free
@@ -118,7 +117,7 @@ def run_simulator(
     workspace = (workspace or new_workspace(job.title)).resolve()
     given = {"num_rounds": rounds, "canary": canary}
     wanted = {**{key: value for key, value in given.items() if value is not None}, **(changes or {})}
-    job, chosen = check_run(override(job, wanted), site_names(workspace, site_file), sites)
+    job, chosen = check_run(override(job, wanted), described_sites(workspace, site_file), sites, workspace)
     with held(workspace, overwrite):
         prepare_workspace(workspace, site_file)
         if job.controller.get("protection") == "he":
@@ -142,8 +141,8 @@ def held(workspace: Path, overwrite: bool) -> Iterator[None]:
         yield
 
 
-def site_names(workspace: Path, site_file: Path | None) -> list[str]:
-    """Return the names of the sites that a run in a workspace can have; nothing is written.
+def described_sites(workspace: Path, site_file: Path | None) -> dict[str, SiteConfig]:
+    """Return the sites that a run in a workspace can have; nothing is written.
 
     An entry `server` is no site: it names what the server itself needs (`federation.scorer`).
 
@@ -154,36 +153,13 @@ def site_names(workspace: Path, site_file: Path | None) -> list[str]:
         ConfigError: it describes one site without a name.
     """
     file = site_file or workspace / "local" / SITE_FILE
-    names = sorted(set(load_site_file(file)) - {SERVER})
-    if names == [""]:
+    sites = {name: config for name, config in load_site_file(file).items() if name != SERVER}
+    if list(sites) == [""]:
         raise ConfigError(
             f"{file}: describes one site without a name. The simulator needs 'sites:' with one block for "
             "each site name."
         )
-    return names
-
-
-def check_run(job: Job, known: Sequence[str], sites: Sequence[str] | None = None) -> tuple[Job, list[str]]:
-    """Check everything about a job over some sites that can be known before it starts.
-
-    Args:
-        known: the sites of the site file.
-        sites: those that take part; default all of them.
-
-    Returns:
-        The job for so many sites, and their names.
-
-    Raises:
-        ConfigError: with all problems.
-    """
-    chosen = list(dict.fromkeys(sites or known))
-    missing = sorted(set(chosen) - set(known))
-    if missing:
-        raise ConfigError(f"no site {', '.join(missing)} in site.yaml. It has: {', '.join(known)}.")
-    job = replace(job, n_clients=len(chosen))
-    check_job(job)
-    _check_profiles(job, chosen)
-    return job, chosen
+    return sites
 
 
 @contextmanager
@@ -202,19 +178,6 @@ def closing_record(workspace: Path) -> Iterator[None]:
     close_record(
         workspace, "failed", f"the simulator ended without a word.{_last_error(log_path(workspace))}"
     )
-
-
-def _check_profiles(job: Job, sites: Sequence[str]) -> None:
-    """Raise ConfigError for sites that a job with a simulated clock has no profile for, before anything
-    starts."""
-    profiles = job.controller.get("latency_profiles") or {}
-    without = [site for site in sites if site not in profiles]
-    if profiles and without:
-        raise ConfigError(
-            f"the job runs by a simulated clock and has no latency profile for {', '.join(without)}, only "
-            f"for {', '.join(sorted(profiles))}. Give every site one, name those that take no part with "
-            "--unseen, or take the seconds that pass: --set latency_profiles={}."
-        )
 
 
 def judge(workspace: Path) -> RunRecord:

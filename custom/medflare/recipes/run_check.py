@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks a run on one machine before it starts: the job, its sites, and the disk it will write to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from medflare.core.errors import ConfigError
+from medflare.data.settings.site import SiteConfig
+from medflare.egress.policy import Policy
+from medflare.federation.protections.limits import limits_of
+from medflare.federation.protections.registry import get_protection
+from medflare.federation.server.quorum import Quorum
+from medflare.federation.server.settings import RoundsSettings
+from medflare.recipes.job import Job
+from medflare.recipes.job_check import check_job
+from medflare.wire.disk_space import free_megabytes
+
+LEAST_MEGABYTES = 200
+"""Free space without which no run begins: states of two rounds, adapters, logs and predictions of the
+embedded models. Larger models need more: how much is known only once a site has built its model."""
+
+
+def check_run(
+    job: Job, known: Mapping[str, SiteConfig], sites: Sequence[str] | None, workspace: Path
+) -> tuple[Job, list[str]]:
+    """Check everything about a run that can be known before it starts.
+
+    Args:
+        known: the sites of the site file.
+        sites: those that take part; default all of them.
+        workspace: where it will write; it need not exist.
+
+    Returns:
+        The job for so many sites, and their names.
+
+    Raises:
+        ConfigError: with all problems.
+    """
+    chosen = list(dict.fromkeys(sites or sorted(known)))
+    if missing := sorted(set(chosen) - set(known)):
+        raise ConfigError(f"no site {', '.join(missing)} in site.yaml. It has: {', '.join(sorted(known))}.")
+    job = replace(job, n_clients=len(chosen))
+    check_job(job)
+    settings = job.flow.settings.model_validate({"job": job.title, **job.controller})
+    problems = [
+        *_responses(settings, chosen),
+        *_profiles(settings, chosen),
+        *_too_few_for_a_sum(settings, chosen, known),
+        *_room(workspace),
+    ]
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return job, chosen
+
+
+def _responses(settings: RoundsSettings, sites: Sequence[str]) -> Iterator[str]:
+    """Yield why the sites that the job demands cannot be there."""
+    wanted = settings.min_responses
+    if wanted is not None and wanted > len(sites):
+        yield (
+            f"min_responses is {wanted}, and {len(sites)} sites take part ({', '.join(sites)}): no round "
+            f"could succeed. Use --set min_responses={len(sites)} or less, or more sites."
+        )
+    if unknown := sorted(set(settings.sites) - set(sites)):
+        yield (
+            f"the job's `sites` names {', '.join(unknown)}, which take no part; those that do are "
+            f"{', '.join(sites)}. Use --set sites=[] for whoever takes part, or name them with --sites."
+        )
+
+
+def _profiles(settings: RoundsSettings, sites: Sequence[str]) -> Iterator[str]:
+    """Yield which sites have no profile of a simulated clock.
+
+    A profile of somebody else is no mistake: the shipped jobs have six, for as many sites as there are.
+    """
+    profiles = settings.latency_profiles
+    without = [site for site in sites if site not in profiles]
+    if profiles and without:
+        yield (
+            f"the job runs by a simulated clock and has no latency profile for {', '.join(without)}, only "
+            f"for {', '.join(sorted(profiles))}. Give every site one, name those that take no part with "
+            "--unseen, or take the seconds that pass: --set latency_profiles={}."
+        )
+
+
+def _too_few_for_a_sum(
+    settings: RoundsSettings, sites: Sequence[str], known: Mapping[str, SiteConfig]
+) -> Iterator[str]:
+    """Yield which sites would refuse a sum over so few of them that the run could not go on."""
+    protection = get_protection(settings.protection)
+    if protection.server_reads != "sum":
+        return
+    limits = {site: limits_of(Policy(rules=known[site].policy)).min_sites for site in sites}
+    refusing = {site: least for site, least in limits.items() if least > len(sites)}
+    required = Quorum.of_round(settings.min_responses, len(sites), None, protection.min_sites).required
+    if len(sites) - len(refusing) < max(2, required):
+        told = ", ".join(f"{site} ({least})" for site, least in refusing.items())
+        yield (
+            f"under {protection.words} a site hides in the sum of all, and {len(sites)} sites are fewer than "
+            f"these want: {told}. Let more sites take part, or lower policy.min_sites in their site.yaml; "
+            "with two sites, each can compute the other's update from the sum."
+        )
+
+
+def _room(workspace: Path) -> Iterator[str]:
+    """Yield that the disk has no space for what a run writes."""
+    free = free_megabytes(workspace)
+    if free < LEAST_MEGABYTES:
+        yield (
+            f"{workspace}: {free} MB free, and a run needs {LEAST_MEGABYTES} MB at least. Free some space "
+            "(`medflare runs prune` deletes old runs), or name a folder on another disk with --workspace."
+        )

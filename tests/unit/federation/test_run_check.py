@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever is wrong with a run and can be known before training is refused before training, with exit 2."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from command_line import refusal
+from medflare.core.run_record import RunRecord
+from medflare.recipes import run_check, simulate
+
+JOBS = Path(__file__).parents[3] / "jobs"
+PROFILE = {"seconds_per_example": 0.1, "down": 1e6, "up": 1e6}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulate, "launch", lambda *args, **kwargs: pytest.fail("training has begun"))
+
+
+@pytest.fixture
+def site_file(tmp_path: Path) -> Path:
+    """A file of three sites, a server's own entry and a site of another policy."""
+    block = "cohort: {format: manifest, root: .}"
+    names = {"site-1": "", "site-2": "", "site-3": "", "open": ", policy: {min_sites: 2}", "server": ""}
+    text = "".join(f"  {name}: {{{block}{more}}}\n" for name, more in names.items())
+    (tmp_path / "site.yaml").write_text(f"sites:\n{text}")
+    return tmp_path / "site.yaml"
+
+
+CASES = [
+    (["--unseen", "hospitl-4"], "--unseen hospitl-4: not in"),
+    (["--unseen", "server"], "--unseen server: not in"),
+    (["--sites", "site-9"], "--sites site-9: not in"),
+    (["--sites", "site-1,site-2", "--unseen", "site-2"], "site-2: in --sites and in --unseen"),
+    (["--unseen", "site-1,site-2,site-3,open"], "--unseen names every site"),
+    (["--set", "min_responses=5"], "min_responses is 5, and 4 sites take part"),
+    (["--set", 'sites=["site-1","site-7"]'], "the job's `sites` names site-7"),
+    (
+        ["--set", "protection=masking", "--sites", "site-1,site-2"],
+        "2 sites are fewer than these want: site-1 (3), site-2 (3)",
+    ),
+    (["--set", "protection=masking", "--set", "rule=krum"], "must see each update"),
+    (["--set", "protection=masking", "--set", "uplink=int8"], "mean nothing once they are added"),
+    (["--set", "num_rounds=0"], "num_rounds"),
+    (["--rounds", "0"], "--rounds"),
+    (
+        ["--sites", "site-1", "--set", "latency_profiles=" + json.dumps({"site-2": PROFILE})],
+        "no latency profile for site-1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "text"), CASES, ids=lambda value: str(value)[:50])
+def test_it_is_refused(site_file: Path, tmp_path: Path, options: list[str], text: str) -> None:
+    workspace = tmp_path / "ws"
+    assert text in refusal(2, "run", JOBS / "fedmrg", "-f", site_file, "-w", workspace, *options)
+    assert not workspace.exists()
+
+
+def test_two_sites_that_accept_it_may_mask(site_file: Path, tmp_path: Path) -> None:
+    text = site_file.read_text().replace("site-1: {", "site-1: {policy: {min_sites: 2}, ")
+    site_file.write_text(text)
+    known = simulate.described_sites(tmp_path, site_file)
+    job = simulate.override(simulate.read_job(JOBS / "fedmrg"), {"protection": "masking"})
+    _, chosen = run_check.check_run(job, known, ["site-1", "open"], tmp_path)
+    assert chosen == ["site-1", "open"]
+
+
+def test_a_full_disk_is_refused(site_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_check, "free_megabytes", lambda folder: 3)
+    said = refusal(2, "run", JOBS / "fedmrg", "-f", site_file, "-w", tmp_path / "ws")
+    assert "3 MB free, and a run needs 200 MB at least" in said
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A completed run."""
+    record = RunRecord(job="toy", method="toy", run_id="r", started="2026-11-20T10:00:00Z", best_round=None)
+    record.write(tmp_path / "run/run.json")
+    return tmp_path / "run"
+
+
+def test_an_evaluation_of_what_is_not_there_is_refused(site_file: Path, run: Path) -> None:
+    assert "--split foo: expected train, val, test" in refusal(2, "evaluate", run, "--split", "foo")
+    assert "--split foo" in refusal(2, "evaluate", run, "-f", site_file, "--split", "foo")
+    assert "--sites site-9: not in" in refusal(2, "evaluate", run, "-f", site_file, "--sites", "site-9")
