@@ -9,7 +9,13 @@ A change that claims to keep all behaviour is checked on one machine, before and
 
 Numbers are compared bit for bit (tensors by SHA-256), so both recordings must come from the same machine.
 Identifiers, dates, durations, versions and paths are left out. Keys that a release renames are listed in
-`RENAMED` below. A recording of all jobs takes about half an hour on two cores.
+`RENAMED` below, keys that it adds in `ADDED`. A recording of all jobs takes about half an hour on two cores.
+
+A commit from before this file is recorded with a copy of it in its `tools/`: what runs is the package
+beside it, by PYTHONPATH, also in the processes of sites and workers. `compare --digits 6` is for a commit
+from before metrics left sites rounded (4 under a protection). A rule that weighs by such metrics, as
+`l_fedavg`, then makes other tensors; they are equal if the new recording is made with `DIGITS = 17` in
+`medflare.egress.permitted_facts`.
 """
 
 from __future__ import annotations
@@ -71,8 +77,13 @@ VOLATILE = {
     "latency",
     "compute",
     "transfer",
+    "keys_seconds",
+    "open_seconds",
 }
 """Keys that differ from run to run, or that only one schema has."""
+
+ADDED = {"max_norm_ratio", "max_share"}
+"""Keys that the old recording may lack."""
 
 
 def record(out: Path, names: list[str], cohorts: Path | None) -> None:
@@ -102,22 +113,44 @@ def record(out: Path, names: list[str], cohorts: Path | None) -> None:
 
 
 def facts_of(workspace: Path, done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """Return a run's exit status, record, printed JSON and the digest of every result tensor."""
-    from safetensors import safe_open
+    """Return a run's exit status, record and printed JSON, and digests of all tensors it made and sent.
 
+    `tensors` are those of results, at the server and at sites, and of the state that a site keeps; `sent` are
+    the messages that left a site.
+    """
     facts: dict[str, Any] = {"exit": done.returncode}
     folder = workspace / "server" / "simulate_job"
     if done.returncode or not (folder / "run.json").is_file():
         return facts | {"error": done.stderr[-1500:]}
     facts["record"] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     facts["stdout"] = json.loads(done.stdout)
-    tensors: dict[str, str] = {}
-    for path in sorted(folder.glob("result/**/*.safetensors")):
-        with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118 - safe_open is no mapping
-                values = file.get_tensor(name).float().numpy().tobytes()
-                tensors[f"{path.relative_to(folder)}:{name}"] = hashlib.sha256(values).hexdigest()[:16]
-    return facts | {"tensors": tensors}
+    made = [*folder.glob("result/**/*.safetensors"), *workspace.glob("site-*/**/*.safetensors")]
+    tensors = {
+        f"{path.relative_to(workspace)}:{name}": digest
+        for path in sorted(made)
+        for name, digest in digests(path).items()
+    }
+    ledgers = sorted(workspace.glob("site-*/simulate_job/egress.jsonl"))
+    sent = {path.parts[-3]: list(messages(path.read_text(encoding="utf-8"))) for path in ledgers}
+    return facts | {"tensors": tensors, "sent": sent}
+
+
+def digests(path: Path) -> dict[str, str]:
+    """Return the digest of every tensor of a safetensors file."""
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        return {
+            name: hashlib.sha256(file.get_tensor(name).float().numpy().tobytes()).hexdigest()[:16]
+            for name in file.keys()  # noqa: SIM118 - safe_open is no mapping
+        }
+
+
+def messages(ledger: str) -> Iterator[str]:
+    """Yield event, round, task and digest of each line of a site's ledger; of sealed ones no digest."""
+    for line in map(json.loads, ledger.splitlines()):
+        digest = "protected" if line.get("protections") else str(line.get("sha256"))[:16]
+        yield f"{line['event']} {line.get('round')} {line.get('task')} {digest}"
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -133,16 +166,30 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return one line for every leaf that is missing, new or different."""
+def differences(before: Mapping[str, Any], after: Mapping[str, Any], digits: int = 0) -> list[str]:
+    """Return one line for every leaf that is missing, new or different.
+
+    Args:
+        digits: significant digits that floats must share; 0 for all, bit for bit.
+    """
     old, new = dict(leaves(before)), dict(leaves(after))
     lines = [f"missing  {path}: {old[path]!r}" for path in sorted(set(old) - set(new))]
-    lines += [f"new      {path}: {new[path]!r}" for path in sorted(set(new) - set(old))]
-    changed = sorted(path for path in set(old) & set(new) if old[path] != new[path])
+    added = sorted(path for path in set(new) - set(old) if path.rpartition("/")[2] not in ADDED)
+    lines += [f"new      {path}: {new[path]!r}" for path in added]
+    changed = sorted(path for path in set(old) & set(new) if not alike(old[path], new[path], digits))
     return lines + [f"changed  {path}: {old[path]!r} -> {new[path]!r}" for path in changed]
 
 
-def compare(before: Path, after: Path, most: int) -> int:
+def alike(old: Any, new: Any, digits: int) -> bool:
+    """Return whether two values are equal, or floats no farther apart than rounding to `digits` puts them."""
+    if old == new or not digits or not isinstance(old, float) or not isinstance(new, float):
+        return bool(old == new)
+    if old.is_integer():  # a count is not rounded
+        return False
+    return abs(new - old) <= 0.5 * 10.0 ** (1 - digits) * abs(old)
+
+
+def compare(before: Path, after: Path, most: int, digits: int = 0) -> int:
     """Print the differences of two recordings; return the exit status, 1 if there are any."""
     status = 0
     for path in sorted(before.glob("*.json")):
@@ -150,7 +197,7 @@ def compare(before: Path, after: Path, most: int) -> int:
         if not other.is_file():
             print(f"{path.stem}: not recorded in {after}")
             continue
-        lines = differences(json.loads(path.read_text()), json.loads(other.read_text()))
+        lines = differences(json.loads(path.read_text()), json.loads(other.read_text()), digits)
         print(f"{path.stem}: {'equal' if not lines else f'{len(lines)} differences'}")
         print("".join(f"  {line}\n" for line in lines[:most]), end="")
         status |= bool(lines)
@@ -169,9 +216,10 @@ def main() -> None:
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
     comparing.add_argument("--most", type=int, default=20, help="lines shown for each run")
+    comparing.add_argument("--digits", type=int, default=0, help="that floats must share; 0 for all")
     given = parser.parse_args()
     if given.command == "compare":
-        raise SystemExit(compare(given.before, given.after, given.most))
+        raise SystemExit(compare(given.before, given.after, given.most, given.digits))
     record(given.out.resolve(), given.names or list(RUNS), given.cohorts)
 
 
