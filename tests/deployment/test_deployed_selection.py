@@ -113,14 +113,14 @@ def test_the_job_completes_and_who_was_drawn_trained(runs: Runs) -> None:
 
 
 def test_the_record_has_the_sketches_and_the_distances_they_say(runs: Runs, known: dict[str, Known]) -> None:
-    told = runs.deployed.record.preparation["sketches"]
+    reported = runs.deployed.record.preparation["sketches"]
     sketches = {site: known[site].sketch for site in SKETCHED}
-    assert told["sites"] == {
+    assert reported["sites"] == {
         site: {"texts": known[site].texts, "empty": False, "bytes": len(sketches[site].to_bytes())}
         for site in SKETCHED
     }
-    assert told["key"] == sketches["site-1"].fingerprint.hex()[:8]
-    assert told["distances"]["order"] == list(HOSPITALS)
+    assert reported["key"] == sketches["site-1"].fingerprint.hex()[:8]
+    assert reported["distances"]["order"] == list(HOSPITALS)
     apart = {
         (one, other): float(np.mean(sketches[one].values != sketches[other].values))
         for one in SKETCHED
@@ -132,7 +132,7 @@ def test_the_record_has_the_sketches_and_the_distances_they_say(runs: Runs, know
     for i, one in enumerate(HOSPITALS):
         for j, other in enumerate(HOSPITALS):
             wanted = 0.0 if i == j else apart.get((min(one, other), max(one, other)), typical)
-            assert told["distances"]["matrix"][i][j] == pytest.approx(wanted, abs=1e-4)
+            assert reported["distances"]["matrix"][i][j] == pytest.approx(wanted, abs=1e-4)
 
 
 def test_who_lets_no_sketch_out_is_named_with_the_reason_and_trains(runs: Runs) -> None:
@@ -155,14 +155,16 @@ def test_the_report_of_each_site_lists_its_sketch_and_the_one_that_stayed(
     federation: Federation, runs: Runs, known: dict[str, Known]
 ) -> None:
     for site in HOSPITALS:
-        told = report(federation.kits / site, runs.deployed.job_id)
-        assert told["problems"] == []
-        asked = [row["round"] for row in told["messages"] + told["blocked"] if row["task"] == "sketch"]
+        reported = report(federation.kits / site, runs.deployed.job_id)
+        assert reported["problems"] == []
+        asked = [
+            row["round"] for row in reported["messages"] + reported["blocked"] if row["task"] == "sketch"
+        ]
         data = known[site].sketch.to_bytes()
         left = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         assert asked == [-1, 1]
-        assert [row["sketch"] for row in told["messages"] if "sketch" in row] == [left] * (site != DENIES)
-        assert [row["rules"] for row in told["blocked"]] == [["policy.knowledge_sketch"]] * 2 * (
+        assert [row["sketch"] for row in reported["messages"] if "sketch" in row] == [left] * (site != DENIES)
+        assert [row["rules"] for row in reported["blocked"]] == [["policy.knowledge_sketch"]] * 2 * (
             site == DENIES
         )
 
@@ -172,31 +174,33 @@ def test_exact_sizes_are_those_of_the_graphs_and_who_has_not_said_yes_tells_none
 ) -> None:
     record = runs.exact.record
     assert (runs.exact.state, record.status) == ("FINISHED:COMPLETED", "completed")
-    told = record.preparation["exact"]
+    reported = record.preparation["exact"]
     assert "sketches" not in record.preparation
-    assert {site: facts["elements"] for site, facts in told["sites"].items()} == {
+    assert {site: facts["elements"] for site, facts in reported["sites"].items()} == {
         site: len(known[site].graph) for site in SKETCHED
     }
-    assert set(told["without"]) == {DENIES}
-    assert "policy.knowledge_exact" in told["without"][DENIES]
+    assert set(reported["without"]) == {DENIES}
+    assert "policy.knowledge_exact" in reported["without"][DENIES]
     both = {
         (one, other): len(known[one].graph.keys() & known[other].graph.keys())
         for one, other in combinations(SKETCHED, 2)
     }
-    assert {tuple(pair["sites"]): pair["shared"] for pair in told["pairs"]} == both
+    assert {tuple(pair["sites"]): pair["shared"] for pair in reported["pairs"]} == both
     assert min(both.values()) > 0
-    place = {site: i for i, site in enumerate(told["distances"]["order"])}
+    place = {site: i for i, site in enumerate(reported["distances"]["order"])}
     for (one, other), shared in both.items():
         either = len(known[one].graph.keys() | known[other].graph.keys())
-        apart = told["distances"]["matrix"][place[one]][place[other]]
+        apart = reported["distances"]["matrix"][place[one]][place[other]]
         assert apart == pytest.approx(1 - shared / either, abs=1e-6)
 
 
 def test_the_report_of_each_site_lists_who_its_elements_were_for(federation: Federation, runs: Runs) -> None:
     for site in SKETCHED:
-        told = report(federation.kits / site, runs.exact.job_id)
-        assert told["problems"] == []
-        partners = {row["exact"]["partner"] for row in told["messages"] if "partner" in row.get("exact", {})}
+        reported = report(federation.kits / site, runs.exact.job_id)
+        assert reported["problems"] == []
+        partners = {
+            row["exact"]["partner"] for row in reported["messages"] if "partner" in row.get("exact", {})
+        }
         assert partners == set(SKETCHED) - {site}
 
 

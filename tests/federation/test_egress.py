@@ -294,8 +294,8 @@ def test_what_the_policy_refuses_stays_and_the_rule_and_the_file_are_named(
 
 @pytest.mark.parametrize("counted", [{"examples": 0}, {}, {"examples": 4}])
 def test_a_sketch_is_counted_even_if_it_is_of_no_text(tmp_path: Path, counted: dict[str, int]) -> None:
-    made = Sketch(np.arange(8, dtype=np.uint32), bytes(16))
-    data = base64.b64encode(made.to_bytes()).decode()
+    sketch = Sketch(np.arange(8, dtype=np.uint32), bytes(16))
+    data = base64.b64encode(sketch.to_bytes()).decode()
     door = guarded(tmp_path, min_examples=5)
     with pytest.raises(PolicyError, match="a sketch is about fewer than 5 examples"):
         door.send("sketch", -1, TaskResult({"state": "new", "sketch": data, **counted}, {}))

@@ -114,7 +114,7 @@ def floats(tensors: dict[str, Any], facts: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (longer, "bytes; 1416 are the most"),
         (lambda tensors, facts: tensors.update(patients=torch.zeros(3)), "2 tensors where one is expected"),
@@ -125,12 +125,14 @@ def floats(tensors: dict[str, Any], facts: dict[str, Any]) -> None:
         (floats, "expected bytes"),
     ],
 )
-def test_what_is_no_message_of_this_pair_is_not_passed_on(graph_hospitals, change: Change, said: str) -> None:
+def test_what_is_no_message_of_this_pair_is_not_passed_on(
+    graph_hospitals, change: Change, message: str
+) -> None:
     _, run = graph_hospitals
     federation = run(tamper=spoiled(FIRST, "offer", change))
     report = compared(federation)
     assert len(not_compared(report)) == 2
-    assert all(said in why for why in not_compared(report).values()), not_compared(report)
+    assert all(message in why for why in not_compared(report).values()), not_compared(report)
     assert sizes(report) == {(SECOND, THIRD): 40}
     assert "answer" not in {
         line.task for line in lines(federation, SECOND) if line.exact.get("partner") == FIRST
@@ -147,20 +149,20 @@ def test_an_impossible_size_is_not_taken(graph_hospitals, both: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("site", "said"),
+    ("site", "message"),
     [
         (THIRD, "a request of 40 elements where 41 were agreed"),
         (FIRST, "a set-up of 90 elements where 91 were agreed"),
     ],
 )
-def test_a_server_that_tells_other_counts_gets_no_answer(graph_hospitals, site: str, said: str) -> None:
+def test_a_server_that_tells_other_counts_gets_no_answer(graph_hospitals, site: str, message: str) -> None:
     _, run = graph_hospitals
 
     def one_more(tensors: dict[str, Any], words: dict[str, Any]) -> None:
         words["options"] = {**words["options"], "elements": words["options"]["elements"] + 1}
 
     report = compared(run(mislead=changed(site, "offer", one_more)))
-    assert said in not_compared(report)[FIRST, THIRD]
+    assert message in not_compared(report)[FIRST, THIRD]
     left = tuple(other for other in SITES if other != site)
     assert sizes(report) == {left: SHARED[left]}
 
@@ -217,10 +219,10 @@ def sides(graph_hospitals, tmp_path: Path) -> Callable[..., Any]:
     made, _ = graph_hospitals
 
     def side(site: str, run_id: str = "run", count: bool = True) -> tuple[ExactSide, Any]:
-        found = ExactSide(tmp_path / "state" / site, run_id)
+        side = ExactSide(tmp_path / "state" / site, run_id)
         if count:
-            found.count(made.settings(site), [other for other in SITES if other != site])
-        return found, made.settings(site)
+            side.count(made.settings(site), [other for other in SITES if other != site])
+        return side, made.settings(site)
 
     return side
 
@@ -254,16 +256,16 @@ def test_a_size_is_told_once_and_a_graph_that_changed_is_not_compared(sides, gra
 
 
 @pytest.mark.parametrize(
-    ("part", "said"),
+    ("part", "message"),
     [
         (PairRequest("site-9", 60, True), "'site-9' was no partner"),
         (PairRequest(SECOND, 19, True), "has 19 elements; expected 20 to 100000"),
         (PairRequest(SECOND, 100_001, True), "expected 20 to 100000"),
     ],
 )
-def test_a_pair_that_was_not_agreed_is_refused(sides, part: PairRequest, said: str) -> None:
+def test_a_pair_that_was_not_agreed_is_refused(sides, part: PairRequest, message: str) -> None:
     one, site = sides(FIRST)
-    with pytest.raises(UpdateError, match=said):
+    with pytest.raises(UpdateError, match=message):
         one.offer(site, [*SITES, "site-9"], part)
 
 

@@ -75,17 +75,17 @@ def test_too_few_sites_are_named_by_the_site_that_asks_for_more(under: Make) -> 
 
 
 @pytest.mark.parametrize(
-    ("rules", "said"),
+    ("rules", "message"),
     [
         ({"partners": ["site-1"]}, "policy.partners: site-3 would take part; allowed: site-1"),
         ({"min_threshold": 3}, "the threshold is 2, this site's policy asks for 3"),
     ],
 )
 def test_a_masked_sum_with_others_or_below_a_sites_threshold_is_refused_by_the_site(
-    under: Make, rules: dict[str, Any], said: str
+    under: Make, rules: dict[str, Any], message: str
 ) -> None:
     record = under({"site-2": rules}, controller=MASKED).run()
-    assert said in record.reason + str([entry.absent for entry in record.rounds])
+    assert message in record.reason + str([entry.absent for entry in record.rounds])
 
 
 def test_metrics_stay_at_a_site_that_tells_none_and_training_goes_on(under: Make) -> None:

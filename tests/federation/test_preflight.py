@@ -377,9 +377,9 @@ def test_the_command_tells_all_checks_in_json_and_by_its_exit_code(
         "--job",
         str(REPOSITORY / "jobs/fedmrg"),
     ]
-    found = CliRunner().invoke(app, [*words, "--json"])
-    facts = json.loads(found.stdout)
-    assert found.exit_code == facts["exit_code"] == 0, found.stdout
+    output = CliRunner().invoke(app, [*words, "--json"])
+    facts = json.loads(output.stdout)
+    assert output.exit_code == facts["exit_code"] == 0, output.stdout
     assert {check["name"] for check in facts["checks"]} == {
         *("kit", "site file", "job", "cohort", "labels"),
         *("backbone", "device", "memory", "disk", "policy"),
@@ -394,9 +394,9 @@ def test_the_command_tells_all_checks_in_json_and_by_its_exit_code(
 
 def test_a_site_file_with_mistakes_is_one_check_that_names_them_all(tmp_path: Path) -> None:
     (tmp_path / "site.yaml").write_text("cohort: {format: manifst, root: .}\npolicy: {methds: x}\n")
-    found = CliRunner().invoke(app, ["preflight", "--site-file", str(tmp_path / "site.yaml"), "--json"])
-    checks = {check["name"]: check for check in json.loads(found.stdout)["checks"]}
-    assert found.exit_code == 2
+    output = CliRunner().invoke(app, ["preflight", "--site-file", str(tmp_path / "site.yaml"), "--json"])
+    checks = {check["name"]: check for check in json.loads(output.stdout)["checks"]}
+    assert output.exit_code == 2
     assert "no such format" in checks["site file"]["found"]
     assert "Did you mean 'methods'?" in checks["site file"]["found"]
 

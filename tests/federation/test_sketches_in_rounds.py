@@ -334,7 +334,7 @@ def test_under_encryption_the_rule_is_refused_before_anything_is_asked(hospitals
 
 
 @pytest.mark.parametrize(
-    ("facts", "said"),
+    ("facts", "message"),
     [
         ({"state": "perhaps"}, "fact 'state' of another kind"),
         ({"state": "none", "sketch": "AAAA"}, "fact 'sketch' beside a state that has none"),
@@ -348,8 +348,8 @@ def test_under_encryption_the_rule_is_refused_before_anything_is_asked(hospitals
         ({"state": "none", "triples": 5}, "fact 'triples'"),
     ],
 )
-def test_what_is_no_sketch_does_not_leave(facts: dict[str, Any], said: str) -> None:
-    assert fact_problems("sketch", facts, "site-1") == [said]
+def test_what_is_no_sketch_does_not_leave(facts: dict[str, Any], message: str) -> None:
+    assert fact_problems("sketch", facts, "site-1") == [message]
 
 
 def test_distances_of_the_record_are_the_rules(hospitals) -> None:

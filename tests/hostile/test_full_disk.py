@@ -48,25 +48,25 @@ def run_on_a_small_disk(root: Path, party: str, worker: str) -> dict[str, Any]:
 
 
 def test_a_server_with_a_full_disk_ends_by_name_and_keeps_the_adapter(tmp_path: Path) -> None:
-    found = run_on_a_small_disk(tmp_path, "server", "thread")
-    assert found["status"] == "failed"
-    assert found["reason"].startswith("the disk of the server is full: 0 MB free in ")
-    assert found["fatal"] == [found["reason"]]
-    assert found["adapter"]
-    assert not found["reserve"]
+    result = run_on_a_small_disk(tmp_path, "server", "thread")
+    assert result["status"] == "failed"
+    assert result["reason"].startswith("the disk of the server is full: 0 MB free in ")
+    assert result["fatal"] == [result["reason"]]
+    assert result["adapter"]
+    assert not result["reserve"]
 
 
 @pytest.mark.parametrize("worker", ["thread", "process"])
 def test_a_site_with_a_full_disk_misses_rounds_and_comes_back(tmp_path: Path, worker: str) -> None:
-    found = run_on_a_small_disk(tmp_path, "site-2", worker)
-    assert found["status"] == "completed", found["reason"]
-    reasons = [absent.get("site-2") for absent in found["absent"]]
+    result = run_on_a_small_disk(tmp_path, "site-2", worker)
+    assert result["status"] == "completed", result["reason"]
+    reasons = [absent.get("site-2") for absent in result["absent"]]
     assert f"E33 {DISK_FULL}" in reasons
     assert reasons[0] is None
     assert reasons[-1] is None
-    assert not any(absent.keys() - {"site-2"} for absent in found["absent"])
-    assert "No space left on device" in found["trace"]
-    failures = [line for line in map(json.loads, found["ledger"].splitlines()) if line["event"] == "failure"]
+    assert not any(absent.keys() - {"site-2"} for absent in result["absent"])
+    assert "No space left on device" in result["trace"]
+    failures = [line for line in map(json.loads, result["ledger"].splitlines()) if line["event"] == "failure"]
     assert {line["code"] for line in failures} == {33}
 
 

@@ -250,12 +250,12 @@ def test_a_request_that_calls_itself_a_canary_in_terms_that_do_not_is_refused(
     half: dict[str, Any] = {"options": {"canary": True}, "plan": {"steps": 1}}
     try:
         before = lies.sum_of(Round(**half))
-        found = refusal(
+        result = refusal(
             lies, before, Round(number=1, sites=FOUR[:3], **half), update_of(lying_server, "site-4")
         )
     except Refused as refused:
-        found = str(refused)
-    assert "an update of the canary was asked for after round 0" in found
+        result = str(refused)
+    assert "an update of the canary was asked for after round 0" in result
 
 
 def test_a_canary_has_one_step(lies: MaskedLies) -> None:
@@ -318,10 +318,10 @@ def test_factors_that_leave_one_update_of_the_sum_are_refused(
     plan = {"hints": {"importance": {"weights": weights, "largest": 1.0}}}
     terms = {"weighing": "uniform", "most_weight": 1.0}
     try:
-        found = str(lies.sum_of(Round(plan=plan, terms=terms))[ADAPTER] - update)
+        result = str(lies.sum_of(Round(plan=plan, terms=terms))[ADAPTER] - update)
     except Refused as refused:
-        found = str(refused)
-    assert "The sum would be nearly this site's update" in found
+        result = str(refused)
+    assert "The sum would be nearly this site's update" in result
 
 
 NO_USE = {"weights": [1.0], "means": [[0.5] * 3], "variances": [[1.0] * 3]}

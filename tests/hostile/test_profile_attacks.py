@@ -83,10 +83,10 @@ def read(found: Mapping[str, Tensor]) -> int:
 
 @pytest.mark.parametrize("width", [3e-3, 1e-9])
 def test_narrow_components_do_not_read_profiles(server: LyingServer, width: float) -> None:
-    found = statistics(server, narrow(width))
-    assert read(found) == 0
-    assert float(found["n"].sum()) == pytest.approx(PATIENTS)
-    left = found["n"][found["n"] > 0]
+    result = statistics(server, narrow(width))
+    assert read(result) == 0
+    assert float(result["n"].sum()) == pytest.approx(PATIENTS)
+    left = result["n"][result["n"] > 0]
     assert float(left.min()) >= FEWEST - 1e-6
 
 
@@ -111,13 +111,13 @@ def test_moments_do_not_tell_an_entry_that_is_known_of_one_patient(server: Lying
 def test_the_likelihood_does_not_tell_how_far_one_patient_is_from_a_place(server: LyingServer) -> None:
     """All components lie on one place, and every other patient is beyond what the likelihood counts."""
     age, sex, _ = profiles().values[7].tolist()
-    found = set()
+    result = set()
     for number, step in enumerate((0.001, 0.002, 0.003)):
         mixture = narrow(1e-3)
         mixture["means"] = [[age + step, sex, 0.5]] * (2 * BINS)
         mixture["variances"] = [[2e-6, 2e-6, 0.25]] * (2 * BINS)
-        found.add(float(statistics(server, mixture, number - 20)["likelihood"]))
-    assert len(found) == 1
+        result.add(float(statistics(server, mixture, number - 20)["likelihood"]))
+    assert len(result) == 1
 
 
 def test_more_sums_than_em_has_iterations_are_refused(server: LyingServer) -> None:

@@ -122,9 +122,9 @@ def test_every_file_names_the_same_image() -> None:
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     workspace = tmp_path_factory.mktemp("kits")
-    found = provision(workspace)
-    harden(found)
-    return found
+    result = provision(workspace)
+    harden(result)
+    return result
 
 
 @pytest.fixture

@@ -224,10 +224,10 @@ def test_a_whole_foreign_kit_shows_by_its_fingerprint(kits: Path, tmp_path: Path
     assert f"expected {ours}" in found(check(foreign, authority=ours))["startup/rootCA.pem"]
 
 
-@pytest.mark.parametrize(("days", "said"), [(329, ""), (331, "expires on "), (361, "expired on ")])
-def test_the_end_of_a_certificate_is_told_thirty_days_ahead(kits: Path, days: int, said: str) -> None:
+@pytest.mark.parametrize(("days", "message"), [(329, ""), (331, "expires on "), (361, "expired on ")])
+def test_the_end_of_a_certificate_is_told_thirty_days_ahead(kits: Path, days: int, message: str) -> None:
     findings = check(kits / "site-1", moment=datetime.now(UTC) + timedelta(days=days))
-    assert [said in finding.found for finding in findings] == [True] * bool(said)
+    assert [message in finding.found for finding in findings] == [True] * bool(message)
 
 
 def test_settings_that_would_travel_or_add_components_are_named(kits: Path) -> None:

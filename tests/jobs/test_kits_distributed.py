@@ -44,7 +44,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("world")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(root / "home"))  # where FLARE keeps its audit of requests
-        told = medflare("kits", "authority", PROFILE, root / "centre/ca").output.split()[1]
+        fingerprint = medflare("kits", "authority", PROFILE, root / "centre/ca").output.split()[1]
         for name, (org, *kind) in PARTICIPANTS.items():
             here, post = root / name, root / "centre/post"
             post.mkdir(parents=True, exist_ok=True)
@@ -54,8 +54,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
                      "--authority", root / "centre/ca")  # fmt: skip
             shutil.copy(post / f"{name}.signed.zip", here)
             medflare("kits", "assemble", here / f"{name}.signed.zip", "--request", here / name,
-                     "--fingerprint", told, "--out", here / "kits")  # fmt: skip
-    (root / "fingerprint").write_text(told)
+                     "--fingerprint", fingerprint, "--out", here / "kits")  # fmt: skip
+    (root / "fingerprint").write_text(fingerprint)
     return root
 
 
@@ -106,9 +106,9 @@ def test_another_authority_is_noticed_by_its_fingerprint(world: Path, tmp_path: 
 def test_a_key_that_the_certificate_is_not_for_is_refused(world: Path, tmp_path: Path) -> None:
     shutil.copytree(world / "site-2/site-2", tmp_path / "site-2")
     shutil.copy(world / "site-1/site-1/site-1.key", tmp_path / "site-2/site-2.key")
-    told, signed = (world / "fingerprint").read_text(), world / "site-2/site-2.signed.zip"
+    fingerprint, signed = (world / "fingerprint").read_text(), world / "site-2/site-2.signed.zip"
     with pytest.raises(RunError, match=r"nvflare package ended with .*[Kk]ey"):
-        distributed.assemble(signed, tmp_path / "site-2", told, tmp_path / "kits")
+        distributed.assemble(signed, tmp_path / "site-2", fingerprint, tmp_path / "kits")
 
 
 def test_a_changed_signed_file_is_refused(world: Path, tmp_path: Path) -> None:
@@ -118,19 +118,21 @@ def test_a_changed_signed_file_is_refused(world: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "site-1.signed.zip", "w") as archive:
         for name, content in files.items():
             archive.writestr(name, content)
-    told = (world / "fingerprint").read_text()
+    fingerprint = (world / "fingerprint").read_text()
     with pytest.raises(RunError, match="metadata signature is invalid"):
-        distributed.assemble(tmp_path / "site-1.signed.zip", world / "site-1/site-1", told, tmp_path / "kits")
+        distributed.assemble(
+            tmp_path / "site-1.signed.zip", world / "site-1/site-1", fingerprint, tmp_path / "kits"
+        )
 
 
-@pytest.mark.parametrize(("name", "kind", "role", "said"), [
+@pytest.mark.parametrize(("name", "kind", "role", "message"), [
     ("../site-1", "client", "", "letters, digits"),
     ("site-1", "client", "lead", "others have none"),
     ("a@b.org", "admin", "project_admin", "one of lead, org_admin, member"),
 ])  # fmt: skip
 def test_a_request_that_cannot_be_signed_is_refused_at_once(
-    tmp_path: Path, name: str, kind: distributed.Kind, role: str, said: str
+    tmp_path: Path, name: str, kind: distributed.Kind, role: str, message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         distributed.request(name, kind, "hospital_a", tmp_path, role=role)
     assert not [*tmp_path.iterdir()]

@@ -79,8 +79,8 @@ def best_of_rank(pair: LoraPair, rank: int) -> tuple[LoraPair, Tensor]:
 
 def truncation_error(singular: Tensor, rank: int) -> float:
     """Return ‖what was cut‖ / ‖all‖ in the Frobenius norm; 0 for a product that is zero."""
-    whole = float(singular.square().sum())
-    return math.sqrt(float(singular[rank:].square().sum()) / whole) if whole > 0 else 0.0
+    total = float(singular.square().sum())
+    return math.sqrt(float(singular[rank:].square().sum()) / total) if total > 0 else 0.0
 
 
 class FreezeA(WeightedMean):
@@ -132,7 +132,7 @@ class _PairRule(WeightedMean):
         return new
 
     @abstractmethod
-    def _combine_pairs(self, stem: str, whole: LoraPair) -> State:
+    def _combine_pairs(self, stem: str, stack: LoraPair) -> State:
         """Return the new tensors of one pair, from the stack whose product is Σ w_k B_k A_k."""
 
 
@@ -158,18 +158,18 @@ class LoraStack(_PairRule):
         super().begin(global_state)
         self._checks = {"update_norm": 0.0, "merged_rank": 0.0}
 
-    def _combine_pairs(self, stem: str, whole: LoraPair) -> State:
+    def _combine_pairs(self, stem: str, product: LoraPair) -> State:
         base = self._received[stem]
-        step = stacked([whole, LoraPair(base.a, base.b)], [1.0, -1.0]) if base.b.any() else whole
+        step = stacked([product, LoraPair(base.a, base.b)], [1.0, -1.0]) if base.b.any() else product
         self._checks["update_norm"] = math.hypot(self._checks["update_norm"], step.norm())
         merged = MERGED + stem.removeprefix("adapter.")
         if merged + A in self._state:
-            whole = stacked([lora_pair(self._state, merged), whole], [1.0, 1.0])
-        full = min(whole.a.shape[1], whole.b.shape[0])
-        if whole.a.shape[0] > full:
-            whole, _ = best_of_rank(whole, full)
-        self._checks["merged_rank"] = max(self._checks["merged_rank"], float(whole.a.shape[0]))
-        return restarted_pair(self._state, stem, base) | named_pair(self._state, stem, whole, merged)
+            product = stacked([lora_pair(self._state, merged), product], [1.0, 1.0])
+        full = min(product.a.shape[1], product.b.shape[0])
+        if product.a.shape[0] > full:
+            product, _ = best_of_rank(product, full)
+        self._checks["merged_rank"] = max(self._checks["merged_rank"], float(product.a.shape[0]))
+        return restarted_pair(self._state, stem, base) | named_pair(self._state, stem, product, merged)
 
     def report(self) -> dict[str, Any]:
         """Return `weights`; `checks`: norm of Σ w_k B_k A_k over all pairs, largest rank of a merged pair."""
@@ -196,10 +196,10 @@ class LoraProductSvd(_PairRule):
         super().begin(global_state)
         self._errors: dict[str, float] = {}
 
-    def _combine_pairs(self, stem: str, whole: LoraPair) -> State:
+    def _combine_pairs(self, stem: str, stack: LoraPair) -> State:
         base = self._received[stem]
         rank = base.a.shape[0]
-        best, singular = best_of_rank(whole, rank)
+        best, singular = best_of_rank(stack, rank)
         self._errors[stem] = truncation_error(singular, rank)
         alive = int((singular[:rank] > torch.finfo(base.a.dtype).eps * singular[0]).sum())
         a, b = base.a.clone(), torch.zeros_like(base.b)

@@ -76,25 +76,25 @@ class ProductRestart:
         kept = [site for site in sites if weights[site]]
         # Σ w_i B_i A_i; with W = Σ w_i, the step is that less W B A, and M + B A + step needs (1 − W) B A
         step = stacked([sites[site] for site in kept], [weights[site] for site in kept])
-        whole = step
+        product = step
         if bool(base.b.any()):
             rest = sum(weights[site] for site in kept)
             step = stacked([step, base], [1.0, -rest])
-            whole = stacked([whole, base], [1.0, 1 - rest])
+            product = stacked([product, base], [1.0, 1 - rest])
         merged = MERGED + stem.removeprefix("adapter.")
         if merged + A in self._state:
-            whole = stacked([lora_pair(self._state, merged), whole], [1.0, 1.0])
-        whole = self._compressed(whole)
+            product = stacked([lora_pair(self._state, merged), product], [1.0, 1.0])
+        product = self._compressed(product)
         self.checks["update_norm"] = math.hypot(self.checks["update_norm"], step.norm())
-        self.checks["merged_rank"] = max(self.checks["merged_rank"], float(whole.a.shape[0]))
-        return restarted_pair(self._state, stem, base) | named_pair(self._state, stem, whole, merged)
+        self.checks["merged_rank"] = max(self.checks["merged_rank"], float(product.a.shape[0]))
+        return restarted_pair(self._state, stem, base) | named_pair(self._state, stem, product, merged)
 
-    def _compressed(self, whole: LoraPair) -> LoraPair:
+    def _compressed(self, product: LoraPair) -> LoraPair:
         """Return the same product, or where its rank is too high the nearest one of the rank allowed."""
-        full = min(whole.a.shape[1], whole.b.shape[0])
+        full = min(product.a.shape[1], product.b.shape[0])
         most = min(full, self.most_rank or full)
-        if whole.a.shape[0] <= most:
-            return whole
-        best, singular = best_of_rank(whole, most)
+        if product.a.shape[0] <= most:
+            return product
+        best, singular = best_of_rank(product, most)
         self.checks["truncation"] = max(self.checks["truncation"], truncation_error(singular, most))
         return best

@@ -42,15 +42,15 @@ def inspect(
     from medflare.data.heterogeneity import heterogeneity
     from medflare.data.text_heterogeneity import text_heterogeneity
 
-    found = _sites(source, format, label_map, site)
+    configs = _sites(source, format, label_map, site)
     cohorts, batch = dict[str, tuple[Any, dict[str, Any]]](), ItemBatch()
-    for name, config in found.items():
+    for name, config in configs.items():
         with batch.item(name or source):
             cohorts[name] = _open(config, images)
     batch.require_some()
     summaries = [summary for _, summary in cohorts.values()]
     if as_json:
-        print_json(summaries[0] if len(found) == 1 else summaries)
+        print_json(summaries[0] if len(configs) == 1 else summaries)
         batch.finish()
         return
     for summary in summaries:
@@ -72,23 +72,23 @@ def _sites(source: Path, format: str | None, label_map: str | None, site: str | 
 
     if label_map is not None and format is None:
         raise ConfigError("--label-map goes with --format; a site.yaml has its own 'label_map'.")
-    found: dict[str, Any]
+    configs: dict[str, Any]
     if format is not None:
         mapped = {} if label_map is None else {"label_map": label_map}
         document = {
             "name": source.name,
             "cohort": {"format": format, "root": str(source.resolve()), **mapped},
         }
-        found = {source.name: parse(SiteConfig, document, str(source))}
+        configs = {source.name: parse(SiteConfig, document, str(source))}
     elif source.is_dir() and not (source / "site.yaml").is_file():
-        found = {source.name: _guessed(source)}
+        configs = {source.name: _guessed(source)}
     else:
-        found = load_site_file(source)
+        configs = load_site_file(source)
     if site is None:
-        return found
-    if site not in found:
-        raise ConfigError(f"{source}: has no site '{site}'. It has: {', '.join(sorted(found))}.")
-    return {site: found[site]}
+        return configs
+    if site not in configs:
+        raise ConfigError(f"{source}: has no site '{site}'. It has: {', '.join(sorted(configs))}.")
+    return {site: configs[site]}
 
 
 OURS = {

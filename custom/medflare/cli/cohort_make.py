@@ -44,10 +44,10 @@ def partition(
     from medflare.data.load import load_cohort
     from medflare.data.settings.site import load_site_file
 
-    found = load_site_file(source)
-    if len(found) != 1:
-        raise ConfigError(f"{source}: describes {len(found)} sites; expected one, the pooled cohort.")
-    (config,) = found.values()
+    configs = load_site_file(source)
+    if len(configs) != 1:
+        raise ConfigError(f"{source}: describes {len(configs)} sites; expected one, the pooled cohort.")
+    (config,) = configs.values()
     cohort = load_cohort(config)
     names = tuple(f"site-{i + 1}" for i in range(sites))
     if cohort.questions or cohort.summaries:

@@ -48,18 +48,18 @@ def _listed(counts: Mapping[str, Any]) -> str:
 
 def _print_annotation(console: Console, summary: Mapping[str, Any]) -> None:
     """Print what the notes' annotation covers, what else the source held, and what single sentences lose."""
-    found, source = summary["annotation"], summary["annotation"]["source"]
+    annotation, source = summary["annotation"], summary["annotation"]["source"]
     table = Table(title="annotation", show_header=False, title_justify="left")
-    table.add_row("notes for", _listed(found["tasks"]) or "no task: texts alone")
-    table.add_row("looked for", ", ".join(found["annotated"]))
-    table.add_row("modifiers", _listed(found["modifiers"]))
+    table.add_row("notes for", _listed(annotation["tasks"]) or "no task: texts alone")
+    table.add_row("looked for", ", ".join(annotation["annotated"]))
+    table.add_row("modifiers", _listed(annotation["modifiers"]))
     for key in ("entities", "relations"):
         if source[f"source_{key}"] != summary[key]:
             table.add_row(f"{key} in the source", _listed(source[f"source_{key}"]))
     for key, counts in source.items():
         if counts and not key.startswith("source_"):
             table.add_row(key.replace("_", " "), _listed(counts))
-    lost = found["windows"]
+    lost = annotation["windows"]
     table.add_row(
         "sentence by sentence",
         f"{lost['windows']} windows; {lost['entities_cut']} entities cut, "
@@ -81,23 +81,23 @@ def _print_texts(console: Console, summary: Mapping[str, Any]) -> None:
         console.print(table)
 
 
-def _print_visits(console: Console, found: Mapping[str, Any]) -> None:
+def _print_visits(console: Console, summary: Mapping[str, Any]) -> None:
     """Print visits per patient, their distances in time, the patients' demographics, and corrections."""
-    table = Table(title=f"visits, T = {found['T']}", show_header=False, title_justify="left")
-    listed = ", ".join(f"{count} with {visits}" for visits, count in found["patients_with"].items())
+    table = Table(title=f"visits, T = {summary['T']}", show_header=False, title_justify="left")
+    listed = ", ".join(f"{count} with {visits}" for visits, count in summary["patients_with"].items())
     table.add_row("patients", listed)
-    for split, counts in found["per_visit"].items():
+    for split, counts in summary["per_visit"].items():
         table.add_row(f"  {split}", ", ".join(f"{n} of visit {t}" for t, n in enumerate(counts, 1)))
-    if found["missed"]:
-        table.add_row("missed visits", str(found["missed"]))
-    table.add_row("days between visits", _listed(found["gaps"]))
-    table.add_row("years at the first", _listed(found["age"]))
-    table.add_row("sex", _listed(found["sex"]))
-    table.add_row("images a visit", str(found["images_per_visit"]))
-    for what, count in found["changed"].items():
+    if summary["missed"]:
+        table.add_row("missed visits", str(summary["missed"]))
+    table.add_row("days between visits", _listed(summary["gaps"]))
+    table.add_row("years at the first", _listed(summary["age"]))
+    table.add_row("sex", _listed(summary["sex"]))
+    table.add_row("images a visit", str(summary["images_per_visit"]))
+    for what, count in summary["changed"].items():
         table.add_row(what.replace("_", " "), str(count))
     console.print(table)
-    if found["T"] == 1:
+    if summary["T"] == 1:
         console.print("every patient has one visit: nothing here can teach a change between visits")
 
 
@@ -133,5 +133,5 @@ def print_heterogeneity(facts: Mapping[str, Any]) -> None:
     console.print(sites)
     labels = Table(share, *facts["labels"], title_justify="left")
     for condition in next(iter(facts["labels"].values())):
-        labels.add_row(condition, *(f"{100 * own[condition]:.1f}" for own in facts["labels"].values()))
+        labels.add_row(condition, *(f"{100 * shares[condition]:.1f}" for shares in facts["labels"].values()))
     console.print(labels)

@@ -29,15 +29,15 @@ def print_report(facts: Mapping[str, Any], names: bool) -> None:
     console.print(_totals(facts["totals"]))
     for problem in facts["problems"]:
         console.print(f"[red]broken[/red] {escape(problem)}", soft_wrap=True)
-    whole = "every line follows the one before it" if not facts["problems"] else "not whole, see above"
-    console.print(f"{len(facts['ledgers'])} ledger(s): {whole}")
+    verdict = "every line follows the one before it" if not facts["problems"] else "not whole, see above"
+    console.print(f"{len(facts['ledgers'])} ledger(s): {verdict}")
 
 
 def _by_job(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
-    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    jobs: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
-        found.setdefault((row["site"], row["job"]), []).append(row)
-    return found
+        jobs.setdefault((row["site"], row["job"]), []).append(row)
+    return jobs
 
 
 def shown_round(number: int) -> str:
@@ -97,9 +97,9 @@ def _form(row: Mapping[str, Any]) -> str:
     return ", ".join(row.get("dtypes", [])) or "-"
 
 
-def _exact(said: Mapping[str, Any]) -> str:
+def _exact(comparison: Mapping[str, Any]) -> str:
     """Return a message of exact comparison: what it is, and which site it is for."""
-    return f"{said.get('message', 'size shared')}, {escape(said['partner'])}"
+    return f"{comparison.get('message', 'size shared')}, {escape(comparison['partner'])}"
 
 
 def _withheld(row: Mapping[str, Any]) -> str:
@@ -121,12 +121,12 @@ def _print_rules(console: Console, contents: Sequence[Mapping[str, Any]]) -> Non
     from medflare.data.settings.policy import PolicyConfig
     from medflare.egress.policy import Policy, in_words
 
-    said = []
+    texts = []
     for content in contents:
         words = " ".join(in_words(Policy(rules=parse(PolicyConfig, content, "ledger"))))
-        if words not in said:
-            said.append(words)
-    for words in said:
+        if words not in texts:
+            texts.append(words)
+    for words in texts:
         console.print(f"policy: {escape(words)}", soft_wrap=True)
 
 

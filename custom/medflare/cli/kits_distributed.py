@@ -48,9 +48,11 @@ def request(
     """
     from medflare.deployment import distributed
 
-    made = distributed.request(name, kind.value, org, out, project, role)
-    typer.echo(f"send {made}")
-    typer.echo(f"keep {made.with_name(f'{name}.key')}: it is the private key and never leaves this machine")
+    written = distributed.request(name, kind.value, org, out, project, role)
+    typer.echo(f"send {written}")
+    typer.echo(
+        f"keep {written.with_name(f'{name}.key')}: it is the private key and never leaves this machine"
+    )
 
 
 @plain_errors

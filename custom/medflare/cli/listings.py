@@ -29,13 +29,13 @@ def rules(
     if markdown:
         typer.echo(page(), nl=False)
         return
-    found = [rule_listing(name) for name in sorted(RULES)]
+    listings = [rule_listing(name) for name in sorted(RULES)]
     if as_json:
-        print_json([asdict(rule) for rule in found])
+        print_json([asdict(rule) for rule in listings])
         return
     rows = [
         (r.name, r.needs, "yes" if r.streams else "no", r.summary, ", ".join(s.name for s in r.settings))
-        for r in found
+        for r in listings
     ]
     _show("aggregation rules", ("rule", "needs", "streams", "what it does", "rule_settings"), rows)
 
@@ -49,12 +49,13 @@ def methods(
 
     [bold]Example[/bold]: medflare methods --json
     """
-    found = method_listing(jobs)
+    listings = method_listing(jobs)
     if as_json:
-        print_json(found)
+        print_json(listings)
         return
     rows = [
-        (m["name"], m["reads"], m["summary"], ", ".join(m["variants"]), ", ".join(m["jobs"])) for m in found
+        (m["name"], m["reads"], m["summary"], ", ".join(m["variants"]), ", ".join(m["jobs"]))
+        for m in listings
     ]
     _show("methods", ("method", "reads", "what it does", "variants", "jobs"), rows)
 

@@ -184,9 +184,9 @@ def outcome(record_path: Path, page: bool = True) -> dict[str, Any]:
     paths = {name: str(folder / path) for name, path in record.artefacts.items()}
     paths["record"] = str(record_path)
     for item in record.evaluations:
-        own = folder / str(item.predictions or "") if item.adapter == "personalised" else None
-        if own is not None and (own.parent / "personalised").is_dir():
-            paths[f"{item.site} keeps"] = str((own.parent / "personalised").resolve())
+        predictions = folder / str(item.predictions or "") if item.adapter == "personalised" else None
+        if predictions is not None and (predictions.parent / "personalised").is_dir():
+            paths[f"{item.site} keeps"] = str((predictions.parent / "personalised").resolve())
     if page:
         paths["page"] = str(write_page(record_path))
     return {

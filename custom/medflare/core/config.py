@@ -104,7 +104,7 @@ def _settings_classes(annotation: Any) -> list[type[BaseModel]]:
     """Return the settings classes inside an annotation such as `X | None`, `list[X]` or `X | Y`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [found for arg in get_args(annotation) for found in _settings_classes(arg)]
+    return [nested for arg in get_args(annotation) for nested in _settings_classes(arg)]
 
 
 def read_package_data(settings: type[S], *paths: Path) -> S:

@@ -87,11 +87,11 @@ def assemble(signed_zip: Path, request_folder: Path, fingerprint: str, kits: Pat
         *("package", str(signed_zip), "--request-dir", str(request_folder)),
         *("--fingerprint", fingerprint, "-w", str(kits)),
     )
-    made = sorted(kits.glob(f"*/prod_*/{name}"))
-    if not made or as_kit(made[-1]) is None:
+    written = sorted(kits.glob(f"*/prod_*/{name}"))
+    if not written or as_kit(written[-1]) is None:
         raise RunError(f"{kits}: nvflare package said nothing, but wrote no kit for {name}")
-    harden(made[-1])
-    return made[-1]
+    harden(written[-1])
+    return written[-1]
 
 
 def _nvflare(*arguments: str) -> None:
@@ -99,6 +99,6 @@ def _nvflare(*arguments: str) -> None:
     command = [sys.executable, "-m", "nvflare.cli", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
     if done.returncode:
-        said = (done.stderr + done.stdout).strip()
+        output = (done.stderr + done.stdout).strip()
         verb = " ".join(arguments[:2]) if arguments[0] == "cert" else arguments[0]
-        raise RunError(f"nvflare {verb} ended with {done.returncode}: {said}")
+        raise RunError(f"nvflare {verb} ended with {done.returncode}: {output}")

@@ -55,12 +55,12 @@ def harden(kits: Path, site_template: Path = SITE_TEMPLATE) -> list[Change]:
 
 def pending(kits: Path) -> list[Change]:
     """Return what `harden` would change; write nothing."""
-    found = [change for kit in find_kits(kits) for change in _settings_changes(kit)]
+    changes = [change for kit in find_kits(kits) for change in _settings_changes(kit)]
     modes = [
         Change(path=path, key="mode", before=f"{path.stat().st_mode & 0o777:04o}", after=f"{mode:04o}")
         for path, mode in _wrong_modes(kits)
     ]
-    return found + modes
+    return changes + modes
 
 
 def wanted_files(kit: Kit) -> dict[str, dict[str, Any]]:
@@ -128,13 +128,13 @@ def _components(value: Any) -> bool:
 
 def _wrong_modes(kits: Path) -> list[tuple[Path, int]]:
     """Return keys that others may read and the folders around them, each with the mode it should have."""
-    found: dict[Path, int] = {}
+    modes: dict[Path, int] = {}
     for folder in _key_folders(kits):
-        found[folder] = 0o700
-        found.update({path: 0o600 for name in SECRETS for path in folder.glob(name)})
+        modes[folder] = 0o700
+        modes.update({path: 0o600 for name in SECRETS for path in folder.glob(name)})
     for kit in find_kits(kits):
-        found.update({folder: 0o700 for folder in (kit.folder, kit.local, kit.startup) if folder.is_dir()})
-    return [(path, mode) for path, mode in sorted(found.items()) if path.stat().st_mode & _OWNER_ONLY]
+        modes.update({folder: 0o700 for folder in (kit.folder, kit.local, kit.startup) if folder.is_dir()})
+    return [(path, mode) for path, mode in sorted(modes.items()) if path.stat().st_mode & _OWNER_ONLY]
 
 
 def _key_folders(kits: Path) -> set[Path]:

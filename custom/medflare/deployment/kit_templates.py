@@ -34,8 +34,8 @@ def fresh_kits(project: Path, workspace: Path) -> list[Kit]:
     command = [sys.executable, "-m", "nvflare.cli", "provision", "-p", str(project), "-w", str(workspace)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
     if done.returncode:
-        said = f"{done.stderr}{done.stdout}"
-        raise RunError(f"nvflare provision -p {project} ended with {done.returncode}: {said}")
+        output = f"{done.stderr}{done.stdout}"
+        raise RunError(f"nvflare provision -p {project} ended with {done.returncode}: {output}")
     harden(workspace)
     return find_kits(workspace)
 
@@ -53,6 +53,6 @@ def write_templates(kits: list[Kit], templates: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as made:
-        for path in write_templates(fresh_kits(PROJECT, Path(made)), TEMPLATES):
+    with tempfile.TemporaryDirectory() as scratch:
+        for path in write_templates(fresh_kits(PROJECT, Path(scratch)), TEMPLATES):
             print(path)

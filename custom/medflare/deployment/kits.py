@@ -85,9 +85,9 @@ def effective(kit: Kit, name: str) -> dict[str, Any]:
 def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in `path`; ConfigError where it is something else."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ConfigError(f"{path}: is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path}: expected a JSON object, found {type(found).__name__}")
-    return found
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected a JSON object, found {type(content).__name__}")
+    return content

@@ -56,13 +56,13 @@ def renew(workspace: Path, names: Sequence[str]) -> None:
 
 
 def _state_file(workspace: Path) -> Path:
-    found = [workspace / STATE] if (workspace / STATE).is_file() else sorted(workspace.glob(f"*/{STATE}"))
-    if len(found) != 1:
+    states = [workspace / STATE] if (workspace / STATE).is_file() else sorted(workspace.glob(f"*/{STATE}"))
+    if len(states) != 1:
         raise ConfigError(
             f"{workspace}: expected the folder of one project with {STATE}, as `nvflare provision -w` makes "
-            f"it; found {len(found)}"
+            f"it; found {len(states)}"
         )
-    return found[0]
+    return states[0]
 
 
 def _participants(state: dict[str, Any]) -> dict[str, dict[str, str]]:

@@ -73,10 +73,10 @@ def visit_by_visit(make_plan: MakePlan, visits: int) -> MakePlan:
     """
 
     def plan(number: int) -> RoundPlan:
-        made = make_plan(number)
+        plan = make_plan(number)
         visit = VisitHint(
             round=number // visits, visit=number % visits + 1, visits=visits, slopes=False, days=False
         )
-        return replace(made, hints=made.hints | RoundHints(visit=visit))
+        return replace(plan, hints=plan.hints | RoundHints(visit=visit))
 
     return plan

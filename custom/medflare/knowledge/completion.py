@@ -114,10 +114,10 @@ def calibrated(scores: list[float], facts: list[bool]) -> list[float]:
         return [0.0] * len(scores)
     values = np.asarray(scores, float)
     values = ((values - values.mean()) / max(float(values.std()), 1e-12))[:, None]
-    found = LogisticRegression(C=1e6).fit(values, facts)
-    if found.coef_[0, 0] <= 0:
+    regression = LogisticRegression(C=1e6).fit(values, facts)
+    if regression.coef_[0, 0] <= 0:
         return [0.0] * len(scores)
-    sure: list[float] = found.predict_proba(values)[:, 1].tolist()
+    sure: list[float] = regression.predict_proba(values)[:, 1].tolist()
     return sure
 
 

@@ -22,15 +22,15 @@ def distance_matrix(sketches: Mapping[str, Sketch], sites: Sequence[str]) -> Mat
     """
     known = [site for site in sites if site in sketches]
     check_comparable({site: sketches[site] for site in known})
-    found = np.full((len(sites), len(sites)), np.nan)
+    distances = np.full((len(sites), len(sites)), np.nan)
     for i, one in enumerate(sites):
         for j in range(i):
             if one in sketches and sites[j] in sketches:
-                found[i, j] = found[j, i] = _distance(sketches[one], sketches[sites[j]])
-    typical = float(np.nanmean(found)) if len(known) > 1 else 1.0
-    found[np.isnan(found)] = typical
-    np.fill_diagonal(found, 0.0)
-    return found
+                distances[i, j] = distances[j, i] = _distance(sketches[one], sketches[sites[j]])
+    typical = float(np.nanmean(distances)) if len(known) > 1 else 1.0
+    distances[np.isnan(distances)] = typical
+    np.fill_diagonal(distances, 0.0)
+    return distances
 
 
 def _distance(one: Sketch, other: Sketch) -> float:

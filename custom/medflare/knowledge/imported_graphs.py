@@ -71,10 +71,10 @@ def read_edc(file: Path) -> Iterator[Scored]:
 
     Underscores are spaces. A triple without a known relation, which EDC writes as None, is left out.
     """
-    text = _BETWEEN_LISTS.sub(lambda found: found[1] or "],[", _text(file, "EDC's output"))
+    text = _BETWEEN_LISTS.sub(lambda lists: lists[1] or "],[", _text(file, "EDC's output"))
     try:
-        found = ast.literal_eval(f"[{text.strip()}]")
-        rows = [row for triples in found for row in triples if row is not None]
+        lists = ast.literal_eval(f"[{text.strip()}]")
+        rows = [row for triples in lists for row in triples if row is not None]
         parts = [tuple(str(part).replace("_", " ") for part in row) for row in rows]
         triples = [Triple(head, relation, tail) for head, relation, tail in parts]
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
@@ -109,16 +109,16 @@ def read_numbered(file: Path) -> Iterator[Scored]:
 
 
 def _numbers(file: Path) -> dict[int, str]:
-    found = {}
+    names = {}
     for number, line in _lines(file, "a list of numbers and names"):
         try:
             key, name = line.split("\t")
-            found[int(key)] = name
+            names[int(key)] = name
         except ValueError:
             raise DataError(
                 f"{file}, line {number}: '{line[:60]}'; expected a number and a name, a tab between them."
             ) from None
-    return found
+    return names
 
 
 def read_same(file: Path) -> Iterator[tuple[str, str]]:

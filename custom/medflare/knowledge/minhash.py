@@ -57,11 +57,11 @@ class Sketcher:
 
     def _digests(self, graph: Graph) -> np.ndarray:
         """Return (n, 2) uint64: 128 bits of each triple."""
-        whole = b"".join(
+        digests = b"".join(
             hashlib.blake2b(serialised(triple), key=self._digest_key, digest_size=16).digest()
             for triple in graph
         )
-        return np.frombuffer(whole, "<u8").reshape(-1, 2)
+        return np.frombuffer(digests, "<u8").reshape(-1, 2)
 
     def _blocks(self, digests: np.ndarray, each: int) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield (rows, AES blocks (rows, `each`, 2) uint64), piece by piece."""

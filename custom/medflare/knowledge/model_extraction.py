@@ -58,13 +58,13 @@ class ModelExtractor:
         """
         pieces = [piece for text in texts for chunk in chunks(text) for piece in self._fitting(chunk)]
         answers = self.model.write([prompt(piece) for piece in pieces], self.most, self.batch)
-        found = [
+        triples = [
             item for piece, spoken in zip(pieces, answers, strict=True) for item in self._said(piece, spoken)
         ]
         self.counts["chunks"] += len(pieces)
-        self.counts["triples"] += len(found)
+        self.counts["triples"] += len(triples)
         _log.info("Extraction by %s: %s", self.model.backbone.name, dict(self.counts))
-        return found
+        return triples
 
     def _said(self, piece: str, spoken: GreedyAnswer) -> Iterator[tuple[Triple, float]]:
         text = spoken.text

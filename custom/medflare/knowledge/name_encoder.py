@@ -46,10 +46,10 @@ class NameEncoder:
 
         The mean counts the tokens at begin and end too, as sentence-transformers does.
         """
-        found = np.zeros((len(texts), self.frozen.width), np.float32)
+        embeddings = np.zeros((len(texts), self.frozen.width), np.float32)
         for some in self.frozen.batches(self.frozen.ids(texts), batch):
-            found[some.places] = _pooled(some.hidden, some.mask, self.pooling).numpy()
-        return found
+            embeddings[some.places] = _pooled(some.hidden, some.mask, self.pooling).numpy()
+        return embeddings
 
 
 def check_encoder(folder: Path, pooling: Pooling | None = None) -> Pooling:
@@ -76,9 +76,9 @@ def check_encoder(folder: Path, pooling: Pooling | None = None) -> Pooling:
 
 def encoder_files(folder: Path) -> list[Path]:
     """Return the files of a folder that change what an encoder says; weights in other formats are none."""
-    own = [file for file in folder.iterdir() if file.suffix in READ and file.is_file()]
+    files = [file for file in folder.iterdir() if file.suffix in READ and file.is_file()]
     pooling = folder / POOLING
-    return sorted([*own, pooling] if pooling.is_file() else own)
+    return sorted([*files, pooling] if pooling.is_file() else files)
 
 
 def _check_kind(folder: Path) -> None:
@@ -119,23 +119,23 @@ def _pooling(folder: Path, wanted: Pooling | None) -> Pooling:
     )
 
 
-def _modes(said: Mapping[str, Any]) -> list[str]:
+def _modes(pooling: Mapping[str, Any]) -> list[str]:
     """Return the modes of a pooling file: a switch each in older files, one or more names in newer ones."""
-    modes = said.get("pooling_mode")
+    modes = pooling.get("pooling_mode")
     if modes is None:
-        switched = [key for key, value in said.items() if key.startswith(SWITCH) and value]
+        switched = [key for key, value in pooling.items() if key.startswith(SWITCH) and value]
         return [SWITCHED.get(key, key.removeprefix(SWITCH)) for key in switched]
     return [modes] if isinstance(modes, str) else [str(mode) for mode in modes]
 
 
 def _json(file: Path, expected: type[Any] = dict) -> Any:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"knowledge.encoder: {file} cannot be read ({type(error).__name__}).") from None
-    if not isinstance(found, expected):
+    if not isinstance(content, expected):
         raise ConfigError(f"knowledge.encoder: {file} is no file of a model: expected a {expected.__name__}.")
-    return found
+    return content
 
 
 def _pooled(hidden: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:

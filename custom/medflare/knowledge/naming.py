@@ -64,21 +64,23 @@ class Naming:
         The confidence is multiplied by the cosine of every name that was only near.
         """
         given = [(triple, confidence) for triple, confidence in triples]
-        found = self._resolved({name for triple, _ in given for name in (triple.head, triple.tail)})
+        resolved = self._resolved({name for triple, _ in given for name in (triple.head, triple.tail)})
         for triple, confidence in given:
-            (head, first), (tail, second) = found[triple.head], found[triple.tail]
+            (head, first), (tail, second) = resolved[triple.head], resolved[triple.tail]
             relation, turned = self.relate(triple.relation) or (triple.relation, False)
             renamed = Triple(tail, relation, head) if turned else Triple(head, relation, tail)
             yield ordered(renamed), confidence * first * second
 
     def _resolved(self, names: set[str]) -> dict[str, tuple[str, float]]:
-        found, unknown = dict[str, tuple[str, float]](), list[str]()
+        resolved, unknown = dict[str, tuple[str, float]](), list[str]()
         for name in sorted(names):
             first = self.same.get(canonical(name), canonical(name))
             aliases = [name, first, *sorted(self._sources.get(first, ()))]
             concept = next((key for alias in aliases if (key := self.vocabulary.lookup(alias))), None)
-            found[name] = (concept or first, 1.0)
+            resolved[name] = (concept or first, 1.0)
             if concept is None and self.near is not None:
                 unknown.append(name)
-        near = self.near.resolve(found[name][0] for name in unknown) if self.near else {}
-        return found | {name: answer for name in unknown if (answer := near[found[name][0]]) is not None}
+        near = self.near.resolve(resolved[name][0] for name in unknown) if self.near else {}
+        return resolved | {
+            name: answer for name in unknown if (answer := near[resolved[name][0]]) is not None
+        }

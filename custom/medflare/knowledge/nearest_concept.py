@@ -47,15 +47,15 @@ class NearestConcept:
 
     def resolve(self, names: Iterable[str]) -> dict[str, tuple[str, float] | None]:
         """Return `lookup` of many names, embedded together."""
-        found: dict[str, tuple[str, float] | None] = {}
+        nearest: dict[str, tuple[str, float] | None] = {}
         unknown = list[str]()
         for name in dict.fromkeys(names):
             exact = self.vocabulary.lookup(name)
-            found[name] = (exact, 1.0) if exact is not None else None
+            nearest[name] = (exact, 1.0) if exact is not None else None
             if exact is None:
                 unknown.append(name)
         if not self._names:
-            return found
+            return nearest
         for start in range(0, len(unknown), PIECE):
             part = unknown[start : start + PIECE]
             near = unit(self.embed([canonical(name) for name in part])) @ self._rows.T
@@ -63,8 +63,8 @@ class NearestConcept:
             for name, row in zip(part, near, strict=True):
                 best = int(row.argmax())
                 if row[best] >= self.least:
-                    found[name] = self._ids[best], float(min(row[best], 1.0))
-        return found
+                    nearest[name] = self._ids[best], float(min(row[best], 1.0))
+        return nearest
 
 
 def characters(names: Iterable[str]) -> Embed:

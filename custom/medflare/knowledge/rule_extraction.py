@@ -81,7 +81,7 @@ class RuleExtractor:
     def graph(self, texts: Iterable[str], least: float = 0.0) -> dict[Triple, float]:
         """Return the graph of many texts. least: triples with a smaller confidence are left out."""
         return graph_of(
-            (found for text in texts for part in chunks(text) for found in self.triples(part)), least
+            (scored for text in texts for part in chunks(text) for scored in self.triples(part)), least
         )
 
     def triples(self, chunk: str) -> Iterator[tuple[Triple, float]]:
@@ -89,17 +89,17 @@ class RuleExtractor:
         for start, end in sentences(chunk):
             sentence = chunk[start:end]
             mentions = self.vocabulary.mentions(sentence)
-            statuses = [negation_status(sentence, (found.start, found.end)) for found in mentions]
-            for found, status in zip(mentions, statuses, strict=True):
-                yield Triple(PATIENT, STATED[status], found.concept), 1.0
+            statuses = [negation_status(sentence, (mention.start, mention.end)) for mention in mentions]
+            for mention, status in zip(mentions, statuses, strict=True):
+                yield Triple(PATIENT, STATED[status], mention.concept), 1.0
             yield from self._links(sentence, mentions, statuses)
 
     def _links(
         self, sentence: str, mentions: list[ConceptMention], statuses: list[Status]
     ) -> Iterator[tuple[Triple, float]]:
         """Yield the triples of neighbouring concepts with their confidence; a denied concept has none."""
-        said = [(m, s) for m, s in zip(mentions, statuses, strict=True) if s is not Status.NEGATED]
-        for (one, first), (other, second) in pairwise(said):
+        stated = [(m, s) for m, s in zip(mentions, statuses, strict=True) if s is not Status.NEGATED]
+        for (one, first), (other, second) in pairwise(stated):
             if one.concept == other.concept:
                 continue
             sure = DOUBTED if Status.POSSIBLE in (first, second) else 1.0

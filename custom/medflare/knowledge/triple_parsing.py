@@ -73,9 +73,9 @@ def read_answer(answer: str, chunk: str, faults: Counter[str]) -> Iterator[tuple
     stands, start = named_in(chunk), 0
     for line in answer.split("\n"):
         end = start + len(line)
-        found = _triple(line, stands, faults)
-        if found is not None:
-            yield found, start, end
+        triple = _triple(line, stands, faults)
+        if triple is not None:
+            yield triple, start, end
         start = end + 1
 
 

@@ -47,10 +47,10 @@ def read_obo(file: Path) -> list[Concept]:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: cannot be read as an OBO file ({type(error).__name__}).") from None
-    found = [concept for lines in _stanzas(text) if (concept := _concept(lines, file)) is not None]
-    if not found:
+    concepts = [concept for lines in _stanzas(text) if (concept := _concept(lines, file)) is not None]
+    if not concepts:
         raise DataError(f"{file}: holds no [Term] with id and name; expected an ontology in OBO format.")
-    return found
+    return concepts
 
 
 def _stanzas(text: str) -> Iterator[list[tuple[int, str, str]]]:
@@ -104,7 +104,7 @@ def read_table(file: Path) -> list[Concept]:
         if not row["id"] or not row["label"]:
             raise DataError(f"{file}, line {number}: id or label is empty.")
         names.setdefault(row["id"], []).append(row["label"])
-    return [Concept(concept_id=key, names=tuple(dict.fromkeys(found))) for key, found in names.items()]
+    return [Concept(concept_id=key, names=tuple(dict.fromkeys(synonyms))) for key, synonyms in names.items()]
 
 
 def read_concepts(files: Iterable[Path]) -> list[Concept]:
@@ -157,16 +157,16 @@ class Vocabulary:
 
     def mentions(self, text: str) -> list[ConceptMention]:
         """Return concepts in a text from left to right, the longest name first, none inside another."""
-        words, found, at = words_of(text), list[ConceptMention](), 0
+        words, mentions, at = words_of(text), list[ConceptMention](), 0
         while at < len(words):
             size = min(self._longest, len(words) - at)
             while size and (tuple(w for w, _, _ in words[at : at + size]) not in self._named):
                 size -= 1
             if size:
                 concept = self._named[tuple(w for w, _, _ in words[at : at + size])]
-                found.append(ConceptMention(words[at][1], words[at + size - 1][2], concept))
+                mentions.append(ConceptMention(words[at][1], words[at + size - 1][2], concept))
             at += max(size, 1)
-        return found
+        return mentions
 
 
 class Spelled(Vocabulary):
@@ -176,5 +176,7 @@ class Spelled(Vocabulary):
         return None
 
     def mentions(self, text: str) -> list[ConceptMention]:
-        found = super().mentions(text)
-        return [mention._replace(concept=canonical(text[mention.start : mention.end])) for mention in found]
+        mentions = super().mentions(text)
+        return [
+            mention._replace(concept=canonical(text[mention.start : mention.end])) for mention in mentions
+        ]

@@ -283,12 +283,12 @@ def export_settings(model: LongitudinalGenerator, decoding: DecodingSettings) ->
         "decoding": decoding.model_dump(mode="json"),
         "backbone": {"name": model.backbone.name, "fingerprint": model.backbone.fingerprint},
     }
-    made = model.adapters.not_communicated()
+    generated = model.adapters.not_communicated()
     if not model.parts.train_backbone:
         settings["encoder"] = {"sha256": encoder_checksum(model)}
-        both = "+".join(filter(None, (settings["encoder"]["sha256"], made.get("sha256"))))
-        made = made | {"sha256": both}
-    return settings | ({"untravelled": made} if made else {})
+        both = "+".join(filter(None, (settings["encoder"]["sha256"], generated.get("sha256"))))
+        generated = generated | {"sha256": both}
+    return settings | ({"untravelled": generated} if generated else {})
 
 
 def encoder_checksum(model: LongitudinalGenerator) -> str:

@@ -88,8 +88,8 @@ class PatientAdapter(nn.Module):
             nn.init.normal_(self.projection.weight, std=1 / math.sqrt(settings.width))
             nn.init.zeros_(self.projection.bias)
             shapes = [features(name, layer) for name, layer in layers.items()]
-            made = [Generator(settings.width, settings.rank, *shape) for shape in shapes]
-        self.generators = nn.ModuleList(made)
+            generators = [Generator(settings.width, settings.rank, *shape) for shape in shapes]
+        self.generators = nn.ModuleList(generators)
         self.to(next(model.parameters()).device)
         self._factors: list[tuple[Tensor, Tensor]] = []
         self._hooks = [

@@ -340,7 +340,7 @@ def parameter_counts(model: ReportGenerator, adapter: str) -> dict[str, int]:
 
 def export_settings(model: ReportGenerator, decoding: DecodingSettings) -> dict[str, Any]:
     """Return what a reader needs besides tensors to rebuild the generator, and the name of its file."""
-    made = model.adapters.not_communicated()
+    generated = model.adapters.not_communicated()
     return {
         "file": "report_generator",
         "format": 1,
@@ -348,4 +348,4 @@ def export_settings(model: ReportGenerator, decoding: DecodingSettings) -> dict[
         "decoding": decoding.model_dump(mode="json"),
         "backbone": {"name": model.backbone.name, "fingerprint": model.backbone.fingerprint},
         "conditions": list(CONDITIONS),
-    } | ({"untravelled": made} if made else {})
+    } | ({"untravelled": generated} if generated else {})

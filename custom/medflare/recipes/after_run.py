@@ -59,7 +59,7 @@ def score_site(
     place = f"evaluation/{site.name}" if split == "test" else f"evaluation/{site.name}@{split}"
     folder = record_path.parent / place
     result = record_path.parent / record.artefacts[adapter]
-    found: EvaluationRecord = tester(result)(
+    evaluation: EvaluationRecord = tester(result)(
         result,
         site,
         role="participant" if site.name in record.sites else "unseen",
@@ -69,11 +69,15 @@ def score_site(
         seed=record.seed,
         **({"scorers": scorers} if scorers else {}),
     )
-    found = found.model_copy(update={"split": split, "predictions": f"{place}/{found.predictions}"})
-    same = (found.site, found.adapter, found.split)
-    record.evaluations = [e for e in record.evaluations if (e.site, e.adapter, e.split) != same] + [found]
+    evaluation = evaluation.model_copy(
+        update={"split": split, "predictions": f"{place}/{evaluation.predictions}"}
+    )
+    same = (evaluation.site, evaluation.adapter, evaluation.split)
+    record.evaluations = [e for e in record.evaluations if (e.site, e.adapter, e.split) != same] + [
+        evaluation
+    ]
     record.write(record_path)
-    return found
+    return evaluation
 
 
 def tester(result: Path) -> Callable[..., EvaluationRecord]:
@@ -101,13 +105,13 @@ def compare_adapters(record_path: Path) -> None:
     for site in sorted({site for site, adapter in files if adapter == "personalised"}):
         if (site, "generic") not in files:
             continue
-        own, shared = (read_predictions(files[site, kind]) for kind in ("personalised", "generic"))
+        personalised, shared = (read_predictions(files[site, kind]) for kind in ("personalised", "generic"))
         record.comparisons += compare_predictions(
-            (f"{record.method} personalised", prediction_statistics(own)),
+            (f"{record.method} personalised", prediction_statistics(personalised)),
             (f"{record.method} generic", prediction_statistics(shared)),
             site=site,
             metrics=COMPARED,
-            groups=[item.patient_id for item in own],
+            groups=[item.patient_id for item in personalised],
             seed=record.seed,
         )
     record.write(record_path)

@@ -58,15 +58,15 @@ def problems(
     if uplink not in CODECS:
         raise ConfigError(f"'{uplink}' is none of {', '.join(CODECS)}.")
     protected = get_protection(protection)
-    made, chosen = make_rule(rule, rule_settings or {}), get_method(method).resolve(settings)
+    rule_object, chosen = make_rule(rule, rule_settings or {}), get_method(method).resolve(settings)
     mode = chosen.lora_sharing
     return [
-        *unreadable(rule, made, protected),
+        *unreadable(rule, rule_object, protected),
         *_codec(uplink, protected),
-        *_factors(rule, made, method, mode),
-        *_comparable(rule, made, mode, chosen),
-        *_weighed(rule, made, method, mode),
-        *_enough(rule, made, sites),
+        *_factors(rule, rule_object, method, mode),
+        *_comparable(rule, rule_object, mode, chosen),
+        *_weighed(rule, rule_object, method, mode),
+        *_enough(rule, rule_object, sites),
     ]
 
 

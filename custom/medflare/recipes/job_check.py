@@ -51,10 +51,10 @@ def _combination(job: Job) -> list[str]:
     """Return why rule, method, codec and protection of a job, each valid alone, cannot work together."""
     rounds = job.flow.settings.model_validate({"job": job.title, **job.controller})
     name, settings = job.aggregation.get("rule", ""), job.aggregation.get("rule_settings", {})
-    found = list(
+    faults = list(
         visit_problems(rounds, make_rule(name, settings), get_method(job.method).resolve(job.settings))
     )
-    return found + combinations.problems(
+    return faults + combinations.problems(
         name,
         job.method,
         job.settings,

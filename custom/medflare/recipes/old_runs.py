@@ -51,8 +51,8 @@ def find_runs(folder: Path) -> list[StoredRun]:
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder. Name one that holds runs, as `runs`.")
-    found = [stored_run(Path(entry.path)) for entry in _folders(folder.resolve())]
-    return sorted((run for run in found if run), key=lambda run: (run.started, run.path.name), reverse=True)
+    runs = [stored_run(Path(entry.path)) for entry in _folders(folder.resolve())]
+    return sorted((run for run in runs if run), key=lambda run: (run.started, run.path.name), reverse=True)
 
 
 def choose(

@@ -32,9 +32,9 @@ class Follower:
         with self.path.open("rb") as file:
             file.seek(self._offset)
             data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return [event for line in whole.splitlines() if (event := _event(line)) is not None]
+        complete = data[: data.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        return [event for line in complete.splitlines() if (event := _event(line)) is not None]
 
 
 def _event(line: bytes) -> dict[str, Any] | None:

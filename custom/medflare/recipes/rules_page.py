@@ -172,15 +172,17 @@ def _cell(
     reasons: dict[str, int],
 ) -> str:
     """Return `yes`, the codecs that work, or the numbers of the reasons, which are added to `reasons`."""
-    found = {
+    by_codec = {
         uplink: problems(rule[0], *method, uplink, protection, rule_settings=rule[1]) for uplink in CODECS
     }
-    working = [uplink for uplink, reasons_ in found.items() if not reasons_]
+    working = [uplink for uplink, reasons_ in by_codec.items() if not reasons_]
     if working:
         return "yes" if len(working) == len(CODECS) else ", ".join(working)
-    common = [text for text in next(iter(found.values())) if all(text in other for other in found.values())]
-    told = [_in_general(text, rule[0], method[0]) for text in common]
-    return ", ".join(str(reasons.setdefault(text, len(reasons) + 1)) for text in told)
+    common = [
+        text for text in next(iter(by_codec.values())) if all(text in other for other in by_codec.values())
+    ]
+    texts = [_in_general(text, rule[0], method[0]) for text in common]
+    return ", ".join(str(reasons.setdefault(text, len(reasons) + 1)) for text in texts)
 
 
 def _in_general(reason: str, rule: str, method: str) -> str:

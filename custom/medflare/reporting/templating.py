@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 @cache
 def environment() -> Environment:
     """Return the environment of `reporting/templates`; a name that a view lacks is an error."""
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("medflare.reporting", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -20,8 +20,8 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     for name, digits in (("px", 1), ("px2", 2), ("px0", 0)):
-        made.filters[name] = f"{{:.{digits}f}}".format
-    return made
+        environment.filters[name] = f"{{:.{digits}f}}".format
+    return environment
 
 
 def render_template(name: str, view: Any, **more: Any) -> str:

@@ -94,11 +94,11 @@ def check(header: Header, keys: Keys, parameters: HeParameters) -> None:
             f"{keys.path} ({keys.fingerprint.hex()}: {keys.scheme}, degree {keys.degree}); all need kits of "
             "one provision."
         )
-    found = (header.bound, header.additions, header.step)
+    stated = (header.bound, header.additions, header.step)
     wanted = (parameters.bound, parameters.additions, step_of(keys, parameters))
-    if found != wanted:
+    if stated != wanted:
         raise UpdateError(
-            f"a message was made for bound, additions and step {found}; here they are {wanted}. They belong "
+            f"a message was made for bound, additions and step {stated}; here they are {wanted}. They belong "
             "to the job and must be the same everywhere."
         )
     if not 1 <= header.added <= parameters.additions:

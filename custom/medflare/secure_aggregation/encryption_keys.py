@@ -68,8 +68,8 @@ class Keys:
     @cached_property
     def fingerprint(self) -> bytes:
         """16 bytes over scheme, degree and moduli."""
-        found = f"{self.scheme} {self.degree} {self.moduli} {self.plain_modulus}"
-        return hashlib.sha256(found.encode()).digest()[:16]
+        scheme = f"{self.scheme} {self.degree} {self.moduli} {self.plain_modulus}"
+        return hashlib.sha256(scheme.encode()).digest()[:16]
 
     @cached_property
     def key_id(self) -> bytes:

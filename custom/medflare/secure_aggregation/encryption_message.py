@@ -99,17 +99,17 @@ def unpack(message: Tensor) -> tuple[Header, list[memoryview]]:
 
 
 def _parts(body: memoryview, count: int) -> list[memoryview]:
-    found, at = [], _HEAD.size
+    parts, at = [], _HEAD.size
     while at + _LENGTH.size <= len(body):
         (length,) = _LENGTH.unpack(body[at : at + _LENGTH.size])
         at += _LENGTH.size + length
-        found.append(body[at - length : at])
-    if at != len(body) or len(found) != count:
+        parts.append(body[at - length : at])
+    if at != len(body) or len(parts) != count:
         raise UpdateError(
-            f"an encrypted message announces {count} ciphertexts; its {len(body)} bytes hold {len(found)} "
+            f"an encrypted message announces {count} ciphertexts; its {len(body)} bytes hold {len(parts)} "
             "and do not end with one. It was made wrongly."
         )
-    return found
+    return parts
 
 
 class Shuttle:
@@ -124,9 +124,9 @@ class Shuttle:
     def out(self, ciphertext: Any) -> bytes:
         """With the seed in place of the random half, where the ciphertext is fresh."""
         ciphertext.save(str(self._file))
-        found = self._file.read_bytes()
+        content = self._file.read_bytes()
         self._file.unlink()
-        return found
+        return content
 
     def back(self, data: memoryview) -> Any:
         """Return a ciphertext that is valid for the keys and parameters; raises UpdateError for any other."""

@@ -121,10 +121,10 @@ class CkksSlots:
         plain = seal.Plaintext()
         decryptor.decrypt(ciphertext, plain)
         values = np.asarray(self._encoder.decode_double(plain))
-        whole = np.rint(values)
-        if np.abs(values - whole).max() > self._noise(added) / self.scale:
+        rounded = np.rint(values)
+        if np.abs(values - rounded).max() > self._noise(added) / self.scale:
             raise spoilt()
-        return whole.astype(np.int64)
+        return rounded.astype(np.int64)
 
 
 class BfvSlots:

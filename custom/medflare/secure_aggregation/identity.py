@@ -129,10 +129,10 @@ class Identity:
             raise _untrusted(phase, site, "its signature does not belong to what it is said to have sent")
 
 
-def _one_sided(own: str, site: str, has: bool) -> str:
+def _one_sided(site_name: str, site: str, has: bool) -> str:
     if has:
-        return f"it has a certificate and '{own}' has none. Give every site a startup kit"
-    return f"it sent no certificate, and '{own}' deals with certified sites only. Give '{site}' its kit"
+        return f"it has a certificate and '{site_name}' has none. Give every site a startup kit"
+    return f"it sent no certificate, and '{site_name}' deals with certified sites only. Give '{site}' its kit"
 
 
 def _untrusted(phase: str, site: str, problem: str) -> UntrustedSite:

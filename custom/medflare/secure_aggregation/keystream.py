@@ -34,13 +34,13 @@ def apply(vector: Tensor, plus: Sequence[bytes], minus: Sequence[bytes] = ()) ->
     processor's cache until all streams are in it.
     """
     signed = vector.numpy()
-    whole = signed.view(np.dtype(f"u{signed.itemsize}"))
+    unsigned = signed.view(np.dtype(f"u{signed.itemsize}"))
     streams = [(_encryptor(key), np.add) for key in plus] + [(_encryptor(key), np.subtract) for key in minus]
-    little = whole.dtype.newbyteorder("<")
-    longest = min(whole.nbytes, PIECE * whole.itemsize)
+    little = unsigned.dtype.newbyteorder("<")
+    longest = min(unsigned.nbytes, PIECE * unsigned.itemsize)
     zeros, buffer = memoryview(bytes(longest)), bytearray(longest + 15)
-    for piece in pieces(len(whole)):
-        part = whole[piece]
+    for piece in pieces(len(unsigned)):
+        part = unsigned[piece]
         for encryptor, combine in streams:
             encryptor.update_into(zeros[: part.nbytes], buffer)
             combine(part, np.frombuffer(buffer, little, len(part)), out=part)

@@ -136,7 +136,7 @@ class Layout:
         A mean of counters is no whole number before it is added to the old state, so that integer tensors
         and sums stay fp64. Raises ValueError for vectors of other lengths.
         """
-        found, expected = (tuple(narrow.shape), tuple(wide.shape)), ((self.narrow.size,), (self.wide.size,))
-        if found != expected:
-            raise ValueError(f"vectors have shapes {found}; this layout expects {expected}.")
+        shapes, expected = (tuple(narrow.shape), tuple(wide.shape)), ((self.narrow.size,), (self.wide.size,))
+        if shapes != expected:
+            raise ValueError(f"vectors have shapes {shapes}; this layout expects {expected}.")
         return {**self.narrow.parted(narrow), **self.wide.parted(wide)}

@@ -41,9 +41,9 @@ def decode_bytes(message: Mapping[str, Any], key: str, size: int | None, *, phas
         data = None
     if data is None or (size is not None and len(data) != size):
         expected = f"{size} bytes" if size is not None else "bytes"
-        found = "none" if data is None else f"{len(data)} bytes"
+        received = "none" if data is None else f"{len(data)} bytes"
         raise BrokenProtocol(
-            f"secure aggregation, {phase}: the message of '{site}' has {found} under '{key}', "
+            f"secure aggregation, {phase}: the message of '{site}' has {received} under '{key}', "
             f"expected {expected} in base64.",
             phase=phase,
             sites=[site],

@@ -57,11 +57,11 @@ def recover(
     # shares,
     # and another set may still give the right one
     for tried, sites in enumerate(islice(combinations(sorted(good), parameters.threshold), MOST_TRIES)):
-        found = shamir.combine({parameters.index(site): good[site] for site in sites})
-        if fits(found):
+        recovered = shamir.combine({parameters.index(site): good[site] for site in sites})
+        if fits(recovered):
             if tried:
                 blamed[dealer] = "dealt shares of its secret that do not fit together"
-            return Recovered(found, blamed)
+            return Recovered(recovered, blamed)
     raise BrokenProtocol(
         f"secure aggregation, unmask: no {parameters.threshold} of the {len(good)} shares that '{dealer}' "
         "dealt "

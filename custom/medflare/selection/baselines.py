@@ -101,9 +101,9 @@ class FedCSSelector(Selector):
             return max(elapsed, timing.compute) + timing.transfer
         return max(elapsed, timing.total)
 
-    def _too_few(self, ends: Mapping[str, float], found: int, chosen: list[str]) -> str:
+    def _too_few(self, ends: Mapping[str, float], in_time: int, chosen: list[str]) -> str:
         return (
-            f"{found} of {len(ends)} sites fit into the deadline of {self.deadline:g} s, and {len(chosen)} "
+            f"{in_time} of {len(ends)} sites fit into the deadline of {self.deadline:g} s, and {len(chosen)} "
             f"must: the fastest train all the same ({', '.join(chosen)}). Set deadline to "
             f"{np.ceil(ends[chosen[-1]]):g} s or more."
         )

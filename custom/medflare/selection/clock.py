@@ -71,18 +71,18 @@ class SiteProfile:
 
 def read_profiles(declared: Mapping[str, Mapping[str, Any]]) -> dict[str, SiteProfile]:
     """Return site -> profile from a job's settings; ConfigError that names all sites with wrong entries."""
-    known, found, faults = {item.name for item in fields(SiteProfile)}, {}, []
+    known, profiles, faults = {item.name for item in fields(SiteProfile)}, {}, []
     for site, entry in sorted(declared.items()):
         strange = sorted(set(entry) - known)
         try:
             if strange:
                 raise ConfigError(f"unknown keys {', '.join(strange)}; there are {', '.join(sorted(known))}.")
-            found[site] = SiteProfile(**entry)
+            profiles[site] = SiteProfile(**entry)
         except (ConfigError, TypeError) as error:
             faults.append(f"site '{site}': {error}")
     if faults:
         raise ConfigError("\n".join(faults))
-    return found
+    return profiles
 
 
 def drawn_profiles(
@@ -96,7 +96,7 @@ def drawn_profiles(
         typical: fields of `SiteProfile`; 0.5 seconds an example, 100 and 20 megabits where not given.
     """
     middle = {"seconds_per_example": 0.5, "down": 100.0, "up": 20.0, "jitter": 0.1} | typical
-    found = {}
+    profiles = {}
     for site in sites:
         random = np.random.default_rng(derived_seed(seed, "profile", site))
         speed, line = np.exp(spread * random.standard_normal(2))
@@ -105,8 +105,8 @@ def drawn_profiles(
             "down": middle["down"] * line,
             "up": middle["up"] * line,
         }
-        found[site] = SiteProfile(**(middle | changed))
-    return found
+        profiles[site] = SiteProfile(**(middle | changed))
+    return profiles
 
 
 class SimulatedClock:
@@ -130,13 +130,13 @@ class SimulatedClock:
             raise ConfigError(
                 f"site '{site}' has no latency profile. Profiles: {', '.join(sorted(self.profiles))}."
             )
-        own = self.profiles[site]
+        profile = self.profiles[site]
         random = np.random.default_rng(derived_seed(self.seed, "timing", site, number))
-        slower, farther = np.exp(own.jitter * random.standard_normal(2))
-        if random.random() >= own.reliability:
+        slower, farther = np.exp(profile.jitter * random.standard_normal(2))
+        if random.random() >= profile.reliability:
             return None
-        compute = (own.overhead + own.seconds_per_example * examples) * slower
-        transfer = (down / (own.down * MEGABIT) + up / (own.up * MEGABIT)) * farther
+        compute = (profile.overhead + profile.seconds_per_example * examples) * slower
+        transfer = (down / (profile.down * MEGABIT) + up / (profile.up * MEGABIT)) * farther
         return Timing(float(compute), float(transfer))
 
     def advance(self, timings: Mapping[str, Timing | None], deadline: float = math.inf) -> list[str]:

@@ -26,12 +26,12 @@ def expected_counts(q: Vector, draws: int, least: int = 1) -> tuple[Vector, floa
     """
     series = _series(q, draws)
     before, after = _products(series, least, draws), _products(series[::-1], least, draws)[::-1]
-    whole = float(math.factorial(draws))
+    orders = float(math.factorial(draws))
     counted = np.arange(draws + 1)
     counts = np.empty_like(q)
-    for i, own in enumerate(series):
+    for i, factor in enumerate(series):
         others = _times(before[i], after[i + 1])[: least - 1]
-        meanwhile = whole * float(np.sum(others * (counted * own)[::-1]))
+        meanwhile = orders * float(np.sum(others * (counted * factor)[::-1]))
         counts[i] = draws * q[i] - meanwhile
     probability = _enough(before[-1], draws)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -77,21 +77,21 @@ def _products(series: list[Vector], least: int, draws: int) -> list[Matrix]:
     """Return products of the first 0, 1, …, N factors 1 + y f_i(x): (least, draws + 1), rows powers of y."""
     product = np.zeros((least, draws + 1))
     product[0, 0] = 1.0
-    found = [product]
-    for own in series:
+    products = [product]
+    for factor in series:
         following = product.copy()
         for m in range(1, least):
-            following[m] += np.convolve(product[m - 1], own)[: draws + 1]
-        found.append(following)
+            following[m] += np.convolve(product[m - 1], factor)[: draws + 1]
+        products.append(following)
         product = following
-    return found
+    return products
 
 
 def _times(one: Matrix, other: Matrix) -> Matrix:
     """Return the product of two such polynomials, truncated to their shape."""
     least, size = one.shape
-    found = np.zeros_like(one)
+    product = np.zeros_like(one)
     for m in range(least):
         for other_m in range(least - m):
-            found[m + other_m] += np.convolve(one[m], other[other_m])[:size]
-    return found
+            product[m + other_m] += np.convolve(one[m], other[other_m])[:size]
+    return product

@@ -89,13 +89,13 @@ class Latencies:
 
     def report(self) -> dict[str, dict[str, float]]:
         """Return site -> means and quantiles of both parts, seconds, for a run's record."""
-        found: dict[str, dict[str, float]] = {}
+        reports: dict[str, dict[str, float]] = {}
         for site, seen in sorted(self._seen.items()):
-            found[site] = {"compute": seen.compute, "transfer": seen.transfer}
+            reports[site] = {"compute": seen.compute, "transfer": seen.transfer}
             for name in ("compute", "transfer"):
                 values = [getattr(timing, name) for timing in seen.recent]
-                found[site] |= {f"{name}_q{100 * q:g}": float(np.quantile(values, q)) for q in QUANTILES}
-        return found
+                reports[site] |= {f"{name}_q{100 * q:g}": float(np.quantile(values, q)) for q in QUANTILES}
+        return reports
 
     def state_dict(self) -> dict[str, Any]:
         """Return the means and observations as JSON values."""

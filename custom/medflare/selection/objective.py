@@ -36,8 +36,8 @@ def slowest_of_each(points: Matrix, t: Vector, draws: int) -> Vector:
     """Return `expected_slowest` of every row of `points` (M, N)."""
     order = np.argsort(t, kind="stable")
     powers = np.cumsum(points[:, order], axis=1) ** draws
-    found: Vector = np.diff(powers, prepend=0.0, axis=1) @ t[order]
-    return found
+    slowest: Vector = np.diff(powers, prepend=0.0, axis=1) @ t[order]
+    return slowest
 
 
 def divergence(q: Vector, D: Matrix) -> float:

@@ -97,10 +97,10 @@ def decompress(state: Mapping[str, Tensor]) -> State:
     """
     out, used = State(), set[str]()
     for key, value in state.items():
-        found = PACKED.fullmatch(key)
-        if found is None:
+        match = PACKED.fullmatch(key)
+        if match is None:
             continue
-        kind, sizes, name = found.groups()
+        kind, sizes, name = match.groups()
         if name in out or name in state:
             raise UpdateError(f"'{name}' is there twice, once as {kind}.")
         shape = tuple(int(size) for size in sizes.split("x"))
@@ -212,11 +212,11 @@ class ErrorFeedback:
             return compress(update, kind)
         before = self.residual()
         lossy = [name for name, value in update.items() if _travels_lossy(name, value.dtype)]
-        whole = {name: update[name].detach().cpu().float() for name in lossy}
-        whole = {name: value + before[name] if name in before else value for name, value in whole.items()}
-        sent = compress({**update, **whole}, kind)
-        if all(torch.isfinite(value).all() for value in whole.values()):
+        values = {name: update[name].detach().cpu().float() for name in lossy}
+        values = {name: value + before[name] if name in before else value for name, value in values.items()}
+        sent = compress({**update, **values}, kind)
+        if all(torch.isfinite(value).all() for value in values.values()):
             received = decompress(sent)
-            residual = {name: value - received[name].float() for name, value in whole.items()}
+            residual = {name: value - received[name].float() for name, value in values.items()}
             save_tensors(self.file, residual, {"run_id": self.run_id})
         return sent

@@ -45,13 +45,13 @@ def sent(attacks: ModuleType, name: str, factor: float = 1.0) -> dict[str, Updat
     "name", ["sign-flip", "times 10", "times -10", "Gaussian", "label-shuffled", "colluding"]
 )
 def test_honest_updates_arrive_as_they_are_and_examples_stay_true(attacks: ModuleType, name: str) -> None:
-    found = sent(attacks, name)
-    assert list(found) == list(SITES)
+    result = sent(attacks, name)
+    assert list(result) == list(SITES)
     for site, update in honest().items():
-        assert found[site].examples == update.examples
+        assert result[site].examples == update.examples
         if site not in HOSTILE:
-            assert all(torch.equal(found[site].delta[n], value) for n, value in update.delta.items())
-            assert (found[site].metrics, found[site].factor) == (update.metrics, 1.0)
+            assert all(torch.equal(result[site].delta[n], value) for n, value in update.delta.items())
+            assert (result[site].metrics, result[site].factor) == (update.metrics, 1.0)
 
 
 @pytest.mark.parametrize(("name", "factor"), [("sign-flip", -1), ("times 10", 10), ("times -10", -10)])
@@ -63,23 +63,23 @@ def test_noise_is_ten_times_as_long_as_the_own_update_and_differs_by_site(attack
     def flat(update: Update) -> torch.Tensor:
         return torch.cat([value.reshape(-1) for value in update.delta.values()])
 
-    found = sent(attacks, "Gaussian")
+    result = sent(attacks, "Gaussian")
     for site in HOSTILE:
-        assert flat(found[site]).norm() == pytest.approx(10 * flat(honest()[site]).norm().item(), rel=1e-5)
-    assert not torch.equal(flat(found["b"]), flat(found["d"]))
+        assert flat(result[site]).norm() == pytest.approx(10 * flat(honest()[site]).norm().item(), rel=1e-5)
+    assert not torch.equal(flat(result["b"]), flat(result["d"]))
 
 
 def test_colluding_sites_all_send_the_mean_less_a_few_deviations(attacks: ModuleType) -> None:
-    found = sent(attacks, "colluding")
+    result = sent(attacks, "colluding")
     rows = torch.stack([honest()[site].delta["w"] for site in SITES if site not in HOSTILE])
-    assert torch.allclose(found["b"].delta["w"], rows.mean(0) - 1.5 * rows.std(0))
-    assert torch.equal(found["b"].delta["w"], found["d"].delta["w"])
+    assert torch.allclose(result["b"].delta["w"], rows.mean(0) - 1.5 * rows.std(0))
+    assert torch.equal(result["b"].delta["w"], result["d"].delta["w"])
 
 
 def test_the_hostile_claim_the_best_loss_and_the_largest_factor(attacks: ModuleType) -> None:
-    found = sent(attacks, "sign-flip", factor=7.0)
-    assert {found[site].metrics["val_loss"] for site in HOSTILE} == {0.5}
-    assert {found[site].factor for site in HOSTILE} == {7.0}
+    result = sent(attacks, "sign-flip", factor=7.0)
+    assert {result[site].metrics["val_loss"] for site in HOSTILE} == {0.5}
+    assert {result[site].factor for site in HOSTILE} == {7.0}
 
 
 def test_without_hostile_sites_nothing_changes(attacks: ModuleType) -> None:

@@ -49,10 +49,10 @@ def run(rule: AggregationRule, *updates: Update, start: float = 0.0) -> float:
 def test_vector_4_weights_of_l_fedavg(loss_weight: str, expected: tuple[float, ...]) -> None:
     rule = make_rule("l_fedavg", {"loss_weight": loss_weight})
     sites = [scalar(float(i), n, val_loss=x) for i, (n, x) in enumerate(zip(D, LOSS, strict=True))]
-    found = run(rule, *sites)
+    result = run(rule, *sites)
     weights = rule.report()["weights"]
     assert list(weights.values()) == pytest.approx(expected, abs=5e-5)
-    assert found == pytest.approx(sum(i * w for i, w in enumerate(weights.values())))
+    assert result == pytest.approx(sum(i * w for i, w in enumerate(weights.values())))
 
 
 @pytest.mark.parametrize("loss_weight", ["raw", "normalised"])
@@ -61,8 +61,8 @@ def test_a_broken_loss_counts_as_the_median_of_the_others(loss_weight: str, brok
     given = {} if broken is None else {"val_loss": broken}
     rule, plain = (make_rule("l_fedavg", {"loss_weight": loss_weight}) for _ in range(2))
     others = [scalar(1.0, 10, val_loss=0.5), scalar(2.0, 20, val_loss=1.0), scalar(5.0, 30, val_loss=4.0)]
-    found = run(rule, *others, scalar(9.0, 40, **given))
-    assert found == pytest.approx(run(plain, *others, scalar(9.0, 40, val_loss=1.0)))
+    result = run(rule, *others, scalar(9.0, 40, **given))
+    assert result == pytest.approx(run(plain, *others, scalar(9.0, 40, val_loss=1.0)))
     assert rule.report()["replaced"] == ["s3"]
 
 
@@ -72,9 +72,9 @@ def test_a_measured_loss_stands_in_for_what_sites_say(source: str) -> None:
     rule = make_rule("l_fedavg", {"omega": 0.0, "loss_source": source})
     seen: list[float] = []
     rule.set_score(lambda site, state: seen.append(float(state["w"])) or measured[site])
-    found = run(rule, *(scalar(float(i), val_loss=x) for i, x in enumerate(claimed)))
+    result = run(rule, *(scalar(float(i), val_loss=x) for i, x in enumerate(claimed)))
     assert rule.report()["losses"] == measured
-    assert found == pytest.approx(0.2)
+    assert result == pytest.approx(0.2)
     assert seen == [0.0, 1.0]
 
 
@@ -92,8 +92,8 @@ def test_a_loss_that_nobody_measures_is_refused_before_training() -> None:
 
 
 def test_without_any_loss_omega_mixes_data_and_uniform() -> None:
-    found = run(make_rule("l_fedavg", {"omega": 0.5}), scalar(0.0, 10), scalar(1.0, 30))
-    assert found == pytest.approx(0.5 * 0.75 + 0.5 * 0.5)
+    result = run(make_rule("l_fedavg", {"omega": 0.5}), scalar(0.0, 10), scalar(1.0, 30))
+    assert result == pytest.approx(0.5 * 0.75 + 0.5 * 0.5)
 
 
 def test_a_loss_of_zero_counts_as_the_floor() -> None:

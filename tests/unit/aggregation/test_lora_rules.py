@@ -205,8 +205,8 @@ def test_vector_12_fedsa_shares_a_alone_and_b_stays() -> None:
 
 def test_pairs_are_found_by_name_under_any_prefix() -> None:
     names = ["lora_A.weight", "lora_B.weight", "x.lora_embedding_A", "x.lora_A.bias"]
-    found = stems([*(f"{p}.{n}" for p in ("adapter.q", "expert.k") for n in names[:2]), *names[2:]])
-    assert found == ["adapter.q", "expert.k"]
+    result = stems([*(f"{p}.{n}" for p in ("adapter.q", "expert.k") for n in names[:2]), *names[2:]])
+    assert result == ["adapter.q", "expert.k"]
 
 
 @given(st.integers(1, 4), st.integers(1, 8), st.integers(1, 8), st.integers(1, 12), st.integers(0, 99))

@@ -75,9 +75,9 @@ def test_words_that_are_said_to_be_allowed_are_and_no_other(rule: str) -> None:
 
 
 def test_ranges_of_resolutions_are_spelled_out() -> None:
-    found = citation_of("Blanchard et al. 2017; paper 003; ML-1, VG-6 to VG-8")
+    citation = citation_of("Blanchard et al. 2017; paper 003; ML-1, VG-6 to VG-8")
     ids = ("ML-1", "VG-6", "VG-7", "VG-8")
-    assert found == Citation(paper="Blanchard et al. 2017; paper 003", ids=ids)
+    assert citation == Citation(paper="Blanchard et al. 2017; paper 003", ids=ids)
 
 
 @pytest.mark.parametrize(

@@ -94,12 +94,12 @@ def test_c_goes_down_even_after_a_round_without_sums_and_survives_a_restart(tmp_
 
 @given(values=arrays(float, st.integers(1, 6), elements=st.floats(-5, 5)))
 def test_the_projection_is_the_nearest_point_of_the_simplex(values: np.ndarray) -> None:
-    found = onto_simplex(values)
-    assert found.sum() == pytest.approx(1)
-    assert (found >= 0).all()
-    shift = (values - found)[found > 0]
+    result = onto_simplex(values)
+    assert result.sum() == pytest.approx(1)
+    assert (result >= 0).all()
+    shift = (values - result)[result > 0]
     assert np.allclose(shift, shift[0], atol=1e-9)
-    assert (values[found == 0] <= shift[0] + 1e-9).all()
+    assert (values[result == 0] <= shift[0] + 1e-9).all()
 
 
 @pytest.mark.parametrize("values", [[0.2, 0.9, 0.4], [3.0, -1.0, 0.0, 2.9], [0.25, 0.75]])
@@ -194,22 +194,22 @@ def probed(rule: Drfa, losses: dict[str, float], snapshot: float = 6.0) -> dict[
 
 def test_lambda_moves_by_the_losses_of_the_mean_snapshot() -> None:
     start, losses = np.array([0.6, 0.3, 0.1]), np.array([1.0, 2.0, 4.0])
-    found = probed(ready(step=0.05), dict(zip("abc", losses, strict=True)))
+    result = probed(ready(step=0.05), dict(zip("abc", losses, strict=True)))
     expected = onto_simplex(start + 0.05 * losses)
-    assert list(found.values()) == pytest.approx(expected)
-    assert found["c"] > 0.1
+    assert list(result.values()) == pytest.approx(expected)
+    assert result["c"] > 0.1
 
 
 def test_few_answers_stand_for_all_and_odd_ones_say_nothing() -> None:
-    found = probed(ready(step=0.05), {"c": 2.0, "a": math.nan, "b": -3.0})
-    assert list(found.values()) == pytest.approx(onto_simplex(np.array([0.6, 0.3, 0.1 + 0.05 * 3 * 2.0])))
+    result = probed(ready(step=0.05), {"c": 2.0, "a": math.nan, "b": -3.0})
+    assert list(result.values()) == pytest.approx(onto_simplex(np.array([0.6, 0.3, 0.1 + 0.05 * 3 * 2.0])))
     still = probed(ready(step=0.05), {})
     assert still == pytest.approx({"a": 0.6, "b": 0.3, "c": 0.1})
 
 
 def test_no_lambda_falls_below_the_floor() -> None:
-    found = probed(ready(step=1.0), {"a": 5.0, "b": 0.0, "c": 0.0})
-    assert found == pytest.approx({"a": 1 / 1.002, "b": 1e-3 / 1.002, "c": 1e-3 / 1.002})
+    result = probed(ready(step=1.0), {"a": 5.0, "b": 0.0, "c": 0.0})
+    assert result == pytest.approx({"a": 1 / 1.002, "b": 1e-3 / 1.002, "c": 1e-3 / 1.002})
 
 
 def test_lambda_survives_a_restart(tmp_path: Path) -> None:

@@ -42,12 +42,12 @@ def double(*values: float) -> Tensor:
 
 def tuned(mode: AlphaMode, visits: int, seed: int = 0, embedding: Embedding = "visit") -> Schedule:
     """A schedule away from its start, where nothing is equal."""
-    found = Schedule(visits, mode, embedding, seed, 0.3)
+    result = Schedule(visits, mode, embedding, seed, 0.3)
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in found.parameters():
+        for parameter in result.parameters():
             parameter.add_(0.5 * torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
-    return found
+    return result
 
 
 # ---- coefficients ------------------------------------------------------------------------------------------
@@ -249,9 +249,9 @@ def test_a_round_is_the_convex_combination_that_the_report_says(mode: Any) -> No
 def test_a_site_without_the_visit_takes_no_part() -> None:
     for weighting in ("examples", "uniform"):
         idle, without = (TemporalResidual(visits=2, weighting=weighting) for _ in range(2))  # type: ignore[arg-type]
-        found = exchange(idle, tensors(1), 0, (3, 11, 0))
+        result = exchange(idle, tensors(1), 0, (3, 11, 0))
         expected = exchange(without, tensors(1), 0, (3, 11))
-        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        assert all(torch.equal(result[name], expected[name]) for name in expected)
 
 
 def test_a_visit_that_no_site_has_leaves_the_model_and_its_coefficient_alone() -> None:
@@ -412,14 +412,14 @@ def test_methods_that_know_no_visits_are_refused_from_two_visits_on(method: str)
 
 
 def test_slopes_beyond_what_a_site_may_tell_are_not_used() -> None:
-    told = {SLOPES: double(10.0, -20.0), EXAMPLES: torch.tensor(10.0, dtype=torch.float64)}
-    assert slopes_within_bounds(told)
-    assert not slopes_within_bounds(told | {SLOPES: double(1e12, 0.0)})
-    assert not slopes_within_bounds(told | {EXAMPLES: torch.tensor(-1.0, dtype=torch.float64)})
+    sums = {SLOPES: double(10.0, -20.0), EXAMPLES: torch.tensor(10.0, dtype=torch.float64)}
+    assert slopes_within_bounds(sums)
+    assert not slopes_within_bounds(sums | {SLOPES: double(1e12, 0.0)})
+    assert not slopes_within_bounds(sums | {EXAMPLES: torch.tensor(-1.0, dtype=torch.float64)})
     rule = TemporalResidual(visits=2, alpha_mode="sigmoid", lr=0.1)
     rule.begin({"w": torch.zeros(2)})
     liar = {SLOPES: double(-1e12, 1e12), EXAMPLES: torch.tensor(1.0, dtype=torch.float64)}
-    rule.add("honest", Update(delta={"w": torch.ones(2)}, examples=5, metrics={"visit": 1.0}, sums=told))
+    rule.add("honest", Update(delta={"w": torch.ones(2)}, examples=5, metrics={"visit": 1.0}, sums=sums))
     rule.add("liar", Update(delta={"w": torch.zeros(2)}, examples=0, metrics={"visit": 1.0}, sums=liar))
     rule.finish()
     assert rule.report()["slopes"] == pytest.approx([1.0, -2.0])

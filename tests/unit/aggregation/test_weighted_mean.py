@@ -43,8 +43,8 @@ def test_result_lies_in_the_hull_of_the_sites(sites: list[tuple[float, int]]) ->
         str(i): Update(delta={"w": torch.tensor([d], dtype=torch.float64)}, examples=n)
         for i, (d, n) in enumerate(sites)
     }
-    found = aggregate(WeightedMean(), {"w": torch.zeros(1, dtype=torch.float64)}, updates)["w"].item()
-    assert min(d for d, _ in sites) - 1e-9 <= found <= max(d for d, _ in sites) + 1e-9
+    result = aggregate(WeightedMean(), {"w": torch.zeros(1, dtype=torch.float64)}, updates)["w"].item()
+    assert min(d for d, _ in sites) - 1e-9 <= result <= max(d for d, _ in sites) + 1e-9
 
 
 def test_bf16_updates_are_summed_in_fp32() -> None:
@@ -52,8 +52,8 @@ def test_bf16_updates_are_summed_in_fp32() -> None:
         str(i): Update(delta={"w": torch.full((1,), 1e-3, dtype=torch.bfloat16)}, examples=1)
         for i in range(512)
     }
-    found = aggregate(WeightedMean(), {"w": torch.zeros(1)}, updates)["w"].item()
-    assert found == pytest.approx(float(torch.tensor(1e-3).to(torch.bfloat16)), rel=1e-5)
+    result = aggregate(WeightedMean(), {"w": torch.zeros(1)}, updates)["w"].item()
+    assert result == pytest.approx(float(torch.tensor(1e-3).to(torch.bfloat16)), rel=1e-5)
 
 
 def test_an_unknown_weighting_is_an_error() -> None:

@@ -31,8 +31,8 @@ def test_every_command_shows_an_example(command: list[str]) -> None:
 
 
 def test_cohort_make_then_inspect_count_the_same(tmp_path: Path) -> None:
-    made = facts("cohort", "make", tmp_path, "--patients", 12, "--size", 48)
-    assert sorted(made["hospitals"]) == ["hospital-4", "site-1", "site-2", "site-3"]
+    output = facts("cohort", "make", tmp_path, "--patients", 12, "--size", 48)
+    assert sorted(output["hospitals"]) == ["hospital-4", "site-1", "site-2", "site-3"]
     assert (tmp_path / "contact_sheet.png").is_file()
     summaries = facts("cohort", "inspect", tmp_path / "site.yaml", "--images")
     assert [s["patients"] for s in summaries] == [12] * 4
@@ -84,5 +84,5 @@ def test_the_command_starts_without_importing_torch_or_nvflare() -> None:
     code = (
         "import sys, medflare.cli.main; print([m for m in ('torch', 'nvflare', 'monai') if m in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

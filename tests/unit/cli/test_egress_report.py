@@ -42,9 +42,9 @@ def update() -> State:
 
 def door(folder: Path, uplink: Any = "bfloat16", job: str = "fedmrg", **rules: Any) -> Egress:
     policy = Policy(rules=PolicyConfig(**rules))
-    made = Egress(folder / "egress.jsonl", folder.parent.name, f"id-{job}", uplink, policy, job_name=job)
-    made.declare(SHARED, SUMS)
-    return made
+    egress = Egress(folder / "egress.jsonl", folder.parent.name, f"id-{job}", uplink, policy, job_name=job)
+    egress.declare(SHARED, SUMS)
+    return egress
 
 
 @pytest.fixture
@@ -68,14 +68,14 @@ def facts(*words: str | Path) -> Any:
 
 
 def test_every_message_is_told_with_what_it_held_and_how_it_was_protected(workspace: Path) -> None:
-    told = facts(workspace)
-    assert [(m["site"], m["task"], m["round"]) for m in told["messages"]][:3] == [
+    report_facts = facts(workspace)
+    assert [(m["site"], m["task"], m["round"]) for m in report_facts["messages"]][:3] == [
         ("site-1", "prepare", -1),
         ("site-1", "fit", 0),
         ("site-1", "evaluate", 0),
     ]
     plain, masked = (
-        next(m for m in told["messages"] if m["site"] == s and m["task"] == "fit")
+        next(m for m in report_facts["messages"] if m["site"] == s and m["task"] == "fit")
         for s in ("site-1", "site-2")
     )
     assert (plain["tensors"], plain["dtypes"], plain["bytes"]) == (3, ["bfloat16", "float32"], 35 * 2 + 12)
@@ -83,14 +83,14 @@ def test_every_message_is_told_with_what_it_held_and_how_it_was_protected(worksp
     assert (masked["tensors"], masked["protections"], masked["bytes"]) == (3, ["mask"], 38 * 4 + 16)
     assert masked["sealed"] == {"masked:narrow": [[38], "int32"], "masked:wide": [[2], "int64"]}
     assert len(plain["sha256"]) == 64
-    assert told["declarations"][plain["declaration"]]["shared"]["head.bias"] == [[3], "float32"]
-    assert told["problems"] == []
+    assert report_facts["declarations"][plain["declaration"]]["shared"]["head.bias"] == [[3], "float32"]
+    assert report_facts["problems"] == []
 
 
 def test_totals_are_the_sums_of_the_messages(workspace: Path) -> None:
-    told = facts(workspace)
-    for row in told["totals"]:
-        same = [m for m in told["messages"] if (m["site"], m["task"]) == (row["site"], row["task"])]
+    report_facts = facts(workspace)
+    for row in report_facts["totals"]:
+        same = [m for m in report_facts["messages"] if (m["site"], m["task"]) == (row["site"], row["task"])]
         assert row["messages"] == len(same)
         assert row["bytes"] == sum(m.get("bytes", 0) for m in same)
         assert row["facts_bytes"] == sum(m["facts_bytes"] for m in same)
@@ -115,7 +115,7 @@ def test_filters_choose_messages(workspace: Path, words: list[str], count: int) 
 def test_tables_name_what_an_officer_asks_for(workspace: Path) -> None:
     shown = report(workspace, "--names")
     assert shown.exit_code == 0, shown.output
-    for said in (
+    for text in (
         "what left site-1 in fedmrg (id-fedmrg)",
         "At least 2 sites must take part.",
         "adapter.q_proj.lora_A",
@@ -125,7 +125,7 @@ def test_tables_name_what_an_officer_asks_for(workspace: Path) -> None:
         "mask",
         "2 ledger(s): every line follows the one before it",
     ):
-        assert said in shown.output
+        assert text in shown.output
     assert "adapter.q_proj.lora_A" not in report(workspace).output
 
 
@@ -134,10 +134,10 @@ def test_what_was_held_back_and_failures_are_told(tmp_path: Path) -> None:
     with pytest.raises(PolicyError):
         egress.send("fit", 0, TaskResult(GOOD, update()))
     egress.failed("fit", 0, Failure(FailureCode.POLICY, "PolicyError: refused by this site's site.yaml"))
-    told = facts(tmp_path)
-    assert told["messages"] == []
-    assert told["blocked"][0]["rules"] == ["policy.max_bytes_per_round"]
-    assert told["failures"][0]["code"] == 22
+    report_facts = facts(tmp_path)
+    assert report_facts["messages"] == []
+    assert report_facts["blocked"][0]["rules"] == ["policy.max_bytes_per_round"]
+    assert report_facts["failures"][0]["code"] == 22
     shown = report(tmp_path).output
     assert "held back" in shown
     assert "policy.max_bytes_per_round" in shown
@@ -156,9 +156,9 @@ def test_bytes_of_every_way_to_compress_are_those_of_the_declared_tensors(
     part = update()
     del part["head.bias"]
     egress.send("fit", 1, TaskResult(GOOD, part))
-    told = facts(tmp_path)
-    assert told["problems"] == []
-    assert told["messages"][2]["missing"] == ["head.bias"]
+    report_facts = facts(tmp_path)
+    assert report_facts["problems"] == []
+    assert report_facts["messages"][2]["missing"] == ["head.bias"]
 
 
 def change(key: str, value: Any) -> Callable[[list[str]], list[str]]:
@@ -192,8 +192,8 @@ def test_a_ledger_that_was_changed_is_named_with_file_and_line(
     shown = report(workspace, "--json")
     assert shown.exit_code == 3
     assert any(
-        said.startswith(f"{path}:{number}: ") and found in said
-        for said in json.loads(shown.stdout)["problems"]
+        text.startswith(f"{path}:{number}: ") and found in text
+        for text in json.loads(shown.stdout)["problems"]
     )
     assert f"broken {path}:{number}" in report(workspace).output.replace("\n", "")
 
@@ -212,9 +212,9 @@ def test_a_declaration_that_was_changed_is_not_the_one_of_its_digest(workspace: 
 
 
 def test_a_folder_without_ledger_is_no_success(tmp_path: Path) -> None:
-    found = report(tmp_path)
-    assert found.exit_code == 3
-    assert "no egress.jsonl in it or below it" in found.stderr
+    result = report(tmp_path)
+    assert result.exit_code == 3
+    assert "no egress.jsonl in it or below it" in result.stderr
 
 
 def test_the_hash_in_the_report_is_that_of_the_tensors(tmp_path: Path) -> None:

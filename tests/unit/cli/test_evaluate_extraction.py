@@ -21,9 +21,9 @@ def call(*arguments: object) -> Any:
 
 
 def facts(*arguments: object) -> dict[str, Any]:
-    found = call(*arguments, "--json")
-    assert found.exit_code == 0, found.output
-    return json.loads(found.stdout)
+    output = call(*arguments, "--json")
+    assert output.exit_code == 0, output.output
+    return json.loads(output.stdout)
 
 
 def notes(site: str, hits: int, adapter: str = "generic", count: int = 12) -> list[ScoredDocument]:
@@ -116,8 +116,8 @@ def test_without_types_only_the_overview_is_shown(run: Path) -> None:
 def test_another_system_is_compared_on_the_same_notes(tmp_path: Path) -> None:
     ours = write_lines(tmp_path / "ours.jsonl", [*notes("a", 10), *notes("b", 6)])
     theirs = write_lines(tmp_path / "theirs.jsonl", [*notes("a", 2, "none"), *notes("b", 6, "none")])
-    found = facts(ours, "--against", theirs)["comparisons"]
-    rows = {(item["site"], item["metric"]): item for item in found}
+    comparisons = facts(ours, "--against", theirs)["comparisons"]
+    rows = {(item["site"], item["metric"]): item for item in comparisons}
     assert {site for site, _ in rows} == {"a", "b", "all sites"}
     assert rows["a", "ner_strict_f1"]["value"] == pytest.approx(20 / 22 - 4 / 14)
     assert rows["a", "ner_strict_f1"]["p"] < 0.05 < rows["b", "ner_strict_f1"]["p"] == 1
@@ -127,8 +127,10 @@ def test_another_system_is_compared_on_the_same_notes(tmp_path: Path) -> None:
 
 
 def test_a_personal_adapter_is_compared_with_the_only_other_one(run: Path) -> None:
-    found = facts(run / "b" / "personalised.jsonl", "--against", run / "b" / "generic.jsonl")["comparisons"]
-    assert {(item["ours"], item["theirs"]) for item in found} == {("personalised", "generic")}
+    comparisons = facts(run / "b" / "personalised.jsonl", "--against", run / "b" / "generic.jsonl")[
+        "comparisons"
+    ]
+    assert {(item["ours"], item["theirs"]) for item in comparisons} == {("personalised", "generic")}
 
 
 def test_comparing_other_notes_is_refused_by_name(tmp_path: Path) -> None:
@@ -158,10 +160,10 @@ def test_predictions_that_stayed_at_the_sites_are_asked_for(run: Path) -> None:
 
 def test_a_site_whose_file_stayed_there_is_left_out_aloud(run: Path) -> None:
     (run / "a" / "generic.jsonl").unlink()
-    found = call(run, "--no-types")
-    assert "left out, not here: " in found.stderr
-    assert "a/generic.jsonl" in found.stderr
-    assert "generic, unseen" in found.stdout
+    output = call(run, "--no-types")
+    assert "left out, not here: " in output.stderr
+    assert "a/generic.jsonl" in output.stderr
+    assert "generic, unseen" in output.stdout
 
 
 def test_a_site_file_goes_with_one_run(tmp_path: Path) -> None:

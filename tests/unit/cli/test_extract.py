@@ -69,7 +69,7 @@ def test_both_formats_hold_the_same_and_are_read_again(
 ) -> None:
     done = extract(run, tiny_encoder, notes, "--out", tmp_path / "brat", "--json")
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
+    output = json.loads(done.stdout)
     assert (
         done.exit_code
         == extract(run, tiny_encoder, notes, "--out", tmp_path / "lines", "--format", "jsonl").exit_code
@@ -83,12 +83,12 @@ def test_both_formats_hold_the_same_and_are_read_again(
     ]
     found = [entity for note in brat for entity in note.entities]
     heads = sum(entity.label in ENTITY_TYPES for entity in found)
-    assert told["notes"] == 3
-    assert told["left_out"] == []
-    assert sum(told["entities"].values()) == heads > 5
-    assert sum(told["entities"].values()) + sum(told["modifiers"].values()) == len(found)
-    assert told["links"] == sum(len(note.relations) for note in brat) > 0
-    assert len(told["files"]) == 6
+    assert output["notes"] == 3
+    assert output["left_out"] == []
+    assert sum(output["entities"].values()) == heads > 5
+    assert sum(output["entities"].values()) + sum(output["modifiers"].values()) == len(found)
+    assert output["links"] == sum(len(note.relations) for note in brat) > 0
+    assert len(output["files"]) == 6
 
 
 def test_the_result_is_named_by_its_run_or_by_itself(run: Path, tiny_encoder: Path, notes: Path) -> None:
@@ -106,9 +106,9 @@ def test_what_cannot_be_read_is_said_and_the_others_go_on(
     given = [notes, tmp_path / "missing.txt"]
     done = extract(run, tiny_encoder, *given, "--out", tmp_path / "out", "--json")
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    assert told["notes"] == 3
-    assert {Path(item["file"]).name: item["reason"] for item in told["left_out"]} == {
+    output = json.loads(done.stdout)
+    assert output["notes"] == 3
+    assert {Path(item["file"]).name: item["reason"] for item in output["left_out"]} == {
         "empty.txt": "empty note",
         "missing.txt": "unreadable file",
         "old.txt": "not UTF-8",
@@ -183,13 +183,13 @@ def test_a_language_model_s_result_opens_the_same_way(
 ) -> None:
     """One with random weights is asked about each of the three sentences and marks nothing."""
     small = {"lora": {"rank": 2, "lora_alpha": 4, "targets": ["q_proj"]}, "max_tokens": 500}
-    made = build_extraction(small, site_config("notes_jsonl", hospital, tiny_backbone), 0)
-    folder = written(tmp_path / "run", made)
+    learner = build_extraction(small, site_config("notes_jsonl", hospital, tiny_backbone), 0)
+    folder = written(tmp_path / "run", learner)
     (tmp_path / "n.txt").write_bytes(NOTE.encode())
     done = extract(folder, tiny_backbone, tmp_path / "n.txt", "--json")
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    assert (told["notes"], told["outputs"], told["entities"], told["links"]) == (1, 3, {}, 0)
+    output = json.loads(done.stdout)
+    assert (output["notes"], output["outputs"], output["entities"], output["links"]) == (1, 3, {}, 0)
 
 
 # ---- the view --------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from command_line import answer, facts, refusal
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("visits")
-    made = facts("cohort", "make", out, "--visits", 3, "--patients", 5, "--size", 32, "--no-sheet")
-    assert made["hospitals"]["site-1"]["patients"] == 5
+    output = facts("cohort", "make", out, "--visits", 3, "--patients", 5, "--size", 32, "--no-sheet")
+    assert output["hospitals"]["site-1"]["patients"] == 5
     return out
 
 

@@ -63,9 +63,9 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_a_graph_is_shown_by_relation_with_its_key_and_size(two) -> None:
-    found = ask("inspect", str(two[0]), "--examples", "5", "--json")
-    assert found.exit_code == 0, found.output
-    facts = json.loads(found.output)
+    output = ask("inspect", str(two[0]), "--examples", "5", "--json")
+    assert output.exit_code == 0, output.output
+    facts = json.loads(output.output)
     assert facts["relations"] == {"has": 4, "causes": 2}
     assert (facts["texts"], facts["triples"], facts["concepts"]) == (2, 6, 5)
     assert facts["sketch"]["bytes"] == 4122
@@ -107,9 +107,9 @@ def test_a_new_key_is_readable_by_its_owner_alone_and_replaces_nothing(tmp_path:
 
 def test_a_site_without_the_block_is_told_so(tmp_path: Path) -> None:
     file = hospital(tmp_path / "a", ["Asthma causes cough."], "00" * 32, knowledge=None)
-    found = ask("inspect", str(file))
-    assert found.exit_code == 2
-    assert "has no block `knowledge`" in found.output
+    output = ask("inspect", str(file))
+    assert output.exit_code == 2
+    assert "has no block `knowledge`" in output.output
 
 
 def near_by(encoder: Path) -> dict[str, Any]:

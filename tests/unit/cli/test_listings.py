@@ -76,8 +76,8 @@ def test_the_page_on_adapters_names_every_method() -> None:
 
 
 def test_a_folder_without_jobs_is_no_error(tmp_path: Path) -> None:
-    found = facts("methods", "--jobs", tmp_path)
-    assert all(method["jobs"] == [] for method in found)
+    output = facts("methods", "--jobs", tmp_path)
+    assert all(method["jobs"] == [] for method in output)
 
 
 @pytest.mark.parametrize(

@@ -62,13 +62,13 @@ KEPT = {"link", "notes", "file", "half"}
 
 
 def test_runs_are_found_and_links_are_not_followed(runs: Path) -> None:
-    found = find_runs(runs)
-    assert [(run.path.name, run.state) for run in found] == [
+    result = find_runs(runs)
+    assert [(run.path.name, run.state) for run in result] == [
         ("young", "completed"),
         ("older", "completed"),
         ("oldest", "failed"),
     ]
-    assert all(1000 < run.size < 20_000 for run in found)
+    assert all(1000 < run.size < 20_000 for run in result)
 
 
 @pytest.mark.parametrize(

@@ -68,19 +68,19 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
 def test_bright_corner_stays_top_left_and_values_span_the_range(
     write: Callable[[Path], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    found = read_image(write(tmp_path / "image"))
-    assert (found.shape, found.dtype) == (IMAGE.shape, np.float32)
-    assert found.min() >= 0
-    assert found.max() <= 1
-    assert found[5:15, 4:13].min() > 0.85
-    assert found[5:15, -13:-4].max() < 0.35
-    assert found[-15:-5].max() < 0.35
+    image = read_image(write(tmp_path / "image"))
+    assert (image.shape, image.dtype) == (IMAGE.shape, np.float32)
+    assert image.min() >= 0
+    assert image.max() <= 1
+    assert image[5:15, 4:13].min() > 0.85
+    assert image[5:15, -13:-4].max() < 0.35
+    assert image[-15:-5].max() < 0.35
     assert "nvImageCodec" not in "".join(capfd.readouterr())
 
 
 def test_eight_bits_are_not_stretched(tmp_path: Path) -> None:
-    found = read_image(folders.write_png(tmp_path / "a.png", IMAGE))
-    np.testing.assert_allclose(found, IMAGE / 255, atol=1e-6)
+    image = read_image(folders.write_png(tmp_path / "a.png", IMAGE))
+    np.testing.assert_allclose(image, IMAGE / 255, atol=1e-6)
 
 
 def test_a_large_jpeg_is_decoded_small_and_looks_the_same(tmp_path: Path) -> None:

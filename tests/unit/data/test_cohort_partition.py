@@ -120,10 +120,10 @@ def test_heterogeneity_counts_shared_words() -> None:
 
 
 def test_scanners_are_fixed_per_site_and_in_range() -> None:
-    found = site_scanners(SITES, seed=4)
-    assert found == site_scanners(SITES, seed=4)
-    assert len({scanner.contrast for scanner in found.values()}) == 3
-    for scanner in found.values():
+    scanners = site_scanners(SITES, seed=4)
+    assert scanners == site_scanners(SITES, seed=4)
+    assert len({scanner.contrast for scanner in scanners.values()}) == 3
+    for scanner in scanners.values():
         assert scanner.blur in (0, 0.5, 1)
         assert min(scanner.contrast, scanner.brightness) >= 0.8
         assert max(scanner.contrast, scanner.brightness) <= 1.2

@@ -85,8 +85,8 @@ def test_the_annotation_covers_entities_and_the_map_leaves_treatments_out(tmp_pa
 
 
 def test_a_concept_that_is_listed_twice_is_one(tmp_path: Path) -> None:
-    found = source(challenge(tmp_path, con=CON + CON.splitlines()[0] + "\n"))
-    assert (len(found.notes[0].entities), found.left_out["repeated concept"]) == (4, 1)
+    records = source(challenge(tmp_path, con=CON + CON.splitlines()[0] + "\n"))
+    assert (len(records.notes[0].entities), records.left_out["repeated concept"]) == (4, 1)
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ def test_a_concept_that_is_listed_twice_is_one(tmp_path: Path) -> None:
 def test_a_bad_record_is_skipped_with_file_and_place(
     change: dict[str, str], reason: str, place: str, tmp_path: Path
 ) -> None:
-    found = source(challenge(tmp_path, **change))
-    assert ([item.reason for item in found.skipped], found.notes) == ([reason], [])
-    assert place in found.skipped[0].detail
+    records = source(challenge(tmp_path, **change))
+    assert ([item.reason for item in records.skipped], records.notes) == ([reason], [])
+    assert place in records.skipped[0].detail
 
 
 def test_texts_and_concepts_come_in_pairs(tmp_path: Path) -> None:

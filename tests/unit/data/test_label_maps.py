@@ -110,7 +110,7 @@ def test_a_task_nobody_annotated_for_is_not_claimed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         (
             {"label_map": "snomed"},
@@ -121,8 +121,8 @@ def test_a_task_nobody_annotated_for_is_not_claimed(tmp_path: Path) -> None:
         ({"tasks": ("ner", "qa")}, "'ner' or 're'"),
     ],
 )
-def test_wrong_settings_say_what_there_is(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_wrong_settings_say_what_there_is(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match=message):
         read_cohort("brat", folders.brat(tmp_path), **settings)
 
 

@@ -132,8 +132,8 @@ def test_whatever_a_file_holds_it_is_a_note_or_a_skip(
     if format in ("brat", "i2b2_2010"):
         folders.write(tmp_path / "n1.txt", folders.TEXT)
     folders.write(tmp_path / f"n1{suffix}", data.draw(st.text(alphabet=alphabet, max_size=40)))
-    found = read_source(CohortConfig(format=format, root=tmp_path))
-    assert len(found.notes) + len(found.skipped) >= 1
+    records = read_source(CohortConfig(format=format, root=tmp_path))
+    assert len(records.notes) + len(records.skipped) >= 1
 
 
 NUMBERS = st.integers(-2, 60) | st.floats() | st.none() | st.text(max_size=3)
@@ -149,8 +149,8 @@ def test_whatever_a_row_holds_it_is_a_note_or_a_skip(
     tmp_path: Path, entities: list[Any], relations: list[Any]
 ) -> None:
     root = folders.jsonl(tmp_path, folders.row(entities=entities, relations=relations))
-    found = read_source(CohortConfig(format="notes_jsonl", root=root))
-    assert len(found.notes) + len(found.skipped) == 1
+    records = read_source(CohortConfig(format="notes_jsonl", root=root))
+    assert len(records.notes) + len(records.skipped) == 1
 
 
 def test_a_folder_without_notes_says_what_was_expected(tmp_path: Path) -> None:

@@ -185,8 +185,8 @@ def pooled(folder: Path, format: str, rows: list[dict[str, object]], more: str =
 
 
 def run(*given: object) -> tuple[int, str]:
-    found = medflare("cohort", *given, columns=160)
-    return found.exit_code, found.output
+    result = medflare("cohort", *given, columns=160)
+    return result.exit_code, result.output
 
 
 def test_the_command_deals_questions_and_takes_the_knowledge_along(tmp_path: Path) -> None:

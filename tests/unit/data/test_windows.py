@@ -79,11 +79,11 @@ TEXTS = st.text(alphabet='aB1 .?!\r\n"(-,mg', max_size=60)
 @settings(max_examples=300, deadline=None)
 def test_sentences_cover_every_word_once_and_keep_every_span(text: str, marks: list[tuple[int, int]]) -> None:
     keep = [(start, start + size) for start, size in marks if start + size <= len(text)]
-    found = sentences(text, keep)
-    assert all(a < b <= c for (a, b), (c, _) in pairwise(found))
-    covered = {place for start, end in found for place in range(start, end)}
+    result = sentences(text, keep)
+    assert all(a < b <= c for (a, b), (c, _) in pairwise(result))
+    covered = {place for start, end in result for place in range(start, end)}
     assert all(text[place].isspace() or place in covered for place in range(len(text)))
-    assert all(any(a <= start and end <= b for a, b in found) for start, end in keep)
+    assert all(any(a <= start and end <= b for a, b in result) for start, end in keep)
 
 
 def note(text: str, *spans: tuple[tuple[int, int], ...], relations: tuple[tuple[int, int], ...] = ()) -> Note:
@@ -98,9 +98,9 @@ FOUR = "Pain is mild.\nNo fever.\n\nChest pain again.\nHe left."
 
 
 def test_every_sentence_is_in_exactly_one_window_also_without_entities() -> None:
-    found = split_note(note(FOUR, ((0, 4),)))
-    assert [w.text for w in found.windows] == ["Pain is mild.", "No fever.", "Chest pain again.", "He left."]
-    assert [len(w.entities) for w in found.windows] == [1, 0, 0, 0]
+    split = split_note(note(FOUR, ((0, 4),)))
+    assert [w.text for w in split.windows] == ["Pain is mild.", "No fever.", "Chest pain again.", "He left."]
+    assert [len(w.entities) for w in split.windows] == [1, 0, 0, 0]
     paired = split_note(note(FOUR), 3)
     assert [w.text for w in paired.windows] == ["Pain is mild.\nNo fever.\n\nChest pain again.", "He left."]
 
@@ -120,14 +120,14 @@ def test_relations_between_windows_are_lost_and_counted() -> None:
 
 
 def test_fragments_in_two_sentences_are_cut_and_counted() -> None:
-    found = split_note(note(FOUR, ((0, 4), (17, 22))))
-    assert (found.entities_cut, [len(w.entities) for w in found.windows]) == (1, [0, 0, 0, 0])
+    split = split_note(note(FOUR, ((0, 4), (17, 22))))
+    assert (split.entities_cut, [len(w.entities) for w in split.windows]) == (1, [0, 0, 0, 0])
     assert split_note(note(FOUR, ((0, 4), (17, 22))), 2).entities_cut == 0
 
 
 def test_windows_take_fewer_sentences_where_they_would_be_too_long() -> None:
-    found = split_note(note(FOUR), 4, max_length=25)
-    assert [w.text for w in found.windows] == ["Pain is mild.\nNo fever.", "Chest pain again.", "He left."]
+    split = split_note(note(FOUR), 4, max_length=25)
+    assert [w.text for w in split.windows] == ["Pain is mild.\nNo fever.", "Chest pain again.", "He left."]
 
 
 def words(text: str) -> int:
@@ -136,9 +136,9 @@ def words(text: str) -> int:
 
 def test_a_long_sentence_is_cut_between_words_outside_entities() -> None:
     text = "severe pain in the left lower leg since Monday"
-    found = split_note(note(text, ((19, 33),)), max_length=5, length=words)
-    assert [w.text for w in found.windows] == ["severe pain in the", "left lower leg since Monday"]
-    assert found.entities_cut == 0
+    split = split_note(note(text, ((19, 33),)), max_length=5, length=words)
+    assert [w.text for w in split.windows] == ["severe pain in the", "left lower leg since Monday"]
+    assert split.entities_cut == 0
     forced = split_note(note(text, ((19, 33),)), max_length=2, length=words)
     assert max(words(w.text) for w in forced.windows) == 2
     assert forced.entities_cut == 1
@@ -147,9 +147,9 @@ def test_a_long_sentence_is_cut_between_words_outside_entities() -> None:
 @given(TEXTS, st.integers(1, 12), st.integers(1, 4))
 @settings(max_examples=200, deadline=None)
 def test_no_window_is_too_long_and_no_word_is_lost(text: str, limit: int, several: int) -> None:
-    found = split_note(note(text), several, max_length=limit).windows
-    assert all(len(window.text) <= limit for window in found)
-    assert "".join("".join(w.text.split()) for w in found) == "".join(text.split())
+    windows = split_note(note(text), several, max_length=limit).windows
+    assert all(len(window.text) <= limit for window in windows)
+    assert "".join("".join(w.text.split()) for w in windows) == "".join(text.split())
 
 
 def test_a_window_needs_a_sentence_and_a_length() -> None:

@@ -49,17 +49,17 @@ def by_hand(reference: str, hypothesis: str, folder: Path) -> tuple[float, float
             rows = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].double().numpy()
         return [row / np.sqrt((row**2).sum()) for row in rows]
 
-    said, gold = vectors(hypothesis), vectors(reference)
-    precision = np.mean([max(float(row @ other) for other in gold) for row in said[1:-1]])
-    recall = np.mean([max(float(row @ other) for other in said) for row in gold[1:-1]])
+    predicted, gold = vectors(hypothesis), vectors(reference)
+    precision = np.mean([max(float(row @ other) for other in gold) for row in predicted[1:-1]])
+    recall = np.mean([max(float(row @ other) for other in predicted) for row in gold[1:-1]])
     return precision, recall, 2 * precision * recall / (precision + recall)
 
 
 def test_scores_are_those_of_greedy_matching_by_hand(encoder: TokenEncoder, bert: Path) -> None:
     chosen = PAIRS[::5]
-    found = bertscores(*zip(*chosen, strict=True), encoder)
+    scores = bertscores(*zip(*chosen, strict=True), encoder)
     expected = [by_hand(reference, hypothesis, bert) for reference, hypothesis in chosen]
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(scores, expected, atol=1e-5)
 
 
 def test_a_pair_has_the_same_score_alone_and_among_others_of_any_length(encoder: TokenEncoder) -> None:
@@ -99,8 +99,8 @@ def test_f1_stays_a_score_where_texts_have_nothing_in_common() -> None:
 
 @pytest.mark.parametrize("empty", ["", " \n", "\x00"])
 def test_a_text_without_tokens_scores_zero_and_spoils_no_other(encoder: TokenEncoder, empty: str) -> None:
-    found = bertscores(["no effusion", empty, "clear"], [empty, "no effusion", "clear"], encoder)
-    np.testing.assert_allclose(found, [[0, 0, 0], [0, 0, 0], [1, 1, 1]], atol=1e-6)
+    scores = bertscores(["no effusion", empty, "clear"], [empty, "no effusion", "clear"], encoder)
+    np.testing.assert_allclose(scores, [[0, 0, 0], [0, 0, 0], [1, 1, 1]], atol=1e-6)
     assert bertscores([], [], encoder).shape == (0, 3)
 
 
@@ -121,8 +121,8 @@ def test_pieces_change_no_score(encoder: TokenEncoder, monkeypatch: pytest.Monke
 def test_a_text_longer_than_the_encoder_loses_its_end(encoder: TokenEncoder) -> None:
     long = "the heart is big " * 40
     assert len(encoder.ids([long])[0]) == encoder.frozen.longest == 32
-    found = bertscores([long], [long + "no effusion"], encoder)
-    np.testing.assert_allclose(found, 1.0, atol=1e-5)
+    scores = bertscores([long], [long + "no effusion"], encoder)
+    np.testing.assert_allclose(scores, 1.0, atol=1e-5)
 
 
 def test_a_tokenizers_own_limit_counts_where_it_is_the_smaller_one(

@@ -47,7 +47,7 @@ def mentions(tags: list[str]) -> tuple[EntityMention, ...]:
     return tuple(found)
 
 
-def documents(gold: Tags, said: Tags) -> list[ScoredDocument]:
+def documents(gold: Tags, predicted: Tags) -> list[ScoredDocument]:
     return [
         ScoredDocument(
             note_id=str(number),
@@ -57,7 +57,7 @@ def documents(gold: Tags, said: Tags) -> list[ScoredDocument]:
             gold_entities=mentions(first),
             predicted_entities=mentions(second),
         )
-        for number, (first, second) in enumerate(zip(gold, said, strict=True))
+        for number, (first, second) in enumerate(zip(gold, predicted, strict=True))
     ]
 
 
@@ -85,49 +85,51 @@ def ratios(found: dict[str, float], kind: str) -> tuple[float, ...]:
     return tuple(found[f"ner_{kind}_{ratio}"] for ratio in ("precision", "recall", "f1"))
 
 
-def values(gold: Tags, said: Tags) -> dict[str, float]:
-    found = evaluate_extraction(documents(gold, said), types=NEWS, replicates=1)
-    return {name: item.value for name, item in found.estimates.items()}
+def values(gold: Tags, predicted: Tags) -> dict[str, float]:
+    evaluation = evaluate_extraction(documents(gold, predicted), types=NEWS, replicates=1)
+    return {name: item.value for name, item in evaluation.estimates.items()}
 
 
 def test_the_example_of_seqevals_readme(public_data: Path) -> None:
     facts = json.loads((public_data / "metric_refs/seqeval/expected.json").read_text(encoding="utf-8"))
-    found = values(facts["y_true"], facts["y_pred"])
-    assert found["ner_strict_f1"] == facts["micro_f1"] == 0.5
-    assert found["ner_strict_f1/MISC"] == facts["MISC_f1"] == 0
-    assert found["ner_strict_f1/PER"] == facts["PER_f1"] == 1
-    assert found["ner_lenient_f1"] == 1
+    scores = values(facts["y_true"], facts["y_pred"])
+    assert scores["ner_strict_f1"] == facts["micro_f1"] == 0.5
+    assert scores["ner_strict_f1/MISC"] == facts["MISC_f1"] == 0
+    assert scores["ner_strict_f1/PER"] == facts["PER_f1"] == 1
+    assert scores["ner_lenient_f1"] == 1
 
 
 @pytest.mark.parametrize("seed", RECORDED)
 def test_values_recorded_from_seqeval(seed: int) -> None:
     micro, macro, (location, person) = RECORDED[seed]
-    found = values(*draw(seed))
-    assert ratios(found, "strict") == pytest.approx(micro)
-    assert ratios(found, "macro_strict") == pytest.approx(macro)
-    assert found["ner_strict_f1/LOC"] == pytest.approx(location)
-    assert found["ner_strict_f1/PER"] == pytest.approx(person)
+    scores = values(*draw(seed))
+    assert ratios(scores, "strict") == pytest.approx(micro)
+    assert ratios(scores, "macro_strict") == pytest.approx(macro)
+    assert scores["ner_strict_f1/LOC"] == pytest.approx(location)
+    assert scores["ner_strict_f1/PER"] == pytest.approx(person)
 
 
 def test_two_hundred_random_corpora_as_seqeval_scores_them() -> None:
     seqeval = pytest.importorskip("seqeval.metrics.v1")
     scheme = pytest.importorskip("seqeval.scheme").IOB2
     for seed in range(200):
-        gold, said = draw(seed)
-        found = values(gold, said)
+        gold, predicted = draw(seed)
+        scores = values(gold, predicted)
         for average, kind in (("micro", "strict"), ("macro", "macro_strict")):
             theirs = seqeval.precision_recall_fscore_support(
-                gold, said, average=average, scheme=scheme, zero_division=0
+                gold, predicted, average=average, scheme=scheme, zero_division=0
             )
-            assert ratios(found, kind) == pytest.approx(theirs[:3]), (seed, kind)
+            assert ratios(scores, kind) == pytest.approx(theirs[:3]), (seed, kind)
 
 
 def test_two_hundred_random_corpora_as_nervaluate_scores_them() -> None:
     """Its `strict` is ours; its `exact` ignores the type, which is our untyped strict."""
     nervaluate = pytest.importorskip("nervaluate")
     for seed in range(200):
-        gold, said = (mended(rows) for rows in draw(seed))
-        theirs = nervaluate.Evaluator(gold, said, tags=["LOC", "PER"], loader="list").evaluate()["overall"]
-        found = quick_extraction_metrics(documents(gold, said), types=NEWS)
+        gold, predicted = (mended(rows) for rows in draw(seed))
+        theirs = nervaluate.Evaluator(gold, predicted, tags=["LOC", "PER"], loader="list").evaluate()[
+            "overall"
+        ]
+        metrics = quick_extraction_metrics(documents(gold, predicted), types=NEWS)
         for schema, name in (("strict", "ner_strict_f1"), ("exact", "ner_strict_untyped_f1")):
-            assert found[name] == pytest.approx(theirs[schema].f1), (seed, schema)
+            assert metrics[name] == pytest.approx(theirs[schema].f1), (seed, schema)

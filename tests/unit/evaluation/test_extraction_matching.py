@@ -68,10 +68,10 @@ ITEMS = st.one_of(
 @given(ITEMS)
 @settings(max_examples=300, deadline=None)
 def test_lenient_true_positives_are_the_most_that_any_assignment_gives(drawn) -> None:
-    gold, said, types = drawn
-    found = counts(lenient_tally(gold, said, types))
-    first, second = list(dict.fromkeys(gold)), list(dict.fromkeys(said))
-    for typed, count in zip((True, False), found, strict=True):
+    gold, predicted, types = drawn
+    result = counts(lenient_tally(gold, predicted, types))
+    first, second = list(dict.fromkeys(gold)), list(dict.fromkeys(predicted))
+    for typed, count in zip((True, False), result, strict=True):
         graph = np.array([[near(a, b, typed) for b in second] for a in first], dtype=bool)
         assert count.tp == (pairs_by_hand(graph.reshape(len(first), len(second))) if first and second else 0)
 
@@ -80,23 +80,23 @@ def test_lenient_true_positives_are_the_most_that_any_assignment_gives(drawn) ->
 @settings(max_examples=300, deadline=None)
 def test_order_of_the_rules(drawn) -> None:
     """Strict <= lenient, typed <= untyped, and every rule has the same totals."""
-    gold, said, types = drawn
-    strict, lenient = strict_tally(gold, said, types), lenient_tally(gold, said, types)
+    gold, predicted, types = drawn
+    strict, lenient = strict_tally(gold, predicted, types), lenient_tally(gold, predicted, types)
     assert (strict.typed[:, 0] <= lenient.typed[:, 0]).all()
     assert strict.untyped[0] <= lenient.untyped[0]
     for typed, untyped in map(counts, (strict, lenient)):
         assert typed.tp <= untyped.tp
-        assert (typed.gold, typed.tp + typed.fp) == (len(set(gold)), len(set(said)))
-        assert (untyped.gold, untyped.tp + untyped.fp) == (len(set(gold)), len(set(said)))
+        assert (typed.gold, typed.tp + typed.fp) == (len(set(gold)), len(set(predicted)))
+        assert (untyped.gold, untyped.tp + untyped.fp) == (len(set(gold)), len(set(predicted)))
 
 
 @given(ITEMS)
 @settings(max_examples=100, deadline=None)
 def test_swapping_sides_swaps_precision_and_recall(drawn) -> None:
-    gold, said, types = drawn
+    gold, predicted, types = drawn
     for tally in (strict_tally, lenient_tally):
         for one, other in zip(
-            counts(tally(gold, said, types)), counts(tally(said, gold, types)), strict=True
+            counts(tally(gold, predicted, types)), counts(tally(predicted, gold, types)), strict=True
         ):
             assert (one.tp, one.fp, one.fn) == (other.tp, other.fn, other.fp)
 
@@ -116,14 +116,14 @@ def test_a_maximum_matching_is_one_to_one_and_uses_edges_only(rows: int, columns
     graph = np.array([random.random() < 0.4 for _ in range(rows * columns)], dtype=bool).reshape(
         rows, columns
     )
-    found = maximum_matching(graph)
-    used = [(i, j) for i, j in enumerate(found) if j >= 0]
+    matching = maximum_matching(graph)
+    used = [(i, j) for i, j in enumerate(matching) if j >= 0]
     assert all(graph[i, j] for i, j in used)
     assert len({j for _, j in used}) == len(used) == pairs_by_hand(graph)
 
 
 @pytest.mark.parametrize(
-    ("gold", "said", "strict", "lenient"),
+    ("gold", "predicted", "strict", "lenient"),
     [
         ([at(0, 5)], [at(0, 5)], 1, 1),
         ([at(0, 5)], [at(0, 5, "drug")], 0, 0),  # the type must be right
@@ -147,9 +147,11 @@ def test_a_maximum_matching_is_one_to_one_and_uses_edges_only(rows: int, columns
         ([at(0, 1)], [], 0, 0),
     ],
 )
-def test_examples(gold: list[EntityMention], said: list[EntityMention], strict: int, lenient: int) -> None:
-    assert strict_tally(gold, said, TYPES).typed[:, 0].sum() == strict
-    assert lenient_tally(gold, said, TYPES).typed[:, 0].sum() == lenient
+def test_examples(
+    gold: list[EntityMention], predicted: list[EntityMention], strict: int, lenient: int
+) -> None:
+    assert strict_tally(gold, predicted, TYPES).typed[:, 0].sum() == strict
+    assert lenient_tally(gold, predicted, TYPES).typed[:, 0].sum() == lenient
 
 
 def test_a_link_needs_head_and_modifier() -> None:
@@ -228,9 +230,9 @@ def test_the_biocreative_v_sample_has_its_published_counts(public_data: Path) ->
 
 def test_the_biocreative_v_mentions_through_the_strict_tally(public_data: Path) -> None:
     folder = public_data / "metric_refs" / "bc5cdr_eval"
-    gold, said = (pubtator(folder / f"{name}.PubTator")[0] for name in ("gold", "pred_DNER"))
+    gold, predicted = (pubtator(folder / f"{name}.PubTator")[0] for name in ("gold", "pred_DNER"))
     total = np.zeros(3)
-    for note in {note for note, _ in gold | said}:
-        sides = [[mention for key, mention in side if key == note] for side in (gold, said)]
+    for note in {note for note, _ in gold | predicted}:
+        sides = [[mention for key, mention in side if key == note] for side in (gold, predicted)]
         total += strict_tally(*sides, ("Disease",)).typed[0]
     assert total.tolist() == [303, 105, 121]

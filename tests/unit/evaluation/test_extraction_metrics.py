@@ -70,10 +70,10 @@ def values(documents: Sequence[ScoredDocument]) -> dict[str, float]:
 
 
 def test_every_name_may_leave_a_hospital_and_there_are_not_too_many() -> None:
-    found = evaluate_extraction(invent(40, 0.8), replicates=10).estimates
-    assert [name for name in found if not METRIC.fullmatch(name)] == []
-    assert set(HEADLINE) <= set(found)
-    assert 150 < len(found) < MAX_METRICS - 100
+    estimates = evaluate_extraction(invent(40, 0.8), replicates=10).estimates
+    assert [name for name in estimates if not METRIC.fullmatch(name)] == []
+    assert set(HEADLINE) <= set(estimates)
+    assert 150 < len(estimates) < MAX_METRICS - 100
 
 
 @pytest.mark.parametrize(
@@ -101,20 +101,20 @@ def test_micro_f1_adds_counts_and_macro_f1_averages_types() -> None:
         note(0, gold_entities=[at(0, 5), at(6, 9)], predicted_entities=[at(0, 5), at(6, 9)]),
         note(1, gold_entities=[at(0, 5, "drug")], predicted_entities=[at(0, 5)]),
     ]
-    found = values(documents)
-    assert found["ner_strict_f1"] == pytest.approx(2 / 3)
-    assert found["ner_strict_untyped_f1"] == 1
-    assert found["ner_strict_f1/problem"] == pytest.approx(2 * 2 / 5)
-    assert found["ner_strict_f1/drug"] == 0
-    assert found["ner_macro_strict_f1"] == pytest.approx((2 * 2 / 5 + 0) / 2)
+    scores = values(documents)
+    assert scores["ner_strict_f1"] == pytest.approx(2 / 3)
+    assert scores["ner_strict_untyped_f1"] == 1
+    assert scores["ner_strict_f1/problem"] == pytest.approx(2 * 2 / 5)
+    assert scores["ner_strict_f1/drug"] == 0
+    assert scores["ner_macro_strict_f1"] == pytest.approx((2 * 2 / 5 + 0) / 2)
 
 
 def test_predictions_of_a_type_without_gold_cost_precision() -> None:
     """They used to vanish in the released code of Fed-MedLoRA."""
-    found = values([note(gold_entities=[at(0, 5)], predicted_entities=[at(0, 5), at(6, 9, "test")])])
-    assert found["ner_strict_precision"] == 0.5
-    assert found["ner_strict_precision/test"] == 0
-    assert found["ner_macro_strict_f1"] == 1
+    scores = values([note(gold_entities=[at(0, 5)], predicted_entities=[at(0, 5), at(6, 9, "test")])])
+    assert scores["ner_strict_precision"] == 0.5
+    assert scores["ner_strict_precision/test"] == 0
+    assert scores["ner_macro_strict_f1"] == 1
 
 
 def test_only_annotated_types_are_scored() -> None:
@@ -134,26 +134,28 @@ def test_only_annotated_types_are_scored() -> None:
 def test_documents_count_only_in_their_tasks_and_where_the_model_was_asked() -> None:
     gold = {"gold_entities": [at(0, 5)], "predicted_entities": [at(0, 5)]}
     documents = [note(0, tasks=("ner",), **gold), note(1, tasks=("re",), **gold | {"predicted_entities": []})]
-    found = evaluate_extraction(documents, replicates=5)
-    assert found.counts["ner_strict"] == (1, 0, 0)
-    assert set(found.skipped) == {"ner/", "re_gold", "re_e2e", "outputs"}
-    assert not any(name.startswith("re_") for name in found.estimates)
+    evaluation = evaluate_extraction(documents, replicates=5)
+    assert evaluation.counts["ner_strict"] == (1, 0, 0)
+    assert set(evaluation.skipped) == {"ner/", "re_gold", "re_e2e", "outputs"}
+    assert not any(name.startswith("re_") for name in evaluation.estimates)
 
 
 def test_given_heads_need_not_be_annotated_but_heads_that_the_model_looks_for_must() -> None:
     link = Link(at(0, 5), at(6, 7, "bodyloc"))
-    said = {"gold_links": [link], "links_gold_heads": [link], "links_end_to_end": [link]}
-    modifiers_only = evaluate_extraction([note(tasks=("re",), annotated=("bodyloc",), **said)], replicates=5)
+    predicted = {"gold_links": [link], "links_gold_heads": [link], "links_end_to_end": [link]}
+    modifiers_only = evaluate_extraction(
+        [note(tasks=("re",), annotated=("bodyloc",), **predicted)], replicates=5
+    )
     assert modifiers_only.counts["re_gold_strict"] == (1, 0, 0)
     assert "re_e2e" in modifiers_only.skipped
-    another_head = evaluate_extraction([note(annotated=("drug", "bodyloc"), **said)], replicates=5)
+    another_head = evaluate_extraction([note(annotated=("drug", "bodyloc"), **predicted)], replicates=5)
     assert another_head.counts["re_e2e_strict"] == (0, 0, 0)
 
 
 def test_end_to_end_needs_the_right_head() -> None:
     gold, moved = (Link(head, at(6, 7, "bodyloc")) for head in (at(0, 5), at(1, 5)))
-    found = values([note(gold_links=[gold], links_gold_heads=[gold], links_end_to_end=[moved])])
-    assert (found["re_gold_strict_f1"], found["re_e2e_strict_f1"], found["re_e2e_lenient_f1"]) == (1, 0, 1)
+    scores = values([note(gold_links=[gold], links_gold_heads=[gold], links_end_to_end=[moved])])
+    assert (scores["re_gold_strict_f1"], scores["re_e2e_strict_f1"], scores["re_e2e_lenient_f1"]) == (1, 0, 1)
 
 
 def test_faults_are_shares_of_outputs_and_duplicates_of_items() -> None:
@@ -162,8 +164,8 @@ def test_faults_are_shares_of_outputs_and_duplicates_of_items() -> None:
         note(0, outputs=4, faults={"parse_failure": 1, "unclosed_tag": 3}, predicted_entities=said),
         note(1, outputs=6, predicted_entities=said[:1]),
     ]
-    found = values(documents)
-    assert (found["parse_failure_rate"], found["fault/unclosed_tag"], found["duplicate_rate"]) == (
+    scores = values(documents)
+    assert (scores["parse_failure_rate"], scores["fault/unclosed_tag"], scores["duplicate_rate"]) == (
         0.1,
         0.3,
         0.25,
@@ -171,9 +173,11 @@ def test_faults_are_shares_of_outputs_and_duplicates_of_items() -> None:
 
 
 def test_nothing_marked_and_nothing_found_is_zero_without_an_error() -> None:
-    found = evaluate_extraction([note(predicted_entities=())], replicates=10)
-    assert found.estimates["ner_strict_f1"].value == found.estimates["ner_macro_strict_f1"].high == 0
-    assert found.skipped["ner/"] == "neither marked nor predicted: problem, treatment, test, drug"
+    evaluation = evaluate_extraction([note(predicted_entities=())], replicates=10)
+    assert (
+        evaluation.estimates["ner_strict_f1"].value == evaluation.estimates["ner_macro_strict_f1"].high == 0
+    )
+    assert evaluation.skipped["ner/"] == "neither marked nor predicted: problem, treatment, test, drug"
 
 
 def test_types_outside_the_inventory_are_refused() -> None:
@@ -203,10 +207,10 @@ def test_intervals_equal_those_of_scoring_resampled_documents_one_by_one() -> No
         quick = {n: s.value for part in task_scores(drawn).values() for n, s in part.statistics.items()}
         for name in slow:
             slow[name].append(quick[name])
-    found = evaluate_extraction(documents, replicates=150, seed=3).estimates
+    estimates = evaluate_extraction(documents, replicates=150, seed=3).estimates
     for name, drawn_values in slow.items():
         expected = tuple(np.quantile(drawn_values, [0.025, 0.975]))
-        assert (found[name].low, found[name].high) == pytest.approx(expected), name
+        assert (estimates[name].low, estimates[name].high) == pytest.approx(expected), name
 
 
 def test_notes_of_one_patient_are_drawn_together() -> None:
@@ -246,12 +250,12 @@ def without_first(mention: EntityMention) -> EntityMention:
 
 def test_mtsamples_cut_by_one_code_point_is_right_only_leniently(public_data: Path) -> None:
     """Nested and overlapping annotation, 6,919 entities and 4,742 links; one-letter spans stay whole."""
-    found = evaluate_extraction(mtsamples(public_data), replicates=20)
-    assert found.counts["ner_lenient"] == (6919, 0, 0)
-    assert found.counts["re_e2e_lenient"] == (4742, 0, 0)
-    assert found.estimates["ner_strict_f1"].value < 0.01
-    assert [found.counts[f"ner_strict/{name}"].gold for name in ENTITY_TYPES] == [4059, 584, 1529, 747]
-    assert found.skipped["re_e2e/"] == "neither marked nor predicted: reference_range"
+    evaluation = evaluate_extraction(mtsamples(public_data), replicates=20)
+    assert evaluation.counts["ner_lenient"] == (6919, 0, 0)
+    assert evaluation.counts["re_e2e_lenient"] == (4742, 0, 0)
+    assert evaluation.estimates["ner_strict_f1"].value < 0.01
+    assert [evaluation.counts[f"ner_strict/{name}"].gold for name in ENTITY_TYPES] == [4059, 584, 1529, 747]
+    assert evaluation.skipped["re_e2e/"] == "neither marked nor predicted: reference_range"
 
 
 def test_the_same_seed_gives_the_same_intervals() -> None:
@@ -276,11 +280,11 @@ def test_quick_metrics_are_the_same_values() -> None:
 
 
 def test_a_better_system_is_found_better() -> None:
-    found = compare(invent(60, 0.9), invent(60, 0.6, said=2), "ner_strict_f1")
-    assert 0.2 < found.low < found.value < found.high < 0.4
-    assert found.p == pytest.approx(1 / 1001)
+    comparison = compare(invent(60, 0.9), invent(60, 0.6, said=2), "ner_strict_f1")
+    assert 0.2 < comparison.low < comparison.value < comparison.high < 0.4
+    assert comparison.p == pytest.approx(1 / 1001)
     back = compare(invent(60, 0.6, said=2), invent(60, 0.9), "ner_strict_f1")
-    assert (back.value, back.p) == pytest.approx((-found.value, found.p))
+    assert (back.value, back.p) == pytest.approx((-comparison.value, comparison.p))
 
 
 def test_order_of_documents_does_not_matter_when_comparing() -> None:
@@ -291,8 +295,8 @@ def test_order_of_documents_does_not_matter_when_comparing() -> None:
 
 
 def test_a_system_does_not_differ_from_itself() -> None:
-    found = compare(invent(20, 0.8), invent(20, 0.8), "re_e2e_strict_f1/bodyloc")
-    assert (found.value, found.low, found.high, found.p) == (0, 0, 0, 1)
+    comparison = compare(invent(20, 0.8), invent(20, 0.8), "re_e2e_strict_f1/bodyloc")
+    assert (comparison.value, comparison.low, comparison.high, comparison.p) == (0, 0, 0, 1)
 
 
 def test_p_values_of_equally_good_systems_are_not_small_too_often() -> None:

@@ -71,11 +71,11 @@ def test_blank_lines_and_missing_optional_fields_are_fine(tmp_path: Path) -> Non
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9)), min_size=1, max_size=6))
 def test_normalised_spans_cover_the_same_points_in_order_with_gaps(drawn: list[tuple[int, int]]) -> None:
     spans = [(start, start + length) for start, length in drawn]
-    found = normalised(spans)
+    result = normalised(spans)
     points = {p for start, end in spans for p in range(start, end)}
-    assert {p for start, end in found for p in range(start, end)} == points
-    assert all(before[1] < after[0] for before, after in pairwise(found))
-    assert normalised(found) == found
+    assert {p for start, end in result for p in range(start, end)} == points
+    assert all(before[1] < after[0] for before, after in pairwise(result))
+    assert normalised(result) == result
 
 
 @pytest.mark.parametrize("spans", [(), ((3, 3),), ((4, 2),), ((-1, 2),)])

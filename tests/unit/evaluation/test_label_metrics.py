@@ -22,29 +22,29 @@ def codes(*rows: dict[int, int]) -> np.ndarray:
 
 
 def test_vector_11_gold_without_prediction_and_two_empty_sides_score_zero() -> None:
-    for gold, said in ((codes({1: 1}), codes({})), (codes({}), codes({}))):
-        found = label_metrics(gold, said)
-        assert [found[f"label_{name}"] for name in ("precision", "recall", "f1")] == [0, 0, 0]
+    for gold, predicted in ((codes({1: 1}), codes({})), (codes({}), codes({}))):
+        metrics = label_metrics(gold, predicted)
+        assert [metrics[f"label_{name}"] for name in ("precision", "recall", "f1")] == [0, 0, 0]
 
 
 def test_example_based_by_hand() -> None:
-    gold, said = codes({1: 1, 9: 1}, {5: 1}), codes({1: 1, 8: 1, 7: 1}, {5: 1})
-    found = label_metrics(gold, said)
-    assert found["label_precision"] == pytest.approx((1 / 3 + 1) / 2)
-    assert found["label_recall"] == pytest.approx((1 / 2 + 1) / 2)
-    assert found["label_f1"] == pytest.approx((2 / 5 + 1) / 2)
+    gold, predicted = codes({1: 1, 9: 1}, {5: 1}), codes({1: 1, 8: 1, 7: 1}, {5: 1})
+    metrics = label_metrics(gold, predicted)
+    assert metrics["label_precision"] == pytest.approx((1 / 3 + 1) / 2)
+    assert metrics["label_recall"] == pytest.approx((1 / 2 + 1) / 2)
+    assert metrics["label_f1"] == pytest.approx((2 / 5 + 1) / 2)
 
 
 def test_micro_macro_and_five_by_hand() -> None:
     effusion, fracture = CONDITIONS.index("pleural effusion"), CONDITIONS.index("fracture")
-    found = label_metrics(
+    metrics = label_metrics(
         codes({effusion: 1, fracture: 1}, {effusion: 1}), codes({effusion: 1}, {fracture: 1})
     )
-    assert found["label_micro_f1"] == pytest.approx(2 * 1 / (2 * 1 + 1 + 2))
-    assert found["label_macro_f1"] == pytest.approx((2 / 3) / 14)
-    assert found["label_micro5_precision"] == 1
-    assert found["label_micro5_recall"] == pytest.approx(1 / 2)
-    assert found["label_f1/pleural effusion"] == pytest.approx(2 / 3)
+    assert metrics["label_micro_f1"] == pytest.approx(2 * 1 / (2 * 1 + 1 + 2))
+    assert metrics["label_macro_f1"] == pytest.approx((2 / 3) / 14)
+    assert metrics["label_micro5_precision"] == 1
+    assert metrics["label_micro5_recall"] == pytest.approx(1 / 2)
+    assert metrics["label_f1/pleural effusion"] == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize("code", [0, 2, 3])
@@ -60,18 +60,20 @@ def test_the_five_are_conditions() -> None:
     st.lists(st.tuples(*[st.lists(st.integers(0, 3), min_size=14, max_size=14)] * 2), min_size=1, max_size=8)
 )
 def test_mean_f1_never_exceeds_the_mean_of_p_and_r(pairs: list[tuple[list[int], list[int]]]) -> None:
-    found = label_metrics([g for g, _ in pairs], [s for _, s in pairs])
-    assert found["label_f1"] <= (found["label_precision"] + found["label_recall"]) / 2 + 1e-12
+    metrics = label_metrics([g for g, _ in pairs], [s for _, s in pairs])
+    assert metrics["label_f1"] <= (metrics["label_precision"] + metrics["label_recall"]) / 2 + 1e-12
 
 
 def test_agrees_with_scikit_learn() -> None:
     from sklearn.metrics import f1_score
 
     rng = np.random.default_rng(0)
-    gold, said = rng.integers(0, 4, (60, 14)), rng.integers(0, 4, (60, 14))
-    found = label_metrics(gold, said)
+    gold, predicted = rng.integers(0, 4, (60, 14)), rng.integers(0, 4, (60, 14))
+    metrics = label_metrics(gold, predicted)
     for name, average in (("label_micro_f1", "micro"), ("label_macro_f1", "macro"), ("label_f1", "samples")):
-        assert found[name] == pytest.approx(f1_score(gold == 1, said == 1, average=average, zero_division=0))
+        assert metrics[name] == pytest.approx(
+            f1_score(gold == 1, predicted == 1, average=average, zero_division=0)
+        )
 
 
 def test_wrong_shapes_are_refused_with_both_named() -> None:

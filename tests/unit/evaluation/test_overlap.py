@@ -41,68 +41,68 @@ def nlg_eval(public_data: Path) -> tuple[list[list[str]], list[str], dict[str, f
 
 
 def test_bleu_rouge_and_cider_give_nlg_evals_published_numbers(nlg_eval: Any) -> None:
-    references, said, expected = nlg_eval
-    found = bleu_statistics(references, said)
+    references, predicted, expected = nlg_eval
+    statistics = bleu_statistics(references, predicted)
     for n in range(1, 5):
-        assert found[f"bleu_{n}"].value == pytest.approx(expected[f"Bleu_{n}"], abs=1e-6)
-    assert rouge_l(references, said).value == pytest.approx(expected["ROUGE_L"], abs=1e-6)
-    assert cider(references, said).value == pytest.approx(expected["CIDEr"], abs=1e-6)
+        assert statistics[f"bleu_{n}"].value == pytest.approx(expected[f"Bleu_{n}"], abs=1e-6)
+    assert rouge_l(references, predicted).value == pytest.approx(expected["ROUGE_L"], abs=1e-6)
+    assert cider(references, predicted).value == pytest.approx(expected["CIDEr"], abs=1e-6)
 
 
 @needs_java
 def test_meteor_gives_nlg_evals_published_number(nlg_eval: Any) -> None:
-    references, said, expected = nlg_eval
-    assert meteor_program.meteor(references, said).value == pytest.approx(expected["METEOR"], abs=1e-6)
+    references, predicted, expected = nlg_eval
+    assert meteor_program.meteor(references, predicted).value == pytest.approx(expected["METEOR"], abs=1e-6)
 
 
 @needs_java
 def test_meteor_of_sums_is_the_programs_own_corpus_score() -> None:
     gold = {i: [text] for i, text in enumerate(REFERENCES)}
-    said = {i: [text] for i, text in enumerate(HYPOTHESES)}
-    total, each = meteor_program._program().compute_score(gold, said)
-    found = meteor_program.meteor(list(gold.values()), HYPOTHESES)
-    assert found.value == pytest.approx(total, abs=1e-12)
+    predicted = {i: [text] for i, text in enumerate(HYPOTHESES)}
+    total, each = meteor_program._program().compute_score(gold, predicted)
+    scores = meteor_program.meteor(list(gold.values()), HYPOTHESES)
+    assert scores.value == pytest.approx(total, abs=1e-12)
     # a study matched in one piece counts as unfragmented, alone as in a corpus
-    np.testing.assert_allclose(found.score(found.sums), each, atol=1e-12)
+    np.testing.assert_allclose(scores.score(scores.sums), each, atol=1e-12)
 
 
 def test_meteor_without_java_is_skipped_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     codes = [[0] * 14] * 4
-    found = report_metrics.evaluate_reports(REFERENCES, HYPOTHESES, codes, codes, replicates=10)
-    assert found.skipped["meteor"] == "skipped: METEOR needs Java"
-    assert "meteor" not in found.estimates
+    evaluation = report_metrics.evaluate_reports(REFERENCES, HYPOTHESES, codes, codes, replicates=10)
+    assert evaluation.skipped["meteor"] == "skipped: METEOR needs Java"
+    assert "meteor" not in evaluation.estimates
 
 
 def test_bleu_by_hand() -> None:
     """2 of 3 words, 1 of 2 bigrams, no trigram; four words against three: exp(1 - 4/3)."""
-    found = bleu_statistics([["a b c d"]], ["a b x"])
+    statistics = bleu_statistics([["a b c d"]], ["a b x"])
     brevity = math.exp(1 - 4 / 3)
-    assert found["bleu_1"].value == pytest.approx(brevity * 2 / 3)
-    assert found["bleu_2"].value == pytest.approx(brevity * math.sqrt(2 / 3 * 1 / 2))
-    assert found["bleu_3"].value < 1e-4
+    assert statistics["bleu_1"].value == pytest.approx(brevity * 2 / 3)
+    assert statistics["bleu_2"].value == pytest.approx(brevity * math.sqrt(2 / 3 * 1 / 2))
+    assert statistics["bleu_3"].value < 1e-4
 
 
 def test_corpus_bleu_sums_counts_and_does_not_average_sentences() -> None:
-    found = bleu_statistics([["a b c d"], ["e f"]], ["a b c d", "x y"])["bleu_1"]
-    assert found.value == pytest.approx(4 / 6)
-    assert np.mean(found.score(found.sums)) == pytest.approx(1 / 2)
+    bleu_1 = bleu_statistics([["a b c d"], ["e f"]], ["a b c d", "x y"])["bleu_1"]
+    assert bleu_1.value == pytest.approx(4 / 6)
+    assert np.mean(bleu_1.score(bleu_1.sums)) == pytest.approx(1 / 2)
 
 
 def test_bleu_of_the_identity_resample_is_pycocoevalcaps() -> None:
     from pycocoevalcap.bleu.bleu import Bleu
 
     gold = {i: [text] for i, text in enumerate(REFERENCES)}
-    said = {i: [text] for i, text in enumerate(HYPOTHESES)}
-    expected = Bleu(4).compute_score(gold, said, verbose=0)[0]
-    found = bleu_statistics(list(gold.values()), HYPOTHESES)
+    predicted = {i: [text] for i, text in enumerate(HYPOTHESES)}
+    expected = Bleu(4).compute_score(gold, predicted, verbose=0)[0]
+    statistics = bleu_statistics(list(gold.values()), HYPOTHESES)
     for n, value in enumerate(expected, start=1):
-        item = found[f"bleu_{n}"]
+        item = statistics[f"bleu_{n}"]
         assert item.score(np.ones((1, 4)) @ item.sums)[0] == pytest.approx(value, abs=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("references", "said"),
+    ("references", "predicted"),
     [
         (REFERENCES, HYPOTHESES),
         (["The heart is big."], ["The heart is small."]),
@@ -111,11 +111,11 @@ def test_bleu_of_the_identity_resample_is_pycocoevalcaps() -> None:
         (["a b c d e f g"], ["a c e g x f b"]),
     ],
 )
-def test_sacrebleu_of_sums_is_sacrebleus(references: list[str], said: list[str]) -> None:
+def test_sacrebleu_of_sums_is_sacrebleus(references: list[str], predicted: list[str]) -> None:
     import sacrebleu
 
-    expected = sacrebleu.corpus_bleu(said, [references]).score / 100
-    assert sacrebleu_statistic(references, said).value == pytest.approx(expected, abs=1e-9)
+    expected = sacrebleu.corpus_bleu(predicted, [references]).score / 100
+    assert sacrebleu_statistic(references, predicted).value == pytest.approx(expected, abs=1e-9)
 
 
 def test_rouge_l_agrees_with_rouge_score_on_real_sentences(public_data: Path) -> None:
@@ -125,13 +125,13 @@ def test_rouge_l_agrees_with_rouge_score_on_real_sentences(public_data: Path) ->
     pairs = json.loads((public_data / "metric_refs/pltrdy_rouge/data.json").read_text(encoding="utf-8"))
     scorer, beta = RougeScorer(["rougeL"]), 1.2
     for pair in pairs:
-        reference, said = (
+        reference, predicted = (
             "".join(c if c.isalnum() else " " for c in pair[k]).lower() for k in ("ref", "hyp")
         )
-        reference, said = " ".join(reference.split()), " ".join(said.split())
-        theirs = scorer.score(reference, said)["rougeL"]
+        reference, predicted = " ".join(reference.split()), " ".join(predicted.split())
+        theirs = scorer.score(reference, predicted)["rougeL"]
         p, r = theirs.precision, theirs.recall
-        assert rouge_l([[reference]], [said]).value == pytest.approx(
+        assert rouge_l([[reference]], [predicted]).value == pytest.approx(
             (1 + beta**2) * p * r / (r + beta**2 * p)
         )
 
@@ -160,9 +160,11 @@ def test_report_statistics_score_each_study_against_its_one_reference() -> None:
     from pycocoevalcap.bleu.bleu import Bleu
 
     gold = {i: [text] for i, text in enumerate(tokenised(REFERENCES))}
-    said = {i: [text] for i, text in enumerate(tokenised(HYPOTHESES))}
-    found = report_statistics(REFERENCES, HYPOTHESES)
-    assert found["bleu_4"].value == pytest.approx(Bleu(4).compute_score(gold, said, verbose=0)[0][3])
+    predicted = {i: [text] for i, text in enumerate(tokenised(HYPOTHESES))}
+    statistics = report_statistics(REFERENCES, HYPOTHESES)
+    assert statistics["bleu_4"].value == pytest.approx(
+        Bleu(4).compute_score(gold, predicted, verbose=0)[0][3]
+    )
 
 
 def test_lists_of_different_length_are_refused() -> None:

@@ -20,8 +20,8 @@ from record_builders import QUESTIONS, answered
 
 def test_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(question_metrics, "FEWEST", 2)
-    found = evaluate_questions(QUESTIONS)
-    values = {name: item.value for name, item in found.estimates.items()}
+    evaluation = evaluate_questions(QUESTIONS)
+    values = {name: item.value for name, item in evaluation.estimates.items()}
     assert values == pytest.approx(
         {
             "accuracy": 3 / 4,
@@ -32,16 +32,16 @@ def test_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
             "cut_rate": 1 / 4,
         }
     )
-    assert not found.skipped
+    assert not evaluation.skipped
 
 
 def test_groups_have_plain_names_and_small_ones_are_not_told() -> None:
     many = [answered(n, "A", "A", "Gynaecology & Obstetrics") for n in range(5)]
-    found = evaluate_questions([*many, answered(9, "A", "A", "Dental")])
-    groups = [name for name in found.estimates if "/" in name]
+    evaluation = evaluate_questions([*many, answered(9, "A", "A", "Dental")])
+    groups = [name for name in evaluation.estimates if "/" in name]
     assert groups == ["accuracy/gynaecology obstetrics"]
-    assert all(METRIC.fullmatch(name) for name in found.estimates)
-    assert found.skipped == {"accuracy/": "1 groups of fewer than 5 questions, or beyond 40"}
+    assert all(METRIC.fullmatch(name) for name in evaluation.estimates)
+    assert evaluation.skipped == {"accuracy/": "1 groups of fewer than 5 questions, or beyond 40"}
 
 
 def test_the_interval_is_the_bootstrap_over_questions() -> None:
@@ -53,9 +53,9 @@ def test_the_interval_is_the_bootstrap_over_questions() -> None:
 
 
 def test_questions_without_groups_have_no_scores_by_group() -> None:
-    found = evaluate_questions([answered(1, "A", "A"), answered(2, "A", "B")])
-    assert not [name for name in found.estimates if "/" in name]
-    assert found.skipped == {"accuracy/": "the questions name no group"}
+    evaluation = evaluate_questions([answered(1, "A", "A"), answered(2, "A", "B")])
+    assert not [name for name in evaluation.estimates if "/" in name]
+    assert evaluation.skipped == {"accuracy/": "the questions name no group"}
 
 
 def test_curves_have_plain_numbers() -> None:

@@ -28,22 +28,22 @@ def test_overlap_scores_are_those_of_reports() -> None:
 
 
 def test_a_perfect_summary_scores_one() -> None:
-    found = evaluate_summaries(written_for(REFERENCES, REFERENCES)).estimates
+    estimates = evaluate_summaries(written_for(REFERENCES, REFERENCES)).estimates
     for name in ("bleu_4", "rouge_l", "label_f1", "length_ratio"):
-        assert found[name].value == pytest.approx(1, abs=1e-6)
+        assert estimates[name].value == pytest.approx(1, abs=1e-6)
 
 
 def test_an_empty_summary_affirms_nothing() -> None:
     gold = ["No acute disease.", "Mild edema.", "Mild edema."]
-    found = evaluate_summaries(written_for(gold, ["", " . ", "Mild edema."])).estimates
-    assert found["label_recall"].value == pytest.approx(1 / 3)
+    estimates = evaluate_summaries(written_for(gold, ["", " . ", "Mild edema."])).estimates
+    assert estimates["label_recall"].value == pytest.approx(1 / 3)
 
 
 def test_labels_are_left_out_where_references_are_of_something_else() -> None:
     notes = ["Discharged on metformin.", "Follow-up with the surgeon.", "Wound is dry."]
-    found = evaluate_summaries(written_for(notes, notes))
-    assert "label_f1" not in found.estimates
-    assert found.skipped["label_f1"] == NO_LABELS
+    evaluation = evaluate_summaries(written_for(notes, notes))
+    assert "label_f1" not in evaluation.estimates
+    assert evaluation.skipped["label_f1"] == NO_LABELS
 
 
 def test_bertscore_without_weights_is_left_out_with_the_reason(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ NEW_EDEMA = "New pulmonary edema."
 
 
 def scores(references: list[str], generated: list[str]) -> dict[str, float]:
-    found = coherence_statistics(changes_that_happened(references), generated)
-    return {name: item.value for name, item in found.items()}
+    statistics = coherence_statistics(changes_that_happened(references), generated)
+    return {name: item.value for name, item in statistics.items()}
 
 
 def truth(visit: FollowUp) -> Changes:
@@ -43,18 +43,18 @@ def later(profile: HospitalProfile, patients: int = 40) -> list[FollowUp]:
 
 
 def test_by_hand() -> None:
-    found = scores([f"{WORSE} {NEW_EDEMA}", STABLE, BETTER], [WORSE, f"{STABLE} {NEW_EDEMA}", WORSE])
+    result = scores([f"{WORSE} {NEW_EDEMA}", STABLE, BETTER], [WORSE, f"{STABLE} {NEW_EDEMA}", WORSE])
     # happened: worse, new; unchanged; better. Said: worse; unchanged, new; worse. Right: 2.
-    assert found["change_precision"] == pytest.approx(2 / 4)
-    assert found["change_recall"] == pytest.approx(2 / 4)
-    assert found["change_f1"] == pytest.approx(1 / 2)
-    assert found["change_moved_precision"] == pytest.approx(1 / 3)
-    assert found["change_moved_recall"] == pytest.approx(1 / 3)
-    assert found["change_f1/worse"] == pytest.approx(2 / 3)
-    assert found["change_f1/unchanged"] == 1
-    assert found["change_f1/new"] == found["change_f1/better"] == found["change_f1/resolved"] == 0
-    assert found["change_macro_f1"] == pytest.approx((2 / 3 + 1) / 5)
-    assert found["change_opposite"] == pytest.approx(1 / 3)
+    assert result["change_precision"] == pytest.approx(2 / 4)
+    assert result["change_recall"] == pytest.approx(2 / 4)
+    assert result["change_f1"] == pytest.approx(1 / 2)
+    assert result["change_moved_precision"] == pytest.approx(1 / 3)
+    assert result["change_moved_recall"] == pytest.approx(1 / 3)
+    assert result["change_f1/worse"] == pytest.approx(2 / 3)
+    assert result["change_f1/unchanged"] == 1
+    assert result["change_f1/new"] == result["change_f1/better"] == result["change_f1/resolved"] == 0
+    assert result["change_macro_f1"] == pytest.approx((2 / 3 + 1) / 5)
+    assert result["change_opposite"] == pytest.approx(1 / 3)
 
 
 def test_the_reference_itself_is_coherent_and_a_report_without_changes_is_not() -> None:
@@ -93,10 +93,10 @@ def test_intervals_hold_the_value_and_need_a_visit() -> None:
     references = [WORSE, BETTER, STABLE, NEW_EDEMA] * 5
     generated = [WORSE, STABLE, STABLE, WORSE] * 5
     patients = [f"p{i // 3}" for i in range(20)]
-    found = evaluate_coherence(references, generated, groups=patients, replicates=200)
-    assert len(found) == 8 + len(CHANGES)
-    assert all(item.low <= item.value <= item.high for item in found.values())
-    assert found["change_f1"].low < found["change_f1"].high
+    evaluation = evaluate_coherence(references, generated, groups=patients, replicates=200)
+    assert len(evaluation) == 8 + len(CHANGES)
+    assert all(item.low <= item.value <= item.high for item in evaluation.values())
+    assert evaluation["change_f1"].low < evaluation["change_f1"].high
     assert evaluate_coherence([], []) == {}
 
 
@@ -108,9 +108,11 @@ def test_no_change_at_all_is_zero_and_not_undefined() -> None:
 def test_the_extractor_reads_what_the_generator_changed(profile: HospitalProfile) -> None:
     """Development numbers: the rules were written while looking at these styles."""
     visits = later(profile)
-    found = coherence_statistics([truth(visit) for visit in visits], [visit.study.report for visit in visits])
-    assert found["change_f1"].value > 0.97
-    assert found["change_opposite"].value < 0.01
+    statistics = coherence_statistics(
+        [truth(visit) for visit in visits], [visit.study.report for visit in visits]
+    )
+    assert statistics["change_f1"].value > 0.97
+    assert statistics["change_opposite"].value < 0.01
 
 
 def test_other_words_for_the_same_change_count_and_shuffled_reports_do_not() -> None:

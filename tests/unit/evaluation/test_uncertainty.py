@@ -28,8 +28,8 @@ def corpus(count: int, seed: int) -> tuple[list[str], list[str]]:
     """Random reports of 16 words and copies with three words in ten replaced."""
     rng = np.random.default_rng(seed)
     gold, other = rng.choice(WORDS, (2, count, 16))
-    said = np.where(rng.random(gold.shape) < 0.7, gold, other)
-    return [" ".join(row) for row in gold], [" ".join(row) for row in said]
+    predicted = np.where(rng.random(gold.shape) < 0.7, gold, other)
+    return [" ".join(row) for row in gold], [" ".join(row) for row in predicted]
 
 
 def test_intervals_cover_the_truth_about_as_often_as_they_promise() -> None:
@@ -60,10 +60,10 @@ def test_fast_path_equals_an_obviously_right_loop() -> None:
 
 def test_a_thousand_replicates_of_all_metrics_on_500_studies_are_quick() -> None:
     rng = np.random.default_rng(0)
-    found = report_statistics(*corpus(500, 0))
-    found |= label_statistics(rng.integers(0, 4, (500, 14)), rng.integers(0, 4, (500, 14)))
+    statistics = report_statistics(*corpus(500, 0))
+    statistics |= label_statistics(rng.integers(0, 4, (500, 14)), rng.integers(0, 4, (500, 14)))
     started = time.process_time()
-    bootstrap(found, replicates=1000)
+    bootstrap(statistics, replicates=1000)
     assert time.process_time() - started < 10  # 0.03 s where it was written
 
 
@@ -75,19 +75,19 @@ def test_the_same_seed_gives_the_same_interval() -> None:
 
 def test_identical_systems_differ_by_zero_with_p_one() -> None:
     item = report_statistics(*corpus(30, 0))["bleu_4"]
-    found = paired_difference(item, item)
-    assert (found.value, found.low, found.high, found.p) == (0, 0, 0, 1)
+    difference = paired_difference(item, item)
+    assert (difference.value, difference.low, difference.high, difference.p) == (0, 0, 0, 1)
     assert permutation_test(item, item) == 1
-    assert not found.significant
+    assert not difference.significant
 
 
 def test_a_clear_difference_is_found_and_pairing_is_what_finds_it() -> None:
     rng = np.random.default_rng(0)
     hard = rng.normal(0, 5, 100)
     ours, theirs = mean_statistic(hard + 0.5 + rng.normal(0, 0.5, 100)), mean_statistic(hard)
-    found = paired_difference(ours, theirs)
-    assert found.low > 0
-    assert found.p < 0.01
+    difference = paired_difference(ours, theirs)
+    assert difference.low > 0
+    assert difference.p < 0.01
     assert permutation_test(ours, theirs) < 0.01
     alone = bootstrap({"ours": ours, "theirs": theirs})
     assert alone["ours"].low < alone["theirs"].high
@@ -127,9 +127,9 @@ def test_seeds_that_disagree_widen_the_interval() -> None:
 def test_difference_over_seeds_of_a_constant_gain_is_that_gain() -> None:
     runs = [mean_statistic(np.random.default_rng(s).normal(size=50)) for s in range(3)]
     better = [mean_statistic(run.sums[:, 0] + 0.25) for run in runs]
-    found = difference_over_seeds(better, runs)
-    assert (found.value, found.low, found.high) == pytest.approx((0.25, 0.25, 0.25))
-    assert found.p < 0.01
+    difference = difference_over_seeds(better, runs)
+    assert (difference.value, difference.low, difference.high) == pytest.approx((0.25, 0.25, 0.25))
+    assert difference.p < 0.01
 
 
 def test_pooling_sites_counts_every_study_once() -> None:

@@ -79,9 +79,9 @@ def test_a_part_that_a_resample_misses_is_left_out_of_its_mean() -> None:
 
 def test_the_mean_over_visits_is_that_of_each_visits_own_score(items: list[Prediction]) -> None:
     own = [prediction_statistics(part) for part in by_visit(items).values()]
-    found = mean_over_visits(items)
+    result = mean_over_visits(items)
     for name in SCORES:
-        assert found[name].value == pytest.approx(np.mean([one[name].value for one in own])), name
+        assert result[name].value == pytest.approx(np.mean([one[name].value for one in own])), name
 
 
 def test_intervals_draw_patients_with_all_their_visits(items: list[Prediction]) -> None:
@@ -99,12 +99,12 @@ def test_intervals_draw_patients_with_all_their_visits(items: list[Prediction]) 
 
 
 def test_names_and_values_of_a_site(items: list[Prediction]) -> None:
-    found = evaluate_visits(items, replicates=50)
+    evaluation = evaluate_visits(items, replicates=50)
     numbers = sorted(by_visit(items))
-    assert {f"visit_{t}/{name}" for t in numbers for name in SCORES} <= found.keys()
-    assert {f"visits/{name}" for name in SCORES} <= found.keys()
-    assert {"change_f1", "change_moved_f1", "change_opposite", "visit_2/change_f1"} <= found.keys()
-    assert found["change_f1"].value == pytest.approx(change_statistics(items)["change_f1"].value)
+    assert {f"visit_{t}/{name}" for t in numbers for name in SCORES} <= evaluation.keys()
+    assert {f"visits/{name}" for name in SCORES} <= evaluation.keys()
+    assert {"change_f1", "change_moved_f1", "change_opposite", "visit_2/change_f1"} <= evaluation.keys()
+    assert evaluation["change_f1"].value == pytest.approx(change_statistics(items)["change_f1"].value)
 
 
 def test_first_visits_alone_have_no_changes(items: list[Prediction]) -> None:
@@ -131,10 +131,10 @@ def test_the_win_rate_is_the_share_of_resamples_in_which_ours_is_better() -> Non
     rng = np.random.default_rng(0)
     base = rng.normal(0, 1, 80)
     gain = rng.normal(0.1, 1, 80)
-    found = paired_difference(mean_statistic(base + gain), mean_statistic(base), replicates=5000)
+    difference = paired_difference(mean_statistic(base + gain), mean_statistic(base), replicates=5000)
     # of a mean of normal values: Φ(mean / standard error)
     z = gain.mean() / (gain.std() / np.sqrt(80))
-    assert found.wins == pytest.approx(NormalDist().cdf(z), abs=0.02)
+    assert difference.wins == pytest.approx(NormalDist().cdf(z), abs=0.02)
 
 
 def test_equal_systems_win_half_of_the_time_and_are_not_told_apart() -> None:
@@ -175,8 +175,8 @@ def test_the_tests_of_means_over_visits_and_sites(items: list[Prediction]) -> No
         averaged([mean_over_visits(own, ["rouge_l"])["rouge_l"] for own in system])
         for system in (perfect, sites)
     )
-    found = difference_over_seeds([ours], [theirs], groups=groups, replicates=500)
+    difference = difference_over_seeds([ours], [theirs], groups=groups, replicates=500)
     assert ours.value == pytest.approx(1)
-    assert found.wins == 1
-    assert found.p < 0.01
+    assert difference.wins == 1
+    assert difference.p < 0.01
     assert permutation_over_seeds([ours], [theirs], groups=groups, replicates=500) < 0.01

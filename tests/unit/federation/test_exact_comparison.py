@@ -74,19 +74,19 @@ class Sites:
 
 
 def compare(sites: Sites, **more: Any) -> Comparison:
-    found = Comparison(sites.ask, **more)
-    found.run(sorted(sites.sizes))
-    return found
+    comparison = Comparison(sites.ask, **more)
+    comparison.run(sorted(sites.sizes))
+    return comparison
 
 
 def test_every_pair_is_compared_and_no_more_is_held_than_allowed() -> None:
     sites = Sites({f"s{i}": 1000 + i for i in range(8)})
     memory = 3 * pair_bytes(1007, 1007)
-    found = compare(sites, memory=memory)
-    assert len(found.shared) == 28
-    assert found.waves == 7 * 2, "four pairs of a matching, of which three fit"
+    comparison = compare(sites, memory=memory)
+    assert len(comparison.shared) == 28
+    assert comparison.waves == 7 * 2, "four pairs of a matching, of which three fit"
     assert sites.held < memory
-    assert not found._held
+    assert not comparison._held
     assert compare(Sites(sites.sizes)).waves == 7
 
 
@@ -103,13 +103,13 @@ def test_who_is_silent_or_refuses_is_not_asked_again_and_who_errs_is() -> None:
     for reason, times in (("silent", 1), (refusal, 1), ("E4 UpdateError", 3)):
         sites = Sites({"a": 30, "b": 40, "c": 50, "d": 60})
         sites.odd["a", "offer"] = reason
-        found = compare(sites)
+        comparison = compare(sites)
         assert sum(task == "offer" and said["site"] == "a" for task, said in sites.asked) == times
-        assert {pair: why.split(":")[0] for pair, why in found.failed.items()} == {
+        assert {pair: why.split(":")[0] for pair, why in comparison.failed.items()} == {
             ("a", other): "a" for other in "bcd"
         }
-        assert ("a" in found.without) == (times == 1)
-        assert len(found.shared) == 3
+        assert ("a" in comparison.without) == (times == 1)
+        assert len(comparison.shared) == 3
 
 
 @pytest.mark.parametrize(
@@ -132,10 +132,10 @@ def test_who_is_silent_or_refuses_is_not_asked_again_and_who_errs_is() -> None:
 def test_a_count_that_cannot_be_leaves_the_site_out(facts: dict[str, Any]) -> None:
     sites = Sites({"a": 30, "b": 40, "c": 50})
     sites.odd["a", "count"] = Reply(-1, facts, {})
-    found = compare(sites)
-    assert set(found.sizes) == {"b", "c"}
-    assert found.without["a"]
-    assert set(found.shared) == {("b", "c")}
+    comparison = compare(sites)
+    assert set(comparison.sizes) == {"b", "c"}
+    assert comparison.without["a"]
+    assert set(comparison.shared) == {("b", "c")}
 
 
 def test_sites_of_another_key_are_left_out_and_two_alone_time_decides() -> None:
@@ -143,9 +143,9 @@ def test_sites_of_another_key_are_left_out_and_two_alone_time_decides() -> None:
     sites.keys["a"] = OTHER
     assert set(compare(sites).shared) == {("b", "c")}
     sites.odd["c", "count"] = Reply(-1, {"state": "none"}, {})
-    found = compare(sites)
-    assert (found.sizes, found.shared, set(found.without)) == ({}, {}, {"a", "b", "c"})
-    assert "distances" not in found.report("abc")
+    comparison = compare(sites)
+    assert (comparison.sizes, comparison.shared, set(comparison.without)) == ({}, {}, {"a", "b", "c"})
+    assert "distances" not in comparison.report("abc")
     del sites.odd["c", "count"]
     sites.keys["c"] = "1" * 32
     with pytest.raises(RunError, match=r"no two sites have the same key.*a \(ffffffff\)"):
@@ -155,9 +155,9 @@ def test_sites_of_another_key_are_left_out_and_two_alone_time_decides() -> None:
 def test_who_has_another_vocabulary_is_named_and_stays_in() -> None:
     sites = Sites({"a": 30, "b": 40, "c": 50})
     sites.vocabularies = {"a": WORDS, "b": WORDS, "c": OTHERS}
-    found = compare(sites)
-    assert len(found.shared) == 3
-    assert found.report("abc")["other_vocabulary"] == ["c"]
+    comparison = compare(sites)
+    assert len(comparison.shared) == 3
+    assert comparison.report("abc")["other_vocabulary"] == ["c"]
     sites.vocabularies["c"] = WORDS
     assert compare(sites).report("abc")["other_vocabulary"] == []
 
@@ -171,9 +171,9 @@ def test_sizes_that_no_graphs_have_show_in_the_smallest_eigenvalue() -> None:
         if (site, task) == ("a", "compare")
         else Sites.reply(liar, site, task, said, tensors)
     )
-    found = compare(liar).report("abcdefgh")
-    assert found["distances"]["matrix"][0] == [0.0] * 8
-    assert found["smallest_eigenvalue"] < -1
+    report = compare(liar).report("abcdefgh")
+    assert report["distances"]["matrix"][0] == [0.0] * 8
+    assert report["smallest_eigenvalue"] < -1
     assert "smallest_eigenvalue" not in compare(Sites({"a": 30})).report("a")
 
 

@@ -59,9 +59,9 @@ def nested(depth: int) -> Any:
     ],
 )
 def test_plain_json_is_bounded(value: Any, problem: str) -> None:
-    found = json_problem(value, 1000)
-    assert problem in found
-    assert bool(found) == bool(problem)
+    result = json_problem(value, 1000)
+    assert problem in result
+    assert bool(result) == bool(problem)
 
 
 def test_a_refusal_names_three_problems_at_most() -> None:

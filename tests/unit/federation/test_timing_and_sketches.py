@@ -35,7 +35,7 @@ OLD, NEW = (SketchKey(bytes([i]) * SECRET, "test") for i in (1, 2))
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("message", "expected"),
     [
         (3.0, Timing(3.0, 1.0)),
         (9.0, Timing(4.0, 0.0)),
@@ -48,8 +48,8 @@ OLD, NEW = (SketchKey(bytes([i]) * SECRET, "test") for i in (1, 2))
         (None, Timing(4.0, 0.0)),
     ],
 )
-def test_no_site_makes_itself_faster_or_slower_than_its_answer_was(said: Any, expected: Timing) -> None:
-    assert timing_of({"seconds": said}, 4.0) == expected
+def test_no_site_makes_itself_faster_or_slower_than_its_answer_was(message: Any, expected: Timing) -> None:
+    assert timing_of({"seconds": message}, 4.0) == expected
 
 
 def test_an_answer_without_seconds_is_all_computing_and_never_takes_none() -> None:
@@ -74,8 +74,8 @@ def test_a_rule_hears_of_accepted_sites_and_of_all_without_an_update(deadline: f
         silent=["b", "cut off"],
         waited={"b": 60.0},
     )
-    found = MeasuredTimings(deadline).report_timings(rule, outcome)
-    assert found == {"a": Timing(2.0, 1.0)}
+    result = MeasuredTimings(deadline).report_timings(rule, outcome)
+    assert result == {"a": Timing(2.0, 1.0)}
     told = rule.known.latencies.report()
     assert {site: seen["compute"] for site, seen in told.items()} == {
         "a": 2.0,
@@ -84,7 +84,7 @@ def test_a_rule_hears_of_accepted_sites_and_of_all_without_an_update(deadline: f
         "refused": lapsed,
     }
     assert told["a"]["transfer"] == 1.0
-    assert MeasuredTimings().report_timings(make_rule("weighted_mean", {}), outcome) == found
+    assert MeasuredTimings().report_timings(make_rule("weighted_mean", {}), outcome) == result
 
 
 def share_of_draws(told: Callable[[Any, Outcome], None]) -> float:
@@ -190,50 +190,50 @@ LONG = base64.b64encode(
     ],
 )
 def test_a_reply_without_a_sketch_is_refused_with_a_reason(bad: Reply) -> None:
-    told, made = Sketches(), rule()
-    assert told.accept("a", bad)
-    assert told.update(made, -1, {"a": "refused"}) == []
-    assert told.without == {"a": "refused"}
+    sketches, made = Sketches(), rule()
+    assert sketches.accept("a", bad)
+    assert sketches.update(made, -1, {"a": "refused"}) == []
+    assert sketches.without == {"a": "refused"}
     assert made.known.sketches == {}
-    assert told.report(["a"])["sites"] == {}
+    assert sketches.report(["a"])["sites"] == {}
 
 
 def test_when_most_sites_change_their_key_the_others_are_left_out_of_the_rule_too() -> None:
-    made, told = rule(), Sketches()
+    made, sketches = rule(), Sketches()
     assert made.capability(NeedsSketches)
     for site in "abc":
-        assert told.accept(site, reply(sketch(OLD, 1, 2, 3))) is None
-    assert told.update(made, -1, {}) == ["a", "b", "c"]
+        assert sketches.accept(site, reply(sketch(OLD, 1, 2, 3))) is None
+    assert sketches.update(made, -1, {}) == ["a", "b", "c"]
     for site in "bc":
-        told.accept(site, reply(sketch(NEW, 1, 2, 4)))
-    assert told.update(made, 4, {}) == ["b", "c"]
-    assert set(made.known.sketches) == set(told.held) == {"b", "c"}
-    assert "cannot be compared with that of 'b'" in told.without["a"]
-    assert [set(item) for item in told.renewed] == [{"exchange", "site", "texts"}] * 2
-    assert told.report("abc")["distances"]["matrix"] == [[0, 0, 0], [0, 0, 0], [0, 0, 0]]
+        sketches.accept(site, reply(sketch(NEW, 1, 2, 4)))
+    assert sketches.update(made, 4, {}) == ["b", "c"]
+    assert set(made.known.sketches) == set(sketches.held) == {"b", "c"}
+    assert "cannot be compared with that of 'b'" in sketches.without["a"]
+    assert [set(item) for item in sketches.renewed] == [{"exchange", "site", "texts"}] * 2
+    assert sketches.report("abc")["distances"]["matrix"] == [[0, 0, 0], [0, 0, 0], [0, 0, 0]]
 
 
 def test_a_site_that_mends_its_key_is_no_longer_named() -> None:
-    made, told = rule(), Sketches()
+    made, sketches = rule(), Sketches()
     for site, key in (("a", OLD), ("b", OLD), ("c", NEW)):
-        told.accept(site, reply(sketch(key, 1, 2)))
-    told.update(made, -1, {})
-    assert set(told.without) == {"c"}
-    told.accept("c", reply(sketch(OLD, 1, 2)))
-    assert told.update(made, 4, {}) == ["c"]
-    assert told.without == {}
+        sketches.accept(site, reply(sketch(key, 1, 2)))
+    sketches.update(made, -1, {})
+    assert set(sketches.without) == {"c"}
+    sketches.accept("c", reply(sketch(OLD, 1, 2)))
+    assert sketches.update(made, 4, {}) == ["c"]
+    assert sketches.without == {}
 
 
 def test_who_has_another_vocabulary_is_named_and_stays_in() -> None:
-    made, told = rule(), Sketches()
+    made, sketches = rule(), Sketches()
     for site, vocabulary in (("a", "0" * 16), ("b", "0" * 16), ("c", "f" * 16), ("d", "")):
-        assert told.accept(site, reply(sketch(OLD, 1, 2), vocabulary=vocabulary)) is None
-    assert told.update(made, -1, {}) == ["a", "b", "c", "d"]
-    assert told.report("abcd")["other_vocabulary"] == ["c"]
-    assert (set(made.known.sketches), told.without) == (set("abcd"), {})
-    told.accept("c", reply(sketch(OLD, 1, 3), vocabulary="0" * 16))
-    told.update(made, 4, {})
-    assert told.report("abcd")["other_vocabulary"] == []
+        assert sketches.accept(site, reply(sketch(OLD, 1, 2), vocabulary=vocabulary)) is None
+    assert sketches.update(made, -1, {}) == ["a", "b", "c", "d"]
+    assert sketches.report("abcd")["other_vocabulary"] == ["c"]
+    assert (set(made.known.sketches), sketches.without) == (set("abcd"), {})
+    sketches.accept("c", reply(sketch(OLD, 1, 3), vocabulary="0" * 16))
+    sketches.update(made, 4, {})
+    assert sketches.report("abcd")["other_vocabulary"] == []
 
 
 def test_a_site_that_is_absent_later_keeps_the_sketch_it_sent() -> None:
@@ -243,11 +243,13 @@ def test_a_site_that_is_absent_later_keeps_the_sketch_it_sent() -> None:
     assert (set(told.held), told.without, told.renewed) == ({"a", "b"}, {}, [])
 
 
-@pytest.mark.parametrize(("said", "absent"), [("none", {}), ("", {"a": "E22 policy.knowledge_sketch: deny"})])
-def test_a_sketch_that_a_site_takes_back_is_used_no_more(said: str, absent: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("message", "absent"), [("none", {}), ("", {"a": "E22 policy.knowledge_sketch: deny"})]
+)
+def test_a_sketch_that_a_site_takes_back_is_used_no_more(message: str, absent: dict[str, str]) -> None:
     made, told = told_by("abc")
-    if said:
-        assert told.accept("a", reply(None, said)) is None
+    if message:
+        assert told.accept("a", reply(None, message)) is None
     assert told.update(made, 4, absent) == []
     assert set(made.known.sketches) == set(told.held) == {"b", "c"}
     assert set(told.without) == {"a"}
@@ -258,36 +260,36 @@ def test_a_sketch_that_a_site_takes_back_is_used_no_more(said: str, absent: dict
 
 
 def test_two_unlike_keys_do_not_end_a_run_in_which_others_have_no_sketch() -> None:
-    made, told = rule(), Sketches()
-    told.accept("a", reply(sketch(OLD, 1)))
-    told.accept("b", reply(sketch(NEW, 1)))
-    told.accept("c", reply(None, "none"))
-    assert told.update(made, -1, {"d": "disconnected"}) == []
-    assert (made.known.sketches, told.held) == ({}, {})
-    assert set(told.without) == {"a", "b", "c", "d"}
-    assert "distances" not in told.report("abcd")
-    told.accept("a", reply(sketch(NEW, 1)))
-    told.accept("b", reply(sketch(NEW, 1)))
-    assert told.update(made, 4, {}) == ["a", "b"]
+    made, sketches = rule(), Sketches()
+    sketches.accept("a", reply(sketch(OLD, 1)))
+    sketches.accept("b", reply(sketch(NEW, 1)))
+    sketches.accept("c", reply(None, "none"))
+    assert sketches.update(made, -1, {"d": "disconnected"}) == []
+    assert (made.known.sketches, sketches.held) == ({}, {})
+    assert set(sketches.without) == {"a", "b", "c", "d"}
+    assert "distances" not in sketches.report("abcd")
+    sketches.accept("a", reply(sketch(NEW, 1)))
+    sketches.accept("b", reply(sketch(NEW, 1)))
+    assert sketches.update(made, 4, {}) == ["a", "b"]
 
 
 def test_one_sketch_alone_is_no_quarrel_and_two_without_a_common_key_are() -> None:
-    told = Sketches()
-    told.accept("a", reply(sketch(OLD, 1)))
-    assert told.update(rule(), -1, {"b": "none"}) == ["a"]
-    told.accept("b", reply(sketch(NEW, 1)))
+    sketches = Sketches()
+    sketches.accept("a", reply(sketch(OLD, 1)))
+    assert sketches.update(rule(), -1, {"b": "none"}) == ["a"]
+    sketches.accept("b", reply(sketch(NEW, 1)))
     with pytest.raises(RunError, match="no two sketches of knowledge graphs can be compared"):
-        told.update(rule(), -1, {})
+        sketches.update(rule(), -1, {})
 
 
 def test_a_run_under_way_leaves_out_the_newcomer_with_another_key() -> None:
-    told = Sketches()
-    told.accept("a", reply(sketch(OLD, 1)))
-    told.update(rule(), -1, {"b": "none"})
-    told.accept("b", reply(sketch(NEW, 1)))
-    assert told.update(rule(), 4, {}) == []
-    assert set(told.held) == {"a"}
-    assert "cannot be compared" in told.without["b"]
+    sketches = Sketches()
+    sketches.accept("a", reply(sketch(OLD, 1)))
+    sketches.update(rule(), -1, {"b": "none"})
+    sketches.accept("b", reply(sketch(NEW, 1)))
+    assert sketches.update(rule(), 4, {}) == []
+    assert set(sketches.held) == {"a"}
+    assert "cannot be compared" in sketches.without["b"]
 
 
 def test_sketches_of_another_length_or_kind_are_not_compared() -> None:

@@ -78,9 +78,9 @@ print(optimizer_resolver.lookup("adagrad").__module__)
 def test_pykeen_starts_in_a_process_that_trains_adapters() -> None:
     """bitsandbytes, which PEFT imports, has optimisers of the same names as torch."""
     pytest.importorskip("bitsandbytes")
-    found = subprocess.run([sys.executable, "-c", AFTER], capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.split()[-1] == "torch.optim.adagrad"
+    result = subprocess.run([sys.executable, "-c", AFTER], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split()[-1] == "torch.optim.adagrad"
 
 
 @pytest.mark.usefixtures("pykeen")
@@ -108,8 +108,8 @@ def test_confidence_is_the_share_of_facts_at_a_score() -> None:
     random = np.random.default_rng(0)
     scores = random.normal(size=4000)
     chances = 1 / (1 + np.exp(-(2 * scores - 1)))
-    found = calibrated(scores.tolist(), (random.random(4000) < chances).tolist())
-    assert np.abs(np.array(found) - chances).max() < 0.05
+    confidences = calibrated(scores.tolist(), (random.random(4000) < chances).tolist())
+    assert np.abs(np.array(confidences) - chances).max() < 0.05
 
 
 @pytest.mark.parametrize(

@@ -127,9 +127,9 @@ def taught() -> PlainText:
 
 def test_a_taught_model_finds_the_triples_it_was_taught(taught: PlainText) -> None:
     extractor = ModelExtractor(taught, most=64)
-    found = extractor.triples(["\n\n".join(FACTS)])
-    assert [triple for triple, _ in found] == [triple for facts in FACTS.values() for triple in facts]
-    assert all(0.5 < confidence <= 1 for _, confidence in found)
+    triples = extractor.triples(["\n\n".join(FACTS)])
+    assert [triple for triple, _ in triples] == [triple for facts in FACTS.values() for triple in facts]
+    assert all(0.5 < confidence <= 1 for _, confidence in triples)
     assert extractor.counts == {"chunks": 3, "triples": 3}
 
 
@@ -137,8 +137,8 @@ def test_an_answer_that_is_cut_short_loses_its_last_line(taught: PlainText) -> N
     chunk = next(iter(FACTS))
     lines = as_lines(FACTS[chunk])
     extractor = ModelExtractor(taught, most=len(taught.ids(lines)) - 2)
-    found = extractor.triples([chunk])
-    assert [triple for triple, _ in found] == FACTS[chunk][:1]
+    triples = extractor.triples([chunk])
+    assert [triple for triple, _ in triples] == FACTS[chunk][:1]
     assert extractor.counts[CUT] == 1
 
 

@@ -56,21 +56,21 @@ def test_vectors_are_those_of_one_name_at_a_time(folder: Path, pooling: str) -> 
         with torch.no_grad():
             states = model(**tokenizer(name, return_tensors="pt")).last_hidden_state[0]
         expected.append(states[0] if pooling == "cls" else states.mean(0))
-    found = NameEncoder(folder, pooling).embed(NAMES, batch=4)
-    np.testing.assert_allclose(found, torch.stack(expected).numpy(), atol=1e-5)
-    assert np.abs(found[0] - found[3]).max() > 0.01
+    embeddings = NameEncoder(folder, pooling).embed(NAMES, batch=4)
+    np.testing.assert_allclose(embeddings, torch.stack(expected).numpy(), atol=1e-5)
+    assert np.abs(embeddings[0] - embeddings[3]).max() > 0.01
 
 
 def test_no_name_an_empty_one_and_one_longer_than_the_encoder_are_vectors_too(folder: Path) -> None:
     encoder = NameEncoder(folder, "mean")
     assert encoder.embed([]).shape == (0, 16)
-    found = encoder.embed(["", "fever " * 40, "fever " * 50])
-    assert np.isfinite(found).all()
-    np.testing.assert_allclose(found[1], found[2], atol=1e-6)
+    embeddings = encoder.embed(["", "fever " * 40, "fever " * 50])
+    assert np.isfinite(embeddings).all()
+    np.testing.assert_allclose(embeddings[1], embeddings[2], atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("message", "expected"),
     [
         ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
         ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "mean"),
@@ -78,8 +78,8 @@ def test_no_name_an_empty_one_and_one_longer_than_the_encoder_are_vectors_too(fo
         ({"pooling_mode": ["mean"]}, "mean"),
     ],
 )
-def test_the_folder_says_how_tokens_are_pooled(folder: Path, said: object, expected: str) -> None:
-    assert check_encoder(pooled_as(folder, said)) == expected
+def test_the_folder_says_how_tokens_are_pooled(folder: Path, message: object, expected: str) -> None:
+    assert check_encoder(pooled_as(folder, message)) == expected
     assert NameEncoder(folder).pooling == expected
     assert check_encoder(folder, "mean") == "mean"
 
@@ -253,6 +253,6 @@ def test_the_folder_counts_from_site_yaml_also_where_the_simulator_copied_it(tmp
     (tmp_path / "site.yaml").write_text(SITES, encoding="utf-8")
     prepare_workspace(tmp_path / "work", tmp_path / "site.yaml")
     for file in (tmp_path / "site.yaml", tmp_path / "work" / "local" / "site.yaml"):
-        found = load_site_file(file)["a"].knowledge
-        assert found is not None
-        assert found.encoder == tmp_path / "e" / "bert"
+        knowledge = load_site_file(file)["a"].knowledge
+        assert knowledge is not None
+        assert knowledge.encoder == tmp_path / "e" / "bert"

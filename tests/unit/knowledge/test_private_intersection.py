@@ -34,18 +34,18 @@ def psi() -> None:
 
 @pytest.mark.usefixtures("psi")
 def test_pairwise_sizes_give_the_exact_jaccard_distances() -> None:
-    items = {site: keyed_elements(found, key()) for site, found in GRAPHS.items()}
+    items = {site: keyed_elements(distances, key()) for site, distances in GRAPHS.items()}
     pairs = {
         (one, other): shared_size(IntersectionClient(items[one]), IntersectionServer(items[other]))
         for i, one in enumerate(SITES)
         for other in SITES[:i]
     }
     assert pairs == {("b", "a"): 40, ("c", "a"): 0, ("c", "b"): 0}
-    found = exact_distances({site: len(own) for site, own in GRAPHS.items()}, pairs, SITES)
+    distances = exact_distances({site: len(own) for site, own in GRAPHS.items()}, pairs, SITES)
     expected = [[1 - jaccard(GRAPHS[one], GRAPHS[other]) for other in SITES] for one in SITES]
-    assert found == pytest.approx(np.array(expected), abs=1e-12)
+    assert distances == pytest.approx(np.array(expected), abs=1e-12)
     sketched = distance_matrix({s: Sketcher(key()).sketch(g) for s, g in GRAPHS.items()}, SITES)
-    assert np.abs(found - sketched).max() < 0.05
+    assert np.abs(distances - sketched).max() < 0.05
 
 
 @pytest.mark.usefixtures("psi")
@@ -99,33 +99,33 @@ def changed(message: bytes, kind: str, change: str) -> bytes:
     """A message of the package with its first two elements alike, its first one made up, or one too many."""
     import private_set_intersection.python as package
 
-    found = getattr(package, kind)()
-    found.ParseFromString(message)
-    held = found.raw.encrypted_elements if kind == "ServerSetup" else found.encrypted_elements
+    result = getattr(package, kind)()
+    result.ParseFromString(message)
+    held = result.raw.encrypted_elements if kind == "ServerSetup" else result.encrypted_elements
     if change == "twice":
         held[1] = held[0]
     elif change == "made up":
         held[0] = b"\x02" + b"\xff" * 32
     else:
         held.append(bytes(33))
-    return bytes(found.SerializeToString())
+    return bytes(result.SerializeToString())
 
 
 @pytest.mark.usefixtures("psi")
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [("twice", "holds an element twice"), ("made up", "no encrypted ones"), ("more", "of 101 elements")],
 )
-def test_a_request_or_response_of_other_elements_is_not_used(change: str, said: str) -> None:
+def test_a_request_or_response_of_other_elements_is_not_used(change: str, message: str) -> None:
     items = keyed_elements(GRAPHS["a"], key())
     asker, holder = IntersectionClient(items), IntersectionServer(items)
     setup = holder.setup(100)
-    with pytest.raises(UpdateError, match=said):
+    with pytest.raises(UpdateError, match=message):
         holder.response(changed(asker.request(), "Request", change))
     answering = IntersectionServer(items)
     setup, request = answering.setup(100), asker.request()
     response = answering.response(request)
-    with pytest.raises(UpdateError, match=said):
+    with pytest.raises(UpdateError, match=message):
         asker.shared(setup, changed(response, "Response", change))
     assert asker.shared(setup, response) == 100
 
@@ -172,16 +172,16 @@ def test_digests_depend_on_the_key_and_not_on_the_order() -> None:
 
 
 def test_distances_of_empty_and_of_uncompared_graphs() -> None:
-    found = exact_distances({"a": 10, "b": 30, "c": 0, "d": 5}, {("a", "b"): 8}, ["a", "b", "c", "d"])
-    assert found[0, 1] == found[1, 0] == pytest.approx(1 - 8 / 32)
-    assert found[2].tolist() == [1, 1, 0, 1]
-    compared = [found[0, 1], *[1.0] * 3]
-    assert found[0, 3] == pytest.approx(np.mean(compared))
+    distances = exact_distances({"a": 10, "b": 30, "c": 0, "d": 5}, {("a", "b"): 8}, ["a", "b", "c", "d"])
+    assert distances[0, 1] == distances[1, 0] == pytest.approx(1 - 8 / 32)
+    assert distances[2].tolist() == [1, 1, 0, 1]
+    compared = [distances[0, 1], *[1.0] * 3]
+    assert distances[0, 3] == pytest.approx(np.mean(compared))
 
 
 def test_a_site_that_told_no_size_is_as_far_as_is_typical() -> None:
-    found = exact_distances({"a": 10, "b": 30}, {("b", "a"): 8}, ["a", "b", "c"])
-    assert found[2].tolist() == pytest.approx([1 - 8 / 32, 1 - 8 / 32, 0])
+    distances = exact_distances({"a": 10, "b": 30}, {("b", "a"): 8}, ["a", "b", "c"])
+    assert distances[2].tolist() == pytest.approx([1 - 8 / 32, 1 - 8 / 32, 0])
     assert exact_distances({}, {}, ["a", "b"]).tolist() == [[0, 1], [1, 0]]
 
 

@@ -59,8 +59,8 @@ def vocabulary() -> Vocabulary:
 
 def said(text: str, together: float = 0.0) -> dict[tuple[str, ...], float]:
     """What sentences say beside who has what."""
-    found = RuleExtractor(vocabulary(), together).graph([text])
-    return {tuple(triple): confidence for triple, confidence in found.items() if triple.head != "patient"}
+    graph = RuleExtractor(vocabulary(), together).graph([text])
+    return {tuple(triple): confidence for triple, confidence in graph.items() if triple.head != "patient"}
 
 
 # ---- vocabularies ------------------------------------------------------------------------------------------
@@ -106,8 +106,8 @@ def test_plurals_and_words_that_only_look_like_them() -> None:
 
 def test_the_longest_name_is_the_mention_and_offsets_are_the_texts() -> None:
     text = "High   fever, then cough and fevers."
-    found = vocabulary().mentions(text)
-    assert [(text[m.start : m.end], m.concept) for m in found] == [
+    mentions = vocabulary().mentions(text)
+    assert [(text[m.start : m.end], m.concept) for m in mentions] == [
         ("High   fever", "C:highfever"),
         ("cough", "C:cough"),
         ("fevers", "C:fever"),
@@ -167,8 +167,8 @@ def test_what_stands_together_is_believed_less() -> None:
 
 
 def test_who_has_what_depends_on_what_the_sentence_says_of_it() -> None:
-    found = RuleExtractor(vocabulary(), 0.0).graph(["Fever. No cough. Possible pneumonia."])
-    assert set(found) == {
+    graph = RuleExtractor(vocabulary(), 0.0).graph(["Fever. No cough. Possible pneumonia."])
+    assert set(graph) == {
         Triple("patient", "has", "c:fever"),
         Triple("patient", "is without", "c:cough"),
         Triple("patient", "may have", "c:pneumonia"),

@@ -64,8 +64,8 @@ def test_without_alignment_the_same_facts_in_other_words_have_nothing_in_common(
 def test_a_table_is_a_vocabulary_and_rows_of_one_id_are_synonyms(folder: Path) -> None:
     (folder / "own.tsv").write_text("id\tlabel\nO:1\tsniffles\nO:1\trunny nose\n")
     config = settings(folder, vocabulary=["terms.obo", "own.tsv"])
-    found = site_graph(config, ["Flu causes a runny nose."])
-    assert Triple("d:1", "causes", "o:1") in found
+    graph = site_graph(config, ["Flu causes a runny nose."])
+    assert Triple("d:1", "causes", "o:1") in graph
 
 
 def test_graphs_made_elsewhere_are_added_and_unsure_triples_left_out(folder: Path) -> None:
@@ -77,8 +77,8 @@ def test_graphs_made_elsewhere_are_added_and_unsure_triples_left_out(folder: Pat
 def test_an_imported_graph_says_the_same_as_a_text(folder: Path) -> None:
     (folder / "more.tsv").write_text("fever\tCaused By\tinfluenza\nPyrexia\tAssociated_with\tCough\n")
     imported = settings(folder, extractor="none", triples="more.tsv")
-    told = site_graph(settings(folder), [f"{ONE} Fever is associated with cough."])
-    assert site_graph(imported, []).keys() == {t for t in told if t.head != "patient"}
+    graph = site_graph(settings(folder), [f"{ONE} Fever is associated with cough."])
+    assert site_graph(imported, []).keys() == {t for t in graph if t.head != "patient"}
     assert set(site_graph(imported.model_copy(update={"align": False}), [])) == {
         Triple("fever", "caused by", "influenza"),
         Triple("pyrexia", "associated_with", "cough"),
@@ -88,8 +88,8 @@ def test_an_imported_graph_says_the_same_as_a_text(folder: Path) -> None:
 @pytest.mark.parametrize("line", ["flu\tassociated with\tpyrexia", "fever\tassociated with\tinfluenza"])
 def test_synonyms_and_directions_of_a_symmetric_relation_are_one_triple(folder: Path, line: str) -> None:
     (folder / "more.tsv").write_text(line + "\n")
-    found = site_graph(settings(folder, extractor="none", triples="more.tsv"), [])
-    assert set(found) == {Triple("d:1", "associated with", "s:1")}
+    graph = site_graph(settings(folder, extractor="none", triples="more.tsv"), [])
+    assert set(graph) == {Triple("d:1", "associated with", "s:1")}
 
 
 def test_names_of_graphs_made_elsewhere_become_concepts_by_pairs_and_by_spelling(folder: Path) -> None:
@@ -102,9 +102,9 @@ def test_names_of_graphs_made_elsewhere_become_concepts_by_pairs_and_by_spelling
         same="same.tsv",
         nearest=0.5,
     )
-    found = site_graph(config, [])
-    assert set(found) == {Triple("d:1", "causes", "s:1"), Triple("d:1", "causes", "odd thing")}
-    assert 0.5 <= found[Triple("d:1", "causes", "s:1")] < 1.0
+    graph = site_graph(config, [])
+    assert set(graph) == {Triple("d:1", "causes", "s:1"), Triple("d:1", "causes", "odd thing")}
+    assert 0.5 <= graph[Triple("d:1", "causes", "s:1")] < 1.0
     assert set(site_graph(config.model_copy(update={"align": False}), [])) == {
         Triple("la grippe", "causes", "pyrexya"),
         Triple("flu", "causes", "odd thing"),
@@ -194,11 +194,11 @@ def test_relative_paths_count_from_the_folder_of_site_yaml(tmp_path: Path, copie
     if copied:
         prepare_workspace(tmp_path / "work", file)
         file = tmp_path / "work" / "local" / "site.yaml"
-    found = load_site_file(file)["a"].knowledge
-    assert found is not None
-    assert found.vocabulary == (tmp_path / "terms.obo", Path("/elsewhere/own.tsv"))
-    assert (found.key, found.same) == (tmp_path / "sketch.key", (tmp_path / "s.nt",))
-    paths = [(graph.path, graph.form) for graph in found.triples]
+    knowledge = load_site_file(file)["a"].knowledge
+    assert knowledge is not None
+    assert knowledge.vocabulary == (tmp_path / "terms.obo", Path("/elsewhere/own.tsv"))
+    assert (knowledge.key, knowledge.same) == (tmp_path / "sketch.key", (tmp_path / "s.nt",))
+    paths = [(graph.path, graph.form) for graph in knowledge.triples]
     assert paths == [(tmp_path / "edc.tsv", "columns"), (tmp_path / "kg.txt", "edc")]
 
 

@@ -69,10 +69,10 @@ def test_different_triples_have_different_bytes(
 
 
 def test_a_graph_holds_each_triple_once_with_its_best_confidence() -> None:
-    found = graph_of(
+    result = graph_of(
         [(Triple("Flu", "has symptom", "Fever"), 0.4), (Triple("flu ", "has symptom", "FEVER"), 0.9)]
     )
-    assert found == {Triple("flu", "has symptom", "fever"): 0.9}
+    assert result == {Triple("flu", "has symptom", "fever"): 0.9}
     assert graph_of([(Triple("flu", "is", "Flu"), 1.0), (Triple("flu", "", "fever"), 1.0)]) == {}
     assert graph_of([(Triple("flu", "causes", "fever"), 0.3)], least=0.5) == {}
     with pytest.raises(ValueError, match=r"confidence .* is 1\.5"):

@@ -131,8 +131,8 @@ def expected(short: str) -> tuple[int, ...]:
     codes = [Code.BLANK] * len(CONDITIONS)
     for word in short.split():
         codes[CONDITIONS.index(SHORT[word[:-1]])] = SIGN[word[-1]]
-    found = any(code in (Code.POSITIVE, Code.UNCERTAIN) for code in codes[:-2])
-    codes[-1] = Code.BLANK if found else Code.POSITIVE
+    result = any(code in (Code.POSITIVE, Code.UNCERTAIN) for code in codes[:-2])
+    codes[-1] = Code.BLANK if result else Code.POSITIVE
     return tuple(int(code) for code in codes)
 
 

@@ -77,10 +77,10 @@ def test_a_round_that_burst_leaves_nothing_at_the_site(notes: Path, tmp_path: Pa
 
 
 def test_a_site_without_training_notes_says_so(notes: Path) -> None:
-    made = make(site(notes, split={"train": 0, "val": 0.5, "test": 0.5}))
-    assert made.describe().examples["train"] == 0
+    learner = make(site(notes, split={"train": 0, "val": 0.5, "test": 0.5}))
+    assert learner.describe().examples["train"] == 0
     with pytest.raises(UpdateError, match=r"site 'site-1' has no training example.*cohort inspect"):
-        made.fit(PLAN)
+        learner.fit(PLAN)
 
 
 # ---- what is asked of notes -------------------------------------------------------------------------------
@@ -123,5 +123,5 @@ def test_loss_only_asks_the_model_nothing(learner: ExtractionLearner, monkeypatc
 
 
 def test_an_evaluation_scores_entities_and_modifiers(learner: ExtractionLearner) -> None:
-    found = learner.evaluate("val", RoundPlan(round=0, rounds=1, limit=1))
-    assert {"loss", "ner_strict_f1", "re_gold_strict_f1", "re_e2e_strict_f1"} < set(found)
+    metrics = learner.evaluate("val", RoundPlan(round=0, rounds=1, limit=1))
+    assert {"loss", "ner_strict_f1", "re_gold_strict_f1", "re_e2e_strict_f1"} < set(metrics)

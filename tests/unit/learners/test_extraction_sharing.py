@@ -204,9 +204,9 @@ def test_a_site_computes_as_if_the_sum_were_in_the_base_weights(runs: dict[str, 
             layer.weight += SCALE * summed(run, stem)
     for learner in run.learners.values():
         learner.use()
-        found = logits(learner.model.backbone.model, learner)
-        torch.testing.assert_close(found, logits(base, learner), atol=2e-4, rtol=1e-4)
-        assert (found - logits(_base(), learner)).abs().max() > 0.01
+        result = logits(learner.model.backbone.model, learner)
+        torch.testing.assert_close(result, logits(base, learner), atol=2e-4, rtol=1e-4)
+        assert (result - logits(_base(), learner)).abs().max() > 0.01
 
 
 def test_what_was_merged_is_gone_with_a_state_that_holds_nothing_merged(runs: dict[str, Run]) -> None:
@@ -248,9 +248,9 @@ def test_peft_opens_the_result_and_answers_as_a_site_does(
     opened = PeftModel.from_pretrained(_base(), folder)
     newcomer = make(site(notes, "site-1"), sharing=sharing(mode))
     newcomer.load_shared(run.state)
-    found = logits(opened, newcomer)
-    torch.testing.assert_close(found, logits(newcomer.model.backbone.model, newcomer), atol=2e-4, rtol=1e-4)
-    moved = (found - logits(_base(), newcomer)).abs().max()
+    result = logits(opened, newcomer)
+    torch.testing.assert_close(result, logits(newcomer.model.backbone.model, newcomer), atol=2e-4, rtol=1e-4)
+    moved = (result - logits(_base(), newcomer)).abs().max()
     assert (moved == 0) if mode == "fedsa" else (moved > 0.01), (
         "without a B of its own a hospital starts at 0"
     )

@@ -31,9 +31,9 @@ SETTINGS = {"batch": 2, "lr": 2e-3, "weight_decay": 0.1, "warmup": 0.4, "clip_no
 
 @pytest.fixture
 def learner(notes: Path) -> ExtractionLearner:
-    made = make(site(notes), lora=EVEN)
-    made.adapter.use(train=True)
-    return made
+    learner = make(site(notes), lora=EVEN)
+    learner.adapter.use(train=True)
+    return learner
 
 
 def cut(learner: ExtractionLearner, count: int) -> list[list[Any]]:
@@ -69,12 +69,12 @@ def test_a_round_is_a_plain_adamw_loop(learner: ExtractionLearner, count: int, a
     settings = OptimiserSettings(**SETTINGS, accumulate=accumulate)
     before, batches = learner.model.adapters.state(GENERIC), cut(learner, count)
     metrics = train_round(learner.model, batches, settings, 0, "site-1")
-    found = learner.model.adapters.state(GENERIC)
+    result = learner.model.adapters.state(GENERIC)
     learner.model.adapters.load(GENERIC, before)
     expected = by_hand(learner, batches, settings)
     for name in expected:
         moved = (expected[name] - before[name]).abs().max()
-        assert (found[name] - expected[name]).abs().max() <= 1e-3 * moved + 1e-7, name
+        assert (result[name] - expected[name]).abs().max() <= 1e-3 * moved + 1e-7, name
     assert metrics["steps"] == math.ceil(count / accumulate)
     assert metrics["tokens"] == sum(len(row.ids) - row.start for batch in batches for row in batch)
 

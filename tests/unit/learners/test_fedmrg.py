@@ -179,9 +179,9 @@ def test_local_batch_statistics_stay_and_survive_a_restart(make: Any) -> None:
     learner.fit(RoundPlan(round=0, rounds=1, steps=1))
     tensors, values = learner.local_state()
     restarted.load_local_state(tensors, values)
-    found = restarted.model.local_buffers()
-    assert found
-    assert all(torch.equal(b, learner.model.local_buffers()[n]) for n, b in found.items())
+    result = restarted.model.local_buffers()
+    assert result
+    assert all(torch.equal(b, learner.model.local_buffers()[n]) for n, b in result.items())
 
 
 def test_state_from_the_wire_may_be_bf16(make: Any) -> None:
@@ -219,9 +219,9 @@ def test_evaluation_and_finish_leave_a_record_predictions_and_a_personalised_ada
     metrics = learner.evaluate("val", PLAN)
     assert metrics["loss"] > 0
     assert 0 <= metrics["label_f1"] <= 1
-    found = learner.finish(RoundPlan(round=0, rounds=1, limit=5), tmp_path)
-    assert [(r.adapter, r.studies) for r in found] == [("generic", 5), ("personalised", 5)]
-    assert all((tmp_path / r.predictions).is_file() for r in found if r.predictions)
+    records = learner.finish(RoundPlan(round=0, rounds=1, limit=5), tmp_path)
+    assert [(r.adapter, r.studies) for r in records] == [("generic", 5), ("personalised", 5)]
+    assert all((tmp_path / r.predictions).is_file() for r in records if r.predictions)
     assert (tmp_path / "personalised" / "adapter_config.json").is_file()
 
 

@@ -109,10 +109,10 @@ def test_a_missed_visit_is_compared_with_the_one_that_was_kept(samples: VisitSam
 def test_curves_are_greedy_and_hold_the_loss(samples: VisitSamples) -> None:
     learner = Copyist(samples, "reference")
     learner.settings.decoding = DecodingSettings(beams=3, max_new_tokens=40)
-    found = curve_metrics(learner, "val", 5)
-    assert found["loss"] == 5
-    assert found["bleu_4"] == pytest.approx(1)
-    assert {"label_f1", "change_f1", "change_moved_f1"} <= found.keys()
+    metrics = curve_metrics(learner, "val", 5)
+    assert metrics["loss"] == 5
+    assert metrics["bleu_4"] == pytest.approx(1)
+    assert {"label_f1", "change_f1", "change_moved_f1"} <= metrics.keys()
     assert learner.decodings[0] is not None
     assert (learner.decodings[0].beams, learner.decodings[0].max_new_tokens) == (1, 40)
 

@@ -14,64 +14,64 @@ from medflare.models.longitudinal_generator import VisitBatch
 
 
 def test_an_exchange_is_of_one_visit_and_without_hint_of_all(fedtar: Any) -> None:
-    made = fedtar()
-    found = {t: made.fit(at_visit(t)) for t in range(1, VISITS + 1)}
-    counts = made.samples.counts("train", VISITS)
+    learner = fedtar()
+    found = {t: learner.fit(at_visit(t)) for t in range(1, VISITS + 1)}
+    counts = learner.samples.counts("train", VISITS)
     assert [found[t].examples for t in found] == counts
     assert [found[t].metrics["visit"] for t in found] == [1, 2, 3]
-    pooled = made.fit(plan())
+    pooled = learner.fit(plan())
     assert (pooled.examples, pooled.metrics["visit"]) == (sum(counts), 0.0)
-    assert made.describe().examples["train"] == sum(counts)
-    assert made.describe().heterogeneity["visits"]["train"] == counts
-    assert made.fit(plan()).examples == sum(counts)
+    assert learner.describe().examples["train"] == sum(counts)
+    assert learner.describe().heterogeneity["visits"]["train"] == counts
+    assert learner.fit(plan()).examples == sum(counts)
 
 
 def test_only_the_visits_own_rows_are_seen(fedtar: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = fedtar()
+    learner = fedtar()
     seen: list[int] = []
-    batch = made.reports.batch
+    batch = learner.reports.batch
 
     def noted(rows: list[int], turned: torch.Generator | None = None) -> VisitBatch:
         seen.extend(rows)
         return batch(rows, turned)
 
-    monkeypatch.setattr(made.reports, "batch", noted)
-    made.fit(at_visit(2))
-    assert set(seen) == set(made.rows("train", 2)) | set(made.rows("val", 2))
-    assert {made.samples.visits[row].number for row in seen} == {2}
+    monkeypatch.setattr(learner.reports, "batch", noted)
+    learner.fit(at_visit(2))
+    assert set(seen) == set(learner.rows("train", 2)) | set(learner.rows("val", 2))
+    assert {learner.samples.visits[row].number for row in seen} == {2}
 
 
 @pytest.mark.parametrize(("more", "steps"), [({}, 2.0), ({"fraction": 0.5}, 0.5), ({"steps": 5}, 5)])
 def test_an_exchange_is_as_long_as_asked(fedtar: Any, more: dict[str, Any], steps: float) -> None:
-    made = fedtar(local_epochs=2)
-    rows = len(made.rows("train", 1))
+    learner = fedtar(local_epochs=2)
+    rows = len(learner.rows("train", 1))
     expected = steps if "steps" in more else -(-steps * rows // 4)
-    assert made.fit(at_visit(1, **more)).metrics["steps"] == pytest.approx(expected, abs=1)
+    assert learner.fit(at_visit(1, **more)).metrics["steps"] == pytest.approx(expected, abs=1)
 
 
 def test_a_loss_that_is_not_finite_ends_the_exchange_of_one_visit(fedtar: Any) -> None:
-    made = fedtar()
+    learner = fedtar()
     with torch.no_grad():
-        made.model.backbone.model.model.norm.weight.fill_(float("nan"))
+        learner.model.backbone.model.model.norm.weight.fill_(float("nan"))
     with pytest.raises(UpdateError, match=r"site 'site-1': the loss is nan.*settings\.lr"):
-        made.fit(at_visit(1))
+        learner.fit(at_visit(1))
 
 
 def test_a_visit_that_a_site_has_not_is_answered_with_nothing(fedtar: Any) -> None:
-    made = fedtar(visits=5)
-    update = made.fit(at_visit(5, visits=5))
+    learner = fedtar(visits=5)
+    update = learner.fit(at_visit(5, visits=5))
     assert (update.examples, update.metrics["steps"], update.metrics["visit"]) == (0, 0.0, 5.0)
     assert "loss" not in update.metrics
     assert not any(delta.any() for delta in update.delta.values())
-    assert set(update.delta) == set(made.shared_spec())
-    assert set(update.sums) == set(made.sums_spec(2))
+    assert set(update.delta) == set(learner.shared_spec())
+    assert set(update.sums) == set(learner.sums_spec(2))
 
 
 def test_an_update_holds_the_numbers_the_method_declares(fedtar: Any) -> None:
-    made = fedtar()
-    metrics = made.fit(at_visit(1)).metrics
+    learner = fedtar()
+    metrics = learner.fit(at_visit(1)).metrics
     assert set(metrics) == {"loss", "steps", "val_loss", "visit", "seconds"}
-    assert metrics["val_loss"] == made.rows_loss(made.rows("val", 1))
+    assert metrics["val_loss"] == learner.rows_loss(learner.rows("val", 1))
     assert fedtar(split=SPLIT | {"val": 0, "train": 0.8}).fit(at_visit(1)).metrics.keys() == {
         "loss",
         "steps",
@@ -107,30 +107,30 @@ def test_a_canary_leaves_the_order_of_patients_as_it_was(fedtar: Any) -> None:
 
 
 def test_the_same_number_of_patients_comes_in_another_order_at_another_visit(fedtar: Any) -> None:
-    made = fedtar()
-    assert made._order(2, 12).take(12) != made._order(3, 12).take(12)
-    assert made._order(1, 12).take(12) == made._order(0, 12).take(12)
+    learner = fedtar()
+    assert learner._order(2, 12).take(12) != learner._order(3, 12).take(12)
+    assert learner._order(1, 12).take(12) == learner._order(0, 12).take(12)
 
 
 def test_a_visit_of_fewer_than_the_sites_policy_lets_out_is_not_there(fedtar: Any) -> None:
-    made = fedtar()
-    count = len(made.rows("train", 2))
-    made.fewest = count + 1
-    made.load_shared(made.initial_shared())
-    update = made.fit(at_visit(2))
+    learner = fedtar()
+    count = len(learner.rows("train", 2))
+    learner.fewest = count + 1
+    learner.load_shared(learner.initial_shared())
+    update = learner.fit(at_visit(2))
     assert update.examples == 0
     assert all(not delta.any() for delta in update.delta.values())
-    made.fewest = count
-    assert made.fit(at_visit(2, steps=1)).examples == count
+    learner.fewest = count
+    assert learner.fit(at_visit(2, steps=1)).examples == count
 
 
 def test_numbers_of_a_few_people_are_not_told(fedtar: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from medflare.learners.fedtar import learner as module
 
-    made = fedtar()
-    most = max(len(made.rows(split, visit)) for split in ("train", "val", "test") for visit in (1, 2, 3))
+    learner = fedtar()
+    most = max(len(learner.rows(split, visit)) for split in ("train", "val", "test") for visit in (1, 2, 3))
     monkeypatch.setattr(module, "FEWEST", most + 1)
-    assert all(set(counts) == {0} for counts in made.describe().heterogeneity["visits"].values())
-    assert "val_loss" not in made.fit(at_visit(1, steps=1)).metrics
+    assert all(set(counts) == {0} for counts in learner.describe().heterogeneity["visits"].values())
+    assert "val_loss" not in learner.fit(at_visit(1, steps=1)).metrics
     monkeypatch.setattr(module, "FEWEST", 1)
-    assert "val_loss" in made.fit(at_visit(1, steps=1)).metrics
+    assert "val_loss" in learner.fit(at_visit(1, steps=1)).metrics

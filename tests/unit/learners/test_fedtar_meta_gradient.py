@@ -60,44 +60,44 @@ def test_slopes_of_a_run_are_the_meta_gradient_by_autograd(fedtar: Any, mode: An
         made.load_shared(state)
         rule.add(name, made.fit(at_visit(1, 1, slopes=True, steps=1)))
     rule.finish()
-    found = torch.tensor(rule.report()["alpha_gradient"], dtype=torch.float64)
+    result = torch.tensor(rule.report()["alpha_gradient"], dtype=torch.float64)
     assert float(slow.abs().max()) > 1e-4
-    assert torch.allclose(found, slow, rtol=1e-3, atol=1e-3 * float(slow.abs().max()))
+    assert torch.allclose(result, slow, rtol=1e-3, atol=1e-3 * float(slow.abs().max()))
 
 
 def test_slopes_predict_how_the_validation_loss_follows_alpha(fedtar: Any) -> None:
     """A finite difference through the real model, independent of any gradient of ours."""
-    made = fedtar()
+    learner = fedtar()
     rule = TemporalResidual(visits=VISITS, alpha_mode="sigmoid", lr=1e-3)
-    path = [made.initial_shared()]
+    path = [learner.initial_shared()]
     state = federate_visits(
-        {"site-1": made}, rule, 1, lambda n: plan(n, steps=3), lambda n, s, u: path.append(s)
+        {"site-1": learner}, rule, 1, lambda n: plan(n, steps=3), lambda n, s, u: path.append(s)
     )
 
     def loss(shift: float) -> float:
         """With α_T moved."""
         last = {n: path[-2][n] + (path[-1][n] - path[-2][n]) / float(rule.alpha[-1]) for n in state}
-        made.load_shared(
+        learner.load_shared(
             {n: path[-2][n] + (float(rule.alpha[-1]) + shift) * (last[n] - path[-2][n]) for n in state}
         )
-        return made.rows_loss(made.rows("val"))
+        return learner.rows_loss(learner.rows("val"))
 
     slope = (loss(0.05) - loss(-0.05)) / 0.1
-    made.load_shared(state)
+    learner.load_shared(state)
     rule.begin(state)
-    rule.add("site-1", made.fit(at_visit(1, 1, slopes=True, steps=1)))
+    rule.add("site-1", learner.fit(at_visit(1, 1, slopes=True, steps=1)))
     rule.finish()
     assert rule.report()["alpha_gradient"][-1] == pytest.approx(slope, rel=0.05, abs=1e-5)
 
 
 def test_a_site_without_validation_visits_tells_no_slopes(fedtar: Any) -> None:
-    made = fedtar(split=SPLIT | {"val": 0, "train": 0.8})
+    learner = fedtar(split=SPLIT | {"val": 0, "train": 0.8})
     sums: list[State] = []
 
     def keep(number: int, state: State, updates: Any) -> None:
         sums.append(updates["site-1"].sums)
 
     rule = TemporalResidual(visits=VISITS, lr=1e-2)
-    federate_visits({"site-1": made}, rule, 2, lambda n: plan(n, steps=1), keep)
+    federate_visits({"site-1": learner}, rule, 2, lambda n: plan(n, steps=1), keep)
     assert len(sums) == 2 * VISITS
     assert not any(found[SLOPES].any() or found[EXAMPLES].any() for found in sums)

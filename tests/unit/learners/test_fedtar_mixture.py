@@ -94,13 +94,13 @@ def test_em_over_sites_is_scikit_learns_on_all_patients_from_the_same_start() ->
     )
     with pytest.warns(match="did not converge"):
         reference.fit(torch.cat(values).numpy())
-    found = of(fit_mixture(values, FOUR, seed=3))
+    components = of(fit_mixture(values, FOUR, seed=3))
     for mine, theirs in zip(
-        parts(found), (reference.weights_, reference.means_, reference.covariances_), strict=True
+        parts(components), (reference.weights_, reference.means_, reference.covariances_), strict=True
     ):
         assert torch.allclose(mine, torch.from_numpy(theirs), atol=1e-9, rtol=0)
     assert torch.allclose(
-        found.assign(values[0]), torch.from_numpy(reference.predict_proba(values[0].numpy())), atol=1e-9
+        components.assign(values[0]), torch.from_numpy(reference.predict_proba(values[0].numpy())), atol=1e-9
     )
 
 
@@ -116,9 +116,9 @@ def test_how_patients_are_spread_over_sites_does_not_matter(cuts: list[int], see
 
 def test_the_likelihood_never_falls_without_merging() -> None:
     values = [blurred(site) for site in sites()]
-    found = fit_mixture(values, FOUR.model_copy(update={"iterations": 30}), seed=0).likelihoods
-    assert all(b >= a - 1e-4 for a, b in itertools.pairwise(found))
-    assert found[-1] > found[0] + 0.1
+    likelihoods = fit_mixture(values, FOUR.model_copy(update={"iterations": 30}), seed=0).likelihoods
+    assert all(b >= a - 1e-4 for a, b in itertools.pairwise(likelihoods))
+    assert likelihoods[-1] > likelihoods[0] + 0.1
 
 
 def test_it_stops_when_the_likelihood_stands_still_and_after_its_iterations() -> None:
@@ -197,10 +197,10 @@ def test_merging_keeps_the_sums() -> None:
     n = torch.tensor([40.0, 3.0, 30.0]).double()
     means = torch.tensor([[0.2], [0.3], [0.9]]).double()
     totals = {N: n, "statistics.f": n[:, None] * means, "statistics.q": n[:, None] * (means.square() + 0.01)}
-    found = maximise(totals, 1e-6, 10)
-    assert found.weights.tolist() == pytest.approx([43 / 73, 0, 30 / 73])
-    assert float(found.means[0]) == pytest.approx((40 * 0.2 + 3 * 0.3) / 43)
-    assert torch.equal(found.means[1], found.means[0])
+    mixture = maximise(totals, 1e-6, 10)
+    assert mixture.weights.tolist() == pytest.approx([43 / 73, 0, 30 / 73])
+    assert float(mixture.means[0]) == pytest.approx((40 * 0.2 + 3 * 0.3) / 43)
+    assert torch.equal(mixture.means[1], mixture.means[0])
 
 
 def test_an_empty_component_is_gone_and_everything_stays_finite() -> None:
@@ -209,9 +209,9 @@ def test_an_empty_component_is_gone_and_everything_stays_finite() -> None:
         "statistics.f": torch.tensor([[5.0], [0.0]]).double(),
         "statistics.q": torch.tensor([[1.0], [0.0]]).double(),
     }
-    found = maximise(totals, 1e-6, 0)
-    assert found.weights.tolist() == [1.0, 0.0]
-    q = found.assign(torch.tensor([[0.2], [1.3]]).double())
+    mixture = maximise(totals, 1e-6, 0)
+    assert mixture.weights.tolist() == [1.0, 0.0]
+    q = mixture.assign(torch.tensor([[0.2], [1.3]]).double())
     assert q.tolist() == [[1.0, 0.0], [1.0, 0.0]]
 
 
@@ -275,8 +275,8 @@ def test_missing_entries_count_with_what_a_component_expects() -> None:
     values = patients(80)
     values[::3, 0] = math.nan
     chosen = MixtureSettings(components=1, iterations=200, tolerance=1e-14)
-    found = of(fit_mixture([values], chosen, 0))
-    assert float(found.means[0, 0]) == pytest.approx(float(values[:, 0].nanmean()), abs=1e-6)
+    components = of(fit_mixture([values], chosen, 0))
+    assert float(components.means[0, 0]) == pytest.approx(float(values[:, 0].nanmean()), abs=1e-6)
 
 
 def test_when_a_site_joins_components_keep_their_places() -> None:

@@ -40,10 +40,10 @@ def test_all_patients_have_an_assignment_in_the_order_of_a_batch() -> None:
     sites = {"a": people(), "b": people(seed=1)}
     mixture = agree_on_mixture(sites, MixtureSettings(), 2, seed=0).mixture
     assert mixture is not None
-    found = sites["a"].assigned(["p39", "p00", "p39"])
+    result = sites["a"].assigned(["p39", "p00", "p39"])
     expected = mixture.assign(profiles().values[[39, 0, 39]])
-    assert found.dtype == torch.float32
-    assert torch.allclose(found, expected.float())
+    assert result.dtype == torch.float32
+    assert torch.allclose(result, expected.float())
     with pytest.raises(KeyError, match="p99"):
         sites["a"].assigned(["p99"])
 

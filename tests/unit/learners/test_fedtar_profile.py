@@ -22,8 +22,8 @@ def study(patient: str, number: int = 1, **given: Any) -> Study:
 
 
 def rows(*studies: Study, key: bytes | None = None, **settings: Any) -> dict[str, list[float]]:
-    found = profiles(studies, ProfileSettings(**settings), key)
-    return dict(zip(found.patients, found.values.tolist(), strict=True))
+    result = profiles(studies, ProfileSettings(**settings), key)
+    return dict(zip(result.patients, result.values.tolist(), strict=True))
 
 
 def test_age_is_in_centuries_and_sex_is_a_number() -> None:
@@ -34,12 +34,12 @@ def test_age_is_in_centuries_and_sex_is_a_number() -> None:
 
 
 def test_a_patient_has_one_profile_with_the_age_of_the_first_visit_that_tells_it() -> None:
-    found = rows(
+    result = rows(
         study("a", 2, day=400.0, age=61),
         study("a", 1, day=0.0, sex="M"),
         study("a", 3, day=900.0, age=62, sex="M"),
     )
-    assert found == {"a": [0.61, 1.0]}
+    assert result == {"a": [0.61, 1.0]}
 
 
 def test_what_is_not_known_is_nan() -> None:
@@ -79,7 +79,7 @@ def test_covariates_are_scaled_to_their_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"age": 214.0}, "patient 'p7', study 'p7-1': age is 214.0, expected 0 to 130"),
         ({"age": -1.0}, "age is -1.0"),
@@ -88,8 +88,8 @@ def test_covariates_are_scaled_to_their_range() -> None:
         ({"extra": {"packs": "many"}}, "packs is 'many', expected 0 to 40"),
     ],
 )
-def test_an_impossible_entry_names_the_patients_row(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_an_impossible_entry_names_the_patients_row(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         rows(study("a", age=50, sex="F"), study("p7", **given), covariates={"packs": (0, 40)})
 
 
@@ -109,11 +109,11 @@ def test_all_problems_come_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [({"age": False, "sex": False}, "nothing is left"), ({"covariates": {"packs": (4, 4)}}, "from 4 to 4")],
 )
-def test_settings_that_make_no_profile_are_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_settings_that_make_no_profile_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         rows(study("a"), **settings)
 
 

@@ -89,13 +89,13 @@ def test_patients_of_an_unseen_hospital_are_placed_in_the_agreed_mixture(
     assert torch.equal(opened.patients.assigned(opened.patients.profiles.patients), expected)
 
     assert after_run.tester(folder) is score_result
-    found = score_result(
+    evaluation = score_result(
         folder, new, role="unseen", adapter=None, split="val", folder=tmp_path / "out", seed=0
     )
-    assert (found.site, found.role, found.split) == ("hospital-9", "unseen", "val")
-    assert found.studies == len(opened.rows("val"))
-    assert found.predictions is not None
-    assert (tmp_path / "out" / found.predictions).is_file()
+    assert (evaluation.site, evaluation.role, evaluation.split) == ("hospital-9", "unseen", "val")
+    assert evaluation.studies == len(opened.rows("val"))
+    assert evaluation.predictions is not None
+    assert (tmp_path / "out" / evaluation.predictions).is_file()
 
 
 def test_a_projection_that_stayed_at_its_site_leaves_nobody_personal(

@@ -118,9 +118,9 @@ def test_baselines_pool_all_visits(fedtar: Any, rule: str) -> None:
         "site-2": fedtar(1, variant="pooled_baseline"),
     }
     state = learners["site-1"].initial_shared()
-    found = federate(learners, make_rule(rule, {}), 2, lambda n: plan(n, steps=2))
-    assert not equal(found, state)
-    assert all(torch.isfinite(value).all() for value in found.values())
+    run = federate(learners, make_rule(rule, {}), 2, lambda n: plan(n, steps=2))
+    assert not equal(run, state)
+    assert all(torch.isfinite(value).all() for value in run.values())
 
 
 @pytest.mark.parametrize("rule", ["weighted_mean", "fedprox", "scaffold", "fedadam", "fedyogi", "drfa"])

@@ -28,19 +28,19 @@ LORA = {"lora": {"rank": 4, "lora_alpha": 8, "targets": ["q_proj", "v_proj"]}}
 
 
 def estimate(method: str, **settings: Any) -> Footprint:
-    found = footprint(method, settings, SITE)
-    assert found is not None
-    return found
+    result = footprint(method, settings, SITE)
+    assert result is not None
+    return result
 
 
 @pytest.mark.parametrize("method", sorted(name for name, method in METHODS.items() if method.footprint))
 def test_every_method_has_an_estimate_in_all_its_parts(method: str) -> None:
-    found = estimate(method)
-    assert found.learning == 2 * found.exchange > 0
-    assert found.activations > 0
-    assert (found.frozen > 0) == (method in ("fedmrg", "fed_medlora", "fedtar"))
-    parts = found.frozen + found.learning + found.exchange + found.activations + found.runtime
-    assert found.total == parts
+    result = estimate(method)
+    assert result.learning == 2 * result.exchange > 0
+    assert result.activations > 0
+    assert (result.frozen > 0) == (method in ("fedmrg", "fed_medlora", "fedtar"))
+    parts = result.frozen + result.learning + result.exchange + result.activations + result.runtime
+    assert result.total == parts
 
 
 @pytest.mark.parametrize("dual", [True, False])
@@ -62,11 +62,11 @@ def test_learning_weights_of_fedtar_are_those_that_travel(
 ) -> None:
     folder = write_visits(tmp_path / "site", patients=6)
     config = visits_site(folder, tiny_backbone)
-    made = learner_of_visits(config, **changes)
-    shared = sum(value.numel() for value in made.initial_shared().values())
-    found = footprint("fedtar", SMALL_VISITS | changes, config)
-    assert found is not None
-    assert found.learning == 16 * shared
+    learner = learner_of_visits(config, **changes)
+    shared = sum(value.numel() for value in learner.initial_shared().values())
+    result = footprint("fedtar", SMALL_VISITS | changes, config)
+    assert result is not None
+    assert result.learning == 16 * shared
 
 
 def test_frozen_weights_are_those_of_the_backbone() -> None:
@@ -96,10 +96,10 @@ def test_no_weight_is_loaded_and_no_memory_taken_for_a_model_of_seven_billion(tm
     )
     config.save_pretrained(tmp_path)
     backbone = SITE.backbone.model_copy(update={"folder": tmp_path, "precision": "bf16"})
-    found = footprint("fed_medlora", {}, SITE.model_copy(update={"backbone": backbone}))
-    assert found is not None
-    assert found.frozen == 2 * 6_738_415_616
-    assert 30e9 < found.total < 120e9
+    result = footprint("fed_medlora", {}, SITE.model_copy(update={"backbone": backbone}))
+    assert result is not None
+    assert result.frozen == 2 * 6_738_415_616
+    assert 30e9 < result.total < 120e9
 
 
 def test_virtual_tokens_have_no_estimate() -> None:

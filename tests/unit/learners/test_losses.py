@@ -27,8 +27,8 @@ def test_vector_9_decoupled_loss_leaves_the_positive_out() -> None:
 
 
 def test_vector_9_infonce_keeps_it() -> None:
-    found = losses.contrastive(*orthogonal_pairs(2), NO_BANK, 1.0, positive_in_denominator=True).item()
-    assert found == pytest.approx(0.5514, abs=1e-4)
+    result = losses.contrastive(*orthogonal_pairs(2), NO_BANK, 1.0, positive_in_denominator=True).item()
+    assert result == pytest.approx(0.5514, abs=1e-4)
 
 
 def test_contrastive_respects_the_lower_bound_of_mrg_1() -> None:

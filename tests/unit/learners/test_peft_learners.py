@@ -134,8 +134,8 @@ def test_checkpointing_would_drop_a_prefix_and_is_refused() -> None:
 
 
 def test_rules_that_compare_updates_are_refused_the_sums_of_adalora() -> None:
-    found = problems("krum", "fed_medlora", {"peft": {"method": "adalora"}}, "bfloat16")
-    assert any("settings.peft.method 'adalora' sends beside them" in text for text in found)
+    result = problems("krum", "fed_medlora", {"peft": {"method": "adalora"}}, "bfloat16")
+    assert any("settings.peft.method 'adalora' sends beside them" in text for text in result)
 
 
 def test_targets_are_those_of_lora_unless_the_method_names_its_own() -> None:

@@ -170,20 +170,20 @@ def hinted(number: int, visit: int, visits: int = 2, **more: bool) -> RoundPlan:
 
 def walk(trail: VisitTrail, steps: list[tuple[int, int]], start: float = 0.0) -> State:
     """The last exchange's sums; w grows by 1, 2, 3, ... and g is 10."""
-    told: State = {}
+    sums: State = {}
     w = start
     for number, (at, visit) in enumerate(steps):
         w += number
-        told = trail.receive(
+        sums = trail.receive(
             hinted(at, visit), {"w": torch.tensor([w])}, lambda: ({"w": torch.tensor([10.0])}, 3)
         )
-    return told
+    return sums
 
 
 def test_slopes_are_inner_products_times_examples() -> None:
-    told = walk(VisitTrail(2), [(0, 1), (0, 2), (1, 1)])
-    assert told[SLOPES].tolist() == [3 * 10.0, 3 * 20.0]
-    assert float(told[EXAMPLES]) == 3
+    sums = walk(VisitTrail(2), [(0, 1), (0, 2), (1, 1)])
+    assert sums[SLOPES].tolist() == [3 * 10.0, 3 * 20.0]
+    assert float(sums[EXAMPLES]) == 3
 
 
 @pytest.mark.parametrize(
@@ -198,9 +198,9 @@ def test_slopes_are_inner_products_times_examples() -> None:
     ],
 )
 def test_a_site_that_missed_an_exchange_tells_no_slopes(steps: list[tuple[int, int]]) -> None:
-    told = walk(VisitTrail(2), steps)
-    assert not told[SLOPES].any()
-    assert not told[EXAMPLES].any()
+    sums = walk(VisitTrail(2), steps)
+    assert not sums[SLOPES].any()
+    assert not sums[EXAMPLES].any()
 
 
 def test_a_site_that_missed_an_exchange_is_back_in_the_round_after_the_next() -> None:
@@ -230,19 +230,19 @@ def test_a_gradient_is_only_asked_for_where_somebody_wants_it(wanted: bool, roun
 def test_a_slope_that_is_no_number_is_not_told(broken: float) -> None:
     trail = VisitTrail(1)
     for number in range(2):
-        told = trail.receive(
+        sums = trail.receive(
             hinted(number, 1, 1), {"w": torch.ones(1)}, lambda: ({"w": torch.tensor([broken])}, 3)
         )
-    assert not told[EXAMPLES].any()
-    assert not told[SLOPES].any()
+    assert not sums[EXAMPLES].any()
+    assert not sums[SLOPES].any()
 
 
 def test_no_site_has_all_the_say() -> None:
     trail = VisitTrail(1)
     for number in range(2):
         w = torch.full((1,), 1e9 * number)
-        told = trail.receive(hinted(number, 1, 1), {"w": w}, lambda: ({"w": torch.ones(1)}, 3))
-    assert told[SLOPES].tolist() == [3 * LARGEST]
+        sums = trail.receive(hinted(number, 1, 1), {"w": w}, lambda: ({"w": torch.ones(1)}, 3))
+    assert sums[SLOPES].tolist() == [3 * LARGEST]
 
 
 def test_a_trail_survives_a_restart_in_the_middle_of_a_round() -> None:
@@ -273,9 +273,9 @@ def test_times_of_irregular_visits() -> None:
         (3, year, year),
         (4, None, None),
     ]
-    found = visit_times(visits, 3)
-    assert found[PATIENTS].tolist() == [2, 1, 2]
-    assert found[YEARS].tolist() == [[0, 1, 3], [0, 1, 4]]
+    times = visit_times(visits, 3)
+    assert times[PATIENTS].tolist() == [2, 1, 2]
+    assert times[YEARS].tolist() == [[0, 1, 3], [0, 1, 4]]
     assert visit_times(visits, 2)[PATIENTS].tolist() == [2, 1]
 
 

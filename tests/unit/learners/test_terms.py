@@ -88,19 +88,19 @@ def same(one: nn.Module, two: nn.Module, tolerance: float = 0.0) -> bool:
 def test_the_proximal_term_is_that_of_the_loss(kind: str, mu: float) -> None:
     explicit, hooked = model(), model()
     train(explicit, optimiser_of(explicit, kind), mu=mu)
-    told = train(hooked, optimiser_of(hooked, kind), terms_of(hooked), plan(fedprox={"mu": mu}))
+    metrics = train(hooked, optimiser_of(hooked, kind), terms_of(hooked), plan(fedprox={"mu": mu}))
     assert same(explicit, hooked, 1e-6)
     assert not same(explicit, model(), 1e-3)
     away = [p.detach() - q.detach() for p, q in zip(hooked.parameters(), model().parameters(), strict=True)]
-    assert told.metrics["drift"] == pytest.approx(float(torch.cat([a.flatten() for a in away]).norm()))
+    assert metrics.metrics["drift"] == pytest.approx(float(torch.cat([a.flatten() for a in away]).norm()))
 
 
 def test_without_mu_nothing_differs_by_a_bit() -> None:
     plain, hooked = model(), model()
     train(plain, optimiser_of(plain, "adamw"))
-    told = train(hooked, optimiser_of(hooked, "adamw"), terms_of(hooked), plan(fedprox={"mu": 0.0}))
+    metrics = train(hooked, optimiser_of(hooked, "adamw"), terms_of(hooked), plan(fedprox={"mu": 0.0}))
     assert same(plain, hooked)
-    assert (told.sums, told.factor) == ({}, 1.0)
+    assert (metrics.sums, metrics.factor) == ({}, 1.0)
 
 
 def test_only_shared_parameters_are_pulled() -> None:
@@ -131,11 +131,11 @@ def test_what_the_loss_did_not_reach_stays_without_a_gradient() -> None:
     terms.watch(optimiser, 1)
     net[3].weight.grad = torch.ones_like(net[3].weight)
     optimiser.step()
-    told = terms.finish()
+    output = terms.finish()
     assert net[0].weight.grad is None
     assert torch.equal(net[0].weight, before)
-    assert not told.sums["control.0.weight"].any()
-    assert told.sums["control.3.weight"].eq(1).all()
+    assert not output.sums["control.0.weight"].any()
+    assert output.sums["control.3.weight"].eq(1).all()
 
 
 def test_a_bf16_gradient_is_pulled_in_fp32() -> None:
@@ -172,8 +172,8 @@ def test_under_adamw_only_the_mean_gradient_has_a_gradients_size() -> None:
     sizes = {}
     for control in ("gradients", "option_2"):
         net = model()
-        told = train(net, optimiser_of(net, "adamw"), terms_of(net), plan(scaffold={"control": control}))
-        sizes[control] = float(torch.cat([v.flatten() for v in told.sums.values()]).abs().mean())
+        metrics = train(net, optimiser_of(net, "adamw"), terms_of(net), plan(scaffold={"control": control}))
+        sizes[control] = float(torch.cat([v.flatten() for v in metrics.sums.values()]).abs().mean())
     assert sizes["option_2"] > 3 * sizes["gradients"]
     assert sizes["option_2"] == pytest.approx(1, abs=0.5)
 
@@ -197,8 +197,8 @@ def test_a_step_goes_along_g_less_own_plus_server() -> None:
         before = dict(plain.named_parameters())[name]
         along = gradients[name] - own[f"terms.scaffold/own.{name}"] + server[f"control.{name}"]
         assert torch.allclose(parameter, before - 0.05 * along, atol=1e-6)
-    told = terms.finish()
-    change = told.sums["control.0.weight"]
+    output = terms.finish()
+    change = output.sums["control.0.weight"]
     assert torch.allclose(change, gradients["0.weight"] - own["terms.scaffold/own.0.weight"], atol=1e-6)
 
 
@@ -243,7 +243,7 @@ def test_an_older_local_state_forgets_what_came_after() -> None:
 @pytest.mark.parametrize(("share", "step"), [(0.01, 1), (0.25, 1), (0.26, 2), (0.75, 3), (1.0, 4)])
 def test_the_snapshot_is_the_model_after_its_share_of_the_steps(share: float, step: int) -> None:
     net, reference = model(), model()
-    told = train(
+    metrics = train(
         net, optimiser_of(net, "sgd"), terms_of(net), plan(drfa={"share": share, "drawn": {"site-1": 3}})
     )
     start, optimiser = model().state_dict(), optimiser_of(reference, "sgd")
@@ -254,8 +254,8 @@ def test_the_snapshot_is_the_model_after_its_share_of_the_steps(share: float, st
         optimiser.step()
     for name, value in reference.state_dict().items():
         expected = 3 * (value.float() - start[name].float())
-        assert torch.allclose(told.sums[f"snapshot.{name}"], expected, atol=1e-6), name
-    assert (float(told.sums["drawn"]), told.factor) == (3.0, 3.0)
+        assert torch.allclose(metrics.sums[f"snapshot.{name}"], expected, atol=1e-6), name
+    assert (float(metrics.sums["drawn"]), metrics.factor) == (3.0, 3.0)
 
 
 # ---- all of them -------------------------------------------------------------------------------------------
@@ -271,8 +271,8 @@ def test_every_term_has_a_rule_that_asks_and_declares_its_sums() -> None:
         assert len(rule.client_terms().model_fields_set) == 1
         assert all(key.startswith(prefixes) for key in spec)
         assert bool(spec) == bool(prefixes)
-        told = train(net, optimiser_of(net, "sgd"), terms_of(net), plan(**rule.client_terms().to_json()))
-        assert {n: (tuple(t.shape), t.dtype) for n, t in told.sums.items()} == spec
+        metrics = train(net, optimiser_of(net, "sgd"), terms_of(net), plan(**rule.client_terms().to_json()))
+        assert {n: (tuple(t.shape), t.dtype) for n, t in metrics.sums.items()} == spec
 
 
 def test_an_optimiser_is_free_again_after_a_round_and_after_a_broken_one() -> None:

@@ -44,18 +44,18 @@ def test_the_table_of_learners_says_what_they_read() -> None:
 
 
 def test_a_round_is_judged_by_scores_of_the_validation_split(learner: Any, method: str) -> None:
-    found = learner.evaluate("val", RoundPlan(round=0, rounds=1, limit=2))
+    metrics = learner.evaluate("val", RoundPlan(round=0, rounds=1, limit=2))
     telling = {"question_answering": {"accuracy", "margin"}, "summarisation": {"bleu_4", "rouge_l"}}
-    assert {"loss", *telling[method]} <= set(found)
+    assert {"loss", *telling[method]} <= set(metrics)
     assert set(learner.evaluate("val", RoundPlan(round=0, rounds=1, limit=0))) == {"loss"}
 
 
 def test_a_site_without_training_records_says_so(tmp_path: Path, tiny_backbone: Path) -> None:
     rows = [row | {"split": "test"} for row in questions()]
     root = write_site(tmp_path, "question_answering", rows=rows)
-    made = make("question_answering", site(root, "question_answering", tiny_backbone))
+    learner = make("question_answering", site(root, "question_answering", tiny_backbone))
     with pytest.raises(UpdateError, match=r"site 'site-1' has no training example"):
-        made.fit(PLAN)
+        learner.fit(PLAN)
 
 
 # ---- the final test ---------------------------------------------------------------------------------------
@@ -63,13 +63,13 @@ def test_a_site_without_training_records_says_so(tmp_path: Path, tiny_backbone: 
 
 def test_questions_are_kept_with_every_score_and_counted(tmp_path: Path, tiny_backbone: Path) -> None:
     root = write_site(tmp_path, "question_answering")
-    made = make("question_answering", site(root, "question_answering", tiny_backbone))
-    (record,) = made.finish(PLAN, tmp_path / "kept")
-    found = read_answers(tmp_path / "kept" / str(record.predictions))
-    scores = made.predictor.score(made.records("test"))
-    assert [tuple(item.scores.values()) for item in found] == [one.options for one in scores]
-    assert record.studies == len(found) == len(made.records("test"))
-    right = sum(item.right for item in found) / len(found)
+    learner = make("question_answering", site(root, "question_answering", tiny_backbone))
+    (record,) = learner.finish(PLAN, tmp_path / "kept")
+    answers = read_answers(tmp_path / "kept" / str(record.predictions))
+    scores = learner.predictor.score(learner.records("test"))
+    assert [tuple(item.scores.values()) for item in answers] == [one.options for one in scores]
+    assert record.studies == len(answers) == len(learner.records("test"))
+    right = sum(item.right for item in answers) / len(answers)
     estimate = record.metrics["accuracy"]
     assert estimate.value == pytest.approx(right)
     assert estimate.low <= right <= estimate.high
@@ -79,11 +79,11 @@ def test_questions_are_kept_with_every_score_and_counted(tmp_path: Path, tiny_ba
 
 def test_summaries_are_kept_with_their_sources_and_scored(tmp_path: Path, tiny_backbone: Path) -> None:
     root = write_site(tmp_path, "summarisation")
-    made = make("summarisation", site(root, "summarisation", tiny_backbone), **SHORT)
-    (record,) = made.finish(PLAN, tmp_path / "kept")
-    found = read_summaries(tmp_path / "kept" / str(record.predictions))
-    tested = made.records("test")
-    assert [(item.source, item.reference) for item in found] == [(s.source, s.target) for s in tested]
+    learner = make("summarisation", site(root, "summarisation", tiny_backbone), **SHORT)
+    (record,) = learner.finish(PLAN, tmp_path / "kept")
+    summaries = read_summaries(tmp_path / "kept" / str(record.predictions))
+    tested = learner.records("test")
+    assert [(item.source, item.reference) for item in summaries] == [(s.source, s.target) for s in tested]
     assert {"bleu_1", "bleu_4", "rouge_l", "length_ratio", "label_f1"} <= set(record.metrics)
     assert "no local weights" in record.skipped_metrics["bertscore"]
 
@@ -91,12 +91,12 @@ def test_summaries_are_kept_with_their_sources_and_scored(tmp_path: Path, tiny_b
 def test_with_fedsa_the_sites_own_adapter_is_tested_and_stays(
     place: Path, method: str, tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    made = make(method, site(place, method, tiny_backbone), sharing="fedsa")
-    made.fit(PLAN)
-    (record,) = made.finish(PLAN, tmp_path / "kept")
+    learner = make(method, site(place, method, tiny_backbone), sharing="fedsa")
+    learner.fit(PLAN)
+    (record,) = learner.finish(PLAN, tmp_path / "kept")
     assert (record.adapter, record.predictions) == ("personalised", "predictions_personalised.jsonl")
     own = load_file(tmp_path / "kept/personalised/adapter_model.safetensors")
-    assert all(torch.equal(value, own[name]) for name, value in made.model.adapters.state(GENERIC).items())
+    assert all(torch.equal(value, own[name]) for name, value in learner.model.adapters.state(GENERIC).items())
 
 
 # ---- D_v --------------------------------------------------------------------------------------------------
@@ -110,8 +110,8 @@ def with_validation(tmp_path: Path, method: str, backbone: Path, number: int) ->
 
 def test_a_site_weighs_its_own_update_on_records_that_all_have(tmp_path: Path, tiny_backbone: Path) -> None:
     made = with_validation(tmp_path, "question_answering", tiny_backbone, 2)
-    told = made.describe().to_json()["validation"]
-    assert (told["notes"], len(told["sha256"])) == (12, 64)
+    validation = made.describe().to_json()["validation"]
+    assert (validation["notes"], len(validation["sha256"])) == (12, 64)
     hint = {"influence": {"temperature": 1.0, "clip": 5.0, "reference": 0}}
     plan = RoundPlan(round=0, rounds=2, steps=2, hints=RoundHints.from_json(hint))
     update = made.fit(plan)

@@ -105,11 +105,11 @@ def test_a_result_folder_answers_as_the_site_does(
 
 def test_a_result_folder_is_tested_on_another_site(result: Path, site: SiteConfig, tmp_path: Path) -> None:
     assert after_run.tester(result) is score_result
-    found = after_run.tester(result)(
+    outcome = after_run.tester(result)(
         result, site, role="unseen", adapter=None, split="val", folder=tmp_path, seed=0
     )
-    assert (found.adapter, found.role) == ("generic", "unseen")
-    assert found.metrics["ner_lenient_f1"].value > 0.3
+    assert (outcome.adapter, outcome.role) == ("generic", "unseen")
+    assert outcome.metrics["ner_lenient_f1"].value > 0.3
 
 
 def test_a_result_folder_that_does_not_fit_is_refused(

@@ -68,10 +68,10 @@ def test_a_round_is_as_many_passes_as_asked(make: Any, plan: dict[str, float], i
 def test_the_loss_for_l_fedavg_is_of_the_trained_model_on_own_validation_images(make: Any) -> None:
     learner = make()
     before = split_loss(learner, learner.samples.split_indices("val"))
-    told = learner.fit(PLAN).metrics["val_loss"]
-    assert told == split_loss(learner, learner.samples.split_indices("val")) != before
+    val_loss = learner.fit(PLAN).metrics["val_loss"]
+    assert val_loss == split_loss(learner, learner.samples.split_indices("val")) != before
     assert learner.evaluate("val", RoundPlan(round=0, rounds=1, hints=RoundHints(loss_only=True))) == {
-        "loss": told
+        "loss": val_loss
     }
 
 
@@ -97,13 +97,13 @@ def test_the_paper_preset_adds_nothing_that_is_not_printed(make: Any) -> None:
 
 def test_the_final_test_writes_predictions_of_the_one_model(make: Any, tmp_path: Path) -> None:
     learner = make()
-    found = learner.finish(RoundPlan(round=0, rounds=1, limit=3), tmp_path)
-    assert [(item.adapter, item.studies) for item in found] == [("generic", 3)]
-    assert {"bleu_4", "rouge_l", "label_f1"} <= set(found[0].metrics)
-    written = read_predictions(tmp_path / found[0].predictions)
+    records = learner.finish(RoundPlan(round=0, rounds=1, limit=3), tmp_path)
+    assert [(item.adapter, item.studies) for item in records] == [("generic", 3)]
+    assert {"bleu_4", "rouge_l", "label_f1"} <= set(records[0].metrics)
+    written = read_predictions(tmp_path / records[0].predictions)
     rows = learner.samples.split_indices("test")[:3]
     assert [item.reference for item in written] == [learner.samples.reports[row] for row in rows]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [found[0].predictions]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [records[0].predictions]
 
 
 def run(make: Any, rule: Any) -> tuple[list[dict[str, Update]], list[State]]:

@@ -18,13 +18,13 @@ IDS = torch.tensor([[1, 5, 6, 7, 8]])
 @pytest.fixture
 def adapters(tiny_backbone: Path) -> LoraAdapters:
     model = load_backbone(tiny_backbone, "fp32").model
-    found = LoraAdapters(model, SETTINGS, (GENERIC, ANCHOR, SPECIALISED), seed=0)
+    result = LoraAdapters(model, SETTINGS, (GENERIC, ANCHOR, SPECIALISED), seed=0)
     generator = torch.Generator().manual_seed(1)
-    for name in found.names:
-        for parameter in found.parameters(name):
+    for name in result.names:
+        for parameter in result.parameters(name):
             with torch.no_grad():
                 parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
-    return found
+    return result
 
 
 def logits(adapters: LoraAdapters) -> torch.Tensor:

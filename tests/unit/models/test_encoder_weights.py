@@ -27,8 +27,8 @@ def test_a_job_cannot_name_a_file_at_a_hospital() -> None:
 def test_the_sites_own_file_is_read(tmp_path: Path, suffix: str) -> None:
     wanted, file = SmallResNet().state_dict(), tmp_path / f"encoder{suffix}"
     save_file(wanted, file) if suffix == ".safetensors" else torch.save(wanted, file)
-    found = VisualEncoder(SITE, file).trunk.state_dict()
-    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+    tensors = VisualEncoder(SITE, file).trunk.state_dict()
+    assert all(torch.equal(tensors[name], value) for name, value in wanted.items())
 
 
 def test_what_is_wrong_with_the_file_is_an_error_of_the_data_whose_text_stays_at_the_site(
@@ -74,15 +74,15 @@ def test_cvts_folder_at_the_site_is_read_without_its_classifier(
     made = (CvtForImageClassification if whole else CvtModel)(CvtConfig(**TINY))
     made.save_pretrained(tmp_path / "cvt")
     settings = EncoderSettings(name="cvt_21", weights="site", image_size=64)
-    found = VisualEncoder(settings, tmp_path / "cvt")
+    encoder = VisualEncoder(settings, tmp_path / "cvt")
     image = torch.rand(2, 1, 64, 64)
     inner = made.cvt if whole else made
     with torch.no_grad():
-        x = (image.expand(-1, 3, -1, -1) - found.mean) / found.std
+        x = (image.expand(-1, 3, -1, -1) - encoder.mean) / encoder.std
         grid = inner.eval()(x).last_hidden_state
-        tokens, _ = found.eval()(image)
+        tokens, _ = encoder.eval()(image)
     assert grid.shape == (2, 24, 4, 4)
     assert torch.equal(tokens, grid.flatten(2).transpose(1, 2))
-    assert found.tokens == 16
+    assert encoder.tokens == 16
     with pytest.raises(DataError, match="folder that transformers wrote"):
         VisualEncoder(settings, tmp_path)

@@ -103,6 +103,6 @@ def test_with_trunk_and_projection_every_method_sends_what_9_1_reports(
     peft = TypeAdapter(PeftChoice).validate_python(block)
     with torch.device("meta"):
         adapters = attach(llama2_7b(), effective_settings(peft, LoraSettings()), (GENERIC,), 0)
-    found = sum(p.numel() for p in adapters.parameters(GENERIC))
-    assert found == adapter
-    assert f"{(found + 42_500_160 + 8_392_704) / 1e6:.2f}" == reported
+    result = sum(p.numel() for p in adapters.parameters(GENERIC))
+    assert result == adapter
+    assert f"{(result + 42_500_160 + 8_392_704) / 1e6:.2f}" == reported

@@ -136,11 +136,11 @@ def test_a_batch_of_patients_equals_each_with_its_weights_written_out(tiny_backb
     adapter, q = moved(PatientAdapter(model, SETTINGS, K, seed=0)), assigned()
     plain = model(input_ids=IDS).logits
     with adapter.patients(q):
-        found = model(input_ids=IDS).logits
-    assert (found - plain).abs().max() > 0.01
+        logits = model(input_ids=IDS).logits
+    assert (logits - plain).abs().max() > 0.01
     for row in range(3):
         one = materialised(model, adapter, q[row])(input_ids=IDS[row : row + 1]).logits[0]
-        assert torch.allclose(found[row], one, atol=2e-5)
+        assert torch.allclose(logits[row], one, atol=2e-5)
 
 
 def test_cross_attention_with_layers_that_are_not_square() -> None:
@@ -151,11 +151,11 @@ def test_cross_attention_with_layers_that_are_not_square() -> None:
     assert not any(".mlp." in name for name in adapter.names)
     seen = torch.randn(3, 7, 24, generator=torch.Generator().manual_seed(2))
     with adapter.patients(q):
-        found = model(input_ids=IDS, encoder_hidden_states=seen).logits
+        logits = model(input_ids=IDS, encoder_hidden_states=seen).logits
     for row in range(3):
         patient = materialised(model, adapter, q[row])
         one = patient(input_ids=IDS[row : row + 1], encoder_hidden_states=seen[row : row + 1]).logits[0]
-        assert torch.allclose(found[row], one, atol=2e-5)
+        assert torch.allclose(logits[row], one, atol=2e-5)
 
 
 # ---- gradients ---------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_a_decoder_in_bf16_gets_factors_of_fp32(tiny_backbone: Path) -> None:
 
 
 def written(model: Any, ids: Tensor, beams: int) -> list[list[int]]:
-    found = model.generate(
+    tokens = model.generate(
         input_ids=ids,
         attention_mask=torch.ones_like(ids),
         num_beams=beams,
@@ -253,7 +253,7 @@ def written(model: Any, ids: Tensor, beams: int) -> list[list[int]]:
         min_new_tokens=8,
         pad_token_id=0,
     )
-    rows: list[list[int]] = found.tolist()
+    rows: list[list[int]] = tokens.tolist()
     return rows
 
 

@@ -198,15 +198,15 @@ def test_plain_peft_opens_the_result_and_says_the_same(
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    made = Made(tiny_backbone, method)
-    made.learn()
-    folder = written(made, tmp_path / "adapter")
+    adapted = Made(tiny_backbone, method)
+    adapted.learn()
+    folder = written(adapted, tmp_path / "adapter")
     base = AutoModelForCausalLM.from_pretrained(tiny_backbone, dtype=torch.float32)
     opened = PeftModel.from_pretrained(base, folder).eval()
     with torch.no_grad():
         found = opened(input_ids=IDS).logits[:, -IDS.shape[1] :]
-    assert not torch.allclose(found, made.plain, atol=1e-3)
-    assert torch.allclose(found, made.logits(), atol=1e-5)
+    assert not torch.allclose(found, adapted.plain, atol=1e-3)
+    assert torch.allclose(found, adapted.logits(), atol=1e-5)
 
 
 def test_medflare_opens_the_result_and_says_the_same(
@@ -286,17 +286,17 @@ def test_beams_work_with_image_tokens(made: Made) -> None:
 @pytest.mark.parametrize("name", [name for name, row in PEFT_METHODS.items() if row.gradient_checkpointing])
 def test_gradient_checkpointing_leaves_the_gradients_as_they_are(tiny_backbone: Path, name: str) -> None:
     def gradients(checkpointing: bool) -> list[Tensor]:
-        made = Made(tiny_backbone, name)
-        made.learn(2)  # away from zero factors, whose partners have no gradient
+        adapted = Made(tiny_backbone, name)
+        adapted.learn(2)  # away from zero factors, whose partners have no gradient
         if checkpointing:
-            made.base.gradient_checkpointing_enable({"use_reentrant": False})
-            made.base.enable_input_require_grads()
-        made.base.train()
-        made.adapters.use((GENERIC,), train=(GENERIC,))
-        for parameter in made.adapters.parameters(GENERIC):
+            adapted.base.gradient_checkpointing_enable({"use_reentrant": False})
+            adapted.base.enable_input_require_grads()
+        adapted.base.train()
+        adapted.adapters.use((GENERIC,), train=(GENERIC,))
+        for parameter in adapted.adapters.parameters(GENERIC):
             parameter.grad = None
-        made.base(input_ids=IDS, labels=IDS, use_cache=False).loss.backward()
-        return [p.grad for p in made.adapters.parameters(GENERIC)]
+        adapted.base(input_ids=IDS, labels=IDS, use_cache=False).loss.backward()
+        return [p.grad for p in adapted.adapters.parameters(GENERIC)]
 
     for one, two in zip(gradients(False), gradients(True), strict=True):
         torch.testing.assert_close(one, two)

@@ -36,10 +36,10 @@ def test_the_last_of_two_rounds_or_more_has_the_target(rounds: int) -> None:
 
 def test_masks_keep_exactly_the_budget_and_break_ties_the_same_way_everywhere() -> None:
     scores = {"b": torch.tensor([1.0, 2.0]), "a": torch.tensor([2.0, 0.5, 2.0])}
-    found = masks(scores, 2)
-    assert {n: m.tolist() for n, m in found.items()} == {"a": [True, False, True], "b": [False, False]}
+    result = masks(scores, 2)
+    assert {n: m.tolist() for n, m in result.items()} == {"a": [True, False, True], "b": [False, False]}
     again = masks(dict(reversed(scores.items())), 2)
-    assert all(torch.equal(found[n], again[n]) for n in found)
+    assert all(torch.equal(result[n], again[n]) for n in result)
     assert sum(int(m.sum()) for m in masks(scores, 4).values()) == 4
 
 
@@ -89,11 +89,11 @@ def test_veras_matrices_are_pefts_own_draw_from_the_seed(tiny_backbone: Path) ->
     adapters = attach(
         load_backbone(tiny_backbone, "fp32").model, VeraSettings(rank=8, targets=TARGETS), (GENERIC,), 11
     )
-    told = adapters.not_communicated()
-    made, held = seed_generated(told["shapes"], told["seed"]), adapters.file_tensors(GENERIC)
+    generated = adapters.not_communicated()
+    made, held = seed_generated(generated["shapes"], generated["seed"]), adapters.file_tensors(GENERIC)
     assert all(torch.equal(made[name], held[name]) for name in (VERA_A, VERA_B))
     assert not set(adapters.state(GENERIC)) & {VERA_A, VERA_B}
     other = attach(
         load_backbone(tiny_backbone, "fp32").model, VeraSettings(rank=8, targets=TARGETS), (GENERIC,), 12
     )
-    assert other.not_communicated()["sha256"] != told["sha256"]
+    assert other.not_communicated()["sha256"] != generated["sha256"]

@@ -122,9 +122,9 @@ def test_nf4_gradients_survive_an_evaluation_in_between(tiny_backbone: Path) -> 
         model.adapters.use((GENERIC,), train=(GENERIC,))
         prefix = model.prefix(model.encode_images(IMAGES).detach(), CODES)
         model.decode(prefix.detach(), torch.arange(5, 12).repeat(3, 1)).logits.logsumexp(-1).mean().backward()
-        found = model.adapters.parameters(GENERIC)[1].grad
-        assert found is not None
-        copy = found.clone()
+        grad = model.adapters.parameters(GENERIC)[1].grad
+        assert grad is not None
+        copy = grad.clone()
         model.zero_grad(set_to_none=True)
         for p in model.adapters.parameters(GENERIC):
             p.grad = None

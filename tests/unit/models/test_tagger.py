@@ -124,14 +124,14 @@ def test_encoders_without_segment_ids_or_with_places_of_their_own_do_too(
     )
     AutoModel.from_config(config).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    found = tagger_of(tmp_path)
-    assert found.text.longest == (64 if kind == "roberta" else 66)
-    asked = questions(found)
-    loss, _ = found.loss(asked)
+    result = tagger_of(tmp_path)
+    assert result.text.longest == (64 if kind == "roberta" else 66)
+    asked = questions(result)
+    loss, _ = result.loss(asked)
     loss.backward()
     assert torch.isfinite(loss)
-    longest = found.tagged("ner", ENTITY_TYPES, [[5]] * (found.text.longest - 2), tags=[0] * 62)
-    assert len(found.tags([longest], 1)[0]) == found.text.longest - 2
+    longest = result.tagged("ner", ENTITY_TYPES, [[5]] * (result.text.longest - 2), tags=[0] * 62)
+    assert len(result.tags([longest], 1)[0]) == result.text.longest - 2
 
 
 def test_what_is_no_encoder_is_refused(tiny_backbone: Path, tiny_encoder: Path, tmp_path: Path) -> None:

@@ -76,10 +76,10 @@ def invent_studies(folder: Path, site: str, adapter: str, skill: float, count: i
 
 
 def score(items: list[Prediction]) -> Evaluation:
-    found = report_statistics([p.reference for p in items], [p.generated for p in items])
-    gold, said = [p.gold_codes for p in items], [p.predicted_codes for p in items]
-    found |= label_statistics(gold, said) | condition_statistics(gold, said)
-    return Evaluation(bootstrap(found), {"meteor": "skipped: METEOR needs Java"}, found)
+    statistics = report_statistics([p.reference for p in items], [p.generated for p in items])
+    gold, predicted = [p.gold_codes for p in items], [p.predicted_codes for p in items]
+    statistics |= label_statistics(gold, predicted) | condition_statistics(gold, predicted)
+    return Evaluation(bootstrap(statistics), {"meteor": "skipped: METEOR needs Java"}, statistics)
 
 
 def invent_rounds(rounds: int) -> list[RoundRecord]:

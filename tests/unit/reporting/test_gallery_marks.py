@@ -27,7 +27,7 @@ def as_(label: str, mention: EntityMention) -> EntityMention:
 
 
 @pytest.mark.parametrize(
-    ("gold", "said", "kinds"),
+    ("gold", "predicted", "kinds"),
     [
         ([PAIN], [PAIN], ["agree"]),
         ([PAIN], [], ["missed"]),
@@ -43,9 +43,9 @@ def as_(label: str, mention: EntityMention) -> EntityMention:
     ],
 )
 def test_each_mention_is_judged_once(
-    gold: list[EntityMention], said: list[EntityMention], kinds: list[str]
+    gold: list[EntityMention], predicted: list[EntityMention], kinds: list[str]
 ) -> None:
-    assert [pair.verdict for pair in pair_mentions(gold, said)] == kinds
+    assert [pair.verdict for pair in pair_mentions(gold, predicted)] == kinds
 
 
 class Shown(HTMLParser):
@@ -76,9 +76,9 @@ def marked(text: str, pairs: list[MentionPair]) -> str:
     return macro_html("cards.html", "marked", mark_text(text, pairs))
 
 
-def shown(text: str, gold: list[EntityMention], said: list[EntityMention]) -> Shown:
+def shown(text: str, gold: list[EntityMention], predicted: list[EntityMention]) -> Shown:
     reader = Shown()
-    reader.feed(marked(text, pair_mentions(gold, said)))
+    reader.feed(marked(text, pair_mentions(gold, predicted)))
     reader.close()
     return reader
 
@@ -102,8 +102,8 @@ def test_a_mention_with_a_gap_leaves_the_gap_alone() -> None:
 
 
 def test_titles_tell_both_sides() -> None:
-    told = title_of(pair_mentions([CHEST_PAIN], [as_("test", PAIN)])[0], TEXT)
-    assert told == "annotated as problem “chest pain”, extracted as test “pain”"
+    title = title_of(pair_mentions([CHEST_PAIN], [as_("test", PAIN)])[0], TEXT)
+    assert title == "annotated as problem “chest pain”, extracted as test “pain”"
 
 
 def test_text_and_types_are_escaped() -> None:

@@ -116,9 +116,11 @@ def test_a_line_breaks_where_a_site_was_absent(run_folder: Path) -> None:
 
 def test_chips_say_agree_missed_and_invented(run_folder: Path) -> None:
     item = read_predictions(run_folder / "predictions_site-1_generic.jsonl")[0]
-    gold, said = [0] * 14, [0] * 14
-    gold[1] = said[1] = gold[9] = said[8] = 1
-    chips = finding_chips(item.model_copy(update={"gold_codes": tuple(gold), "predicted_codes": tuple(said)}))
+    gold, predicted = [0] * 14, [0] * 14
+    gold[1] = predicted[1] = gold[9] = predicted[8] = 1
+    chips = finding_chips(
+        item.model_copy(update={"gold_codes": tuple(gold), "predicted_codes": tuple(predicted)})
+    )
     assert [(chip.style, chip.text) for chip in chips] == [
         ("agree", "✓ cardiomegaly"),
         ("missed", "− missed: pleural effusion"),

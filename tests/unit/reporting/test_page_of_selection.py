@@ -77,8 +77,8 @@ def test_draws_odds_waits_and_seconds_are_told_by_site(tmp_path: Path) -> None:
     page = read(write_page(tmp_path / "run.json"))
     assert "Selection" in page.text
     shown = read_html(selection(record()))
-    for said in ("site-1 ×3, site-2", "70.0 %", "Rounds since a site trained", "9 of 10 rounds within"):
-        assert said in shown.text
+    for text in ("site-1 ×3, site-2", "70.0 %", "Rounds since a site trained", "9 of 10 rounds within"):
+        assert text in shown.text
     assert pictures(shown) == 4
 
 
@@ -96,8 +96,8 @@ def test_the_simulated_clock_stands_beside_the_real_one() -> None:
 
 def test_sketches_say_who_sent_one_who_did_not_and_the_distances() -> None:
     shown = read_html(selection(record(preparation={"sketches": SKETCHES})))
-    for said in ("1,200", "4,122 B", "empty", "policy.knowledge_sketch", "Sent again", "55"):
-        assert said in shown.text
+    for text in ("1,200", "4,122 B", "empty", "policy.knowledge_sketch", "Sent again", "55"):
+        assert text in shown.text
     nothing = {"sites": {}, "without": dict.fromkeys(SITES, "no block"), "renewed": []}
     assert "Distances" not in selection(record(preparation={"sketches": nothing}))
 
@@ -121,8 +121,8 @@ EXACT = {
 @pytest.mark.parametrize("rounds", [0, 2])
 def test_exact_sizes_say_who_told_them_which_pairs_are_missing_and_the_distances(rounds: int) -> None:
     shown = read_html(selection(record(rounds, preparation={"exact": EXACT})))
-    for said in ("1,200", "345", "98,765 bytes", "site-1 and site-3", "no reply within", "<no>", "41"):
-        assert said in shown.text
+    for text in ("1,200", "345", "98,765 bytes", "site-1 and site-3", "no reply within", "<no>", "41"):
+        assert text in shown.text
     nothing = {**EXACT, "sites": {}, "pairs": [], "not_compared": []}
     del nothing["distances"]
     assert "Distances" not in selection(record(preparation={"exact": nothing}))
@@ -136,12 +136,12 @@ def test_another_vocabulary_is_a_warning_in_either_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("least", "said", "warned"),
+    ("least", "message", "warned"),
     [(0.31, "not below 0", False), (-1e-9, "not below 0", False), (-0.4, "0.4", True)],
 )
-def test_similarities_that_no_graphs_have_are_a_warning(least: float, said: str, warned: bool) -> None:
+def test_similarities_that_no_graphs_have_are_a_warning(least: float, message: str, warned: bool) -> None:
     shown = read_html(selection(record(preparation={"exact": {**EXACT, "smallest_eigenvalue": least}}))).text
-    assert said in shown
+    assert message in shown
     assert ("Warning" in shown) is ("a site told false sizes" in shown) is warned
 
 

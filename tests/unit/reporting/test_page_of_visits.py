@@ -98,10 +98,10 @@ def test_the_page_of_visits_has_its_own_weights(tmp_path: Path) -> None:
 
 
 def test_a_site_without_a_visit_is_told_from_one_that_was_missing() -> None:
-    told = record()
-    told.rounds[1].exchanges[0].absent = {"south": "no reply within 60 s"}
-    del told.rounds[1].exchanges[0].accepted["south"]
-    reader = read_html(section_html("visits", told))
+    run_record = record()
+    run_record.rounds[1].exchanges[0].absent = {"south": "no reply within 60 s"}
+    del run_record.rounds[1].exchanges[0].accepted["south"]
+    reader = read_html(section_html("visits", run_record))
     assert "no examples" in reader.text
     assert "Round 2, visit 1, south: no reply within 60 s" in reader.text
     assert "Sites missing from a visit: 1" in reader.text
@@ -117,12 +117,12 @@ def test_curves_are_over_exchanges_and_weights_over_rounds() -> None:
 
 
 def test_a_rule_without_alpha_has_no_weights_of_visits() -> None:
-    told = record()
-    for entry in told.rounds:
+    run_record = record()
+    for entry in run_record.rounds:
         entry.rule = {}
         for one in entry.exchanges:
             one.checks = {"update_norm": 0.5}
-    reader = read_html(section_html("visits", told))
+    reader = read_html(section_html("visits", run_record))
     assert len(pictures(reader)) == 2
     assert "α" not in reader.text
 
@@ -132,11 +132,11 @@ def test_a_long_run_stays_small() -> None:
 
 
 def test_under_masks_it_says_who_trained_and_not_on_how_many() -> None:
-    told = record()
-    for entry in told.rounds:
+    run_record = record()
+    for entry in run_record.rounds:
         for one in entry.exchanges:
             one.protection, one.accepted = {"terms": TERMS, "weight": 60.0}, {"north": 7777, "south": 20}
-    reader = read_html(section_html("visits", told))
+    reader = read_html(section_html("visits", run_record))
     assert "trained" in reader.text
     assert "no examples" in reader.text
     assert "how many examples of a visit a site has is not known here" in reader.text
@@ -162,8 +162,8 @@ def test_the_mixture_and_whether_it_tells_patients_apart(informative: bool, fact
 
 
 def test_secure_sums_name_phases_and_who_was_lost() -> None:
-    told = record()
-    for entry in told.rounds:
+    run_record = record()
+    for entry in run_record.rounds:
         for one in entry.exchanges:
             one.protection = {
                 "terms": TERMS,
@@ -172,19 +172,19 @@ def test_secure_sums_name_phases_and_who_was_lost() -> None:
                 "keys_seconds": 0.25,
                 "open_seconds": 0.5,
             }
-    told.rounds[0].exchanges[1].protection |= {"lost": {"south": "'reveal' took too long"}}
-    told.rounds[2].exchanges[0].protection |= {"failed": "1 site answered 'confirm', 2 are needed"}
-    reader = read_html(section_html("protocol", told))
+    run_record.rounds[0].exchanges[1].protection |= {"lost": {"south": "'reveal' took too long"}}
+    run_record.rounds[2].exchanges[0].protection |= {"failed": "1 site answered 'confirm', 2 are needed"}
+    reader = read_html(section_html("protocol", run_record))
     facts = ("round 1, visit 2", "south: 'reveal' took too long", "1 site answered 'confirm'", "4.5 s")
     for words in (*facts, "4,096 of 32 bits, 13 of 64", "6 of 6 sums"):
         assert words in reader.text
 
 
 def test_rounds_of_one_exchange_have_secure_sums_too() -> None:
-    told = record(visits=False)
-    for entry in told.rounds:
+    run_record = record(visits=False)
+    for entry in run_record.rounds:
         entry.protection = {"weight": 2.0, "groups": 1, "keys": {}}
-    assert "only the sites read the sum" in read_html(section_html("protocol", told)).text
+    assert "only the sites read the sum" in read_html(section_html("protocol", run_record)).text
 
 
 def test_a_line_bridges_as_far_as_its_step() -> None:

@@ -86,16 +86,16 @@ def rebuilt(message: Tensor, change: Callable[[bytearray], None]) -> Tensor:
 
 @pytest.mark.parametrize("size", [1, 2047, 2048, 2049, 4096, 10_000])
 def test_one_message_comes_back_within_half_a_step(kits: Kits, size: int) -> None:
-    found = decrypt(kits.site, encrypt(kits.site, values(size), TERMS), size, TERMS)
-    assert found.shape == (size,)
-    assert found.dtype == torch.float64
-    assert (found - values(size)).abs().max() <= error_bound(kits.site, TERMS, 1)
+    result = decrypt(kits.site, encrypt(kits.site, values(size), TERMS), size, TERMS)
+    assert result.shape == (size,)
+    assert result.dtype == torch.float64
+    assert (result - values(size)).abs().max() <= error_bound(kits.site, TERMS, 1)
 
 
 def test_a_total_is_the_exact_sum_of_rounded_values(kits: Kits) -> None:
     step, vectors = step_of(kits.site, TERMS), [values(5000, seed) for seed in range(5)]
-    found = decrypt(kits.site, total(kits, vectors), 5000, TERMS)
-    assert torch.equal(found, sum((v / step).round() for v in vectors) * step)
+    result = decrypt(kits.site, total(kits, vectors), 5000, TERMS)
+    assert torch.equal(result, sum((v / step).round() for v in vectors) * step)
 
 
 def test_the_error_is_below_a_millionth_of_the_bound_at_the_defaults(kits: Kits) -> None:
@@ -352,8 +352,8 @@ def test_a_refused_message_leaves_the_sum_as_it_was(ckks: Kits) -> None:
         adder.add(broken)
     adder.add(encrypt(ckks.site, vector, TERMS))
     assert adder.added == 2
-    found = decrypt(ckks.site, adder.total(), 5000, TERMS)
-    assert (found - 2 * vector).abs().max() <= error_bound(ckks.site, TERMS, 2)
+    result = decrypt(ckks.site, adder.total(), 5000, TERMS)
+    assert (result - 2 * vector).abs().max() <= error_bound(ckks.site, TERMS, 2)
 
 
 def test_a_message_is_taken_off_again(ckks: Kits) -> None:
@@ -381,7 +381,7 @@ def test_a_sum_that_claims_too_few_messages_is_refused(ckks: Kits) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"bound": 0.0}, "bound is 0.0; expected a positive"),
         ({"bound": float("inf")}, "bound is inf"),
@@ -390,8 +390,8 @@ def test_a_sum_that_claims_too_few_messages_is_refused(ckks: Kits) -> None:
         ({"step": 2.0}, "at most 1"),
     ],
 )
-def test_terms_are_checked(given: dict[str, float], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_terms_are_checked(given: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         HeParameters(**given)  # type: ignore[arg-type]
 
 

@@ -186,14 +186,14 @@ def test_a_context_below_the_standard_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"scheme": "TFHE"}, "scheme is 'TFHE'; expected CKKS or BFV"),
         ({"coeff_mod_bit_sizes": (48,)}, "expected two primes or more"),
     ],
 )
-def test_parameters_are_checked(given: dict[str, object], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_parameters_are_checked(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         ContextParameters(**given)  # type: ignore[arg-type]
 
 

@@ -39,9 +39,9 @@ def suspect(project: Authority, folder: Path, problem: str) -> Identity:
         return Identity.from_kit(write_kit(folder, project, key, leaf), lambda: NOW - 5 * DAY)
     name = "site-03" if problem == "wrong name" else "site-02"
     kit = site_kit(folder, Authority() if problem == "foreign" else project, name)
-    found = Identity.from_kit(kit, clock)
-    found.name = "site-02"
-    return found
+    identity = Identity.from_kit(kit, clock)
+    identity.name = "site-02"
+    return identity
 
 
 def certified(people: dict[str, Identity], **changes: Any) -> Round:
@@ -50,8 +50,8 @@ def certified(people: dict[str, Identity], **changes: Any) -> Round:
 
 def test_a_round_of_certified_sites_recovers_from_two_that_drop_out(people: dict[str, Identity]) -> None:
     round_ = certified(people)
-    found = round_.run({"mask": {"site-02"}, "confirm": {"site-04"}})
-    assert_is_plain(found, ["site-01", "site-03", "site-04", "site-05"], round_.parameters)
+    result = round_.run({"mask": {"site-02"}, "confirm": {"site-04"}})
+    assert_is_plain(result, ["site-01", "site-03", "site-04", "site-05"], round_.parameters)
 
 
 # ---- adverts ----
@@ -243,10 +243,10 @@ def revealed(round_: Round, liars: dict[str, str]) -> Round:
 @pytest.mark.parametrize("secret", ["self", "mask"])
 def test_a_site_that_shows_wrong_shares_is_named_and_the_sum_is_right(secret: str) -> None:
     round_ = revealed(Round(5), {"site-04": secret})
-    found = round_.coordinator.result()
-    assert_is_plain(found, OTHERS, round_.parameters)
-    assert set(found.blamed) == {"site-04"}
-    assert "showed another share" in found.blamed["site-04"]
+    result = round_.coordinator.result()
+    assert_is_plain(result, OTHERS, round_.parameters)
+    assert set(result.blamed) == {"site-04"}
+    assert "showed another share" in result.blamed["site-04"]
 
 
 def test_two_of_four_that_show_wrong_shares_end_the_round_with_their_names() -> None:

@@ -44,10 +44,10 @@ def test_integer_tensors_are_weighted_and_sums_are_not() -> None:
 
 def test_unpack_gives_back_what_was_packed() -> None:
     layout = Layout.of(SHARED, SUMS)
-    found = layout.unpack(*layout.pack(tensors()))
-    assert set(found) == set(tensors())
+    result = layout.unpack(*layout.pack(tensors()))
+    assert set(result) == set(tensors())
     for name, value in tensors().items():
-        assert torch.equal(found[name], value.to(found[name].dtype)), name
+        assert torch.equal(result[name], value.to(result[name].dtype)), name
 
 
 def test_order_of_declaration_does_not_matter() -> None:

@@ -256,9 +256,9 @@ def test_steps_out_of_turn_are_refused_and_forgiven() -> None:
 def without(
     vector: torch.Tensor, plus: list[key_agreement.MaskKeys], minus: list[key_agreement.MaskKeys], place: int
 ) -> torch.Tensor:
-    found = vector.clone()
-    keystream.apply(found, [keys[place] for keys in minus], [keys[place] for keys in plus])
-    return found
+    result = vector.clone()
+    keystream.apply(result, [keys[place] for keys in minus], [keys[place] for keys in plus])
+    return result
 
 
 def test_a_late_update_stays_masked_although_its_pairwise_masks_are_known(round_: Round) -> None:

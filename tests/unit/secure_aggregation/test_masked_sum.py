@@ -25,9 +25,9 @@ def test_nobody_drops_out(count: int) -> None:
 @pytest.mark.parametrize("drops", [{}, {"mask": {"site-02"}}, {"share": {"site-01", "site-05"}}], ids=named)
 def test_a_narrow_ring_of_sixteen_bits_sums_within_its_coarser_error(drops: dict[str, set[str]]) -> None:
     round_ = Round(5, bits=16, bound=4.0)
-    found = round_.run(drops)
+    result = round_.run(drops)
     gone = {site for sites in drops.values() for site in sites}
-    assert_is_plain(found, [site for site in names(5) if site not in gone], round_.parameters)
+    assert_is_plain(result, [site for site in names(5) if site not in gone], round_.parameters)
     assert round_.sent["site-03"].narrow.dtype == torch.int16
     assert round_.parameters.narrow_ring.fraction == 9
 
@@ -44,10 +44,10 @@ def test_one_or_two_of_five_dropping_out_at_once_or_one_after_the_other_is_recov
     drops: dict[str, set[str]],
 ) -> None:
     round_ = Round(5)
-    found = round_.run(drops)
+    result = round_.run(drops)
     lost = {site for phase, gone in drops.items() if phase not in AFTER_MASKING for site in gone}
-    assert_is_plain(found, [site for site in names(5) if site not in lost], round_.parameters)
-    assert found.blamed == {}
+    assert_is_plain(result, [site for site in names(5) if site not in lost], round_.parameters)
+    assert result.blamed == {}
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -84,8 +84,8 @@ def test_a_sites_own_minimum_ends_a_round_that_the_threshold_would_let_pass() ->
 
 
 def test_totals_come_back_as_tensors_of_the_layout() -> None:
-    found = Round(3).run()
-    tensors = LAYOUT.unpack(found.narrow, found.wide)
+    result = Round(3).run()
+    tensors = LAYOUT.unpack(result.narrow, result.wide)
     counts = sum(make_update(site)[0]["sum:bank.count"].double() for site in names(3))
     assert isinstance(counts, torch.Tensor)
     torch.testing.assert_close(tensors["sum:bank.count"], counts, atol=1e-7, rtol=0)

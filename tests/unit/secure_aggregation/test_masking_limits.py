@@ -27,9 +27,9 @@ def without(found: SecureSum, colluding: list[str]) -> torch.Tensor:
 
 
 def test_in_a_sum_of_two_either_site_reads_the_others_update() -> None:
-    found = Round(3, limits=Limits(min_sites=2)).run({"mask": {"site-03"}})
+    result = Round(3, limits=Limits(min_sites=2)).run({"mask": {"site-03"}})
     other = LAYOUT.pack(make_update("site-02")[0])[0].double()
-    torch.testing.assert_close(without(found, ["site-01"]), other, atol=1e-5, rtol=0)
+    torch.testing.assert_close(without(result, ["site-01"]), other, atol=1e-5, rtol=0)
 
 
 def test_a_site_that_keeps_the_default_takes_part_in_no_sum_of_two() -> None:
@@ -39,18 +39,18 @@ def test_a_site_that_keeps_the_default_takes_part_in_no_sum_of_two() -> None:
 
 def test_a_server_and_all_sites_but_one_of_a_sum_read_that_ones_update() -> None:
     """A server that calls two honest sites dropped out, and the two that collude with it."""
-    found = Round(5).run({"advertise": {"site-02", "site-03"}})
+    result = Round(5).run({"advertise": {"site-02", "site-03"}})
     update = LAYOUT.pack(make_update("site-01")[0])[0].double()
-    torch.testing.assert_close(without(found, ["site-04", "site-05"]), update, atol=1e-5, rtol=0)
+    torch.testing.assert_close(without(result, ["site-04", "site-05"]), update, atol=1e-5, rtol=0)
 
 
 def test_a_threshold_of_four_of_five_leaves_two_honest_sites_in_every_sum_with_two_that_collude() -> None:
     limits = Limits(min_threshold=4)
     with pytest.raises(TooFewSites):
         Round(5, limits=limits, threshold=4).run({"advertise": {"site-02", "site-03"}})
-    found = Round(5, limits=limits, threshold=4).run({"advertise": {"site-02"}})
+    result = Round(5, limits=limits, threshold=4).run({"advertise": {"site-02"}})
     two = plain_mean(["site-01", "site-03"])[0]
-    torch.testing.assert_close(without(found, ["site-04", "site-05"]), two, atol=1e-5, rtol=0)
+    torch.testing.assert_close(without(result, ["site-04", "site-05"]), two, atol=1e-5, rtol=0)
 
 
 def revealed_to_two_faces(
@@ -125,12 +125,12 @@ def test_a_poisoned_update_within_the_bound_is_summed_like_any_other() -> None:
     round_.until("mask")
     poison = round_.parameters.narrow_ring.most // 16
     round_.mask({"site-02": lambda masked: replace(masked, narrow=masked.narrow + poison)})
-    found = round_.finish_from("confirm")
+    result = round_.finish_from("confirm")
     narrow, _, whole = plain_mean(names(3))
     torch.testing.assert_close(
-        found.narrow.double(), narrow + round_.parameters.most_weight / whole, atol=1e-5, rtol=0
+        result.narrow.double(), narrow + round_.parameters.most_weight / whole, atol=1e-5, rtol=0
     )
-    assert found.blamed == {}
+    assert result.blamed == {}
 
 
 def test_a_site_that_stays_away_ends_a_round_at_worst_and_the_next_one_begins_afresh() -> None:

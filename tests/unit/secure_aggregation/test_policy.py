@@ -96,8 +96,8 @@ def test_more_protection_than_required_is_never_refused() -> None:
     for required in ([], ["mask"], ["he"], ["mask|he"]):
         for protections in (["mask", "dp"], ["he", "dp"]):
             if not required or set(required[0].split("|")) & set(protections):
-                found = refusing(policy(require=required).admit, **ASKED | {"protections": protections})
-                assert found == [], (required, protections)
+                result = refusing(policy(require=required).admit, **ASKED | {"protections": protections})
+                assert result == [], (required, protections)
 
 
 def test_all_rules_that_refuse_are_told_at_once() -> None:

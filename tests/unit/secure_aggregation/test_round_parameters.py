@@ -58,9 +58,9 @@ def test_the_layout_is_in_the_digest() -> None:
 
 def test_terms_travel_as_json() -> None:
     terms = make_terms(5, threshold=4)
-    found = RoundParameters.from_json(json.loads(json.dumps(terms.to_json())))
-    assert found == terms
-    assert found.digest == terms.digest
+    result = RoundParameters.from_json(json.loads(json.dumps(terms.to_json())))
+    assert result == terms
+    assert result.digest == terms.digest
 
 
 @pytest.mark.parametrize(

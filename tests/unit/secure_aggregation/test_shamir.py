@@ -66,9 +66,9 @@ def test_honest_shares_blame_nobody() -> None:
 def test_holders_that_show_other_shares_are_named_and_the_rest_is_enough(liars: set[str]) -> None:
     shares = dealt()
     shown = {site: os.urandom(32) if site in liars else one.self_ for site, one in shares.items()}
-    found = recovered(shown, shares)
-    assert found.secret == SEED
-    assert set(found.blamed) == liars
+    secret = recovered(shown, shares)
+    assert secret.secret == SEED
+    assert set(secret.blamed) == liars
 
 
 def test_too_many_holders_that_lie_end_the_round_with_their_names() -> None:
@@ -86,9 +86,9 @@ def test_a_dealer_that_deals_some_wrong_shares_is_named_and_the_rest_is_enough(w
         site: secret_sharing.HolderShares(one.mask, os.urandom(32)) if site in wrong else one
         for site, one in dealt().items()
     }
-    found = recovered({site: one.self_ for site, one in shares.items()}, shares)
-    assert found.secret == SEED
-    assert set(found.blamed) == {"site-01"}
+    secret = recovered({site: one.self_ for site, one in shares.items()}, shares)
+    assert secret.secret == SEED
+    assert set(secret.blamed) == {"site-01"}
 
 
 def test_a_dealer_without_enough_right_shares_ends_the_round_with_its_name() -> None:

@@ -87,11 +87,11 @@ def test_two_runs_agree_to_the_last_digit(rule: str) -> None:
 
 def test_a_round_takes_what_its_slowest_site_takes() -> None:
     clock = SimulatedClock(profiles(), 1)
-    found = run("uniform_selection", {"draws": 5}, clock)
-    assert found.rounds[-1].ended == clock.now
-    for entry, following in zip(found.rounds, found.rounds[1:], strict=False):
+    result = run("uniform_selection", {"draws": 5}, clock)
+    assert result.rounds[-1].ended == clock.now
+    for entry, following in zip(result.rounds, result.rounds[1:], strict=False):
         assert entry.ended == following.began
-    for entry in found.rounds:
+    for entry in result.rounds:
         assert entry.ended - entry.began == pytest.approx(max(t.total for t in entry.timings.values()))
         site = next(iter(entry.timings))
         train = 10 + SITES.index(site)
@@ -99,15 +99,15 @@ def test_a_round_takes_what_its_slowest_site_takes() -> None:
 
 
 def test_without_a_choice_of_sites_the_rounds_are_those_of_the_plain_loop() -> None:
-    found = run("weighted_mean", {}, SimulatedClock(profiles(), 1))
-    assert torch.equal(found.state["w"], federate(sites(), make_rule("weighted_mean", {}), 12, plan)["w"])
-    assert all(len(entry.timings) == 20 for entry in found.rounds)
+    result = run("weighted_mean", {}, SimulatedClock(profiles(), 1))
+    assert torch.equal(result.state["w"], federate(sites(), make_rule("weighted_mean", {}), 12, plan)["w"])
+    assert all(len(entry.timings) == 20 for entry in result.rounds)
 
 
 def test_what_a_rule_learns_is_what_the_clock_says() -> None:
     rule, clock = make_rule("ddcs", {"draws": 5, "smoothing": 1.0}), SimulatedClock(profiles(), 1)
-    found = federate_clocked(sites(), rule, 12, plan, clock, WORK)
-    last = {site: timing for entry in found.rounds for site, timing in entry.timings.items()}
+    result = federate_clocked(sites(), rule, 12, plan, clock, WORK)
+    last = {site: timing for entry in result.rounds for site, timing in entry.timings.items()}
     seen = rule.report()["latencies"]
     assert set(seen) == set(last)
     for site, timing in last.items():
@@ -118,8 +118,8 @@ def test_a_site_that_vanishes_gives_nothing_and_counts_as_slow_as_the_round() ->
     shaky = SiteProfile(seconds_per_example=0.1, down=100, up=100, reliability=1e-9)
     clock, learners = SimulatedClock(profiles(hospital_07=shaky), 1), sites()
     rule = make_rule("uniform_selection", {"draws": 10})
-    found = federate_clocked(learners, rule, 20, plan, clock, WORK, deadline=500.0)
-    missed = [entry for entry in found.rounds if "hospital-07" in entry.vanished]
+    result = federate_clocked(learners, rule, 20, plan, clock, WORK, deadline=500.0)
+    missed = [entry for entry in result.rounds if "hospital-07" in entry.vanished]
     assert missed
     assert learners["hospital-07"].fits == 0
     assert all(entry.ended == pytest.approx(entry.began + 500) for entry in missed)
@@ -129,8 +129,8 @@ def test_a_site_that_vanishes_gives_nothing_and_counts_as_slow_as_the_round() ->
 
 def test_a_site_too_late_for_the_deadline_is_left_out_as_one_that_vanished() -> None:
     slow = SiteProfile(seconds_per_example=1e3, down=100, up=100)
-    found = run("weighted_mean", {}, SimulatedClock(profiles(hospital_03=slow), 1), deadline=600.0)
-    assert {entry.vanished for entry in found.rounds} == {("hospital-03",)}
+    result = run("weighted_mean", {}, SimulatedClock(profiles(hospital_03=slow), 1), deadline=600.0)
+    assert {entry.vanished for entry in result.rounds} == {("hospital-03",)}
 
 
 @pytest.mark.parametrize("deadline", [math.inf, 500.0])
@@ -148,13 +148,13 @@ def test_a_site_whose_update_is_refused_counts_as_slow_as_the_deadline_or_the_sl
     rule.add = picky  # type: ignore[method-assign]
     quick = SiteProfile(seconds_per_example=1e-3, down=100, up=100)
     clock = SimulatedClock(profiles(hospital_07=quick), 1)
-    found = federate_clocked(sites(), rule, 1, plan, clock, WORK, deadline)
-    timings = found.rounds[0].timings
+    result = federate_clocked(sites(), rule, 1, plan, clock, WORK, deadline)
+    timings = result.rounds[0].timings
     seen, slowest = rule.report()["latencies"], max(timing.total for timing in timings.values())
     taken = seen["hospital-07"]["compute"] + seen["hospital-07"]["transfer"]
     assert taken == pytest.approx(deadline if math.isfinite(deadline) else slowest)
     assert rule.report()["ages"]["hospital-07"] == 1
-    assert found.rounds[0].vanished == ()
+    assert result.rounds[0].vanished == ()
     others = set(timings) - {"hospital-07"}
     assert all(seen[site]["compute"] == pytest.approx(timings[site].compute) for site in others)
 
@@ -163,15 +163,15 @@ def test_where_all_vanish_the_state_stays_and_the_next_round_goes_on() -> None:
     gone = SiteProfile(seconds_per_example=1, down=100, up=100, reliability=0.4)
     clock, rule = SimulatedClock(dict.fromkeys(SITES, gone), 6), make_rule("ddcs", {"draws": 1})
     states: list[State] = []
-    found = federate_clocked(
+    result = federate_clocked(
         sites(), rule, 12, plan, clock, WORK, 90.0, lambda number, state, updates: states.append(state)
     )
-    lost = [entry.number for entry in found.rounds if not entry.timings]
+    lost = [entry.number for entry in result.rounds if not entry.timings]
     assert 0 < len(lost) < 12
     for number in lost:
         before = states[number - 1]["w"] if number else torch.zeros(1, dtype=torch.float64)
         assert torch.equal(states[number]["w"], before)
-        assert found.rounds[number].ended == pytest.approx(found.rounds[number].began + 90)
+        assert result.rounds[number].ended == pytest.approx(result.rounds[number].began + 90)
 
 
 def test_a_lost_round_is_in_the_rules_report_and_makes_everyone_older() -> None:
@@ -185,8 +185,8 @@ def test_a_lost_round_is_in_the_rules_report_and_makes_everyone_older() -> None:
 def test_fedcs_keeps_its_deadline_once_it_has_seen_the_sites() -> None:
     clock = SimulatedClock(profiles(), 1)
     typical = sorted(clock.timing(s, 0, 20, WORK.down, WORK.up).total for s in SITES)[10]  # type: ignore[union-attr]
-    found = run("fedcs", {"deadline": typical}, clock, deadline=3 * typical)
-    first, last = found.rounds[0], found.rounds[-1]
+    result = run("fedcs", {"deadline": typical}, clock, deadline=3 * typical)
+    first, last = result.rounds[0], result.rounds[-1]
     assert len(first.timings) + len(first.vanished) == 20
     assert 5 < len(last.timings) < 15
     assert last.vanished == ()
@@ -194,13 +194,13 @@ def test_fedcs_keeps_its_deadline_once_it_has_seen_the_sites() -> None:
 
 
 def test_the_curve_says_when_a_target_was_reached_and_the_budget_ends_the_run() -> None:
-    found = run("uniform_selection", {"draws": 5}, SimulatedClock(profiles(), 1), rounds=50, budget=400.0)
-    curve = found.curve("error")
-    assert len(curve) == len(found.rounds) < 50
-    assert found.rounds[-1].began < 400.0 <= found.rounds[-1].ended
-    reached = found.seconds_to("error", max(error for _, error in curve))
+    result = run("uniform_selection", {"draws": 5}, SimulatedClock(profiles(), 1), rounds=50, budget=400.0)
+    curve = result.curve("error")
+    assert len(curve) == len(result.rounds) < 50
+    assert result.rounds[-1].began < 400.0 <= result.rounds[-1].ended
+    reached = result.seconds_to("error", max(error for _, error in curve))
     assert reached in [seconds for seconds, _ in curve]
-    assert found.seconds_to("error", 9.0) is None
+    assert result.seconds_to("error", 9.0) is None
 
 
 def test_examples_are_counted_as_sites_visit_them() -> None:

@@ -67,10 +67,10 @@ def test_the_mean_step_over_many_rounds_is_that_of_all_sites(name: str) -> None:
 
 def test_a_step_is_the_sum_of_importance_weights_times_differences() -> None:
     rule = made(draws=3)
-    found = one_round(rule, 0)
+    step = one_round(rule, 0)
     report = json.loads(json.dumps(rule.report(), allow_nan=False))
     weights = report["importance"]
-    assert found == pytest.approx(sum(w * np.array(DELTAS[s]) for s, w in weights.items()))
+    assert step == pytest.approx(sum(w * np.array(DELTAS[s]) for s, w in weights.items()))
     assert sum(report["weights"].values()) == pytest.approx(1.0)
     assert set(report["drawn"]) == set(weights)
     assert report["solution"]["feasible"]
@@ -86,10 +86,10 @@ def test_a_draw_depends_on_seed_and_round_alone() -> None:
 def test_a_site_that_vanishes_adds_nothing_and_is_named() -> None:
     rule = made(draws=6)
     number = next(n for n in range(50) if {"a", "b"} <= set(rule.sample_clients(n, 7, EXAMPLES, SITES)))
-    found = one_round(rule, number, gone=("b",))
+    step = one_round(rule, number, gone=("b",))
     report = rule.report()
     left = {s: w for s, w in report["importance"].items() if s != "b"}
-    assert found == pytest.approx(sum(w * np.array(DELTAS[s]) for s, w in left.items()))
+    assert step == pytest.approx(sum(w * np.array(DELTAS[s]) for s, w in left.items()))
     assert report["vanished"] == ["b"]
     assert report["ages"]["b"] == 1
     assert report["ages"]["a"] == 0
@@ -114,9 +114,9 @@ def test_under_masks_the_mean_of_the_sum_becomes_the_same_step() -> None:
     for site in sites:
         terms = ClientTerms(site, lambda: dict(net.named_parameters()))
         terms.begin(RoundPlan(round=3, rounds=9, hints=hints))
-        told = terms.finish()
-        factors[site] = told.factor
-        whole += float(told.sums[WEIGHT])
+        output = terms.finish()
+        factors[site] = output.factor
+        whole += float(output.sums[WEIGHT])
     weighing = UpdateWeighting.of(masked, EXAMPLES)
     assert (
         max(weighing.weight({"examples": 3, "factor": f}) for f in factors.values())

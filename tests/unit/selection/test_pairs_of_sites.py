@@ -69,11 +69,11 @@ def test_no_point_of_a_grid_is_better(seed: int, n: int, tightness: float, cap: 
     assert smallest <= min(free.divergence(q) for q in points if free.in_region(q)) + 1e-6
     limit = smallest + 1e-6 + tightness * (free.divergence(free.shares) - smallest)
     problem = random_problem(seed, n, pairs_of="sites", most_variance=cap, epsilon=limit)
-    found = solve(problem)
-    assert found.feasible
-    assert problem.feasible(found.q)
-    assert found.divergence == pytest.approx(problem.divergence(found.q))
-    assert found.expected_slowest <= brute(problem, parts) * (1 + GAIN)
+    solution = solve(problem)
+    assert solution.feasible
+    assert problem.feasible(solution.q)
+    assert solution.divergence == pytest.approx(problem.divergence(solution.q))
+    assert solution.expected_slowest <= brute(problem, parts) * (1 + GAIN)
 
 
 def test_sites_of_one_kind_are_drawn_together_only_where_pairs_are_of_sites() -> None:
@@ -99,15 +99,15 @@ def test_with_one_site_it_is_nothing_and_that_site_trains() -> None:
     alone = Problem(
         sites=("a",), latencies=np.ones(1), shares=np.ones(1), distances=np.zeros((1, 1)), pairs_of="sites"
     )
-    found = solve(alone)
-    assert (found.q.tolist(), found.divergence, found.feasible) == ([1.0], 0.0, True)
+    solution = solve(alone)
+    assert (solution.q.tolist(), solution.divergence, solution.feasible) == ([1.0], 0.0, True)
 
 
 def test_an_epsilon_below_the_attainable_names_the_smallest() -> None:
     problem = random_problem(5, 4, pairs_of="sites", epsilon=0.0)
-    found = solve(problem)
-    assert not found.feasible
-    assert found.divergence == pytest.approx(found.smallest_epsilon)
-    assert all(found.divergence <= problem.divergence(q) + 1e-9 for q in extreme_points(problem))
-    with pytest.raises(ConfigError, match=rf"differ by {found.smallest_epsilon:.6g}"):
+    solution = solve(problem)
+    assert not solution.feasible
+    assert solution.divergence == pytest.approx(solution.smallest_epsilon)
+    assert all(solution.divergence <= problem.divergence(q) + 1e-9 for q in extreme_points(problem))
+    with pytest.raises(ConfigError, match=rf"differ by {solution.smallest_epsilon:.6g}"):
         solve(problem, "error")

@@ -47,9 +47,9 @@ def rng(seed: int = 0) -> np.random.Generator:
 @pytest.mark.parametrize("least", [1, 2, 3])
 def test_updates_are_unbiased(least: int) -> None:
     random, n = rng(), 3000
-    found = np.stack([update(sample_sites(ODDS, SHARES, 4, random, least)) for _ in range(n)])
-    error = found.std(axis=0) / np.sqrt(n)
-    assert np.all(np.abs(found.mean(axis=0) - FULL) <= 4 * error)
+    samples = np.stack([update(sample_sites(ODDS, SHARES, 4, random, least)) for _ in range(n)])
+    error = samples.std(axis=0) / np.sqrt(n)
+    assert np.all(np.abs(samples.mean(axis=0) - FULL) <= 4 * error)
 
 
 def test_dividing_by_s_q_would_be_biased_once_thin_draws_are_thrown_away() -> None:
@@ -132,9 +132,9 @@ def test_updates_under_mixed_odds_are_unbiased() -> None:
     deltas = dict(zip(SKEWED, (1.0, -2.0, 3.0, 5.0), strict=True))
     shares, random = {"a": 0.7, "b": 0.1, "c": 0.1, "d": 0.1}, rng(5)
     draws = [sample_sites(SKEWED, shares, 5, random, 3) for _ in range(400)]
-    found = np.array([sum(w * deltas[s] for s, w in draw.weights.items()) for draw in draws])
+    result = np.array([sum(w * deltas[s] for s, w in draw.weights.items()) for draw in draws])
     full = sum(shares[s] * deltas[s] for s in shares)
-    assert abs(found.mean() - full) <= 4 * found.std() / np.sqrt(len(found))
+    assert abs(result.mean() - full) <= 4 * result.std() / np.sqrt(len(result))
 
 
 # ---- age ---------------------------------------------------------------------------------------------------
@@ -180,8 +180,8 @@ SELECTORS = [
 def test_every_sampler_is_unbiased(selector: Selector) -> None:
     known, random, n = seen(a=1, b=2, c=3, d=4, e=50), rng(1), 1200
     known.norms, known.staleness = {s: float(np.linalg.norm(d)) for s, d in DELTAS.items()}, {"e": 3, "a": 1}
-    found = np.stack([update(selector.choose(0, SHARES, known, random, 3)) for _ in range(n)])
-    assert np.all(np.abs(found.mean(axis=0) - FULL) <= 4 * found.std(axis=0) / np.sqrt(n))
+    samples = np.stack([update(selector.choose(0, SHARES, known, random, 3)) for _ in range(n)])
+    assert np.all(np.abs(samples.mean(axis=0) - FULL) <= 4 * samples.std(axis=0) / np.sqrt(n))
 
 
 def test_importance_sampling_has_the_least_variance() -> None:
@@ -193,8 +193,8 @@ def test_importance_sampling_has_the_least_variance() -> None:
         DdcsSelector(draws=4),
     ):
         random = rng(2)
-        found = np.stack([update(selector.choose(0, SHARES, known, random)) for _ in range(1500)])
-        spread[type(selector).__name__] = found.var(axis=0).sum()
+        samples = np.stack([update(selector.choose(0, SHARES, known, random)) for _ in range(1500)])
+        spread[type(selector).__name__] = samples.var(axis=0).sum()
     assert spread["ImportanceSelector"] < min(spread["UniformSelector"], spread["DdcsSelector"])
 
 
@@ -266,7 +266,7 @@ def test_fedcs_takes_who_fits_before_the_deadline_and_weighs_by_data() -> None:
 
 
 @pytest.mark.parametrize(
-    ("deadline", "least", "expected", "said"),
+    ("deadline", "least", "expected", "message"),
     [
         (
             1,
@@ -284,14 +284,14 @@ def test_fedcs_takes_who_fits_before_the_deadline_and_weighs_by_data() -> None:
     ],
 )
 def test_fedcs_takes_the_fastest_where_too_few_fit_and_says_so(
-    deadline: float, least: int, expected: list[str], said: str
+    deadline: float, least: int, expected: list[str], message: str
 ) -> None:
     selector, known = FedCSSelector(deadline=deadline), seen(a=30, b=2, c=3, d=4, e=5)
     draw = selector.choose(0, SHARES, known, rng(), least)
     assert draw.sites == expected
     assert sum(draw.weights.values()) == pytest.approx(1.0)
-    assert selector.over.startswith(said)
-    assert bool(selector.over) is bool(said)
+    assert selector.over.startswith(message)
+    assert bool(selector.over) is bool(message)
 
 
 def test_fedcs_with_one_line_names_the_seconds_that_the_queue_takes() -> None:

@@ -143,21 +143,21 @@ def test_no_point_of_a_fine_grid_is_better(seed: int, n: int, floor: float, tigh
     limit = least + tightness * (divergence(problem.shares, problem.metric) - least)
     assume(0 <= limit <= 1)
     problem = random_problem(seed, n, floor=floor, epsilon=limit)
-    found = solve(problem)
-    assert found.feasible
-    assert found.proven
-    assert problem.feasible(found.q)
-    assert found.expected_slowest <= brute(problem, {2: 400, 3: 40, 4: 15}[n]) * (1 + GAIN)
+    solution = solve(problem)
+    assert solution.feasible
+    assert solution.proven
+    assert problem.feasible(solution.q)
+    assert solution.expected_slowest <= brute(problem, {2: 400, 3: 40, 4: 15}[n]) * (1 + GAIN)
 
 
 @given(seed=st.integers(0, 10**6), cap=st.sampled_from([1.0, 1.1, 1.5, 3.0]), rho=st.sampled_from([0.0, 0.5]))
 @settings(max_examples=15, deadline=None)
 def test_with_a_variance_cap_no_point_of_a_grid_is_better_either(seed: int, cap: float, rho: float) -> None:
     problem = random_problem(seed, 3, most_variance=cap, variance_rounds=rho)
-    found = solve(problem)
-    assert problem.feasible(found.q)
-    assert found.variance <= cap * (1 + 1e-8)
-    assert problem.objective(found.q) <= brute(problem, 30) * (1 + GAIN)
+    solution = solve(problem)
+    assert problem.feasible(solution.q)
+    assert solution.variance <= cap * (1 + 1e-8)
+    assert problem.objective(solution.q) <= brute(problem, 30) * (1 + GAIN)
 
 
 @pytest.mark.parametrize(
@@ -181,21 +181,23 @@ def test_several_valleys_between_cap_and_epsilon(
 @settings(max_examples=60, deadline=None)
 def test_it_is_never_worse_than_the_data_shares(seed: int, n: int, draws: int, floor: float) -> None:
     problem = random_problem(seed, n, draws=draws, floor=floor)
-    found = solve(problem)
-    assert found.feasible
-    assert found.expected_slowest <= expected_slowest(problem.shares, problem.latencies, draws) * (1 + 1e-9)
-    assert found.divergence <= divergence(problem.shares, problem.metric) + 1e-8
-    assert np.sum(found.q) == pytest.approx(1)
-    assert np.all(problem.shares / (draws * found.q) <= 1 / (draws * floor) * (1 + 1e-6))
+    solution = solve(problem)
+    assert solution.feasible
+    assert solution.expected_slowest <= expected_slowest(problem.shares, problem.latencies, draws) * (
+        1 + 1e-9
+    )
+    assert solution.divergence <= divergence(problem.shares, problem.metric) + 1e-8
+    assert np.sum(solution.q) == pytest.approx(1)
+    assert np.all(problem.shares / (draws * solution.q) <= 1 / (draws * floor) * (1 + 1e-6))
 
 
 def test_the_floor_keeps_slow_sites_and_makes_rounds_faster() -> None:
-    found = solve(random_problem(11, 12, draws=5, epsilon=1.0))
+    solution = solve(random_problem(11, 12, draws=5, epsilon=1.0))
     problem = random_problem(11, 12, draws=5)
-    assert found.found_as == "extreme point"
-    assert found.q.argmax() == problem.latencies.argmin()
-    assert np.all(found.q >= 0.2 * problem.shares - 1e-12)
-    assert found.expected_slowest < 0.8 * expected_slowest(problem.shares, problem.latencies, 5)
+    assert solution.found_as == "extreme point"
+    assert solution.q.argmax() == problem.latencies.argmin()
+    assert np.all(solution.q >= 0.2 * problem.shares - 1e-12)
+    assert solution.expected_slowest < 0.8 * expected_slowest(problem.shares, problem.latencies, 5)
 
 
 # ---- bad input ---------------------------------------------------------------------------------------------
@@ -205,9 +207,9 @@ def test_an_epsilon_below_the_attainable_relaxes_or_says_the_smallest_one() -> N
     problem = random_problem(2, 5, epsilon=0.01)
     corners = extreme_points(problem)
     least = min(divergence(q, problem.metric) for q in corners)
-    found = solve(problem)
-    assert not found.feasible
-    assert found.smallest_epsilon == found.divergence == pytest.approx(least)
+    solution = solve(problem)
+    assert not solution.feasible
+    assert solution.smallest_epsilon == solution.divergence == pytest.approx(least)
     with pytest.raises(ConfigError, match=f"differ by {least:.6g} on average at least") as caught:
         solve(problem, "error")
     advised = float(str(caught.value).split("Set epsilon to ")[1].split()[0])
@@ -216,16 +218,18 @@ def test_an_epsilon_below_the_attainable_relaxes_or_says_the_smallest_one() -> N
 
 def test_one_site_is_drawn_always() -> None:
     problem = Problem(sites=("a",), latencies=np.array([3.0]), shares=np.ones(1), distances=np.zeros((1, 1)))
-    found = solve(problem)
-    assert found.probabilities == {"a": pytest.approx(1.0)}
-    assert (found.expected_slowest, found.divergence, found.variance) == pytest.approx((3.0, 0.0, 1.0))
+    solution = solve(problem)
+    assert solution.probabilities == {"a": pytest.approx(1.0)}
+    assert (solution.expected_slowest, solution.divergence, solution.variance) == pytest.approx(
+        (3.0, 0.0, 1.0)
+    )
 
 
 def test_equally_fast_sites_are_drawn_by_their_data() -> None:
     problem = random_problem(4, 6, latencies=np.full(6, 7.0))
-    found = solve(problem)
-    assert np.allclose(found.q, problem.shares)
-    assert found.expected_slowest == pytest.approx(7.0)
+    solution = solve(problem)
+    assert np.allclose(solution.q, problem.shares)
+    assert solution.expected_slowest == pytest.approx(7.0)
 
 
 def test_next_to_nothing_of_a_second_is_worth_no_variance() -> None:
@@ -255,17 +259,17 @@ def test_a_few_alike_sites_far_from_the_rest_are_found(
     D[:group, :group] = 0.05
     np.fill_diagonal(D, 0.0)
     given_ = dict(distances=D, shares=np.full(size, 1 / size), most_variance=cap, pairs_of=pairs_of)
-    found = solve(random_problem(0, size, **given_))
-    assert found.smallest_epsilon <= attainable
+    solution = solve(random_problem(0, size, **given_))
+    assert solution.smallest_epsilon <= attainable
     between = attainable + 0.01
     assert solve(random_problem(0, size, epsilon=between, **given_), "error").feasible
 
 
 def test_without_sketches_only_time_counts() -> None:
     problem = random_problem(4, 6, distances=None)
-    found = solve(problem)
-    assert found.q.argmax() == problem.latencies.argmin()
-    assert found.divergence == 0.0
+    solution = solve(problem)
+    assert solution.q.argmax() == problem.latencies.argmin()
+    assert solution.divergence == 0.0
 
 
 def test_a_site_with_an_empty_graph_keeps_its_floor() -> None:
@@ -273,21 +277,21 @@ def test_a_site_with_an_empty_graph_keeps_its_floor() -> None:
     D[2, :] = D[:, 2] = 1.0
     D[2, 2] = 0.0
     problem = random_problem(9, 5, distances=D)
-    found = solve(problem)
-    assert found.feasible
-    assert found.q[2] >= 0.2 * problem.shares[2] - 1e-12
+    solution = solve(problem)
+    assert solution.feasible
+    assert solution.q[2] >= 0.2 * problem.shares[2] - 1e-12
 
 
 def test_distances_that_are_no_jaccard_matrix_are_searched_and_not_called_proven() -> None:
     D = np.array([[0, 1.0, 0.1, 0.1], [1.0, 0, 0.1, 0.1], [0.1, 0.1, 0, 0.1], [0.1, 0.1, 0.1, 0]])
     problem = random_problem(1, 4, distances=D)
-    found = solve(problem)
-    assert not found.proven
-    assert problem.objective(found.q) <= brute(problem, 15) * (1 + GAIN)
+    solution = solve(problem)
+    assert not solution.proven
+    assert problem.objective(solution.q) <= brute(problem, 15) * (1 + GAIN)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (dict(draws=0), "draws is 0"),
         (dict(floor=0.0), "floor is 0.0"),
@@ -301,8 +305,8 @@ def test_distances_that_are_no_jaccard_matrix_are_searched_and_not_called_proven
         (dict(distances=np.zeros((2, 2))), "distances have shape"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_value(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_cannot_be_is_refused_with_its_value(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         random_problem(0, 3, **wrong)
 
 

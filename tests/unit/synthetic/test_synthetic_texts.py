@@ -279,8 +279,8 @@ def test_the_chests_vocabulary_finds_what_every_house_writes(tmp_path: Path) -> 
 
 
 def make(*given: object) -> tuple[int, str]:
-    found = medflare("cohort", "make", *given, columns=None)
-    return found.exit_code, " ".join(found.output.split())
+    result = medflare("cohort", "make", *given, columns=None)
+    return result.exit_code, " ".join(result.output.split())
 
 
 def test_the_command_makes_as_many_hospitals_as_asked(tmp_path: Path) -> None:

@@ -40,14 +40,14 @@ def by_patient(visits: list[FollowUp]) -> list[list[FollowUp]]:
 
 def shares(profile: HospitalProfile, progression: Progression, kept: range = range(2, 9)) -> Counter[str]:
     """Change -> share among the findings of the visits `kept`, of 250 patients."""
-    found = Counter(
+    result = Counter(
         finding.change
         for course in follow(profile, progression, 250, 4)
         for number, visit in zip(course.numbers, course.patient.visits, strict=True)
         for finding in visit.findings
         if number in kept
     )
-    return Counter({change: count / found.total() for change, count in found.items()})
+    return Counter({change: count / result.total() for change, count in result.items()})
 
 
 def of_age(years: float, women: float) -> HospitalProfile:
@@ -208,8 +208,8 @@ def test_written_hospitals_are_read_back_with_holes_where_visits_were_missed(tmp
         made = by_patient(list(follow_up_reports(profile, 6, 4)))
         cohort = load_cohort(site)
         assert cohort.skipped == []
-        found = group_patients(cohort.studies)
-        for patient, own in zip(found, made, strict=True):
+        patients = group_patients(cohort.studies)
+        for patient, own in zip(patients, made, strict=True):
             read = [(visit.number, visit.study.day) for visit in patient.visits]
             assert read == [(visit.number, visit.study.day) for visit in own]
     assert open_visits(load_site_file(tmp_path / "site.yaml")["site-3"], 32).counts("train", 4)[3] == 0

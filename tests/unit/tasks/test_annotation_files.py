@@ -34,9 +34,9 @@ FEVER, NO = EntityMention("problem", ((37, 42),)), EntityMention("negation", ((3
 
 
 def answers(*entities: EntityMention, links: tuple[Link, ...] = ()) -> NotePrediction:
-    found = NotePrediction()
-    found.entities, found.links_end_to_end = list(entities), list(links)
-    return found
+    prediction = NotePrediction()
+    prediction.entities, prediction.links_end_to_end = list(entities), list(links)
+    return prediction
 
 
 def example(text: str = CRLF) -> Note:
@@ -103,8 +103,8 @@ def test_crlf_survives_the_way_there_and_back(format: str, tmp_path: Path) -> No
 
 def test_offsets_count_a_byte_order_mark_as_the_file_does(tmp_path: Path) -> None:
     path = source(tmp_path / "in", "\ufeffpain today")
-    found = annotated(read_note(path, "n1"), answers(EntityMention("problem", ((1, 5),))))
-    write_brat(tmp_path / "out", found, path)
+    result = annotated(read_note(path, "n1"), answers(EntityMention("problem", ((1, 5),))))
+    write_brat(tmp_path / "out", result, path)
     assert (tmp_path / "out" / "n1.ann").read_text() == "T1\tproblem 1 5\tpain\n"
     read = read_back("brat", tmp_path / "out")[0]
     assert [read.text[s:e] for entity in read.entities for s, e in entity.spans] == ["pain"]

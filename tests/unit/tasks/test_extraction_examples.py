@@ -34,22 +34,22 @@ def answers(found: Window, format: Literal["html", "json"] = "html") -> list[str
 
 
 def test_only_entity_types_are_marked_for_ner() -> None:
-    found = window("severe chest pain, no fever", ("severity", "severe"), ("problem", "chest pain"))
+    example = window("severe chest pain, no fever", ("severity", "severe"), ("problem", "chest pain"))
     assert (
-        ExtractionWording().answer(ner_example(found))
+        ExtractionWording().answer(ner_example(example))
         == 'severe <span class="problem">chest pain</span> , no fever'
     )
 
 
 def test_one_example_for_each_head_whose_modifiers_alone_are_marked() -> None:
-    found = window(
+    example = window(
         "severe pain, mild fever", ("problem", "fever"), ("problem", "pain"), ("severity", "severe"),
         ("severity", "mild"), links="0-3 1-2",
     )  # fmt: skip
-    assert [e.head for e in re_examples(found)] == [Mark("problem", (1, 2)), Mark("problem", (4, 5))]
-    assert answers(found) == ['<span class="severity">severe</span> pain , mild fever',
+    assert [e.head for e in re_examples(example)] == [Mark("problem", (1, 2)), Mark("problem", (4, 5))]
+    assert answers(example) == ['<span class="severity">severe</span> pain , mild fever',
                               'severe pain , <span class="severity">mild</span> fever']  # fmt: skip
-    assert answers(found, "json")[0] == '[{"entity": "severity", "text": "severe"}]'
+    assert answers(example, "json")[0] == '[{"entity": "severity", "text": "severe"}]'
 
 
 def test_a_head_without_modifiers_has_an_unmarked_answer() -> None:
@@ -58,52 +58,52 @@ def test_a_head_without_modifiers_has_an_unmarked_answer() -> None:
 
 
 def test_a_modifier_of_two_heads_is_in_both_answers() -> None:
-    found = window("no pain or fever", ("problem", "pain"), ("problem", "fever"), ("negation", "no"),
+    example = window("no pain or fever", ("problem", "pain"), ("problem", "fever"), ("negation", "no"),
                    links="0-2 1-2")  # fmt: skip
-    assert answers(found) == ['<span class="negation">no</span> pain or fever'] * 2
+    assert answers(example) == ['<span class="negation">no</span> pain or fever'] * 2
 
 
 def test_identical_words_are_told_apart_by_their_offsets() -> None:
-    found = window("pain, then no pain", ("problem", (14, 18)), ("negation", "no"), links="0-1")
-    (example,) = re_examples(found)
+    result = window("pain, then no pain", ("problem", (14, 18)), ("negation", "no"), links="0-1")
+    (example,) = re_examples(result)
     assert example.head == Mark("problem", (4, 5))
     assert '\npain , then no <span class="problem">pain</span>\n' in ExtractionWording().prompt(example)
 
 
 def test_of_nested_entities_ner_takes_the_outermost_and_counts_the_rest() -> None:
     losses = LostMarks()
-    found = window("aspirin allergy", ("drug", "aspirin"), ("problem", "aspirin allergy"))
-    assert ner_example(found, losses=losses).answer == (Mark("problem", (0, 2)),)
+    example = window("aspirin allergy", ("drug", "aspirin"), ("problem", "aspirin allergy"))
+    assert ner_example(example, losses=losses).answer == (Mark("problem", (0, 2)),)
     assert losses.counts == {"nested or crossing entity": 1}
-    assert {e.head for e in re_examples(found)} == {Mark("problem", (0, 2)), Mark("drug", (0, 1))}
+    assert {e.head for e in re_examples(example)} == {Mark("problem", (0, 2)), Mark("drug", (0, 1))}
 
 
 def test_a_modifier_inside_its_head_and_inside_another_one_is_kept() -> None:
-    found = window("acute left lung pain", ("problem", (0, 20)), ("bodyloc", "left lung"),
+    example = window("acute left lung pain", ("problem", (0, 20)), ("bodyloc", "left lung"),
                    ("course", "acute"), ("bodyloc", "lung"), links="0-1 0-2 0-3")  # fmt: skip
-    marks = re_examples(found)[0].answer
+    marks = re_examples(example)[0].answer
     assert marks == (Mark("course", (0, 1)), Mark("bodyloc", (1, 3)), Mark("bodyloc", (2, 3)))
 
 
 def test_crossing_modifiers_and_borders_inside_words_are_counted() -> None:
     losses = LostMarks()
-    found = window("left lower lobe pain", ("problem", "pain"), ("bodyloc", (0, 10)), ("bodyloc", (5, 15)),
+    example = window("left lower lobe pain", ("problem", "pain"), ("bodyloc", (0, 10)), ("bodyloc", (5, 15)),
                    ("course", (16, 18)), links="0-1 0-2 0-3")  # fmt: skip
-    assert len(re_examples(found, losses=losses)[0].answer) == 2
+    assert len(re_examples(example, losses=losses)[0].answer) == 2
     assert losses.counts == {"crossing modifier": 1, "border inside a word": 1}
 
 
 def test_a_discontinuous_entity_is_marked_as_a_whole_and_counted() -> None:
     losses = LostMarks()
     entity = Entity(entity_id="a", label="problem", spans=((0, 4), (10, 14)))
-    found = Window(note_id="n", start=0, end=14, text="left lung pain", entities=(entity,))
-    assert ner_example(found, losses=losses).answer == (Mark("problem", (0, 3)),)
+    result = Window(note_id="n", start=0, end=14, text="left lung pain", entities=(entity,))
+    assert ner_example(result, losses=losses).answer == (Mark("problem", (0, 3)),)
     assert losses.counts == {"discontinuous": 1}
 
 
 def test_a_modifier_that_the_inventory_does_not_allow_its_head_is_no_answer() -> None:
-    found = window("severe surgery", ("treatment", "surgery"), ("severity", "severe"), links="0-1")
-    assert answers(found) == ["severe surgery"]
+    example = window("severe surgery", ("treatment", "surgery"), ("severity", "severe"), links="0-1")
+    assert answers(example) == ["severe surgery"]
 
 
 def test_sentences_without_entities_are_examples_too() -> None:
@@ -140,25 +140,26 @@ def test_a_note_cannot_change_the_question_around_it(text: str) -> None:
 
 def test_a_backbone_may_bring_its_own_wording() -> None:
     own = wording({"ner": "<ner>{text}<out>", "re": "<{head}>{text}<out>"})
-    found = window("no pain", ("problem", "pain"))
-    assert own.prompt(ner_example(found)) == "<ner>no pain<out>"
-    assert own.prompt(re_examples(found)[0]) == '<problem>no <span class="problem">pain</span><out>'
+    example = window("no pain", ("problem", "pain"))
+    assert own.prompt(ner_example(example)) == "<ner>no pain<out>"
+    assert own.prompt(re_examples(example)[0]) == '<problem>no <span class="problem">pain</span><out>'
     assert wording(None) == ExtractionWording()
     assert wording({"ner": "{text}"}, "json") == ExtractionWording(ner="{text}", format="json")
 
 
 @pytest.mark.parametrize(
-    ("given", "said"), [({"ner": "Mark it."}, "extraction.ner has no {text}"), ({"NER": "{text}"}, "'NER'")]
+    ("given", "message"),
+    [({"ner": "Mark it."}, "extraction.ner has no {text}"), ({"NER": "{text}"}, "'NER'")],
 )
-def test_a_wording_that_cannot_ask_is_refused(given: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_wording_that_cannot_ask_is_refused(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         wording(given)
 
 
 def test_only_annotated_types_are_asked_for_and_all_types_are_read() -> None:
     text = "severe chest pain , given aspirin"
-    found = Window(note_id="n", start=0, end=len(text), text=text)
-    example = ner_example(found, ("problem", "severity"))
+    result = Window(note_id="n", start=0, end=len(text), text=text)
+    example = ner_example(result, ("problem", "severity"))
     assert example.types == ("problem",)
     assert "drug" not in ExtractionWording().prompt(example).split("### Text")[0]
     said = 'severe chest pain , given <span class="drug">aspirin</span>'
@@ -179,6 +180,6 @@ def test_only_annotated_modifiers_are_asked_for_and_heads_without_any_are_left_o
     text = "chest pain , given aspirin"
     head = Entity(entity_id="T1", label="problem", spans=((0, 10),))
     drug = Entity(entity_id="T2", label="drug", spans=((19, 26),))
-    found = Window(note_id="n", start=0, end=len(text), text=text, entities=(head, drug))
-    examples = re_examples(found, ("problem", "drug", "severity", "bodyloc"))
+    result = Window(note_id="n", start=0, end=len(text), text=text, entities=(head, drug))
+    examples = re_examples(result, ("problem", "drug", "severity", "bodyloc"))
     assert [(e.head.label, e.types) for e in examples] == [("problem", ("severity", "bodyloc"))]

@@ -15,20 +15,20 @@ WORDS = st.lists(st.sampled_from(["a", "b", "c", "A"]), max_size=7)
 
 
 @pytest.mark.parametrize(
-    ("said", "written"),
+    ("message", "written"),
     [("10", "01"), ("100", "010"), ("left", "felt"), ("mass", "mas"), ("1.5", "15"), ("no", "on")],
 )
-def test_words_of_the_same_letters_are_not_the_same(said: str, written: str) -> None:
-    assert align([written], [said]) == [None]
+def test_words_of_the_same_letters_are_not_the_same(message: str, written: str) -> None:
+    assert align([written], [message]) == [None]
 
 
 @pytest.mark.parametrize(
-    ("said", "written"),
+    ("message", "written"),
     [("PAIN", "pain"), ("ﬁbroma", "fibroma"), ("Straße", "STRASSE"), ("hemo\u00adglobin", "hemoglobin"),
      ("fie\u0301vre", "fi\u00e9vre"), ("µg", "μg")],
 )  # fmt: skip
-def test_case_and_compatible_forms_do_not_matter(said: str, written: str) -> None:
-    assert align([written], [said]) == [0]
+def test_case_and_compatible_forms_do_not_matter(message: str, written: str) -> None:
+    assert align([written], [message]) == [0]
 
 
 def test_one_word_stands_for_one_occurrence() -> None:
@@ -43,11 +43,13 @@ def test_an_output_that_was_cut_stays_where_it_began() -> None:
 @given(WORDS, WORDS)
 @settings(max_examples=300, deadline=None)
 def test_a_longest_alignment_with_the_earliest_source_words(source: list[str], output: list[str]) -> None:
-    found = align(source, output)
-    places = [place for place in found if place is not None]
-    assert len(found) == len(output)
+    alignment = align(source, output)
+    places = [place for place in alignment if place is not None]
+    assert len(alignment) == len(output)
     assert places == sorted(set(places))
-    assert all(p is None or normalise(source[p]) == normalise(w) for p, w in zip(found, output, strict=True))
+    assert all(
+        p is None or normalise(source[p]) == normalise(w) for p, w in zip(alignment, output, strict=True)
+    )
     assert tuple(places) == longest_common(source, output)
 
 

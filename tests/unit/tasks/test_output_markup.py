@@ -60,19 +60,19 @@ def words(mark: Mark, source: WordOffsets = SOURCE) -> str:
 @settings(max_examples=300, deadline=None)
 def test_nested_marks_survive_spans(item: tuple[WordOffsets, list[Mark]]) -> None:
     source, marks = item
-    found = read_spans(write_spans(source, marks), source, TYPES)
-    assert set(found.marks) == set(marks)
-    assert not found.faults
+    output = read_spans(write_spans(source, marks), source, TYPES)
+    assert set(output.marks) == set(marks)
+    assert not output.faults
 
 
 @given(marked())
 @settings(max_examples=300, deadline=None)
 def test_flat_marks_survive_json_up_to_which_equal_words(item: tuple[WordOffsets, list[Mark]]) -> None:
     source, marks = item[0], keep_outermost(item[1])
-    found = read_json(write_json(source, marks), source, TYPES)
+    output = read_json(write_json(source, marks), source, TYPES)
     said = [(m.label, words(m, source).casefold()) for m in marks]
-    assert sorted((m.label, words(m, source).casefold()) for m in found.marks) == sorted(said)
-    assert not found.faults
+    assert sorted((m.label, words(m, source).casefold()) for m in output.marks) == sorted(said)
+    assert not output.faults
 
 
 @given(marked())
@@ -96,11 +96,11 @@ def test_every_word_marked_by_itself_survives_json_exactly(item: tuple[WordOffse
 @settings(max_examples=400, deadline=None)
 def test_anything_can_be_read_and_marks_lie_inside_the_source(source: WordOffsets, output: str) -> None:
     for read in (read_spans, read_json):
-        found = read(output, source, ENTITY_TYPES)
-        assert all(0 <= m.words[0] < m.words[1] <= len(source.words) for m in found.marks)
-        assert {m.label for m in found.marks} <= set(ENTITY_TYPES)
-        assert all(count > 0 for count in found.faults.values())
-        assert len(set(found.marks)) == len(found.marks)
+        result = read(output, source, ENTITY_TYPES)
+        assert all(0 <= m.words[0] < m.words[1] <= len(source.words) for m in result.marks)
+        assert {m.label for m in result.marks} <= set(ENTITY_TYPES)
+        assert all(count > 0 for count in result.faults.values())
+        assert len(set(result.marks)) == len(result.marks)
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def test_a_tag_in_the_note_is_words_and_marks_around_it_hold() -> None:
 
 def test_nested_spans_are_all_read_and_the_outermost_is_one_flat_layer() -> None:
     output = '<span class="problem">chest <span class="drug">pain</span></span>'
-    found = read_spans(output, SOURCE, ENTITY_TYPES).marks
-    assert [(m.label, words(m)) for m in found] == [("problem", "chest pain"), ("drug", "pain")]
-    assert keep_outermost(found) == found[:1]
+    marks = read_spans(output, SOURCE, ENTITY_TYPES).marks
+    assert [(m.label, words(m)) for m in marks] == [("problem", "chest pain"), ("drug", "pain")]
+    assert keep_outermost(marks) == marks[:1]
 
 
 def rows(*found: tuple[str, object]) -> str:
@@ -188,13 +188,13 @@ def test_json_as_models_write_it(output: str, found: list[str], fault: str | Non
 
 def test_a_row_takes_its_words_after_the_row_before_not_inside_it() -> None:
     source = locate_words("chest pain, later pain")
-    found = read_json(rows(("problem", "chest pain"), ("problem", "pain")), source, ENTITY_TYPES).marks
-    assert found == [Mark("problem", (0, 2)), Mark("problem", (4, 5))]
+    marks = read_json(rows(("problem", "chest pain"), ("problem", "pain")), source, ENTITY_TYPES).marks
+    assert marks == [Mark("problem", (0, 2)), Mark("problem", (4, 5))]
 
 
 def test_a_modifier_in_json_is_the_one_nearest_to_its_head() -> None:
     source = locate_words("no fever, no cough, no pain")
     row = rows(("negation", "no"))
     for word in (1, 4, 7):
-        found = read_json(row, source, TYPES, Mark("problem", (word, word + 1))).marks
-        assert found == [Mark("negation", (word - 1, word))]
+        marks = read_json(row, source, TYPES, Mark("problem", (word, word + 1))).marks
+        assert marks == [Mark("negation", (word - 1, word))]

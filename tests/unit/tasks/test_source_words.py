@@ -40,8 +40,8 @@ def test_a_tag_in_a_note_is_shown_as_its_words() -> None:
 @given(TEXTS, st.integers(0, 1000))
 def test_offsets_lead_to_the_words_and_never_overlap(text: str, offset: int) -> None:
     source = locate_words(text, offset)
-    found = zip(source.words, source.starts, source.ends, strict=True)
-    assert all(text[start - offset : end - offset] == word for word, start, end in found)
+    result = zip(source.words, source.starts, source.ends, strict=True)
+    assert all(text[start - offset : end - offset] == word for word, start, end in result)
     borders = [border for pair in zip(source.starts, source.ends, strict=True) for border in pair]
     assert borders == sorted(borders)
     assert all(start < end for start, end in zip(source.starts, source.ends, strict=True))

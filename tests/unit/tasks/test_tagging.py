@@ -130,7 +130,7 @@ def test_a_word_the_tokenizer_drops_shifts_nothing(extractor: TaggingExtractor) 
 
 
 def test_documents_carry_gold_and_answers_of_both_kinds(extractor: TaggingExtractor) -> None:
-    found = extractor.documents(notes(2), "site-1", "generic")
-    assert [item.note_id for item in found] == [note.note_id for note in notes(2)]
-    assert all(item.outputs > 0 and item.faults == {} for item in found)
-    assert all(item.links_gold_heads is not None and item.gold_links for item in found)
+    result = extractor.documents(notes(2), "site-1", "generic")
+    assert [item.note_id for item in result] == [note.note_id for note in notes(2)]
+    assert all(item.outputs > 0 and item.faults == {} for item in result)
+    assert all(item.links_gold_heads is not None and item.gold_links for item in result)

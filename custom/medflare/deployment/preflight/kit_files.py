@@ -59,8 +59,12 @@ def hardened(kit: Kit) -> list[Check]:
         findings = examine(kit.folder)
     except MedflareError as error:
         return [problem("kit", str(error), "a whole kit", "Unpack the kit again")]
-    own = {kit.startup / name for name in CERTIFICATES}
-    rest = [f for f in findings if f.path not in own and "mode" not in f.found and "expire" not in f.found]
+    certificates = {kit.startup / name for name in CERTIFICATES}
+    rest = [
+        f
+        for f in findings
+        if f.path not in certificates and "mode" not in f.found and "expire" not in f.found
+    ]
     if not rest:
         return [ok("kit", f"{kit.name}: hardened, untouched")]
     return [

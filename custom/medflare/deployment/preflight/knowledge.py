@@ -46,12 +46,12 @@ def _exactly(site: SiteConfig) -> list[Check]:
     """Check whether the site can take part in exact comparison."""
     found, goes_on = [], "else the site counts as far from the others as is typical"
     if site.policy.knowledge_exact == "deny":
-        said, expected = "policy.knowledge_exact is deny (the default)", "a policy that lets sizes be told"
+        finding, expected = "policy.knowledge_exact is deny (the default)", "a policy that lets sizes be told"
         remedy = f"Set policy.knowledge_exact: allow, or have the job take distances: sketches; {goes_on}"
-        found.append(warning(NAME, said, expected, remedy))
+        found.append(warning(NAME, finding, expected, remedy))
     if not available():
-        said, expected = "openmined.psi cannot be imported", "the package for exact comparison"
-        found.append(warning(NAME, said, expected, f"pip install 'medflare[psi]'; {goes_on}"))
+        finding, expected = "openmined.psi cannot be imported", "the package for exact comparison"
+        found.append(warning(NAME, finding, expected, f"pip install 'medflare[psi]'; {goes_on}"))
     return found or [ok(NAME, "the policy lets exact sizes be told, and openmined.psi is there")]
 
 

@@ -45,17 +45,17 @@ def open_cohort(site: SiteConfig, method: str | None) -> tuple[Check, Cohort | N
     present = [name for name in ("studies", "notes", "questions", "summaries") if facts[name]]
     kind = task_of(method).reads if method else present[0]
     splits = ", ".join(f"{split} {counts[kind]}" for split, counts in facts["splits"].items())
-    found = f"{facts['patients']} patients, {facts[kind]} {kind} ({splits})"
+    summarised = f"{facts['patients']} patients, {facts[kind]} {kind} ({splits})"
     if skipped := sum(reason["count"] for reason in facts["skipped"].values()):
-        found += f"; {skipped} of {facts['records']} records skipped"
+        summarised += f"; {skipped} of {facts['records']} records skipped"
     if not facts["splits"]["train"][kind]:
         remedy = f"Give the site {kind} to train on, or look at 'split' and 'select'"
-        return problem(name, found, f"{kind} in the split 'train'", remedy), cohort
+        return problem(name, summarised, f"{kind} in the split 'train'", remedy), cohort
     empty = [split for split, counts in facts["splits"].items() if not counts[kind]]
     if empty:
         remedy = "Without them the site reports no quality; look at 'split'"
-        return warning(name, found, f"{kind} in {' and '.join(empty)}", remedy), cohort
-    return ok(name, found), cohort
+        return warning(name, summarised, f"{kind} in {' and '.join(empty)}", remedy), cohort
+    return ok(name, summarised), cohort
 
 
 def labels(facts: Mapping[str, Any]) -> Check:
@@ -70,7 +70,7 @@ def labels(facts: Mapping[str, Any]) -> Check:
         return _texts(facts)
     positive = {name: counts["positive"] for name, counts in facts["labels"].items()}
     seen = {name: count for name, count in positive.items() if count}
-    found = f"{len(seen)} of {len(positive)} conditions occur: " + ", ".join(
+    summarised = f"{len(seen)} of {len(positive)} conditions occur: " + ", ".join(
         f"{name} {count}" for name, count in sorted(seen.items(), key=lambda item: -item[1])[:5]
     )
     if not seen:
@@ -78,8 +78,8 @@ def labels(facts: Mapping[str, Any]) -> Check:
         return problem("labels", "no study has a positive condition", "some of the 14 conditions", remedy)
     if len(seen) < 3:
         remedy = "Look at 'labels' and 'columns' in site.yaml"
-        return warning("labels", found, "more than two of the 14 conditions", remedy)
-    return ok("labels", found)
+        return warning("labels", summarised, "more than two of the 14 conditions", remedy)
+    return ok("labels", summarised)
 
 
 def _entities(facts: Mapping[str, Any]) -> Check:
@@ -95,16 +95,16 @@ def _entities(facts: Mapping[str, Any]) -> Check:
 
 def _texts(facts: Mapping[str, Any]) -> Check:
     """Check that answers are spread over the letters; count the words of impressions."""
-    if found := facts.get("asked"):
-        answers, total = found["answers"], sum(found["answers"].values())
+    if asked := facts.get("asked"):
+        answers, total = asked["answers"], sum(asked["answers"].values())
         counts = ", ".join(f"{letter} {count}" for letter, count in answers.items())
         if len(answers) == 1 and total > 1:
             remedy = "Look at 'columns' and 'first_index' in site.yaml"
             return problem("labels", f"every answer is {counts}", "right answers at every letter", remedy)
-        return ok("labels", f"answers {counts}; {len(found['groups'])} groups")
-    found, total = facts["summarised"], facts["summaries"]
-    masked = f"{found['masked']} of {total} with de-identification marks"
-    return ok("labels", f"{found['target_words']['median']:.0f} words in the median target, {masked}")
+        return ok("labels", f"answers {counts}; {len(asked['groups'])} groups")
+    asked, total = facts["summarised"], facts["summaries"]
+    masked = f"{asked['masked']} of {total} with de-identification marks"
+    return ok("labels", f"{asked['target_words']['median']:.0f} words in the median target, {masked}")
 
 
 def backbone(site: SiteConfig, method: str | None) -> Check:
@@ -156,15 +156,15 @@ def memory(site: SiteConfig, job: Job | None) -> Check:
         "activations": need.activations,
         "runtime": need.runtime,
     }
-    told = ", ".join(f"{part} {size / GB:.2f}" for part, size in parts.items())
-    found = f"about {need.total / GB:.1f} GB ({told}); {free / GB:.1f} GB free on the {where}"
+    sizes = ", ".join(f"{part} {size / GB:.2f}" for part, size in parts.items())
+    summarised = f"about {need.total / GB:.1f} GB ({sizes}); {free / GB:.1f} GB free on the {where}"
     expected = "an estimate below what is free; it is an estimate, not a measurement"
     remedy = "Use a smaller batch, shorter texts, gradient checkpointing, or backbone.precision int8 or nf4"
     if need.total > free:
-        return problem("memory", found, expected, remedy)
+        return problem("memory", summarised, expected, remedy)
     if need.total > SAFE_SHARE * free:
-        return warning("memory", found, f"{expected}, with a fifth to spare", remedy)
-    return ok("memory", found)
+        return warning("memory", summarised, f"{expected}, with a fifth to spare", remedy)
+    return ok("memory", summarised)
 
 
 def free_memory(device_name: str) -> tuple[int, str]:
@@ -193,13 +193,13 @@ def disk(folders: Sequence[Path]) -> list[Check]:
 
 def _room(folder: Path) -> Check:
     free = shutil.disk_usage(folder).free
-    found = f"{free / GB:.1f} GB free at {folder}"
+    summarised = f"{free / GB:.1f} GB free at {folder}"
     remedy = "Free some room: FLARE never deletes the folders of old jobs in a kit"
     if free < LEAST_DISK:
-        return problem("disk", found, f"at least {LEAST_DISK / GB:.0f} GB", remedy)
+        return problem("disk", summarised, f"at least {LEAST_DISK / GB:.0f} GB", remedy)
     if free < GOOD_DISK:
-        return warning("disk", found, f"{GOOD_DISK / GB:.0f} GB", remedy)
-    return ok("disk", found)
+        return warning("disk", summarised, f"{GOOD_DISK / GB:.0f} GB", remedy)
+    return ok("disk", summarised)
 
 
 def rules(policy: Policy, job: Job | None) -> list[Check]:

@@ -36,11 +36,13 @@ class UpdateWeighting:
         Args:
             zero_weight: whether the run takes updates of no examples with any rule.
         """
-        own = rule.site_weight
-        largest = 1.0 if own.unit == "uniform" else max(examples.values(), default=1) * own.most_per_example
-        factor = math.exp(factor_clip(rule)) if own.most_factor is None else own.most_factor
+        weight = rule.site_weight
+        largest = (
+            1.0 if weight.unit == "uniform" else max(examples.values(), default=1) * weight.most_per_example
+        )
+        factor = math.exp(factor_clip(rule)) if weight.most_factor is None else weight.most_factor
         return cls(
-            by=own.unit,
+            by=weight.unit,
             max_weight=largest * factor,
             zero_weight=zero_weight or rule.capability(AcceptsZeroWeight) is not None,
         )

@@ -296,15 +296,15 @@ class ValidatingAggregator(FLComponent):
             new = dict(self.state)
         else:
             new = self.rule.finish()
-        own = {name: value for name, value in new.items() if name.startswith(self.rule.facts.extra_tensors)}
-        check_state(new, {**self.spec, **_spec_of(own)}, "aggregation")
+        added = {name: value for name, value in new.items() if name.startswith(self.rule.facts.extra_tensors)}
+        check_state(new, {**self.spec, **_spec_of(added)}, "aggregation")
         summing = self.rule.capability(UsesAuxiliarySums)
         totals = self._totals
         if summing is not None:
             totals = summing.update_server_state(totals, len(self.declared))
         change = sum(squares(new[name], self.state[name]) for name in self.spec)
-        whole = sum(squares(value) for value in new.values() if value.is_floating_point())
-        norms = {"update_norm": math.sqrt(change), "state_norm": math.sqrt(whole)}
+        total = sum(squares(value) for value in new.values() if value.is_floating_point())
+        norms = {"update_norm": math.sqrt(change), "state_norm": math.sqrt(total)}
         return new, totals, norms | self._rule_report().get("checks", {})
 
     def restore_rule(self) -> None:

@@ -48,8 +48,8 @@ class CheckpointManager:
 
     def _adapter_bytes(self, shared: SharedSpec) -> int:
         """Return a bound on the bytes of an adapter: merged updates may stand beside what is learned."""
-        made = self.writer.not_communicated.get("shapes", {}).values()
-        seeded = min(4 * sum(math.prod(shape) for shape in made), MOST_SEEDED)
+        shapes = self.writer.not_communicated.get("shapes", {}).values()
+        seeded = min(4 * sum(math.prod(shape) for shape in shapes), MOST_SEEDED)
         return 2 * message_bytes(shared, "float32") + seeded
 
     def make_room(self) -> str:

@@ -86,8 +86,8 @@ class RunRecorder:
 
     def add_sites(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
         """Take the descriptions that the sites sent in `prepare`."""
-        for site, said in sorted(facts.items()):
-            description = description_of(said, site)
+        for site, declared in sorted(facts.items()):
+            description = description_of(declared, site)
             self.record.sites[site] = SiteRecord(
                 backbone=description.backbone.name,
                 fingerprint=description.backbone.fingerprint,

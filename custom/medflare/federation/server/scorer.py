@@ -139,13 +139,13 @@ class CrossScorer:
     def __call__(self, site: str, state: State) -> float:
         """Return the mean over sites with validation data; UpdateError if there is none."""
         started = time.monotonic()
-        found = self.measure(replace(self.plan, hints=self.plan.hints | RoundHints(loss_only=True)), state)
-        losses = {judge: values.get("loss", math.nan) for judge, values in found.items()}
+        metrics = self.measure(replace(self.plan, hints=self.plan.hints | RoundHints(loss_only=True)), state)
+        losses = {judge: values.get("loss", math.nan) for judge, values in metrics.items()}
         losses = {judge: loss for judge, loss in losses.items() if math.isfinite(loss)}
-        whole = sum(self.examples.get(judge, 0) for judge in losses)
-        if not whole:
+        examples = sum(self.examples.get(judge, 0) for judge in losses)
+        if not examples:
             raise UpdateError("could not be scored: no site with validation data measured a finite loss")
-        mean = sum(self.examples.get(judge, 0) * loss for judge, loss in losses.items()) / whole
+        mean = sum(self.examples.get(judge, 0) * loss for judge, loss in losses.items()) / examples
         seconds = round(time.monotonic() - started, 3)
         self.tell(
             "scored", round=self.plan.round, site=site, cross_loss=mean, measured=losses, seconds=seconds

@@ -74,8 +74,8 @@ class BottleneckAdapters(AdapterSet):
         self.peft.adapters = nn.ModuleDict()
         with seeded(seed):
             for name in self.names:
-                made = [Bottleneck(hidden, self.width) for _ in blocks]
-                self.peft.adapters[name] = nn.ModuleList(made).to(model.device)
+                adapters = [Bottleneck(hidden, self.width) for _ in blocks]
+                self.peft.adapters[name] = nn.ModuleList(adapters).to(model.device)
         self.active: tuple[tuple[str, float], ...] = ()
         for number, block in enumerate(blocks):
             block.register_forward_hook(self._hook(number))

@@ -64,7 +64,7 @@ def _write(folder: Path, dealt: dict[str, list[TextRecord]], terms: Terms) -> di
     write_key(folder / KEY)
     site = {"knowledge": {"vocabulary": [VOCABULARY], "key": KEY}, "policy": dict(AGREED)}
     write_sites(dealt, folder, HEAD, site)
-    return {name: sum(record.split == "train" for record in own) for name, own in dealt.items()}
+    return {name: sum(record.split == "train" for record in records) for name, records in dealt.items()}
 
 
 def write_key(file: Path) -> Path:
