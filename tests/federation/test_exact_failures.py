@@ -171,8 +171,8 @@ def test_a_server_that_ignores_a_refused_size_gets_no_step(
     graph_hospitals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes on with a size that it made up, as if the site had told it."""
-    made, run = graph_hospitals
-    made.write(FIRST, min_examples=2)
+    cohorts, run = graph_hospitals
+    cohorts.write(FIRST, min_examples=2)
     federation = run()
     send = Channel.send_to_each
 
@@ -180,7 +180,7 @@ def test_a_server_that_ignores_a_refused_size_gets_no_step(
         outcome = send(channel, task, take, orders)
         if task == "count":
             assert "policy.min_examples" in outcome.absent.pop(FIRST)
-            config = made.settings(FIRST).knowledge
+            config = cohorts.settings(FIRST).knowledge
             key = fingerprint(SketchKey.read(config.key, config.context))
             count = {"state": "counted", "elements": 40, "examples": 9, "key": key}
             assert take(FIRST, Reply(-1, count, {})) is None
@@ -196,11 +196,11 @@ def test_a_server_that_ignores_a_refused_size_gets_no_step(
 
 @pytest.mark.parametrize(("site", "step"), [(THIRD, "answer"), (FIRST, "compare")])
 def test_each_step_meets_the_policy_as_it_is_then(graph_hospitals, site: str, step: str) -> None:
-    made, run = graph_hospitals
+    cohorts, run = graph_hospitals
 
     def forbid(name: str, asked: str, message: Any) -> None:
         if (name, asked) == (site, step):
-            made.write(site, min_examples=2)
+            cohorts.write(site, min_examples=2)
 
     federation = run(mislead=forbid)
     report = compared(federation)
@@ -216,13 +216,13 @@ def test_each_step_meets_the_policy_as_it_is_then(graph_hospitals, site: str, st
 @pytest.fixture
 def sides(graph_hospitals, tmp_path: Path) -> Callable[..., Any]:
     """Sites that have told their sizes, each with folder and settings; again: as after a restart."""
-    made, _ = graph_hospitals
+    cohorts, _ = graph_hospitals
 
     def side(site: str, run_id: str = "run", count: bool = True) -> tuple[ExactSide, Any]:
         side = ExactSide(tmp_path / "state" / site, run_id)
         if count:
-            side.count(made.settings(site), [other for other in SITES if other != site])
-        return side, made.settings(site)
+            side.count(cohorts.settings(site), [other for other in SITES if other != site])
+        return side, cohorts.settings(site)
 
     return side
 
@@ -243,9 +243,9 @@ def test_a_pair_is_compared_once_in_a_run_whatever_is_asked(sides, graph_hospita
 
 
 def test_a_size_is_told_once_and_a_graph_that_changed_is_not_compared(sides, graph_hospitals) -> None:
-    made, _ = graph_hospitals
+    cohorts, _ = graph_hospitals
     one, _ = sides(FIRST)
-    made.know(FIRST, range(41))
+    cohorts.know(FIRST, range(41))
     restarted, site = sides(FIRST, count=False)
     assert restarted.count(site, SITES)["elements"] == 40
     with pytest.raises(UpdateError, match="has changed since its size was told"):

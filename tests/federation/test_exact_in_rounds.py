@@ -32,12 +32,12 @@ from medflare.knowledge.triples import jaccard
 
 
 def test_the_distances_are_the_exact_ones_of_the_graphs_and_the_odds_heed_them(graph_hospitals) -> None:
-    made, run = graph_hospitals
+    cohorts, run = graph_hospitals
     record = completed(run(settings={"draws": 2, "epsilon": 0.5}))
     report = comparison(record)
     assert sizes(report) == SHARED
     assert (report["without"], report["not_compared"], report["waves"]) == ({}, [], 3)
-    graphs = {site: made.graph(site) for site in SITES}
+    graphs = {site: cohorts.graph(site) for site in SITES}
     for i, one in enumerate(SITES):
         for j, other in enumerate(SITES):
             exact = 0.0 if i == j else 1 - jaccard(graphs[one], graphs[other])
@@ -49,7 +49,7 @@ def test_the_distances_are_the_exact_ones_of_the_graphs_and_the_odds_heed_them(g
 
 
 def test_no_message_holds_a_triple_its_digest_or_the_key(graph_hospitals) -> None:
-    made, run = graph_hospitals
+    cohorts, run = graph_hospitals
     seen: list[bytes] = []
 
     def note(site: str, task: str, message: Any) -> None:
@@ -64,10 +64,10 @@ def test_no_message_holds_a_triple_its_digest_or_the_key(graph_hospitals) -> Non
     assert len(whole) > moved
     assert report["bytes"]["from_sites"] == pytest.approx(moved, abs=16 * 9)
     assert report["bytes"]["to_sites"] == report["bytes"]["from_sites"]
-    key = SketchKey(bytes.fromhex(made.secret), "medflare")
-    digests = {word for site in SITES for word in keyed_elements(made.graph(site), key)}
+    key = SketchKey(bytes.fromhex(cohorts.secret), "medflare")
+    digests = {word for site in SITES for word in keyed_elements(cohorts.graph(site), key)}
     forbidden = {word.encode() for word in digests} | {bytes.fromhex(word) for word in digests}
-    forbidden |= {b"symptom", b"disease", made.secret.encode(), bytes.fromhex(made.secret)}
+    forbidden |= {b"symptom", b"disease", cohorts.secret.encode(), bytes.fromhex(cohorts.secret)}
     left = whole + (federation.folder / "run.json").read_bytes()
     left += b"".join((federation.site_folder(site) / "egress.jsonl").read_bytes() for site in SITES)
     assert not [word for word in forbidden if word in left]
@@ -103,8 +103,8 @@ def test_every_message_is_in_the_ledger_with_its_partner_bytes_and_digest(graph_
 
 
 def test_a_site_that_has_not_said_yes_tells_nothing_and_is_at_the_typical_distance(graph_hospitals) -> None:
-    made, run = graph_hospitals
-    made.write(THIRD, knowledge_exact="deny")
+    cohorts, run = graph_hospitals
+    cohorts.write(THIRD, knowledge_exact="deny")
     federation = run()
     report = compared(federation)
     assert (
@@ -114,12 +114,12 @@ def test_a_site_that_has_not_said_yes_tells_nothing_and_is_at_the_typical_distan
     matrix = report["distances"]["matrix"]
     assert matrix[0][2] == matrix[1][2] == matrix[0][1] == pytest.approx(1 - 30 / 70)
     assert {line.event for line in lines(federation, THIRD)} == {"blocked", "failure"}
-    assert not list((made.root / THIRD).rglob(ANSWERS_FILE)), "nothing is even counted"
+    assert not list((cohorts.root / THIRD).rglob(ANSWERS_FILE)), "nothing is even counted"
 
 
 def test_no_is_the_default(graph_hospitals) -> None:
-    made, run = graph_hospitals
-    file = made.folder(SECOND) / "site.yaml"
+    cohorts, run = graph_hospitals
+    file = cohorts.folder(SECOND) / "site.yaml"
     settings = yaml.safe_load(file.read_text(encoding="utf-8"))
     del settings["policy"]
     file.write_text(yaml.safe_dump(settings), encoding="utf-8")
@@ -127,9 +127,9 @@ def test_no_is_the_default(graph_hospitals) -> None:
 
 
 def test_an_empty_graph_is_at_distance_one_and_a_small_one_is_typical(graph_hospitals) -> None:
-    made, run = graph_hospitals
-    made.know(FIRST, range(0))
-    made.know(SECOND, range(19))
+    cohorts, run = graph_hospitals
+    cohorts.know(FIRST, range(0))
+    cohorts.know(SECOND, range(19))
     report = compared(run())
     assert report["sites"] == {
         FIRST: {"elements": 0, "texts": 1, "empty": True},
@@ -153,8 +153,8 @@ def test_a_graph_that_is_too_large_is_named_with_what_to_do(graph_hospitals, mon
 def test_a_site_without_the_block_or_the_package_says_so_and_time_alone_counts(
     graph_hospitals, monkeypatch
 ) -> None:
-    made, run = graph_hospitals
-    made.write(FIRST, knowledge=False)
+    cohorts, run = graph_hospitals
+    cohorts.write(FIRST, knowledge=False)
     monkeypatch.setattr(site_exact, "available", lambda: False)
     record = completed(run())
     report = comparison(record)
@@ -168,25 +168,25 @@ def test_a_site_without_the_block_or_the_package_says_so_and_time_alone_counts(
 
 
 def test_another_key_leaves_a_site_out_and_a_key_for_each_ends_the_run(graph_hospitals) -> None:
-    made, run = graph_hospitals
-    made.write(SECOND, secret=SketchKey.new_secret().hex())
+    cohorts, run = graph_hospitals
+    cohorts.write(SECOND, secret=SketchKey.new_secret().hex())
     report = compared(run())
     assert sizes(report) == {(FIRST, THIRD): 10}
     assert "is not that of other sites" in report["without"][SECOND]
 
 
 def test_where_every_site_has_a_key_of_its_own_the_run_says_so_before_anybody_trains(graph_hospitals) -> None:
-    made, run = graph_hospitals
+    cohorts, run = graph_hospitals
     for site in SITES:
-        made.write(site, secret=SketchKey.new_secret().hex())
+        cohorts.write(site, secret=SketchKey.new_secret().hex())
     record = failed(run(), "no two sites have the same key and context")
     assert record.rounds == []
 
 
 def test_the_policys_limits_on_texts_and_bytes_hold_here_too(graph_hospitals) -> None:
-    made, run = graph_hospitals
-    made.write(FIRST, min_examples=2)
-    made.write(THIRD, max_bytes_per_round=3000)
+    cohorts, run = graph_hospitals
+    cohorts.write(FIRST, min_examples=2)
+    cohorts.write(THIRD, max_bytes_per_round=3000)
     report = compared(run(num_rounds=1))
     assert (
         "policy.min_examples: the size of a knowledge graph is about fewer than 2" in report["without"][FIRST]

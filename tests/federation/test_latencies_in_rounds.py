@@ -251,12 +251,12 @@ def clocked(
 ) -> Any:
     """What a run with these profiles must equal."""
     size = message_bytes(QuadraticLearner({}, "site-1", 0).shared_spec(), "float32")
-    made = make_rule(rule, settings)
-    if made.capability(SamplesClients):
-        made.sample_clients = partial(made.sample_clients, min_clients=least)  # type: ignore[method-assign]
+    aggregation_rule = make_rule(rule, settings)
+    if aggregation_rule.capability(SamplesClients):
+        aggregation_rule.sample_clients = partial(aggregation_rule.sample_clients, min_clients=least)  # type: ignore[method-assign]
     return federate_clocked(
         {site: QuadraticLearner({}, site, 0) for site in PROFILES},
-        made,
+        aggregation_rule,
         8,
         lambda r: RoundPlan(round=r, rounds=8, seed=7),
         SimulatedClock(read_profiles(profiles), 7),

@@ -69,7 +69,7 @@ class Hospitals(KnowingHospitals):
 def hospitals(federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Hospitals, Make]:
     """The hospitals, and runs of quadratic learners over them."""
     use_site_files(monkeypatch)
-    made = Hospitals(tmp_path / "run1")
+    cohorts = Hospitals(tmp_path / "run1")
 
     def make(rule: str = "ddcs", tamper: Any = None, settings: Any = None, **controller: Any) -> Federation:
         given = {**SETTINGS, **(settings or {})} if rule == "ddcs" else {}
@@ -80,7 +80,7 @@ def hospitals(federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             tamper=tamper,
         )
 
-    return made, make
+    return cohorts, make
 
 
 def sketches(run: Federation) -> dict[str, Any]:
@@ -90,11 +90,11 @@ def sketches(run: Federation) -> dict[str, Any]:
 
 
 def test_the_distances_are_those_of_the_graphs_and_the_odds_heed_them(hospitals) -> None:
-    made, run = hospitals
+    cohorts, run = hospitals
     record = completed(run(settings={"draws": 2, "epsilon": 0.2}))
     report = record.preparation["sketches"]
     assert report["distances"]["order"] == list(SITES)
-    graphs = {site: made.graph(site) for site in SITES}
+    graphs = {site: cohorts.graph(site) for site in SITES}
     for i, one in enumerate(SITES):
         for j, other in enumerate(SITES):
             exact = 0.0 if i == j else 1 - jaccard(graphs[one], graphs[other])
@@ -117,20 +117,20 @@ def test_a_sketch_is_in_the_ledger_with_its_bytes_and_nothing_textual_leaves(hos
 
 
 def test_the_key_and_the_texts_are_in_no_message_and_no_record(hospitals) -> None:
-    made, run = hospitals
+    cohorts, run = hospitals
     seen: list[str] = []
     federation = run(tamper=lambda site, task, reply: seen.append(str(reply)) if task == "sketch" else None)
     record = completed(federation)
     whole = "".join(seen) + record.model_dump_json() + (federation.folder / "run.json").read_text()
     state = "".join(p.read_bytes().hex() for p in (federation.folder / "state").rglob("*") if p.is_file())
-    assert made.secret not in whole
-    assert made.secret.encode().hex() not in state
+    assert cohorts.secret not in whole
+    assert cohorts.secret.encode().hex() not in state
     assert "asthma" not in whole
 
 
 def test_a_site_whose_policy_says_no_is_at_the_typical_distance_and_named(hospitals) -> None:
-    made, run = hospitals
-    made.write("site-3", knowledge_sketch="deny")
+    cohorts, run = hospitals
+    cohorts.write("site-3", knowledge_sketch="deny")
     federation = run()
     report = sketches(federation)
     assert (
@@ -140,20 +140,20 @@ def test_a_site_whose_policy_says_no_is_at_the_typical_distance_and_named(hospit
     matrix = report["distances"]["matrix"]
     assert matrix[0][2] == matrix[1][2] == matrix[0][1]
     assert {line.event for line in ledger(federation, "site-3", "sketch")} == {"blocked", "failure"}
-    assert not list((made.root / "site-3").rglob("*.sketch")), "a refused sketch is not even made"
+    assert not list((cohorts.root / "site-3").rglob("*.sketch")), "a refused sketch is not even made"
 
 
 def test_few_texts_stay_where_the_policy_asks_for_more(hospitals) -> None:
-    made, run = hospitals
-    made.write("site-1", min_examples=5)
+    cohorts, run = hospitals
+    cohorts.write("site-1", min_examples=5)
     report = sketches(run())
     assert "policy.min_examples: a sketch is about fewer than 5 examples" in report["without"]["site-1"]
 
 
 def test_a_site_without_the_block_sends_none_and_without_any_time_alone_counts(hospitals) -> None:
-    made, run = hospitals
+    cohorts, run = hospitals
     for site in SITES:
-        made.write(site, knowledge=False)
+        cohorts.write(site, knowledge=False)
     record = completed(run())
     report = record.preparation["sketches"]
     assert report["without"] == dict.fromkeys(SITES, "site.yaml has no block `knowledge`")
@@ -162,8 +162,8 @@ def test_a_site_without_the_block_sends_none_and_without_any_time_alone_counts(h
 
 
 def test_a_site_with_another_key_is_left_out_and_named(hospitals) -> None:
-    made, run = hospitals
-    made.write("site-2", secret=SketchKey.new_secret().hex())
+    cohorts, run = hospitals
+    cohorts.write("site-2", secret=SketchKey.new_secret().hex())
     report = sketches(run())
     assert set(report["sites"]) == {"site-1", "site-3"}
     assert "cannot be compared with that of 'site-1' (k = 1024, set, key " in report["without"]["site-2"]
@@ -171,12 +171,12 @@ def test_a_site_with_another_key_is_left_out_and_named(hospitals) -> None:
 
 @pytest.mark.parametrize("other", ["vocabulary", "align", ""])
 def test_a_site_with_another_vocabulary_or_setting_align_is_named_and_stays_in(hospitals, other: str) -> None:
-    made, run = hospitals
+    cohorts, run = hospitals
     if other == "vocabulary":
-        with (made.folder("site-3") / "terms.obo").open("a", encoding="utf-8") as terms:
+        with (cohorts.folder("site-3") / "terms.obo").open("a", encoding="utf-8") as terms:
             terms.write("\n[Term]\nid: T:99\nname: gout\n")
     elif other == "align":
-        file = made.folder("site-3") / "site.yaml"
+        file = cohorts.folder("site-3") / "site.yaml"
         settings = yaml.safe_load(file.read_text(encoding="utf-8"))
         settings["knowledge"]["align"] = False
         file.write_text(yaml.safe_dump(settings), encoding="utf-8")
@@ -186,9 +186,9 @@ def test_a_site_with_another_vocabulary_or_setting_align_is_named_and_stays_in(h
 
 
 def test_where_every_site_has_a_key_of_its_own_the_run_says_so_before_anybody_trains(hospitals) -> None:
-    made, run = hospitals
+    cohorts, run = hospitals
     for site in SITES:
-        made.write(site, secret=SketchKey.new_secret().hex())
+        cohorts.write(site, secret=SketchKey.new_secret().hex())
     record = failed(
         run(), "no two sketches of knowledge graphs can be compared", "Give all sites the same key file"
     )
@@ -196,20 +196,20 @@ def test_where_every_site_has_a_key_of_its_own_the_run_says_so_before_anybody_tr
 
 
 def test_a_key_that_cannot_be_read_is_the_sites_secret_and_not_told(hospitals) -> None:
-    made, run = hospitals
-    made.write("site-1", secret="not a key")
+    cohorts, run = hospitals
+    cohorts.write("site-1", secret="not a key")
     federation = run()
     report = sketches(federation)
     assert report["without"]["site-1"].startswith("E20 SiteSettingsError: Details are in worker.log")
-    assert str(made.root) not in report["without"]["site-1"]
+    assert str(cohorts.root) not in report["without"]["site-1"]
 
 
 def test_sites_sketch_again_when_their_data_grew_and_not_before(hospitals) -> None:
-    made, run = hospitals
+    cohorts, run = hospitals
 
     def grow(site: str, task: str, reply: Any) -> None:
         if (site, task) == ("site-2", "fit"):
-            made.know("site-2", [*FACTS["site-2"], *FACTS["site-3"]])
+            cohorts.know("site-2", [*FACTS["site-2"], *FACTS["site-3"]])
 
     federation = run(num_rounds=5, settings={"draws": 60}, tamper=grow)
     report = sketches(federation)
@@ -225,39 +225,39 @@ def test_sites_sketch_again_when_their_data_grew_and_not_before(hospitals) -> No
 def test_the_site_decides_how_often_another_sketch_leaves_whatever_the_server_asks(
     hospitals, tmp_path: Path
 ) -> None:
-    made, _ = hospitals
+    cohorts, _ = hospitals
 
     def answer(exchange: int, held: int | None, growth: float, run_id: str = "run") -> dict[str, Any]:
-        site = load_site(made.folder("site-1") / "site.yaml", "site-1")
+        site = load_site(cohorts.folder("site-1") / "site.yaml", "site-1")
         asked = SketchRequest(exchange, held, growth)
         return sketch_facts(site, tmp_path / "state", tmp_path / "cache", run_id, asked)
 
     many = [(head, tail) for head in TERMS[:5] for tail in TERMS[5:8]]
-    made.know("site-1", many[:10])
+    cohorts.know("site-1", many[:10])
     first = answer(-1, None, 0.0)
     assert (first["state"], first["examples"]) == ("new", 10)
-    made.know("site-1", many[:11])
+    cohorts.know("site-1", many[:11])
     assert answer(2, -1, 0.0) == {"state": "same"}
     assert answer(4, None, 0.0) == first == answer(6, None, float("nan"))
-    made.know("site-1", many[:12])
+    cohorts.know("site-1", many[:12])
     assert answer(8, 6, 0.5) == {"state": "same"}
     second = answer(10, 6, 0.0)
     assert (second["examples"], second["sketch"] == first["sketch"]) == (12, False)
     assert answer(12, 6, 0.1) == second, "the second one was lost on its way"
     assert answer(14, 12, 0.1) == {"state": "same"}
-    made.know("site-1", many[:13])
-    made.write("site-1", secret=SketchKey.new_secret().hex())
+    cohorts.know("site-1", many[:13])
+    cohorts.write("site-1", secret=SketchKey.new_secret().hex())
     assert answer(16, 12, 0.1)["examples"] == 13, "under another key nothing can be compared"
-    made.know("site-1", many)
+    cohorts.know("site-1", many)
     assert answer(-1, None, 0.1, "another run")["examples"] == 15
 
 
 def test_a_sketch_that_was_lost_on_its_way_is_sent_again(hospitals) -> None:
-    made, run = hospitals
+    cohorts, run = hospitals
 
     def lose(site: str, task: str, reply: Any) -> Any:
         if (site, task) == ("site-2", "fit"):
-            made.know("site-2", [*FACTS["site-2"], *FACTS["site-3"]])
+            cohorts.know("site-2", [*FACTS["site-2"], *FACTS["site-3"]])
         if (site, task) == ("site-2", "sketch"):
             asked.append(task)
         second = (site, task, len(asked)) == ("site-2", "sketch", 2)
@@ -276,8 +276,8 @@ def test_a_sketch_that_was_lost_on_its_way_is_sent_again(hospitals) -> None:
 def test_a_sketch_is_made_once_for_the_same_data_and_again_for_others(
     hospitals, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    made, _ = hospitals
-    settings = load_site(made.folder("site-1") / "site.yaml", "site-1")
+    cohorts, _ = hospitals
+    settings = load_site(cohorts.folder("site-1") / "site.yaml", "site-1")
     config, texts = settings.knowledge, knowledge_texts(load_cohort(settings))
     assert config is not None
     first = cached_sketch(config, texts, settings.backbone, tmp_path)
@@ -297,8 +297,8 @@ def test_a_sketch_is_made_once_for_the_same_data_and_again_for_others(
 
 
 def test_an_empty_graph_is_at_distance_one_and_the_run_goes_on(hospitals) -> None:
-    made, run = hospitals
-    (made.folder("site-3") / "questions.jsonl").write_text(
+    cohorts, run = hospitals
+    (cohorts.folder("site-3") / "questions.jsonl").write_text(
         json.dumps(
             {"id": "x", "question": "Which day is it", "options": ["Monday", "Tuesday"], "answer": "Monday"}
         )

@@ -90,10 +90,10 @@ def tensors_like(draw: st.DrawFn, state: dict[str, Any]) -> dict[str, Any]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LyingServer]:
     with pytest.MonkeyPatch.context() as patch:
         use_toy_sites(patch)
-        made = LyingServer(tmp_path_factory.mktemp("fuzz"))
-        assert not any(answer.refused for answer in made.prepare().values())
-        yield made
-        made.close()
+        server = LyingServer(tmp_path_factory.mktemp("fuzz"))
+        assert not any(answer.refused for answer in server.prepare().values())
+        yield server
+        server.close()
 
 
 @pytest.fixture(scope="module")

@@ -50,10 +50,10 @@ class Hospital(ToyLearner):
 @pytest.fixture
 def server(lying_server: Make, monkeypatch: pytest.MonkeyPatch) -> LyingServer:
     monkeypatch.setattr(ToyExecutor, "learner", Hospital)
-    made = lying_server()
-    for answer in made.prepare(options={"mixture": {"components": 2 * BINS}}).values():
+    server = lying_server()
+    for answer in server.prepare(options={"mixture": {"components": 2 * BINS}}).values():
         assert not answer.refused, answer.text
-    return made
+    return server
 
 
 def sums_of(server: LyingServer, number: int, **hints: Any) -> Answer:

@@ -180,11 +180,11 @@ def make(
     medflare cohort make note-cohorts --notes
     medflare cohort make asked --questions --hospitals 20 --partition dirichlet --alpha 0.3
     """
-    kind = _kind(notes, questions, summaries, visits)
-    if kind == "questions" or kind in SUMMARIES:
-        counts, unit = _make_texts(out, kind, patients, hospitals, dealt, alpha, seed, records)
+    content = _kind(notes, questions, summaries, visits)
+    if content == "questions" or content in SUMMARIES:
+        counts, unit = _make_texts(out, content, patients, hospitals, dealt, alpha, seed, records)
     else:
-        counts, unit = _make_patients(out, kind, patients, visits, size, seed, sheet), "patients"
+        counts, unit = _make_patients(out, content, patients, visits, size, seed, sheet), "patients"
     if as_json:
         facts = {name: {unit: n, "folder": str(out / name)} for name, n in counts.items()}
         print_json({"site_file": str(out / "site.yaml"), "hospitals": facts})
@@ -215,22 +215,22 @@ def _kind(notes: bool, questions: bool, summaries: bool, visits: int) -> str:
 
 
 def _make_patients(
-    out: Path, kind: str, patients: int, visits: int, size: int, seed: int, sheet: bool
+    out: Path, content: str, patients: int, visits: int, size: int, seed: int, sheet: bool
 ) -> dict[str, int]:
     """Write the visits and return the patients of each hospital."""
     from medflare.synthetic.demo import write_demo
     from medflare.synthetic.follow_up import write_follow_up_demo
     from medflare.synthetic.notes import write_notes_demo
 
-    if kind == "notes":
+    if content == "notes":
         return write_notes_demo(out, patients, seed)
-    if kind == "visits":
+    if content == "visits":
         return write_follow_up_demo(out, visits, patients, size, seed, sheet)
     return write_demo(out, patients, size, seed, sheet)
 
 
 def _make_texts(
-    out: Path, kind: str, patients: int, hospitals: int, dealt: str, alpha: float, seed: int, records: int
+    out: Path, content: str, patients: int, hospitals: int, dealt: str, alpha: float, seed: int, records: int
 ) -> tuple[dict[str, int], str]:
     """Write the texts; return the training records of each hospital and what they are."""
     from medflare.core.errors import ConfigError
@@ -239,8 +239,8 @@ def _make_texts(
     if patients:
         raise ConfigError("--patients is of hospitals with patients; here it is --records.")
     settings: dict[str, Any] = {"alpha": alpha}
-    if kind == "questions":
+    if content == "questions":
         settings |= {"questions": records} if records else {}
         return write_questions_demo(out, hospitals, dealt, seed, **settings), "training_questions"
-    settings |= {"kind": SUMMARIES[kind]} | ({"reports": records} if records else {})
+    settings |= {"kind": SUMMARIES[content]} | ({"reports": records} if records else {})
     return write_summaries_demo(out, hospitals, dealt, seed, **settings), "training_summaries"

@@ -82,7 +82,7 @@ def _short_form(row: Mapping[str, Any]) -> str:
     if row.get("exact"):
         return _exact(row["exact"])
     return (
-        ", ".join(sorted({kind for _, kind in row["sealed"].values()})) if row.get("sealed") else _form(row)
+        ", ".join(sorted({dtype for _, dtype in row["sealed"].values()})) if row.get("sealed") else _form(row)
     )
 
 

@@ -45,7 +45,7 @@ def kit_classes() -> list[str]:
     FLARE's own default list stays out: some of its classes read a file or send a result that the job chooses
     (`CSVDataLoader`, `NPModelLocator`), past the site's egress chain.
     """
-    return [class_path(kind) for kind in COMPONENTS]
+    return [class_path(component) for component in COMPONENTS]
 
 
 def authorization(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -144,7 +144,7 @@ class Policy:
         """Check whether features of images of these kinds may leave."""
         allowed = FEATURES.index(self.rules.features)
         wanted = set(kinds)
-        beyond = [kind for kind in FEATURES[allowed + 1 :] if kind in wanted]
+        beyond = [feature for feature in FEATURES[allowed + 1 :] if feature in wanted]
         if beyond:
             text = (
                 f"features of images stay here ({' and '.join(beyond)} asked for, {self.rules.features} "

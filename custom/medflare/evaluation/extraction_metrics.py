@@ -31,7 +31,7 @@ from medflare.evaluation.statistics import (
 HEADLINE = ("ner_strict_f1", "ner_lenient_f1", "re_gold_strict_f1", "re_e2e_strict_f1")
 QUICK = (
     *(f"{task}_strict_{ratio}" for task in TASKS for ratio in RATIOS),
-    *(f"{task}_{kind}_f1" for task in TASKS for kind in ("lenient", "macro_strict", "strict_untyped")),
+    *(f"{task}_{match}_f1" for task in TASKS for match in ("lenient", "macro_strict", "strict_untyped")),
     "parse_failure_rate",
 )
 NOT_SCORED = {

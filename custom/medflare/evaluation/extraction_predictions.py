@@ -103,9 +103,9 @@ class ScoredDocument(RecordModel):
     @field_validator("faults")
     @classmethod
     def _kinds(cls, faults: dict[str, int]) -> dict[str, int]:
-        for kind in faults:
-            if not FAULT.fullmatch(kind):
-                raise ValueError(f"'{kind}' is not the name of a fault; expected words such as unclosed_tag")
+        for fault in faults:
+            if not FAULT.fullmatch(fault):
+                raise ValueError(f"'{fault}' is not the name of a fault; expected words such as unclosed_tag")
         return faults
 
     @model_validator(mode="after")

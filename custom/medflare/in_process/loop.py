@@ -201,7 +201,7 @@ class _CrossScore:
 
     def __init__(self, learners: Mapping[str, Learner]) -> None:
         self.learners = learners
-        self.examples = {site: own.describe().examples["val"] for site, own in learners.items()}
+        self.examples = {site: local.describe().examples["val"] for site, local in learners.items()}
 
     def __call__(self, site: str, state: State) -> float:
         total = 0.0

@@ -90,12 +90,12 @@ def read_numbered(file: Path) -> Iterator[Scored]:
 
     As GreenKGC counts: relation n + r of n relations is relation r with head and tail exchanged.
     """
-    entities, relations = (_numbers(file.with_name(f"{kind}.dict")) for kind in ("entities", "relations"))
+    entities, relations = (_numbers(file.with_name(f"{table}.dict")) for table in ("entities", "relations"))
     for number, line in _lines(file, "a list of numbered triples"):
         try:
             head, relation, tail, *scores = line.split()
-            turned, kind = divmod(int(relation), len(relations))
-            names = entities[int(head)], relations[kind], entities[int(tail)]
+            turned, table = divmod(int(relation), len(relations))
+            names = entities[int(head)], relations[table], entities[int(tail)]
             score = _score(scores)
             if turned not in (0, 1):
                 raise KeyError

@@ -84,12 +84,12 @@ def encoder_files(folder: Path) -> list[Path]:
 def _check_kind(folder: Path) -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as ENCODERS
 
-    kind = _json(folder / "config.json").get("model_type")
-    if kind not in ENCODERS:
+    model_type = _json(folder / "config.json").get("model_type")
+    if model_type not in ENCODERS:
         raise ConfigError(
-            f"knowledge.encoder: '{folder}' holds a {kind}, which is no encoder: the vector of a name would "
-            "know one side of each word only. Expected one such as bert, roberta, deberta-v2 or mpnet; a "
-            "decoder is for nearest_by: backbone."
+            f"knowledge.encoder: '{folder}' holds a {model_type}, which is no encoder: the vector of a name "
+            "would know one side of each word only. Expected one such as bert, roberta, deberta-v2 or mpnet; "
+            "a decoder is for nearest_by: backbone."
         )
 
 
@@ -97,7 +97,7 @@ def _pooling(folder: Path, wanted: Pooling | None) -> Pooling:
     """Return the pooling of the settings, else of the folder; no guess, as a wrong one would go unnoticed."""
     if (folder / MODULES).is_file():
         kinds = [str(module.get("type")).rsplit(".", 1)[-1] for module in _json(folder / MODULES, list)]
-        foreign = [kind for kind in kinds if kind not in APPLIED]
+        foreign = [module_type for module_type in kinds if module_type not in APPLIED]
         if foreign:
             raise ConfigError(
                 f"knowledge.encoder: {folder / MODULES} names {', '.join(foreign)}; only "

@@ -105,7 +105,9 @@ def compare_adapters(record_path: Path) -> None:
     for site in sorted({site for site, adapter in files if adapter == "personalised"}):
         if (site, "generic") not in files:
             continue
-        personalised, shared = (read_predictions(files[site, kind]) for kind in ("personalised", "generic"))
+        personalised, shared = (
+            read_predictions(files[site, adapter_kind]) for adapter_kind in ("personalised", "generic")
+        )
         record.comparisons += compare_predictions(
             (f"{record.method} personalised", prediction_statistics(personalised)),
             (f"{record.method} generic", prediction_statistics(shared)),

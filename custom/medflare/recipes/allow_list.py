@@ -31,14 +31,14 @@ COMPONENTS: tuple[type, ...] = (
 TEMPLATE = Path("workspace_templates/simulator/local/resources.json")
 
 
-def class_path(kind: type) -> str:
+def class_path(component: type) -> str:
     """Return the dotted path by which a job names a class."""
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return f"{component.__module__}.{component.__qualname__}"
 
 
 def allowed_classes() -> list[str]:
     """Return FLARE's own default list and our components."""
-    return [*DEFAULT_CLASS_ALLOW_LIST, *(class_path(kind) for kind in COMPONENTS)]
+    return [*DEFAULT_CLASS_ALLOW_LIST, *(class_path(component) for component in COMPONENTS)]
 
 
 def resources() -> dict[str, Any]:

@@ -72,7 +72,7 @@ def problems(
 
 def _codec(uplink: str, protection: Protection) -> Iterator[str]:
     if protection.server_reads != "updates" and not CODECS[uplink].summable:
-        summable = " or ".join(f"'{kind}'" for kind, codec in CODECS.items() if codec.summable)
+        summable = " or ".join(f"'{name}'" for name, codec in CODECS.items() if codec.summable)
         yield (
             f"uplink '{uplink}' sends codes that mean nothing once they are added, as {protection.words} "
             f"adds them. Use uplink {summable}."

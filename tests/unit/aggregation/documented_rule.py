@@ -23,6 +23,6 @@ def documented_rule(**settings: Any) -> AggregationRule:
     """The rule with these settings."""
     space: dict[str, Any] = {"__name__": "documented"}
     exec(compile(documented_code(), str(DOCUMENT), "exec"), space)
-    made = space["FairMean"](**settings)
-    assert isinstance(made, AggregationRule)
-    return made
+    rule = space["FairMean"](**settings)
+    assert isinstance(rule, AggregationRule)
+    return rule

@@ -167,17 +167,17 @@ def test_every_rule_of_the_table_has_a_row() -> None:
 
 
 def test_facts_are_declared(case: Case) -> None:
-    made = case.make()
-    assert made.facts.needs in ("sum", "individual")
-    assert made.facts.summary.endswith(".")
-    assert made.facts.source
-    json.dumps(round_hints(made).to_json())
+    rule_object = case.make()
+    assert rule_object.facts.needs in ("sum", "individual")
+    assert rule_object.facts.summary.endswith(".")
+    assert rule_object.facts.source
+    json.dumps(round_hints(rule_object).to_json())
 
 
 def test_the_report_of_a_round_is_json_and_names_sites_that_took_part(case: Case) -> None:
-    made = case.make()
-    aggregate(made, zero(case), updates(case))
-    report = json.loads(json.dumps(made.report(), allow_nan=False))
+    rule_object = case.make()
+    aggregate(rule_object, zero(case), updates(case))
+    report = json.loads(json.dumps(rule_object.report(), allow_nan=False))
     assert set(report.get("weights", {})) <= set(SITES)
     assert sum(report.get("weights", {"all": 1.0}).values()) == pytest.approx(1.0)
     assert all(isinstance(value, float) for value in report.get("checks", {}).values())

@@ -134,10 +134,13 @@ def test_a_rule_under_protection_needs_no_more_than_a_sum(rule: str, protection:
 
 @pytest.mark.parametrize("rule", sorted(RULES))
 def test_the_settings_said_to_need_a_sum_alone_do(rule: str) -> None:
-    made = make_rule(rule, {})
-    if made.facts.sum_with:
-        assert (made.facts.needs, make_rule(rule, made.facts.sum_with).facts.needs) == ("individual", "sum")
-    assert made.facts.needs == "sum" or made.facts.instead
+    aggregation_rule = make_rule(rule, {})
+    if aggregation_rule.facts.sum_with:
+        assert (
+            aggregation_rule.facts.needs,
+            make_rule(rule, aggregation_rule.facts.sum_with).facts.needs,
+        ) == ("individual", "sum")
+    assert aggregation_rule.facts.needs == "sum" or aggregation_rule.facts.instead
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))

@@ -150,11 +150,11 @@ def rule() -> Any:
 
 def told_by(sites: str, key: SketchKey = OLD) -> tuple[Any, Sketches]:
     """A rule and the server's sketches, after these sites sent equal ones before round 1."""
-    made, sketches = rule(), Sketches()
+    ddcs_rule, sketches = rule(), Sketches()
     for site in sites:
         assert sketches.accept(site, reply(sketch(key, 1, 2))) is None
-    sketches.update(made, -1, {})
-    return made, sketches
+    sketches.update(ddcs_rule, -1, {})
+    return ddcs_rule, sketches
 
 
 def test_only_a_rule_that_compares_graphs_asks_and_every_period_again() -> None:
@@ -190,56 +190,56 @@ LONG = base64.b64encode(
     ],
 )
 def test_a_reply_without_a_sketch_is_refused_with_a_reason(bad: Reply) -> None:
-    sketches, made = Sketches(), rule()
+    sketches, ddcs_rule = Sketches(), rule()
     assert sketches.accept("a", bad)
-    assert sketches.update(made, -1, {"a": "refused"}) == []
+    assert sketches.update(ddcs_rule, -1, {"a": "refused"}) == []
     assert sketches.without == {"a": "refused"}
-    assert made.known.sketches == {}
+    assert ddcs_rule.known.sketches == {}
     assert sketches.report(["a"])["sites"] == {}
 
 
 def test_when_most_sites_change_their_key_the_others_are_left_out_of_the_rule_too() -> None:
-    made, sketches = rule(), Sketches()
-    assert made.capability(NeedsSketches)
+    ddcs_rule, sketches = rule(), Sketches()
+    assert ddcs_rule.capability(NeedsSketches)
     for site in "abc":
         assert sketches.accept(site, reply(sketch(OLD, 1, 2, 3))) is None
-    assert sketches.update(made, -1, {}) == ["a", "b", "c"]
+    assert sketches.update(ddcs_rule, -1, {}) == ["a", "b", "c"]
     for site in "bc":
         sketches.accept(site, reply(sketch(NEW, 1, 2, 4)))
-    assert sketches.update(made, 4, {}) == ["b", "c"]
-    assert set(made.known.sketches) == set(sketches.held) == {"b", "c"}
+    assert sketches.update(ddcs_rule, 4, {}) == ["b", "c"]
+    assert set(ddcs_rule.known.sketches) == set(sketches.held) == {"b", "c"}
     assert "cannot be compared with that of 'b'" in sketches.without["a"]
     assert [set(item) for item in sketches.renewed] == [{"exchange", "site", "texts"}] * 2
     assert sketches.report("abc")["distances"]["matrix"] == [[0, 0, 0], [0, 0, 0], [0, 0, 0]]
 
 
 def test_a_site_that_mends_its_key_is_no_longer_named() -> None:
-    made, sketches = rule(), Sketches()
+    ddcs_rule, sketches = rule(), Sketches()
     for site, key in (("a", OLD), ("b", OLD), ("c", NEW)):
         sketches.accept(site, reply(sketch(key, 1, 2)))
-    sketches.update(made, -1, {})
+    sketches.update(ddcs_rule, -1, {})
     assert set(sketches.without) == {"c"}
     sketches.accept("c", reply(sketch(OLD, 1, 2)))
-    assert sketches.update(made, 4, {}) == ["c"]
+    assert sketches.update(ddcs_rule, 4, {}) == ["c"]
     assert sketches.without == {}
 
 
 def test_who_has_another_vocabulary_is_named_and_stays_in() -> None:
-    made, sketches = rule(), Sketches()
+    ddcs_rule, sketches = rule(), Sketches()
     for site, vocabulary in (("a", "0" * 16), ("b", "0" * 16), ("c", "f" * 16), ("d", "")):
         assert sketches.accept(site, reply(sketch(OLD, 1, 2), vocabulary=vocabulary)) is None
-    assert sketches.update(made, -1, {}) == ["a", "b", "c", "d"]
+    assert sketches.update(ddcs_rule, -1, {}) == ["a", "b", "c", "d"]
     assert sketches.report("abcd")["other_vocabulary"] == ["c"]
-    assert (set(made.known.sketches), sketches.without) == (set("abcd"), {})
+    assert (set(ddcs_rule.known.sketches), sketches.without) == (set("abcd"), {})
     sketches.accept("c", reply(sketch(OLD, 1, 3), vocabulary="0" * 16))
-    sketches.update(made, 4, {})
+    sketches.update(ddcs_rule, 4, {})
     assert sketches.report("abcd")["other_vocabulary"] == []
 
 
 def test_a_site_that_is_absent_later_keeps_the_sketch_it_sent() -> None:
-    made, told = told_by("ab")
+    ddcs_rule, told = told_by("ab")
     told.accept("a", reply(None, "same"))
-    told.update(made, 4, {"b": "disconnected"})
+    told.update(ddcs_rule, 4, {"b": "disconnected"})
     assert (set(told.held), told.without, told.renewed) == ({"a", "b"}, {}, [])
 
 
@@ -247,30 +247,30 @@ def test_a_site_that_is_absent_later_keeps_the_sketch_it_sent() -> None:
     ("message", "absent"), [("none", {}), ("", {"a": "E22 policy.knowledge_sketch: deny"})]
 )
 def test_a_sketch_that_a_site_takes_back_is_used_no_more(message: str, absent: dict[str, str]) -> None:
-    made, told = told_by("abc")
+    ddcs_rule, told = told_by("abc")
     if message:
         assert told.accept("a", reply(None, message)) is None
-    assert told.update(made, 4, absent) == []
-    assert set(made.known.sketches) == set(told.held) == {"b", "c"}
+    assert told.update(ddcs_rule, 4, absent) == []
+    assert set(ddcs_rule.known.sketches) == set(told.held) == {"b", "c"}
     assert set(told.without) == {"a"}
     assert set(told.report("abc")["sites"]) == {"b", "c"}
     assert told.accept("a", reply(sketch(OLD, 1))) is None
-    assert told.update(made, 8, {}) == ["a"]
+    assert told.update(ddcs_rule, 8, {}) == ["a"]
     assert told.without == {}
 
 
 def test_two_unlike_keys_do_not_end_a_run_in_which_others_have_no_sketch() -> None:
-    made, sketches = rule(), Sketches()
+    ddcs_rule, sketches = rule(), Sketches()
     sketches.accept("a", reply(sketch(OLD, 1)))
     sketches.accept("b", reply(sketch(NEW, 1)))
     sketches.accept("c", reply(None, "none"))
-    assert sketches.update(made, -1, {"d": "disconnected"}) == []
-    assert (made.known.sketches, sketches.held) == ({}, {})
+    assert sketches.update(ddcs_rule, -1, {"d": "disconnected"}) == []
+    assert (ddcs_rule.known.sketches, sketches.held) == ({}, {})
     assert set(sketches.without) == {"a", "b", "c", "d"}
     assert "distances" not in sketches.report("abcd")
     sketches.accept("a", reply(sketch(NEW, 1)))
     sketches.accept("b", reply(sketch(NEW, 1)))
-    assert sketches.update(made, 4, {}) == ["a", "b"]
+    assert sketches.update(ddcs_rule, 4, {}) == ["a", "b"]
 
 
 def test_one_sketch_alone_is_no_quarrel_and_two_without_a_common_key_are() -> None:

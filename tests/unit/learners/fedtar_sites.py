@@ -64,9 +64,9 @@ def site(
 def learner(config: SiteConfig, **settings: Any) -> FedTARLearner:
     """With the first state loaded, and a mixture that needs no other site unless one is asked for."""
     mixture = {"source": "global_fixed", **SMALL["mixture"], **settings.pop("mixture", {})}
-    made = build(SMALL | {"mixture": mixture} | settings, config, 0)
-    made.load_shared(made.initial_shared())
-    return made
+    site_learner = build(SMALL | {"mixture": mixture} | settings, config, 0)
+    site_learner.load_shared(site_learner.initial_shared())
+    return site_learner
 
 
 def plan(number: int = 0, rounds: int = 6, **more: Any) -> RoundPlan:

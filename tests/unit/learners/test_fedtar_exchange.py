@@ -95,15 +95,15 @@ def test_without_a_mixture_nobody_is_trained_on(fedtar: Any) -> None:
 
 
 def test_a_canary_leaves_the_order_of_patients_as_it_was(fedtar: Any) -> None:
-    made, other = fedtar(), fedtar()
-    tensors, values = made.local_state()
+    site_learner, other = fedtar(), fedtar()
+    tensors, values = site_learner.local_state()
     kept = {name: value.clone() for name, value in tensors.items()}
-    made.load_shared(made.initial_shared())
-    made.fit(at_visit(1, steps=2))
-    made.load_local_state(kept, values)
-    assert made.local_state()[1] == values
-    rows = made.training_rows(1)
-    assert made._cut(plan(0, steps=2), 1, rows) == other._cut(plan(0, steps=2), 1, rows)
+    site_learner.load_shared(site_learner.initial_shared())
+    site_learner.fit(at_visit(1, steps=2))
+    site_learner.load_local_state(kept, values)
+    assert site_learner.local_state()[1] == values
+    rows = site_learner.training_rows(1)
+    assert site_learner._cut(plan(0, steps=2), 1, rows) == other._cut(plan(0, steps=2), 1, rows)
 
 
 def test_the_same_number_of_patients_comes_in_another_order_at_another_visit(fedtar: Any) -> None:

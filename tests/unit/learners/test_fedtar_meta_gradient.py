@@ -17,19 +17,22 @@ from medflare.learners.fedtar.visit_sums import EXAMPLES, SLOPES
 
 def test_the_validation_gradient_is_that_of_the_mean_over_all_tokens(fedtar: Any) -> None:
     """However it is cut into batches; and it is left in nobody's `.grad`."""
-    made, whole = fedtar(eval_batch=3), fedtar(eval_batch=999)
-    (one, n), (other, m) = made._validation_gradient(), whole._validation_gradient()
-    assert n == m == len(made.rows("val"))
+    site_learner, whole = fedtar(eval_batch=3), fedtar(eval_batch=999)
+    (one, n), (other, m) = site_learner._validation_gradient(), whole._validation_gradient()
+    assert n == m == len(site_learner.rows("val"))
     for name, value in one.items():
         assert torch.allclose(value, other[name], rtol=1e-3, atol=1e-5), name
-    rows = made.rows("val")
+    rows = site_learner.rows("val")
     step = 1e-2
-    moved = {n: t + step * one[n] / one[n].norm().clamp(min=1e-12) for n, t in made.initial_shared().items()}
+    moved = {
+        n: t + step * one[n] / one[n].norm().clamp(min=1e-12)
+        for n, t in site_learner.initial_shared().items()
+    }
     norm = sum(float(value.norm()) for value in one.values())
-    before = made.rows_loss(rows)
-    made.load_shared(moved)
-    assert made.rows_loss(rows) - before == pytest.approx(step * norm, rel=0.15)
-    assert all(t.grad is None for t in made.live().values())
+    before = site_learner.rows_loss(rows)
+    site_learner.load_shared(moved)
+    assert site_learner.rows_loss(rows) - before == pytest.approx(step * norm, rel=0.15)
+    assert all(t.grad is None for t in site_learner.live().values())
 
 
 @pytest.mark.parametrize("mode", ["softmax", "beta_softmax"])
@@ -45,9 +48,9 @@ def test_slopes_of_a_run_are_the_meta_gradient_by_autograd(fedtar: Any, mode: An
         for t in range(VISITS)
     ]
     total, examples = torch.zeros((), dtype=torch.float64), 0
-    for made in learners.values():
-        made.load_shared(state)
-        gradient, count = made._validation_gradient()
+    for site_learner in learners.values():
+        site_learner.load_shared(state)
+        gradient, count = site_learner._validation_gradient()
         w = {n: v.double() for n, v in path[0].items()}
         for t in range(VISITS):
             w = {n: w[n] + alpha[t] * (means[t][n].double() - w[n]) for n in w}
@@ -56,9 +59,9 @@ def test_slopes_of_a_run_are_the_meta_gradient_by_autograd(fedtar: Any, mode: An
     (slow,) = torch.autograd.grad(total / examples, alpha)
 
     rule.begin(state)
-    for name, made in learners.items():
-        made.load_shared(state)
-        rule.add(name, made.fit(at_visit(1, 1, slopes=True, steps=1)))
+    for name, site_learner in learners.items():
+        site_learner.load_shared(state)
+        rule.add(name, site_learner.fit(at_visit(1, 1, slopes=True, steps=1)))
     rule.finish()
     result = torch.tensor(rule.report()["alpha_gradient"], dtype=torch.float64)
     assert float(slow.abs().max()) > 1e-4

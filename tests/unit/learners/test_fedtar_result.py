@@ -39,16 +39,20 @@ def finished(folders: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> A
 
     def ran(**settings: Any) -> tuple[FedTARLearner, Path]:
         mixture = {"source": "federated"} | settings.pop("mixture", {})
-        made = learner(site(folders["site-1"], tiny_backbone), mixture=mixture, **settings)
+        site_learner = learner(site(folders["site-1"], tiny_backbone), mixture=mixture, **settings)
         persistor = PeftFolder()
-        persistor.expect(made.describe())
-        if made.patients is not None and mixture["source"] == "federated":
-            agreed = agree_on_mixture({"site-1": made.patients}, made.settings.mixture, 2, 0).mixture
+        persistor.expect(site_learner.describe())
+        if site_learner.patients is not None and mixture["source"] == "federated":
+            agreed = agree_on_mixture(
+                {"site-1": site_learner.patients}, site_learner.settings.mixture, 2, 0
+            ).mixture
             assert agreed is not None
             persistor.export |= RoundHints(mixture=agreed.to_hint()).to_json()
-        state = federate_visits({"site-1": made}, TemporalResidual(visits=3), 1, lambda n: plan(n, steps=2))
-        made.load_shared(state)
-        return made, persistor.write(tmp_path / "adapter", state, CARD)
+        state = federate_visits(
+            {"site-1": site_learner}, TemporalResidual(visits=3), 1, lambda n: plan(n, steps=2)
+        )
+        site_learner.load_shared(state)
+        return site_learner, persistor.write(tmp_path / "adapter", state, CARD)
 
     return ran
 
@@ -67,25 +71,25 @@ def finished(folders: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> A
 def test_a_site_that_opens_the_result_has_the_model_of_the_run(
     finished: Any, folders: dict[str, Path], tiny_backbone: Path, settings: dict[str, Any]
 ) -> None:
-    made, folder = finished(**settings)
+    site_learner, folder = finished(**settings)
     again = open_result(folder, site(folders["site-1"], tiny_backbone))
-    rows = made.rows("test")
-    assert again.rows_loss(rows) == pytest.approx(made.rows_loss(rows), abs=1e-6)
-    assert again.draft(rows) == made.draft(rows)
-    assert again.settings == made.settings
+    rows = site_learner.rows("test")
+    assert again.rows_loss(rows) == pytest.approx(site_learner.rows_loss(rows), abs=1e-6)
+    assert again.draft(rows) == site_learner.draft(rows)
+    assert again.settings == site_learner.settings
 
 
 def test_patients_of_an_unseen_hospital_are_placed_in_the_agreed_mixture(
     finished: Any, folders: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    made, folder = finished()
+    site_learner, folder = finished()
     new = site(folders["site-2"], tiny_backbone, "hospital-9")
     opened = open_result(folder, new)
     assert opened.patients is not None
-    assert made.patients is not None
-    assert made.patients.mixture is not None
+    assert site_learner.patients is not None
+    assert site_learner.patients.mixture is not None
     assert opened.patients.mixture is not None
-    expected = made.patients.mixture.assign(opened.patients.profiles.values).float()
+    expected = site_learner.patients.mixture.assign(opened.patients.profiles.values).float()
     assert torch.equal(opened.patients.assigned(opened.patients.profiles.patients), expected)
 
     assert after_run.tester(folder) is score_result

@@ -43,21 +43,21 @@ def test_with_one_visit_a_run_is_fedavg_to_the_last_bit(
 def test_a_site_restarted_in_the_middle_of_a_round_continues_as_if_nothing_had_happened(fedtar: Any) -> None:
     def run(restart_before: int | None) -> tuple[State, list[float]]:
         """Two rounds; the site is made anew from its local state before an exchange."""
-        made, rule, told = (
+        site_learner, rule, told = (
             fedtar(mixture={"source": "federated"}),
             TemporalResidual(visits=VISITS, lr=1e-2),
             [],
         )
-        agree_on_mixture({"site-1": made.patients}, made.settings.mixture, 2, 0)
-        state = made.initial_shared()
+        agree_on_mixture({"site-1": site_learner.patients}, site_learner.settings.mixture, 2, 0)
+        state = site_learner.initial_shared()
         for exchange in range(2 * VISITS):
             if exchange == restart_before:
-                kept = made.local_state()
-                made = fedtar(mixture={"source": "federated"})
-                made.load_local_state(*kept)
+                kept = site_learner.local_state()
+                site_learner = fedtar(mixture={"source": "federated"})
+                site_learner.load_local_state(*kept)
             rule.begin(state)
-            made.load_shared(state)
-            update = made.fit(plan(exchange, 2 * VISITS, hints=round_hints(rule), steps=2))
+            site_learner.load_shared(state)
+            update = site_learner.fit(plan(exchange, 2 * VISITS, hints=round_hints(rule), steps=2))
             told += update.sums[SLOPES].tolist()
             rule.add("site-1", update)
             state = rule.finish()
@@ -75,17 +75,17 @@ def test_sites_agree_on_a_mixture_and_visits_are_learnt(fedtar: Any) -> None:
     learners = {
         f"site-{number + 1}": fedtar(number, lr=1e-2, mixture={"source": "federated"}) for number in range(2)
     }
-    profiles = {name: made.patients for name, made in learners.items()}
+    profiles = {name: site_learner.patients for name, site_learner in learners.items()}
     agree_on_mixture(profiles, MixtureSettings(components=4, least_patients=2), 2, 0)
     first = learners["site-1"].patients.mixture
     assert torch.equal(first.means, learners["site-2"].patients.mixture.means)
     state = learners["site-1"].initial_shared()
-    rows = {name: made.rows("val") for name, made in learners.items()}
+    rows = {name: site_learner.rows("val") for name, site_learner in learners.items()}
 
     def loss(at: State) -> float:
-        for made in learners.values():
-            made.load_shared(at)
-        return sum(made.rows_loss(rows[name]) for name, made in learners.items())
+        for site_learner in learners.values():
+            site_learner.load_shared(at)
+        return sum(site_learner.rows_loss(rows[name]) for name, site_learner in learners.items())
 
     before = loss(state)
     rule = TemporalResidual(visits=VISITS, alpha_mode="beta_softmax", lr=1e-2)

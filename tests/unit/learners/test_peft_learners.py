@@ -74,12 +74,12 @@ def learner(
     kind, name = request.param
     peft = {"method": name, **BLOCKS[name]}
     if kind == "notes":
-        made: Learner = notes_site(notes, tiny_backbone, "site-1", peft=peft)
+        site_learner: Learner = notes_site(notes, tiny_backbone, "site-1", peft=peft)
     else:
         settings = {**IMAGES, "model": IMAGES["model"] | {"peft": peft}}
-        made = image_site(small_hospital, tiny_backbone, **settings)
-    made.load_shared(made.initial_shared())
-    return made
+        site_learner = image_site(small_hospital, tiny_backbone, **settings)
+    site_learner.load_shared(site_learner.initial_shared())
+    return site_learner
 
 
 def test_a_round_sends_what_was_declared_and_the_mean_can_be_loaded_and_judged(learner: Any) -> None:

@@ -109,12 +109,12 @@ def with_validation(tmp_path: Path, method: str, backbone: Path, number: int) ->
 
 
 def test_a_site_weighs_its_own_update_on_records_that_all_have(tmp_path: Path, tiny_backbone: Path) -> None:
-    made = with_validation(tmp_path, "question_answering", tiny_backbone, 2)
-    validation = made.describe().to_json()["validation"]
+    site_learner = with_validation(tmp_path, "question_answering", tiny_backbone, 2)
+    validation = site_learner.describe().to_json()["validation"]
     assert (validation["notes"], len(validation["sha256"])) == (12, 64)
     hint = {"influence": {"temperature": 1.0, "clip": 5.0, "reference": 0}}
     plan = RoundPlan(round=0, rounds=2, steps=2, hints=RoundHints.from_json(hint))
-    update = made.fit(plan)
+    update = site_learner.fit(plan)
     assert update.factor != 1.0
     assert update.metrics["shared_loss"] > 0
 

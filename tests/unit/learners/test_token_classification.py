@@ -38,15 +38,15 @@ def site(hospital: Path, tiny_encoder: Path) -> SiteConfig:
 
 @pytest.fixture
 def learner(site: SiteConfig) -> TokenClassificationLearner:
-    made = build(SMALL, site, 0)
-    made.load_shared(made.initial_shared())
-    return made
+    site_learner = build(SMALL, site, 0)
+    site_learner.load_shared(site_learner.initial_shared())
+    return site_learner
 
 
 def test_rounds_without_steps_visit_every_example_as_often_as_epochs_say(site: SiteConfig) -> None:
-    made = build(SMALL | {"local_epochs": 2}, site, 0)
-    taken = made._round_rows(RoundPlan(round=0, rounds=1))
-    assert sorted(taken) == sorted([*range(len(made.train_rows))] * 2)
+    site_learner = build(SMALL | {"local_epochs": 2}, site, 0)
+    taken = site_learner._round_rows(RoundPlan(round=0, rounds=1))
+    assert sorted(taken) == sorted([*range(len(site_learner.train_rows))] * 2)
 
 
 def test_a_site_weighs_its_own_update_by_the_shared_notes(learner: TokenClassificationLearner) -> None:
@@ -71,14 +71,14 @@ def test_random_words_cannot_be_frozen(site: SiteConfig) -> None:
 
 @pytest.fixture(scope="module")
 def trained(site: SiteConfig) -> TokenClassificationLearner:
-    made = build(SMALL | {"local_epochs": 4}, site, 0)
-    made.load_shared(made.initial_shared())
-    before = made.evaluate("val", RoundPlan(round=0, rounds=1))
-    update = made.fit(RoundPlan(round=0, rounds=1))
-    after = made.evaluate("val", RoundPlan(round=0, rounds=1))
+    site_learner = build(SMALL | {"local_epochs": 4}, site, 0)
+    site_learner.load_shared(site_learner.initial_shared())
+    before = site_learner.evaluate("val", RoundPlan(round=0, rounds=1))
+    update = site_learner.fit(RoundPlan(round=0, rounds=1))
+    after = site_learner.evaluate("val", RoundPlan(round=0, rounds=1))
     assert after["loss"] < 0.5 * before["loss"]
     assert update.metrics["loss"] > 0
-    return made
+    return site_learner
 
 
 @pytest.fixture(scope="module")

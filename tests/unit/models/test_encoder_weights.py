@@ -71,12 +71,12 @@ def test_cvts_folder_at_the_site_is_read_without_its_classifier(
     from transformers import CvtConfig, CvtForImageClassification, CvtModel
 
     monkeypatch.setattr(encoders, "CVT_21", TINY)
-    made = (CvtForImageClassification if whole else CvtModel)(CvtConfig(**TINY))
-    made.save_pretrained(tmp_path / "cvt")
+    network = (CvtForImageClassification if whole else CvtModel)(CvtConfig(**TINY))
+    network.save_pretrained(tmp_path / "cvt")
     settings = EncoderSettings(name="cvt_21", weights="site", image_size=64)
     encoder = VisualEncoder(settings, tmp_path / "cvt")
     image = torch.rand(2, 1, 64, 64)
-    inner = made.cvt if whole else made
+    inner = network.cvt if whole else network
     with torch.no_grad():
         x = (image.expand(-1, 3, -1, -1) - encoder.mean) / encoder.std
         grid = inner.eval()(x).last_hidden_state

@@ -57,16 +57,16 @@ def class_shares(classes: Sequence[str | int], sizes: np.ndarray, rng: np.random
     Each site gets a class at least. A class at several sites is parted by their sizes.
     """
     sites, order = len(sizes), [classes[int(i)] for i in rng.permutation(len(classes))]
-    copies = Counter({kind: int(rng.integers(1, 3)) for kind in order})
+    copies = Counter({group: int(rng.integers(1, 3)) for group in order})
     while copies.total() < sites:
-        fewest = min(order, key=lambda kind: copies[kind])
+        fewest = min(order, key=lambda group: copies[group])
         copies[fewest] += 1
     # Sites take turns in one random order over all classes, so that each gets a class before any gets a
     # second.
     turns, turn, holders = rng.permutation(sites), 0, dict[str | int, list[int]]()
-    for kind in order:
-        count = min(copies[kind], sites)
-        holders[kind] = [int(turns[(turn + step) % sites]) for step in range(count)]
+    for group in order:
+        count = min(copies[group], sites)
+        holders[group] = [int(turns[(turn + step) % sites]) for step in range(count)]
         turn += count
 
     def shares(name: str | int) -> np.ndarray:

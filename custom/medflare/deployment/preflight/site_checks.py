@@ -43,18 +43,18 @@ def open_cohort(site: SiteConfig, method: str | None) -> tuple[Check, Cohort | N
         return problem(name, str(error), "a cohort that can be read", remedy), None
     facts = summarise(cohort)
     present = [name for name in ("studies", "notes", "questions", "summaries") if facts[name]]
-    kind = task_of(method).reads if method else present[0]
-    splits = ", ".join(f"{split} {counts[kind]}" for split, counts in facts["splits"].items())
-    summarised = f"{facts['patients']} patients, {facts[kind]} {kind} ({splits})"
+    records = task_of(method).reads if method else present[0]
+    splits = ", ".join(f"{split} {counts[records]}" for split, counts in facts["splits"].items())
+    summarised = f"{facts['patients']} patients, {facts[records]} {records} ({splits})"
     if skipped := sum(reason["count"] for reason in facts["skipped"].values()):
         summarised += f"; {skipped} of {facts['records']} records skipped"
-    if not facts["splits"]["train"][kind]:
-        remedy = f"Give the site {kind} to train on, or look at 'split' and 'select'"
-        return problem(name, summarised, f"{kind} in the split 'train'", remedy), cohort
-    empty = [split for split, counts in facts["splits"].items() if not counts[kind]]
+    if not facts["splits"]["train"][records]:
+        remedy = f"Give the site {records} to train on, or look at 'split' and 'select'"
+        return problem(name, summarised, f"{records} in the split 'train'", remedy), cohort
+    empty = [split for split, counts in facts["splits"].items() if not counts[records]]
     if empty:
         remedy = "Without them the site reports no quality; look at 'split'"
-        return warning(name, summarised, f"{kind} in {' and '.join(empty)}", remedy), cohort
+        return warning(name, summarised, f"{records} in {' and '.join(empty)}", remedy), cohort
     return ok(name, summarised), cohort
 
 

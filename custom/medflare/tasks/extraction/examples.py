@@ -111,6 +111,6 @@ def _mark(entity: Entity, source: WordOffsets, losses: LostMarks | None) -> list
     return [Mark(entity.label, words)]
 
 
-def _count(losses: LostMarks | None, kind: str, number: int) -> None:
+def _count(losses: LostMarks | None, loss: str, number: int) -> None:
     if losses is not None and number:
-        losses.counts[kind] += number
+        losses.counts[loss] += number

@@ -174,7 +174,7 @@ def training_examples(
 def _count(prediction: NotePrediction, output: ParsedOutput) -> None:
     """Count an output and its faults, each kind once."""
     prediction.outputs += 1
-    prediction.faults.update(kind for kind, count in output.faults.items() if count)
+    prediction.faults.update(fault for fault, count in output.faults.items() if count)
     prediction.faults[PARSE_FAILURE] += output.failed
 
 
@@ -225,6 +225,6 @@ def _scored(
         links_gold_heads=_frozen(prediction.links_gold_heads),
         links_end_to_end=_frozen(prediction.links_end_to_end),
         outputs=prediction.outputs,
-        faults={kind: count for kind, count in prediction.faults.items() if count},
+        faults={fault: count for fault, count in prediction.faults.items() if count},
         text=note.text,
     )

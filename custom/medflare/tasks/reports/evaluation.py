@@ -146,9 +146,9 @@ def finish_site(learner: ReportLearner, folder: Path, limit: int | None) -> list
     """Test quality of each of the learner's adapters; predictions into `folder`."""
     rows = learner.samples.split_indices("test")[:limit]
     settings, records = learner.settings, []
-    for kind, use in learner.adapters().items() if rows else ():
+    for adapter, use in learner.adapters().items() if rows else ():
         use()
-        site = ScoredSite(learner.site, "participant", kind, folder, learner.seed)
+        site = ScoredSite(learner.site, "participant", adapter, folder, learner.seed)
         records.append(
             score_adapter(learner.model, learner.samples, rows, site, settings.decoding, settings.eval_batch)
         )
