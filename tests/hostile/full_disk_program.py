@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run in which one party's disk, a small real one, becomes full: `full_disk_program.py ROOT PARTY WORKER`.
 
+PARTY is `server`, `site-2`, or `state` for the disk of site-2's own folder `state` alone.
+
 Needs a mount namespace of its own, which `unshare --map-root-user --mount` gives an ordinary user.
 """
 
@@ -14,12 +16,29 @@ from typing import Any
 
 from fed_harness import Federation, use_toy_sites
 
+from medflare.data.settings.site import SiteConfig
+from medflare.federation.site import worker_config
+from medflare.federation.site.worker_config import WorkerConfig
+
 
 class Patch:
     """What pytest's monkeypatch does, for good."""
 
     def setattr(self, target: object, name: str, value: object) -> None:
         setattr(target, name, value)
+
+
+def give_state_folder(root: Path, disk: Path) -> None:
+    """Let site-2 keep what survives a restart on a disk of its own."""
+    local = root / "site-2" / "local"
+    local.mkdir(parents=True)
+    (local / "site.yaml").touch()
+
+    def settings(config: WorkerConfig) -> SiteConfig:
+        state = disk if config.site == "site-2" else None
+        return SiteConfig.model_construct(name=config.site, cohort=(), state=state)
+
+    worker_config.load_site_settings = settings
 
 
 def fill(folder: Path) -> None:
@@ -38,11 +57,18 @@ def main(root: Path, party: str, worker: str) -> None:
     disk = root / party
     disk.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(disk)], check=True)
-    fits = 0
+    fits, reserves = 0, set[str]()
 
     def tamper(site: str, task: str, reply: Any) -> None:
         nonlocal fits
-        if site == "site-1" and task == "fit":
+        reserves.update(file.relative_to(root).parts[0] for file in root.rglob("reserve.bin"))
+        if party == "state":
+            fits += (site, task) == ("site-2", "fit")
+            if (site, task, fits) == ("site-2", "evaluate", 1):  # between two rounds of that site
+                fill(disk)
+            elif fits == 3:
+                (disk / "filler").unlink(missing_ok=True)
+        elif site == "site-1" and task == "fit":
             fits += 1
             if fits == 2:
                 fill(disk)
@@ -50,6 +76,8 @@ def main(root: Path, party: str, worker: str) -> None:
                 (disk / "filler").unlink(missing_ok=True)
 
     use_toy_sites(Patch())
+    if party == "state":
+        give_state_folder(root, disk)
     run = Federation(
         root=root,
         controller={"num_rounds": 5, "min_responses": 2},
@@ -68,6 +96,7 @@ def main(root: Path, party: str, worker: str) -> None:
         "fatal": run.fatal,
         "ledger": ledger.read_text() if ledger else "",
         "trace": trace.read_text() if trace.is_file() else "",
+        "reserves": sorted(reserves),
         "reserve": (run.folder / "reserve.bin").exists(),
     }
     print(json.dumps(found))

@@ -140,6 +140,18 @@ def test_a_job_has_one_final_test(opened: Opened, restarts: bool) -> None:
         assert "a second final test was asked for" in again.text
 
 
+def test_the_same_job_under_another_id_has_evaluations_of_its_own(opened: Opened) -> None:
+    """A limit: a site cannot tell an honest second submission from a server that deploys a job again."""
+    server, evaluate = opened()
+    assert evaluate(0).facts["metrics"]
+    state = server.send("site-2", "initialise").tensors
+    made_up = {name: 2 * value for name, value in state.items()}
+    server.restart("site-1")
+    assert not server.send("site-1", "prepare", job="job-2").refused
+    again = server.send("site-1", "evaluate", made_up, job="job-2", options={"split": "val"})
+    assert again.facts["metrics"]
+
+
 # ---- the digits --------------------------------------------------------------------------------------------
 
 

@@ -16,9 +16,13 @@ from typing import Any
 import pytest
 import torch
 from fed_harness import Federation
+from fed_toy import ToyLearner
+from lying_server import LyingServer
 from safetensors import SafetensorError
 
+from medflare.data.settings.site import SiteConfig
 from medflare.egress.failures import DISK_FULL, FailureCode, failure_of
+from medflare.federation.site import worker_config
 from medflare.wire import disk_space, files
 from medflare.wire.disk_space import DiskFullError, DiskReserve, is_disk_full
 from medflare.wire.files import load_tensors, read_json, save_tensors, write_json
@@ -68,6 +72,54 @@ def test_a_site_with_a_full_disk_misses_rounds_and_comes_back(tmp_path: Path, wo
     assert "No space left on device" in result["trace"]
     failures = [line for line in map(json.loads, result["ledger"].splitlines()) if line["event"] == "failure"]
     assert {line["code"] for line in failures} == {33}
+
+
+def test_on_a_full_disk_a_site_writes_its_state_into_the_space_kept_for_it(tmp_path: Path) -> None:
+    found = run_on_a_small_disk(tmp_path, "state", "thread")
+    assert found["status"] == "completed", found["reason"]
+    assert "state" in found["reserves"], "in the site's own folder `state`"
+    # Round 1 is saved into that space, which cannot be taken again: round 2 is refused. Then there is room.
+    assert found["absent"] == [{}, {}, {"site-2": f"E33 {DISK_FULL}"}, {}, {}]
+
+
+@pytest.fixture
+def with_state_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lying_server: Callable[..., LyingServer]
+) -> tuple[LyingServer, Path]:
+    """A server, and the folder `state` of its only site, beside the kit."""
+    server, state = lying_server(sites=("site-1",)), tmp_path / "state"
+    local = server.root / "site-1" / "local"
+    local.mkdir(parents=True)
+    (local / "site.yaml").touch()
+    settings = SiteConfig.model_construct(name="site-1", cohort=(), state=state)
+    monkeypatch.setattr(worker_config, "load_site_settings", lambda config: settings)
+    assert not server.prepare()["site-1"].refused
+    return server, state
+
+
+def test_without_space_for_its_state_a_site_does_not_train(
+    with_state_folder: tuple[LyingServer, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, state = with_state_folder
+    first = server.initial_state()
+    DiskReserve(state / "run-1").release()
+
+    def refuse(descriptor: int, size: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").startswith(str(state)):
+            raise FULL
+
+    monkeypatch.setattr(disk_space, "_allocate", refuse)
+    monkeypatch.setattr(ToyLearner, "fit", lambda *args: pytest.fail("it trained"))
+    answer = server.send("site-1", "fit", first)
+    assert (answer.failure["code"], answer.text) == (33, DISK_FULL)
+
+
+def test_no_run_but_the_jobs_own_gets_a_folder_there(with_state_folder: tuple[LyingServer, Path]) -> None:
+    server, state = with_state_folder
+    for number in range(3):
+        assert server.send("site-1", "prepare", run_id=f"made-up-{number}").refused
+    assert [folder.name for folder in state.iterdir()] == ["run-1"]
+    assert (state / "run-1" / disk_space.FILE).stat().st_size == disk_space.RESERVE_BYTES
 
 
 def fill_the_disk(monkeypatch: pytest.MonkeyPatch, reserve: Path) -> None:

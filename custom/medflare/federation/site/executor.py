@@ -35,15 +35,16 @@ from medflare.federation.engine import (
 )
 from medflare.federation.protections.base import SECURE, SiteContext, SiteProtection, keep_exact
 from medflare.federation.protections.registry import PROTECTIONS, ProtectionName
+from medflare.federation.site import worker_config
 from medflare.federation.site.policy import job_name, policy_of
 from medflare.federation.site.worker import ProcessWorker, ThreadWorker, Worker
-from medflare.federation.site.worker_config import WorkerConfig, residual_file, site_file
+from medflare.federation.site.worker_config import LOCAL_STATE, WorkerConfig, residual_file, site_file
 from medflare.learners.registry import get_method
 from medflare.protocol.nested_settings import unmarked
 from medflare.protocol.strict_model import shown
 from medflare.protocol.submitted_job import settings_digest
 from medflare.wire.compression import CODECS, ErrorFeedback, compress
-from medflare.wire.disk_space import DiskReserve
+from medflare.wire.disk_space import RESERVE_BYTES, DiskReserve
 from medflare.wire.spec_codec import spec_from_json
 from medflare.wire.task_messages import TaskRequest, TaskResult
 
@@ -86,6 +87,7 @@ class LearnerExecutor(Executor):
         self.worker: Worker | None = None
         self.egress: Egress | None = None
         self.protection: SiteProtection | None = None
+        self.state_reserve: DiskReserve | None = None
 
     @staticmethod
     def check_method(method: str) -> None:
@@ -126,6 +128,7 @@ class LearnerExecutor(Executor):
         self._check_protection(request)
         digest = self._check_settings(request)
         egress.memory.bind(request.task, digest, request.run_id, request.seed, request.roster)
+        self._hold_state_space(request, fl_ctx)
         partners = self._partners(request, fl_ctx)
         place = request.place if request.task in OPEN_ROUND else None
         asked = Measurement.of(request.task, request.plan, request.options, len(request.roster))
@@ -298,6 +301,26 @@ class LearnerExecutor(Executor):
         """Return the space kept free for the trace and the ledger of a failure on a full disk."""
         return DiskReserve(_run_folder(fl_ctx))
 
+    def _hold_state_space(self, request: messages.Request, fl_ctx: FLContext) -> None:
+        """Keep space for the next local state in the site's own folder `state`, which may be on another disk.
+
+        A worker that finds that disk full writes into this space, and where it cannot be taken again the next
+        task is refused here, before anything is trained. Only for the run that this job is: a server could
+        name any, and each would get a folder.
+
+        Raises:
+            DiskFullError: there is none, so nothing that would be written there is begun.
+        """
+        config = self._worker_config(request, fl_ctx)
+        if not Path(config.site_file).exists():
+            return
+        site = worker_config.load_site_settings(config)
+        if site.state is not None:
+            folder = worker_config.state_folder(config, site)
+            last = folder / LOCAL_STATE
+            self.state_reserve = DiskReserve(folder)
+            self.state_reserve.hold(RESERVE_BYTES + (last.stat().st_size if last.exists() else 0))
+
     def _log_trace(self, error: Exception, fl_ctx: FLContext) -> None:
         """Append the full trace to the site's `worker.log`, which FLARE does not stream."""
         folder = _run_folder(fl_ctx) / "worker"
@@ -314,6 +337,8 @@ class LearnerExecutor(Executor):
             self.worker = None
         with suppress(Exception):
             self._reserve(fl_ctx).release()
+            if self.state_reserve is not None:
+                self.state_reserve.release()
 
 
 def _brings_run_state(request: messages.Request, asked: Measurement | None) -> bool:

@@ -14,6 +14,7 @@ from medflare.egress.failures import SiteSettingsError
 
 SITE_FILE = "site.yaml"
 RESIDUAL = "residual.safetensors"
+LOCAL_STATE = "local_state.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

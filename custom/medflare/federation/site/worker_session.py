@@ -22,8 +22,9 @@ from medflare.federation.site import worker_config
 from medflare.federation.site.exact_comparison import ExactSide, PairRequest
 from medflare.federation.site.mixture_sums import profile_specs, profile_sums, take_mixture
 from medflare.federation.site.sketch import SketchRequest, sketch_facts
-from medflare.federation.site.worker_config import WorkerConfig, state_folder
+from medflare.federation.site.worker_config import LOCAL_STATE, WorkerConfig, state_folder
 from medflare.learners.registry import build_learner
+from medflare.wire.disk_space import DiskFullError, DiskReserve
 from medflare.wire.files import load_newest, save_tensors
 from medflare.wire.first_values import FACT as FIRST_VALUES
 from medflare.wire.first_values import describe_values
@@ -33,7 +34,6 @@ from medflare.wire.task_messages import TaskRequest, TaskResult
 
 Builder = Callable[[str, dict[str, Any], SiteConfig, int, Path | None], Learner]
 """(method, settings, site, seed, cache folder) -> learner: `learners.build`, or a test's own."""
-LOCAL_STATE = "local_state.safetensors"
 
 
 class WorkerSession:
@@ -100,10 +100,17 @@ class WorkerSession:
         return True
 
     def _save(self) -> None:
-        """Write the local state, which never leaves the site."""
+        """Write the local state, which never leaves the site; on a full disk into the space kept for it."""
         tensors, values = self.learner.local_state()
         facts = {"run_id": self.run_id, "learner": values}
-        save_tensors(self.state_file, tensors, facts, keep_previous=True)
+        try:
+            save_tensors(self.state_file, tensors, facts, keep_previous=True)
+        except DiskFullError:
+            reserve = DiskReserve(self.state_file.parent)
+            if not reserve.file.exists():
+                raise
+            reserve.release()
+            save_tensors(self.state_file, tensors, facts, keep_previous=True)
 
     def prepare(self, request: TaskRequest) -> TaskResult:
         """Return the facts before round 1: the learner's description and the tensors that it declares.
