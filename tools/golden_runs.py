@@ -82,7 +82,7 @@ VOLATILE = {
 }
 """Keys that differ from run to run, or that only one schema has."""
 
-ADDED = {"max_norm_ratio", "max_share"}
+ADDED = {"max_norm_ratio", "max_share", "taken_from"}
 """Keys that the old recording may lack."""
 
 

@@ -81,6 +81,11 @@ def test_an_unknown_setting_lists_the_valid_ones(capsys: pytest.CaptureFixture[s
     assert "num_rounds" in capsys.readouterr().err
 
 
+def test_a_setting_that_was_renamed_is_named_with_its_new_name() -> None:
+    with pytest.raises(ConfigError, match="'bench_rounds' is now called suspend_rounds"):
+        override(load(JOBS / "fedmrg"), {"bench_rounds": 2})
+
+
 def test_the_quorum_is_the_jobs_min_clients() -> None:
     job = override(load(JOBS / "fedmrg"), {"min_responses": 2})
     assert job.files()["meta.json"]["min_clients"] == 2

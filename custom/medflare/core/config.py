@@ -71,13 +71,20 @@ def explain(error: ValidationError, settings: type[BaseModel], where: str, value
     return "\n".join(lines)
 
 
+def new_name(key: str, settings: type[BaseModel]) -> str | None:
+    """Return what `settings` or a class it is made from says of a key of earlier releases; else None."""
+    for base in settings.__mro__:
+        if key in (renamed := vars(base).get("renamed", {})):
+            return str(renamed[key])
+    return None
+
+
 def _unknown_key(key: str, settings: type[BaseModel], where: str) -> str:
     """Return what to do about a key that `settings` does not have: its new name, or the keys that exist."""
-    for base in settings.__mro__:
-        new = vars(base).get("renamed", {}).get(key)
-        if new is not None:
-            is_key = new.replace(".", "").isidentifier()
-            return f"is now called {new}. Rename it in {where}." if is_key else new
+    new = new_name(key, settings)
+    if new is not None:
+        is_key = new.replace(".", "").isidentifier()
+        return f"is now called {new}. Rename it in {where}." if is_key else new
     valid = list(settings.model_fields)
     near = difflib.get_close_matches(key, valid, n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from medflare.core.config import new_name
 from medflare.core.errors import ConfigError
 from medflare.federation.server.settings import RoundsSettings
 from medflare.federation.site.executor import ExecutorSettings
@@ -49,8 +50,10 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
         else:
             unknown.append(key)
     if unknown:
+        known_before = {key: new_name(key, job.flow.settings) for key in unknown}
+        renamed = "".join(f"'{key}' is now called {new}. " for key, new in known_before.items() if new)
         raise ConfigError(
-            f"no such setting: {', '.join(unknown)}. Valid: settings.<key of the method>, rule, "
+            f"no such setting: {', '.join(unknown)}. {renamed}Valid: settings.<key of the method>, rule, "
             f"rule_settings.<key>, workflow, {', '.join(_setting_names(job.flow.settings))}."
         )
     return replace(job, **blocks)
