@@ -110,7 +110,7 @@ class Federation:
 
     def job_process(self, name: str) -> psutil.Process:
         """FLARE's process of the running job at a site."""
-        return self._below(name, "worker_process")
+        return self._below(name, "runner_process" if name == SERVER else "worker_process")
 
     def worker(self, name: str) -> psutil.Process:
         """The child in which a site learns."""

@@ -137,11 +137,11 @@ class FakeEngine:
         return None
 
 
-def write_app(workspace: FakeWorkspace, method: str, settings: dict[str, Any]) -> None:
+def write_app(workspace: FakeWorkspace, job: str, method: str, settings: dict[str, Any]) -> None:
     """Write the server's copy of the job, as far as the server reads it."""
     executor = {"path": "executor", "args": {"method": method, "settings": settings}}
     write_json(
-        Path(workspace.get_app_config_dir("job")) / "config_fed_client.json",
+        Path(workspace.get_app_config_dir(job)) / "config_fed_client.json",
         {"executors": [{"tasks": ["*"], "executor": executor}]},
     )
 
@@ -154,6 +154,7 @@ class Federation:
         controller: changes to the arguments of the controller. rule: arguments of the aggregator.
         settings: of the method. dead: sites that never ask for a task.
         timeout: seconds after which the run is aborted.
+        job: FLARE's id of it. resumes: the first job of the run that this one goes on with.
     """
 
     root: Path
@@ -169,6 +170,8 @@ class Federation:
     learner: type[SmallLearner] = ToyLearner
     rule: dict[str, Any] = field(default_factory=dict)
     flow_class: type[RoundsController] | None = None
+    job: str = "job"
+    resumes: str = ""
 
     def __post_init__(self) -> None:
         defaults = {
@@ -179,6 +182,7 @@ class Federation:
             "uplink": "float32",
             "downlink": "float32",
             "scorer": "thread",
+            "resumes": self.resumes,
         }
         flow, executor = (
             (ToyRounds, ToyExecutor) if self.method == "toy" else (RoundsController, LearnerExecutor)
@@ -191,17 +195,18 @@ class Federation:
             "progress": ProgressReporter(tensorboard=False),
         }
         self.clients = [Client(name, token=name) for name in self.sites]
-        self.engine = FakeEngine("server", self.root / "server", components, self.clients)
+        self.engine = FakeEngine("server", self.root / "server", components, self.clients, self.job)
         self.executors = {
             name: executor(
                 method=self.method,
                 settings=self.settings,
                 worker=self.worker,
                 protection=self.controller.get("protection", "none"),
+                resumes=self.resumes,
             )
             for name in self.sites
         }
-        write_app(self.engine.workspace, self.method, self.settings)
+        write_app(self.engine.workspace, self.job, self.method, self.settings)
         for part in (self.flow, *self.executors.values()):
             part.learner = self.learner
         self.fatal: list[str] = []
@@ -209,10 +214,15 @@ class Federation:
 
     @property
     def folder(self) -> Path:
-        return self.root / "server" / "job"
+        return self.root / "server" / self.job
+
+    @property
+    def state(self) -> Path:
+        """The folder of the server's states."""
+        return self.root / "server" / "runs" / (self.resumes or self.job) / "state"
 
     def site_folder(self, site: str) -> Path:
-        return self.root / site / "job"
+        return self.root / site / self.job
 
     def record(self) -> RunRecord:
         return read_record(self.folder)
@@ -246,8 +256,7 @@ class Federation:
         self.done.set()
         guard.cancel()
         for executor in self.executors.values():
-            if executor.worker is not None:
-                executor.worker.close()
+            executor.close()
         return self.record()
 
     def handle_event(self, event: str, ctx: FLContext) -> None:
@@ -257,7 +266,7 @@ class Federation:
     def _client(self, client: Client, comm: WFCommServer) -> None:
         """What FLARE's client runner does: ask, execute, submit."""
         executor = self.executors[client.name]
-        engine = FakeEngine(client.name, self.root / client.name, {}, [])
+        engine = FakeEngine(client.name, self.root / client.name, {}, [], self.job)
         while not self.done.is_set():
             with self.engine.new_context() as ctx:
                 peer = FLContext()
@@ -305,7 +314,7 @@ def failed(run: Federation, *reasons: str) -> RunRecord:
 
 def final(run: Federation) -> State:
     """The shared tensors after the last round."""
-    return load_state(run.folder / "state").shared
+    return load_state(run.state).shared
 
 
 def accepted(record: RunRecord) -> list[list[str]]:

@@ -28,7 +28,7 @@ QUANTISED = 1e-6
 def test_declared_sums_are_summed_unseen_too(federation: Make) -> None:
     run = federation(settings={"sums": True}, controller=MASKED)
     completed(run)
-    totals = load_state(run.folder / "state").totals["count"].float()
+    totals = load_state(run.state).totals["count"].float()
     assert torch.allclose(totals, torch.tensor([16.0, 20.0, 24.0]), atol=1e-6)
 
 
@@ -69,7 +69,7 @@ def test_three_of_five_lost_end_the_run_with_their_names(federation: Make, task:
     run = federation(sites=FIVE, controller=strict, tamper=losing(task, *lost))
     record = failed(run, *lost)
     assert "3 are needed" in record.reason or "3 needed" in record.reason
-    assert load_state(run.folder / "state").rounds_done == 1
+    assert load_state(run.state).exchanges_done == 1
 
 
 @pytest.mark.parametrize(("bits", "dtype"), [(16, torch.int16), (32, torch.int32)])

@@ -97,8 +97,8 @@ def test_totals_of_sums_come_back_with_the_next_plan_which_tells_whose_they_are(
     completed(run)
     assert [told for number, *told in seen if number == 0] == [[[], {}]] * 3
     assert [told for number, *told in seen if number == 1] == [[summed, {"count": totals}]] * 3
-    state = load_state(run.folder / "state")
-    assert state.rounds_done == 2
+    state = load_state(run.state)
+    assert state.exchanges_done == 2
     assert state.values["roster"]["sites"] == ALL
     assert state.totals["count"].tolist() == [16.0, 20.0, 24.0]
 
@@ -173,7 +173,7 @@ def test_a_result_that_cannot_be_written_is_a_failed_run_with_a_record(federatio
     run = federation(controller={"evaluate_every": 0})
     assert failed(run).reason == "OSError: no space left on device"
     assert run.fatal
-    assert load_state(run.folder / "state").rounds_done == 2
+    assert load_state(run.state).exchanges_done == 2
 
 
 def test_an_error_says_class_and_place_but_no_message(federation) -> None:

@@ -108,7 +108,7 @@ def test_scaffold_doubles_the_bytes_and_c_is_the_mean_of_all_own(quadratics: Mak
     assert doubled.sent == 2 * traffic.sent
     # received: training and evaluation; only training brings c
     assert doubled.received == 1.5 * traffic.received
-    state = load_state(scaffold.folder / "state")
+    state = load_state(scaffold.state)
     assert torch.allclose(state.rule["c"][CONTROL], controls_of_sites(scaffold).mean(0), atol=1e-6)
     assert torch.equal(state.totals[CONTROL], state.rule["c"][CONTROL])
 
@@ -125,7 +125,7 @@ def test_c_stays_the_mean_when_a_site_misses_a_round(quadratics: Make) -> None:
     record = run.run()
     assert "10" in record.rounds[1].absent["site-2"]
     assert sorted(record.rounds[2].accepted) == list(SITES)
-    c = load_state(run.folder / "state").rule["c"][CONTROL]
+    c = load_state(run.state).rule["c"][CONTROL]
     assert torch.allclose(c, controls_of_sites(run).mean(0), atol=1e-6)
 
 
@@ -144,7 +144,7 @@ def test_drfa_records_who_was_drawn_and_lambda(quadratics: Make) -> None:
     assert len({tuple(entry.rule["drawn"]) for entry in record.rounds}) > 1
     start = {site: n / sum(EXAMPLES.values()) for site, n in EXAMPLES.items()}
     assert record.rounds[-1].rule["lambda"] != pytest.approx(start, abs=1e-3)
-    assert load_state(run.folder / "state").rule["lambda"] == record.rounds[-1].rule["lambda"]
+    assert load_state(run.state).rule["lambda"] == record.rounds[-1].rule["lambda"]
 
 
 def test_a_site_that_keeps_its_training_losses_costs_itself_the_probe(

@@ -108,16 +108,22 @@ class LyingServer:
         self.settings = dict(settings or {})
         self.executors = {site: self._executor() for site in sites}
 
-    def _executor(self) -> ToyExecutor:
+    def _executor(self, resumes: str = "", **settings: Any) -> ToyExecutor:
         return ToyExecutor(
-            method="toy", worker="thread", protection=self.protection, settings=dict(self.settings)
+            method="toy",
+            worker="thread",
+            protection=self.protection,
+            settings={**self.settings, **settings},
+            resumes=resumes,
         )
+
+    def deploy(self, site: str, resumes: str, **settings: Any) -> None:
+        """A job comes to a site that goes on with the run of an earlier one; both are there at once."""
+        self.executors[site] = self._executor(resumes, **settings)
 
     def restart(self, site: str) -> None:
         """The site's process starts again: what it remembers is what it wrote to disk."""
-        worker = self.executors[site].worker
-        if worker is not None:
-            worker.close()
+        self.executors[site].close()
         self.executors[site] = self._executor()
 
     def send(
@@ -166,5 +172,4 @@ class LyingServer:
     def close(self) -> None:
         """End every site's worker."""
         for executor in self.executors.values():
-            if executor.worker is not None:
-                executor.worker.close()
+            executor.close()

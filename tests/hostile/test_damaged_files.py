@@ -71,25 +71,25 @@ def test_a_server_goes_on_from_the_round_before(tmp_path: Path, damage: Damage, 
         save_state(
             tmp_path,
             RunState(
-                rounds_done=number,
+                exchanges_done=number,
                 shared={"w": torch.ones(3)},
                 totals={"t": torch.ones(2)},
                 rule={"m": torch.ones(2)},
             ),
         )
-    assert sorted(p.name for p in tmp_path.glob("round-*")) == ["round-0002", "round-0003"]
-    damage(tmp_path / "round-0003" / name)
-    assert load_state(tmp_path).rounds_done == 2
-    damage(tmp_path / "round-0002" / name)
+    assert sorted(p.name for p in tmp_path.glob("exchange-*")) == ["exchange-0002", "exchange-0003"]
+    damage(tmp_path / "exchange-0003" / name)
+    assert load_state(tmp_path).exchanges_done == 2
+    damage(tmp_path / "exchange-0002" / name)
     with pytest.raises(DataError, match="no state that is whole"):
         load_state(tmp_path)
 
 
 @DAMAGES
 def test_a_damaged_pointer_is_no_loss(tmp_path: Path, damage: Damage) -> None:
-    save_state(tmp_path, RunState(rounds_done=1, shared={}))
+    save_state(tmp_path, RunState(exchanges_done=1, shared={}))
     damage(tmp_path / "latest.json")
-    assert load_state(tmp_path).rounds_done == 1
+    assert load_state(tmp_path).exchanges_done == 1
 
 
 @DAMAGES
@@ -112,4 +112,4 @@ def test_a_site_whose_local_state_is_damaged_takes_part_in_the_next_round(
 def test_a_run_leaves_two_rounds(federation: Callable[..., Federation]) -> None:
     run = federation(controller={"num_rounds": 3})
     completed(run)
-    assert len(list((run.folder / "state").glob("round-*"))) == 2
+    assert len(list((run.state).glob("exchange-*"))) == 2

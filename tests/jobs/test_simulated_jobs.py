@@ -57,7 +57,7 @@ def test_a_hospital_that_took_no_part_is_tested_afterwards(runs: Runs, name: str
 def test_the_result_opens_and_holds_what_the_server_does(runs: Runs, name: str) -> None:
     run = runs[name]
     opened = run.job.load(run.folder / run.record.artefacts["final"], precision="fp32")
-    shared = load_state(run.folder / "state").shared
+    shared = load_state(run.state).shared
     state = opened.model.adapters.state(GENERIC)
     assert all(torch.equal(value, shared[f"adapter.{key}"]) for key, value in state.items())
     assert all(value.any() for value in state.values())
@@ -89,7 +89,7 @@ def test_the_result_is_what_the_plain_loop_learns(runs: Runs) -> None:
     rule = make_rule(job.aggregation["rule"], job.aggregation["rule_settings"])
     plan = {"rounds": ROUNDS, "steps": STEPS, "seed": run.record.seed}
     expected = federate(learners, rule, ROUNDS, lambda number: RoundPlan(round=number, **plan), judge=judge)
-    shared = load_state(run.folder / "state").shared
+    shared = load_state(run.state).shared
     for name, value in expected.items():
         torch.testing.assert_close(shared[name], value, atol=1e-6, rtol=1e-5)
 

@@ -19,6 +19,7 @@ from medflare.cli import (
     listings,
     preflight,
     reports,
+    resume,
     run,
     runs,
     status,
@@ -40,6 +41,8 @@ app.add_typer(knowledge.app, name="knowledge")
 app.add_typer(runs.app, name="runs")
 app.command("preflight")(preflight.preflight)
 app.command("run")(run.run)
+app.command("resume")(resume.resume)
+app.command("pause")(resume.pause)
 app.command("status")(status.status)
 app.command("evaluate")(reports.evaluate)
 app.command("generate")(reports.generate)

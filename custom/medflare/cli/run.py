@@ -13,6 +13,7 @@ import typer
 
 from medflare.cli.output import JSON_OPTION, ItemBatch, names, plain_errors, print_json
 from medflare.core.config import read_pairs
+from medflare.core.errors import ConfigError
 
 SHOWN = ("accuracy", "chance", "bleu_4", "label_f1", "change_f1", "ner_strict_f1", "re_gold_strict_f1")
 """Of these, what a run has fits a terminal of 80 columns; the page and `--json` have all."""
@@ -42,6 +43,9 @@ def run(
     ),
     workspace: Path | None = typer.Option(None, "--workspace", "-w", help="Default: runs/<time>-<job>."),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace the run that lies in --workspace."),
+    resume: bool = typer.Option(
+        False, "--resume", help="Go on with the run in --workspace, as it was asked for then."
+    ),
     page: bool = typer.Option(True, help="Write the HTML page."),
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -53,6 +57,11 @@ def run(
     """
     from medflare.core.stop_signals import stop_signals_raise
 
+    if resume:
+        if workspace is None:
+            raise ConfigError("--resume needs --workspace, with the run to go on with.")
+        resume_workspace(workspace, page, as_json)
+        return
     request = RunRequest(
         job=job,
         site_file=site_file,
@@ -94,7 +103,6 @@ def _run(request: RunRequest) -> None:
     from rich.console import Console
 
     from medflare.cli.demo_hospitals import demo_hospitals
-    from medflare.recipes.after_run import compare_adapters, locate, score_unseen
     from medflare.recipes.progress_view import live
     from medflare.recipes.simulate import new_workspace, run_simulator
 
@@ -118,17 +126,44 @@ def _run(request: RunRequest) -> None:
             request.changes,
             on_event=take,
             overwrite=request.overwrite,
+            unseen=away,
         )
+    finish(console, workspace, away, request.page, request.as_json)
+
+
+def resume_workspace(workspace: Path, page: bool, as_json: bool) -> None:
+    """Go on with a workspace's run, and show what came out as `run` does."""
+    import sys
+
+    from rich.console import Console
+
+    from medflare.core.stop_signals import stop_signals_raise
+    from medflare.recipes.progress_view import live
+    from medflare.recipes.simulate import resume_simulator
+
+    console = Console(stderr=as_json, file=sys.stderr if as_json else None)
+    display, take = live(console)
+    with stop_signals_raise():
+        with display:
+            _, request = resume_simulator(workspace, on_event=take)
+        finish(console, workspace.resolve(), request.unseen, page, as_json)
+
+
+def finish(console: Any, workspace: Path, away: list[str], page: bool, as_json: bool) -> None:
+    """Test at the hospitals that took no part, compare, write the page and show it all."""
+    from medflare.federation.site.worker_config import SITE_FILE
+    from medflare.recipes.after_run import compare_adapters, locate, score_unseen
+
     record_path = locate(workspace)
     batch = ItemBatch()
     with _named_stop(record_path):
         for name in away:
             console.print(f"testing the global adapter at {name}, which took no part")
             with batch.item(name):
-                score_unseen(record_path, site_file, name)
+                score_unseen(record_path, workspace / "local" / SITE_FILE, name)
         compare_adapters(record_path)
-        facts = outcome(record_path, request.page)
-    if request.as_json:
+        facts = outcome(record_path, page)
+    if as_json:
         print_json(facts)
     else:
         show(console, record_path, facts)

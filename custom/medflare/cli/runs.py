@@ -59,6 +59,81 @@ def prune(
     batch.finish()
 
 
+@app.command("list")
+@plain_errors
+def list_runs(
+    folder: Path = typer.Argument(Path("runs"), help="Where workspaces lie, or a startup kit."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Lists runs with their true state: in a folder of workspaces, at a server or at a site.
+
+    [bold]running[/bold]: its process is there. [bold]orphaned[/bold]: its process is there and FLARE's is
+    gone; `medflare runs reconcile` ends it. [bold]interrupted[/bold]: nothing of it is there, and it was not
+    done; `medflare resume` goes on with it.
+
+    [bold]Example[/bold]: medflare runs list /opt/medflare/server
+    """
+    from medflare.recipes.old_runs import find_runs
+    from medflare.recipes.run_registry import is_kit, kit_runs
+
+    if is_kit(folder):
+        rows = [
+            {"run": run.name, "job": run.job, "state": run.state, "exchanges": run.exchanges, "pid": run.pid}
+            for run in kit_runs(folder)
+        ]
+    else:
+        rows = [
+            {"run": run.path.name, "job": run.job, "state": run.state, "began": _date(run.started)}
+            for run in find_runs(folder)
+        ]
+    if as_json:
+        print_json(rows)
+    else:
+        _show_rows(rows)
+
+
+@app.command()
+@plain_errors
+def reconcile(
+    kit: Path = typer.Argument(..., help="Startup kit of the server or of a site, on this machine."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Puts in order what a crash left: processes whose FLARE parent is gone, records of dead runs.
+
+    FLARE itself keeps such a job as RUNNING for ever; that does no harm, and `medflare resume` goes on with
+    its run.
+
+    [bold]Example[/bold]: medflare runs reconcile /opt/medflare/server
+    """
+    from medflare.recipes.run_registry import reconcile as put_in_order
+
+    done = put_in_order(kit)
+    if as_json:
+        print_json([{"run": run.name, "done": what} for run, what in done])
+    elif not done:
+        print("everything is in order")
+    for run, what in done if not as_json else []:
+        print(f"{run.name}: {what}")
+
+
+def _show_rows(rows: list[dict[str, Any]]) -> None:
+    """Print a table of runs."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from medflare.egress.failures import clean_text
+
+    console = Console()
+    if not rows:
+        console.print("there are no runs.")
+        return
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*(Text("" if value is None else clean_text(str(value))) for value in row.values()))
+    console.print(table)
+
+
 def _facts(run: StoredRun, chosen: bool, deleted: bool) -> dict[str, Any]:
     return {
         "path": str(run.path),

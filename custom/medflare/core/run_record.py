@@ -103,6 +103,14 @@ class ComparisonRecord(RecordModel):
     p: float
 
 
+class Resumption(RecordModel):
+    """A later job that went on with the run."""
+
+    job: str = Field(description="FLARE's id of it")
+    exchange: int = Field(description="0-based; the first exchange of updates that it did")
+    at: str = Field(description="date and time, UTC")
+
+
 class RunRecord(RecordModel):
     """The whole run."""
 
@@ -113,7 +121,7 @@ class RunRecord(RecordModel):
         default="", description="name of a Task; empty until the first site has declared its method"
     )
     run_id: str
-    status: Literal["running", "completed", "failed", "stopped"] = "running"
+    status: Literal["running", "completed", "failed", "stopped", "paused"] = "running"
     reason: str = ""
     started: str
     seconds: float = 0.0
@@ -131,6 +139,9 @@ class RunRecord(RecordModel):
     epsilon: float | None = None
     preparation: dict[str, Any] = Field(
         default_factory=dict, description="what the sites agreed on before round 1, and how"
+    )
+    resumptions: list[Resumption] = Field(
+        default_factory=list, description="jobs that went on with the run after a crash or a pause"
     )
     rounds: list[RoundRecord] = Field(default_factory=list)
     best_round: int | None = Field(None, description="0-based")

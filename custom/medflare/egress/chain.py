@@ -71,7 +71,9 @@ class Egress:
         shared, sums: the declared tensors; None before `declare`.
         separate_sums: declared sums that leave in messages of their own, never beside an update.
         sealed: whether the job has a protection, under which numbers beside the updates are coarser.
-        memory: what this site remembers of the job, whatever the server calls its rounds.
+        memory: what this site remembers of the run, whatever the server calls its rounds.
+        work: digest of what the present request asks to be done; repeated: whether the very same was answered
+            before, so that the answer is sent again and not counted again.
         record: writes the ledger.
     """
 
@@ -86,6 +88,8 @@ class Egress:
     separate_sums: tuple[SharedSpec, ...] = ()
     sealed: bool = False
     memory: JobMemory = field(default_factory=JobMemory)
+    work: str = ""
+    repeated: bool = False
     record: Ledger = field(init=False)
 
     def __post_init__(self) -> None:
@@ -128,11 +132,13 @@ class Egress:
             EgressError: first values were asked for too late, or a round that was answered or is over.
             PolicyError: a rule refuses.
         """
+        self.repeated = task == "fit" and place is not None and self.memory.was_answered(place, self.work)
         if task == "initialise" and self.has_received_state():
             error = EgressError("first values were asked for after this site was given a state to work on.")
             self._block(task, round_number, error)
             raise error
         self.record.note_task(task)
+        self.memory.note_task(task)
         try:
             self.policy.admit(job=self.record.job_name or self.job, **request)
             if task == "sketch":
@@ -142,15 +148,15 @@ class Egress:
             if place is not None:
                 if place >= FIRST_PLACE and self.memory.opens(place):
                     self.policy.rounds_opened(self.memory.facts.updates)
-                self.memory.open_round(task, place, round_number)
+                self.memory.open_round(task, place, round_number, self.work)
         except (EgressError, PolicyError) as error:
             self._block(task, round_number, error)
             raise
 
     def has_received_state(self) -> bool:
-        """Return whether this site was given a state in this job, after which its tensors are no first values
+        """Return whether this site was given a state in this run, after which its tensors are no first values
         any more."""
-        return bool(self.record.tasks_so_far() & STATE_TASKS)
+        return bool(STATE_TASKS & {*self.record.tasks_so_far(), *self.memory.facts.tasks})
 
     def send(
         self,
@@ -217,8 +223,12 @@ class Egress:
             line["sketch"] = {"bytes": len(sketch), "sha256": hashlib.sha256(sketch).hexdigest()}
         if "partner" in facts:
             line["exact"] = {"partner": facts["partner"], **_message_facts(tensors)}
-        self.memory.add(int(line["bytes"]) + facts_bytes, answered=task == "fit")
-        self.record.sent(task, round_number, line | self._references(allowed), self.memory.facts.opened)
+        line |= self._references(allowed)
+        if self.repeated:
+            self.record.resent(task, round_number, line)
+        else:
+            self.memory.add(int(line["bytes"]) + facts_bytes, answered=task == "fit", work=self.work)
+            self.record.sent(task, round_number, line, self.memory.facts.opened)
         return TaskResult(facts, tensors)
 
     def _check(self, task: str, result: TaskResult) -> SharedSpec:
@@ -283,6 +293,8 @@ class Egress:
 
     def _check_volume(self, size: int) -> None:
         """Check the bytes since this site opened its last round: the server's number of it opens no other."""
+        if self.repeated:
+            return
         facts = self.memory.facts
         self.policy.volume(max(facts.bytes, self.record.bytes_sent(facts.opened)), size)
 

@@ -76,11 +76,17 @@ class Measurement:
         return cls(f"evaluation on {split}", split, (None, limit))
 
 
-def admit_measurement(memory: JobMemory, asked: Measurement, round_number: int, sealed: bool = False) -> None:
+def admit_measurement(
+    memory: JobMemory, asked: Measurement, round_number: int, sealed: bool = False, work: str = ""
+) -> None:
     """Count an evaluation that is about to be made.
+
+    The very same one may be asked for again, since its answer may have been lost in a crash: it has the same
+    answer, and is not counted again.
 
     Args:
         sealed: whether the job has a protection.
+        work: digest of plan and state.
 
     Raises:
         EgressError: the job has had it, this site does nothing more in it, or the protection excludes it.
@@ -94,6 +100,9 @@ def admit_measurement(memory: JobMemory, asked: Measurement, round_number: int, 
             "site measures the run's state alone; nothing leaves."
         )
     last, count = facts.measured.get(asked.kind, [round_number, 0])
+    works = facts.measured_works.get(asked.kind, []) if round_number == last else []
+    if work and work in works:
+        return
     if asked.kind == "finish" and count:
         raise EgressError("a second final test was asked for; a job has one, and no more leaves.")
     if round_number < last:
@@ -117,6 +126,7 @@ def admit_measurement(memory: JobMemory, asked: Measurement, round_number: int, 
     memory.keep(
         measured={**facts.measured, asked.kind: [round_number, count]},
         limits={**facts.limits, asked.kind: list(asked.asked)},
+        measured_works={**facts.measured_works, asked.kind: [*works, work]},
     )
 
 

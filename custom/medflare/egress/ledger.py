@@ -26,8 +26,9 @@ from medflare.wire.digest import byte_count, state_digest
 from medflare.wire.spec_codec import spec_to_json
 
 FILE = "egress.jsonl"
-Event = Literal["sent", "blocked", "failure"]
-"""A message that left, one that was held back, and a failure whose code and text left."""
+Event = Literal["sent", "resent", "blocked", "failure"]
+"""A message that left, the same once more after a crash, one that was held back, and a failure whose code and
+text left."""
 
 
 @dataclass(slots=True)
@@ -76,6 +77,11 @@ class Ledger:
         self.volumes[site_round] += int(line["bytes"]) + int(line["facts_bytes"])
         counted = {"site_round": site_round, "round_bytes": self.volumes[site_round]}
         self._write("sent", task, round_number, {**line, **counted})
+
+    def resent(self, task: str, round_number: int, line: Mapping[str, Any]) -> None:
+        """Record that the answer to a request that was answered before is about to leave again."""
+        self._continue()
+        self._write("resent", task, round_number, line)
 
     def blocked(
         self, task: str, round_number: int, rules: Iterable[str], reason: str, file: Path | None

@@ -124,6 +124,11 @@ class Policy:
             ]
         )
 
+    def resume(self) -> None:
+        """Check whether a job may go on with the run of an earlier one."""
+        if not self.rules.resume:
+            self._raise([_refusal("resume", "runs are not gone on with here; submit the job as a new run")])
+
     def rounds_opened(self, before: int) -> None:
         """Check whether one more round may be opened after the `before` that this site counted in the job."""
         most = self.rules.most_rounds

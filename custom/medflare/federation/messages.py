@@ -43,6 +43,8 @@ WORKER_TASKS = PREPARE, SKETCH, INITIALISE, FIT, EVALUATE, FINISH = (
 """Tasks that a worker does."""
 STEPS = KEYS, SHARES, CONFIRM, REVEAL = ("keys", "shares", "confirm", "reveal")
 """Steps of a secure sum, which a site's executor answers itself."""
+STATE_TASKS = (FIT, EVALUATE, FINISH)
+"""Tasks that bring a state to work on."""
 TASKS = (*WORKER_TASKS, *EXACT, *STEPS)
 NOT_IN_META = ("tensors", "work")
 """Fields of a request that are not in a message's meta: tensors travel beside it, `work` not at all."""
@@ -60,8 +62,8 @@ class Request:
         deadline: seconds a site may take.
         uplink, downlink: how floating tensors travel to the server and to the sites.
         protection: how updates are kept from the server's eyes.
-        work: of a request as received under a protection that binds sites to it: digest of the plan and the
-            tensors as they travelled.
+        work: of a request as received that brings a state: digest of the plan and of the tensors as they
+            travelled. The very same work has the very same answer; a protection may bind sites to it.
     """
 
     task: str
@@ -97,13 +99,12 @@ class Request:
         return message
 
 
-def read_request(message: Shareable, task_name: str, site: str = "", binds_work: bool = False) -> Request:
+def read_request(message: Shareable, task_name: str, site: str = "") -> Request:
     """Return the request in a FLARE message, once strict models have read every field of it.
 
     Args:
         task_name: as FLARE called the task.
         site: who was asked; it must be in the roster. Empty for anybody.
-        binds_work: whether the site's protection needs the digest of what it is sent to train on.
 
     Raises:
         MessageError: it is no request; the text says what was found and what was expected.
@@ -118,13 +119,13 @@ def read_request(message: Shareable, task_name: str, site: str = "", binds_work:
     problem = tensor_problem(data)
     if problem:
         raise MessageError(f"the request '{task_name}' cannot be read: {problem}.")
-    work = work_digest(checked.plan, data) if binds_work and task_name == FIT else ""
+    work = work_digest(checked.plan, data) if task_name in STATE_TASKS else ""
     given = {name: getattr(checked, name) for name in type(checked).model_fields}
     return Request(**given, tensors=compression.decompress(data), work=work)
 
 
 def work_digest(plan: Mapping[str, Any], travelling: State) -> str:
-    """Return the sha256 of what a site is sent to train on: the same at all sites of a secure sum."""
+    """Return the sha256 of what a site is sent to work on: the same at all sites of a round."""
     text = json.dumps(plan, sort_keys=True)
     return hashlib.sha256(f"{text}|{state_digest(travelling)}".encode()).hexdigest()
 

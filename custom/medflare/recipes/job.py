@@ -32,6 +32,8 @@ WORKFLOWS: dict[str, type[RoundsController]] = {
 """Workflow of a job -> its controller."""
 AGGREGATION = ("rule", "rule_settings")
 """Keys of `Job.aggregation`."""
+FOR_BOTH = ("protection", "resumes")
+"""Settings of the controller that the sites' configuration has too."""
 POLL_SECONDS = 0.1
 """Seconds between a site's requests for its next task; with FLARE's 2 s, short rounds mostly wait."""
 
@@ -97,7 +99,7 @@ class Job:
                             "path": class_path(LearnerExecutor),
                             "args": {
                                 "method": self.method,
-                                **self._protection(),
+                                **self._for_both(),
                                 **self.executor,
                                 "settings": marked(self.settings),
                             },
@@ -110,11 +112,11 @@ class Job:
             },
         }
 
-    def _protection(self) -> dict[str, Any]:
-        """Return the protection as setting of the sites, so that no server can ask for less than was
-        submitted."""
-        protection = self.controller.get("protection", "none")
-        return {} if protection == "none" else {"protection": protection}
+    def _for_both(self) -> dict[str, Any]:
+        """Return what sites must know from the job itself and not by the server's word: the protection, so
+        that it cannot ask for less than was submitted, and the run that the job goes on with."""
+        given = {name: self.controller.get(name) for name in FOR_BOTH}
+        return {name: value for name, value in given.items() if value and value != "none"}
 
     def write(self, folder: Path) -> Path:
         """Write the folder and return its path."""

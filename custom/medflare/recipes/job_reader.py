@@ -13,7 +13,7 @@ from medflare.federation.server.aggregator import ValidatingAggregator
 from medflare.protocol.nested_settings import unmarked
 from medflare.recipes.allow_list import class_path
 from medflare.recipes.flare_traps import class_paths, flare_traps
-from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG, WORKFLOWS, Job
+from medflare.recipes.job import CLIENT_CONFIG, FOR_BOTH, SERVER_CONFIG, WORKFLOWS, Job
 from medflare.recipes.moved_classes import moved_class
 
 
@@ -64,7 +64,7 @@ def _job_in(files: Mapping[str, Any]) -> Job:
     controller = unmarked(parts[path])
     controller.pop("job", None)
     executor = dict(client["executors"][0]["executor"]["args"])
-    executor.pop("protection", None)
+    executor = {name: value for name, value in executor.items() if name not in FOR_BOTH}
     return Job(
         title=meta["name"],
         method=executor.pop("method"),

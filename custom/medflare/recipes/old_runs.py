@@ -13,6 +13,7 @@ from pathlib import Path
 
 from medflare.core.errors import ConfigError, DataError
 from medflare.core.run_record import RunRecord, read_record
+from medflare.recipes.resume import state_of
 from medflare.recipes.simulator_process import SERVER_FOLDER
 from medflare.recipes.workspace_lock import FILE as LOCK
 from medflare.recipes.workspace_lock import holder, in_use
@@ -31,7 +32,7 @@ class StoredRun:
         state: status of its record; 'interrupted' for one that says 'running' and is not; 'damaged' for a
             record that cannot be read; 'no record' for a workspace whose run made none.
         started: seconds since the epoch.
-        size: bytes of its files; what links point to does not count.
+        size: bytes of its files and of its state beside it; what links point to does not count.
         live: whether it may still be running, and must stay.
     """
 
@@ -84,6 +85,9 @@ def delete(run: StoredRun, folder: Path) -> None:
     if in_use(run.path):
         raise ConfigError(f"{run.path}: a run has started there. Nothing of it was deleted.")
     shutil.rmtree(run.path)  # which refuses links and follows none
+    state = state_of(run.path)
+    if state.is_dir() and not state.is_symlink():
+        shutil.rmtree(state)
 
 
 def _folders(folder: Path) -> Iterator[os.DirEntry[str]]:
@@ -122,7 +126,7 @@ def stored_run(path: Path) -> StoredRun | None:
         state="running" if locked else state,
         job=record.job if record else "",
         started=_started(record, changed),
-        size=_size(path),
+        size=_size(path) + (0 if state_of(path).is_symlink() else _size(state_of(path))),
         live=live,
     )
 

@@ -12,6 +12,8 @@ from typing import Literal
 
 from medflare.core.errors import DataError
 from medflare.core.run_record import RunRecord, read_record
+from medflare.federation.server.run_state import has_state
+from medflare.recipes.resume import WorkspaceState
 from medflare.recipes.simulator_process import SERVER_FOLDER
 
 
@@ -46,13 +48,14 @@ def last_state(workspace: Path) -> str:
         record = read_record(folder / "run.json")
         if record.status == "completed":
             return f"The run was complete before: {folder / 'run.json'}"
-        return f"{_state(folder, record)} Record: {folder / 'run.json'}"
+        return f"{_state(workspace, record)} Record: {folder / 'run.json'}"
     return "It had written nothing yet."
 
 
-def _state(folder: Path, record: RunRecord) -> str:
-    if not (folder / "state").is_dir():
+def _state(workspace: Path, record: RunRecord) -> str:
+    if not has_state(WorkspaceState(workspace).run / "state"):
         return "No round was finished."
-    kept = [f"the state after its last finished round in {folder / 'state'}"]
+    kept = [f"the state from which `medflare resume {workspace}` goes on"]
+    folder = workspace / SERVER_FOLDER
     kept += [f"its {name} adapter in {folder / path}" for name, path in sorted(record.artefacts.items())]
     return f"What is left of it: {', '.join(kept)}."

@@ -26,9 +26,10 @@ from medflare.federation.server.scorer import SERVER
 from medflare.federation.site.worker_config import SITE_FILE
 from medflare.models.peft_folder import FINAL, readable
 from medflare.recipes import allow_list
-from medflare.recipes.job import write_to_temporary
+from medflare.recipes.job import Job, write_to_temporary
 from medflare.recipes.job_reader import read_job
 from medflare.recipes.overrides import override
+from medflare.recipes.resume import StoredRequest, WorkspaceState
 from medflare.recipes.run_check import check_run
 from medflare.recipes.run_end import close_record, last_state
 from medflare.recipes.simulator_process import SERVER_FOLDER, launch, log_path
@@ -97,6 +98,7 @@ def run_simulator(
     on_event: Callable[[dict[str, Any]], None] | None = None,
     timeout: float | None = None,
     overwrite: bool = False,
+    unseen: Sequence[str] = (),
 ) -> RunRecord:
     """Run a job folder over the sites of a site.yaml.
 
@@ -106,6 +108,7 @@ def run_simulator(
         changes: as `override` takes them.
         on_event: called with each line of the server's progress.
         overwrite: whether a run that the workspace holds may be replaced.
+        unseen: sites that will be tested afterwards; remembered for whoever goes on with the run.
 
     Raises:
         ConfigError: before anything is started, with all problems of the job, or because another run uses the
@@ -122,9 +125,48 @@ def run_simulator(
         prepare_workspace(workspace, site_file)
         if job.controller.get("protection") == "he":
             make_contexts(workspace / STARTUP, ContextParameters())
-        with write_to_temporary(job) as holder, closing_record(workspace):
-            launch(Path(holder) / job.title, workspace, chosen, on_event=on_event, timeout=timeout)
-        return judge(workspace)
+        state = WorkspaceState(workspace)
+        state.begin(job, chosen, unseen)
+        return _launch(job, state, chosen, on_event, timeout)
+
+
+def resume_simulator(
+    workspace: Path,
+    on_event: Callable[[dict[str, Any]], None] | None = None,
+    timeout: float | None = None,
+) -> tuple[RunRecord, StoredRequest]:
+    """Go on with the run of a workspace that ended before its time.
+
+    Returns:
+        Its record, and what the run had been asked for.
+
+    Raises:
+        ConfigError: there is no such run, it is completed, or it is running.
+        RunError: it did not complete this time either.
+    """
+    workspace = workspace.resolve()
+    state = WorkspaceState(workspace)
+    job, request = state.again()  # before anything is written there
+    with locked(workspace):
+        prepare_workspace(workspace, None)
+        state.point_to()
+        return _launch(job, state, request.sites, on_event, timeout), request
+
+
+def _launch(
+    job: Job,
+    state: WorkspaceState,
+    sites: Sequence[str],
+    on_event: Callable[[dict[str, Any]], None] | None,
+    timeout: float | None,
+) -> RunRecord:
+    """Start the simulator; return the record of the completed run."""
+    begins = None if job.controller.get("resumes") else state.parties
+    workspace = state.workspace
+    with write_to_temporary(job) as holder, closing_record(workspace):
+        folder = Path(holder) / job.title
+        launch(folder, workspace, sites, on_event=on_event, timeout=timeout, discard=begins)
+    return judge(workspace)
 
 
 @contextmanager

@@ -37,6 +37,7 @@ def launch(
     threads: int | None = None,
     on_event: Callable[[dict[str, Any]], None] | None = None,
     timeout: float | None = None,
+    discard: Path | None = None,
 ) -> None:
     """Start `nvflare simulator` with a thread for every client and wait for it to end.
 
@@ -48,12 +49,16 @@ def launch(
         threads: of the simulator; default one for every client.
         on_event: called with each line of the server's progress.
         timeout: seconds.
+        discard: states of a start that came to nothing, which the next one must not find; None where the run
+            goes on with an earlier one.
 
     Raises:
         RunError: it takes more than `timeout` seconds, or loses clients in each of STARTS starts.
         StopSignal: a signal to its processes ended it.
     """
     for start in range(1, STARTS + 1):
+        if discard is not None:
+            shutil.rmtree(discard, ignore_errors=True)
         lost = _run_once(job_folder, workspace, sites, threads, on_event, timeout)
         if not lost:
             return

@@ -36,8 +36,8 @@ def require_free(workspace: Path, overwrite: bool) -> None:
         )
     if not overwrite:
         raise ConfigError(
-            f"{workspace}: holds {_run(workspace)}, which the simulator would delete. Replace it with "
-            "--overwrite, or name another folder with --workspace."
+            f"{workspace}: holds {_run(workspace)}, which the simulator would delete. Go on with "
+            "it with --resume, replace it with --overwrite, or name another folder with --workspace."
         )
 
 

@@ -44,6 +44,8 @@ class RoundParameters:
         idle: whether a site without examples may take part with weight 0.
         work: digest of the state and the plan that every site is sent to train on.
         canary: whether the round is thrown away.
+        attempt: 0, and one more each time that a server goes on with the run after a crash: its rounds may
+            be joined once in each.
         layout: digest of the layout; narrow, wide: lengths P and S of its vectors; weighted: how many of
             the S are weighted means.
 
@@ -68,6 +70,7 @@ class RoundParameters:
     idle: bool = False
     work: str = ""
     canary: bool = False
+    attempt: int = 0
 
     @classmethod
     def of(

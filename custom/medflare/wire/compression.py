@@ -23,7 +23,7 @@ from torch import Tensor
 from medflare.core.errors import UpdateError
 from medflare.core.tensor_names import SUM_PREFIX, TOTAL_PREFIX
 from medflare.core.tensors import SharedSpec, State
-from medflare.wire.files import DamagedFileError, load_tensors, save_tensors
+from medflare.wire.files import load_before, load_values, save_tensors
 
 Uplink = Literal["float32", "bfloat16", "int8", "int4"]
 Downlink = Literal["float32", "bfloat16", "int8"]
@@ -188,20 +188,17 @@ class ErrorFeedback:
     Args:
         file: survives a restart; written before the update leaves.
         run_id: the residual of another run counts as none.
+        exchange: of the update. One that is compressed once more, after a crash, starts again from the
+            residual of the exchange before: its own stands in the file already.
     """
 
-    def __init__(self, file: Path, run_id: str) -> None:
-        self.file, self.run_id = file, run_id
+    def __init__(self, file: Path, run_id: str, exchange: int) -> None:
+        self.file, self.run_id, self.exchange = file, run_id, exchange
 
     def residual(self) -> State:
-        """Return e of this run; empty before the first update, and if damaged on disk: it is a correction."""
-        if not self.file.exists():
-            return {}
-        try:
-            tensors, values = load_tensors(self.file)
-        except DamagedFileError:
-            return {}
-        return tensors if values["run_id"] == self.run_id else {}
+        """Return e before this exchange; empty before the first one, and where the disk damaged it."""
+        saved = load_before(self.file, "exchange", self.exchange)
+        return saved[0] if saved and saved[1]["run_id"] == self.run_id else {}
 
     def compress(self, update: Mapping[str, Tensor], kind: str) -> State:
         """Return the compressed update; its quantisation error is carried over to the next one.
@@ -218,5 +215,10 @@ class ErrorFeedback:
         if all(torch.isfinite(value).all() for value in values.values()):
             received = decompress(sent)
             residual = {name: value - received[name].float() for name, value in values.items()}
-            save_tensors(self.file, residual, {"run_id": self.run_id})
+            facts = {"run_id": self.run_id, "exchange": self.exchange}
+            save_tensors(self.file, residual, facts, keep_previous=not self._compressed_before())
         return sent
+
+    def _compressed_before(self) -> bool:
+        """Return whether the newest generation is this exchange's own: the one before must stay then."""
+        return bool(load_values(self.file).get("exchange", -1) >= self.exchange)

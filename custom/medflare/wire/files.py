@@ -7,8 +7,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,24 @@ def replace_durably(scratch: Path, path: Path) -> None:
         sync(scratch)
     os.replace(scratch, path)
     sync(path.parent)
+
+
+def replace_folder(source: Path, target: Path) -> None:
+    """Copy a folder over another one so that a crash leaves the old one or the new one, never half of one."""
+    scratch = target.with_name(target.name + ".tmp")
+    shutil.rmtree(scratch, ignore_errors=True)
+    try:
+        shutil.copytree(source, scratch)
+    except (OSError, shutil.Error) as error:
+        if not is_disk_full(error):
+            raise
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise DiskFullError(target.parent) from error
+    for file in scratch.rglob("*"):
+        if file.is_file():
+            sync(file)
+    shutil.rmtree(target, ignore_errors=True)
+    replace_durably(scratch, target)
 
 
 @contextmanager
@@ -113,6 +132,31 @@ def load_tensors(path: Path) -> tuple[State, dict[str, Any]]:
             "from a copy."
         )
     return tensors, values
+
+
+def load_values(path: Path) -> dict[str, Any]:
+    """Return the values of a file of `save_tensors` without reading its tensors; {} if it has none."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            values: dict[str, Any] = json.loads((file.metadata() or {}).get("values", "{}"))
+        return values
+    except (SafetensorError, OSError, ValueError, RecursionError):
+        return {}
+
+
+def load_before(path: Path, key: str, limit: int) -> tuple[State, dict[str, Any]] | None:
+    """Return the newest whole generation of a file whose value `key` is below a limit.
+
+    Returns:
+        None where there is no such generation.
+    """
+    for candidate in (path, path.with_name(path.name + PREVIOUS)):
+        if candidate.exists():
+            with suppress(DamagedFileError):
+                tensors, values = load_tensors(candidate)
+                if values.get(key, -1) < limit:
+                    return tensors, values
+    return None
 
 
 def load_newest(path: Path) -> tuple[State, dict[str, Any]] | None:

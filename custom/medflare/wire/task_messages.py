@@ -18,12 +18,14 @@ class TaskRequest:
         plan: the round's plan as `plan_to_json` gives it; empty before round 1.
         options: what else the task needs, JSON types.
         tensors: as received, decompressed.
+        work: digest of plan and tensors as they travelled; empty where nothing is answered from memory.
     """
 
     task: str
     plan: dict[str, Any]
     options: dict[str, Any] = field(default_factory=dict)
     tensors: State = field(default_factory=dict)
+    work: str = ""
 
 
 @dataclass(frozen=True, slots=True)

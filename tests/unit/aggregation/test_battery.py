@@ -310,7 +310,7 @@ def test_a_nan_is_rejected_before_the_rule_sees_it(case: Case) -> None:
 def test_a_rule_goes_on_after_a_restart_as_if_nothing_had_happened(case: Case, tmp_path: Path) -> None:
     state, rule = tensors(case, 50), case.make()
     middle = aggregate(rule, state, updates(case, 1))
-    save_state(tmp_path, RunState(rounds_done=1, shared=middle, rule=rule.state_dict()))
+    save_state(tmp_path, RunState(exchanges_done=1, shared=middle, rule=rule.state_dict()))
     straight = aggregate(rule, middle, updates(case, 2))
     kept, again = load_state(tmp_path), case.make()
     again.load_state_dict(kept.rule)

@@ -35,7 +35,7 @@ def update(value: float, examples: int = 10, **more: Any) -> Update:
 
 def kept(rule: Any, folder: Path) -> dict[str, Any]:
     """A rule's state as it comes back from disk."""
-    save_state(folder, RunState(rounds_done=1, shared=STATE, rule=rule.state_dict()))
+    save_state(folder, RunState(exchanges_done=1, shared=STATE, rule=rule.state_dict()))
     return load_state(folder).rule
 
 

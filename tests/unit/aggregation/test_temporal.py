@@ -368,7 +368,7 @@ def test_a_run_goes_on_after_a_restart_within_a_round(mode: Any, stop: int, tmp_
     rule, state = made(), tensors(1)
     for number in range(stop):
         state = exchange(rule, state, number, (3, 4), **riding)
-    save_state(tmp_path, RunState(rounds_done=stop, shared=state, rule=rule.state_dict()))
+    save_state(tmp_path, RunState(exchanges_done=stop, shared=state, rule=rule.state_dict()))
     kept, again = load_state(tmp_path), made()
     again.load_state_dict(kept.rule)
     resumed = kept.shared

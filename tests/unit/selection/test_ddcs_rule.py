@@ -239,7 +239,7 @@ def test_the_memory_of_a_rule_survives_a_restart(tmp_path: Path) -> None:
         rule.set_sketch("a", sketch)
         one_round(rule, 0)
         rule.observe_latency("a", Timing(400.0, 0.0))
-    save_state(tmp_path, RunState(rounds_done=1, shared=STATE, rule=first.state_dict()))
+    save_state(tmp_path, RunState(exchanges_done=1, shared=STATE, rule=first.state_dict()))
     again = make_rule("ddcs", {"draws": 3})
     assert isinstance(again, SampledMean)
     again.load_state_dict(load_state(tmp_path).rule)

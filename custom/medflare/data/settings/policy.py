@@ -63,6 +63,9 @@ class PolicyConfig(Settings):
         default=None, ge=1, description="most that may leave in one round: bytes, or a text like '64 MB'"
     )
     tensors: Patterns = Field(default=ANY, description="of the declared tensors, those that may leave")
+    resume: bool = Field(
+        default=True, description="whether a later job may go on with a run that ended before its time"
+    )
     knowledge_sketch: Literal["allow", "deny"] = Field(
         default="allow", description="whether a sketch of the knowledge graph may leave (rule ddcs)"
     )

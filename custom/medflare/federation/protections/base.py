@@ -100,6 +100,7 @@ class RunDeclaration:
         shared, sums: tensors of an update and of its declared sums.
         rounds: how many exchanges there will be.
         site_facts: site -> what its `SiteProtection.facts` returned.
+        attempt: how many processes of the server have run this run before.
     """
 
     run_id: str
@@ -108,6 +109,7 @@ class RunDeclaration:
     weighting: UpdateWeighting
     rounds: int
     site_facts: Mapping[str, Mapping[str, Any]]
+    attempt: int = 0
 
     @property
     def layout(self) -> Layout:
@@ -187,6 +189,10 @@ class ServerProtection:
     def state_values(self) -> dict[str, Any]:
         """Return what must be saved beside the state's tensors to open it again; JSON types."""
         return {}
+
+    def load_state(self, values: Mapping[str, Any], tensors: State) -> State:
+        """Take back what `outgoing` and `state_values` made of a state; return the state's own tensors."""
+        return dict(tensors)
 
     def report(self) -> dict[str, Any]:
         """Return what the last round's protocol did, for run.json."""

@@ -120,5 +120,17 @@ class EncryptedServer(ServerProtection):
         """Return the weights that divide the groups of ciphertexts, and the parameters of their making."""
         return {"weights": list(self.groups), "terms": self.terms_json, "weighing": self.weighting.to_json()}
 
+    def load_state(self, values: Mapping[str, Any], tensors: State) -> State:
+        self.terms_json = dict(values["terms"])
+        self.terms = read_terms(self.terms_json)
+        own = {name: value for name, value in tensors.items() if not name.startswith(f"{ENCRYPTED}:")}
+        self._ciphertexts = {name: value for name, value in tensors.items() if name not in own}
+        for place, weight in enumerate(values["weights"]):
+            group = self.groups[float(weight)] = self._adders()
+            for part in self.parts:
+                if part != SUMS:
+                    group[part].add(self._ciphertexts[on_wire(part, place)])
+        return own
+
     def report(self) -> dict[str, Any]:
         return {"weight": self.weight, "groups": len(self.groups), "keys": self.keys.facts()}

@@ -62,6 +62,7 @@ class MaskedServer(ServerProtection):
 
     def expect(self, declaration: RunDeclaration) -> None:
         self.run_id, self.weighting = declaration.run_id, declaration.weighting
+        self.attempt = declaration.attempt
         self.layout = declaration.layout
 
     def bytes_up(self, shared: SharedSpec, uplink: str) -> int:
@@ -133,6 +134,7 @@ class MaskedServer(ServerProtection):
             run_id=self.run_id,
             round=upcoming.number,
             canary=upcoming.canary,
+            attempt=self.attempt,
             work=upcoming.work,
             weighing=weighting.by,
             most_weight=weighting.max_weight,

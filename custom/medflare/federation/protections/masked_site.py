@@ -36,8 +36,10 @@ MEMORY = "secure_sum.json"
 class MaskedSite(SiteProtection):
     """Keeps one round's secrets in memory; a site that restarts in a round has dropped out of it.
 
-    A round is joined once and never again, also after a restart, and from one state at most one sum is opened
-    (`opened_sums`): two sums of the same updates over different sites would differ by one site's update.
+    A round is joined once in each attempt of the server, also after a restart, with new keys. What keeps two
+    attempts from telling one site's update is that from one state at most one sum is opened (`opened_sums`):
+    the secrets of an attempt whose sum was not opened are gone with it, and after `reveal` only a sum over
+    the very same sites, of the very same updates, can be opened once more.
 
     A canary is masked and opened like any other round, but what it sums are zeros: nobody needs its updates,
     and round 0 starts from the same state.
@@ -108,12 +110,13 @@ class MaskedSite(SiteProtection):
         # The canary has the number of round 0; as -1 it comes before it, and round 0 can still be joined.
         place = -1 if terms.canary else terms.round
         last = read_json(self.memory) if self.memory.exists() else {}
-        if last.get("run_id") == terms.run_id and place <= last["place"]:
+        again = terms.attempt > last.get("attempt", 0)
+        if last.get("run_id") == terms.run_id and place <= last["place"] and not again:
             raise UpdateError(
-                f"keys for round {terms.round} were asked for again. A site joins the sum of a round once: "
-                "two sums over different sites would differ by one site's update."
+                f"keys for round {terms.round} were asked for again. A site joins the sum of a round once, "
+                "unless the server goes on with the run after a crash."
             )
-        write_json(self.memory, {"run_id": terms.run_id, "place": place})
+        write_json(self.memory, {"run_id": terms.run_id, "place": place, "attempt": terms.attempt})
         member = Member(self.identity, self._layout(terms.layout), self.limits)
         advert = member.advertise(terms)
         self.member, self.origin = member, None

@@ -9,30 +9,38 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from medflare.aggregation.base import AggregationRule
 from medflare.core.run_record import EvaluationRecord, RoundRecord
 from medflare.core.tensors import SharedSpec, State
 from medflare.federation.server.preparation import common_description
 from medflare.federation.server.roster import Roster
+from medflare.federation.server.run_folder import RESULT, RunFolder
 from medflare.federation.server.run_recorder import RunRecorder
 from medflare.federation.server.run_state import RunState, save_state
 from medflare.federation.server.settings import RoundsSettings
 from medflare.models.peft_folder import BEST, FINAL, Card, PeftFolder
 from medflare.wire.compression import message_bytes
 from medflare.wire.disk_space import RESERVE_BYTES, DiskReserve, free_megabytes
+from medflare.wire.files import replace_folder
 
 MOST_SEEDED = 1 << 30
 """Bytes reserved for seed-generated tensors at most: their shapes are what sites say they are."""
 
 
 class CheckpointManager:
-    """Writes states and results of one run below its folder."""
+    """Writes states and results of one run.
 
-    def __init__(self, folder: Path, writer: PeftFolder, recorder: RunRecorder, args: RoundsSettings) -> None:
-        self.folder, self.writer, self.recorder, self.args = folder, writer, recorder, args
+    Args:
+        folder: of the job, whose content FLARE hands to whoever downloads the job's result.
+        store: of the run, which outlives the job: states, and the best adapter so far.
+    """
+
+    def __init__(
+        self, folder: Path, store: RunFolder, writer: PeftFolder, recorder: RunRecorder, args: RoundsSettings
+    ) -> None:
+        self.folder, self.store, self.writer = folder, store, writer
+        self.recorder, self.args = recorder, args
         self.best: float | None = None
         self.readable = True
-        self.protection_state: dict[str, Any] = {}
         self.last: tuple[State, RoundRecord] | None = None
         self.reserve = DiskReserve(folder)
         recorder.record.best_metric = args.best_metric
@@ -56,42 +64,35 @@ class CheckpointManager:
         """Give back the reserve and whatever was half written on a full disk; return the run's reason."""
         free = free_megabytes(self.folder)
         self.reserve.release()
-        for scratch in (*self.folder.glob("state/*.tmp"), *self.folder.glob("result/*.tmp")):
+        for scratch in (*self.store.path.glob("*/*.tmp"), *self.folder.glob("result/*.tmp")):
             shutil.rmtree(scratch, ignore_errors=True)
         return (
             f"the disk of the server is full: {free} MB free in {self.folder}. Free some space there and "
             "submit the job again; the last good adapter, if a round was finished, is in result/adapter."
         )
 
-    def save_round(
-        self,
-        number: int,
-        entry: RoundRecord,
-        state: State,
-        totals: State,
-        rule: AggregationRule,
-        roster: Roster,
-    ) -> None:
-        """Write a round: the state to go on from, the best adapter if it is the best, and the record."""
+    def finish_round(self, number: int, entry: RoundRecord, state: State, roster: Roster) -> None:
+        """Take the state after a round; write its adapter if it is the best one."""
         self.last = (state, entry)
         value = entry.mean.get(self.args.best_metric)
         if value is not None and self._better(value):
             self.best, self.recorder.record.best_round = value, number
             self._export(BEST, state, entry, roster)
-        values = {
-            "run_id": self.recorder.record.run_id,
-            "seed": self.args.seed,
-            "roster": roster.to_json(),
-            "best": self.best,
-            "best_round": self.recorder.record.best_round,
-            "protection": self.protection_state,
-            "simulated_seconds": entry.simulated_seconds,
-        }
-        run_state = RunState(
-            rounds_done=number + 1, shared=state, totals=totals, rule=rule.state_dict(), values=values
-        )
-        save_state(self.folder / "state", run_state)
+
+    def save(self, state: RunState) -> None:
+        """Write a state from which the run can go on, and the record."""
+        save_state(self.store.state, state)
         self.recorder.write()
+
+    def go_on_from(self, best: float | None, state: RunState) -> None:
+        """Take what an earlier job of the run has written."""
+        self.best = best
+        kept = self.store.path / RESULT / BEST
+        if kept.is_dir():
+            shutil.copytree(kept, self.folder / RESULT / BEST, dirs_exist_ok=True)
+        rounds = self.recorder.record.rounds
+        if rounds:
+            self.last = (state.shared, rounds[-1])
 
     def add_evaluations(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
         """Take the sites' final evaluations; where their files are on this disk, the record points to them.
@@ -148,3 +149,5 @@ class CheckpointManager:
         self.recorder.record.artefacts["final" if name == FINAL else name] = str(
             target.relative_to(self.folder)
         )
+        if name == BEST:
+            replace_folder(target, self.store.path / RESULT / BEST)

@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError, MedflareError
-from medflare.federation.engine import Client, Controller, FLContext, Shareable, Signal
+from medflare.core.run_record import RunRecord, read_record
+from medflare.federation.engine import Client, Controller, EventType, FLContext, Shareable, Signal
 from medflare.federation.messages import read_reply
 from medflare.federation.protections.compatibility import unreadable
 from medflare.federation.protections.registry import PROTECTIONS
@@ -22,11 +23,15 @@ from medflare.federation.server.aggregator import ValidatingAggregator
 from medflare.federation.server.channel import Channel, StoppedError
 from medflare.federation.server.checkpoint_manager import CheckpointManager
 from medflare.federation.server.deployment_report import read_report
-from medflare.federation.server.phases import run_all
+from medflare.federation.server.phases import PausedError, run_all
+from medflare.federation.server.resume import note_resumption
 from medflare.federation.server.roster import Roster
 from medflare.federation.server.run import Run
+from medflare.federation.server.run_folder import RunFolder
 from medflare.federation.server.run_recorder import RunRecorder
+from medflare.federation.server.run_state import RunState, has_state, load_state
 from medflare.federation.server.schedule import RoundSchedule, VisitSchedule
+from medflare.federation.server.scorer import SERVER
 from medflare.federation.server.settings import RoundsSettings, TemporalSettings
 from medflare.federation.server.sketch_exchange import SketchExchange
 from medflare.federation.server.timing import timings_of
@@ -36,7 +41,9 @@ from medflare.federation.site.worker_config import WorkerConfig
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.protocol.submitted_job import read_submitted
 from medflare.wire.disk_space import is_disk_full
+from medflare.wire.storage import storage_folder
 
+PAUSE_TOPIC = "medflare.pause"
 NOT_CONNECTED = "not connected at submission, and FLARE gives a running job to no further site"
 
 
@@ -71,24 +78,45 @@ class RoundsController(Controller):
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Find the other components and open the run's folder."""
-        engine, args = fl_ctx.get_engine(), self.args
+        engine, args, job = fl_ctx.get_engine(), self.args, str(fl_ctx.get_job_id())
+        workspace = engine.get_workspace()
         self.schedule = self.make_schedule()
         self.aggregator: ValidatingAggregator = engine.get_component(args.aggregator_id)
         self.progress = engine.get_component(args.progress_id)
-        self.folder = Path(engine.get_workspace().get_run_dir(fl_ctx.get_job_id()))
-        self.run_id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex[:8]}"
+        self.folder = Path(workspace.get_run_dir(job))
+        storage = storage_folder(Path(workspace.get_root_dir()), SERVER)
+        self.store = RunFolder.of(storage, job, args.resumes)
+        self.problem: MedflareError | None = None
+        self.saved: RunState | None = None
+        before: RunRecord | None = None
+        try:
+            before = self._open_run(job)
+        except MedflareError as error:  # told in `control_flow`, where a run ends with its reason
+            self.problem = error
+        self.run_id = before.run_id if before else _new_run_id()
         self.progress.open(self.folder)
         configuration = {"controller": args.model_dump(mode="json")}
-        self.recorder = RunRecorder(self.folder / "run.json", args.job, self.run_id, args.seed, configuration)
+        self.recorder = RunRecorder(
+            self.folder / "run.json",
+            args.job,
+            self.run_id,
+            args.seed,
+            configuration,
+            copy=None if self.problem else self.store.record,
+        )
+        if before is not None and self.saved is not None:
+            self.recorder.go_on_with(RunRecord.model_validate(self.saved.record))
         writer = engine.get_component(args.persistor_id).writer
-        self.checkpoints = CheckpointManager(self.folder, writer, self.recorder, args)
+        self.checkpoints = CheckpointManager(self.folder, self.store, writer, self.recorder, args)
         connected = {client.name for client in engine.get_clients()}  # to whom FLARE deployed the job
         self.roster = Roster(
             args.sites or list(connected), args.suspend_rounds * self.schedule.exchanges_per_round
         )
+        if self.saved is not None:
+            self.roster.go_on_with(self.saved.values["roster"], NOT_CONNECTED)
         without = read_report(self.folder)
         for site in self.roster.sites:
-            if site not in connected:
+            if site not in connected and site not in self.roster.excluded:
                 self.roster.exclude(site, without.get(site, NOT_CONNECTED))
         if without:
             self.recorder.record.preparation["without_the_job"] = without
@@ -96,6 +124,43 @@ class RoundsController(Controller):
         self.progress.event("started", sites=self.roster.eligible(0))
         for site, reason in {**without, **self.roster.excluded}.items():
             self.progress.event("excluded", site=site, reason=reason)
+
+    def _open_run(self, job: str) -> RunRecord | None:
+        """Hold the run's folder; load the state that an earlier job left, if this one resumes its run.
+
+        Returns:
+            The earlier job's record; None where the run begins.
+
+        Raises:
+            ConfigError: another process runs it, or there is nothing to go on with.
+            DataError: what is there is damaged, or is another job's.
+        """
+        self.store.open(job, resuming=bool(self.args.resumes))
+        if not self.args.resumes:
+            return None
+        before = read_record(self.store.record)
+        if (before.job, before.seed) != (self.args.job, self.args.seed):
+            raise ConfigError(
+                f"run {self.store.path.name} is of job '{before.job}' with seed {before.seed}; this job is "
+                f"'{self.args.job}' with seed {self.args.seed}. Resume a run with the job that began it."
+            )
+        if before.status == "completed":
+            raise ConfigError(f"run {self.store.path.name} is completed; there is nothing left to do in it.")
+        if has_state(self.store.state):
+            self.saved = load_state(self.store.state)
+        return before
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Let an admin ask for a pause."""
+        super().handle_event(event_type, fl_ctx)
+        if event_type == EventType.START_RUN:
+            fl_ctx.get_engine().register_app_command(PAUSE_TOPIC, self._pause)
+
+    def _pause(self, topic: str, data: Any, fl_ctx: FLContext, *others: Any, **more: Any) -> dict[str, Any]:
+        """Have the run end after its present round."""
+        self.store.ask_for_pause()
+        self.progress.event("pause asked for")
+        return {"run": self.store.path.name, "status": "it ends after the present round"}
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Nothing is left to stop: the record is closed in `control_flow`."""
@@ -111,14 +176,23 @@ class RoundsController(Controller):
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Run the job, and write how it ended."""
         try:
+            if self.problem is not None:
+                raise self.problem
             self.checkpoints.reserve.hold()
             self.run = run = self.compose(abort_signal, fl_ctx)
-            run_all(run, self.mixture())
+            if self.args.resumes:
+                done = self.saved.exchanges_done if self.saved else 0
+                note_resumption(run, str(fl_ctx.get_job_id()), done)
+            run_all(run, self.mixture(), self.saved)
             self.checkpoints.export_final(self.roster)
             self.recorder.close("completed", f"no final test at {run.untested}" if run.untested else "")
             self.progress.event("completed", rounds=len(self.recorder.record.rounds))
         except StoppedError:
             self._fail("stopped", "the job was aborted.", fl_ctx)
+        except PausedError:
+            self.checkpoints.export_final(self.roster)
+            self.recorder.close("paused", f"paused; `medflare resume {self.store.path.name}` goes on.")
+            self.progress.event("paused", rounds=len(self.recorder.record.rounds))
         except Exception as error:
             self._fail("failed", self._reason(error), fl_ctx)
         finally:
@@ -126,6 +200,7 @@ class RoundsController(Controller):
             if self.run is not None and self.run.scorer is not None:
                 self.run.scorer.close()
             self.progress.close()
+            self.store.close()
 
     def compose(self, abort: Signal, fl_ctx: FLContext) -> Run:
         """Return the run's parts.
@@ -205,6 +280,11 @@ class RoundsController(Controller):
                 self.logger.exception(f"{what} could not be written")
         self.progress.event(status, reason=reason)
         self.system_panic(reason, fl_ctx)
+
+
+def _new_run_id() -> str:
+    """Return an id that no other run has."""
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex[:8]}"
 
 
 class TemporalRoundsController(RoundsController):

@@ -7,11 +7,11 @@ state is on disk, and a run that cannot go on leaves its last good state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from medflare.aggregation.capabilities import round_hints
+from medflare.aggregation.capabilities import NeedsExactSizes, round_hints
 from medflare.core.errors import RunError
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord
@@ -26,35 +26,71 @@ from medflare.federation.server.first_values import FirstValues
 from medflare.federation.server.mixture import fit_mixture, mixture_to_fit
 from medflare.federation.server.preparation import agree, require_shared_notes
 from medflare.federation.server.quorum import ANY
+from medflare.federation.server.resume import capture, restore
 from medflare.federation.server.roster import join_reasons
 from medflare.federation.server.round import run_round, train
 from medflare.federation.server.run import GlobalModel, Run
 from medflare.federation.server.run_recorder import add_traffic
+from medflare.federation.server.run_state import RunState
 from medflare.federation.server.scoring import open_scorer
+from medflare.federation.server.sketch_exchange import wants_sketches
 from medflare.federation.server.timing import workload
 from medflare.federation.server.update_limits import limited_weights
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.wire.compression import decompress, message_bytes
 
 
-def run_all(run: Run, mixture: MixtureSettings | None = None) -> None:
+class PausedError(Exception):
+    """Somebody asked for a pause, and a round is over."""
+
+
+def run_all(run: Run, mixture: MixtureSettings | None = None, saved: RunState | None = None) -> None:
     """Run everything from preparation to the final tests.
 
     Args:
         mixture: of patients' profiles, if the job names one.
+        saved: the state from which an earlier job's run goes on; None to begin.
+
+    Raises:
+        PausedError: after a round at whose end somebody wanted the run to pause.
     """
     to_fit = mixture_to_fit(mixture, run.args.protection)
     prepare(run, {"mixture": {"components": to_fit.components}} if to_fit else {})
-    run.model = GlobalModel(tensors=initialise(run))
-    if to_fit:
-        fit_mixture(run, to_fit)
-    run.sketches.refresh(-1)
-    compare_graphs(run.rule, run.channel, run.recorder, run.progress)
-    if run.args.canary:
-        run_canary(run)
-    for number in range(run.args.num_rounds):
-        run_round(run, number)
+    if saved is not None:
+        restore(run, saved)
+    begin(run, to_fit)
+    exchanges_done = saved.exchanges_done if saved else 0
+    for number in range(exchanges_done // run.schedule.exchanges_per_round, run.args.num_rounds):
+        run_round(run, number, exchanges_done)
+        if run.checkpoints.store.take_pause():
+            raise PausedError
     final_test(run)
+
+
+def begin(run: Run, to_fit: MixtureSettings | None) -> None:
+    """Do what comes once in a run, before its first round, as far as an earlier job has not done it.
+
+    The state is written after each step: no site gives first values twice, or joins a canary twice.
+    """
+    steps: dict[str, Callable[[], None]] = {"first values": lambda: take_first_values(run)}
+    if to_fit:
+        steps["mixture"] = lambda: fit_mixture(run, to_fit)
+    if wants_sketches(run.rule):
+        steps["sketches"] = lambda: run.sketches.refresh(-1)
+    if run.rule.capability(NeedsExactSizes):
+        steps["exact sizes"] = lambda: compare_graphs(run.rule, run.channel, run.recorder, run.progress)
+    if run.args.canary:
+        steps["canary"] = lambda: run_canary(run)
+    for name, step in steps.items():
+        if name not in run.begun:
+            step()
+            run.begun.append(name)
+            run.checkpoints.save(capture(run, 0))
+
+
+def take_first_values(run: Run) -> None:
+    """Begin with the shared tensors that a site gives."""
+    run.model = GlobalModel(tensors=initialise(run))
 
 
 def prepare(run: Run, further_options: Mapping[str, Any]) -> None:
@@ -114,6 +150,7 @@ def declare(run: Run, sums: SharedSpec) -> None:
             weighting=UpdateWeighting.of(run.rule, weights, run.aggregator.accepts_zero_weight),
             rounds=run.exchanges,
             site_facts={site: description_of(answer, site).protection for site, answer in facts.items()},
+            attempt=run.checkpoints.store.attempt,
         )
     )
     bytes_up = run.protection.bytes_up(shared, run.args.uplink)

@@ -55,13 +55,23 @@ class Roster:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON types, under the keys that checkpoints have always had."""
-        return {"sites": self.sites, "excluded": self.excluded, "benched": self.suspended}
+        return {
+            "sites": self.sites,
+            "excluded": self.excluded,
+            "benched": self.suspended,
+            "stragglers": sorted(self.stragglers),
+        }
 
-    def load_json(self, data: dict[str, Any]) -> None:
-        """Put back what `to_json` returned."""
+    def go_on_with(self, data: dict[str, Any], again: str = "") -> None:
+        """Put back what `to_json` returned in an earlier job of the run.
+
+        Args:
+            again: reason for which a site was left out there, and is not for ever.
+        """
         self.sites = list(data["sites"])
-        self.excluded = dict(data["excluded"])
+        self.excluded = {site: why for site, why in data["excluded"].items() if not again or why != again}
         self.suspended = {site: (int(back), str(why)) for site, (back, why) in data["benched"].items()}
+        self.stragglers = set(data.get("stragglers", ()))
 
 
 def join_reasons(reasons: dict[str, str], order: Iterable[str]) -> str:

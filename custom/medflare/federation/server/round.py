@@ -22,25 +22,30 @@ from medflare.federation.protections.base import UpcomingRound
 from medflare.federation.server.channel import accept_any
 from medflare.federation.server.client_sampling import probe_losses, probe_sites, sample_clients
 from medflare.federation.server.quorum import ANY, Quorum
+from medflare.federation.server.resume import capture
 from medflare.federation.server.run import RoundState, Run
 from medflare.federation.server.run_recorder import add_traffic, finite, weighted_means
 from medflare.wire.digest import byte_count
 
 
-def run_round(run: Run, number: int) -> None:
+def run_round(run: Run, number: int, exchanges_done: int = 0) -> None:
     """Run one round, from the selection of clients to the checkpoint.
 
     An ordinary round is one exchange of updates, a temporal one goes through several, and `run.schedule` is
     the only one that knows.
 
+    Args:
+        exchanges_done: of the run, before a crash; those of this round among them are not repeated.
+
     Raises:
         TooFewError: too few updates came, or too many exchanges in a row were lost.
         RunError: the run cannot go on for another reason.
     """
-    started, entry = time.monotonic(), run.recorder.open_round(number)
-    if number == 0:
+    entry, exchanges = run.recorder.open_round(number), run.schedule.exchanges(number)
+    started = time.monotonic() - entry.seconds
+    if exchanges_done == number == 0:
         add_traffic(entry, run.early_traffic)
-    for index in run.schedule.exchanges(number):
+    for index in (index for index in exchanges if index >= exchanges_done):
         run.sketches.refresh(index)
         with run.schedule.record_exchange(entry, index, run.aggregator.weights) as exchange_entry:
             state = select_clients(run, index, exchange_entry)
@@ -50,6 +55,9 @@ def run_round(run: Run, number: int) -> None:
                 discard_unless_required(run, state, error)
             else:
                 aggregate(run, state)
+        if index != exchanges[-1]:
+            entry.seconds = round(time.monotonic() - started, 3)
+            run.checkpoints.save(capture(run, index + 1))
     evaluate(run, entry)
     entry.seconds = round(time.monotonic() - started, 3)
     entry.simulated_seconds = run.timings.now
@@ -363,7 +371,7 @@ def record_evaluation(run: Run, entry: RoundRecord, outcome: Outcome, split: str
 def checkpoint(run: Run, number: int, entry: RoundRecord) -> None:
     """Write the state to go on from, the best adapter if this is the best round, and the record."""
     tensors, _ = run.protection.outgoing(run.model.tensors, {})
-    run.checkpoints.protection_state = run.protection.state_values()
-    run.checkpoints.save_round(number, entry, tensors, run.model.totals, run.rule, run.roster)
+    run.checkpoints.finish_round(number, entry, tensors, run.roster)
+    run.checkpoints.save(capture(run, run.schedule.exchanges(number)[-1] + 1))
     run.progress.curves(number, "mean", entry.mean)
     run.progress.curves(number, "server", entry.checks)

@@ -87,6 +87,7 @@ class Run:
         shared_spec: names, shapes and dtypes of the shared tensors.
         scorer: scores candidates, for a rule that weighs updates by a loss.
         early_traffic: bytes of the exchanges before round 0, which the record counts to it.
+        begun: steps before the first round that are done (`phases.begin`).
         lost_in_a_row: exchanges of updates that were lost since the last good one.
         untested: sites without a final test, and why; empty for none.
     """
@@ -115,6 +116,7 @@ class Run:
     scorer: Scorer | CrossScorer | None = None
     early_traffic: dict[str, Traffic] = field(default_factory=dict)
     lost_in_a_row: int = 0
+    begun: list[str] = field(default_factory=list)
     untested: str = ""
 
     @property

@@ -63,26 +63,51 @@ def weighted_means(
 
 
 class RunRecorder:
-    """The record of one run and the file it is written to."""
+    """The record of one run and the files it is written to.
 
-    def __init__(self, path: Path, job: str, run_id: str, seed: int, configuration: dict[str, Any]) -> None:
-        self.path = path
+    Args:
+        path: in the folder of the job. copy: in that of the run, if it has one.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        job: str,
+        run_id: str,
+        seed: int,
+        configuration: dict[str, Any],
+        copy: Path | None = None,
+    ) -> None:
+        self.path, self.copy = path, copy
         self._started = time.monotonic()
         self.record = RunRecord(
             job=job,
             method="",
             run_id=run_id,
-            started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            started=self.now(),
             configuration=configuration,
             versions=versions(),
             seed=seed,
             best_round=None,
         )
 
+    @staticmethod
+    def now() -> str:
+        """Return date and time in UTC, as records state them."""
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+    def go_on_with(self, record: RunRecord) -> None:
+        """Take the record of an earlier job of the run, and count its seconds."""
+        self.record = record
+        self.record.status, self.record.reason = "running", ""
+        self._started = time.monotonic() - record.seconds
+
     def write(self) -> None:
-        """Write run.json atomically."""
+        """Write run.json atomically, and its copy that outlives the job."""
         self.record.seconds = round(time.monotonic() - self._started, 3)
         self.record.write(self.path)
+        if self.copy is not None:
+            self.record.write(self.copy)
 
     def add_sites(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
         """Take the descriptions that the sites sent in `prepare`."""
@@ -103,12 +128,17 @@ class RunRecorder:
         self.write()
 
     def open_round(self, number: int) -> RoundRecord:
-        """Return a new record for a round, added at once so that a crash leaves it visible."""
+        """Return the record of a round, added at once so that a crash leaves it visible.
+
+        A round in the middle of which a state was saved goes on in its own record.
+        """
+        if self.record.rounds and self.record.rounds[-1].round == number:
+            return self.record.rounds[-1]
         entry = RoundRecord(round=number, seconds=0.0)
         self.record.rounds.append(entry)
         return entry
 
-    def close(self, status: Literal["completed", "failed", "stopped"], reason: str = "") -> None:
+    def close(self, status: Literal["completed", "failed", "stopped", "paused"], reason: str = "") -> None:
         """Write how the run ended."""
         self.record.status, self.record.reason = status, reason
         self.write()

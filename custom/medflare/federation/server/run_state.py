@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's state from which a run can go on; written after every round, all of it or nothing.
+"""The server's state from which a run goes on; written after every exchange, all of it or nothing.
 
-Layout: `state/round-0003/{shared,totals,rule}.safetensors, state.json}` and `state/latest.json`, which names
-the folder that is complete. The round before stays, for the day a disk damages the newest.
+Layout: `state/exchange-0003/{shared,totals,rule}.safetensors, state.json}` and `state/latest.json`, which
+names the folder that is complete. The one before stays, for the day a disk damages the newest. Each tensor
+file holds a digest of its content.
 """
 
 from __future__ import annotations
@@ -32,38 +33,45 @@ LATEST = "latest.json"
 
 @dataclass(slots=True, kw_only=True)
 class RunState:
-    """The server after `rounds_done` rounds.
+    """The server after `exchanges_done` exchanges of updates.
 
     Attributes:
+        shared: the shared tensors, and what a protection adds to them for the sites.
+        totals: sums over the last exchange's updates.
         rule: `AggregationRule.state_dict()`: tensors, mappings of tensors, or JSON values.
-        values: roster, best so far, seeds, declarations; JSON types.
+        values: everything else that the run knows (`resume.captured`); JSON types.
+        record: the run's record at that moment; JSON types.
     """
 
-    rounds_done: int
+    exchanges_done: int
     shared: State
     totals: State = field(default_factory=dict)
     rule: dict[str, Any] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
+    record: dict[str, Any] = field(default_factory=dict)
 
 
 def save_state(folder: Path, state: RunState) -> None:
-    """Write the state and then point `latest.json` to it; of older rounds the last one stays."""
-    name = f"round-{state.rounds_done:04d}"
+    """Write the state and then point `latest.json` to it; of older ones the last stays."""
+    name = f"exchange-{state.exchanges_done:04d}"
     scratch, final = folder / f"{name}.tmp", folder / name
     shutil.rmtree(scratch, ignore_errors=True)
-    facts = {"rounds_done": state.rounds_done, **state.values}
-    save_tensors(scratch / "shared.safetensors", state.shared, facts)
+    facts = {"exchanges_done": state.exchanges_done, **state.values}
+    save_tensors(scratch / "shared.safetensors", state.shared, {"facts": facts, "record": state.record})
     save_tensors(scratch / "totals.safetensors", state.totals)
     tensors, values = _flatten(state.rule)
     save_tensors(scratch / "rule.safetensors", tensors, values)
-    generator = {"torch_rng": torch.get_rng_state()}
-    save_tensors(scratch / "random.safetensors", generator)
     write_json(scratch / "state.json", facts)  # for people; what is read again has a digest
     shutil.rmtree(final, ignore_errors=True)
     replace_durably(scratch, final)
     write_json(folder / LATEST, {"folder": name})
-    for old in sorted((path for path in folder.glob("round-*") if path.name != name), reverse=True)[1:]:
+    for old in sorted((path for path in folder.glob("exchange-*") if path.name != name), reverse=True)[1:]:
         shutil.rmtree(old, ignore_errors=True)
+
+
+def has_state(folder: Path) -> bool:
+    """Return whether a run has come so far as to write a state."""
+    return (folder / LATEST).exists()
 
 
 def load_state(folder: Path) -> RunState:
@@ -73,36 +81,38 @@ def load_state(folder: Path) -> RunState:
         DataError: there is no state, or none that is whole.
     """
     pointer = folder / LATEST
-    if not pointer.exists():
+    if not has_state(folder):
         raise DataError(f"{folder}: holds no run state. Name the `state` folder of a server's run.")
     damage: list[str] = []
     for inner in _generations(folder, pointer):
         try:
-            return _load_round(inner)
+            return _load(inner)
         except (DamagedFileError, OSError, ValueError, KeyError) as error:
             damage.append(f"{inner.name}: {error}")
     raise DataError(f"{folder}: holds no state that is whole. {'; '.join(damage)}")
 
 
 def _generations(folder: Path, pointer: Path) -> list[Path]:
-    """Return the complete rounds, the one that `latest.json` names first."""
-    rounds = sorted((p for p in folder.glob("round-*") if not p.name.endswith(".tmp")), reverse=True)
+    """Return the complete states, the one that `latest.json` names first."""
+    states = sorted((p for p in folder.glob("exchange-*") if not p.name.endswith(".tmp")), reverse=True)
     try:
         latest = str(read_json(pointer)["folder"])
     except (ValueError, KeyError, TypeError):
-        return rounds
-    return sorted(rounds, key=lambda path: path.name != latest)
+        return states
+    return sorted(states, key=lambda path: path.name != latest)
 
 
-def _load_round(inner: Path) -> RunState:
-    shared, values = load_tensors(inner / "shared.safetensors")
+def _load(inner: Path) -> RunState:
+    shared, written = load_tensors(inner / "shared.safetensors")
+    values = written["facts"]
     rule_tensors, rule_values = load_tensors(inner / "rule.safetensors")
     return RunState(
-        rounds_done=values.pop("rounds_done"),
+        exchanges_done=values.pop("exchanges_done"),
         shared=shared,
         totals=load_tensors(inner / "totals.safetensors")[0],
         rule=_unflatten(rule_tensors, rule_values),
         values=values,
+        record=written["record"],
     )
 
 

@@ -69,6 +69,9 @@ class RoundsSettings(Settings):
     """Site -> seconds_per_example, down, up, overhead, jitter, reliability: a simulated clock counts then."""
     simulated_deadline: float | None = Field(None, gt=0)
     """Simulated seconds a site may take in an exchange; default: `deadline`."""
+    resumes: str = Field("", pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,127})?$")
+    """Name of the run that this job goes on with: FLARE's id of its first job; empty to begin a run.
+    `medflare resume` writes it into both configurations."""
     canary: bool = False
     """One step at every site before round 1, checked, measured and thrown away."""
     uplink: Uplink = "bfloat16"

@@ -157,6 +157,9 @@ class SketchExchange:
     Args:
         growth: share by which a site's texts must have changed before it sketches them again.
         exchanges: of updates in the run.
+
+    Attributes:
+        received_at: site -> exchange before which its last sketch came.
     """
 
     def __init__(
@@ -165,7 +168,7 @@ class SketchExchange:
         self.rule, self.channel, self.recorder = rule, channel, recorder
         self.growth, self.exchanges = growth, exchanges
         self.sketches = Sketches()
-        self._received_at: dict[str, int] = {}
+        self.received_at: dict[str, int] = {}
 
     def refresh(self, exchange: int) -> None:
         """Ask every eligible site for its sketch, if the rule wants one before this exchange of updates.
@@ -177,14 +180,14 @@ class SketchExchange:
         if rule is None or not wants_sketches(self.rule, exchange if exchange >= 0 else None):
             return
         plan = RoundPlan(round=exchange, rounds=self.exchanges) if exchange >= 0 else None
-        held = {site: when for site, when in self._received_at.items() if site in self.sketches.held}
+        held = {site: when for site, when in self.received_at.items() if site in self.sketches.held}
         options = {"held": held, "exchange": exchange, "growth": self.growth}
         sites = roster.eligible(max(exchange, 0))
         outcome = self.channel.broadcast(
             SKETCH, self.sketches.accept, sites, plan, options=options, quorum=OPTIONAL
         )
         new = self.sketches.update(rule, exchange, outcome.absent)
-        self._received_at |= dict.fromkeys(new, exchange)
+        self.received_at |= dict.fromkeys(new, exchange)
         self.recorder.record.preparation["sketches"] = self.sketches.report(roster.sites)
         self.recorder.write()
         self.channel.progress.event("sketches", new=new, without=self.sketches.without)

@@ -44,6 +44,9 @@ class MeasuredTimings:
     def expect(self, sites: Sequence[str], train: Mapping[str, int], work: Workload) -> None:
         """Take what is known before round 1. train: training examples of each site."""
 
+    def go_on_at(self, seconds: float | None) -> None:
+        """Take `now` of the moment at which the run's state was saved."""
+
     def simulate_availability(
         self, plan: RoundPlan, sites: Sequence[str]
     ) -> tuple[list[str], dict[str, str]]:
@@ -84,6 +87,9 @@ class SimulatedTimings(MeasuredTimings):
     @property
     def now(self) -> float:  # type: ignore[override]
         return self.clock.now
+
+    def go_on_at(self, seconds: float | None) -> None:
+        self.clock.now = seconds or 0.0
 
     def expect(self, sites: Sequence[str], train: Mapping[str, int], work: Workload) -> None:
         check_deadline(self.clock, self.deadline, sites)

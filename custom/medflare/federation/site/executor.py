@@ -4,6 +4,7 @@ egress."""
 
 from __future__ import annotations
 
+import os
 import re
 import traceback
 from contextlib import suppress
@@ -36,7 +37,7 @@ from medflare.federation.engine import (
 from medflare.federation.protections.base import SECURE, SiteContext, SiteProtection, keep_exact
 from medflare.federation.protections.registry import PROTECTIONS, ProtectionName
 from medflare.federation.site import worker_config
-from medflare.federation.site.policy import job_name, policy_of
+from medflare.federation.site.policy import job_meta, job_name, policy_of
 from medflare.federation.site.worker import ProcessWorker, ThreadWorker, Worker
 from medflare.federation.site.worker_config import LOCAL_STATE, WorkerConfig, residual_file, site_file
 from medflare.learners.registry import get_method
@@ -45,9 +46,14 @@ from medflare.protocol.strict_model import shown
 from medflare.protocol.submitted_job import settings_digest
 from medflare.wire.compression import CODECS, ErrorFeedback, compress
 from medflare.wire.disk_space import RESERVE_BYTES, DiskReserve
+from medflare.wire.process_file import FolderLock, read_holder, write_holder
 from medflare.wire.spec_codec import spec_from_json
+from medflare.wire.storage import LOCAL_STATE as STATES
+from medflare.wire.storage import run_name, storage_folder
 from medflare.wire.task_messages import TaskRequest, TaskResult
 
+SECONDS_TO_GO = 60.0
+"""How long a job waits for the one before it, of the same run, to be gone."""
 OPEN_ROUND = (messages.FIT, messages.KEYS)
 """Tasks that open a round, as a site counts rounds."""
 
@@ -63,6 +69,8 @@ class ExecutorSettings(Settings):
     protection: ProtectionName = "none"
     """As the controller's: a server that asks for another one than the job was submitted with is refused."""
     worker: Literal["process", "thread"] = "process"
+    resumes: str = Field("", pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,127})?$")
+    """Name of the run that this job goes on with, as the controller's."""
     deadline: float = 86400.0
     """The site's own limit for one task in seconds; the server's limit counts too, the smaller one wins."""
 
@@ -88,6 +96,7 @@ class LearnerExecutor(Executor):
         self.egress: Egress | None = None
         self.protection: SiteProtection | None = None
         self.state_reserve: DiskReserve | None = None
+        self.run_lock: FolderLock | None = None
 
     @staticmethod
     def check_method(method: str) -> None:
@@ -102,8 +111,7 @@ class LearnerExecutor(Executor):
             return make_reply(ReturnCode.TASK_UNKNOWN)
         round_number = -1
         try:
-            binds_work = PROTECTIONS[self.args.protection].binds_work
-            request = messages.read_request(shareable, task_name, fl_ctx.get_identity_name(), binds_work)
+            request = messages.read_request(shareable, task_name, fl_ctx.get_identity_name())
             round_number = request.round
             return self._answer(request, fl_ctx, abort_signal)
         except Exception as error:
@@ -127,7 +135,8 @@ class LearnerExecutor(Executor):
         egress = self._egress_for(request, fl_ctx)
         self._check_protection(request)
         digest = self._check_settings(request)
-        egress.memory.bind(request.task, digest, request.run_id, request.seed, request.roster)
+        self._bind(request, digest, egress, fl_ctx)
+        egress.work = f"{request.uplink}:{request.work}" if request.work else ""
         self._hold_state_space(request, fl_ctx)
         partners = self._partners(request, fl_ctx)
         place = request.place if request.task in OPEN_ROUND else None
@@ -135,7 +144,7 @@ class LearnerExecutor(Executor):
         wanted = self._policy_facts(request, asked)
         egress.admit(request.task, request.round, place, partners=partners, **wanted)
         if asked is not None:
-            admit_measurement(egress.memory, asked, request.round, egress.sealed)
+            admit_measurement(egress.memory, asked, request.round, egress.sealed, request.work)
         protection = self._protection(request, fl_ctx)
         if request.task in messages.STEPS:  # of a secure sum: no learner is needed
             facts = {SECURE: protection.answer_step(request)}
@@ -158,6 +167,46 @@ class LearnerExecutor(Executor):
         # A sealed update is not rounded: masks cancel, and ciphertexts open, only as exact numbers.
         sent = egress.send(request.task, request.round, result, keep_exact if seal else compress, seal)
         return messages.reply(request, sent.facts, sent.tensors)
+
+    def _bind(self, request: messages.Request, digest: str, egress: Egress, fl_ctx: FLContext) -> None:
+        """Check that a request is of the run that this job is, or goes on with.
+
+        Raises:
+            MessageError: it is of another.
+            PolicyError: this site lets no job go on with a run.
+        """
+        meta = job_meta(fl_ctx)
+        if self.args.resumes:
+            egress.policy.resume()
+        if request.task == messages.PREPARE:
+            self._hold_run(fl_ctx)
+        egress.memory.bind(
+            request.task,
+            digest,
+            request.run_id,
+            request.seed,
+            request.roster,
+            submitter=str(meta.get("submitter_name", "")),
+            job=egress.job_name,
+            resumes=bool(self.args.resumes),
+        )
+
+    def _hold_run(self, fl_ctx: FLContext) -> None:
+        """Work on the run alone: two jobs at once would each have its limits.
+
+        A job that was just ended may take a moment to go.
+
+        Raises:
+            MessageError: another job works on it.
+        """
+        folder = self._run_state(fl_ctx)
+        if self.run_lock is None:
+            self.run_lock = FolderLock(folder)
+        if self.run_lock.held:
+            return
+        if not self.run_lock.acquire(SECONDS_TO_GO):
+            raise MessageError(f"another job works on this run at this site ({read_holder(folder).job}).")
+        write_holder(folder, _job_id(fl_ctx))
 
     def _check_protection(self, request: messages.Request) -> None:
         """Raise ConfigError where the server asks for another protection than this job came with."""
@@ -231,7 +280,9 @@ class LearnerExecutor(Executor):
             options["partners"] = self._partners(request, fl_ctx)
         if request.task == messages.FINISH:
             options["folder"] = str(_run_folder(fl_ctx) / "result")
-        return TaskRequest(task=request.task, plan=plan, options=options, tensors=request.tensors)
+        return TaskRequest(
+            task=request.task, plan=plan, options=options, tensors=request.tensors, work=request.work
+        )
 
     def _worker_config(self, request: messages.Request, fl_ctx: FLContext) -> WorkerConfig:
         workspace = fl_ctx.get_engine().get_workspace()
@@ -242,7 +293,7 @@ class LearnerExecutor(Executor):
             seed=request.seed,
             site=fl_ctx.get_identity_name(),
             site_file=str(site_file(root, Path(workspace.get_site_config_dir()))),
-            state_folder=str(_job_state(fl_ctx)),
+            state_folder=str(self._run_state(fl_ctx)),
             cache_folder=str(root / "cache"),
             run_id=request.run_id,
         )
@@ -264,7 +315,7 @@ class LearnerExecutor(Executor):
         if exact_codec or request.task != messages.FIT or uncounted:
             return compress
         config = self._worker_config(request, fl_ctx)
-        return ErrorFeedback(residual_file(config), request.run_id).compress
+        return ErrorFeedback(residual_file(config), request.run_id, request.round).compress
 
     def _egress_for(self, request: messages.Request, fl_ctx: FLContext) -> Egress:
         """Return the run's egress chain with this request's codec and the rules in force at this moment."""
@@ -276,14 +327,37 @@ class LearnerExecutor(Executor):
     def _egress_of_run(self, fl_ctx: FLContext) -> Egress:
         if self.egress is None:
             self.egress = Egress(
-                ledger=_run_folder(fl_ctx) / ledger.FILE,
+                ledger=self._ledger(fl_ctx),
                 site=fl_ctx.get_identity_name(),
                 job=str(fl_ctx.get_job_id()),
                 job_name=job_name(fl_ctx),
                 sealed=bool(PROTECTIONS[self.args.protection].seals),
-                memory=JobMemory(_job_state(fl_ctx) / JOB_MEMORY),
+                memory=JobMemory(self._run_state(fl_ctx) / JOB_MEMORY),
             )
         return self.egress
+
+    def _run_state(self, fl_ctx: FLContext) -> Path:
+        """Return the folder of what this site keeps of the run; no server can empty it."""
+        root = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
+        storage = storage_folder(root, fl_ctx.get_identity_name())
+        return storage / STATES / run_name(_job_id(fl_ctx), self.args.resumes)
+
+    def _ledger(self, fl_ctx: FLContext) -> Path:
+        """Return the run's ledger, which is also found in FLARE's folder of the job.
+
+        FLARE empties its folder when a server deploys the same job again; the ledger must outlive that.
+        """
+        file, shown_at = self._run_state(fl_ctx) / ledger.FILE, _run_folder(fl_ctx) / ledger.FILE
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        if not shown_at.exists():
+            shown_at.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(file, shown_at)
+            except OSError:  # another disk, or a file system without links
+                with suppress(OSError):
+                    shown_at.symlink_to(file)
+        return file
 
     def _policy_facts(self, request: messages.Request, asked: Measurement | None) -> dict[str, Any]:
         """Return what a request wants of this site, as arguments of `Policy.admit`."""
@@ -330,14 +404,20 @@ class LearnerExecutor(Executor):
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """End the worker when the run ends, and give back what was kept free."""
-        if event_type != EventType.END_RUN:
-            return
+        if event_type == EventType.END_RUN:
+            self.close()
+            with suppress(Exception):
+                self._reserve(fl_ctx).release()
+
+    def close(self) -> None:
+        """End the worker, and let another job work on the run."""
         if self.worker is not None:
             self.worker.close()
             self.worker = None
-        with suppress(Exception):
-            self._reserve(fl_ctx).release()
-            if self.state_reserve is not None:
+        if self.run_lock is not None:
+            self.run_lock.release()
+        if self.state_reserve is not None:
+            with suppress(Exception):
                 self.state_reserve.release()
 
 
@@ -347,12 +427,6 @@ def _brings_run_state(request: messages.Request, asked: Measurement | None) -> b
         return asked.of_state
     no_state = request.options.get("canary") or request.plan.get("hints", {}).get("profiles")
     return request.task == messages.FIT and not no_state
-
-
-def _job_state(fl_ctx: FLContext) -> Path:
-    """Return the folder of what this site keeps of the job and a server cannot empty."""
-    root = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
-    return root / "local_state" / _job_id(fl_ctx)
 
 
 def _job_id(fl_ctx: FLContext) -> str:

@@ -122,5 +122,9 @@ def policy_of(config: WorkerConfig, before: Policy) -> Policy:
 
 def job_name(fl_ctx: FLContext) -> str:
     """Return the name of the running job in its meta.json; empty where FLARE does not know it."""
-    meta = fl_ctx.get_prop(FLContextKey.JOB_META) or {}
-    return str(meta.get("name", ""))
+    return str(job_meta(fl_ctx).get("name", ""))
+
+
+def job_meta(fl_ctx: FLContext) -> dict[str, Any]:
+    """Return the running job's meta.json; empty where FLARE does not know it."""
+    return dict(fl_ctx.get_prop(FLContextKey.JOB_META) or {})

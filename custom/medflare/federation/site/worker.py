@@ -110,6 +110,7 @@ class ProcessWorker(Worker):
                 "task": request.task,
                 "plan": request.plan,
                 "options": request.options,
+                "work": request.work,
                 "tensors": str(request_file) if request.tensors else None,
                 "reply": str(reply_file),
             }

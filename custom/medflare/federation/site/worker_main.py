@@ -38,7 +38,11 @@ def answer(session: WorkerSession, message: dict[str, Any]) -> dict[str, Any]:
     """Run the task of a message and return the answer: facts, and the file that holds the tensors."""
     tensors = load_tensors(Path(message["tensors"]))[0] if message["tensors"] else {}
     request = TaskRequest(
-        task=message["task"], plan=message["plan"], options=message["options"], tensors=tensors
+        task=message["task"],
+        plan=message["plan"],
+        options=message["options"],
+        tensors=tensors,
+        work=message["work"],
     )
     result: TaskResult = session.run_task(request)
     if result.tensors:

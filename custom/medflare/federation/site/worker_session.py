@@ -25,7 +25,14 @@ from medflare.federation.site.sketch import SketchRequest, sketch_facts
 from medflare.federation.site.worker_config import LOCAL_STATE, WorkerConfig, state_folder
 from medflare.learners.registry import build_learner
 from medflare.wire.disk_space import DiskFullError, DiskReserve
-from medflare.wire.files import load_newest, save_tensors
+from medflare.wire.files import (
+    DamagedFileError,
+    load_before,
+    load_newest,
+    load_tensors,
+    load_values,
+    save_tensors,
+)
 from medflare.wire.first_values import FACT as FIRST_VALUES
 from medflare.wire.first_values import describe_values
 from medflare.wire.plan_codec import plan_from_json
@@ -34,6 +41,8 @@ from medflare.wire.task_messages import TaskRequest, TaskResult
 
 Builder = Callable[[str, dict[str, Any], SiteConfig, int, Path | None], Learner]
 """(method, settings, site, seed, cache folder) -> learner: `learners.build`, or a test's own."""
+LAST_UPDATE = "last_update.safetensors"
+"""Beside the local state: the last update, with the work it answers."""
 
 
 class WorkerSession:
@@ -52,6 +61,8 @@ class WorkerSession:
         site = self._site_settings()
         torch.set_num_threads(site.threads)
         self.state_file = state_folder(config, site) / LOCAL_STATE
+        self.update_file = self.state_file.with_name(LAST_UPDATE)
+        self._exchange = -1
         cache = Path(config.cache_folder)
         self._build = lambda: builder(config.method, config.settings, site, config.seed, cache)
         self._learner: Learner | None = None
@@ -73,44 +84,78 @@ class WorkerSession:
         Raises:
             Exception: whatever the task raises; the caller turns it into a failure that may leave the site.
         """
+        answered = self._answered(request)
+        if answered is not None:
+            return answered
         started = time.monotonic()
         result = _TASKS[request.task](self, request)
         result.facts["seconds"] = round(time.monotonic() - started, 3)
+        if request.work and _counts(request):
+            facts = {"run_id": self.run_id, "work": request.work, "facts": result.facts}
+            save_tensors(self.update_file, result.tensors, facts)
         return result
+
+    def _answered(self, request: TaskRequest) -> TaskResult | None:
+        """Return the update that was made of the very same work before; its answer was lost on the way."""
+        if not (request.work and _counts(request)):
+            return None
+        facts = load_values(self.update_file)
+        if (facts.get("run_id"), facts.get("work")) != (self.run_id, request.work):
+            return None
+        try:
+            tensors, facts = load_tensors(self.update_file)
+        except DamagedFileError:  # made again from the local state of the exchange before
+            return None
+        return TaskResult(facts["facts"], tensors)
 
     def _site_settings(self) -> SiteConfig:
         """Return the site's settings as its file says now: a hospital may change it during a run."""
         return worker_config.load_site_settings(self.config)
 
-    def _make_learner(self) -> None:
-        """Make a learner with the local state of the last good round."""
-        self._learner = self._build()
-        self.restored = self._restore()
+    def _make_learner(self, before: int | None = None) -> None:
+        """Make a learner with the local state of the last good exchange.
 
-    def _restore(self) -> bool:
+        Args:
+            before: an exchange that is done once more, and must start as it did; None for the next one.
+        """
+        self._learner, self._exchange = None, -1  # the old one's memory is free before the new one takes its
+        self._learner = self._build()
+        self.restored = self._restore(before)
+
+    def _restore(self, before: int | None) -> bool:
         """Load the local state of this run; return whether there was one.
 
         Where the disk damaged it, the state of the round before is taken: better than a site that is out for
         the rest of the run.
         """
-        saved = load_newest(self.state_file)
+        if before is None:
+            saved = load_newest(self.state_file)
+        else:
+            saved = load_before(self.state_file, "exchange", before)
         if saved is None or saved[1]["run_id"] != self.run_id:
             return False
         self.learner.load_local_state(saved[0], saved[1]["learner"])
+        self._exchange = int(saved[1].get("exchange", -1))
         return True
 
-    def _save(self) -> None:
-        """Write the local state, which never leaves the site; on a full disk into the space kept for it."""
+    def _save(self, exchange: int) -> None:
+        """Write the local state after an exchange; it never leaves the site.
+
+        The state before it stays: an exchange whose answer was lost in a crash starts from there again. On a
+        full disk it is written into the space kept for it.
+        """
         tensors, values = self.learner.local_state()
-        facts = {"run_id": self.run_id, "learner": values}
+        facts = {"run_id": self.run_id, "learner": values, "exchange": exchange}
+        again = load_values(self.state_file).get("exchange", -1) >= exchange
         try:
-            save_tensors(self.state_file, tensors, facts, keep_previous=True)
+            save_tensors(self.state_file, tensors, facts, keep_previous=not again)
         except DiskFullError:
             reserve = DiskReserve(self.state_file.parent)
             if not reserve.file.exists():
                 raise
             reserve.release()
-            save_tensors(self.state_file, tensors, facts, keep_previous=True)
+            save_tensors(self.state_file, tensors, facts, keep_previous=not again)
+        self._exchange = exchange
 
     def prepare(self, request: TaskRequest) -> TaskResult:
         """Return the facts before round 1: the learner's description and the tensors that it declares.
@@ -186,6 +231,9 @@ class WorkerSession:
             return _as_result(Update(delta={}, examples=patients, sums=sums))
         canary = bool(request.options.get("canary"))
         state, totals = split_by_prefix(request.tensors, TOTAL_PREFIX)
+        exchange = int(request.plan["round"])
+        if not canary and self._exchange >= exchange:
+            self._make_learner(before=exchange)
         if canary:
             tensors, values = self.learner.local_state()
             before = {name: value.detach().clone() for name, value in tensors.items()}
@@ -198,7 +246,7 @@ class WorkerSession:
         if canary:
             self.learner.load_local_state(before, values)
         else:
-            self._save()
+            self._save(exchange)
         return _as_result(update)
 
     def _plan(self, request: TaskRequest, totals: State) -> RoundPlan:
@@ -221,6 +269,12 @@ class WorkerSession:
         folder.mkdir(parents=True, exist_ok=True)
         records = self.learner.finish(self._plan(request, {}), folder)
         return TaskResult({"evaluations": [item.model_dump(mode="json") for item in records]}, {})
+
+
+def _counts(request: TaskRequest) -> bool:
+    """Return whether a request is for an update that counts: no canary, and no sums of profiles."""
+    hints = request.plan.get("hints", {})
+    return request.task == "fit" and not request.options.get("canary") and not hints.get("profiles")
 
 
 def _as_result(update: Update) -> TaskResult:

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an admin does with runs at a server: go on with one, pause one. Through FLARE's admin API."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medflare.core.errors import ConfigError, RunError
+from medflare.federation.server.controller import PAUSE_TOPIC
+from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG
+from medflare.wire.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from nvflare.fuel.flare_api.flare_api import Session
+
+SECONDS = 30.0
+
+
+@contextmanager
+def admin_session(kit: Path) -> Iterator[Session]:
+    """Provide a session at the server, as the admin to whom a kit belongs.
+
+    Raises:
+        ConfigError: the folder is no admin's kit.
+        RunError: the server does not answer, or refuses.
+    """
+    from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+    try:
+        user = str(read_json(kit / "startup" / "fed_admin.json")["admin"]["username"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ConfigError(
+            f"{kit}: is no admin's startup kit (startup/fed_admin.json names no user). Name the folder of "
+            "one."
+        ) from None
+    try:
+        session = new_secure_session(user, str(kit), timeout=SECONDS)
+    except Exception as error:  # FLARE raises what it likes where a server is down
+        raise RunError(
+            f"no session as {user} ({type(error).__name__}: {error}). Is the server running, and can this "
+            "machine reach it?"
+        ) from None
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def resume_job(kit: Path, run: str) -> str:
+    """Submit the job of a run again, so that it goes on where it was; return the new job's id.
+
+    Args:
+        run: FLARE's id of its first job.
+
+    Raises:
+        ConfigError: the kit is none. RunError: the server has no such job, or does not take the new one.
+    """
+    with admin_session(kit) as session, tempfile.TemporaryDirectory(prefix="medflare-resume-") as scratch:
+        try:
+            place = session.download_job_result(run, destination=scratch)
+            folder = point_to_run(_job_folder(Path(place)), run)
+            return str(session.submit_job(str(folder)))
+        except Exception as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise RunError(
+                f"run {run} cannot be gone on with ({type(error).__name__}: {error}). `list_jobs` in FLARE's "
+                "console shows the jobs that the server knows."
+            ) from None
+
+
+def pause_job(kit: Path, job: str) -> None:
+    """Ask a running job to end after its present round."""
+    with admin_session(kit) as session:
+        try:
+            session.do_app_command(job, PAUSE_TOPIC, {})
+        except Exception as error:
+            raise RunError(
+                f"job {job} cannot be paused ({type(error).__name__}: {error}). Is it running?"
+            ) from None
+
+
+def point_to_run(folder: Path, run: str) -> Path:
+    """Have both configurations of a job folder name the run that the job goes on with."""
+    server, client = read_json(folder / SERVER_CONFIG), read_json(folder / CLIENT_CONFIG)
+    server["workflows"][0]["args"]["resumes"] = run
+    client["executors"][0]["executor"]["args"]["resumes"] = run
+    write_json(folder / SERVER_CONFIG, server)
+    write_json(folder / CLIENT_CONFIG, client)
+    return folder
+
+
+def _job_folder(place: Path) -> Path:
+    """Return the job folder in a downloaded result."""
+    for meta in sorted(place.rglob("meta.json")):
+        content: Any = read_json(meta)
+        if (meta.parent / SERVER_CONFIG).is_file() and isinstance(content, dict):
+            return meta.parent
+    raise ConfigError(f"{place.name}: the server's copy of the job holds no job of medflare.")

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Goes on with the run of a simulator's workspace that ended before its time."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from medflare.core.errors import ConfigError
+from medflare.federation.server.run_folder import PAUSE, RECORD
+from medflare.recipes.job import Job
+from medflare.recipes.job_reader import read_job
+from medflare.recipes.overrides import override
+from medflare.wire.files import read_json, write_json
+from medflare.wire.storage import FILE, RUNS
+
+SIMULATED = "simulate_job"
+"""FLARE's id of every job in its simulator, and so the name of a workspace's run."""
+REQUEST, PARTIES = "request", "parties"
+
+
+class StoredRequest(BaseModel):
+    """What `medflare run` was asked for, beside the job: whoever goes on with the run needs it again.
+
+    Attributes:
+        sites: who trains. unseen: who is tested afterwards.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    sites: list[str]
+    unseen: list[str] = []
+
+
+class WorkspaceState:
+    """What must outlive a workspace's run: a folder beside the workspace, which FLARE's simulator wipes.
+
+    Args:
+        workspace: of the simulator.
+
+    Attributes:
+        folder: `<workspace>.state`; parties: states of the server and the sites in it.
+    """
+
+    def __init__(self, workspace: Path) -> None:
+        self.workspace = workspace
+        self.folder = state_of(workspace)
+        self.parties = self.folder / PARTIES
+
+    @property
+    def run(self) -> Path:
+        """The server's folder of the run."""
+        return self.parties / "server" / RUNS / SIMULATED
+
+    def begin(self, job: Job, sites: Sequence[str], unseen: Sequence[str]) -> None:
+        """Forget an earlier run, and write down what this one was asked for."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        job.write(self.folder / REQUEST / job.title)
+        write_json(
+            self.folder / f"{REQUEST}.json",
+            StoredRequest(sites=list(sites), unseen=list(unseen)).model_dump(),
+        )
+        self.point_to()
+
+    def point_to(self) -> None:
+        """Tell the server and the sites of the workspace where they keep their states."""
+        write_json(self.workspace / "local" / FILE, {"folder": str(self.parties)})
+
+    def again(self) -> tuple[Job, StoredRequest]:
+        """Return the job that goes on with the run, and what was asked for.
+
+        Raises:
+            ConfigError: there is no run to go on with.
+        """
+        try:
+            request = StoredRequest.model_validate(read_json(self.folder / f"{REQUEST}.json"))
+            holder = next(iter(sorted((self.folder / REQUEST).iterdir())))
+        except (OSError, ValueError, ValidationError, StopIteration):
+            raise ConfigError(
+                f"{self.workspace}: holds no run to go on with (its state would lie in {self.folder}). Name "
+                "the workspace of a run, or start one without --resume."
+            ) from None
+        job = read_job(holder)
+        if (self.run / RECORD).is_file():
+            job = override(job, {"resumes": SIMULATED})
+        return job, request
+
+    def pause(self) -> None:
+        """Ask the run to end after its present round.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if not (self.run / RECORD).is_file():
+            raise ConfigError(f"{self.workspace}: holds no run.")
+        (self.run / PAUSE).touch()
+
+
+def state_of(workspace: Path) -> Path:
+    """Return the folder beside a workspace that holds its state."""
+    return workspace.with_name(workspace.name + ".state")

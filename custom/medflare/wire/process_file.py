@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who works on a run's folder: `process.json` says which job and process, `lock` lets one at a time do it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from medflare.core.process_identity import ProcessIdentity
+from medflare.wire.files import read_json, write_json
+
+FILE, LOCK = "process.json", "lock"
+_POLL = 0.1
+
+
+class FolderLock:
+    """Lets one process at a time work on a folder; the operating system lets go of it if that one dies."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / LOCK
+        self._held: IO[str] | None = None
+
+    def acquire(self, seconds: float = 0.0) -> bool:
+        """Take the lock; return whether it could be had within so many seconds."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        lock, until = self.file.open("a", encoding="utf-8"), time.monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._held = lock
+                return True
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    lock.close()
+                    return False
+                time.sleep(_POLL)
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._held is not None
+
+    def release(self) -> None:
+        """Let go of the lock, if it is held."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.close()
+
+
+def in_use(folder: Path) -> bool:
+    """Return whether a process works on a folder. Nothing is written, and links are not followed."""
+    file = folder / LOCK
+    if file.is_symlink() or not file.is_file():
+        return False
+    with file.open("r", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who works on a run.
+
+    Attributes:
+        job: FLARE's id. attempt: how many processes did before.
+        process: the job's process. parent: FLARE's, which started it; each None where it is not known.
+    """
+
+    job: str = "unknown"
+    attempt: int = -1
+    process: ProcessIdentity | None = None
+    parent: ProcessIdentity | None = None
+
+    @property
+    def orphan(self) -> psutil.Process | None:
+        """The job's process, if it runs without the one that started it; None otherwise."""
+        if self.process is None or (self.parent is not None and self.parent.alive):
+            return None
+        return self.process.process()
+
+    def __str__(self) -> str:
+        return f"job {self.job}, process {self.process.pid if self.process else 'unknown'}"
+
+
+def write_holder(folder: Path, job: str) -> Holder:
+    """Write down that this process works on a run from now on."""
+    process, parent = ProcessIdentity.of(), ProcessIdentity.of(os.getppid())
+    holder = Holder(job=job, attempt=read_holder(folder).attempt + 1, process=process, parent=parent)
+    facts = {"process": process.to_json(), "parent": parent.to_json()}
+    write_json(folder / FILE, {"job": job, "attempt": holder.attempt, **facts})
+    return holder
+
+
+def read_holder(folder: Path) -> Holder:
+    """Return who works, or worked last, on a run; an empty one where that cannot be read."""
+    try:
+        facts = read_json(folder / FILE)
+        return Holder(
+            job=str(facts["job"]),
+            attempt=int(facts["attempt"]),
+            process=ProcessIdentity.from_json(facts.get("process")),
+            parent=ProcessIdentity.from_json(facts.get("parent")),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Holder()

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plug is pulled at a deployed run, and an admin goes on with it: the adapter is the undisturbed one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import deployed_jobs
+import pytest
+from deployed import ADMIN, SERVER, SITES, Federation, Finished
+from deployed_programs import run as program
+
+from medflare.wire.files import load_tensors
+
+LONG_ENOUGH = {"steps": 6, "num_rounds": 3, "seed": 77}
+"""To be killed in a round."""
+
+
+def submitted(federation: Federation, folder: Path) -> str:
+    return federation.submit(deployed_jobs.tiny_job(folder, "fed_medlora", **LONG_ENOUGH))
+
+
+def medflare(*words: object) -> list[dict[str, object]] | dict[str, object]:
+    """What a command prints as JSON."""
+    printed: list[dict[str, object]] | dict[str, object] = json.loads(
+        program("medflare", *map(str, words), "--json").stdout
+    )
+    return printed
+
+
+def tensors(run: Finished) -> dict[str, list[float]]:
+    """Every value of the final adapter."""
+    adapter = load_tensors(run.folder / run.record.artefacts["final"] / "adapter_model.safetensors")[0]
+    return {name: value.flatten().tolist() for name, value in adapter.items()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(federation: Federation, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
+    """The adapter of the run that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return tensors(federation.finished(submitted(federation, folder / "job"), folder / "out"))
+
+
+@pytest.mark.parametrize("who", [SERVER, "site-2"])
+def test_a_killed_job_process_costs_time_and_nothing_else(
+    federation: Federation, undisturbed: dict[str, list[float]], tmp_path: Path, who: str
+) -> None:
+    job_id = submitted(federation, tmp_path / "job")
+    federation.worker("site-2")
+    federation.wait_event(job_id, phase="round", round=1)
+    federation.wait_training("site-2", job_id)
+    federation.job_process(who).kill()
+    assert federation.wait(job_id) != "FINISHED:COMPLETED"
+    rows = {row["run"]: row for row in medflare("runs", "list", federation.kits / SERVER)}
+    assert rows[job_id]["state"] in ("interrupted", "stopped")
+    assert rows[job_id]["exchanges"] in (1, 2)
+    answer = medflare("resume", job_id, "--kit", federation.kits / ADMIN)
+    assert isinstance(answer, dict)
+    run = federation.finished(str(answer["job"]), tmp_path / "out")
+    assert (run.state, run.record.status) == ("FINISHED:COMPLETED", "completed")
+    assert [len(entry.accepted) for entry in run.record.rounds] == [3, 3, 3]
+    assert run.record.resumptions[0].job == run.job_id
+    assert {item.site for item in run.record.evaluations} == set(SITES)
+    assert tensors(run) == undisturbed
+
+
+def test_a_paused_run_goes_on(
+    federation: Federation, undisturbed: dict[str, list[float]], tmp_path: Path
+) -> None:
+    job_id = submitted(federation, tmp_path / "job")
+    federation.wait_event(job_id, phase="round", round=1)
+    medflare("pause", job_id, "--kit", federation.kits / ADMIN)
+    paused = federation.finished(job_id, tmp_path / "paused")
+    assert paused.record.status == "paused"
+    assert len(paused.record.rounds) == 2
+    answer = medflare("resume", job_id, "--kit", federation.kits / ADMIN)
+    assert isinstance(answer, dict)
+    run = federation.finished(str(answer["job"]), tmp_path / "out")
+    assert run.record.status == "completed"
+    assert tensors(run) == undisturbed

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run that lost all its processes at any write goes on to the result that it would have had."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+import pytest
+from fed_equality import Case, in_flare
+from fed_harness import Federation
+from fed_plug import count_writes, interrupted, resumed
+from fed_visits import COUNTS
+from test_equals_one_process import DRAWN, toy, visits
+
+EVERY = os.environ.get("FAULTS") == "all"
+"""Whether the plug is pulled at every write, as `make test-faults` does; otherwise at some of each run."""
+CASES = [
+    toy(rounds=3, steps=2),
+    toy("influence", rounds=2, judged=True),
+    toy("l_fedavg", settings={"loss_source": "cross"}, within=1e-5),
+    toy("fedadam", settings={"lr": 0.1}),
+    toy("fedavgm"),
+    toy(canary=True, rounds=2),
+    Case(rule="scaffold", rounds=3),
+    Case(rule="drfa", settings={"m": 2}, rounds=3),
+    Case(rule="ddcs", settings=DRAWN, rounds=3),
+    Case(rule="importance_sampling", settings={"draws": 2}, rounds=3),
+    visits("temporal", COUNTS, {"lr": 0.05}, rounds=2),
+    visits("scaffold", COUNTS, {}, rounds=2),
+]
+UPLINKS = {"int8": toy(rounds=3), "int4": toy(rounds=3)}
+PROTECTED = [
+    toy(rounds=2, protection="masking"),
+    toy("fedadam", settings={"lr": 0.1}, rounds=2, protection="masking", canary=True),
+    Case(rule="scaffold", rounds=2, protection="masking"),
+    visits("temporal", COUNTS, {"lr": 0.05}, rounds=2, protection="masking"),
+    toy(rounds=2, protection="he"),
+]
+
+
+def tensors(run: Federation) -> dict[str, str]:
+    """Digest of every tensor file of the result, the server's and the sites'; cards hold the run's id."""
+    folders = {"server": run.folder, **{site: run.site_folder(site) for site in run.sites}}
+    return {
+        f"{name}/{file.relative_to(folder)}": hashlib.sha256(file.read_bytes()).hexdigest()
+        for name, folder in folders.items()
+        for file in sorted(folder.glob("result/**/*.safetensors"))
+    }
+
+
+def places(writes: int, some: int) -> list[int]:
+    """The writes at which the plug is pulled: all, or some from the first third to the last."""
+    return list(range(1, writes + 1)) if EVERY else [writes * (k + 1) // (some + 1) for k in range(some)]
+
+
+def check(case: Case, federation, some: int = 3, **controller) -> None:
+    def start() -> Federation:
+        run = in_flare(case, federation)
+        run.change(**controller)
+        run.controller |= controller
+        return run
+
+    whole = start()
+    writes = count_writes(whole)
+    expected = tensors(whole)
+    assert any("/result/adapter/" in name for name in expected)
+    for write in places(len(writes), some):
+        run = start()
+        if not interrupted(run, write):
+            continue  # threads write in another order each time, and a few times less often
+        record, again = None, run
+        again = resumed(run)
+        record = again.run()
+        if record.status != "completed":
+            assert not (run.root / "server/runs/job/run.json").exists(), (write, record.reason)
+            continue  # nothing had begun yet
+        assert tensors(again) == expected, (write, writes[write - 1])
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_result_is_that_of_an_undisturbed_run(federation, case: Case) -> None:
+    check(case, federation)
+
+
+@pytest.mark.parametrize("uplink", UPLINKS)
+def test_what_compression_lost_is_carried_on(federation, uplink: str) -> None:
+    check(UPLINKS[uplink], federation, uplink=uplink, downlink="int8")
+
+
+@pytest.mark.parametrize("case", PROTECTED, ids=str)
+def test_under_a_protection(federation, case: Case) -> None:
+    check(case, federation)
