@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,8 @@ class WorkerSession:
         result.facts["seconds"] = round(time.monotonic() - started, 3)
         if request.work and _counts(request):
             facts = {"run_id": self.run_id, "work": request.work, "facts": result.facts}
-            save_tensors(self.update_file, result.tensors, facts)
+            with suppress(DiskFullError):  # after a crash it is made again, from the local state before it
+                save_tensors(self.update_file, result.tensors, facts)
         return result
 
     def _answered(self, request: TaskRequest) -> TaskResult | None:
