@@ -180,7 +180,7 @@ def resolve_precision(precision: str, device: str) -> str:
 
 
 DEVICES = ("auto", "cpu", "cuda")
-"""What a site's file or an option can ask for."""
+"""Values that a site's file or an option can ask for."""
 
 
 def device_of(wanted: str) -> str:

@@ -93,7 +93,7 @@ def _description(value: SiteDescription) -> SiteDescription:
 
 
 class FirstValueFacts(StrictModel):
-    """What a site says of one shared tensor before round 1 (`wire.first_values`)."""
+    """Statement of a site about one shared tensor before round 1 (`wire.first_values`)."""
 
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
     norm: Annotated[float, Field(ge=0)]

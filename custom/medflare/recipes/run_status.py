@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far the runs of a folder are, read from their records, their events and their locks."""
+"""Progress of the runs of a folder, read from their records, their events and their locks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies in a workspace before a run: FLARE's simulator deletes everything in it but two folders."""
+"""Contents of a workspace before a run: FLARE's simulator deletes everything in it but two folders."""
 
 from __future__ import annotations
 

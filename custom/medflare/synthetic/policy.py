@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What synthetic hospitals agree to and a real one denies by default, as `policy` of their site.yaml."""
+"""Permissions that synthetic hospitals give and real ones deny by default: `policy` of their site.yaml."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a site says of its shared tensors before round 1: of each a digest and a norm.
+"""Statements of a site about its shared tensors before round 1: of each a digest and a norm.
 
 Sites make these values from public weights, the job's settings and the run's seed, so most of them make the
 same; the server compares what all of them say and owes nothing to the one whose tensors it takes

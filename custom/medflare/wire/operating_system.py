@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operating system refused, as a sentence for a person: the path, the reason, what to do."""
+"""Refusals of the operating system as a sentence for a person: the path, the reason, what to do."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ADVICE = {
 
 
 _LOOP = "Symlink loop from "
-"""How `Path.resolve` begins its RuntimeError in Python 3.11 and 3.12."""
+"""Start of the RuntimeError of `Path.resolve` in Python 3.11 and 3.12."""
 
 
 def operating_system_error(error: BaseException) -> OperatingSystemError | None:

@@ -24,7 +24,7 @@ FACTOR = 2.0
 
 @dataclass(frozen=True, slots=True)
 class FirstValues:
-    """What the sites of a run say of their first values.
+    """Statements of a run's sites about their first values.
 
     Attributes:
         sites: that take part, in the run's order.
