@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from medflare.core.hints import RoundHints
-from medflare.core.metrics import Metrics
+from medflare.core.metrics import MetricNames, Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import Estimate, EvaluationRecord
 from medflare.core.site_description import SiteDescription
@@ -80,6 +80,9 @@ class SmallLearner:
 
     def evaluate(self, split: str, plan: RoundPlan) -> Metrics:
         raise NotImplementedError
+
+    def metric_names(self) -> MetricNames:
+        return MetricNames(validation=["loss"], tested={"generic": ["loss"]})
 
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
         loss = self.evaluate("test", plan)["loss"]

@@ -11,6 +11,8 @@ from nvflare.apis.dxo import from_shareable
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 
+from medflare.federation.messages import STEPS
+
 Change = Callable[[dict[str, Any], dict[str, Any]], object]
 """Changes tensors by name, and the request or reply that stands beside them, in place."""
 GOOD = (None, ReturnCode.OK)
@@ -58,13 +60,29 @@ def watched(task: str, look: Callable[[str, dict[str, Any], dict[str, Any]], obj
     return tamper
 
 
-def losing(task: str, *sites: str, number: int = 1) -> Tamper:
-    """`tamper`: these sites do not get through with one task of one round, counted from 0."""
+def together(*tampers: Tamper) -> Tamper:
+    """`tamper`: all of these see every reply; the first change of it counts."""
+
+    def tamper(site: str, asked: str, reply: Shareable) -> Shareable | None:
+        changes = [each(site, asked, reply) for each in tampers]
+        return next((change for change in changes if change is not None), None)
+
+    return tamper
+
+
+def losing(task: str, *sites: str, number: int = 1, measuring: bool = False) -> Tamper:
+    """`tamper`: these sites do not get through with one task of one round, counted from 0.
+
+    Args:
+        measuring: whether it is a step of the sum of what they measure after the round's updates. A masked
+            round goes through these steps twice.
+    """
     seen: dict[tuple[str, str], int] = {}
+    place = 2 * number + measuring if task in STEPS else number
 
     def tamper(site: str, asked: str, reply: Shareable) -> Shareable | None:
         seen[site, asked] = seen.get((site, asked), 0) + 1
-        lost = asked == task and site in sites and seen[site, asked] == number + 1
+        lost = asked == task and site in sites and seen[site, asked] == place + 1
         return make_reply(ReturnCode.EXECUTION_EXCEPTION) if lost else None
 
     return tamper

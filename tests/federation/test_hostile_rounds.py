@@ -55,10 +55,13 @@ def test_first_values_are_not_told_once_the_site_has_learned(
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["an earlier round", "the last round"])
-def test_a_site_joins_the_sum_of_a_round_once(federation: Make, number: int) -> None:
+@pytest.mark.parametrize("sum_of", ["updates", "the final test"])
+def test_a_site_joins_the_sum_of_a_round_once(federation: Make, sum_of: str, number: int) -> None:
     run = federation(controller=MASKED)
-    completed(run)
-    terms = run.flow.run.protection.coordinator.parameters.to_json()
+    record = completed(run)
+    terms = record.rounds[-1].protection["terms"]
+    if sum_of != "updates":
+        terms = run.flow.run.protection.coordinator.parameters.to_json()
     told = {"secure_sum": {"terms": {**terms, "round": number}}}
     for fresh in (False, True):
         said = asked_again(run, "site-1", "keys", fresh, round=number, options=told)
@@ -71,7 +74,7 @@ def test_steps_of_another_round_are_not_answered(federation: Make) -> None:
     run = federation(controller=MASKED)
     completed(run)
     told = {"secure_sum": {"survivors": list(run.sites)}}
-    assert "the keys this site gave are of round 1" in asked_again(
+    assert "the keys this site gave are of round 2" in asked_again(
         run, "site-1", "confirm", False, round=5, options=told
     )
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from fed_equality import assert_close
 from fed_harness import Make, completed, failed, final, ledger
-from fed_tamper import losing, watched
+from fed_tamper import losing, together, watched
 
 from medflare.core.tensors import State
 from medflare.federation.server.run_state import load_state
@@ -76,26 +76,38 @@ def test_three_of_five_lost_end_the_run_with_their_names(federation: Make, task:
 def test_the_server_sees_neither_an_update_nor_its_weight(
     federation: Make, bits: int, dtype: torch.dtype
 ) -> None:
-    seen: list[tuple[State, dict[str, Any]]] = []
+    seen: dict[str, list[tuple[State, dict[str, Any]]]] = {"fit": [], "evaluate": [], "finish": []}
+    looks = [
+        watched(task, lambda site, tensors, facts, here=here: here.append((tensors, facts)))
+        for task, here in seen.items()
+    ]
     run = federation(
         controller={**MASKED, "protection_settings": {"bits": bits}},
-        tamper=watched("fit", lambda site, tensors, facts: seen.append((tensors, facts))),
+        tamper=together(*looks),
     )
     record = completed(run)
-    assert len(seen) == 6
-    for tensors, facts in seen:
+    assert {task: len(here) for task, here in seen.items()} == {"fit": 6, "evaluate": 6, "finish": 3}
+    for tensors, facts in seen["fit"]:
         assert set(facts) == {"metrics", "seconds", "secure_sum"}
         assert set(tensors) == {"masked:narrow", "masked:wide"}
         assert tensors["masked:narrow"].dtype == dtype
         assert tensors["masked:narrow"].float().abs().median() > 2.0 ** (bits - 8)
-    sent = sum(value.numel() * value.element_size() for value in seen[0][0].values())
-    assert record.expected_bytes_per_direction == sent == record.rounds[-1].traffic["site-1"].sent
+    sent = {
+        task: sum(value.numel() * value.element_size() for value in here[0][0].values())
+        for task, here in seen.items()
+    }
+    assert record.expected_bytes_per_direction == sent["fit"]
+    assert [entry.traffic["site-2"].sent for entry in record.rounds] == [
+        sent["fit"] + sent["evaluate"],
+        sent["fit"] + sent["evaluate"] + sent["finish"],
+    ]
 
 
 def test_the_ledger_says_that_updates_were_masked(federation: Make) -> None:
     run = federation(controller=MASKED)
     completed(run)
     assert [line.protections for line in ledger(run, "site-1", "fit")] == [["mask"]] * 2
+    assert [line.protections for line in ledger(run, "site-1", "evaluate", "finish")] == [["mask"]] * 3
     assert {line.task for line in ledger(run, "site-1")} >= {"keys", "shares", "confirm", "reveal"}
 
 
@@ -125,7 +137,7 @@ def test_a_sum_that_was_lost_late_is_repeated_over_its_own_sites(federation: Mak
     run = federation(
         sites=FIVE[:4],
         controller={**MASKED, "min_responses": 3, "num_rounds": 3},
-        tamper=lambda *message: early(*message) or late(*message),
+        tamper=together(early, late),
     )
     record = completed(run)
     assert [len(entry.accepted) for entry in record.rounds] == [0, 3, 4]

@@ -22,7 +22,7 @@ from medflare.core.errors import ConfigError
 from medflare.core.hints import MixtureHint
 from medflare.core.plan import RoundPlan
 from medflare.egress.report import read_ledger
-from medflare.federation.server.mixture import SumsCollector
+from medflare.federation.server.sum_exchange import SumsCollector
 from medflare.in_process.loop import federate
 from medflare.in_process.temporal_loop import agree_on_mixture, visit_by_visit
 from medflare.learners.fedtar.federated_em import FederatedMixture

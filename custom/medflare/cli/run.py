@@ -242,7 +242,8 @@ def show(console: Any, record_path: Path, facts: dict[str, Any]) -> None:
     from medflare.reporting.score_rows import rows_of
     from medflare.reporting.tables import results_table
 
-    console.print(results_table(rows_of([read_record(record_path)]), SHOWN))
+    record = read_record(record_path)
+    console.print(results_table(rows_of([record]), SHOWN, protections=record.protections))
     places = Table(title="what the run made", show_header=False, title_justify="left")
     for name, path in facts["paths"].items():
         places.add_row(name, os.path.relpath(path))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from medflare.core.hints import MixtureHint, RoundHints
-from medflare.core.metrics import Metrics
+from medflare.core.metrics import MetricNames, Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import SiteDescription
@@ -70,6 +70,10 @@ class Learner(Protocol):
         Raises:
             ConfigError: the method cannot do what the hints ask for.
         """
+        ...
+
+    def metric_names(self) -> MetricNames:
+        """Return the names of what `evaluate` and `finish` measure; fixed before round 1."""
         ...
 
     def initial_shared(self) -> State:

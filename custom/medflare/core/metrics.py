@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from medflare.core.run_record import AdapterKind
 
 
 class Metrics(dict[str, float]):
@@ -23,3 +26,18 @@ class Metrics(dict[str, float]):
         """Return both sets of numbers, over the smaller of both counts."""
         counts = [each.examples for each in (self, other) if each]
         return Metrics({**self, **other}, min(counts, default=0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricNames:
+    """Names of what a learner can measure, the same at every site of a job whatever its data hold.
+
+    Under a protection only these leave, summed over the sites; a number of another name stays at its site.
+
+    Attributes:
+        validation: of `Learner.evaluate`.
+        tested: adapter -> names of `Learner.finish`.
+    """
+
+    validation: Sequence[str]
+    tested: Mapping[AdapterKind, Sequence[str]]

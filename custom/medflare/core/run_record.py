@@ -16,6 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from medflare.core.errors import DataError
 
 SCHEMA_VERSION = 2
+ALL_SITES = "all sites"
+"""In the place of a site's name: the sum over sites, where no single one can be read."""
+
+
+AdapterKind = Literal["generic", "personalised", "none"]
+"""Adapter that is tested: the shared one, a site's own, or none."""
 
 
 class RecordModel(BaseModel):
@@ -68,22 +74,31 @@ class SiteRecord(RecordModel):
 
 
 class Estimate(RecordModel):
-    """A metric with its 95 % bootstrap interval over studies."""
+    """A metric with its 95 % bootstrap interval over studies.
+
+    A mean that was opened of a secure sum has none: only the sites could compute one of it.
+    """
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Both ends of the interval; None where there is none."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
 
 
 class EvaluationRecord(RecordModel):
-    """Final quality of one adapter on one site's split."""
+    """Final quality of one adapter on one site's split, or its mean over sites where only a sum is known."""
 
-    site: str
+    site: str = Field(description="or 'all sites', of a mean over `sites` weighted by their studies")
     role: Literal["participant", "unseen"]
-    adapter: Literal["generic", "personalised", "none"]
+    adapter: AdapterKind
     split: str
     studies: int
     metrics: dict[str, Estimate]
+    sites: list[str] = Field(default_factory=list, description="in the sum, of 'all sites'")
     skipped_metrics: dict[str, str] = Field(default_factory=dict, description="metric -> why")
     predictions: str | None = Field(None, description="path of the per-study file, relative to the record")
 

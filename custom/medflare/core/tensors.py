@@ -122,3 +122,8 @@ def finite(value: Tensor) -> bool:
     if not value.is_floating_point() or not value.numel():
         return True
     return all(math.isfinite(float(edge)) for edge in torch.aminmax(value))
+
+
+def add_sums(parts: Sequence[State]) -> State:
+    """Return the totals of several sites' sums, added in the order of the parts."""
+    return {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}

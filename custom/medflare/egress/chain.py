@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medflare.core.tensor_names import SUM_PREFIX, feature_kind
+from medflare.core.hints import STAGES
+from medflare.core.tensor_names import SUM_PREFIX, feature_kind, with_prefix
 from medflare.core.tensors import SharedSpec, State
 from medflare.egress.declaration import (
     EXACT,
@@ -44,6 +45,7 @@ from medflare.egress.ledger import Ledger, declaration_digest, declaration_of, t
 from medflare.egress.permitted_facts import COUNTED, DIGITS, DIGITS_SEALED, permitted_facts
 from medflare.egress.policy import Policy, PolicyError
 from medflare.egress.seal import Seal, apply_seal
+from medflare.egress.summed_evaluations import EXCHANGES, summed_evaluation, without_numbers
 from medflare.wire import compression
 from medflare.wire.digest import byte_count
 from medflare.wire.first_values import FACT as FIRST_VALUES
@@ -69,8 +71,9 @@ class Egress:
         uplink: codec of the present request.
         policy: rules in force now.
         shared, sums: the declared tensors; None before `declare`.
-        separate_sums: declared sums that leave in messages of their own, never beside an update.
-        sealed: whether the job has a protection, under which numbers beside the updates are coarser.
+        separate_sums: exchange -> declared sums that leave in messages of their own, never beside an update.
+        examples: split -> how many examples the site declared.
+        sealed: whether the job has a protection, under which what is measured leaves in sums or not at all.
         memory: what this site remembers of the run, whatever the server calls its rounds.
         work: digest of what the present request asks to be done; repeated: whether the very same was answered
             before, so that the answer is sent again and not counted again.
@@ -85,7 +88,8 @@ class Egress:
     job_name: str = ""
     shared: SharedSpec | None = None
     sums: SharedSpec | None = None
-    separate_sums: tuple[SharedSpec, ...] = ()
+    separate_sums: Mapping[str, SharedSpec] = field(default_factory=dict)
+    examples: Mapping[str, int] = field(default_factory=dict)
     sealed: bool = False
     memory: JobMemory = field(default_factory=JobMemory)
     work: str = ""
@@ -95,21 +99,31 @@ class Egress:
     def __post_init__(self) -> None:
         self.record = Ledger(self.ledger, self.site, self.job, self.job_name)
 
-    def declare(self, shared: SharedSpec, sums: SharedSpec, separate: Sequence[SharedSpec] = ()) -> None:
+    def declare(
+        self,
+        shared: SharedSpec,
+        sums: SharedSpec,
+        separate: Mapping[str, SharedSpec] | None = None,
+        examples: Mapping[str, int] | None = None,
+    ) -> None:
         """Fix what may leave; a second declaration must be the same.
 
         Args:
-            separate: sums that leave in messages of their own, never beside an update.
+            separate: exchange -> sums that leave in messages of their own, never beside an update.
+            examples: split -> count, the weight of what is measured on it.
 
         Raises:
             EgressError: it differs from an earlier declaration.
             PolicyError: it holds features of images that may not leave.
         """
-        self._check_policy_on_features("prepare", [name for part in (sums, *separate) for name in part])
-        declared = (shared, sums, tuple(separate))
+        separate = dict(separate or {})
+        parts = (sums, *separate.values())
+        self._check_policy_on_features("prepare", [name for part in parts for name in part])
+        declared = (shared, sums, separate)
         if self.shared is not None and (self.shared, self.sums, self.separate_sums) != declared:
             raise EgressError("the learner declares other tensors than before; a declaration cannot change.")
         self.shared, self.sums, self.separate_sums = declared
+        self.examples = dict(examples or {})
 
     def _check_policy_on_features(self, task: str, names: Collection[str]) -> None:
         try:
@@ -165,19 +179,21 @@ class Egress:
         result: TaskResult,
         compress: Compress = compression.compress,
         seal: Seal | None = None,
+        alone: bool = False,
     ) -> TaskResult:
         """Return the result as it leaves the site, after writing the ledger.
 
         Args:
             compress: of the tensors, in the codec of `uplink`.
             seal: of the compressed tensors; None where nothing protects them.
+            alone: whether numbers of this site may leave under a protection, as `Measurement.alone` has it.
 
         Raises:
             EgressError: the result holds something that was not declared.
             PolicyError: a rule refuses. Both name everything that may not leave.
         """
         try:
-            return self._send(task, round_number, result, compress, seal)
+            return self._send(task, round_number, result, compress, seal, alone)
         except (EgressError, PolicyError) as error:
             self._block(task, round_number, error)
             raise
@@ -187,16 +203,29 @@ class Egress:
         self.record.failed(task, round_number, failure)
 
     def _send(
-        self, task: str, round_number: int, result: TaskResult, compress: Compress, seal: Seal | None
+        self,
+        task: str,
+        round_number: int,
+        result: TaskResult,
+        compress: Compress,
+        seal: Seal | None,
+        alone: bool,
     ) -> TaskResult:
         # 1. declaration
         allowed = self._check(task, result)
         self._check_features(task, result.tensors)
         # 2. policy: counts and metrics first, then names, then the volume
-        facts, withheld = permitted_facts(self.policy, result.facts, DIGITS_SEALED if self.sealed else DIGITS)
-        facts = facts if seal is None else seal.facts(facts)
         applied = [seal.name] if seal is not None else []
-        if task == "fit":
+        if self.sealed and task in EXCHANGES and not alone:
+            result, allowed, withheld = self._summed(task, result, sealed=seal is not None)
+            facts = result.facts
+        else:
+            digits = DIGITS_SEALED if self.sealed else DIGITS
+            facts, withheld = permitted_facts(self.policy, result.facts, digits)
+        facts = facts if seal is None else seal.facts(facts)
+        if task in EXCHANGES and result.tensors:
+            self.policy.numbers(applied)
+        elif task == "fit":
             self.policy.update(result.tensors, applied)
         elif result.tensors and task not in MESSAGES:
             self.policy.first_values(result.tensors)
@@ -230,6 +259,24 @@ class Egress:
             self.memory.add(int(line["bytes"]) + facts_bytes, answered=task == "fit", work=self.work)
             self.record.sent(task, round_number, line, self.memory.facts.opened)
         return TaskResult(facts, tensors)
+
+    def _summed(self, task: str, result: TaskResult, sealed: bool) -> tuple[TaskResult, SharedSpec, int]:
+        """Return (an evaluation without its numbers, which are sums now, their declaration, how many stay).
+
+        This is the last point at which a number of one site could leave under a protection: without a seal
+        there is nothing that would hide it among others, and all of them stay.
+
+        Args:
+            sealed: whether a seal will close the sums.
+        """
+        facts, spec = without_numbers(task, result.facts), self.separate_sums.get(EXCHANGES[task], {})
+        if not sealed:
+            parts = result.facts.get("evaluations", [result.facts])
+            return TaskResult(facts, {}), {}, sum(len(part["metrics"]) for part in parts)
+        if not spec:
+            raise EgressError(f"{task}: no sums of it were declared, so it stays here.")
+        sums, withheld = summed_evaluation(self.policy, task, result.facts, spec, self.examples)
+        return TaskResult(facts, with_prefix(sums, SUM_PREFIX)), _under_prefix(spec), withheld
 
     def _check(self, task: str, result: TaskResult) -> SharedSpec:
         """Return the tensors that this task may hold; EgressError names everything that was not declared."""
@@ -285,8 +332,9 @@ class Egress:
         if self.shared is None or self.sums is None:
             raise EgressError(f"{task}: nothing was declared yet; a run starts with 'prepare'.")
         if task == "fit":
-            for spec in (_under_prefix(part) for part in self.separate_sums):
-                if set(spec) == set(tensors):
+            for stage in STAGES:  # of profiles; what is measured leaves in answers of its own
+                spec = _under_prefix(self.separate_sums.get(stage, {}))
+                if spec and set(spec) == set(tensors):
                     return spec
         sums = _under_prefix(self.sums) if task == "fit" else {}
         return {**self.shared, **sums}
@@ -309,7 +357,7 @@ class Egress:
         )
         if self.shared is not None and self.sums is not None:
             declaration = declaration_of(self.shared, self.sums)
-            for part in self.separate_sums:
+            for part in self.separate_sums.values():
                 if part and allowed == _under_prefix(part):
                     declaration = declaration_of({}, part)
             digest = declaration_digest(declaration)

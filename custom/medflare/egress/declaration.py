@@ -40,7 +40,7 @@ MESSAGES = {OFFER: frozenset({REQUEST, SETUP}), ANSWER: frozenset({RESPONSE})}
 SECURE_SUM = "secure_sum"
 """The fact that holds a step of a secure sum: keys, encrypted shares, digests, signatures."""
 FACTS: dict[str, frozenset[str]] = {
-    "prepare": frozenset({"describe", "shared", "sums", "profiles", FIRST_VALUES, "method", "seconds"}),
+    "prepare": frozenset({"describe", "shared", "sums", "separate_sums", FIRST_VALUES, "method", "seconds"}),
     "sketch": frozenset({"state", "sketch", "examples", "vocabulary", "seconds"}),
     "count": frozenset({"state", "elements", "examples", "key", "vocabulary", "seconds"}),
     "offer": frozenset({"partner", "examples", "seconds"}),
@@ -48,8 +48,8 @@ FACTS: dict[str, frozenset[str]] = {
     "compare": frozenset({"partner", "examples", "shared", "seconds"}),
     "initialise": frozenset({"seconds"}),
     "fit": frozenset({"examples", "factor", "metrics", "seconds", SECURE_SUM}),
-    "evaluate": frozenset({"metrics", "seconds"}),
-    "finish": frozenset({"evaluations", "seconds"}),
+    "evaluate": frozenset({"metrics", "seconds", SECURE_SUM}),
+    "finish": frozenset({"evaluations", "seconds", SECURE_SUM}),
     "keys": frozenset({SECURE_SUM}),
     "shares": frozenset({SECURE_SUM}),
     "confirm": frozenset({SECURE_SUM}),

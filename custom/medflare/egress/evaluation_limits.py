@@ -35,6 +35,7 @@ class Measurement:
         split: it is measured on.
         asked: over how many examples: of a probe, and at most; None for all, or as the method's settings say.
         most: how many of its kind may come in one round.
+        alone: whether what one site measured may leave under masks too: a probe, which its policy must allow.
         of_state: whether its state can be the one of the run; a candidate is a state of its own.
     """
 
@@ -43,6 +44,7 @@ class Measurement:
     asked: tuple[int | None, int | None]
     most: int = 1
     of_state: bool = True
+    alone: bool = False
 
     @property
     def examples(self) -> int | None:
@@ -70,7 +72,7 @@ class Measurement:
         if hints.probe:
             if split != "train":
                 raise EgressError(f"a probe of the split '{split}' was asked for; rules probe 'train' alone.")
-            return cls(f"probe of {split}", split, (hints.probe, limit))
+            return cls(f"probe of {split}", split, (hints.probe, limit), alone=True)
         if hints.loss_only:
             return cls(f"scores on {split}", split, (None, limit), most=sites, of_state=False)
         return cls(f"evaluation on {split}", split, (None, limit))

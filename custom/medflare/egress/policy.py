@@ -140,6 +140,10 @@ class Policy:
         """Check whether an update of these declared tensors may leave under these protections."""
         self._raise([*self._unprotected(protections), *self._not_allowed(names)])
 
+    def numbers(self, protections: Collection[str]) -> None:
+        """Check whether a sum of metrics may leave under these protections."""
+        self._raise(self._unprotected(protections))
+
     def first_values(self, names: Iterable[str]) -> None:
         """Check whether the values before round 1 may leave: public weights and a seed, which need no
         protection."""
@@ -178,6 +182,10 @@ class Policy:
     def counted(self, what: str, examples: int) -> None:
         """Check whether something about `examples` examples may leave; `what` names it in a refusal."""
         self._raise(self._too_few(what, examples))
+
+    def is_enough(self, examples: int) -> bool:
+        """Return whether numbers about so many examples may leave, be it inside a sum."""
+        return examples >= self.rules.min_examples
 
     def volume(self, before: int, size: int) -> None:
         """Check whether `size` bytes may follow the `before` bytes that left in the same round."""
@@ -219,9 +227,9 @@ class Policy:
 
     def _too_few(self, what: str, examples: int) -> list[Refusal]:
         """Return the refusal; its text leaves the site, so it does not contain the number."""
-        fewest = self.rules.min_examples
-        if examples >= fewest:
+        if self.is_enough(examples):
             return []
+        fewest = self.rules.min_examples
         return [_refusal("min_examples", f"{what} is about fewer than {fewest} examples")]
 
     def _raise(self, refusals: Collection[Refusal]) -> None:

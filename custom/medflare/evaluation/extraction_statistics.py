@@ -50,6 +50,18 @@ class Types(NamedTuple):
 CLINICAL = Types()
 
 
+def statistic_names(types: Types = CLINICAL) -> tuple[str, ...]:
+    """Return the names of what `task_scores` may hold; kinds of faults have names of their own."""
+    names = []
+    for task in TASKS:
+        for match in MATCHES:
+            for ratio in RATIOS:
+                names += [f"{task}_{kind}_{ratio}" for kind in (match, f"{match}_untyped", f"macro_{match}")]
+                if match == "strict" or ratio == "f1":
+                    names += [f"{task}_{match}_{ratio}/{name}" for name in types.counted(task)]
+    return (*names, "parse_failure_rate", "duplicate_rate")
+
+
 @dataclass(frozen=True, slots=True)
 class TaskScores:
     """Scores that are sums over the same notes, and the totals behind them."""

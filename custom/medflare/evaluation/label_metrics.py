@@ -29,6 +29,16 @@ Ratio = Literal["precision", "recall", "f1"]
 RATIOS: tuple[Ratio, ...] = get_args(Ratio)
 
 
+AVERAGES = ("", "micro_", "macro_", "micro5_")
+CONDITION_METRICS = tuple(f"label_f1/{name}" for name in CONDITIONS)
+"""Names of `condition_statistics`."""
+
+
+def label_names(prefix: str = "label") -> tuple[str, ...]:
+    """Return the names of `label_statistics`."""
+    return tuple(f"{prefix}_{average}{ratio}" for average in AVERAGES for ratio in RATIOS)
+
+
 def precision_recall_f1(tp: Array, fp: Array, fn: Array) -> tuple[Array, Array, Array]:
     """Return elementwise precision, recall and F1 of counts of any equal shape; 0 where undefined."""
     return divide_or_zero(tp, tp + fp), divide_or_zero(tp, tp + fn), divide_or_zero(tp, tp + 0.5 * (fp + fn))

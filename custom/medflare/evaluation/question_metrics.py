@@ -54,6 +54,11 @@ class AnsweredQuestion(RecordModel):
         return self.scores[self.answer] - max(v for k, v in self.scores.items() if k != self.answer)
 
 
+QUICK = ("accuracy", "margin")
+METRICS = ("accuracy", "chance", "margin", "cut_rate")
+"""Metrics of all questions; those of groups have names of a site's own."""
+
+
 def question_statistics(answered: Sequence[AnsweredQuestion]) -> dict[str, Statistic]:
     """Return what every question adds to each metric."""
     right = mean_statistic([float(item.right) for item in answered])
@@ -84,7 +89,7 @@ def reported_groups(answered: Sequence[AnsweredQuestion]) -> list[str]:
 def quick_question_metrics(answered: Sequence[AnsweredQuestion]) -> dict[str, float]:
     """Return plain numbers for the curves of a running training."""
     statistics = question_statistics(answered)
-    return {name: statistics[name].value for name in ("accuracy", "margin")}
+    return {name: statistics[name].value for name in QUICK}
 
 
 def evaluate_questions(

@@ -16,8 +16,14 @@ from numpy.typing import ArrayLike
 from medflare.data.text import clean_report, tokens
 from medflare.evaluation import meteor as meteor_program
 from medflare.evaluation import overlap
-from medflare.evaluation.label_metrics import condition_statistics, label_metrics, label_statistics
-from medflare.evaluation.scorers import optional_statistics
+from medflare.evaluation.label_metrics import (
+    CONDITION_METRICS,
+    condition_statistics,
+    label_metrics,
+    label_names,
+    label_statistics,
+)
+from medflare.evaluation.scorers import OPTIONAL_METRICS, optional_statistics
 from medflare.evaluation.statistics import Evaluation, Groups, Statistic, bootstrap
 
 __all__ = ["Evaluation", "evaluate_reports", "label_metrics", "quick_metrics", "report_statistics"]
@@ -27,6 +33,15 @@ QUICK = (
     *("label_f1", "label_micro_f1", "label_macro_f1"),
 )
 """Metrics of the curves of a running training."""
+BLEU = tuple(f"bleu_{order}" for order in range(1, overlap.ORDERS + 1))
+TEXT = (
+    *(*BLEU, "rouge_l", "cider", "sacrebleu"),
+    *(*(f"r2gen_{name}" for name in BLEU), "r2gen_rouge_l"),
+)
+"""Metrics of `report_statistics`."""
+METEOR = "meteor"
+METRICS = (*TEXT, METEOR, *label_names(), *CONDITION_METRICS, *OPTIONAL_METRICS)
+"""Metrics that `evaluate_reports` may have; some need Java or weights of their own."""
 
 
 def rule_codes(texts: Sequence[str]) -> np.ndarray:
@@ -79,9 +94,9 @@ def meteor_statistics(
 ) -> tuple[dict[str, Statistic], dict[str, str]]:
     """Return METEOR of raw texts, or why it was skipped: it needs Java."""
     if not meteor_program.java_present():
-        return {}, {"meteor": meteor_program.SKIPPED}
+        return {}, {METEOR: meteor_program.SKIPPED}
     gold, generated = single_references(tokenised(references)), tokenised(hypotheses)
-    return {"meteor": meteor_program.meteor(gold, generated)}, {}
+    return {METEOR: meteor_program.meteor(gold, generated)}, {}
 
 
 def quick_metrics(

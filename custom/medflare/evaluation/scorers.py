@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medflare.core.errors import ConfigError
-from medflare.evaluation.label_metrics import label_statistics
+from medflare.evaluation.label_metrics import label_names, label_statistics
 from medflare.evaluation.statistics import Statistic, mean_statistic
 
 Texts = Sequence[str]
 Scored = dict[str, Statistic]
+BERTSCORE = ("bertscore_precision", "bertscore_recall", "bertscore_f1")
+RADGRAPH = ("radgraph_simple", "radgraph_partial", "radgraph_complete")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +31,13 @@ class OptionalScorer:
     Attributes:
         needs: files or folders that must be in the weight folder.
         package: what `pip install` brings it.
+        metrics: names of what `score` returns.
         score: (references, hypotheses, folder) -> statistics; imports its package itself.
     """
 
     needs: tuple[str, ...]
     package: str
+    metrics: tuple[str, ...]
     score: Callable[[Texts, Texts, Path], Scored]
 
 
@@ -42,8 +46,7 @@ def bertscore(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
     from medflare.evaluation.bertscore import TokenEncoder, bertscores
 
     columns = bertscores(references, hypotheses, TokenEncoder(folder)).T
-    names = ("bertscore_precision", "bertscore_recall", "bertscore_f1")
-    return {name: mean_statistic(column) for name, column in zip(names, columns, strict=True)}
+    return {name: mean_statistic(column) for name, column in zip(BERTSCORE, columns, strict=True)}
 
 
 def chexbert(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
@@ -67,8 +70,7 @@ def radgraph(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
         cuda=-1,
     )
     rewards = scorer(hyps=list(hypotheses), refs=list(references))[1]
-    levels = ("simple", "partial", "complete")
-    return {f"radgraph_{name}": mean_statistic(column) for name, column in zip(levels, rewards, strict=True)}
+    return {name: mean_statistic(column) for name, column in zip(RADGRAPH, rewards, strict=True)}
 
 
 def ratescore(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
@@ -84,13 +86,24 @@ def ratescore(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
 
 
 SCORERS: dict[str, OptionalScorer] = {
-    "bertscore": OptionalScorer(("config.json", "tokenizer_config.json"), "transformers", bertscore),
-    "chexbert": OptionalScorer(("chexbert.pth", "vocab.txt"), "transformers", chexbert),
-    "radgraph": OptionalScorer(("radgraph-xl/config.json", "radgraph-xl/weights.th"), "radgraph", radgraph),
+    "bertscore": OptionalScorer(
+        ("config.json", "tokenizer_config.json"), "transformers", BERTSCORE, bertscore
+    ),
+    "chexbert": OptionalScorer(
+        ("chexbert.pth", "vocab.txt"), "transformers", label_names("chexbert"), chexbert
+    ),
+    "radgraph": OptionalScorer(
+        ("radgraph-xl/config.json", "radgraph-xl/weights.th"), "radgraph", RADGRAPH, radgraph
+    ),
     "ratescore": OptionalScorer(
-        ("RaTE-NER-Deberta/config.json", "BioLORD-2023-C/config.json"), "RaTEScore medspacy", ratescore
+        ("RaTE-NER-Deberta/config.json", "BioLORD-2023-C/config.json"),
+        "RaTEScore medspacy",
+        ("ratescore",),
+        ratescore,
     ),
 }
+OPTIONAL_METRICS = tuple(name for row in SCORERS.values() for name in row.metrics)
+"""Names of what all of them measure."""
 
 
 def optional_statistics(

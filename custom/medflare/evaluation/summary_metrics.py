@@ -16,13 +16,15 @@ import numpy as np
 from pydantic import Field
 
 from medflare.core.run_record import RecordModel
-from medflare.evaluation.label_metrics import label_statistics
-from medflare.evaluation.report_metrics import meteor_statistics, report_statistics, rule_codes
-from medflare.evaluation.scorers import optional_statistics
+from medflare.evaluation.label_metrics import label_names, label_statistics
+from medflare.evaluation.report_metrics import METEOR, meteor_statistics, report_statistics, rule_codes
+from medflare.evaluation.scorers import OPTIONAL_METRICS, optional_statistics
 from medflare.evaluation.statistics import Evaluation, Statistic, bootstrap, ratio_of_sums
 
 TEXT = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "sacrebleu")
 QUICK = ("bleu_1", "bleu_4", "rouge_l", "length_ratio")
+METRICS = (*TEXT, "length_ratio", METEOR, *label_names(), *OPTIONAL_METRICS)
+"""Metrics that `evaluate_summaries` may have."""
 LABELLED = 0.2
 """Share of references that must speak of a condition for label scores to mean anything; "no finding" is what
 the labeller says of any other text too."""

@@ -60,6 +60,13 @@ def changes_that_happened(
     return visits
 
 
+COHERENCE = (
+    *(f"{kind}{ratio}" for ratio in RATIOS for kind in ("", "moved_")),
+    *("macro_f1", *(f"f1/{change}" for change in CHANGES), "opposite"),
+)
+"""Names of `coherence_statistics` after their prefix."""
+
+
 def coherence_statistics(
     happened: Sequence[Changes], generated: Sequence[str], prefix: str = "change"
 ) -> dict[str, Statistic]:

@@ -14,7 +14,7 @@ import numpy as np
 from medflare.core.run_record import Estimate
 from medflare.evaluation.predictions import Prediction, prediction_statistics
 from medflare.evaluation.statistics import Array, Statistic, bootstrap
-from medflare.evaluation.temporal_coherence import changes_that_happened, coherence_statistics
+from medflare.evaluation.temporal_coherence import COHERENCE, changes_that_happened, coherence_statistics
 
 SCORES = (
     *("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "cider"),
@@ -22,6 +22,17 @@ SCORES = (
 )
 """Scores of each visit; label scores are example-based, micro and macro (TAR-17)."""
 EACH, MEAN = "visit_{}/{}", "visits/{}"
+
+
+CHANGED = "change"
+
+
+def visit_names(visits: int) -> tuple[str, ...]:
+    """Return the names of `evaluate_visits` where patients have so many visits at most."""
+    each = [
+        EACH.format(number, name) for number in range(1, visits + 1) for name in (*SCORES, f"{CHANGED}_f1")
+    ]
+    return (*each, *map(MEAN.format, SCORES), *(f"{CHANGED}_{name}" for name in COHERENCE))
 
 
 def averaged(parts: Sequence[Statistic]) -> Statistic:
@@ -93,7 +104,7 @@ def change_statistics(items: Sequence[Prediction]) -> dict[str, Statistic]:
         [item.before_codes or () for item in later],
         [item.gold_codes for item in later],
     )
-    return coherence_statistics(happened, [item.generated for item in later])
+    return coherence_statistics(happened, [item.generated for item in later], CHANGED)
 
 
 def evaluate_visits(

@@ -44,7 +44,9 @@ WORKER_TASKS = PREPARE, SKETCH, INITIALISE, FIT, EVALUATE, FINISH = (
 STEPS = KEYS, SHARES, CONFIRM, REVEAL = ("keys", "shares", "confirm", "reveal")
 """Steps of a secure sum, which a site's executor answers itself."""
 STATE_TASKS = (FIT, EVALUATE, FINISH)
-"""Tasks that bring a state to work on."""
+"""Tasks that bring a state to work on, and whose answers can be parts of a secure sum."""
+MEASURE = (EVALUATE, FINISH)
+"""Tasks that measure a state on a site's examples."""
 TASKS = (*WORKER_TASKS, *EXACT, *STEPS)
 NOT_IN_META = ("tensors", "work")
 """Fields of a request that are not in a message's meta: tensors travel beside it, `work` not at all."""
@@ -142,7 +144,7 @@ class Reply:
 
 def reply(request: Request, facts: Mapping[str, Any], tensors: State) -> Shareable:
     """Return the message of a good reply to a request."""
-    data_kinds = {FIT: DataKind.WEIGHT_DIFF, INITIALISE: DataKind.WEIGHTS}
+    data_kinds = {**dict.fromkeys(STATE_TASKS, DataKind.WEIGHT_DIFF), INITIALISE: DataKind.WEIGHTS}
     meta: dict[str, Any] = {_REPLY: {"round": request.round, "facts": dict(facts)}}
     if "examples" in facts:
         meta[MetaKey.NUM_STEPS_CURRENT_ROUND] = facts["examples"]

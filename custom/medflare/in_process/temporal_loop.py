@@ -13,9 +13,9 @@ from medflare.aggregation.temporal import TemporalResidual
 from medflare.core.hints import RoundHints, VisitHint
 from medflare.core.learner import Learner, PatientProfiles
 from medflare.core.plan import RoundPlan
-from medflare.core.tensors import State
+from medflare.core.tensors import State, add_sums
 from medflare.in_process.loop import MakePlan, OnRound, federate
-from medflare.learners.fedtar.federated_em import FederatedMixture, add_sums
+from medflare.learners.fedtar.federated_em import FederatedMixture
 from medflare.learners.fedtar.mixture import MixtureSettings
 
 

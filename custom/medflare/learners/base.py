@@ -20,7 +20,7 @@ from medflare.core.data_order import DataOrder, derived_seed, examples_to_visit
 from medflare.core.errors import UpdateError
 from medflare.core.hints import RoundHints
 from medflare.core.learner import PatientProfiles
-from medflare.core.metrics import Metrics
+from medflare.core.metrics import MetricNames, Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import SiteDescription
@@ -66,6 +66,10 @@ class BaseLearner(ABC):
     @abstractmethod
     def evaluate(self, split: str, plan: RoundPlan) -> Metrics:
         """Return aggregate metrics of a split with the state loaded last."""
+
+    @abstractmethod
+    def metric_names(self) -> MetricNames:
+        """Return the names of what `evaluate` and `finish` measure."""
 
     @abstractmethod
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:

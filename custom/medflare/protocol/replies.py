@@ -105,7 +105,7 @@ class PrepareFacts(StrictModel):
     describe: Annotated[SiteDescription, AfterValidator(_description)]
     shared: Spec
     sums: Spec
-    profiles: Annotated[dict[Word, Spec], Field(max_length=8)] | None = None
+    separate_sums: Annotated[dict[Word, Spec], Field(max_length=8)] = Field(default_factory=dict)
     first_values: Annotated[dict[TensorName, FirstValueFacts], Field(max_length=MOST_TENSORS)] | None = None
     method: Word | None = None
     seconds: Seconds
@@ -190,9 +190,10 @@ class FitFacts(StrictModel):
 
 
 class EvaluateFacts(StrictModel):
-    """Numbers on a split."""
+    """Numbers on a split; none where they come as masked sums."""
 
     metrics: Metrics
+    secure_sum: MaskedBy | None = None
     seconds: Seconds
 
 
@@ -228,9 +229,10 @@ class EvaluationFacts(StrictModel):
 
 
 class FinishFacts(StrictModel):
-    """The final tests."""
+    """The final tests; none where they come as masked sums."""
 
     evaluations: Annotated[list[EvaluationFacts], Field(max_length=MOST_EVALUATIONS)]
+    secure_sum: MaskedBy | None = None
     seconds: Seconds
 
 

@@ -108,14 +108,16 @@ class FitOptions(StateOptions):
 
 
 class EvaluateOptions(StateOptions):
-    """The split to measure on."""
+    """The split to measure on, and under masks what hides its numbers."""
 
     split: Literal["train", "val", "test"]
+    secure_sum: SharesOfRound | None = None
 
 
 class FinishOptions(StateOptions):
-    """The final test; where only sites can read the result, what its model card says."""
+    """The final test: what hides its numbers, and where only sites can read the result, its model card."""
 
+    secure_sum: SharesOfRound | None = None
     card: StepPart | None = None
 
 

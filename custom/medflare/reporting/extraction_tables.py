@@ -55,8 +55,11 @@ def overview(rows: Sequence[Row]) -> Table:
 def _two_lines(estimate: Estimate | None) -> Text:
     if estimate is None:
         return Text(MISSING)
-    low, high = SCALE * estimate.low, SCALE * estimate.high
-    return Text(f"{SCALE * estimate.value:.1f}").append(f"\n{low:.1f}{MISSING}{high:.1f}", style="dim")
+    value = Text(f"{SCALE * estimate.value:.1f}")
+    if estimate.interval is None:
+        return value
+    low, high = (SCALE * end for end in estimate.interval)
+    return value.append(f"\n{low:.1f}{MISSING}{high:.1f}", style="dim")
 
 
 def type_table(scored: Scored, task: str, title: str, types: Iterable[str]) -> Table:

@@ -11,11 +11,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from medflare.core.run_record import ComparisonRecord, Estimate, RunRecord
+from medflare.core.run_record import ALL_SITES, ComparisonRecord, Estimate, RunRecord
 from medflare.reporting.formatting import MISSING
 from medflare.reporting.metric_names import LESS_IS_BETTER, display_name
 from medflare.tasks import TASKS
 
+SUMMED = (
+    "Under masks only the mean over the sites of a sum is known, so there is one row for all of them and no "
+    "interval; each site keeps its own numbers, with intervals, in the folder of its result."
+)
+ENCRYPTED = (
+    "Under homomorphic encryption nobody but a site reads what it measures, so there are no rows; each site "
+    "keeps its own numbers, with intervals, in the folder of its result."
+)
 SCALE = 100.0
 SIGNIFICANT = 0.05
 
@@ -91,6 +99,17 @@ def rows_of(records: Iterable[RunRecord]) -> list[Row]:
     return sorted(rows, key=lambda row: (row.role == "unseen", row.site, row.split))
 
 
+def why_no_sites(rows: Sequence[Row], protections: Sequence[str] = ()) -> str:
+    """Return why results have no row for each site; nothing where they have.
+
+    Args:
+        protections: of the run, as its record lists them.
+    """
+    if any(row.site == ALL_SITES for row in rows):
+        return SUMMED
+    return ENCRYPTED if "he" in protections else ""
+
+
 def records_name(rows: Sequence[Row]) -> str:
     """Return the word for what was counted: that of the rows' first task, "studies" where none is known."""
     return next((TASKS[row.task].records_name for row in rows if row.task in TASKS), "studies")
@@ -131,7 +150,7 @@ class ScoreCell:
 
     Attributes:
         value: times 100, or a dash.
-        interval: `[38.1, 42.0]`, or nothing.
+        interval: `[38.1, 42.0]`, or nothing where there is none.
         best: whether the system is the best one of its site.
         note: number of its footnote, 0 for none.
     """
@@ -151,8 +170,11 @@ def score_cell(estimate: Estimate | None, best: bool = False, note: int = 0) -> 
     """Return the cell of an estimate; a dash for None."""
     if estimate is None:
         return ScoreCell(MISSING)
-    value, low, high = (SCALE * x for x in (estimate.value, estimate.low, estimate.high))
-    return ScoreCell(f"{value:.1f}", f"[{low:.1f}, {high:.1f}]", best, note)
+    interval = ""
+    if estimate.interval is not None:
+        low, high = (SCALE * end for end in estimate.interval)
+        interval = f"[{low:.1f}, {high:.1f}]"
+    return ScoreCell(f"{SCALE * estimate.value:.1f}", interval, best, note)
 
 
 def difference(value: float, low: float, high: float) -> ScoreCell:

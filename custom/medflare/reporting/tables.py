@@ -11,14 +11,15 @@ from rich.text import Text
 
 from medflare.core.run_record import ComparisonRecord
 from medflare.reporting.metric_names import display_name
-from medflare.reporting.score_rows import Row, ScoreCell, columns_of, grid_of, records_name
+from medflare.reporting.score_rows import Row, ScoreCell, columns_of, grid_of, records_name, why_no_sites
 
 LEADING = ("site", "system")
 
 
 def caption_of(rows: Sequence[Row]) -> str:
-    """Return what values and intervals are, with the word for what was counted."""
-    return f"Times 100, with 95 % bootstrap intervals over {records_name(rows)}."
+    """Return what values and intervals are, with the word for what was counted; and why sites are missing."""
+    parts = [f"Times 100, with 95 % bootstrap intervals over {records_name(rows)}.", why_no_sites(rows)]
+    return " ".join(filter(None, parts))
 
 
 def results_table(
@@ -26,6 +27,7 @@ def results_table(
     metrics: Sequence[str] | None = None,
     comparisons: Iterable[ComparisonRecord] = (),
     title: str = "",
+    protections: Sequence[str] = (),
 ) -> Table:
     """Return a rich table for the terminal: the interval stands under its value, notes below the table.
 
@@ -34,11 +36,13 @@ def results_table(
         metrics: the columns, as far as a row has them; None for the headline metrics of the rows' tasks.
         comparisons: which say where being best is not significant.
         title: above the table.
+        protections: of the run that the rows are of; under encryption it has none.
     """
     chosen = columns_of(rows, metrics)
     cells, notes = grid_of(rows, chosen, comparisons)
     numbered = [f"({place}) {text}" for place, text in enumerate(notes, start=1)]
-    caption = Text("\n".join([caption_of(rows) + " Best of a site in bold.", *numbered]))
+    head = caption_of(rows) + " Best of a site in bold." if rows else why_no_sites(rows, protections)
+    caption = Text("\n".join([head, *numbered]))
     table = Table(title=title or None, caption=caption, caption_justify="left", box=box.SIMPLE_HEAD)
     for place, name in enumerate([*LEADING, records_name(rows), *map(display_name, chosen)]):
         table.add_column(name, justify="left" if place < 2 else "right", no_wrap=True)

@@ -10,13 +10,12 @@ from typing import Generic, Literal, Protocol, TypeVar
 
 from medflare.core.errors import ConfigError, DataError
 from medflare.core.json_lines import write_lines
-from medflare.core.run_record import Estimate, EvaluationRecord, RecordModel
+from medflare.core.run_record import AdapterKind, Estimate, EvaluationRecord, RecordModel
 from medflare.data.cohort import Cohort
 from medflare.data.load import load_cohort
 from medflare.data.settings.site import SiteConfig
 from medflare.models.backbone import device_of
 
-AdapterKind = Literal["generic", "personalised", "none"]
 Role = Literal["participant", "unseen"]
 Scorers = Mapping[str, str | Path] | None
 """Optional scorer -> folder of its weights."""
@@ -104,6 +103,7 @@ class TextRecords(Generic[Opened, Record, Predicted]):
         load: opens a result folder.
         predict: (model, records, site, adapter) -> what the model made of each record.
         evaluate: (predictions, optional scorers, seed) -> scores.
+        quick: metrics of the curves of a running training; metrics: those that `evaluate` may have.
         scorers: whether there are optional scorers.
     """
 
@@ -112,6 +112,8 @@ class TextRecords(Generic[Opened, Record, Predicted]):
     load: Callable[..., Opened]
     predict: Callable[[Opened, Sequence[Record], str, AdapterKind], list[Predicted]]
     evaluate: Callable[[Sequence[Predicted], Mapping[str, str | Path], int], Scores]
+    quick: Sequence[str]
+    metrics: Sequence[str]
     scorers: bool = False
 
     def of_split(self, cohort: Cohort, split: str) -> list[Record]:

@@ -31,6 +31,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         },
         "batch": 8,
         "max_report_tokens": 30,
+        "decoding": {"beams": 1, "max_new_tokens": 8},
     },
     "fed_medlora": {
         "lora": {"rank": 2, "lora_alpha": 8, "targets": ["q_proj", "v_proj"], "dropout": 0.1},
@@ -46,6 +47,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "model": {"encoder": PART | {"image_size": 32}, "decoder": PART | {"positions": 48}},
         "optimiser": {"lr": 3e-3},
         "max_report_tokens": 30,
+        "decoding": {"beams": 1, "max_new_tokens": 8},
     },
 }
 Make = Callable[..., Learner]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.site_description import SiteDescription
 from medflare.core.tensors import State
+from medflare.egress.declaration import MAX_METRICS, METRIC
 from medflare.learners.registry import METHODS
 
 PLACE = RoundHints(site_index=0, sites=1, summed=(0,))
@@ -204,6 +206,29 @@ def test_where_only_the_loss_is_asked_for_no_other_metric_is_measured(
     measured = {split: learner.evaluate(split, plan) for split in ("train", "val", "test")}
     assert {tuple(metrics) for metrics in measured.values()} == {("loss",)}
     assert measured["val"]["loss"] != measured["test"]["loss"] > 0
+
+
+OF_THE_SITES_OWN = ("accuracy/", "fault/")
+"""Metrics whose names depend on a site's data: groups of its questions, and what is wrong with outputs."""
+
+
+def test_what_is_measured_has_a_declared_name(make_learner: Make, any_method: str, tmp_path: Path) -> None:
+    learner = make_learner(any_method, "site-2")
+    names = learner.metric_names()
+    measured = learner.evaluate("val", FIRST)
+    assert set(measured) <= set(names.validation)
+    assert "loss" in measured
+    records = learner.finish(FIRST, tmp_path)
+    assert {record.adapter for record in records} == set(names.tested)
+    for record in records:
+        own = {name for name in record.metrics if name.startswith(OF_THE_SITES_OWN)}
+        assert record.metrics
+        assert set(record.metrics) - own <= set(names.tested[record.adapter])
+    for declared in (names.validation, *names.tested.values()):
+        assert len(set(declared)) == len(declared) <= MAX_METRICS
+        assert all(METRIC.fullmatch(name) for name in declared)
+    other = make_learner(any_method, "site-1").metric_names()
+    assert (list(other.validation), dict(other.tested)) == (list(names.validation), dict(names.tested))
 
 
 def test_what_is_local_stays_local(make_learner: Make, any_method: str) -> None:

@@ -15,11 +15,11 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from medflare.core.errors import RunError, UpdateError
+from medflare.core.tensors import add_sums
 from medflare.learners.fedtar.federated_em import (
     LIKELIHOOD,
     FederatedMixture,
     N,
-    add_sums,
     em_statistics,
     fit_mixture,
     maximise,

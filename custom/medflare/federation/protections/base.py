@@ -21,7 +21,7 @@ from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
 from medflare.egress.policy import Policy
 from medflare.egress.seal import Seal
-from medflare.federation.messages import Request
+from medflare.federation.messages import FIT, Request
 from medflare.federation.outcome import OnReply, Outcome
 from medflare.federation.protections.settings import ProtectionSettings
 from medflare.federation.protections.weighting import UpdateWeighting
@@ -58,14 +58,14 @@ class StepChannel(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpcomingRound:
-    """A round that is about to begin.
+    """An exchange of updates or of sums that is about to begin.
 
     Attributes:
-        number: of the exchange, counted through the run.
+        number: of the round, counted through the run.
         sites: who is selected; quorum: how many of them must reply.
         work: digest of the plan and the tensors that all of them will be sent.
         canary: whether it will be thrown away.
-        sums: of an exchange of sums alone, which are they.
+        sums: of an exchange of sums alone, which are they; None of updates.
     """
 
     number: int
@@ -208,8 +208,15 @@ class SiteProtection:
     def declare(self, shared: SharedSpec, sums: SharedSpec, describe: Mapping[str, Any]) -> None:
         """Take what this site's worker said in `prepare`."""
 
-    def declare_sums(self, specs: Sequence[SharedSpec]) -> None:
-        """Take the sums of exchanges that hold nothing else, as the worker said in `prepare`."""
+    def declare_sums(self, specs: Mapping[str, SharedSpec]) -> None:
+        """Take the sums of exchanges that hold nothing else, by exchange, as the worker said in `prepare`."""
+
+    def place(self, request: Request) -> int | None:
+        """Return the place of the round that a request opens (`egress.job_memory`); None where it opens none.
+
+        A round is one of updates, or of sums in their place. Measuring opens none.
+        """
+        return request.place if request.task == FIT else None
 
     def facts(self) -> dict[str, Any]:
         """Return what the server must know of this site before round 1; nothing secret."""
@@ -233,8 +240,14 @@ class SiteProtection:
     def check_training(self, request: Request) -> None:
         """Refuse a request to train before the worker sees it; UpdateError says why."""
 
+    def check_measuring(self, request: Request) -> None:
+        """Refuse a request to measure before the worker sees it; UpdateError says why."""
+
     def seal(self, request: Request, result: TaskResult) -> Seal | None:
-        """Return what closes the tensors of an update before they leave; None where nothing does."""
+        """Return what closes the tensors of an answer before they leave; None where nothing does.
+
+        Under a protection an answer that nothing closes leaves without what was measured.
+        """
         return None
 
     def apply_policy(self, policy: Policy) -> None:

@@ -15,7 +15,7 @@ from medflare.core.errors import UpdateError
 from medflare.core.site_description import SiteDescription
 from medflare.core.tensor_names import SUM_PREFIX, TOTAL_PREFIX, split_by_prefix, with_prefix
 from medflare.core.tensors import SharedSpec, State
-from medflare.federation.messages import FIT, Request
+from medflare.federation.messages import FINISH, FIT, Request
 from medflare.federation.protections.base import SiteProtection, layout_of
 from medflare.federation.protections.encrypted_parts import (
     ENCRYPTED,
@@ -76,7 +76,21 @@ class EncryptedSite(SiteProtection):
             state |= with_prefix(totals, TOTAL_PREFIX)
         return state
 
+    def check_measuring(self, request: Request) -> None:
+        """Refuse to measure for a server that could read no sum of it; the final test is for the site itself.
+
+        Raises:
+            UpdateError: it is no final test.
+        """
+        if request.task != FINISH:
+            raise UpdateError(
+                "under homomorphic encryption nobody but the sites could read the sum of what they measure, "
+                "and numbers of one site stay there. Only the final test is made, and kept at the site."
+            )
+
     def seal(self, request: Request, result: TaskResult) -> Ciphers | None:
+        if request.task != FIT:
+            return None
         message = request.options[ENCRYPTED]
         weighting = UpdateWeighting.from_json(message["weighing"])
         share = weighting.weight(result.facts) / weighting.max_weight

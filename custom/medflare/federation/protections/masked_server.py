@@ -59,6 +59,7 @@ class MaskedServer(ServerProtection):
         self.settings, self.identity = settings, identity
         self._report: dict[str, Any] = {}
         self._unopened: list[str] = []
+        self._repeatable = True
 
     def expect(self, declaration: RunDeclaration) -> None:
         self.run_id, self.weighting = declaration.run_id, declaration.weighting
@@ -75,7 +76,9 @@ class MaskedServer(ServerProtection):
         (`opened_sums`), and a lost sum leaves the state as it was.
         """
         started, quorum, left_out = time.monotonic(), upcoming.quorum, dict[str, str]()
-        if self._unopened and set(self._unopened) <= set(upcoming.sites):
+        # Sums of what is measured are of the same state, and of other unknowns: they are lost, not repeated.
+        self._repeatable = upcoming.sums is None
+        if self._repeatable and self._unopened and set(self._unopened) <= set(upcoming.sites):
             others = sorted(set(upcoming.sites) - set(self._unopened))
             left_out = dict.fromkeys(others, "the sum that was lost before is repeated over its own sites")
             upcoming = replace(upcoming, sites=list(self._unopened))
@@ -169,9 +172,12 @@ class MaskedServer(ServerProtection):
         # different lists to different sites could otherwise collect both kinds of shares of one site.
         confirmed = self._step(CONFIRM, survivors, {"survivors": survivors}, threshold, channel)
         confirmations = {"confirmations": self.coordinator.confirmations()}
-        self._unopened = survivors
+        if self._repeatable:
+            self._unopened = survivors
         self._step(REVEAL, confirmed, confirmations, threshold, channel)
-        result, self._unopened = self.coordinator.result(), []
+        result = self.coordinator.result()
+        if self._repeatable:
+            self._unopened = []
         self._report |= {**result.report(), "lost": self._lost}
         self._report["open_seconds"] = round(time.monotonic() - started, 3)
         # The total need not be whole, since sites may scale their weight; what weighs anything counts as one.

@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from medflare.core.errors import UpdateError
 from medflare.core.hints import STATISTICS, RoundHints
+from medflare.core.summed_metrics import EXCHANGES, TEST
 from medflare.core.tensors import SharedSpec, State
 from medflare.core.visit_sums import SLOPES
 from medflare.egress.policy import Policy
 from medflare.egress.seal import Seal
-from medflare.federation.messages import CONFIRM, KEYS, REVEAL, SHARES, Request
+from medflare.federation.messages import CONFIRM, EVALUATE, FINISH, FIT, KEYS, REVEAL, SHARES, Request
 from medflare.federation.protections.base import SECURE, SiteProtection, layout_of
 from medflare.federation.protections.limits import limits_of
 from medflare.federation.protections.masked_server import NARROW, WIDE
@@ -30,7 +31,10 @@ from medflare.wire.task_messages import TaskResult
 MOST_SPREAD = 100
 """Largest ratio of the weights of a site's own update and another one that the server may ask for."""
 MEMORY = "secure_sum.json"
-"""File that remembers for which round keys were given last."""
+"""File that remembers for which round keys were given last: of updates, and of each sum of numbers."""
+UPDATE = "update"
+"""An exchange of updates, beside those of declared sums alone; and the series of both rounds and sums of
+profiles, of which one follows the other."""
 
 
 class MaskedSite(SiteProtection):
@@ -40,6 +44,9 @@ class MaskedSite(SiteProtection):
     attempts from telling one site's update is that from one state at most one sum is opened (`opened_sums`):
     the secrets of an attempt whose sum was not opened are gone with it, and after `reveal` only a sum over
     the very same sites, of the very same updates, can be opened once more.
+
+    What a site measures is an exchange of its own, whose declared sums hold the numbers and nothing else. The
+    layout of the agreed terms says which exchange it is, and a request of another one is not answered.
 
     A canary is masked and opened like any other round, but what it sums are zeros: nobody needs its updates,
     and round 0 starts from the same state.
@@ -64,7 +71,7 @@ class MaskedSite(SiteProtection):
         self.by_visit = False
         self.origin: SumOrigin | None = None
         self.layout: Layout | None = None
-        self.sums_layouts: dict[str, Layout] = {}
+        self.exchanges: dict[str, tuple[str, Layout]] = {}
         self.member: Member | None = None
 
     def apply_policy(self, policy: Policy) -> None:
@@ -73,15 +80,26 @@ class MaskedSite(SiteProtection):
     def declare(self, shared: SharedSpec, sums: SharedSpec, describe: Mapping[str, Any]) -> None:
         self.layout, self.shared, self.by_visit = layout_of(shared, sums), shared, SLOPES in sums
 
-    def declare_sums(self, specs: Sequence[SharedSpec]) -> None:
-        layouts = [layout_of({}, spec) for spec in specs]
-        self.sums_layouts = {layout.digest: layout for layout in layouts}
+    def declare_sums(self, specs: Mapping[str, SharedSpec]) -> None:
+        layouts = {exchange: layout_of({}, spec) for exchange, spec in specs.items()}
+        self.exchanges = {layout.digest: (exchange, layout) for exchange, layout in layouts.items()}
 
     def _layout(self, digest: str) -> Layout:
         """Return the declared layout of that digest; an update's where none of that digest was declared."""
         if self.layout is None:
             raise UpdateError("nothing was declared yet; a run starts with 'prepare'.")
-        return self.sums_layouts.get(digest, self.layout)
+        return self.exchanges[digest][1] if digest in self.exchanges else self.layout
+
+    def _exchange(self, digest: str) -> str:
+        """Return which exchange a layout belongs to."""
+        return self.exchanges[digest][0] if digest in self.exchanges else UPDATE
+
+    def place(self, request: Request) -> int | None:
+        """Return the place of a round, which its keys open; those of a sum of numbers open none."""
+        if request.task != KEYS:
+            return super().place(request)
+        exchange = self._exchange(str(request.options[SECURE]["terms"].get("layout")))
+        return None if exchange in EXCHANGES else request.place
 
     def answer_step(self, request: Request) -> dict[str, Any]:
         message = request.options[SECURE]
@@ -108,15 +126,18 @@ class MaskedSite(SiteProtection):
                 f"{request.round} of run {request.run_id}."
             )
         # The canary has the number of round 0; as -1 it comes before it, and round 0 can still be joined.
-        place = -1 if terms.canary else terms.round
-        last = read_json(self.memory) if self.memory.exists() else {}
-        again = terms.attempt > last.get("attempt", 0)
-        if last.get("run_id") == terms.run_id and place <= last["place"] and not again:
+        place, exchange = -1 if terms.canary else terms.round, self._exchange(terms.layout)
+        series = exchange if exchange in EXCHANGES else UPDATE
+        memory = read_json(self.memory) if self.memory.exists() else {}
+        joined = memory["joined"] if memory.get("run_id") == terms.run_id else {}
+        last, attempt = joined.get(series, [None, 0])
+        if last is not None and place <= last and terms.attempt <= attempt:
             raise UpdateError(
                 f"keys for round {terms.round} were asked for again. A site joins the sum of a round once, "
                 "unless the server goes on with the run after a crash."
             )
-        write_json(self.memory, {"run_id": terms.run_id, "place": place, "attempt": terms.attempt})
+        joined = {**joined, series: [place, terms.attempt]}
+        write_json(self.memory, {"run_id": terms.run_id, "joined": joined})
         member = Member(self.identity, self._layout(terms.layout), self.limits)
         advert = member.advertise(terms)
         self.member, self.origin = member, None
@@ -144,12 +165,8 @@ class MaskedSite(SiteProtection):
             UpdateError: state or plan are not those that all sites agreed on, what is said of a canary is
                 contradictory, or another sum of updates from this state was opened.
         """
-        member = self._member(request)
-        if request.work != member.parameters.work:
-            raise UpdateError(
-                "the state or the plan that came is not the one this round's sites agreed on; a server that "
-                "sends different ones to different sites could read an update from the sum."
-            )
+        hints = RoundHints.from_json(request.plan.get("hints", {}))
+        member = self._agreed(request, hints.profiles or UPDATE)
         canary = member.parameters.canary
         if bool(request.options.get("canary")) != canary:
             raise UpdateError(
@@ -159,12 +176,70 @@ class MaskedSite(SiteProtection):
         if canary and request.plan.get("steps") != 1:
             raise UpdateError(f"a canary of {request.plan.get('steps')} steps; expected one of 1 step.")
         if not canary:
-            hints = RoundHints.from_json(request.plan.get("hints", {}))
-            sites = {self.site, *request.options[SECURE]["shares"].get(self.site, {})}
-            self._check_factors(hints, sites)
-            origin = self._origin(request, hints, member.parameters)
-            self.opened.check(origin, sites)
-            self.origin = origin
+            self._check_factors(hints, self._sites(request))
+            self._begin(request, self._origin(request, hints, member.parameters))
+
+    def check_measuring(self, request: Request) -> None:
+        """Refuse to measure what other sites were not sent too, or for another sum than the agreed one.
+
+        A probe of training examples is no part of a sum: the site's own policy has said yes to each
+        (`train_losses`), and its state is checked at the next round.
+
+        Raises:
+            UpdateError: state, plan or split are not those that all sites agreed on, they agreed on a canary,
+                or another sum of numbers of this state was opened.
+        """
+        hints = RoundHints.from_json(request.plan.get("hints", {}))
+        if hints.probe:
+            return
+        member = self._agreed(request, TEST if request.task == FINISH else request.options["split"])
+        if member.parameters.canary:
+            raise UpdateError("the terms are a canary's, in which nothing is measured.")
+        self._begin(request, self._origin_of_numbers(request, hints, member.parameters))
+
+    def _agreed(self, request: Request, exchange: str) -> Member:
+        """Return the member of the request's round.
+
+        Args:
+            exchange: that the request is part of.
+
+        Raises:
+            UpdateError: the request brings other work than the sites agreed on, or is of another exchange.
+        """
+        member = self._member(request)
+        terms = member.parameters
+        if request.work != terms.work:
+            raise UpdateError(
+                "the state or the plan that came is not the one this round's sites agreed on; a server that "
+                "sends different ones to different sites could read an update from the sum."
+            )
+        if self._exchange(terms.layout) != exchange:
+            raise UpdateError(
+                f"the request is for the sum '{exchange}', and the terms that this round's sites agreed on "
+                f"are of the sum '{self._exchange(terms.layout)}'."
+            )
+        return member
+
+    def _sites(self, request: Request) -> set[str]:
+        """Return the sites with which a request's sum begins."""
+        return {self.site, *self._shares(request)}
+
+    def _shares(self, request: Request) -> Mapping[str, Any]:
+        """Return the shares that others sealed for this site.
+
+        Raises:
+            UpdateError: none came along.
+        """
+        message = request.options.get(SECURE)
+        if message is None:
+            raise UpdateError(f"'{request.task}' came without the shares of this round's sites.")
+        shares: Mapping[str, Any] = message["shares"].get(self.site, {})
+        return shares
+
+    def _begin(self, request: Request, origin: SumOrigin) -> None:
+        """Take part in a sum; UpdateError where another one of the same origin was opened."""
+        self.opened.check(origin, self._sites(request))
+        self.origin = origin
 
     def _check_factors(self, hints: RoundHints, sites: Collection[str]) -> None:
         """Refuse a plan whose factors would make the sum nearly this site's own update."""
@@ -206,14 +281,27 @@ class MaskedSite(SiteProtection):
             ),
         )
 
+    def _origin_of_numbers(self, request: Request, hints: RoundHints, terms: RoundParameters) -> SumOrigin:
+        """Return what numbers are of, and all by which a server can have sites measure otherwise."""
+        return SumOrigin(
+            state=state_key(request.tensors, self.shared, [self._exchange(terms.layout)]),
+            weights=weights_key(
+                job=self.job,
+                layout=terms.layout,
+                limit=request.plan.get("limit"),
+                hints=hints.to_json(),
+            ),
+        )
+
     def seal(self, request: Request, result: TaskResult) -> Seal | None:
-        """Return what masks an update, which `check_training` has admitted."""
+        """Return what masks an answer, which `check_training` or `check_measuring` has admitted."""
+        if request.task not in (FIT, EVALUATE, FINISH) or request.plan.get("hints", {}).get("probe"):
+            return None
         member = self._member(request)
         terms = member.parameters
         weighting = UpdateWeighting(by=terms.weighing, max_weight=terms.most_weight, zero_weight=terms.idle)
         weight = weighting.weight(result.facts)
-        shares = request.options[SECURE]["shares"].get(self.site, {})
-        return Masks(member, shares, member.layout, weight)
+        return Masks(member, self._shares(request), member.layout, weight)
 
 
 class Masks:

@@ -28,6 +28,16 @@ The plan does not belong to it. Steps, seed, learning rate and the number of the
 little, and the difference of two sums would be one site's update plus these little changes. Visits are the
 exception: a learner that trains on one visit of its patients at a time has other examples in each.
 
+What a site measures on a state leaves in sums too, under the same rule: of one state and one split a site
+helps to open one sum, a second one only over the same sites and measured in the same way (the split stands in
+the state's key; limit, hints, settings and names of metrics are weights). These sums and those of updates
+have different keys. Why that opens nothing: the count above is about sums of the same unknowns, of which a
+site's must be in two to cancel. What a site measures (n, and n times a loss or a score) is another unknown
+than its update from the same state, and a validation another than a test, whose examples are others; a sum of
+one kind cancels nothing in a sum of another. So the count holds for each kind by itself, and m is 1 in each.
+With one key for all, a validation that a site missed would end the run: the next round's updates start from
+the very state that was measured.
+
 What remains: a server that changes the state a little in every round has sums of nearly the same updates. A
 fixed roster (the policy's `min_sites` as large as the federation) leaves no two sums over different sites;
 otherwise only differential privacy bounds it.

@@ -27,6 +27,7 @@ from medflare.aggregation.capabilities import (
     factor_clip,
 )
 from medflare.core.errors import UpdateError
+from medflare.core.run_record import ALL_SITES
 from medflare.core.tensor_names import SUM_PREFIX, split_by_prefix
 from medflare.core.tensors import SharedSpec, State, check_state, squares
 from medflare.core.update import Update
@@ -35,9 +36,6 @@ from medflare.federation.protections.base import ServerProtection
 from medflare.federation.server.update_limits import NormLimit
 from medflare.protocol.nested_settings import unmarked
 from medflare.wire.compression import CODECS, Uplink, decompress
-
-ALL_SITES = "all sites"
-"""The name under which a rule sees a sum that was opened."""
 
 
 class ValidatingAggregator(FLComponent):

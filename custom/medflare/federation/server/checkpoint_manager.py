@@ -105,7 +105,7 @@ class CheckpointManager:
                 evaluation.metrics = {
                     name: estimate
                     for name, estimate in evaluation.metrics.items()
-                    if all(math.isfinite(x) for x in (estimate.value, estimate.low, estimate.high))
+                    if all(math.isfinite(x) for x in (estimate.value, *(estimate.interval or ())))
                 }
                 beside = Path("../..") / site / self.folder.name / "result" / (evaluation.predictions or "-")
                 here = evaluation.predictions is not None and (self.folder / beside).is_file()

@@ -3,24 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
 
-from medflare.core.errors import ConfigError, RunError, UpdateError
+from medflare.core.errors import ConfigError
 from medflare.core.hints import MOMENTS, STAGES, STATISTICS, RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord
-from medflare.core.tensor_names import SUM_PREFIX, split_by_prefix
-from medflare.core.tensors import SharedSpec, State, check_state
-from medflare.federation.messages import FIT, Reply
-from medflare.federation.protections.base import ServerProtection, UpcomingRound
+from medflare.core.tensors import SharedSpec, State
+from medflare.federation.messages import FIT
 from medflare.federation.protections.registry import PROTECTIONS
 from medflare.federation.server.run import Run
 from medflare.federation.server.run_recorder import add_traffic
-from medflare.learners.fedtar.federated_em import FIRST, FederatedMixture, add_sums
+from medflare.federation.server.sum_exchange import SumExchange, declared_sums, exchange_sums
+from medflare.learners.fedtar.federated_em import FIRST, FederatedMixture
 from medflare.learners.fedtar.mixture import MixtureSettings
-from medflare.wire.compression import decompress
-from medflare.wire.spec_codec import spec_from_json
 
 Gather = Callable[[int, SharedSpec, RoundHints], State]
 """(number of the exchange, sums expected, hints) -> their totals over the sites."""
@@ -48,7 +44,7 @@ def check_mixture(mixture: MixtureSettings | None, protection: str) -> None:
 
 def fit_mixture(run: Run, settings: MixtureSettings) -> None:
     """Fit the mixture over the sites, into the hints of all further plans."""
-    specs = agreed_specs(run.declared, run.roster.sites)
+    specs = {stage: declared_sums(run.declared, run.roster.sites, stage) for stage in STAGES}
 
     def gather(number: int, spec: SharedSpec, hints: RoundHints) -> State:
         return gather_sums(run, number, spec, hints)
@@ -82,70 +78,16 @@ def agree_on_mixture(
 
 def gather_sums(run: Run, number: int, spec: SharedSpec, hints: RoundHints) -> State:
     """Return the totals of one exchange of sums alone."""
-    plan = RoundPlan(round=number, rounds=run.exchanges, seed=run.args.seed, hints=hints)
-    quorum, channel = run.quorum().everybody(), run.channel
-    upcoming = UpcomingRound(
-        number=number,
-        sites=run.roster.eligible(0),
-        quorum=quorum.required,
-        work=channel.digest_work(plan, {}),
+    wanted = SumExchange(
+        what=f"the mixture of profiles, {hints.profiles}",
+        task=FIT,
+        plan=RoundPlan(round=number, rounds=run.exchanges, seed=run.args.seed, hints=hints),
         sums=spec,
+        sites=run.roster.eligible(0),
+        required=run.quorum().required,
     )
-    opened = run.protection.open_round(upcoming, channel.in_round(plan))
-    collector = SumsCollector(spec, run.protection)
-    outcome = channel.broadcast(
-        FIT, collector.accept, opened.sites, plan, options=opened.options, quorum=quorum
-    )
-    outcome.absent |= opened.absent
-    channel.require(outcome, quorum.required, f"the mixture of profiles, {hints.profiles}")
+    totals, outcome = exchange_sums(run, wanted)
     early = RoundRecord(round=0, seconds=0.0, traffic=run.early_traffic)
     add_traffic(early, outcome.traffic)
     run.early_traffic = early.traffic
-    if not run.protection.sealed:
-        return collector.totals()
-    update = run.protection.open_sum(channel.in_round(plan))
-    assert update is not None, "a masked sum can be read"
-    return update.sums
-
-
-class SumsCollector:
-    """The replies of one such exchange: added up here, or in a sum that nobody can look into."""
-
-    def __init__(self, spec: SharedSpec, protection: ServerProtection) -> None:
-        self.spec, self.protection = spec, protection
-        self._sums: dict[str, State] = {}
-
-    def accept(self, site: str, reply: Reply) -> str | None:
-        """Take a reply; return the reason where it cannot be used."""
-        try:
-            if self.protection.sealed:
-                self.protection.add_sealed(site, reply.facts, reply.tensors)
-                return None
-            others, sums = split_by_prefix(decompress(reply.tensors), SUM_PREFIX)
-            check_state(others, {}, "sums of profiles")
-            check_state(sums, self.spec, "sums of profiles")
-        except UpdateError as error:
-            return f"sums of profiles: {error}"
-        self._sums[site] = sums
-        return None
-
-    def totals(self) -> State:
-        """Return the totals, added in order of the sites' names, which makes a run repeatable."""
-        return add_sums([self._sums[site] for site in sorted(self._sums)])
-
-
-def agreed_specs(facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> dict[str, SharedSpec]:
-    """Return stage -> the sums all sites declared.
-
-    Raises:
-        RunError: naming who declared others.
-    """
-    first = next(site for site in sites if site in facts)
-    profiles = facts[first].get("profiles")
-    different = [site for site in sites if site in facts and facts[site].get("profiles") != profiles]
-    if different or profiles is None:
-        raise RunError(
-            f"the profiles of {', '.join(different) or first} have other entries than those of {first}, or "
-            "none. Give all sites the same settings of profile and mixture, and the same version of medflare."
-        )
-    return {stage: spec_from_json(profiles[stage]) for stage in STAGES}
+    return totals

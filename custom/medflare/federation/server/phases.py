@@ -34,6 +34,7 @@ from medflare.federation.server.run_recorder import add_traffic
 from medflare.federation.server.run_state import RunState
 from medflare.federation.server.scoring import open_scorer
 from medflare.federation.server.sketch_exchange import wants_sketches
+from medflare.federation.server.summed_evaluation import finish_in_sum
 from medflare.federation.server.timing import workload
 from medflare.federation.server.update_limits import limited_weights
 from medflare.learners.fedtar.mixture import MixtureSettings
@@ -121,6 +122,8 @@ def prepare(run: Run, further_options: Mapping[str, Any]) -> None:
     run.examples = {site: agreed.examples[site] for site in run.declared}
     declare(run, agreed.sums)
     open_scorer(run)
+    if run.args.evaluate_every and not run.protection.readable:
+        run.progress.event("no validation", reason="its numbers stay at the sites under encryption")
     run.progress.event("prepared", sites=run.roster.sites, seconds=round(outcome.seconds, 2))
 
 
@@ -220,7 +223,10 @@ def final_test(run: Run) -> None:
         options["card"] = asdict(run.checkpoints.card(entry, len(run.roster.sites)))
     # Suspended sites too: they may have recovered, and nothing waits for them any more.
     sites = [site for site in run.roster.sites if site not in run.roster.excluded]
-    outcome = run.channel.broadcast(FINISH, accept_any, sites, plan, tensors, options, quorum=ANY)
+    if run.protection.server_reads == "sum":
+        outcome = finish_in_sum(run, plan, sites)
+    else:
+        outcome = run.channel.broadcast(FINISH, accept_any, sites, plan, tensors, options, quorum=ANY)
     add_traffic(run.recorder.record.rounds[-1], outcome.traffic)
     run.checkpoints.add_evaluations(outcome.facts)
     for site, facts in sorted(outcome.facts.items()):

@@ -78,7 +78,7 @@ def agree(
         advice = "Give all sites with 'validation' in site.yaml the same notes and settings there."
     if not enough(excluded):
         raise RunError(f"the sites cannot train together: {'; '.join(excluded.values())}. {advice}")
-    for what in ("method", "profiles", "protection", "adapter configuration"):
+    for what in ("method", "separate_sums", "protection", "adapter configuration"):
         kept = [site for site in present if site not in excluded]
         others = _differences(what, {site: _declared(facts[site], site, what) for site in kept})
         if enough(excluded | others):

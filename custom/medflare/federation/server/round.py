@@ -25,6 +25,7 @@ from medflare.federation.server.quorum import ANY, Quorum
 from medflare.federation.server.resume import capture
 from medflare.federation.server.run import RoundState, Run
 from medflare.federation.server.run_recorder import add_traffic, finite, weighted_means
+from medflare.federation.server.summed_evaluation import validate_in_sum
 from medflare.wire.digest import byte_count
 
 
@@ -347,6 +348,9 @@ def evaluate(run: Run, entry: RoundRecord) -> None:
     )
     sampled = run.rule.capability(SamplesClients) is not None
     sites = run.roster.eligible(last) if sampled else sorted(entry.accepted)
+    if run.protection.sealed:
+        validate_in_sum(run, entry, plan, sites)
+        return
     tensors, options = run.protection.outgoing(run.model.tensors, {})
     options = {"split": "val", **options}
     outcome = run.channel.broadcast(EVALUATE, accept_any, sites, plan, tensors, options, quorum=ANY)

@@ -54,8 +54,6 @@ from medflare.wire.task_messages import TaskRequest, TaskResult
 
 SECONDS_TO_GO = 60.0
 """How long a job waits for the one before it, of the same run, to be gone."""
-OPEN_ROUND = (messages.FIT, messages.KEYS)
-"""Tasks that open a round, as a site counts rounds."""
 
 
 class ExecutorSettings(Settings):
@@ -139,13 +137,13 @@ class LearnerExecutor(Executor):
         egress.work = f"{request.uplink}:{request.work}" if request.work else ""
         self._hold_state_space(request, fl_ctx)
         partners = self._partners(request, fl_ctx)
-        place = request.place if request.task in OPEN_ROUND else None
+        protection = self._protection(request, fl_ctx)
         asked = Measurement.of(request.task, request.plan, request.options, len(request.roster))
         wanted = self._policy_facts(request, asked)
+        place = protection.place(request)
         egress.admit(request.task, request.round, place, partners=partners, **wanted)
         if asked is not None:
             admit_measurement(egress.memory, asked, request.round, egress.sealed, request.work)
-        protection = self._protection(request, fl_ctx)
         if request.task in messages.STEPS:  # of a secure sum: no learner is needed
             facts = {SECURE: protection.answer_step(request)}
             sent = egress.send(request.task, request.round, TaskResult(facts, {}))
@@ -156,16 +154,17 @@ class LearnerExecutor(Executor):
             check_state(egress.memory, request.task, request.round, state)
         if request.task == messages.FIT:
             protection.check_training(request)
+        elif request.task in messages.MEASURE:
+            protection.check_measuring(request)
         result = self._run_task(readable, fl_ctx, abort)
         if request.task == messages.PREPARE:
             self._declare(result, egress, protection)
-        compress, seal = self._compressor(request, result, fl_ctx), None
-        if request.task == messages.FIT:
-            seal = protection.seal(request, result)
-        elif request.task == messages.FINISH:
+        compress, seal = self._compressor(request, result, fl_ctx), protection.seal(request, result)
+        if request.task == messages.FINISH:
             protection.export(request, _run_folder(fl_ctx) / "result")
-        # A sealed update is not rounded: masks cancel, and ciphertexts open, only as exact numbers.
-        sent = egress.send(request.task, request.round, result, keep_exact if seal else compress, seal)
+        alone = asked is not None and asked.alone
+        # What is sealed is not rounded: masks cancel, and ciphertexts open, only as exact numbers.
+        sent = egress.send(request.task, request.round, result, keep_exact if seal else compress, seal, alone)
         return messages.reply(request, sent.facts, sent.tensors)
 
     def _bind(self, request: messages.Request, digest: str, egress: Egress, fl_ctx: FLContext) -> None:
@@ -242,10 +241,10 @@ class LearnerExecutor(Executor):
     def _declare(self, result: TaskResult, egress: Egress, protection: SiteProtection) -> None:
         """Fix what may leave from here on, and add what this executor knows to the facts of 'prepare'."""
         shared, sums = (spec_from_json(result.facts[key]) for key in ("shared", "sums"))
-        profiles = [spec_from_json(spec) for spec in result.facts.get("profiles", {}).values()]
-        egress.declare(shared, sums, profiles)
+        separate = {name: spec_from_json(spec) for name, spec in result.facts["separate_sums"].items()}
+        egress.declare(shared, sums, separate, result.facts["describe"]["examples"])
         protection.declare(shared, sums, result.facts["describe"])
-        protection.declare_sums(profiles)
+        protection.declare_sums(separate)
         result.facts["describe"]["protection"] = protection.facts()
         # Not its settings: FLARE may have put values of this site into them.
         result.facts["method"] = self.args.method
@@ -278,7 +277,10 @@ class LearnerExecutor(Executor):
             options["uplink"] = request.uplink
         if request.task in EXACT:
             options["partners"] = self._partners(request, fl_ctx)
-        if request.task == messages.FINISH:
+        protection = PROTECTIONS[self.args.protection]
+        if request.task == messages.PREPARE:
+            options["sums_of_metrics"] = protection.server_reads == "sum"
+        if request.task == messages.FINISH or (request.task == messages.EVALUATE and protection.seals):
             options["folder"] = str(_run_folder(fl_ctx) / "result")
         return TaskRequest(
             task=request.task, plan=plan, options=options, tensors=request.tensors, work=request.work

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ import torch
 from medflare.core.hints import RoundHints
 from medflare.core.learner import Learner
 from medflare.core.plan import RoundPlan
+from medflare.core.summed_metrics import exchange_specs
 from medflare.core.tensor_names import TOTAL_PREFIX, split_by_prefix
-from medflare.core.tensors import State
+from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
 from medflare.data.settings.site import SiteConfig
 from medflare.egress.permitted_facts import COUNTED
@@ -33,6 +35,7 @@ from medflare.wire.files import (
     load_tensors,
     load_values,
     save_tensors,
+    write_json,
 )
 from medflare.wire.first_values import FACT as FIRST_VALUES
 from medflare.wire.first_values import describe_values
@@ -44,6 +47,8 @@ Builder = Callable[[str, dict[str, Any], SiteConfig, int, Path | None], Learner]
 """(method, settings, site, seed, cache folder) -> learner: `learners.build`, or a test's own."""
 LAST_UPDATE = "last_update.safetensors"
 """Beside the local state: the last update, with the work it answers."""
+MEASURED, TESTED = "validation.jsonl", "evaluations.json"
+"""A site's own numbers in the folder of its result, which stay there: of each validation, and of the test."""
 
 
 class WorkerSession:
@@ -164,19 +169,23 @@ class WorkerSession:
 
         `options.sites`: number of sites, on which the shapes of the sums depend; `options.hints`: what the
         rule asks of local training; `options.mixture`: the settings of the mixture of profiles, whose sums
-        are declared too; `options.uplink`: how first values would travel, empty once the site has received a
-        state, when its tensors are what it has learned.
+        are declared too; `options.sums_of_metrics`: whether those of what is measured are; `options.uplink`:
+        how first values would travel, empty once the site has received a state, when its tensors are what it
+        has learned.
         """
         sums = self.learner.sums_spec(int(request.options["sites"]))
         sums = sums | self.learner.requested_sums(RoundHints.from_json(request.options.get("hints", {})))
+        separate: dict[str, SharedSpec] = {}
+        if "mixture" in request.options:
+            separate |= profile_specs(self.learner, int(request.options["mixture"]["components"]))
+        if request.options.get("sums_of_metrics"):
+            separate |= exchange_specs(self.learner.metric_names())
         facts = {
             "describe": self.learner.describe().to_json(),
             "shared": spec_to_json(self.learner.shared_spec()),
             "sums": spec_to_json(sums),
+            "separate_sums": {exchange: spec_to_json(spec) for exchange, spec in separate.items()},
         }
-        if "mixture" in request.options:
-            specs = profile_specs(self.learner, int(request.options["mixture"]["components"]))
-            facts["profiles"] = {stage: spec_to_json(spec) for stage, spec in specs.items()}
         if request.options.get("uplink"):
             facts[FIRST_VALUES] = describe_values(self.learner.initial_shared(), request.options["uplink"])
         return TaskResult(facts, {})
@@ -258,19 +267,35 @@ class WorkerSession:
         return plan
 
     def evaluate(self, request: TaskRequest) -> TaskResult:
-        """Return numbers on `options.split` with the state that came along."""
+        """Return numbers on `options.split` with the state that came along.
+
+        With `options.folder` they are written there too: what leaves is a sum, of which nobody here could
+        read the site's own part.
+        """
         self.learner.load_shared(request.tensors)
-        plan = self._plan(request, {})
-        metrics = self.learner.evaluate(str(request.options["split"]), plan)
+        plan, split = self._plan(request, {}), str(request.options["split"])
+        metrics = self.learner.evaluate(split, plan)
+        if "folder" in request.options:
+            own = {"round": plan.round, "split": split, "examples": metrics.examples, "metrics": metrics}
+            _append_line(Path(str(request.options["folder"])) / MEASURED, own)
         return TaskResult({"metrics": dict(metrics), COUNTED: metrics.examples}, {})
 
     def finish(self, request: TaskRequest) -> TaskResult:
-        """Return the final numbers; the personalised adapter and the predictions stay in `options.folder`."""
+        """Return the final numbers; they stay in `options.folder` too, with predictions and own adapter."""
         self.learner.load_shared(request.tensors)
         folder = Path(str(request.options["folder"]))
         folder.mkdir(parents=True, exist_ok=True)
         records = self.learner.finish(self._plan(request, {}), folder)
-        return TaskResult({"evaluations": [item.model_dump(mode="json") for item in records]}, {})
+        evaluations = [item.model_dump(mode="json", exclude={"sites"}) for item in records]
+        write_json(folder / TESTED, {"evaluations": evaluations})
+        return TaskResult({"evaluations": evaluations}, {})
+
+
+def _append_line(path: Path, values: Mapping[str, Any]) -> None:
+    """Append JSON values to a file of the site's own."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(values) + "\n")
 
 
 def _counts(request: TaskRequest) -> bool:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from medflare.core.data_order import batches, derived_seed, examples_to_visit
-from medflare.core.metrics import Metrics
+from medflare.core.metrics import MetricNames, Metrics
 from medflare.core.optimiser_state import moments, restore_moments
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
@@ -43,7 +43,7 @@ from medflare.models.report_generator import (
     export_settings,
     parameter_counts,
 )
-from medflare.tasks.reports.evaluation import evaluate_split, finish_site, write_personalised
+from medflare.tasks.reports.evaluation import evaluate_split, finish_site, names_of, write_personalised
 from medflare.tasks.scoring import AdapterKind
 
 PAPER = {
@@ -230,6 +230,9 @@ class FedMRGLearner(BaseLearner):
     def evaluate(self, split: str, plan: RoundPlan) -> Metrics:
         self.use_generic()
         return evaluate_split(self, split, plan)
+
+    def metric_names(self) -> MetricNames:
+        return names_of(self)
 
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
         records = finish_site(self, folder, plan.limit)

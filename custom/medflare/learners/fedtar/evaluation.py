@@ -13,12 +13,12 @@ from typing import Protocol
 import torch
 
 from medflare.core.json_lines import write_lines
-from medflare.core.metrics import Metrics
+from medflare.core.metrics import MetricNames, Metrics
 from medflare.core.run_record import EvaluationRecord
 from medflare.data.visit_samples import VisitSamples
 from medflare.evaluation.predictions import Prediction
-from medflare.evaluation.report_metrics import quick_metrics
-from medflare.evaluation.visit_metrics import change_statistics, evaluate_visits
+from medflare.evaluation.report_metrics import METRICS, QUICK, quick_metrics
+from medflare.evaluation.visit_metrics import change_statistics, evaluate_visits, visit_names
 from medflare.labelling.labels import label_report
 from medflare.models.report_generator import DecodingSettings
 from medflare.tasks.prediction_files import relative_image
@@ -64,6 +64,15 @@ def visit_rows(learner: VisitLearner, split: str, limit: int | None) -> list[int
     return used[:limit]
 
 
+CURVES_OF_CHANGES = ("change_f1", "change_moved_f1")
+
+
+def names_of(visits: int) -> MetricNames:
+    """Return the names of what `curve_metrics` and `finish_site` measure over so many visits."""
+    tested = [*METRICS, *visit_names(visits)]
+    return MetricNames(validation=["loss", *QUICK, *CURVES_OF_CHANGES], tested={"generic": tested})
+
+
 def curve_metrics(learner: VisitLearner, split: str, limit: int | None) -> Metrics:
     """Return loss, quick report scores over all visits, and scores of changes; nothing without rows."""
     rows = visit_rows(learner, split, limit)
@@ -74,7 +83,7 @@ def curve_metrics(learner: VisitLearner, split: str, limit: int | None) -> Metri
     texts = [item.reference for item in items], [item.generated for item in items]
     metrics = {"loss": learner.rows_loss(rows), **quick_metrics(*texts, gold, predicted)}
     changes = change_statistics(items)
-    for name in ("change_f1", "change_moved_f1"):
+    for name in CURVES_OF_CHANGES:
         if name in changes:
             metrics[name] = changes[name].value
     return Metrics(metrics, len(rows))

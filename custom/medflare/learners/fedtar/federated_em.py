@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from medflare.core.errors import RunError
-from medflare.core.tensors import SharedSpec, State
+from medflare.core.tensors import SharedSpec, State, add_sums
 from medflare.learners.fedtar.mixture import Mixture, MixtureSettings, spread_out
 from medflare.learners.fedtar.patient_floors import (
     effective_number,
@@ -217,11 +217,6 @@ class FederatedMixture:
         iterations = {"iterations": len(self.likelihoods), "likelihoods": list(self.likelihoods)}
         weights = {"components": self.mixture.alive, "weights": self.mixture.weights.tolist()}
         return iterations | weights | {"informative": self.informative}
-
-
-def add_sums(parts: Sequence[State]) -> State:
-    """Return the totals of several sites' sums."""
-    return {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
 
 
 def fit_mixture(sites: Sequence[Tensor], settings: MixtureSettings, seed: int) -> FederatedMixture:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from medflare.core.data_order import DataOrder, batches, derived_seed, drawn, examples_to_visit
 from medflare.core.errors import UpdateError
-from medflare.core.metrics import Metrics
+from medflare.core.metrics import MetricNames, Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import BackboneFacts, SiteDescription
@@ -27,7 +27,7 @@ from medflare.data.heterogeneity import site_facts
 from medflare.data.settings.site import SiteConfig
 from medflare.data.visit_samples import VisitSamples, open_visits
 from medflare.learners.base import BaseLearner, require_finite
-from medflare.learners.fedtar.evaluation import curve_metrics, finish_site
+from medflare.learners.fedtar.evaluation import curve_metrics, finish_site, names_of
 from medflare.learners.fedtar.patient_assignments import PatientAssignments
 from medflare.learners.fedtar.patient_floors import FEWEST
 from medflare.learners.fedtar.settings import METHOD, FedTARSettings
@@ -247,6 +247,9 @@ class FedTARLearner(BaseLearner):
                 rows = drawn(self.rows(split), plan.hints.probe, self.seed, self.site, plan.round)
             return Metrics({"loss": self.rows_loss(rows)}, len(rows)) if rows else Metrics()
         return curve_metrics(self, split, plan.limit if plan.limit is not None else self.settings.eval_limit)
+
+    def metric_names(self) -> MetricNames:
+        return names_of(self.settings.visits)
 
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
         return finish_site(self, folder, plan.limit)

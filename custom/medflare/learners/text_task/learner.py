@@ -137,16 +137,19 @@ class TextTaskLearner(RecordsLearner[SettingsT, Record, Sequenced]):
             )
         return super().evaluate(split, plan)
 
-    def tested_adapter(self, folder: Path) -> AdapterKind:
-        """Return what the site's adapter is; with its own B (`fedsa`) it is personalised and written."""
-        if self.settings.sharing != "fedsa":
-            return "generic"
+    @property
+    def adapter_kind(self) -> AdapterKind:
+        return "personalised" if self.settings.sharing == "fedsa" else "generic"
+
+    def write_own_adapter(self, folder: Path) -> None:
+        """Write the adapter where the site has its own B (`fedsa`)."""
+        if self.adapter_kind == "generic":
+            return
         adapters, place = self.model.adapters, folder / "personalised"
         place.mkdir(parents=True, exist_ok=True)
         save_file(adapters.file_tensors(GENERIC), place / "adapter_model.safetensors")
         config = json.dumps(self.adapter_config(), indent=1) + "\n"
         (place / "adapter_config.json").write_text(config, encoding="utf-8")
-        return "personalised"
 
     # ---- what stays --------------------------------------------------------------------------------------
 

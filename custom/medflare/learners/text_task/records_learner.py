@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from medflare.core.data_order import batches, derived_seed, drawn
-from medflare.core.metrics import Metrics
+from medflare.core.metrics import MetricNames, Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import BackboneFacts, SharedRecords, SiteDescription
@@ -144,9 +144,13 @@ class RecordsLearner(BaseLearner, Generic[SettingsT, Record, Row]):
         """Return PEFT's configuration; empty without an adapter."""
         return {}
 
-    def tested_adapter(self, folder: Path) -> AdapterKind:
-        """Return what the site tests; what is the site's own is written into `folder`."""
+    @property
+    def adapter_kind(self) -> AdapterKind:
+        """What the site tests: the shared adapter, or with tensors of its own a personalised one."""
         return "generic"
+
+    def write_own_adapter(self, folder: Path) -> None:
+        """Write a personalised adapter into `folder`, if there is one."""
 
     # ---- what is declared --------------------------------------------------------------------------------
 
@@ -232,8 +236,13 @@ class RecordsLearner(BaseLearner, Generic[SettingsT, Record, Row]):
             return self.rows_of(self.records("test"))[0]
         return self.train_rows if split == "train" else self.val_rows
 
+    def metric_names(self) -> MetricNames:
+        tested = {self.adapter_kind: self.RECORDS.metrics}
+        return MetricNames(validation=["loss", *self.RECORDS.quick], tested=tested)
+
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
         self.use()
-        tested = ScoredSite(self.site, "participant", self.tested_adapter(folder), folder, self.seed)
+        self.write_own_adapter(folder)
+        tested = ScoredSite(self.site, "participant", self.adapter_kind, folder, self.seed)
         records = self.records("test")[: plan.limit]
         return [self.RECORDS.score(self.predictor, records, tested, self.scorers)] if records else []

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from medflare.core.data_order import batches, derived_seed
-from medflare.core.metrics import Metrics
+from medflare.core.metrics import MetricNames, Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import BackboneFacts, SiteDescription
@@ -34,7 +34,7 @@ from medflare.models.backbone import device_of
 from medflare.models.padding import pad
 from medflare.models.vit_gpt2 import ViTGPT2, export_settings, parameter_counts
 from medflare.models.vit_gpt2_folder import load_vit_gpt2
-from medflare.tasks.reports.evaluation import evaluate_split, finish_site, split_loss
+from medflare.tasks.reports.evaluation import evaluate_split, finish_site, names_of, split_loss
 from medflare.tasks.scoring import AdapterKind
 
 PAPER = {
@@ -156,6 +156,9 @@ class ViTGPT2Learner(BaseLearner):
 
     def evaluate(self, split: str, plan: RoundPlan) -> Metrics:
         return evaluate_split(self, split, plan)
+
+    def metric_names(self) -> MetricNames:
+        return names_of(self)
 
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
         return finish_site(self, folder, plan.limit)

@@ -10,7 +10,16 @@ from medflare.core.run_record import RunRecord
 from medflare.reporting.charts.intervals import Interval, interval_chart
 from medflare.reporting.formatting import sentence_case
 from medflare.reporting.metric_names import display_name
-from medflare.reporting.score_rows import SCALE, Row, columns_of, difference, grid_of, rows_of, score_cell
+from medflare.reporting.score_rows import (
+    SCALE,
+    Row,
+    columns_of,
+    difference,
+    grid_of,
+    rows_of,
+    score_cell,
+    why_no_sites,
+)
 from medflare.reporting.sections import visit_scores
 from medflare.reporting.sections.series import site_colours
 from medflare.reporting.task_pages import ScoresByType, TaskPage
@@ -23,8 +32,9 @@ FAULT = "fault/"
 def view(record: RunRecord, page: TaskPage) -> dict[str, Any]:
     """Return the data of `results.html`: what the trained adapters are worth on each site's test split."""
     rows = rows_of([record])
+    remark = why_no_sites(rows, record.protections)
     if not rows:
-        return {"evaluated": False}
+        return {"evaluated": False, "remark": remark}
     charted = [name for name in page.charted if any(name in row.metrics for row in rows)]
     table, notes = _table(record, rows, page)
     skipped = dict.fromkeys(why for row in rows for why in row.skipped.values())
@@ -32,6 +42,7 @@ def view(record: RunRecord, page: TaskPage) -> dict[str, Any]:
     tables = [_comparisons(record, page), visit_scores.by_visit(rows, _system)]
     return {
         "evaluated": True,
+        "remark": remark,
         "lead": page.lead,
         "figures": [_figure(rows, name, site_colours(record)) for name in charted[: page.charts]],
         "table": table,
@@ -49,16 +60,17 @@ def _figure(rows: Sequence[Row], metric: str, colours: Mapping[str, str]) -> Fig
             group=row.site_name,
             name=row.adapter_name,
             value=SCALE * row.metrics[metric].value,
-            low=SCALE * row.metrics[metric].low,
-            high=SCALE * row.metrics[metric].high,
+            low=SCALE * interval[0],
+            high=SCALE * interval[1],
             colour=colours[row.site],
             hollow=row.adapter != "personalised",
         )
         for row in rows
-        if metric in row.metrics
+        if metric in row.metrics and (interval := row.metrics[metric].interval) is not None
     ]
     name = display_name(metric)
-    return Figure(title=sentence_case(name), drawing=interval_chart(items, f"{name} × 100"))
+    drawing = interval_chart(items, f"{name} × 100") if items else None
+    return Figure(title=sentence_case(name), drawing=drawing)
 
 
 def _table(record: RunRecord, rows: Sequence[Row], page: TaskPage) -> tuple[Table, list[str]]:

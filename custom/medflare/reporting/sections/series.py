@@ -13,9 +13,9 @@ LISTED = 60
 
 
 def site_colours(record: RunRecord) -> dict[str, str]:
-    """Return one CSS class per site for the whole page, participants first."""
-    unseen = sorted({item.site for item in record.evaluations} - set(record.sites))
-    return colours_of([*sorted(record.sites), *unseen])
+    """Return one CSS class per site for the whole page, participants first; a sum over them comes last."""
+    others = sorted({item.site for item in record.evaluations} - set(record.sites))
+    return colours_of([*sorted(record.sites), *others])
 
 
 def exchanges_of(record: RunRecord) -> list[RoundRecord]:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from medflare.evaluation.extraction_metrics import evaluate_extraction
+from medflare.evaluation.extraction_metrics import QUICK, evaluate_extraction
+from medflare.evaluation.extraction_statistics import statistic_names
 from medflare.tasks.extraction.predictor import Predictor
 from medflare.tasks.extraction.result_folder import open_result
 from medflare.tasks.scoring import TextRecords
@@ -14,5 +15,7 @@ NOTES = TextRecords(
     load=open_result,
     predict=Predictor.documents,
     evaluate=lambda documents, _, seed: evaluate_extraction(documents, seed=seed),
+    quick=QUICK,
+    metrics=statistic_names(),
 )
 score_result = NOTES.score_result

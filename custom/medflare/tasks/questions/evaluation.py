@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from medflare.data.records import Question
-from medflare.evaluation.question_metrics import AnsweredQuestion, evaluate_questions
+from medflare.evaluation.question_metrics import METRICS, QUICK, AnsweredQuestion, evaluate_questions
 from medflare.tasks.questions.answerer import Answerer, load_answerer
 from medflare.tasks.scoring import AdapterKind, TextRecords
 
@@ -41,5 +41,7 @@ QUESTIONS = TextRecords(
     load=load_answerer,
     predict=answer_questions,
     evaluate=lambda answers, _, seed: evaluate_questions(answers, seed=seed),
+    quick=QUICK,
+    metrics=METRICS,
 )
 score_result = QUESTIONS.score_result

@@ -14,14 +14,14 @@ from safetensors.torch import save_file
 from medflare.core.data_order import drawn
 from medflare.core.errors import DataError
 from medflare.core.json_lines import write_lines
-from medflare.core.metrics import Metrics
+from medflare.core.metrics import MetricNames, Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.data.images import centre
 from medflare.data.samples import Samples, open_samples
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.predictions import Prediction
-from medflare.evaluation.report_metrics import Evaluation, evaluate_reports, quick_metrics
+from medflare.evaluation.report_metrics import METRICS, QUICK, Evaluation, evaluate_reports, quick_metrics
 from medflare.labelling.labels import label_report
 from medflare.models.adapters.base import GENERIC, SPECIALISED
 from medflare.models.padding import IGNORED, pad
@@ -29,6 +29,9 @@ from medflare.models.report_generator import DecodingSettings, ReportGenerator
 from medflare.models.report_result import Drafter, load_generator
 from medflare.tasks.prediction_files import relative_image
 from medflare.tasks.scoring import AdapterKind, Role, ScoredSite, adapter_kind, open_on_site
+
+DIAGNOSES = "diagnosis_accuracy"
+"""Share of right diagnoses among those that prompt the reports."""
 
 
 class ReportSettings(Protocol):
@@ -99,6 +102,14 @@ def greedy(decoding: DecodingSettings) -> DecodingSettings:
     )
 
 
+def names_of(learner: ReportLearner) -> MetricNames:
+    """Return the names of what `evaluate_split` and `finish_site` measure."""
+    prompted = [DIAGNOSES] if learner.settings.classification else []
+    return MetricNames(
+        validation=[*QUICK, "loss", *prompted], tested=dict.fromkeys(learner.adapters(), METRICS)
+    )
+
+
 def evaluate_split(learner: ReportLearner, split: str, plan: RoundPlan) -> Metrics:
     """Return what a plan asks of a split; nothing where there is no row.
 
@@ -122,7 +133,7 @@ def evaluate_split(learner: ReportLearner, split: str, plan: RoundPlan) -> Metri
     gold = learner.samples.codes[rows]
     metrics = quick_metrics([learner.samples.reports[i] for i in rows], texts, gold.numpy()) | loss
     if settings.classification:
-        metrics["diagnosis_accuracy"] = float((prompted == gold).float().mean())
+        metrics[DIAGNOSES] = float((prompted == gold).float().mean())
     return Metrics(metrics, len(rows))
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from medflare.data.records import Summary
-from medflare.evaluation.summary_metrics import WrittenSummary, evaluate_summaries
+from medflare.evaluation.summary_metrics import METRICS, QUICK, WrittenSummary, evaluate_summaries
 from medflare.tasks.scoring import AdapterKind, TextRecords
 from medflare.tasks.summaries.summariser import Summariser, load_summariser
 
@@ -38,6 +38,8 @@ SUMMARIES = TextRecords(
     load=load_summariser,
     predict=write_summaries,
     evaluate=lambda written, scorers, seed: evaluate_summaries(written, scorers=scorers, seed=seed),
+    quick=QUICK,
+    metrics=METRICS,
     scorers=True,
 )
 score_result = SUMMARIES.score_result
