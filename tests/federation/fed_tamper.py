@@ -70,19 +70,22 @@ def together(*tampers: Tamper) -> Tamper:
     return tamper
 
 
-def losing(task: str, *sites: str, number: int = 1, measuring: bool = False) -> Tamper:
-    """`tamper`: these sites do not get through with one task of one round, counted from 0.
-
-    Args:
-        measuring: whether it is a step of the sum of what they measure after the round's updates. A masked
-            round goes through these steps twice.
-    """
+def losing(task: str, *sites: str, number: int = 1) -> Tamper:
+    """`tamper`: these sites do not get through with one message of one task, counted from 0."""
     seen: dict[tuple[str, str], int] = {}
-    place = 2 * number + measuring if task in STEPS else number
 
     def tamper(site: str, asked: str, reply: Shareable) -> Shareable | None:
         seen[site, asked] = seen.get((site, asked), 0) + 1
-        lost = asked == task and site in sites and seen[site, asked] == place + 1
+        lost = asked == task and site in sites and seen[site, asked] == number + 1
         return make_reply(ReturnCode.EXECUTION_EXCEPTION) if lost else None
 
     return tamper
+
+
+def in_round(task: str, number: int, measuring: bool = False) -> int:
+    """Return which message of a task is a masked round's: it goes through the steps of a sum twice.
+
+    Args:
+        measuring: whether for the sum of what sites measure, after that of the round's updates.
+    """
+    return 2 * number + measuring if task in STEPS else number

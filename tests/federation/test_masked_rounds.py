@@ -14,7 +14,7 @@ import pytest
 import torch
 from fed_equality import assert_close
 from fed_harness import Make, completed, failed, final, ledger
-from fed_tamper import losing, together, watched
+from fed_tamper import in_round, losing, together, watched
 
 from medflare.core.tensors import State
 from medflare.federation.server.run_state import load_state
@@ -39,7 +39,9 @@ def test_who_is_lost_before_the_sum_is_left_out_of_it(
 ) -> None:
     options = {"min_responses": 3, "num_rounds": 2}
     plain = federation(sites=FIVE, controller=options, tamper=losing("fit", *lost))
-    masked = federation(sites=FIVE, controller={**options, **MASKED}, tamper=losing(task, *lost))
+    masked = federation(
+        sites=FIVE, controller={**options, **MASKED}, tamper=losing(task, *lost, number=in_round(task, 1))
+    )
     completed(plain)
     record = completed(masked)
     assert_close(final(masked), final(plain), QUANTISED)
@@ -54,7 +56,9 @@ def test_who_is_lost_after_it_sent_stays_in_the_sum(
 ) -> None:
     options = {"min_responses": 3}
     plain = federation(sites=FIVE, controller=options)
-    masked = federation(sites=FIVE, controller={**options, **MASKED}, tamper=losing(task, *lost))
+    masked = federation(
+        sites=FIVE, controller={**options, **MASKED}, tamper=losing(task, *lost, number=in_round(task, 1))
+    )
     completed(plain)
     record = completed(masked)
     assert_close(final(masked), final(plain), QUANTISED)
@@ -66,7 +70,7 @@ def test_who_is_lost_after_it_sent_stays_in_the_sum(
 def test_three_of_five_lost_end_the_run_with_their_names(federation: Make, task: str) -> None:
     lost = ("site-1", "site-3", "site-4")
     strict = {"min_responses": 2, "protection_settings": {"max_lost_rounds": 0}, **MASKED}
-    run = federation(sites=FIVE, controller=strict, tamper=losing(task, *lost))
+    run = federation(sites=FIVE, controller=strict, tamper=losing(task, *lost, number=in_round(task, 1)))
     record = failed(run, *lost)
     assert "3 are needed" in record.reason or "3 needed" in record.reason
     assert load_state(run.state).exchanges_done == 1

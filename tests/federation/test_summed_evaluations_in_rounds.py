@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fed_harness import Make, completed, events, ledger
-from fed_tamper import losing, watched
+from fed_tamper import in_round, losing, watched
 from fed_toy import ToyLearner
 
 from medflare.core.metrics import MetricNames, Metrics
@@ -79,7 +79,7 @@ def test_no_number_of_one_site_is_in_the_record(federation: Make) -> None:
 
 @pytest.mark.parametrize("task", ["keys", "shares", "evaluate"])
 def test_a_site_that_drops_out_costs_that_validation_and_not_the_run(federation: Make, task: str) -> None:
-    lost = losing(task, "site-2", number=1, measuring=True)
+    lost = losing(task, "site-2", number=in_round(task, 1, measuring=True))
     run = federation(sites=FIVE, controller={**MASKED, "num_rounds": 3}, tamper=lost)
     record = completed(run)
     assert [value is None for value in means(record)] == [False, True, False]
@@ -94,7 +94,7 @@ def test_a_site_that_drops_out_costs_that_validation_and_not_the_run(federation:
 
 @pytest.mark.parametrize("task", ["confirm", "reveal"])
 def test_a_site_that_drops_out_after_it_measured_stays_in_the_sum(federation: Make, task: str) -> None:
-    lost = losing(task, "site-2", number=1, measuring=True)
+    lost = losing(task, "site-2", number=in_round(task, 1, measuring=True))
     plain, masked = federation(sites=FIVE), federation(sites=FIVE, controller=MASKED, tamper=lost)
     assert means(completed(masked)) == pytest.approx(means(completed(plain)), rel=STATE)
 
@@ -102,7 +102,7 @@ def test_a_site_that_drops_out_after_it_measured_stays_in_the_sum(federation: Ma
 def test_a_sum_that_cannot_be_opened_costs_that_validation_and_keeps_nobody_from_the_next_round(
     federation: Make,
 ) -> None:
-    lost = losing("reveal", "site-1", "site-3", "site-4", number=0, measuring=True)
+    lost = losing("reveal", "site-1", "site-3", "site-4", number=in_round("reveal", 0, measuring=True))
     run = federation(sites=FIVE, controller={**MASKED, "num_rounds": 2, "min_responses": 3}, tamper=lost)
     record = completed(run)
     assert [value is None for value in means(record)] == [True, False]

@@ -30,7 +30,7 @@ def validate_in_sum(run: Run, entry: RoundRecord, plan: RoundPlan, sites: list[s
     A site that fails costs the round its mean, as it does where each site's numbers are known; the sum over
     the others is not opened then, since nobody would use it.
     """
-    if not run.protection.readable:
+    if not sites or not run.protection.readable:
         return
     tensors, options = run.protection.outgoing(run.model.tensors, {})
     try:
