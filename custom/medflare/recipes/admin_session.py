@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,14 +39,16 @@ def admin_session(kit: Path) -> Iterator[Session]:
             "one."
         ) from None
     try:
-        session = new_secure_session(user, str(kit), timeout=SECONDS)
+        with redirect_stdout(sys.stderr):  # FLARE prints how it logs in
+            session = new_secure_session(user, str(kit), timeout=SECONDS)
     except Exception as error:  # FLARE raises what it likes where a server is down
         raise RunError(
             f"no session as {user} ({type(error).__name__}: {error}). Is the server running, and can this "
             "machine reach it?"
         ) from None
     try:
-        yield session
+        with redirect_stdout(sys.stderr):
+            yield session
     finally:
         session.close()
 
