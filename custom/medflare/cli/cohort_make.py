@@ -137,7 +137,7 @@ def _seen_from(folder: Path, value: Any) -> Any:
 def make(
     out: Path = typer.Argument(..., help="Folder to write the hospitals into."),
     patients: int = typer.Option(
-        0, "--patients", help="Patients of each hospital; 0 for each one's own number."
+        0, "--patients", min=0, help="Patients of each hospital; 0 for each one's own number."
     ),
     visits: int = typer.Option(
         1,
@@ -145,7 +145,7 @@ def make(
         min=1,
         help="T planned visits of each patient; above 1 findings change and reports say how.",
     ),
-    size: int = typer.Option(128, "--size", help="Pixels of a side."),
+    size: int = typer.Option(128, "--size", min=32, help="Pixels of a side."),
     seed: int = typer.Option(0, "--seed", help="Other patients, same hospitals."),
     sheet: bool = typer.Option(True, help="Write contact_sheet.png too."),
     notes: bool = typer.Option(

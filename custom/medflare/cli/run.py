@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from medflare.cli.output import JSON_OPTION, ItemBatch, names, plain_errors, print_json
 from medflare.core.config import read_pairs
+
+if TYPE_CHECKING:
+    from medflare.federation.heartbeat import Hooks
 from medflare.core.errors import ConfigError
 
 SHOWN = ("accuracy", "chance", "bleu_4", "label_f1", "change_f1", "ner_strict_f1", "re_gold_strict_f1")
@@ -46,6 +49,12 @@ def run(
     resume: bool = typer.Option(
         False, "--resume", help="Go on with the run in --workspace, as it was asked for then."
     ),
+    on_stall: str | None = typer.Option(
+        None, "--on-stall", help="Command to start when nothing happens for two deadlines; JSON on its stdin."
+    ),
+    on_end: str | None = typer.Option(
+        None, "--on-end", help="Command to start when the run has ended, however; JSON on its stdin."
+    ),
     page: bool = typer.Option(True, help="Write the HTML page."),
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -56,11 +65,13 @@ def run(
     [bold]Example[/bold]: medflare run jobs/fedmrg -f cohorts/site.yaml --unseen hospital-4 --rounds 5
     """
     from medflare.core.stop_signals import stop_signals_raise
+    from medflare.federation.heartbeat import Hooks
 
     if resume:
         if workspace is None:
             raise ConfigError("--resume needs --workspace, with the run to go on with.")
-        resume_workspace(workspace, page, as_json)
+        hooks = Hooks(on_stall=_words("--on-stall", on_stall), on_end=_words("--on-end", on_end))
+        resume_workspace(workspace, page, as_json, hooks)
         return
     request = RunRequest(
         job=job,
@@ -72,6 +83,8 @@ def run(
         changes=read_pairs(set_),
         workspace=workspace,
         overwrite=overwrite,
+        on_stall=_words("--on-stall", on_stall),
+        on_end=_words("--on-end", on_end),
         page=page,
         as_json=as_json,
     )
@@ -92,6 +105,8 @@ class RunRequest:
     changes: dict[str, Any]
     workspace: Path | None
     overwrite: bool
+    on_stall: list[str]
+    on_end: list[str]
     page: bool
     as_json: bool
 
@@ -103,6 +118,7 @@ def _run(request: RunRequest) -> None:
     from rich.console import Console
 
     from medflare.cli.demo_hospitals import demo_hospitals
+    from medflare.federation.heartbeat import Hooks
     from medflare.recipes.progress_view import live
     from medflare.recipes.simulate import new_workspace, run_simulator
 
@@ -127,11 +143,12 @@ def _run(request: RunRequest) -> None:
             on_event=take,
             overwrite=request.overwrite,
             unseen=away,
+            hooks=Hooks(on_stall=request.on_stall, on_end=request.on_end),
         )
     finish(console, workspace, away, request.page, request.as_json)
 
 
-def resume_workspace(workspace: Path, page: bool, as_json: bool) -> None:
+def resume_workspace(workspace: Path, page: bool, as_json: bool, hooks: Hooks | None = None) -> None:
     """Go on with a workspace's run, and show what came out as `run` does."""
     import sys
 
@@ -145,7 +162,7 @@ def resume_workspace(workspace: Path, page: bool, as_json: bool) -> None:
     display, take = live(console)
     with stop_signals_raise():
         with display:
-            _, request = resume_simulator(workspace, on_event=take)
+            _, request = resume_simulator(workspace, on_event=take, hooks=hooks)
         finish(console, workspace.resolve(), request.unseen, page, as_json)
 
 
@@ -168,6 +185,26 @@ def finish(console: Any, workspace: Path, away: list[str], page: bool, as_json: 
     else:
         show(console, record_path, facts)
     batch.finish()
+
+
+def _words(option: str, command: str | None) -> list[str]:
+    """Return the words of a command, which is started without a shell.
+
+    Raises:
+        ConfigError: a quote is not closed, or there is no such program.
+    """
+    import shlex
+    import shutil
+
+    from medflare.core.errors import ConfigError
+
+    try:
+        words = shlex.split(command or "")
+    except ValueError as error:
+        raise ConfigError(f"{option} {command}: {error}. Write it as in a shell.") from None
+    if words and shutil.which(words[0]) is None:
+        raise ConfigError(f"{option} {command}: there is no program {words[0]} that could be started.")
+    return words
 
 
 @contextmanager

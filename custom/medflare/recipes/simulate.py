@@ -7,6 +7,7 @@ The simulator wipes its workspace except `local/` and `startup/`, and exits with
 from __future__ import annotations
 
 import itertools
+import logging
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,10 +18,11 @@ from typing import Any
 import yaml
 
 from medflare.core.config import read_yaml
-from medflare.core.errors import ConfigError, RunError
+from medflare.core.errors import ConfigError, DataError, RunError
 from medflare.core.run_record import RunRecord, read_record
 from medflare.core.stop_signals import StopSignal
 from medflare.data.settings.site import SiteConfig, load_site_file
+from medflare.federation.heartbeat import Heartbeat, Hooks
 from medflare.federation.protections.kit import STARTUP
 from medflare.federation.server.scorer import SERVER
 from medflare.federation.site.worker_config import SITE_FILE
@@ -99,6 +101,7 @@ def run_simulator(
     timeout: float | None = None,
     overwrite: bool = False,
     unseen: Sequence[str] = (),
+    hooks: Hooks | None = None,
 ) -> RunRecord:
     """Run a job folder over the sites of a site.yaml.
 
@@ -109,6 +112,7 @@ def run_simulator(
         on_event: called with each line of the server's progress.
         overwrite: whether a run that the workspace holds may be replaced.
         unseen: sites that will be tested afterwards; remembered for whoever goes on with the run.
+        hooks: commands to start when the run stalls or ends.
 
     Raises:
         ConfigError: before anything is started, with all problems of the job, or because another run uses the
@@ -127,13 +131,14 @@ def run_simulator(
             make_contexts(workspace / STARTUP, ContextParameters())
         state = WorkspaceState(workspace)
         state.begin(job, chosen, unseen)
-        return _launch(job, state, chosen, on_event, timeout)
+        return _launch(job, state, chosen, on_event, timeout, hooks)
 
 
 def resume_simulator(
     workspace: Path,
     on_event: Callable[[dict[str, Any]], None] | None = None,
     timeout: float | None = None,
+    hooks: Hooks | None = None,
 ) -> tuple[RunRecord, StoredRequest]:
     """Go on with the run of a workspace that ended before its time.
 
@@ -150,7 +155,7 @@ def resume_simulator(
     with locked(workspace):
         prepare_workspace(workspace, None)
         state.point_to()
-        return _launch(job, state, request.sites, on_event, timeout), request
+        return _launch(job, state, request.sites, on_event, timeout, hooks), request
 
 
 def _launch(
@@ -159,13 +164,18 @@ def _launch(
     sites: Sequence[str],
     on_event: Callable[[dict[str, Any]], None] | None,
     timeout: float | None,
+    hooks: Hooks | None,
 ) -> RunRecord:
     """Start the simulator; return the record of the completed run."""
     begins = None if job.controller.get("resumes") else state.parties
     workspace = state.workspace
-    with write_to_temporary(job) as holder, closing_record(workspace):
+    with (
+        write_to_temporary(job) as holder,
+        telling(hooks or Hooks(), job, workspace, on_event) as take,
+        closing_record(workspace),
+    ):
         folder = Path(holder) / job.title
-        launch(folder, workspace, sites, on_event=on_event, timeout=timeout, discard=begins)
+        launch(folder, workspace, sites, on_event=take, timeout=timeout, discard=begins)
     return judge(workspace)
 
 
@@ -202,6 +212,35 @@ def described_sites(workspace: Path, site_file: Path | None) -> dict[str, SiteCo
             "each site name."
         )
     return sites
+
+
+@contextmanager
+def telling(
+    hooks: Hooks, job: Job, workspace: Path, on_event: Callable[[dict[str, Any]], None] | None
+) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Start the hooks' commands when a run stalls or ends, however it ends; yields what takes its events.
+
+    From here and not from the simulator's server: that may be what hangs, or was ended.
+    """
+    deadline = job.flow.settings.model_validate({"job": job.title, **job.controller}).deadline
+    facts = {"job": job.title, "workspace": str(workspace)}
+    heartbeat = Heartbeat(hooks, deadline, facts, lambda text: logging.getLogger(__name__).warning(text))
+
+    def take(event: dict[str, Any]) -> None:
+        heartbeat.progress(event)
+        if on_event is not None:
+            on_event(event)
+
+    heartbeat.start()
+    try:
+        yield take
+    finally:
+        try:
+            record = read_record(workspace / SERVER_FOLDER)
+            heartbeat.facts["run_id"] = record.run_id
+            heartbeat.end(record.status, record.reason)
+        except DataError:
+            heartbeat.end("failed", "the server wrote no record")
 
 
 @contextmanager

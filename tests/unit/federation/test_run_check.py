@@ -88,3 +88,9 @@ def test_an_evaluation_of_what_is_not_there_is_refused(site_file: Path, run: Pat
     assert "--split foo: expected train, val, test" in refusal(2, "evaluate", run, "--split", "foo")
     assert "--split foo" in refusal(2, "evaluate", run, "-f", site_file, "--split", "foo")
     assert "--sites site-9: not in" in refusal(2, "evaluate", run, "-f", site_file, "--sites", "site-9")
+
+
+@pytest.mark.parametrize("options", [["--size", "31"], ["--patients", "-3"]])
+def test_hospitals_of_impossible_sizes_are_refused(tmp_path: Path, options: list[str]) -> None:
+    assert options[0] in refusal(2, "cohort", "make", tmp_path / "made", *options)
+    assert not (tmp_path / "made").exists()

@@ -95,6 +95,8 @@ class RoundsController(Controller):
             self.problem = error
         self.run_id = before.run_id if before else _new_run_id()
         self.progress.open(self.folder)
+        facts = {"run_id": self.run_id, "job": args.job}
+        self.progress.watch(Path(engine.get_workspace().get_root_dir()), args.deadline, facts)
         configuration = {"controller": args.model_dump(mode="json")}
         self.recorder = RunRecorder(
             self.folder / "run.json",

@@ -15,7 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from medflare.core.errors import ConfigError
 from medflare.federation.engine import EventType, FLComponent, FLContext, GroupInfoCollector, InfoCollector
+from medflare.federation.heartbeat import ENDS, Heartbeat, Hooks, read_hooks
 
 TOPIC = "medflare.progress"
 
@@ -29,6 +31,7 @@ class ProgressReporter(FLComponent):
         self.state: dict[str, Any] = {"phase": "starting"}
         self._file: Path | None = None
         self._curves: Any = None
+        self._heartbeat: Heartbeat | None = None
 
     def open(self, run_folder: Path) -> None:
         """Start writing into a run's folder."""
@@ -38,6 +41,24 @@ class ProgressReporter(FLComponent):
             from torch.utils.tensorboard import SummaryWriter
 
             self._curves = SummaryWriter(str(run_folder / "tb_events"))
+
+    def watch(self, kit: Path, deadline: float, facts: Mapping[str, Any]) -> None:
+        """Tell the server's operator when the run stalls or ends, as `local/medflare.yaml` of the kit says.
+
+        Args:
+            deadline: seconds that a site may take for a task.
+            facts: of the run, for the operator's command.
+        """
+        try:
+            hooks = read_hooks(kit)
+        except ConfigError as error:  # whoever is not told must not lose the run too
+            self.logger.error(f"nobody will be told how the run goes: {error}")
+            hooks = Hooks()
+        self._heartbeat = Heartbeat(hooks, deadline, facts, self.logger.warning, self._stalled)
+        self._heartbeat.start()
+
+    def _stalled(self, seconds: float) -> None:
+        self.event("stalled", reason=f"no progress for {seconds:.0f} s")
 
     def event(self, phase: str, **facts: Any) -> None:
         """Report one event; facts are JSON types."""
@@ -50,6 +71,10 @@ class ProgressReporter(FLComponent):
             except OSError as error:  # a view of the run must not end it; what it needs to write, will
                 self.logger.warning(f"progress.jsonl: {error}")
         self.logger.info(" ".join(f"{key}={value}" for key, value in line.items() if key != "time"))
+        if self._heartbeat is not None:
+            self._heartbeat.progress(line)
+            if phase in ENDS:
+                self._heartbeat.end(phase, str(facts.get("reason", "")))
 
     def curves(self, step: int, site: str, values: Mapping[str, float]) -> None:
         """Add points to TensorBoard curves, one for each metric and site (`mean`, `server` included)."""
@@ -73,7 +98,9 @@ class ProgressReporter(FLComponent):
             self.curves(step, site, values)
 
     def close(self) -> None:
-        """Close the curves' file."""
+        """Watch the run no longer, and close the curves' file."""
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
         curves, self._curves = self._curves, None
         if curves is not None:
             with suppress(OSError):
