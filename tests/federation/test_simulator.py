@@ -5,12 +5,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from medflare.core.errors import RunError
+from medflare.core.run_record import read_record
 from medflare.recipes import allow_list, simulate, simulator_process
 from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG, Job
 from medflare.wire.files import write_json
@@ -55,6 +61,46 @@ def test_worker_processes_train_in_the_simulator_and_a_killed_one_costs_a_round(
     assert list((folder / "tb_events").iterdir())
     ledger = (workspace / "site-1/simulate_job/egress.jsonl").read_text().splitlines()
     assert [json.loads(line)["task"] for line in ledger][:2] == ["prepare", "initialise"]
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from medflare.core.stop_signals import StopSignal, stop_signals_raise
+from medflare.recipes import simulate, simulator_process
+job, workspace = map(Path, sys.argv[1:])
+try:
+    with stop_signals_raise(), simulate.closing_record(workspace):
+        simulator_process.launch(job, workspace, ["site-1", "site-2"], timeout=280)
+except StopSignal as stop:
+    raise SystemExit(stop.exit_code)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_leaves_no_process_of_flare(tmp_path: Path, number: signal.Signals) -> None:
+    workspace = toy_workspace(tmp_path / "ws", "fed_harness.ToyExecutor")
+    job = toy_job(tmp_path / "toy", hang={"1": 200})
+    run = subprocess.Popen([sys.executable, "-c", PROGRAM, str(job), str(workspace)])
+    progress = workspace / simulator_process.SERVER_FOLDER / "progress.jsonl"
+    until = time.monotonic() + 200
+    while not (progress.exists() and '"round": 1, "rounds"' in progress.read_text()):
+        assert run.poll() is None, (tmp_path / "ws.log").read_text()
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    processes = psutil.Process(run.pid).children(recursive=True)
+    words = [" ".join(process.cmdline()) for process in processes]
+    assert sum("simulator_worker" in line for line in words) == len(SITES)
+    assert sum("fed_toy_worker" in line for line in words) == len(SITES)
+    run.send_signal(number)
+    run.wait(60)
+    _, alive = psutil.wait_procs(processes, timeout=30)
+    assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
+    record = read_record(workspace / simulator_process.SERVER_FOLDER)
+    if number == signal.SIGTERM:
+        assert (run.returncode, record.status, record.reason) == (143, "stopped", "stopped by SIGTERM")
+    else:
+        assert record.status == "running"  # `medflare status` calls it interrupted: nobody holds its lock
 
 
 def test_the_server_scores_with_the_notes_of_its_own_entry_in_the_sites_file(tmp_path: Path) -> None:
