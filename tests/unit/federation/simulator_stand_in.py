@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 
 from medflare.core.run_record import RoundRecord, RunRecord, SiteRecord
+from medflare.federation.server.run_state import LATEST
+from medflare.recipes.resume import WorkspaceState
 
 
 def write_record(server: Path) -> None:
@@ -25,7 +27,9 @@ def write_record(server: Path) -> None:
     record.rounds = [RoundRecord(round=0, seconds=1.0), RoundRecord(round=1, seconds=0.0)]
     record.rounds[1].accepted = {"site-1": 5}
     record.write(server / "run.json")
-    (server / "state").mkdir()
+    state = WorkspaceState(server.parents[1]).run / "state"
+    state.mkdir(parents=True)
+    (state / LATEST).write_text('{"folder": "round-0001"}')
     events = [
         {"time": 1.0, "phase": "started", "sites": ["site-1", "site-2"]},
         {"time": 2.0, "phase": "round", "round": 1, "rounds": 4, "sites": ["site-1", "site-2"]},

@@ -83,7 +83,7 @@ def test_a_signal_ends_all_processes_and_closes_the_record(
     record = read_record(tmp_path / "ws/server/simulate_job")
     assert (record.status, record.reason) == ("stopped", f"stopped by {number.name}")
     assert record.rounds[1].absent == {"site-2": "the run ended before its update was judged"}
-    assert f"stopped by {number.name}. What is left of it: the state after its last finished round" in errors
+    assert f"stopped by {number.name}. What is left of it: the state from which" in errors
     assert "Traceback" not in errors
     (status,) = facts("status", tmp_path / "ws")
     assert (status["state"], status["phase"]) == ("stopped", f"stopped stopped by {number.name}")
