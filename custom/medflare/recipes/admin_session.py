@@ -41,6 +41,7 @@ def admin_session(kit: Path) -> Iterator[Session]:
     try:
         with redirect_stdout(sys.stderr):  # FLARE prints how it logs in
             session = new_secure_session(user, str(kit), timeout=SECONDS)
+            session.set_timeout(SECONDS)  # of a command; by itself FLARE waits 5 s for a busy job
     except Exception as error:  # FLARE raises what it likes where a server is down
         raise RunError(
             f"no session as {user} ({type(error).__name__}: {error}). Is the server running, and can this "
