@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE := 1
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-.PHONY: help demo test test-deployment fuzz quality docs reference provision study-fedmrg study-real study-fed-medlora study-corpora study-attacks study-fedvit study-fedtar study-ddcs server-cost boundary-cost embedded embedded-notes lock bill-of-materials audit-online clean
+.PHONY: help demo test test-deployment test-faults fuzz quality docs reference provision study-fedmrg study-real study-fed-medlora study-corpora study-attacks study-fedvit study-fedtar study-ddcs server-cost boundary-cost embedded embedded-notes lock bill-of-materials audit-online clean
 
 help:
 	@echo "make demo          three synthetic hospitals train a report generator in the FLARE simulator"
@@ -31,6 +31,7 @@ help:
 	@echo "make study-fedtar       FedTAR, its ablations and baselines on synthetic patients who come again, three seeds (hours)"
 	@echo "make study-ddcs         DDCS and other choices of hospitals, 20 of them on a simulated clock, three seeds (an hour or two)"
 	@echo "make server-cost        seconds and memory of every rule for 2 to 100 sites"
+	@echo "make test-faults        the plug pulled at every write of many runs, and real processes killed (hours)"
 	@echo "make boundary-cost      the share of a round that the checks of messages take"
 	@echo "make embedded      makes the embedded weights of chest X-rays again (half an hour)"
 	@echo "make embedded-notes     makes the embedded notes decoder again (half an hour)"
@@ -54,6 +55,9 @@ test: $(VENV)/.installed
 
 test-deployment: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/deployment -n 2 --timeout 2400
+
+test-faults: $(VENV)/.installed
+	FAULTS=all $(BIN)/python -m pytest tests/federation/test_resume.py tests/faults -n 2 --timeout 14400
 
 fuzz: $(VENV)/.installed
 	FUZZ=$(or $(FUZZ),40) $(BIN)/python -m pytest tests/hostile/test_fuzz.py --hypothesis-profile search --timeout 7200

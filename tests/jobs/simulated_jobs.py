@@ -13,6 +13,7 @@ import yaml
 
 from medflare.core.run_record import RunRecord
 from medflare.recipes import simulate
+from medflare.recipes.resume import WorkspaceState
 from medflare.recipes.simulator_process import SERVER_FOLDER
 from medflare.synthetic import DEMO_HOSPITALS, UNSEEN_HOSPITAL
 from medflare.synthetic.follow_up import write_follow_up
@@ -156,6 +157,11 @@ class Finished:
     folder: Path
     site_file: Path
     record: RunRecord
+
+    @property
+    def state(self) -> Path:
+        """The folder of the server's states, which lies outside the workspace."""
+        return WorkspaceState(self.folder.parents[1]).run / "state"
 
 
 @dataclass
