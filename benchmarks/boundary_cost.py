@@ -31,8 +31,9 @@ from medflare.core.tensors import State
 from medflare.core.update import Update
 from medflare.egress.chain import Egress
 from medflare.egress.job_memory import JobMemory
-from medflare.federation import messages
+from medflare.federation.flare_messages import read_reply, read_request, reply, request_message
 from medflare.federation.server.aggregator import ValidatingAggregator
+from medflare.protocol import messages
 from medflare.protocol.replies import check_facts
 from medflare.wire.plan_codec import plan_to_json
 from medflare.wire.task_messages import TaskResult
@@ -129,7 +130,7 @@ def run_round(
             downlink="float32",
             plan=plan_to_json(RoundPlan(round=number, rounds=100, steps=steps)),
         )
-        packed = fobs.dumps(request.to_shareable(state))
+        packed = fobs.dumps(request_message(request, state))
     with clock.count("server checks"):
         aggregator.norms.begin(state)
     with clock.count("rest"):
@@ -138,7 +139,7 @@ def run_round(
         with clock.count("rest"):
             message = fobs.loads(packed)
         with clock.count("site checks"):
-            received = messages.read_request(message, messages.FIT, site, binds_work=True)
+            received = read_request(message, messages.FIT, site, binds_work=True)
             egress.memory.bind("prepare", received.run_id, received.seed, received.roster)
             facts = {"method": "lora", "protections": (), "rounds": 100, "limit": None}
             partners = [name for name in sites if name != site]
@@ -149,16 +150,16 @@ def run_round(
         with clock.count("site checks"):
             sent = egress.send(messages.FIT, number, TaskResult({**facts, "seconds": 1.0}, tensors))
         with clock.count("rest"):
-            answer = fobs.loads(fobs.dumps(messages.reply(received, sent.facts, sent.tensors)))
+            answer = fobs.loads(fobs.dumps(reply(received, sent.facts, sent.tensors)))
         with clock.count("server checks"):
-            reply = messages.read_reply(answer)
-            assert reply.failure is None, reply.failure
-            check_facts(messages.FIT, reply.facts, site)
-            problem = aggregator.problem(site, number, reply.facts, reply.tensors)
+            judged = read_reply(answer)
+            assert judged.failure is None, judged.failure
+            check_facts(messages.FIT, judged.facts, site)
+            problem = aggregator.problem(site, number, judged.facts, judged.tensors)
             assert problem is None, problem
-            aggregator.norms.problem(site, reply.tensors)
+            aggregator.norms.problem(site, judged.tensors)
         with clock.count("rest"):  # which checks once more
-            refused = aggregator.accept(site, number, reply.facts, reply.tensors)
+            refused = aggregator.accept(site, number, judged.facts, judged.tensors)
             assert refused is None, refused
     with clock.count("rest"):
         aggregator.flush()

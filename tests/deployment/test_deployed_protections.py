@@ -14,7 +14,7 @@ from deployed import SITES, Federation, Finished
 from deployed_programs import LONG, wait_until
 
 from medflare.core.run_record import ALL_SITES
-from medflare.federation.protections.registry import PROTECTIONS
+from medflare.protections.registry import PROTECTIONS
 from medflare.wire.files import load_tensors
 
 ROUNDED = 1e-5

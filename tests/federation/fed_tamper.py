@@ -11,7 +11,7 @@ from nvflare.apis.dxo import from_shareable
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 
-from medflare.federation.messages import STEPS
+from medflare.protocol.messages import STEPS
 
 Change = Callable[[dict[str, Any], dict[str, Any]], object]
 """Changes tensors by name, and the request or reply that stands beside them, in place."""

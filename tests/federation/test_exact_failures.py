@@ -27,11 +27,12 @@ from fed_tamper import Change, changed, spoiled
 
 from medflare.core.errors import UpdateError
 from medflare.egress.failures import Failure, FailureCode
-from medflare.federation.messages import Reply, failure_reply
+from medflare.federation.flare_messages import failure_reply
 from medflare.federation.server.channel import Channel
 from medflare.federation.site.exact_comparison import ExactSide, PairRequest
 from medflare.knowledge.private_intersection import fingerprint
 from medflare.knowledge.sketch_key import SketchKey
+from medflare.protocol.messages import Reply
 
 
 def rubbish(tensors: dict[str, Any], facts: dict[str, Any]) -> None:

@@ -16,7 +16,8 @@ from nvflare.apis.signal import Signal
 
 from medflare.core.plan import RoundPlan
 from medflare.core.update import Update
-from medflare.federation import messages
+from medflare.federation.flare_messages import read_reply, request_message
+from medflare.protocol import messages
 from medflare.secure_aggregation.encryption import Adder
 from medflare.secure_aggregation.encryption_keys import read_site_context
 from medflare.secure_aggregation.encryption_parameters import SITE_FILE
@@ -37,8 +38,8 @@ def asked_again(run: Federation, site: str, task: str, fresh: bool, **words: Any
     request = messages.Request(task=task, **{**known, **wire, **words})
     with FakeEngine(site, run.root / site, {}, []).new_context() as ctx:
         ctx.set_peer_context(FLContext())
-        reply = executor.execute(task, request.to_shareable({}), ctx, Signal())
-    answer = messages.read_reply(reply)
+        reply = executor.execute(task, request_message(request, {}), ctx, Signal())
+    answer = read_reply(reply)
     return str(answer.failure) if answer.failure else "answered"
 
 

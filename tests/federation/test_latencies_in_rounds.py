@@ -21,7 +21,7 @@ from medflare.aggregation import make_rule
 from medflare.aggregation.capabilities import SamplesClients
 from medflare.core.plan import RoundPlan
 from medflare.core.update import Update
-from medflare.federation.messages import read_reply
+from medflare.federation.flare_messages import read_reply
 from medflare.federation.server.run_state import load_state
 from medflare.in_process.clocked_loop import Workload, federate_clocked
 from medflare.in_process.loop import FederationLoop

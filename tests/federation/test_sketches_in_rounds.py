@@ -18,7 +18,7 @@ from medflare.data.load import load_cohort
 from medflare.data.settings.site import load_site
 from medflare.egress.declaration import fact_problems
 from medflare.egress.failures import Failure, FailureCode
-from medflare.federation.messages import failure_reply
+from medflare.federation.flare_messages import failure_reply
 from medflare.federation.site import sketch as site_sketch
 from medflare.federation.site.sketch import SketchRequest, cached_sketch, sketch_facts
 from medflare.knowledge.cohort_texts import knowledge_texts

@@ -15,8 +15,9 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from medflare.egress.failures import Failure, FailureCode
-from medflare.federation.messages import EVALUATE, FINISH, FIT, PREPARE, Reply, Request, failure_reply, reply
+from medflare.federation.flare_messages import failure_reply, reply
 from medflare.federation.server.exchange import Exchange, WaitLimits
+from medflare.protocol.messages import EVALUATE, FINISH, FIT, PREPARE, Reply, Request
 
 ALL = list(SITES)
 REQUEST = Request(

@@ -12,8 +12,8 @@ import torch
 from lying_server import Answer, LyingServer
 
 from medflare.core.tensors import SharedSpec, State
-from medflare.federation.messages import work_digest
-from medflare.federation.protections.base import layout_of
+from medflare.protections.base import layout_of
+from medflare.protocol.messages import work_digest
 from medflare.secure_aggregation.coordinator import Coordinator
 from medflare.secure_aggregation.identity import Identity
 from medflare.secure_aggregation.layout import Layout

@@ -40,7 +40,7 @@ from medflare.core.run_record import RunRecord, read_record
 from medflare.data.settings.site import load_site
 from medflare.evaluation.extraction_predictions import EntityMention, Link, ScoredDocument
 from medflare.evaluation.predictions import WIDTH, Prediction
-from medflare.federation.messages import read_reply
+from medflare.federation.flare_messages import read_reply
 from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.lora import LoraSettings
 from medflare.models.backbone import load_backbone

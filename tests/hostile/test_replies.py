@@ -16,7 +16,7 @@ from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.shareable import Shareable
 
 from medflare.egress.failures import Failure, clean_text
-from medflare.federation.messages import read_reply
+from medflare.federation.flare_messages import read_reply
 
 LIAR, HONEST = "site-2", ["site-1", "site-3"]
 Make = Callable[..., Federation]

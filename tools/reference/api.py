@@ -16,7 +16,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "Aggregation": ("medflare.aggregation.base", "medflare.aggregation.capabilities"),
     "Learners": ("medflare.learners.registry",),
     "Adapters": ("medflare.models.adapters.base", "medflare.models.adapters.registry"),
-    "Protections": ("medflare.federation.protections.base",),
+    "Protections": ("medflare.protections.base",),
     "Records": ("medflare.core.run_record",),
     "Using a result": ("medflare.models.report_result",),
 }

@@ -21,10 +21,10 @@ from medflare.aggregation.capabilities import (
 from medflare.aggregation.robust import ByzantineRule
 from medflare.core.errors import ConfigError
 from medflare.core.method import MethodSettings
-from medflare.federation.protections.base import Protection
-from medflare.federation.protections.compatibility import unreadable
-from medflare.federation.protections.registry import get_protection
 from medflare.learners.registry import get_method
+from medflare.protections.base import Protection
+from medflare.protections.compatibility import unreadable
+from medflare.protections.registry import get_protection
 from medflare.wire.compression import CODECS
 
 _TRAVELS = {

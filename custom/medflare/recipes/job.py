@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.errors import ConfigError
-from medflare.federation.messages import TASKS
 from medflare.federation.server.aggregator import ValidatingAggregator
 from medflare.federation.server.controller import RoundsController, TemporalRoundsController
 from medflare.federation.server.persistor import AdapterPersistor
 from medflare.federation.server.progress import ProgressReporter
 from medflare.federation.site.executor import LearnerExecutor
+from medflare.protocol.messages import TASKS
 from medflare.protocol.nested_settings import marked
 from medflare.recipes.allow_list import class_path
 from medflare.wire.files import write_json

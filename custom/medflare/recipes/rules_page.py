@@ -13,8 +13,8 @@ from typing import Any
 from medflare.aggregation import RULES, rule_class
 from medflare.aggregation.facts import Citation, RuleListing, SettingListing, citation_of, rule_listing
 from medflare.aggregation.robust import ByzantineRule
-from medflare.federation.protections.registry import PROTECTIONS
 from medflare.learners.registry import METHODS, task_of
+from medflare.protections.registry import PROTECTIONS
 from medflare.recipes.combinations import problems
 from medflare.wire.compression import CODECS
 

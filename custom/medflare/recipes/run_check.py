@@ -10,10 +10,10 @@ from pathlib import Path
 from medflare.core.errors import ConfigError
 from medflare.data.settings.site import SiteConfig
 from medflare.egress.policy import Policy
-from medflare.federation.protections.limits import limits_of
-from medflare.federation.protections.registry import get_protection
 from medflare.federation.server.quorum import Quorum
 from medflare.federation.server.settings import RoundsSettings
+from medflare.protections.limits import limits_of
+from medflare.protections.registry import get_protection
 from medflare.recipes.job import Job
 from medflare.recipes.job_check import check_job
 from medflare.wire.disk_space import free_megabytes

@@ -23,10 +23,10 @@ from medflare.core.run_record import RunRecord, read_record
 from medflare.core.stop_signals import StopSignal
 from medflare.data.settings.site import SiteConfig, load_site_file
 from medflare.federation.heartbeat import Heartbeat, Hooks
-from medflare.federation.protections.kit import STARTUP
 from medflare.federation.server.scorer import SERVER
 from medflare.federation.site.worker_config import SITE_FILE
 from medflare.models.peft_folder import FINAL, readable
+from medflare.protections.kit import STARTUP
 from medflare.recipes import allow_list
 from medflare.recipes.job import Job, write_to_temporary
 from medflare.recipes.job_reader import read_job

@@ -11,11 +11,11 @@ import pytest
 from medflare.aggregation import RULES, make_rule
 from medflare.aggregation.lora import A, B, stems
 from medflare.core.errors import ConfigError
-from medflare.federation.protections.base import ServerProtection
-from medflare.federation.protections.encrypted_server import EncryptedServer
-from medflare.federation.protections.masked_server import MaskedServer
-from medflare.federation.protections.registry import PROTECTIONS
 from medflare.learners.registry import METHODS, get_method
+from medflare.protections.base import ServerProtection
+from medflare.protections.encrypted_server import EncryptedServer
+from medflare.protections.masked_server import MaskedServer
+from medflare.protections.registry import PROTECTIONS
 from medflare.recipes.combinations import problems
 from medflare.recipes.job import Job
 from medflare.recipes.job_check import check_job

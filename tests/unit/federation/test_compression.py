@@ -158,12 +158,13 @@ def test_traffic_of_two_rounds(spec: SharedSpec, sites: int, total: float) -> No
 def total_error(folder: Path, kind: str, rounds: int, seed: int, feedback: bool) -> torch.Tensor:
     """Sum of what arrived minus sum of the updates."""
     generator = torch.Generator().manual_seed(seed)
-    residual = ErrorFeedback(folder / "residual.safetensors", "run")
+    file = folder / "residual.safetensors"
     steady = torch.randn(9, 17, generator=generator)
     error = torch.zeros(9, 17)
-    for _ in range(rounds):
+    for number in range(rounds):
         update = {"w": steady + 0.3 * torch.randn(9, 17, generator=generator)}
-        sent = residual.compress(update, kind) if feedback else compress(update, kind)
+        carried = ErrorFeedback(file, "run", number)
+        sent = carried.compress(update, kind) if feedback else compress(update, kind)
         error += decompress(sent)["w"] - update["w"]
     return error
 
@@ -176,7 +177,7 @@ def test_the_sum_of_what_was_sent_is_off_by_the_last_residual_only(
 ) -> None:
     folder = tmp_path_factory.mktemp("feedback")
     error = total_error(folder, kind, rounds, seed, feedback=True)
-    residual = ErrorFeedback(folder / "residual.safetensors", "run").residual()["w"]
+    residual = ErrorFeedback(folder / "residual.safetensors", "run", rounds).residual()["w"]
     torch.testing.assert_close(error, -residual, rtol=0, atol=1e-4)
     assert residual.abs().max() <= 6 * WORST[kind] / (1 - WORST[kind]), "a bound that no round enlarges"
 
@@ -189,18 +190,29 @@ def test_without_feedback_the_error_grows_with_the_rounds(tmp_path: Path) -> Non
 
 def test_a_restart_keeps_the_residual_and_another_run_has_none(tmp_path: Path) -> None:
     file, update = tmp_path / "residual.safetensors", {"w": torch.randn(4, 5)}
-    first = ErrorFeedback(file, "run").compress(update, "int4")
+    first = ErrorFeedback(file, "run", 0).compress(update, "int4")
     lost = update["w"] - decompress(first)["w"]
-    assert torch.equal(ErrorFeedback(file, "run").residual()["w"], lost)
-    again = ErrorFeedback(file, "run").compress(update, "int4")
+    assert torch.equal(ErrorFeedback(file, "run", 1).residual()["w"], lost)
+    again = ErrorFeedback(file, "run", 1).compress(update, "int4")
     expected = compress({"w": update["w"] + lost}, "int4")
     assert all(torch.equal(again[name], expected[name]) for name in expected)
-    assert ErrorFeedback(file, "another").residual() == {}
+    assert ErrorFeedback(file, "another", 1).residual() == {}
+
+
+def test_an_update_that_is_compressed_once_more_is_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "residual.safetensors"
+    for number in range(3):
+        update = {"w": torch.randn(4, 5)}
+        sent = ErrorFeedback(file, "run", number).compress(update, "int4")
+        for _ in range(2):  # its answer was lost in a crash
+            again = ErrorFeedback(file, "run", number).compress(update, "int4")
+            assert all(torch.equal(again[name], sent[name]) for name in sent)
 
 
 def test_an_update_that_is_not_finite_is_refused_and_does_not_stay_for_ever(tmp_path: Path) -> None:
-    feedback = ErrorFeedback(tmp_path / "residual.safetensors", "run")
-    feedback.compress({"w": torch.randn(3, 3)}, "int8")
+    file = tmp_path / "residual.safetensors"
+    ErrorFeedback(file, "run", 0).compress({"w": torch.randn(3, 3)}, "int8")
+    feedback = ErrorFeedback(file, "run", 1)
     before = feedback.residual()["w"]
     sent = feedback.compress({"w": torch.full((3, 3), float("nan"))}, "int8")
     with pytest.raises(UpdateError, match="'w' has scales that are not finite"):
@@ -210,7 +222,7 @@ def test_an_update_that_is_not_finite_is_refused_and_does_not_stay_for_ever(tmp_
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
 def test_nothing_is_carried_over_without_quantisation(tmp_path: Path, kind: str) -> None:
-    feedback = ErrorFeedback(tmp_path / "residual.safetensors", "run")
+    feedback = ErrorFeedback(tmp_path / "residual.safetensors", "run", 0)
     feedback.compress({"w": torch.randn(3, 3)}, kind)
     assert not feedback.file.exists()
 

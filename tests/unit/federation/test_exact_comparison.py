@@ -20,12 +20,12 @@ from medflare.egress.declaration import fact_problems, message_problems
 from medflare.egress.failures import EgressError
 from medflare.egress.policy import Policy, PolicyError
 from medflare.egress.report import read_ledger
-from medflare.federation.messages import Reply
 from medflare.federation.server.exact_comparison import Comparison
 from medflare.federation.server.exchange import OnReply, Outcome
 from medflare.federation.server.sketch_exchange import wants_sketches
 from medflare.knowledge.private_intersection import MOST, message_bytes
 from medflare.knowledge.site_pairs import pair_bytes
+from medflare.protocol.messages import Reply
 from medflare.wire.task_messages import TaskResult
 
 KEY, OTHER = "0" * 32, "f" * 32

@@ -12,9 +12,8 @@ from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.egress.declaration import FACTS as DECLARED
 from medflare.egress.failures import MessageError
-from medflare.federation import messages
-from medflare.federation.protections.registry import PROTECTIONS
-from medflare.protocol import replies, requests
+from medflare.protections.registry import PROTECTIONS
+from medflare.protocol import messages, replies, requests
 from medflare.protocol.strict_model import json_problem
 from medflare.wire.plan_codec import PlanMessage, plan_from_json, plan_to_json
 

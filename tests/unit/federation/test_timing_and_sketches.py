@@ -18,7 +18,6 @@ from medflare.core.errors import RunError
 from medflare.core.plan import RoundPlan
 from medflare.core.sketch import Sketch
 from medflare.core.timing import Timing
-from medflare.federation.messages import Reply
 from medflare.federation.server.client_sampling import probe_losses
 from medflare.federation.server.exchange import Outcome
 from medflare.federation.server.run_recorder import finite
@@ -28,6 +27,7 @@ from medflare.knowledge.minhash import MOST_HASHES, Sketcher
 from medflare.knowledge.sketch_key import SECRET, SketchKey
 from medflare.knowledge.sketches import comparable
 from medflare.knowledge.triples import Triple
+from medflare.protocol.messages import Reply
 
 OLD, NEW = (SketchKey(bytes([i]) * SECRET, "test") for i in (1, 2))
 

@@ -20,12 +20,12 @@ from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.core.timing import Timing
 from medflare.core.update import Update
-from medflare.federation.protections.weighting import UpdateWeighting
 from medflare.federation.server.run_state import RunState, load_state, save_state
 from medflare.knowledge.minhash import Sketcher
 from medflare.knowledge.sketch_key import SketchKey
 from medflare.knowledge.triples import Triple
 from medflare.learners.client_terms import ClientTerms
+from medflare.protections.weighting import UpdateWeighting
 from medflare.selection.rules import Ddcs
 from medflare.selection.sampled_mean import WEIGHT, SampledMean
 

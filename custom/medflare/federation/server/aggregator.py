@@ -32,8 +32,8 @@ from medflare.core.tensor_names import SUM_PREFIX, split_by_prefix
 from medflare.core.tensors import SharedSpec, State, check_state, squares
 from medflare.core.update import Update
 from medflare.federation.engine import FLComponent
-from medflare.federation.protections.base import ServerProtection
 from medflare.federation.server.update_limits import NormLimit
+from medflare.protections.base import ServerProtection
 from medflare.protocol.nested_settings import unmarked
 from medflare.wire.compression import CODECS, Uplink, decompress
 

@@ -10,14 +10,14 @@ from typing import Any
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.federation.engine import Controller, FLContext, Signal
-from medflare.federation.messages import FINISH, STEPS, Reply, Request, work_digest
-from medflare.federation.outcome import OnDone, OnReply, Outcome, TooFewError
-from medflare.federation.protections.registry import PROTECTIONS
 from medflare.federation.server.exchange import Exchange, WaitLimits
 from medflare.federation.server.progress import ProgressReporter
 from medflare.federation.server.quorum import OPTIONAL, Quorum
 from medflare.federation.server.roster import Roster, join_reasons
 from medflare.federation.server.settings import RoundsSettings
+from medflare.protections.registry import PROTECTIONS
+from medflare.protocol.messages import FINISH, STEPS, Reply, Request, work_digest
+from medflare.protocol.outcome import OnDone, OnReply, Outcome, TooFewError
 from medflare.wire.compression import compress
 from medflare.wire.plan_codec import plan_to_json
 

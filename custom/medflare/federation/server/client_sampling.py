@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.capabilities import Probe, SamplesClients
-from medflare.federation.outcome import Outcome
 from medflare.federation.server.run_recorder import as_float
+from medflare.protocol.outcome import Outcome
 
 NOT_SAMPLED = "not drawn by the rule for this round"
 

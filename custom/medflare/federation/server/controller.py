@@ -16,9 +16,7 @@ from medflare.core.config import parse
 from medflare.core.errors import ConfigError, MedflareError
 from medflare.core.run_record import RunRecord, read_record
 from medflare.federation.engine import Client, Controller, EventType, FLContext, Shareable, Signal
-from medflare.federation.messages import read_reply
-from medflare.federation.protections.compatibility import unreadable
-from medflare.federation.protections.registry import PROTECTIONS
+from medflare.federation.flare_messages import read_reply
 from medflare.federation.server.aggregator import ValidatingAggregator
 from medflare.federation.server.channel import Channel, StoppedError
 from medflare.federation.server.checkpoint_manager import CheckpointManager
@@ -39,6 +37,8 @@ from medflare.federation.server.update_limits import NormLimit
 from medflare.federation.site.worker import ProcessWorker, ThreadWorker, Worker
 from medflare.federation.site.worker_config import WorkerConfig
 from medflare.learners.fedtar.mixture import MixtureSettings
+from medflare.protections.compatibility import unreadable
+from medflare.protections.registry import PROTECTIONS
 from medflare.protocol.submitted_job import read_submitted
 from medflare.wire.disk_space import is_disk_full
 from medflare.wire.storage import storage_folder

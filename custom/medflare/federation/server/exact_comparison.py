@@ -34,8 +34,6 @@ from medflare.egress.declaration import (
     fact_problems,
     message_problems,
 )
-from medflare.federation.messages import Reply
-from medflare.federation.outcome import OnReply, Outcome
 from medflare.federation.server.channel import Channel
 from medflare.federation.server.progress import ProgressReporter
 from medflare.federation.server.run_recorder import RunRecorder
@@ -49,6 +47,8 @@ from medflare.knowledge.private_intersection import (
 )
 from medflare.knowledge.site_pairs import MEMORY, SitePair, waves
 from medflare.knowledge.sketches import sites_outside_majority
+from medflare.protocol.messages import Reply
+from medflare.protocol.outcome import OnReply, Outcome
 
 WHY = {
     NO_GRAPH: NO_KNOWLEDGE,

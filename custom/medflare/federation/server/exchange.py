@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from medflare.core.run_record import Traffic
 from medflare.egress.failures import Failure, FailureCode, MessageError, clean_text
 from medflare.federation.engine import ClientTask, Controller, FLContext, Signal, Task
-from medflare.federation.messages import Reply, Request, read_reply
-from medflare.federation.outcome import OnDone, OnReply, Outcome
+from medflare.federation.flare_messages import read_reply, request_message
+from medflare.protocol.messages import Reply, Request
+from medflare.protocol.outcome import OnDone, OnReply, Outcome
 from medflare.protocol.replies import check_facts
 from medflare.protocol.strict_model import shown
 from medflare.wire.digest import byte_count
@@ -109,7 +110,7 @@ class Exchange:
         self._bytes_down |= dict.fromkeys(sites, byte_count(tensors))
         return Task(
             name=request.task,
-            data=request.to_shareable(tensors),
+            data=request_message(request, tensors),
             after_task_sent_cb=self._sent,
             result_received_cb=self._received,
         )

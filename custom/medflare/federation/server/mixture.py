@@ -10,13 +10,13 @@ from medflare.core.hints import MOMENTS, STAGES, STATISTICS, RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord
 from medflare.core.tensors import SharedSpec, State
-from medflare.federation.messages import FIT
-from medflare.federation.protections.registry import PROTECTIONS
 from medflare.federation.server.run import Run
 from medflare.federation.server.run_recorder import add_traffic
 from medflare.federation.server.sum_exchange import SumExchange, declared_sums, exchange_sums
 from medflare.learners.fedtar.federated_em import FIRST, FederatedMixture
 from medflare.learners.fedtar.mixture import MixtureSettings
+from medflare.protections.registry import PROTECTIONS
+from medflare.protocol.messages import FIT
 
 Gather = Callable[[int, SharedSpec, RoundHints], State]
 """(number of the exchange, sums expected, hints) -> their totals over the sites."""

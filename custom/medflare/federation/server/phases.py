@@ -17,9 +17,6 @@ from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord
 from medflare.core.site_description import description_of
 from medflare.core.tensors import SharedSpec, State, check_state
-from medflare.federation.messages import FINISH, INITIALISE, PREPARE, Reply
-from medflare.federation.protections.base import RunDeclaration
-from medflare.federation.protections.weighting import UpdateWeighting
 from medflare.federation.server.channel import accept_any
 from medflare.federation.server.exact_comparison import compare_graphs
 from medflare.federation.server.first_values import FirstValues
@@ -38,6 +35,9 @@ from medflare.federation.server.summed_evaluation import finish_in_sum
 from medflare.federation.server.timing import workload
 from medflare.federation.server.update_limits import limited_weights
 from medflare.learners.fedtar.mixture import MixtureSettings
+from medflare.protections.base import RunDeclaration
+from medflare.protections.weighting import UpdateWeighting
+from medflare.protocol.messages import FINISH, INITIALISE, PREPARE, Reply
 from medflare.wire.compression import decompress, message_bytes
 
 

@@ -16,9 +16,6 @@ from medflare.core.errors import RunError, UpdateError
 from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord
-from medflare.federation.messages import EVALUATE, FIT, Reply
-from medflare.federation.outcome import Outcome, TooFewError
-from medflare.federation.protections.base import UpcomingRound
 from medflare.federation.server.channel import accept_any
 from medflare.federation.server.client_sampling import probe_losses, probe_sites, sample_clients
 from medflare.federation.server.quorum import ANY, Quorum
@@ -26,6 +23,9 @@ from medflare.federation.server.resume import capture
 from medflare.federation.server.run import RoundState, Run
 from medflare.federation.server.run_recorder import add_traffic, finite, weighted_means
 from medflare.federation.server.summed_evaluation import validate_in_sum
+from medflare.protections.base import UpcomingRound
+from medflare.protocol.messages import EVALUATE, FIT, Reply
+from medflare.protocol.outcome import Outcome, TooFewError
 from medflare.wire.digest import byte_count
 
 

@@ -14,8 +14,6 @@ from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord, Traffic
 from medflare.core.tensors import SharedSpec, State
-from medflare.federation.protections.base import ServerProtection
-from medflare.federation.protections.registry import PROTECTIONS
 from medflare.federation.server.aggregator import ValidatingAggregator
 from medflare.federation.server.channel import Channel
 from medflare.federation.server.checkpoint_manager import CheckpointManager
@@ -30,6 +28,8 @@ from medflare.federation.server.sketch_exchange import SketchExchange
 from medflare.federation.server.timing import MeasuredTimings
 from medflare.federation.site.worker import Worker
 from medflare.federation.site.worker_config import WorkerConfig
+from medflare.protections.base import ServerProtection
+from medflare.protections.registry import PROTECTIONS
 from medflare.protocol.submitted_job import SubmittedJob
 
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 from medflare.aggregation.capabilities import ScoresCandidates
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
-from medflare.federation.messages import EVALUATE
 from medflare.federation.server.channel import accept_any
 from medflare.federation.server.quorum import ANY
 from medflare.federation.server.run import Run
 from medflare.federation.server.run_recorder import add_traffic, finite
 from medflare.federation.server.scorer import CrossScorer, Scorer, server_worker_config
+from medflare.protocol.messages import EVALUATE
 
 
 def open_scorer(run: Run) -> None:

@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator
 
 from medflare.core.config import Settings
-from medflare.federation.protections.registry import ProtectionName
-from medflare.federation.protections.settings import ProtectionSettings
 from medflare.learners.fedtar.mixture import MixtureSettings
+from medflare.protections.registry import ProtectionName
+from medflare.protections.settings import ProtectionSettings
 from medflare.selection.clock import read_profiles
 from medflare.wire.compression import Downlink, Uplink
 

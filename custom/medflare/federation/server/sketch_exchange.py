@@ -14,12 +14,12 @@ from medflare.core.plan import RoundPlan
 from medflare.core.sketch import Sketch
 from medflare.egress.declaration import NO_SKETCH, SAME_SKETCH, fact_problems, sketch_bytes
 from medflare.egress.failures import FailureCode
-from medflare.federation.messages import SKETCH, Reply
 from medflare.federation.server.channel import Channel
 from medflare.federation.server.quorum import OPTIONAL
 from medflare.federation.server.run_recorder import RunRecorder
 from medflare.knowledge.divergence import distance_matrix, drift
 from medflare.knowledge.sketches import comparable, sites_outside_majority
+from medflare.protocol.messages import SKETCH, Reply
 
 NO_KNOWLEDGE = "site.yaml has no block `knowledge`"
 REFUSED = f"E{int(FailureCode.POLICY)} "

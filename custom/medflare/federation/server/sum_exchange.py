@@ -15,11 +15,11 @@ from medflare.core.errors import RunError, UpdateError
 from medflare.core.plan import RoundPlan
 from medflare.core.tensor_names import SUM_PREFIX, split_by_prefix
 from medflare.core.tensors import SharedSpec, State, add_sums, check_state
-from medflare.federation.messages import Reply
-from medflare.federation.outcome import Outcome
-from medflare.federation.protections.base import ServerProtection, UpcomingRound
 from medflare.federation.server.quorum import Quorum
 from medflare.federation.server.run import Run
+from medflare.protections.base import ServerProtection, UpcomingRound
+from medflare.protocol.messages import Reply
+from medflare.protocol.outcome import Outcome
 from medflare.wire.compression import decompress
 from medflare.wire.spec_codec import spec_from_json
 

@@ -17,11 +17,11 @@ from medflare.core.summed_metrics import (
     groups_of,
     read_totals,
 )
-from medflare.federation.messages import EVALUATE, FINISH
-from medflare.federation.outcome import Outcome
 from medflare.federation.server.run import Run
 from medflare.federation.server.run_recorder import add_traffic, finite
 from medflare.federation.server.sum_exchange import SumExchange, declared_sums, exchange_sums
+from medflare.protocol.messages import EVALUATE, FINISH
+from medflare.protocol.outcome import Outcome
 
 
 def validate_in_sum(run: Run, entry: RoundRecord, plan: RoundPlan, sites: list[str]) -> None:

@@ -15,10 +15,10 @@ from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.capabilities import NeedsLatencies
 from medflare.core.plan import RoundPlan
 from medflare.core.timing import Timing
-from medflare.federation.outcome import Outcome
 from medflare.federation.server.run_recorder import as_float
 from medflare.federation.server.settings import RoundsSettings
 from medflare.in_process.clocked_loop import SimulatedRound, Workload, check_deadline, timeout_seconds
+from medflare.protocol.outcome import Outcome
 from medflare.selection.clock import SimulatedClock, read_profiles
 
 SHORTEST = 1e-6

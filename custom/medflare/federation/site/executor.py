@@ -24,7 +24,6 @@ from medflare.egress.evaluation_limits import Measurement, admit_measurement, ch
 from medflare.egress.failures import FailureCode, MessageError, failure_of
 from medflare.egress.job_memory import FILE as JOB_MEMORY
 from medflare.egress.job_memory import JobMemory
-from medflare.federation import messages
 from medflare.federation.engine import (
     EventType,
     Executor,
@@ -34,13 +33,15 @@ from medflare.federation.engine import (
     Signal,
     make_reply,
 )
-from medflare.federation.protections.base import SECURE, SiteContext, SiteProtection, keep_exact
-from medflare.federation.protections.registry import PROTECTIONS, ProtectionName
+from medflare.federation.flare_messages import failure_reply, read_request, reply
 from medflare.federation.site import worker_config
 from medflare.federation.site.policy import job_meta, job_name, policy_of
 from medflare.federation.site.worker import ProcessWorker, ThreadWorker, Worker
 from medflare.federation.site.worker_config import LOCAL_STATE, WorkerConfig, residual_file, site_file
 from medflare.learners.registry import get_method
+from medflare.protections.base import SECURE, SiteContext, SiteProtection, keep_exact
+from medflare.protections.registry import PROTECTIONS, ProtectionName
+from medflare.protocol import messages
 from medflare.protocol.nested_settings import unmarked
 from medflare.protocol.strict_model import shown
 from medflare.protocol.submitted_job import settings_digest
@@ -109,7 +110,7 @@ class LearnerExecutor(Executor):
             return make_reply(ReturnCode.TASK_UNKNOWN)
         round_number = -1
         try:
-            request = messages.read_request(shareable, task_name, fl_ctx.get_identity_name())
+            request = read_request(shareable, task_name, fl_ctx.get_identity_name())
             round_number = request.round
             return self._answer(request, fl_ctx, abort_signal)
         except Exception as error:
@@ -121,7 +122,7 @@ class LearnerExecutor(Executor):
             with suppress(Exception):
                 self._egress_of_run(fl_ctx).failed(task_name, round_number, failure)
             self.logger.warning(f"{task_name} of round {round_number} failed with E{int(failure.code)}")
-            return messages.failure_reply(failure, round_number)
+            return failure_reply(failure, round_number)
 
     def _answer(self, request: messages.Request, fl_ctx: FLContext, abort: Signal) -> Shareable:
         """Check a request, run its task, and send the result through egress.
@@ -147,7 +148,7 @@ class LearnerExecutor(Executor):
         if request.task in messages.STEPS:  # of a secure sum: no learner is needed
             facts = {SECURE: protection.answer_step(request)}
             sent = egress.send(request.task, request.round, TaskResult(facts, {}))
-            return messages.reply(request, sent.facts, sent.tensors)
+            return reply(request, sent.facts, sent.tensors)
         readable = replace(request, tensors=protection.readable_tensors(request))
         if egress.sealed and _brings_run_state(request, asked):
             state, _ = split_by_prefix(readable.tensors, TOTAL_PREFIX)
@@ -165,7 +166,7 @@ class LearnerExecutor(Executor):
         alone = asked is not None and asked.alone
         # What is sealed is not rounded: masks cancel, and ciphertexts open, only as exact numbers.
         sent = egress.send(request.task, request.round, result, keep_exact if seal else compress, seal, alone)
-        return messages.reply(request, sent.facts, sent.tensors)
+        return reply(request, sent.facts, sent.tensors)
 
     def _bind(self, request: messages.Request, digest: str, egress: Egress, fl_ctx: FLContext) -> None:
         """Check that a request is of the run that this job is, or goes on with.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.capabilities import ProbesLosses
-from medflare.federation.protections.base import Protection
+from medflare.protections.base import Protection
 
 
 def unreadable(name: str, rule: AggregationRule, protection: Protection) -> Iterator[str]:

@@ -21,10 +21,10 @@ from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
 from medflare.egress.policy import Policy
 from medflare.egress.seal import Seal
-from medflare.federation.messages import FIT, Request
-from medflare.federation.outcome import OnReply, Outcome
-from medflare.federation.protections.settings import ProtectionSettings
-from medflare.federation.protections.weighting import UpdateWeighting
+from medflare.protections.settings import ProtectionSettings
+from medflare.protections.weighting import UpdateWeighting
+from medflare.protocol.messages import FIT, Request
+from medflare.protocol.outcome import OnReply, Outcome
 from medflare.secure_aggregation.layout import Layout
 from medflare.wire.compression import message_bytes
 from medflare.wire.task_messages import TaskResult

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from medflare.federation.protections.base import Protection, ServerProtection, SiteContext, SiteProtection
-from medflare.federation.protections.kit import identity_of, startup_folder
-from medflare.federation.protections.opened_sums import FOLDER, OpenedSums
-from medflare.federation.protections.settings import ProtectionSettings
+from medflare.protections.base import Protection, ServerProtection, SiteContext, SiteProtection
+from medflare.protections.kit import identity_of, startup_folder
+from medflare.protections.opened_sums import FOLDER, OpenedSums
+from medflare.protections.settings import ProtectionSettings
 from medflare.secure_aggregation.round_parameters import Limits
 
 
@@ -23,12 +23,12 @@ class Masking(Protection):
     binds_work = True
 
     def server_side(self, settings: ProtectionSettings, kit: Path) -> ServerProtection:
-        from medflare.federation.protections.masked_server import MaskedServer
+        from medflare.protections.masked_server import MaskedServer
 
         return MaskedServer(settings, identity_of(startup_folder(kit), "server"))
 
     def site_side(self, context: SiteContext) -> SiteProtection:
-        from medflare.federation.protections.masked_site import MaskedSite
+        from medflare.protections.masked_site import MaskedSite
 
         identity = identity_of(startup_folder(context.kit), context.site)
         opened = OpenedSums(context.kit / FOLDER)

@@ -15,12 +15,12 @@ from medflare.core.tensors import SharedSpec, State
 from medflare.core.visit_sums import SLOPES
 from medflare.egress.policy import Policy
 from medflare.egress.seal import Seal
-from medflare.federation.messages import CONFIRM, EVALUATE, FINISH, FIT, KEYS, REVEAL, SHARES, Request
-from medflare.federation.protections.base import SECURE, SiteProtection, layout_of
-from medflare.federation.protections.limits import limits_of
-from medflare.federation.protections.masked_server import NARROW, WIDE
-from medflare.federation.protections.opened_sums import OpenedSums, SumOrigin, state_key, weights_key
-from medflare.federation.protections.weighting import UpdateWeighting
+from medflare.protections.base import SECURE, SiteProtection, layout_of
+from medflare.protections.limits import limits_of
+from medflare.protections.masked_server import NARROW, WIDE
+from medflare.protections.opened_sums import OpenedSums, SumOrigin, state_key, weights_key
+from medflare.protections.weighting import UpdateWeighting
+from medflare.protocol.messages import CONFIRM, EVALUATE, FINISH, FIT, KEYS, REVEAL, SHARES, Request
 from medflare.secure_aggregation.identity import Identity
 from medflare.secure_aggregation.layout import Layout
 from medflare.secure_aggregation.member import Member

@@ -11,9 +11,7 @@ from typing import Any
 from medflare.core.errors import UpdateError
 from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
-from medflare.federation.messages import CONFIRM, KEYS, REVEAL, SHARES, Reply
-from medflare.federation.outcome import OnReply, Outcome, TooFewError
-from medflare.federation.protections.base import (
+from medflare.protections.base import (
     SECURE,
     OpenedRound,
     RunDeclaration,
@@ -22,8 +20,10 @@ from medflare.federation.protections.base import (
     UpcomingRound,
     layout_of,
 )
-from medflare.federation.protections.settings import ProtectionSettings
-from medflare.federation.protections.weighting import UpdateWeighting
+from medflare.protections.settings import ProtectionSettings
+from medflare.protections.weighting import UpdateWeighting
+from medflare.protocol.messages import CONFIRM, KEYS, REVEAL, SHARES, Reply
+from medflare.protocol.outcome import OnReply, Outcome, TooFewError
 from medflare.secure_aggregation.coordinator import Coordinator
 from medflare.secure_aggregation.identity import Identity
 from medflare.secure_aggregation.masked_update import Masked

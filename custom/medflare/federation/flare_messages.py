@@ -8,14 +8,11 @@ aggregator has validated it.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import Any
 
 from medflare.core.tensors import State
-from medflare.egress.declaration import EXACT
 from medflare.egress.failures import Failure, FailureCode, MessageError, clean_text
 from medflare.federation.engine import (
     DXO,
@@ -27,78 +24,23 @@ from medflare.federation.engine import (
     from_shareable,
     make_reply,
 )
+from medflare.protocol.messages import INITIALISE, NOT_IN_META, STATE_TASKS, Reply, Request, work_digest
 from medflare.protocol.requests import check_request
 from medflare.protocol.strict_model import shown, tensor_problem
 from medflare.wire import compression
-from medflare.wire.digest import state_digest
 
-WORKER_TASKS = PREPARE, SKETCH, INITIALISE, FIT, EVALUATE, FINISH = (
-    "prepare",
-    "sketch",
-    "initialise",
-    "fit",
-    "evaluate",
-    "finish",
-)
-"""Tasks that a worker does."""
-STEPS = KEYS, SHARES, CONFIRM, REVEAL = ("keys", "shares", "confirm", "reveal")
-"""Steps of a secure sum, which a site's executor answers itself."""
-STATE_TASKS = (FIT, EVALUATE, FINISH)
-"""Tasks that bring a state to work on, and whose answers can be parts of a secure sum."""
-MEASURE = (EVALUATE, FINISH)
-"""Tasks that measure a state on a site's examples."""
-TASKS = (*WORKER_TASKS, *EXACT, *STEPS)
-NOT_IN_META = ("tensors", "work")
-"""Fields of a request that are not in a message's meta: tensors travel beside it, `work` not at all."""
 _REQUEST, _REPLY, _FAILURE = "medflare_request", "medflare_reply", "medflare_failure"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """A task as the server sends it to every selected site.
-
-    Attributes:
-        round: -1 before round 0.
-        plan: `plan_to_json` of the round's plan.
-        roster: all sites of the run in order; a site finds its own index in it.
-        deadline: seconds a site may take.
-        uplink, downlink: how floating tensors travel to the server and to the sites.
-        protection: how updates are kept from the server's eyes.
-        work: of a request as received that brings a state: digest of the plan and of the tensors as they
-            travelled. The very same work has the very same answer; a protection may bind sites to it.
-    """
-
-    task: str
-    run_id: str
-    round: int
-    roster: list[str]
-    deadline: float
-    uplink: compression.Uplink
-    downlink: compression.Downlink
-    protection: str = "none"
-    seed: int = 0
-    plan: dict[str, Any] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
-    tensors: State = field(default_factory=dict)
-    work: str = ""
-
-    @property
-    def place(self) -> int:
-        """Place of its update among those of the job: the number of its round, -1 for a canary's."""
-        terms = (self.options.get("secure_sum") or {}).get("terms", {})
-        return -1 if self.options.get("canary") or terms.get("canary") else self.round
-
-    def packed(self) -> State:
-        """Return the tensors as they travel."""
-        return compression.compress(self.tensors, self.downlink)
-
-    def to_shareable(self, tensors: State) -> Shareable:
-        """Return the message that carries `tensors`, which `packed` made."""
-        meta = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in NOT_IN_META}
-        data_kind = DataKind.WEIGHTS if tensors else DataKind.APP_DEFINED
-        message = DXO(data_kind, data=tensors, meta={_REQUEST: meta}).to_shareable()
-        message.set_header(AppConstants.CURRENT_ROUND, self.round)
-        return message
+def request_message(request: Request, tensors: State) -> Shareable:
+    """Return the message that carries a request, with `tensors`, which `Request.packed` made."""
+    meta = {
+        item.name: getattr(request, item.name) for item in fields(request) if item.name not in NOT_IN_META
+    }
+    data_kind = DataKind.WEIGHTS if tensors else DataKind.APP_DEFINED
+    message = DXO(data_kind, data=tensors, meta={_REQUEST: meta}).to_shareable()
+    message.set_header(AppConstants.CURRENT_ROUND, request.round)
+    return message
 
 
 def read_request(message: Shareable, task_name: str, site: str = "") -> Request:
@@ -124,22 +66,6 @@ def read_request(message: Shareable, task_name: str, site: str = "") -> Request:
     work = work_digest(checked.plan, data) if task_name in STATE_TASKS else ""
     given = {name: getattr(checked, name) for name in type(checked).model_fields}
     return Request(**given, tensors=compression.decompress(data), work=work)
-
-
-def work_digest(plan: Mapping[str, Any], travelling: State) -> str:
-    """Return the sha256 of what a site is sent to work on: the same at all sites of a round."""
-    text = json.dumps(plan, sort_keys=True)
-    return hashlib.sha256(f"{text}|{state_digest(travelling)}".encode()).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A site's reply: facts and tensors as they travelled, or a failure."""
-
-    round: int
-    facts: dict[str, Any]
-    tensors: State
-    failure: Failure | None = None
 
 
 def reply(request: Request, facts: Mapping[str, Any], tensors: State) -> Shareable:

@@ -15,9 +15,9 @@ from medflare.core.errors import UpdateError
 from medflare.core.site_description import SiteDescription
 from medflare.core.tensor_names import SUM_PREFIX, TOTAL_PREFIX, split_by_prefix, with_prefix
 from medflare.core.tensors import SharedSpec, State
-from medflare.federation.messages import FINISH, FIT, Request
-from medflare.federation.protections.base import SiteProtection, layout_of
-from medflare.federation.protections.encrypted_parts import (
+from medflare.models.peft_folder import FINAL, Card, PeftFolder
+from medflare.protections.base import SiteProtection, layout_of
+from medflare.protections.encrypted_parts import (
     ENCRYPTED,
     SUMS,
     join_parts,
@@ -27,8 +27,8 @@ from medflare.federation.protections.encrypted_parts import (
     sizes,
     split_parts,
 )
-from medflare.federation.protections.weighting import UpdateWeighting
-from medflare.models.peft_folder import FINAL, Card, PeftFolder
+from medflare.protections.weighting import UpdateWeighting
+from medflare.protocol.messages import FINISH, FIT, Request
 from medflare.secure_aggregation.encryption import decrypt, encrypt
 from medflare.secure_aggregation.encryption_keys import Keys, read_site_context
 from medflare.secure_aggregation.encryption_parameters import SITE_FILE

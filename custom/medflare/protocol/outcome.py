@@ -9,7 +9,7 @@ from typing import Any
 
 from medflare.core.errors import RunError
 from medflare.core.run_record import Traffic
-from medflare.federation.messages import Reply
+from medflare.protocol.messages import Reply
 
 OnReply = Callable[[str, Reply], str | None]
 """(site, reply) -> reason if it cannot be accepted."""

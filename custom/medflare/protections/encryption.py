@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from medflare.federation.protections.base import Protection, ServerProtection, SiteContext, SiteProtection
-from medflare.federation.protections.kit import startup_folder
-from medflare.federation.protections.settings import ProtectionSettings
+from medflare.protections.base import Protection, ServerProtection, SiteContext, SiteProtection
+from medflare.protections.kit import startup_folder
+from medflare.protections.settings import ProtectionSettings
 from medflare.secure_aggregation.round_parameters import Limits
 
 
@@ -21,11 +21,11 @@ class HomomorphicEncryption(Protection):
     min_sites = Limits().min_sites
 
     def server_side(self, settings: ProtectionSettings, kit: Path) -> ServerProtection:
-        from medflare.federation.protections.encrypted_server import EncryptedServer
+        from medflare.protections.encrypted_server import EncryptedServer
 
         return EncryptedServer(settings, startup_folder(kit))
 
     def site_side(self, context: SiteContext) -> SiteProtection:
-        from medflare.federation.protections.encrypted_site import EncryptedSite
+        from medflare.protections.encrypted_site import EncryptedSite
 
         return EncryptedSite(context.site, startup_folder(context.kit))

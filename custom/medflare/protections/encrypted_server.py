@@ -17,14 +17,14 @@ from torch import Tensor
 from medflare.core.errors import UpdateError
 from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
-from medflare.federation.protections.base import (
+from medflare.protections.base import (
     OpenedRound,
     RunDeclaration,
     ServerProtection,
     StepChannel,
     UpcomingRound,
 )
-from medflare.federation.protections.encrypted_parts import (
+from medflare.protections.encrypted_parts import (
     ENCRYPTED,
     SUMS,
     on_wire,
@@ -32,7 +32,7 @@ from medflare.federation.protections.encrypted_parts import (
     sizes,
     terms_of,
 )
-from medflare.federation.protections.settings import ProtectionSettings
+from medflare.protections.settings import ProtectionSettings
 from medflare.secure_aggregation.encryption import Adder
 from medflare.secure_aggregation.encryption_keys import check_alike, read_server_context
 from medflare.secure_aggregation.encryption_message import unpack

@@ -8,10 +8,10 @@ from typing import Annotated
 from pydantic import AfterValidator, WithJsonSchema
 
 from medflare.core.errors import ConfigError
-from medflare.federation.protections.base import Protection
-from medflare.federation.protections.encryption import HomomorphicEncryption
-from medflare.federation.protections.masking import Masking
-from medflare.federation.protections.none import NoProtection
+from medflare.protections.base import Protection
+from medflare.protections.encryption import HomomorphicEncryption
+from medflare.protections.masking import Masking
+from medflare.protections.none import NoProtection
 
 PROTECTIONS: dict[str, Protection] = {
     protection.name: protection for protection in (NoProtection(), Masking(), HomomorphicEncryption())

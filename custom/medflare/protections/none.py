@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from medflare.federation.protections.base import Protection, ServerProtection, SiteContext, SiteProtection
-from medflare.federation.protections.settings import ProtectionSettings
+from medflare.protections.base import Protection, ServerProtection, SiteContext, SiteProtection
+from medflare.protections.settings import ProtectionSettings
 
 
 class NoProtection(Protection):
