@@ -285,6 +285,8 @@ def in_words(policy: Policy) -> list[str]:
         words.append("No sketch of its knowledge graph may leave.")
     if rules.knowledge_exact == "allow":
         words.append("It tells the sizes of its knowledge graph and of what that shares with each other's.")
+    if not rules.resume:
+        words.append("No job may go on with the run of an earlier one.")
     if rules.train_losses:
         words.append("Losses of training examples may be measured for a job.")
     if rules.features == "prototypes":

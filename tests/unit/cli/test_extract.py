@@ -105,7 +105,7 @@ def test_what_cannot_be_read_is_said_and_the_others_go_on(
     (notes / "old.txt").write_bytes(b"caf\xe9")
     given = [notes, tmp_path / "missing.txt"]
     done = extract(run, tiny_encoder, *given, "--out", tmp_path / "out", "--json")
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 7, done.output
     output = json.loads(done.stdout)
     assert output["notes"] == 3
     assert {Path(item["file"]).name: item["reason"] for item in output["left_out"]} == {

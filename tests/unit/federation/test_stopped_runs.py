@@ -39,6 +39,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=heed_signals,  # what a background shell ignores, its children would ignore too
         )
         started.append(process)
         until = time.monotonic() + 120
@@ -53,6 +54,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for pid in pids(tmp_path / "ws"):
         with suppress(psutil.NoSuchProcess):
             psutil.Process(pid).kill()
+
+
+def heed_signals() -> None:
+    """Have a process end by signals, whatever its parent ignores."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def pids(workspace: Path) -> list[int]:

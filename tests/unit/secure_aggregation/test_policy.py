@@ -199,6 +199,7 @@ def test_every_rule_that_differs_from_its_default_is_put_into_words() -> None:
         "most_rounds": (50, "A run may have at most 50 rounds."),
         "max_bytes_per_round": (10**7, "At most 10,000,000 bytes may leave in a round."),
         "tensors": ("adapter.*", "Tensors only: adapter.*."),
+        "resume": (False, "No job may go on with the run of an earlier one."),
         "knowledge_sketch": ("deny", "No sketch of its knowledge graph may leave."),
         "knowledge_exact": (
             "allow",
