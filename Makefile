@@ -57,7 +57,8 @@ test-deployment: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/deployment -n 2 --timeout 2400
 
 test-faults: $(VENV)/.installed
-	FAULTS=all $(BIN)/python -m pytest tests/federation/test_resume.py tests/faults -n 2 --timeout 14400
+	FAULTS=all $(BIN)/python -m pytest tests/federation/test_resume.py tests/faults \
+	  tests/unit/cli/test_operating_system_errors.py -n 2 --timeout 14400
 
 fuzz: $(VENV)/.installed
 	FUZZ=$(or $(FUZZ),40) $(BIN)/python -m pytest tests/hostile/test_fuzz.py --hypothesis-profile search --timeout 7200
