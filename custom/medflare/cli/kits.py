@@ -65,6 +65,27 @@ def check(kits: Path = KITS, fingerprint: str = FINGERPRINT, as_json: bool = JSO
         raise typer.Exit(1)
 
 
+@app.command("service")
+@plain_errors
+def service(
+    kit: Path = typer.Argument(help="Startup kit of the server or of a site, where it will run."),
+    user: str = typer.Option("", "--user", help="As whom it runs; default root."),
+    out: Path | None = typer.Option(None, "--out", "-o", help="File to write; default: print it."),
+) -> None:
+    """Writes a systemd unit that starts a kit with the machine, and again after a crash.
+
+    [bold]Example[/bold]: medflare kits service /opt/site-1 --user medflare -o medflare.service
+    """
+    from medflare.deployment.service_unit import service_unit
+
+    unit = service_unit(kit, user)
+    if out is None:
+        typer.echo(unit, nl=False)
+    else:
+        out.write_text(unit, encoding="utf-8")
+        typer.echo(f"{out}: start it with `systemctl enable --now {out.name}`")
+
+
 @app.command("renew")
 @plain_errors
 def renew(
