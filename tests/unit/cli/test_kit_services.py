@@ -39,6 +39,7 @@ def test_the_unit_reconciles_and_starts_the_kit_again_and_again(kit: Path, tmp_p
     named = str(kit.resolve()).replace("%", "%%")
     assert start == ["/bin/bash", f"{named}/startup/sub_start.sh", "--once"]
     assert before[1:] == ["runs", "reconcile", named]
+    assert service["WorkingDirectory"] == named
     assert (service["Restart"], service["User"], service["KillMode"]) == (
         "always",
         "med-flare",
