@@ -77,10 +77,10 @@ def test_a_server_goes_on_from_the_round_before(tmp_path: Path, damage: Damage, 
                 rule={"m": torch.ones(2)},
             ),
         )
-    assert sorted(p.name for p in tmp_path.glob("exchange-*")) == ["exchange-0002", "exchange-0003"]
-    damage(tmp_path / "exchange-0003" / name)
+    assert sorted(p.name for p in tmp_path.glob("[0-9]*")) == ["0002", "0003"]
+    damage(tmp_path / "0003" / name)
     assert load_state(tmp_path).exchanges_done == 2
-    damage(tmp_path / "exchange-0002" / name)
+    damage(tmp_path / "0002" / name)
     with pytest.raises(DataError, match="no state that is whole"):
         load_state(tmp_path)
 
@@ -112,4 +112,15 @@ def test_a_site_whose_local_state_is_damaged_takes_part_in_the_next_round(
 def test_a_run_leaves_two_rounds(federation: Callable[..., Federation]) -> None:
     run = federation(controller={"num_rounds": 3})
     completed(run)
-    assert len(list((run.state).glob("exchange-*"))) == 2
+    assert len(list(run.state.glob("[0-9]*"))) == 2
+
+
+def test_a_state_that_was_written_and_not_pointed_to_is_not_gone_on_from(tmp_path: Path) -> None:
+    save_state(tmp_path, RunState(exchanges_done=0, shared={}))
+    pointer = (tmp_path / "latest.json").read_text()
+    save_state(tmp_path, RunState(exchanges_done=0, shared={"w": torch.ones(1)}))
+    (tmp_path / "latest.json").write_text(pointer)  # as if the plug had been pulled before it moved
+    assert load_state(tmp_path).shared == {}
+    save_state(tmp_path, RunState(exchanges_done=1, shared={}))
+    assert sorted(path.name for path in tmp_path.glob("[0-9]*")) == ["0001", "0003"]
+    assert load_state(tmp_path).exchanges_done == 1

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server's state from which a run goes on; written after every exchange, all of it or nothing.
 
-Layout: `state/exchange-0003/{shared,totals,rule}.safetensors, state.json}` and `state/latest.json`, which
-names the folder that is complete. The one before stays, for the day a disk damages the newest. Each tensor
-file holds a digest of its content.
+Layout: `state/0003/{shared,totals,rule}.safetensors, state.json}` and `state/latest.json`, which names the
+folder that is complete. Folders are numbered as they are written, so that none is ever written over; the one
+before stays, for the day a disk damages the newest. Each tensor file holds a digest of its content.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class RunState:
 
 def save_state(folder: Path, state: RunState) -> None:
     """Write the state and then point `latest.json` to it; of older ones the last stays."""
-    name = f"exchange-{state.exchanges_done:04d}"
+    written = _folders(folder)
+    name = f"{1 + max((int(path.name) for path in written), default=0):04d}"
     scratch, final = folder / f"{name}.tmp", folder / name
     shutil.rmtree(scratch, ignore_errors=True)
     facts = {"exchanges_done": state.exchanges_done, **state.values}
@@ -62,11 +63,12 @@ def save_state(folder: Path, state: RunState) -> None:
     tensors, values = _flatten(state.rule)
     save_tensors(scratch / "rule.safetensors", tensors, values)
     write_json(scratch / "state.json", facts)  # for people; what is read again has a digest
-    shutil.rmtree(final, ignore_errors=True)
+    before = _generations(folder)[:1]
     replace_durably(scratch, final)
     write_json(folder / LATEST, {"folder": name})
-    for old in sorted((path for path in folder.glob("exchange-*") if path.name != name), reverse=True)[1:]:
-        shutil.rmtree(old, ignore_errors=True)
+    for old in written:
+        if old not in before:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def has_state(folder: Path) -> bool:
@@ -80,11 +82,10 @@ def load_state(folder: Path) -> RunState:
     Raises:
         DataError: there is no state, or none that is whole.
     """
-    pointer = folder / LATEST
     if not has_state(folder):
         raise DataError(f"{folder}: holds no run state. Name the `state` folder of a server's run.")
     damage: list[str] = []
-    for inner in _generations(folder, pointer):
+    for inner in _generations(folder):
         try:
             return _load(inner)
         except (DamagedFileError, OSError, ValueError, KeyError) as error:
@@ -92,12 +93,18 @@ def load_state(folder: Path) -> RunState:
     raise DataError(f"{folder}: holds no state that is whole. {'; '.join(damage)}")
 
 
-def _generations(folder: Path, pointer: Path) -> list[Path]:
+def _folders(folder: Path) -> list[Path]:
+    """Return the states that were written as a whole, the newest first."""
+    states = (path for path in folder.glob("*") if path.is_dir() and path.name.isdecimal())
+    return sorted(states, key=lambda path: int(path.name), reverse=True)
+
+
+def _generations(folder: Path) -> list[Path]:
     """Return the complete states, the one that `latest.json` names first."""
-    states = sorted((p for p in folder.glob("exchange-*") if not p.name.endswith(".tmp")), reverse=True)
+    states = _folders(folder)
     try:
-        latest = str(read_json(pointer)["folder"])
-    except (ValueError, KeyError, TypeError):
+        latest = str(read_json(folder / LATEST)["folder"])
+    except (OSError, ValueError, KeyError, TypeError):
         return states
     return sorted(states, key=lambda path: path.name != latest)
 
