@@ -59,6 +59,7 @@ test-deployment: $(VENV)/.installed
 test-faults: $(VENV)/.installed
 	FAULTS=all $(BIN)/python -m pytest tests/federation/test_resume.py tests/faults \
 	  tests/unit/cli/test_operating_system_errors.py -n 2 --timeout 14400
+	FAULTS=all $(BIN)/python -m pytest tests/unit tests/federation tests/deployment -m faults --timeout 2400
 
 fuzz: $(VENV)/.installed
 	FUZZ=$(or $(FUZZ),40) $(BIN)/python -m pytest tests/hostile/test_fuzz.py --hypothesis-profile search --timeout 7200

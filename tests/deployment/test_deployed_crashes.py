@@ -42,7 +42,7 @@ def undisturbed(federation: Federation, tmp_path_factory: pytest.TempPathFactory
     return tensors(federation.finished(submitted(federation, folder / "job"), folder / "out"))
 
 
-@pytest.mark.parametrize("who", [SERVER, "site-2"])
+@pytest.mark.parametrize("who", [SERVER, pytest.param("site-2", marks=pytest.mark.faults)])
 def test_a_killed_job_process_costs_time_and_nothing_else(
     federation: Federation, undisturbed: dict[str, list[float]], tmp_path: Path, who: str
 ) -> None:

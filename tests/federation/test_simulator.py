@@ -77,7 +77,7 @@ except StopSignal as stop:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.faults), signal.SIGKILL])
 def test_a_signal_leaves_no_process_of_flare(tmp_path: Path, number: signal.Signals) -> None:
     workspace = toy_workspace(tmp_path / "ws", "fed_harness.ToyExecutor")
     job = toy_job(tmp_path / "toy", hang={"1": 200})

@@ -76,7 +76,10 @@ def running(numbers: list[int]) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, *(pytest.param(n, marks=pytest.mark.faults) for n in (signal.SIGINT, signal.SIGHUP))],
+)
 def test_a_signal_ends_all_processes_and_closes_the_record(
     start: Start, tmp_path: Path, number: signal.Signals
 ) -> None:
