@@ -15,7 +15,9 @@ from fed_visits import COUNTS
 from test_equals_one_process import DRAWN, toy, visits
 
 EVERY = os.environ.get("FAULTS") == "all"
-"""Whether the plug is pulled at every write, as `make test-faults` does; otherwise at some of each run."""
+"""Whether the plug is pulled at every write, as `make test-faults` does."""
+PLACES = int(os.environ.get("FAULTS_PLACES", "3"))
+"""At how many writes of a run it is pulled otherwise."""
 CASES = [
     toy(rounds=3, steps=2),
     toy("influence", rounds=2, judged=True),
@@ -55,7 +57,7 @@ def places(writes: int, some: int) -> list[int]:
     return list(range(1, writes + 1)) if EVERY else [writes * (k + 1) // (some + 1) for k in range(some)]
 
 
-def check(case: Case, federation: Make, some: int = 3, **controller: Any) -> None:
+def check(case: Case, federation: Make, some: int = PLACES, **controller: Any) -> None:
     """Compare runs in which the plug is pulled at a write with one in which it is not."""
 
     def start() -> Federation:
