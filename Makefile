@@ -139,7 +139,9 @@ bill-of-materials: $(SUPPLY)/.installed
 	$(SUPPLY)/bin/cyclonedx-py requirements $(firstword $(LOCKED)) --output-reproducible --output-file build/medflare.cdx.json
 
 audit-online: $(SUPPLY)/.installed
-	$(SUPPLY)/bin/pip-audit --require-hashes --disable-pip $(addprefix -r ,$(LOCKED))
+	@$(SUPPLY)/bin/pip-audit --require-hashes --disable-pip $(addprefix -r ,$(LOCKED)) || { \
+	  echo "Not clean: a known vulnerability is listed above, or the database on the internet could not be"; \
+	  echo "reached. In the second case nothing was audited; run this where pypi.org can be reached."; exit 1; }
 
 clean:
 	rm -rf $(VENV) build custom/*.egg-info
