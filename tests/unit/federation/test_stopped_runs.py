@@ -99,6 +99,7 @@ def test_a_signal_ends_all_processes_and_closes_the_record(
     assert (status["state"], status["phase"]) == ("stopped", f"stopped stopped by {number.name}")
 
 
+@pytest.mark.faults
 def test_processes_that_ignore_sigterm_are_killed(start: Start, tmp_path: Path) -> None:
     run = start("deaf")
     children = pids(tmp_path / "ws")
@@ -110,6 +111,7 @@ def test_processes_that_ignore_sigterm_are_killed(start: Start, tmp_path: Path) 
     assert read_record(tmp_path / "ws/server/simulate_job").status == "stopped"
 
 
+@pytest.mark.faults
 def test_children_of_a_killed_run_end_and_the_run_counts_as_interrupted(start: Start, tmp_path: Path) -> None:
     run = start("deaf")
     children = pids(tmp_path / "ws")
