@@ -139,8 +139,8 @@ def run_round(
         with clock.count("rest"):
             message = fobs.loads(packed)
         with clock.count("site checks"):
-            received = read_request(message, messages.FIT, site, binds_work=True)
-            egress.memory.bind("prepare", received.run_id, received.seed, received.roster)
+            received = read_request(message, messages.FIT, site)
+            egress.memory.bind("prepare", "settings", received.run_id, received.seed, received.roster)
             facts = {"method": "lora", "protections": (), "rounds": 100, "limit": None}
             partners = [name for name in sites if name != site]
             egress.admit(messages.FIT, number, received.place, sites=len(sites), partners=partners, **facts)
