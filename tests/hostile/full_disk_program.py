@@ -9,6 +9,7 @@ Needs a mount namespace of its own, which `unshare --map-root-user --mount` give
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -99,7 +100,9 @@ def main(root: Path, party: str, worker: str) -> None:
         "reserves": sorted(reserves),
         "reserve": (run.folder / "reserve.bin").exists(),
     }
-    print(json.dumps(found))
+    print(json.dumps(found), flush=True)
+    # Sites of a run that failed may still be training in threads, and an interpreter that ends under them aborts.
+    os._exit(0)
 
 
 if __name__ == "__main__":
