@@ -101,7 +101,7 @@ def main(root: Path, party: str, worker: str) -> None:
         "reserve": (run.folder / "reserve.bin").exists(),
     }
     print(json.dumps(found), flush=True)
-    # Sites of a run that failed may still be training in threads, and an interpreter that ends under them aborts.
+    # Sites of a failed run may still train in threads, under which an interpreter that ends aborts.
     os._exit(0)
 
 

@@ -39,6 +39,12 @@ def print_summary(summary: Mapping[str, Any]) -> None:
                 name, *(str(counts[code]) for code in ("positive", "negative", "uncertain", "blank"))
             )
         console.print(labels)
+        if unknown := summary["reports_not_understood"]:
+            console.print(
+                f"{unknown} of {summary['studies']} reports mention no condition and state no normality: the "
+                "labeller understood nothing of them. They count as unknown, not as normal.",
+                style="yellow",
+            )
     _print_skipped(console, summary)
 
 

@@ -39,6 +39,7 @@ def summarise(cohort: Cohort) -> dict[str, Any]:
         "splits": {split: _split_counts(cohort, split) for split in SPLITS},
         "patients_in_two_splits": cohort.moved,
         "labels": label_counts(studies),
+        "reports_not_understood": sum(study.codes is not None and not any(study.codes) for study in studies),
         "words": words_per_report([study.report for study in studies]),
         "age": _availability([study.age is not None for study in studies]),
         "sex": dict(Counter(study.sex or "unknown" for study in studies).most_common()),

@@ -36,7 +36,8 @@ CONDITION_METRICS = tuple(f"label_f1/{name}" for name in CONDITIONS)
 
 def label_names(prefix: str = "label") -> tuple[str, ...]:
     """Return the names of `label_statistics`."""
-    return tuple(f"{prefix}_{average}{ratio}" for average in AVERAGES for ratio in RATIOS)
+    ratios = tuple(f"{prefix}_{average}{ratio}" for average in AVERAGES for ratio in RATIOS)
+    return (*ratios, f"{prefix}_unrecognised", f"{prefix}_unrecognised_generated")
 
 
 def precision_recall_f1(tp: Array, fp: Array, fn: Array) -> tuple[Array, Array, Array]:
@@ -94,6 +95,8 @@ def label_statistics(gold: ArrayLike, predicted: ArrayLike, prefix: str = "label
 
     Names: `{prefix}_{precision|recall|f1}` are example-based (P, R, F1 of each study, then the mean);
     `{prefix}_micro_*`, `{prefix}_macro_*` over the 14 conditions; `{prefix}_micro5_*` over COMPETITION.
+    `{prefix}_unrecognised` and `{prefix}_unrecognised_generated` are shares of references and of generated
+    reports that mention no condition and state no normality: they can agree with nothing.
     """
     tp, fp, fn = counts(gold, predicted)
     example = precision_recall_f1(tp.sum(1), fp.sum(1), fn.sum(1))
@@ -108,6 +111,8 @@ def label_statistics(gold: ArrayLike, predicted: ArrayLike, prefix: str = "label
         statistics[f"{prefix}_micro_{ratio}"] = micro_statistic(table, ratio)
         statistics[f"{prefix}_macro_{ratio}"] = _macro_of_occurring(table, ratio)
         statistics[f"{prefix}_micro5_{ratio}"] = micro_statistic(five, ratio)
+    for name, codes in ((f"{prefix}_unrecognised", gold), (f"{prefix}_unrecognised_generated", predicted)):
+        statistics[name] = mean_statistic(~np.asarray(codes).any(axis=1))
     return statistics
 
 

@@ -26,8 +26,7 @@ QUICK = ("bleu_1", "bleu_4", "rouge_l", "length_ratio")
 METRICS = (*TEXT, "length_ratio", METEOR, *label_names(), *OPTIONAL_METRICS)
 """Metrics that `evaluate_summaries` may have."""
 LABELLED = 0.2
-"""Share of references that must speak of a condition for label scores to mean anything; "no finding" is what
-the labeller says of any other text too."""
+"""Share of references that must speak of a condition for label scores to mean anything."""
 NO_LABELS = "skipped: fewer than a fifth of the references speak of one of the 13 chest X-ray conditions"
 
 
@@ -64,12 +63,6 @@ def quick_summary_metrics(references: Sequence[str], hypotheses: Sequence[str]) 
     return {name: statistics[name].value for name in QUICK}
 
 
-def generated_codes(texts: Sequence[str]) -> np.ndarray:
-    """Return (texts, 14) codes by the rule labeller; a text without a word has none, not "no finding"."""
-    empty = [not any(letter.isalpha() for letter in text) for text in texts]
-    return np.where(np.asarray(empty)[:, None], 0, rule_codes(texts))
-
-
 def evaluate_summaries(
     written: Sequence[WrittenSummary],
     *,
@@ -89,7 +82,7 @@ def evaluate_summaries(
     statistics = summary_statistics(gold, generated) | words
     codes = rule_codes(gold)
     if (codes[:, :-1] != 0).any(1).mean() >= LABELLED:
-        statistics |= label_statistics(codes, generated_codes(generated))
+        statistics |= label_statistics(codes, rule_codes(generated))
     else:
         skipped["label_f1"] = NO_LABELS
     more, missing = optional_statistics(gold, generated, scorers or {})

@@ -46,6 +46,7 @@ _RULES = label_rules()
 _MENTION = _alternatives(any_of(rule.patterns) for rule in _RULES.mentions)
 _STRUCTURE = _alternatives((any_of(rule.patterns) for rule in _RULES.structures), end=r"\b")
 _PREDICATE = _alternatives(any_of(rule.patterns) for rule in _RULES.predicates)
+_NORMALITY = re.compile(rf"\b(?:{any_of(_RULES.normality)})")
 _SENTENCE_END = re.compile(
     r"(?<!\bvs)(?:(?<!\d)\.|\.(?!\d))|[!?;](?=\s|$)|\n\s*\n|\n(?=\s*(?:[-*•]|\d{1,2}[.)]))"
 )
@@ -61,16 +62,21 @@ _REACH_BEFORE = 40
 def label_report(text: str) -> tuple[int, ...]:
     """Return 14 values of Code in the order of CONDITIONS, of any text.
 
-    Within a report positive wins over uncertain over negative over blank. "no finding" is positive when no
-    other condition than support devices is positive or uncertain, also for a text that says nothing.
+    Within a report positive wins over uncertain over negative over blank. "no finding" is positive when the
+    report states normality: it denies a condition, calls a body part normal or has a phrase of `normality`,
+    and no other condition than support devices is positive or uncertain. A report in which nothing is
+    recognised has only blanks: it is not normal, it is unknown.
     """
     codes = [Code.BLANK] * len(CONDITIONS)
+    states_normality = False
     for sentence in sentences_of(text):
+        states_normality = states_normality or _NORMALITY.search(sentence) is not None
         for index, code, *_ in mentions_in(sentence):
             if _RANK[code] > _RANK[codes[index]]:
                 codes[index] = code
     abnormal = any(code in (Code.POSITIVE, Code.UNCERTAIN) for code in codes[:_DEVICES])
-    codes[_NO_FINDING] = Code.BLANK if abnormal else Code.POSITIVE
+    if not abnormal and (states_normality or Code.NEGATIVE in codes):
+        codes[_NO_FINDING] = Code.POSITIVE
     return tuple(int(code) for code in codes)
 
 

@@ -44,6 +44,7 @@ class LabelRules(Settings):
     mentions: tuple[MentionRule, ...]
     structures: tuple[StructureRule, ...]
     predicates: tuple[PredicateRule, ...]
+    normality: Patterns
     pseudo_cues: Patterns
     pre_uncertain_cues: Patterns
     post_uncertain_cues: Patterns

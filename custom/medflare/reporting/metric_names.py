@@ -25,6 +25,8 @@ NAMES: dict[str, str] = {
         for average, name, five in _AVERAGES
         for ratio, short in _RATIOS
     },
+    "label_unrecognised": "references not understood",
+    "label_unrecognised_generated": "outputs not understood",
     **{
         f"{subtask}_{match}_{ratio}": f"{name} {match.replace('_', ' ')} {short}"
         for subtask, name in (("ner", "NER"), ("re_gold", "RE"), ("re_e2e", "RE end to end"))
@@ -57,7 +59,13 @@ LOSSES = {
     "loss_kd_specialised": "distillation to the personal adapter",
 }
 PHASES = {"train_": "training", "val_": "validation", "test_": "test"}
-LESS_IS_BETTER = ("parse_failure_rate", "duplicate_rate", "change_opposite")
+LESS_IS_BETTER = (
+    "parse_failure_rate",
+    "duplicate_rate",
+    "change_opposite",
+    "label_unrecognised",
+    "label_unrecognised_generated",
+)
 
 
 def display_name(metric: str) -> str:

@@ -79,6 +79,8 @@ class TaskPage:
     gallery_template: str
 
 
+_UNRECOGNISED = ("label_unrecognised", "label_unrecognised_generated")
+"""Beside label scores: the reports of which the labeller understood nothing, and which agree with none."""
 _VISITS = TaskPage(
     task=TASKS["visits"],
     lead="Generated reports against the radiologists' own, on test studies that no training saw. "
@@ -86,7 +88,7 @@ _VISITS = TaskPage(
     caption=_CAPTION.format("studies"),
     charted=("change_f1", "label_f1", "bleu_4", "rouge_l"),
     charts=2,
-    columns=TASKS["visits"].headline,
+    columns=(*TASKS["visits"].headline, *_UNRECOGNISED),
     by_type=(
         ScoresByType(
             title="Which findings are found",
@@ -110,7 +112,7 @@ _VISITS = TaskPage(
     gallery=visits.reports_view,
     gallery_template="gallery_reports.html",
 )
-_REPORTS = replace(_VISITS, task=TASKS["reports"], columns=TASKS["reports"].headline)
+_REPORTS = replace(_VISITS, task=TASKS["reports"], columns=(*TASKS["reports"].headline, *_UNRECOGNISED))
 _EXTRACTION = TaskPage(
     task=TASKS["extraction"],
     lead="What the model extracts against what annotators marked, on test notes that no training saw. NER "
@@ -168,7 +170,17 @@ _SUMMARIES = TaskPage(
     caption=_CAPTION.format("patients"),
     charted=("bleu_4", "rouge_l", "bertscore_f1"),
     charts=2,
-    columns=("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "meteor", "label_f1", "bertscore_f1"),
+    columns=(
+        "bleu_1",
+        "bleu_2",
+        "bleu_3",
+        "bleu_4",
+        "rouge_l",
+        "meteor",
+        "label_f1",
+        "bertscore_f1",
+        *_UNRECOGNISED,
+    ),
     privacy=_privacy("the text of test records of the sites", "records"),
     read=read_summaries,
     gallery=summaries.view,

@@ -86,6 +86,15 @@ def test_labels_and_text_rules_are_settings(tmp_path: Path) -> None:
     assert plain.studies[0].report == "the heart is enlarged . no pleural effusion or pneumothorax ."
 
 
+def test_reports_that_the_labeller_does_not_understand_are_counted(tmp_path: Path) -> None:
+    rows = [row | {"report": "Tubular shadow behind the sternum."} for row in folders.manifest_rows()]
+    for row in rows:
+        row.pop("labels", None)
+    assert summarise(read_cohort("manifest", folders.manifest(tmp_path, rows)))["reports_not_understood"] == 6
+    rows[0]["report"] = "No effusion."
+    assert summarise(read_cohort("manifest", folders.manifest(tmp_path, rows)))["reports_not_understood"] == 5
+
+
 def test_pooled_hospitals_do_not_share_patients_or_studies(tmp_path: Path) -> None:
     first, second = folders.manifest(tmp_path / "a"), folders.manifest(tmp_path / "b")
     cohorts = [CohortConfig(format="manifest", root=root) for root in (first, second)]

@@ -27,6 +27,14 @@ def test_vector_11_gold_without_prediction_and_two_empty_sides_score_zero() -> N
         assert [metrics[f"label_{name}"] for name in ("precision", "recall", "f1")] == [0, 0, 0]
 
 
+def test_reports_in_which_nothing_is_recognised_agree_with_nothing_and_are_counted() -> None:
+    unknown, normal = codes({}, {}, {13: 1}, {1: 2}), codes({}, {13: 1}, {13: 1}, {})
+    metrics = label_metrics(unknown, normal)
+    assert metrics["label_f1"] == 1 / 4
+    assert metrics["label_unrecognised"] == 2 / 4
+    assert metrics["label_unrecognised_generated"] == 2 / 4
+
+
 def test_example_based_by_hand() -> None:
     gold, predicted = codes({1: 1, 9: 1}, {5: 1}), codes({1: 1, 8: 1, 7: 1}, {5: 1})
     metrics = label_metrics(gold, predicted)

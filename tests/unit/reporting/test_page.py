@@ -128,6 +128,15 @@ def test_chips_say_agree_missed_and_invented(run_folder: Path) -> None:
     ]
 
 
+def test_a_report_in_which_nothing_is_recognised_is_grey(run_folder: Path) -> None:
+    item = read_predictions(run_folder / "predictions_site-1_generic.jsonl")[0]
+    codes = {"gold_codes": (0,) * 14, "predicted_codes": (0,) * 13 + (1,)}
+    assert [(chip.style, chip.text) for chip in finding_chips(item.model_copy(update=codes))] == [
+        ("invented", "+ wrongly called normal"),
+        ("none", "nothing recognised in the reference report"),
+    ]
+
+
 def test_the_gallery_shows_good_and_bad_studies(run_folder: Path) -> None:
     items = read_predictions(run_folder / "predictions_site-3_generic.jsonl")
     shown = [finding_agreement(item) for item in pick(items, 4)]

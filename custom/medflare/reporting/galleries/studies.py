@@ -81,7 +81,7 @@ def study_card(adapters: Adapters, caption: str = "", changes: Sequence[Chip] = 
 
 
 def finding_chips(item: Prediction) -> list[Chip]:
-    """Return what both reports affirm, what the generated one lacks, and what it adds, in words."""
+    """Return what both reports affirm, what the generated one lacks or adds, and what is unknown."""
     chips: list[tuple[str, Chip]] = []
     for name, gold, predicted in zip(CONDITIONS, item.gold_codes, item.predicted_codes, strict=True):
         if gold == Code.POSITIVE and predicted == Code.POSITIVE:
@@ -92,8 +92,13 @@ def finding_chips(item: Prediction) -> list[Chip]:
         elif predicted == Code.POSITIVE:
             why = f"reference report: {Code(gold).name.lower()}"
             chips.append(("invented", _chip("invented", name, why)))
-    nothing = [Chip(style="none", text="neither report affirms a finding")]
-    return [chip for verdict in SIGNS for key, chip in chips if key == verdict] or nothing
+    marks = [chip for verdict in SIGNS for key, chip in chips if key == verdict]
+    marks += [
+        Chip(style="none", text=f"nothing recognised in the {which} report")
+        for which, codes in (("reference", item.gold_codes), ("generated", item.predicted_codes))
+        if not any(codes)
+    ]
+    return marks or [Chip(style="none", text="neither report affirms a finding")]
 
 
 def _chip(verdict: str, name: str, why: str) -> Chip:
