@@ -112,7 +112,7 @@ def label_statistics(gold: ArrayLike, predicted: ArrayLike, prefix: str = "label
         statistics[f"{prefix}_macro_{ratio}"] = _macro_of_occurring(table, ratio)
         statistics[f"{prefix}_micro5_{ratio}"] = micro_statistic(five, ratio)
     for name, codes in ((f"{prefix}_unrecognised", gold), (f"{prefix}_unrecognised_generated", predicted)):
-        statistics[name] = mean_statistic(~np.asarray(codes).any(axis=1))
+        statistics[name] = mean_statistic([float(not any(row)) for row in np.asarray(codes).tolist()])
     return statistics
 
 
