@@ -19,7 +19,7 @@ from medflare.core.tensors import State
 
 EVERY = os.environ.get("FAULTS") == "all"
 """Whether the plug is pulled at every write, as `make test-faults` does."""
-PLACES = int(os.environ.get("FAULTS_PLACES", "3"))
+PLACES = int(os.environ.get("FAULTS_PLACES", "2"))
 """At how many writes of a run it is pulled otherwise."""
 CASES = [
     toy(rounds=3, steps=2),

@@ -240,7 +240,7 @@ def test_an_aborted_job_is_recorded_as_stopped(federation) -> None:
     assert sorted(record.rounds[0].absent) == ALL
 
 
-@pytest.mark.parametrize("uplink", ["float32", "int4"])
+@pytest.mark.parametrize("uplink", [pytest.param("float32", marks=pytest.mark.faults), "int4"])
 def test_a_killed_worker_costs_one_round_and_its_local_state_comes_back(federation, tmp_path, uplink) -> None:
     settings = {"width": 40} | only("site-2", die={"1": str(tmp_path / "died")})
     controller = TWO_OF_THREE | {"num_rounds": 3, "straggler_timeout": 240.0, "uplink": uplink}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from medflare.core.errors import ConfigError, DataError, RunError
 from medflare.core.plan import RoundPlan
 from medflare.core.update import Update
 from medflare.egress.failures import FailureCode, TaskError, failure_of
+from medflare.federation.site import worker_session
 from medflare.federation.site.worker import ProcessWorker
 from medflare.federation.site.worker_config import WorkerConfig
 from medflare.federation.site.worker_session import WorkerSession
@@ -88,6 +90,7 @@ def test_an_aborted_job_kills_the_worker(start) -> None:
     assert worker.process is None
 
 
+@pytest.mark.faults
 def test_a_worker_killed_between_tasks_is_started_again(start) -> None:
     worker = start()
     worker.run_task(PREPARE, LONG, no)
@@ -160,19 +163,12 @@ def test_tensors_survive_the_file_unchanged(tmp_path: Path) -> None:
     )
 
 
-def test_a_round_that_fails_half_way_leaves_nothing_in_what_never_leaves(
+@pytest.fixture
+def toy_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> Callable[[type[ToyLearner]], WorkerSession]:
+    """Makes a site's session with a learner of the given class."""
     use_toy_sites(monkeypatch)
-
-    class Breaks(ToyLearner):
-        def fit(self, plan: RoundPlan) -> Update:
-            update = super().fit(plan)
-            if plan.round == 1:
-                self.bias.fill_(float("nan"))
-                raise ValueError("half way")
-            return update
-
     config = WorkerConfig(
         method="toy",
         settings={},
@@ -183,12 +179,44 @@ def test_a_round_that_fails_half_way_leaves_nothing_in_what_never_leaves(
         cache_folder=str(tmp_path),
         run_id="run",
     )
-    session = WorkerSession(
-        config, lambda method, settings, site, seed, cache: Breaks(settings, "site-1", seed)
+    return lambda learner: WorkerSession(
+        config, lambda method, settings, site, seed, cache: learner(settings, "site-1", seed)
     )
+
+
+def test_a_round_that_fails_half_way_leaves_nothing_in_what_never_leaves(
+    toy_session: Callable[[type[ToyLearner]], WorkerSession],
+) -> None:
+    class Breaks(ToyLearner):
+        def fit(self, plan: RoundPlan) -> Update:
+            update = super().fit(plan)
+            if plan.round == 1:
+                self.bias.fill_(float("nan"))
+                raise ValueError("half way")
+            return update
+
+    session = toy_session(Breaks)
     session.run_task(fit(0))
     good = session.learner.bias.clone()
     with pytest.raises(ValueError, match="half way"):
         session.run_task(fit(1))
+    assert torch.equal(session.learner.bias, good)
+    assert session.learner.fits == 1
+
+
+def test_a_round_whose_state_cannot_be_written_is_not_half_done(
+    toy_session: Callable[[type[ToyLearner]], WorkerSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = toy_session(ToyLearner)
+    session.run_task(fit(0))
+    good = session.learner.bias.clone()
+
+    def refuse(*args: object, **more: object) -> None:
+        raise PermissionError("state")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker_session, "save_tensors", refuse)
+        with pytest.raises(PermissionError):
+            session.run_task(fit(1))
     assert torch.equal(session.learner.bias, good)
     assert session.learner.fits == 1

@@ -14,6 +14,7 @@ from lying_server import LyingServer
 
 from medflare.core.errors import DataError
 from medflare.federation.server.run_state import RunState, load_state, save_state
+from medflare.federation.server.run_values import load_run
 from medflare.wire import files
 from medflare.wire.files import DamagedFileError, load_newest, load_tensors, save_tensors
 
@@ -83,6 +84,16 @@ def test_a_server_goes_on_from_the_round_before(tmp_path: Path, damage: Damage, 
     damage(tmp_path / "0002" / name)
     with pytest.raises(DataError, match="no state that is whole"):
         load_state(tmp_path)
+
+
+def test_a_state_of_another_version_is_named_and_not_half_read(federation: Callable[..., Federation]) -> None:
+    run = federation()
+    assert run.run().status == "completed"
+    state = load_run(run.state).state
+    state.values["horizon"] = state.values.pop("begun")
+    save_state(run.state, state)
+    with pytest.raises(DataError, match=r"(?s)begun.*horizon.*with the version that began it"):
+        load_run(run.state)
 
 
 @DAMAGES

@@ -60,7 +60,7 @@ def test_a_server_with_a_full_disk_ends_by_name_and_keeps_the_adapter(tmp_path: 
     assert not result["reserve"]
 
 
-@pytest.mark.parametrize("worker", ["thread", "process"])
+@pytest.mark.parametrize("worker", ["thread", pytest.param("process", marks=pytest.mark.faults)])
 def test_a_site_with_a_full_disk_misses_rounds_and_comes_back(tmp_path: Path, worker: str) -> None:
     result = run_on_a_small_disk(tmp_path, "site-2", worker)
     assert result["status"] == "completed", result["reason"]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -13,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medflare.core.errors import ConfigError
+from medflare.wire import process_file
+from medflare.wire.process_file import FolderLock, open_lock
 
 FILE = "run.lock"
 """In the workspace's `local/`, which the simulator leaves alone."""
@@ -47,41 +48,29 @@ def locked(workspace: Path) -> Iterator[None]:
     Raises:
         ConfigError: another run holds it.
     """
-    file = workspace / "local" / FILE
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a+", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"{workspace}: another run is using this folder ({holder(workspace)}), and a second one "
-                "would delete its files. `medflare status` shows it. Wait for it, or name another folder "
-                "with --workspace."
-            ) from None
-        lock.truncate(0)
+    lock = FolderLock(workspace / "local", FILE)
+    if not lock.acquire():
+        raise ConfigError(
+            f"{workspace}: another run is using this folder ({holder(workspace)}), and a second one "
+            "would delete its files. `medflare status` shows it. Wait for it, or name another folder "
+            "with --workspace."
+        )
+    try:
         lock.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
-        lock.flush()
         yield
+    finally:
+        lock.release()
 
 
 def in_use(workspace: Path) -> bool:
     """Return whether a run holds a workspace. Nothing is written, and links are not followed."""
-    descriptor = _open(workspace)
-    if descriptor is None:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    return process_file.in_use(workspace / "local", FILE)
 
 
 def holder(workspace: Path) -> LockHolder:
     """Return the process that wrote the workspace's lock last, as far as the file says. Links are not
     followed."""
-    descriptor = _open(workspace)
+    descriptor = open_lock(workspace / "local", FILE)
     if descriptor is None:
         return LockHolder()
     with os.fdopen(descriptor, encoding="utf-8", errors="replace") as file:
@@ -92,11 +81,3 @@ def holder(workspace: Path) -> LockHolder:
     if not isinstance(found, dict) or not isinstance(found.get("pid"), int):
         return LockHolder(found) if isinstance(found, int) else LockHolder()  # 0.1.0 wrote the number alone
     return LockHolder(found["pid"], str(found.get("host", ""))[:255])
-
-
-def _open(workspace: Path) -> int | None:
-    """Return a descriptor of the lock; None if there is none, or a link on the way."""
-    file = workspace / "local" / FILE
-    if file.is_symlink() or file.parent.is_symlink() or not file.is_file():
-        return None
-    return os.open(file, os.O_RDONLY | os.O_NOFOLLOW)

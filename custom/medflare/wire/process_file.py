@@ -20,10 +20,14 @@ _POLL = 0.1
 
 
 class FolderLock:
-    """Lets one process at a time work on a folder; the operating system lets go of it if that one dies."""
+    """Lets one process at a time work on a folder; the operating system lets go of it if that one dies.
 
-    def __init__(self, folder: Path) -> None:
-        self.file = folder / LOCK
+    Args:
+        file: of the lock in that folder.
+    """
+
+    def __init__(self, folder: Path, file: str = LOCK) -> None:
+        self.file = folder / file
         self._held: IO[str] | None = None
 
     def acquire(self, seconds: float = 0.0) -> bool:
@@ -46,6 +50,13 @@ class FolderLock:
         """Whether this object holds the lock."""
         return self._held is not None
 
+    def write(self, text: str) -> None:
+        """Replace what the lock's file says; only while it is held."""
+        assert self._held is not None
+        self._held.truncate(0)
+        self._held.write(text)
+        self._held.flush()
+
     def release(self) -> None:
         """Let go of the lock, if it is held."""
         held, self._held = self._held, None
@@ -53,17 +64,26 @@ class FolderLock:
             held.close()
 
 
-def in_use(folder: Path) -> bool:
+def in_use(folder: Path, file: str = LOCK) -> bool:
     """Return whether a process works on a folder. Nothing is written, and links are not followed."""
-    file = folder / LOCK
-    if file.is_symlink() or not file.is_file():
+    descriptor = open_lock(folder, file)
+    if descriptor is None:
         return False
-    with file.open("r", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
     return False
+
+
+def open_lock(folder: Path, file: str = LOCK) -> int | None:
+    """Return a descriptor of a folder's lock, to read; None if there is none, or a link on the way."""
+    path = folder / file
+    if path.is_symlink() or path.parent.is_symlink() or not path.is_file():
+        return None
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,6 +131,7 @@ def test_children_of_a_killed_run_end_and_the_run_counts_as_interrupted(start: S
     assert (status["state"], status["pid"]) == ("interrupted", None)
 
 
+@pytest.mark.faults
 def test_a_run_whose_simulator_ended_without_a_word_is_closed_as_failed(start: Start, tmp_path: Path) -> None:
     run = start("ends")
     _, errors = run.communicate(timeout=60)

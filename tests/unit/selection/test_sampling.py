@@ -131,7 +131,7 @@ def test_odds_under_which_three_hardly_come_together_are_mixed_as_little_as_is_e
 def test_updates_under_mixed_odds_are_unbiased() -> None:
     deltas = dict(zip(SKEWED, (1.0, -2.0, 3.0, 5.0), strict=True))
     shares, random = {"a": 0.7, "b": 0.1, "c": 0.1, "d": 0.1}, rng(5)
-    draws = [sample_sites(SKEWED, shares, 5, random, 3) for _ in range(400)]
+    draws = [sample_sites(SKEWED, shares, 5, random, 3) for _ in range(150)]
     result = np.array([sum(w * deltas[s] for s, w in draw.weights.items()) for draw in draws])
     full = sum(shares[s] * deltas[s] for s in shares)
     assert abs(result.mean() - full) <= 4 * result.std() / np.sqrt(len(result))

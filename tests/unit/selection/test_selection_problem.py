@@ -151,7 +151,7 @@ def test_no_point_of_a_fine_grid_is_better(seed: int, n: int, floor: float, tigh
 
 
 @given(seed=st.integers(0, 10**6), cap=st.sampled_from([1.0, 1.1, 1.5, 3.0]), rho=st.sampled_from([0.0, 0.5]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_with_a_variance_cap_no_point_of_a_grid_is_better_either(seed: int, cap: float, rho: float) -> None:
     problem = random_problem(seed, 3, most_variance=cap, variance_rounds=rho)
     solution = solve(problem)

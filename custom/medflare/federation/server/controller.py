@@ -27,7 +27,8 @@ from medflare.federation.server.roster import Roster
 from medflare.federation.server.run import Run
 from medflare.federation.server.run_folder import RunFolder
 from medflare.federation.server.run_recorder import RunRecorder
-from medflare.federation.server.run_state import RunState, has_state, load_state
+from medflare.federation.server.run_state import has_state
+from medflare.federation.server.run_values import SavedRun, load_run
 from medflare.federation.server.schedule import RoundSchedule, VisitSchedule
 from medflare.federation.server.scorer import SERVER
 from medflare.federation.server.settings import RoundsSettings, TemporalSettings
@@ -44,6 +45,7 @@ from medflare.wire.disk_space import is_disk_full
 from medflare.wire.storage import storage_folder
 
 PAUSE_TOPIC = "medflare.pause"
+PAUSED = "paused after a round; `medflare resume` goes on with it"
 NOT_CONNECTED = "not connected at submission, and FLARE gives a running job to no further site"
 
 
@@ -84,12 +86,13 @@ class RoundsController(Controller):
         self.aggregator: ValidatingAggregator = engine.get_component(args.aggregator_id)
         self.progress = engine.get_component(args.progress_id)
         self.folder = Path(workspace.get_run_dir(job))
-        storage = storage_folder(Path(workspace.get_root_dir()), SERVER)
-        self.store = RunFolder.of(storage, job, args.resumes)
         self.problem: MedflareError | None = None
-        self.saved: RunState | None = None
+        self.saved: SavedRun | None = None
+        self.store = RunFolder.of(self.folder, job)
         before: RunRecord | None = None
         try:
+            storage = storage_folder(Path(workspace.get_root_dir()), SERVER)
+            self.store = RunFolder.of(storage, job, args.resumes)
             before = self._open_run(job)
         except MedflareError as error:  # told in `control_flow`, where a run ends with its reason
             self.problem = error
@@ -107,7 +110,7 @@ class RoundsController(Controller):
             copy=None if self.problem else self.store.record,
         )
         if before is not None and self.saved is not None:
-            self.recorder.go_on_with(RunRecord.model_validate(self.saved.record))
+            self.recorder.go_on_with(self.saved.record)
         writer = engine.get_component(args.persistor_id).writer
         self.checkpoints = CheckpointManager(self.folder, self.store, writer, self.recorder, args)
         connected = {client.name for client in engine.get_clients()}  # to whom FLARE deployed the job
@@ -115,11 +118,12 @@ class RoundsController(Controller):
             args.sites or list(connected), args.suspend_rounds * self.schedule.exchanges_per_round
         )
         if self.saved is not None:
-            self.roster.go_on_with(self.saved.values["roster"], NOT_CONNECTED)
+            self.roster.go_on_with(self.saved.values.roster, NOT_CONNECTED)
         without = read_report(self.folder)
         for site in self.roster.sites:
             if site not in connected and site not in self.roster.excluded:
                 self.roster.exclude(site, without.get(site, NOT_CONNECTED))
+        self.recorder.record.preparation.pop("without_the_job", None)  # of the job before
         if without:
             self.recorder.record.preparation["without_the_job"] = without
         self.recorder.write()
@@ -149,7 +153,7 @@ class RoundsController(Controller):
         if before.status == "completed":
             raise ConfigError(f"run {self.store.path.name} is completed; there is nothing left to do in it.")
         if has_state(self.store.state):
-            self.saved = load_state(self.store.state)
+            self.saved = load_run(self.store.state)
         return before
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -183,7 +187,7 @@ class RoundsController(Controller):
             self.checkpoints.reserve.hold()
             self.run = run = self.compose(abort_signal, fl_ctx)
             if self.args.resumes:
-                done = self.saved.exchanges_done if self.saved else 0
+                done = self.saved.state.exchanges_done if self.saved else 0
                 note_resumption(run, str(fl_ctx.get_job_id()), done)
             run_all(run, self.mixture(), self.saved)
             self.checkpoints.export_final(self.roster)
@@ -193,7 +197,7 @@ class RoundsController(Controller):
             self._fail("stopped", "the job was aborted.", fl_ctx)
         except PausedError:
             self.checkpoints.export_final(self.roster)
-            self.recorder.close("paused", f"paused; `medflare resume {self.store.path.name}` goes on.")
+            self.recorder.close("paused", PAUSED)
             self.progress.event("paused", rounds=len(self.recorder.record.rounds))
         except Exception as error:
             self._fail("failed", self._reason(error), fl_ctx)

@@ -28,7 +28,7 @@ from medflare.federation.server.roster import join_reasons
 from medflare.federation.server.round import run_round, train
 from medflare.federation.server.run import GlobalModel, Run
 from medflare.federation.server.run_recorder import add_traffic
-from medflare.federation.server.run_state import RunState
+from medflare.federation.server.run_values import SavedRun
 from medflare.federation.server.scoring import open_scorer
 from medflare.federation.server.sketch_exchange import wants_sketches
 from medflare.federation.server.summed_evaluation import finish_in_sum
@@ -45,7 +45,7 @@ class PausedError(Exception):
     """Somebody asked for a pause, and a round is over."""
 
 
-def run_all(run: Run, mixture: MixtureSettings | None = None, saved: RunState | None = None) -> None:
+def run_all(run: Run, mixture: MixtureSettings | None = None, saved: SavedRun | None = None) -> None:
     """Run everything from preparation to the final tests.
 
     Args:
@@ -60,7 +60,7 @@ def run_all(run: Run, mixture: MixtureSettings | None = None, saved: RunState | 
     if saved is not None:
         restore(run, saved)
     begin(run, to_fit)
-    exchanges_done = saved.exchanges_done if saved else 0
+    exchanges_done = saved.state.exchanges_done if saved else 0
     for number in range(exchanges_done // run.schedule.exchanges_per_round, run.args.num_rounds):
         run_round(run, number, exchanges_done)
         if run.checkpoints.store.take_pause():

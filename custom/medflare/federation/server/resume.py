@@ -12,14 +12,15 @@ from typing import Any
 
 from medflare.core.errors import RunError
 from medflare.core.hints import RoundHints
-from medflare.core.run_record import Resumption, Traffic
+from medflare.core.run_record import Resumption
 from medflare.core.sketch import Sketch
 from medflare.federation.server.run import GlobalModel, Run
 from medflare.federation.server.run_state import RunState
+from medflare.federation.server.run_values import SavedRun, SketchValues
 from medflare.federation.server.sketch_exchange import Sketches
 from medflare.wire.digest import json_digest
 
-REPEATED = ("shared", "sums", "profiles")
+REPEATED = ("shared", "sums", "separate_sums")
 """Facts of `prepare` that must be the same again, besides the backbone and the counts of examples."""
 
 
@@ -29,11 +30,8 @@ def capture(run: Run, exchanges_done: int) -> RunState:
     sketches = run.sketches.sketches
     record = run.recorder.record
     values = {
-        "run_id": run.run_id,
-        "seed": run.args.seed,
         "roster": run.roster.to_json(),
         "best": run.checkpoints.best,
-        "best_round": record.best_round,
         "protection": run.protection.state_values(),
         "simulated_seconds": run.timings.now,
         "summed": run.model.summed,
@@ -62,38 +60,38 @@ def capture(run: Run, exchanges_done: int) -> RunState:
     )
 
 
-def restore(run: Run, state: RunState) -> None:
+def restore(run: Run, saved: SavedRun) -> None:
     """Put a run that has just been prepared again back to where its state was written.
 
     Raises:
         RunError: too few sites declare what they declared when the run began.
     """
-    values = state.values
-    _check_declarations(run, values["declared"])
-    own = run.protection.load_state(values["protection"], state.shared)
-    run.model = GlobalModel(tensors=own, totals=state.totals, summed=list(values["summed"]))
+    state, values = saved.state, saved.values
+    _check_declarations(run, values.declared)
+    own = run.protection.load_state(values.protection, state.shared)
+    run.model = GlobalModel(tensors=own, totals=state.totals, summed=values.summed)
     run.rule.load_state_dict(state.rule)
-    run.agreed_hints = RoundHints.from_json(values["agreed_hints"])
+    run.agreed_hints = RoundHints.from_json(values.agreed_hints)
     run.checkpoints.writer.export |= run.agreed_hints.to_json()
-    run.aggregator.norms.latest = {site: float(norm) for site, norm in values["norms"].items()}
-    run.lost_in_a_row, run.begun = int(values["lost_in_a_row"]), list(values["begun"])
-    run.timings.go_on_at(values["simulated_seconds"])
-    run.checkpoints.go_on_from(values["best"], state)
-    run.early_traffic = {site: Traffic(**item) for site, item in values["early_traffic"].items()}
-    _restore_sketches(run, values["sketches"])
+    run.aggregator.norms.latest = values.norms
+    run.lost_in_a_row, run.begun = values.lost_in_a_row, values.begun
+    run.timings.go_on_at(values.simulated_seconds)
+    run.checkpoints.go_on_from(values.best, state)
+    run.early_traffic = values.early_traffic
+    _restore_sketches(run, values.sketches)
 
 
-def _restore_sketches(run: Run, kept: Mapping[str, Any]) -> None:
+def _restore_sketches(run: Run, kept: SketchValues) -> None:
     """Put back the sketches that the server held."""
-    held = {site: bytes.fromhex(data) for site, data in kept["held"].items()}
+    held = {site: bytes.fromhex(data) for site, data in kept.held.items()}
     run.sketches.sketches = Sketches(
         held={site: Sketch.from_bytes(data, site) for site, data in held.items()},
-        texts=dict(kept["texts"]),
-        without=dict(kept["without"]),
-        vocabularies=dict(kept["vocabularies"]),
-        renewed=list(kept["renewed"]),
+        texts=kept.texts,
+        without=kept.without,
+        vocabularies=kept.vocabularies,
+        renewed=kept.renewed,
     )
-    run.sketches.received_at = {site: int(at) for site, at in kept["received_at"].items()}
+    run.sketches.received_at = kept.received_at
 
 
 def declaration_digest(facts: Mapping[str, Any]) -> str:

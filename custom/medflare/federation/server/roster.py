@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from medflare.federation.server.run_values import RosterValues
+
 
 @dataclass(slots=True)
 class Roster:
@@ -54,24 +56,24 @@ class Roster:
         return [site for site in self.sites if site not in unavailable]
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON types, under the keys that checkpoints have always had."""
+        """Return JSON types: the fields of `RosterValues`."""
         return {
             "sites": self.sites,
             "excluded": self.excluded,
-            "benched": self.suspended,
+            "suspended": self.suspended,
             "stragglers": sorted(self.stragglers),
         }
 
-    def go_on_with(self, data: dict[str, Any], again: str = "") -> None:
+    def go_on_with(self, values: RosterValues, again: str = "") -> None:
         """Put back what `to_json` returned in an earlier job of the run.
 
         Args:
             again: reason for which a site was left out there, and is not for ever.
         """
-        self.sites = list(data["sites"])
-        self.excluded = {site: why for site, why in data["excluded"].items() if not again or why != again}
-        self.suspended = {site: (int(back), str(why)) for site, (back, why) in data["benched"].items()}
-        self.stragglers = set(data.get("stragglers", ()))
+        self.sites = values.sites
+        self.excluded = {site: why for site, why in values.excluded.items() if not again or why != again}
+        self.suspended = values.suspended
+        self.stragglers = set(values.stragglers)
 
 
 def join_reasons(reasons: dict[str, str], order: Iterable[str]) -> str:

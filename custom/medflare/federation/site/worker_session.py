@@ -251,13 +251,13 @@ class WorkerSession:
         self.learner.load_shared(state)
         try:
             update = self.learner.fit(self._plan(request, totals))
+            if not canary:
+                self._save(exchange)
         except Exception:
             self._learner = None  # half a round must not stay in what never leaves
             raise
         if canary:
             self.learner.load_local_state(before, values)
-        else:
-            self._save(exchange)
         return _as_result(update)
 
     def _plan(self, request: TaskRequest, totals: State) -> RoundPlan:
