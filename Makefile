@@ -31,7 +31,7 @@ help:
 	@echo "make study-fedtar       FedTAR, its ablations and baselines on synthetic patients who come again, three seeds (hours)"
 	@echo "make study-ddcs         DDCS and other choices of hospitals, 20 of them on a simulated clock, three seeds (an hour or two)"
 	@echo "make server-cost        seconds and memory of every rule for 2 to 100 sites"
-	@echo "make test-faults        the plug pulled at every write of many runs, and real processes killed (hours)"
+	@echo "make test-faults        the plug pulled at every write of many runs, real processes killed, and longer jobs (hours)"
 	@echo "make boundary-cost      the share of a round that the checks of messages take"
 	@echo "make embedded      makes the embedded weights of chest X-rays again (half an hour)"
 	@echo "make embedded-notes     makes the embedded notes decoder again (half an hour)"
@@ -59,7 +59,8 @@ test-deployment: $(VENV)/.installed
 test-faults: $(VENV)/.installed
 	FAULTS=all $(BIN)/python -m pytest tests/federation/test_resume.py tests/faults \
 	  tests/unit/cli/test_operating_system_errors.py -n 2 --timeout 14400
-	FAULTS=all $(BIN)/python -m pytest tests/unit tests/federation tests/deployment -m faults --timeout 2400
+	FAULTS=all $(BIN)/python -m pytest tests/unit tests/federation tests/hostile tests/jobs tests/deployment \
+	  -m "faults or long" --timeout 2400
 
 fuzz: $(VENV)/.installed
 	FUZZ=$(or $(FUZZ),40) $(BIN)/python -m pytest tests/hostile/test_fuzz.py --hypothesis-profile search --timeout 7200

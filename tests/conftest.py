@@ -25,12 +25,12 @@ settings.load_profile("repository")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave further faults of a kind that CI tries once to `make test-faults`."""
+    """Leave further cases of a kind that CI tries once to `make test-faults`."""
     if os.environ.get("FAULTS") == "all":
         return
     for item in items:
-        if item.get_closest_marker("faults"):
-            item.add_marker(pytest.mark.skip(reason="one more fault: make test-faults"))
+        if item.get_closest_marker("faults") or item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.skip(reason="one more of its kind: make test-faults"))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -46,7 +46,7 @@ def pytest_runtest_setup() -> None:
 @pytest.fixture(scope="session")
 def public_data() -> Path:
     """The folder of public data sets; tests that need it skip where it is absent."""
-    folder = Path(os.environ.get("MEDFLARE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    folder = Path(os.environ.get("MEDFLARE_DATA") or Path(__file__).parents[2] / "shared" / "data")
     if not folder.is_dir():
         pytest.skip("public data is not on this machine (set MEDFLARE_DATA)")
     return folder

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import deployed_jobs
 import psutil
+import pytest
 from deployed import SITES, Federation, Finished
 
 from medflare.wire.files import load_tensors
@@ -27,6 +28,7 @@ def submitted(federation: Federation, folder: Path, **changes: object) -> str:
     return federation.submit(deployed_jobs.tiny_job(folder, "fed_medlora", **{**SLOW, **changes}))
 
 
+@pytest.mark.faults
 def test_a_killed_worker_costs_one_site_one_round(federation: Federation, tmp_path: Path) -> None:
     job_id = submitted(federation, tmp_path, min_responses=2)
     training(federation, "site-2", job_id, 1).kill()
@@ -56,6 +58,7 @@ def test_a_site_that_is_gone_is_named_and_the_others_finish(
     assert adapter(run)
 
 
+@pytest.mark.faults
 def test_a_killed_job_process_ends_the_job_and_the_last_good_state_is_kept(
     federation: Federation, tmp_path: Path
 ) -> None:

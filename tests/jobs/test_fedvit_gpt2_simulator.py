@@ -47,9 +47,9 @@ def three_sites(without_java: None, small_hospital: Path, tmp_path_factory: pyte
 @pytest.mark.parametrize(
     ("job", "told"),
     [
-        ("fedvit_gpt2", None),
-        ("fedvit_gpt2_l_fedavg", "weights"),
         ("fedvit_gpt2_krum", "selected"),
+        pytest.param("fedvit_gpt2", None, marks=pytest.mark.long),
+        pytest.param("fedvit_gpt2_l_fedavg", "weights", marks=pytest.mark.long),
     ],
 )
 def test_from_site_yaml_to_a_model_that_drafts(
