@@ -61,7 +61,7 @@ DOUBTED = 0.5
 
 
 def chunks(text: str) -> list[str]:
-    """Return paragraphs, which blank lines separate. A question with its options is one chunk as it is."""
+    """Return paragraphs, which blank lines separate. A question with its answer is one chunk as it is."""
     return [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
 
 
@@ -78,20 +78,37 @@ class RuleExtractor:
             raise ValueError(f"together is {together}; expected 0 to 1.")
         self.vocabulary, self.together = vocabulary, together
 
-    def graph(self, texts: Iterable[str], least: float = 0.0) -> dict[Triple, float]:
-        """Return the graph of many texts. least: triples with a smaller confidence are left out."""
-        return graph_of(
-            (scored for text in texts for part in chunks(text) for scored in self.triples(part)), least
-        )
+    def graph(
+        self, texts: Iterable[str], least: float = 0.0, *, of_patients: bool = True
+    ) -> dict[Triple, float]:
+        """Return the graph of many texts.
 
-    def triples(self, chunk: str) -> Iterator[tuple[Triple, float]]:
-        """Yield (triple, confidence) of every sentence of a chunk."""
+        Args:
+            least: triples with a smaller confidence are left out.
+            of_patients: whether the texts speak of patients, as `triples`.
+        """
+        found = (
+            scored
+            for text in texts
+            for part in chunks(text)
+            for scored in self.triples(part, of_patient=of_patients)
+        )
+        return graph_of(found, least)
+
+    def triples(self, chunk: str, *, of_patient: bool = True) -> Iterator[tuple[Triple, float]]:
+        """Yield (triple, confidence) of every sentence of a chunk.
+
+        Args:
+            of_patient: whether the chunk speaks of a patient; only then is a mention something that a patient
+                has, has not or may have (DD-13).
+        """
         for start, end in sentences(chunk):
             sentence = chunk[start:end]
             mentions = self.vocabulary.mentions(sentence)
             statuses = [negation_status(sentence, (mention.start, mention.end)) for mention in mentions]
-            for mention, status in zip(mentions, statuses, strict=True):
-                yield Triple(PATIENT, STATED[status], mention.concept), 1.0
+            if of_patient:
+                for mention, status in zip(mentions, statuses, strict=True):
+                    yield Triple(PATIENT, STATED[status], mention.concept), 1.0
             yield from self._links(sentence, mentions, statuses)
 
     def _links(

@@ -13,6 +13,7 @@ from medflare.core.errors import ConfigError
 from medflare.core.sketch import Sketch
 from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.data.settings.site import BackboneConfig
+from medflare.knowledge.cohort_texts import KnowledgeText
 from medflare.knowledge.completion import suggest_triples
 from medflare.knowledge.imported_graphs import READERS, read_same
 from medflare.knowledge.minhash import Sketcher
@@ -31,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 def site_graph(
-    config: KnowledgeConfig, texts: Sequence[str], backbone: BackboneConfig | None = None
+    config: KnowledgeConfig, texts: Sequence[KnowledgeText], backbone: BackboneConfig | None = None
 ) -> dict[Triple, float]:
     """Return the site's graph: triples of its texts and of `triples`, each with its best confidence.
 
@@ -51,7 +52,10 @@ def site_graph(
     model = _model(config, backbone)
     extracted = list[tuple[Triple, float]]()
     if config.extractor == "rules":
-        extracted += RuleExtractor(vocabulary, config.together).graph(texts).items()
+        extractor = RuleExtractor(vocabulary, config.together)
+        for of_patients in (True, False):
+            chosen = (text.text for text in texts if text.of_patient is of_patients)
+            extracted += extractor.graph(chosen, of_patients=of_patients).items()
     named = _naming(config, vocabulary, model).named(_unnamed(config, texts, model))
     graph = graph_of([*extracted, *named], config.least)
     if not graph:
@@ -64,7 +68,7 @@ def site_graph(
 
 
 def site_sketch(
-    config: KnowledgeConfig, texts: Sequence[str], backbone: BackboneConfig | None = None
+    config: KnowledgeConfig, texts: Sequence[KnowledgeText], backbone: BackboneConfig | None = None
 ) -> Sketch:
     """Return the keyed sketch of `site_graph`; ConfigError if the key's file is missing or holds no key."""
     sketcher = Sketcher(SketchKey.read(config.key, config.context), config.hashes, config.kind)
@@ -86,11 +90,11 @@ def _model(config: KnowledgeConfig, backbone: BackboneConfig | None) -> PlainTex
 
 
 def _unnamed(
-    config: KnowledgeConfig, texts: Sequence[str], model: PlainText | None
+    config: KnowledgeConfig, texts: Sequence[KnowledgeText], model: PlainText | None
 ) -> Iterator[tuple[Triple, float]]:
     """Yield triples whose names are words of the text, not yet concepts."""
     if config.extractor == "model" and model is not None:
-        yield from ModelExtractor(model, config.answer_tokens).triples(texts)
+        yield from ModelExtractor(model, config.answer_tokens).triples(text.text for text in texts)
     for graph in config.triples:
         yield from READERS[graph.form](graph.path)
 
@@ -114,7 +118,7 @@ def _embed(config: KnowledgeConfig, vocabulary: Vocabulary, model: PlainText | N
     return characters(name for concept in vocabulary.concepts.values() for name in concept.names)
 
 
-def _warn_of_empty(config: KnowledgeConfig, texts: Sequence[str], vocabulary: Vocabulary) -> None:
+def _warn_of_empty(config: KnowledgeConfig, texts: Sequence[KnowledgeText], vocabulary: Vocabulary) -> None:
     _log.warning(
         "The knowledge graph of this site is empty: %d texts, %d names in the vocabulary, %d files of "
         "triples, least confidence %g. Its sketch says so, and the site counts as unlike all others.",

@@ -239,10 +239,10 @@ def test_a_limit_takes_whole_groups_of_repeats(tmp_path: Path) -> None:
 def test_the_graph_is_made_of_the_training_texts(tmp_path: Path) -> None:
     written(tmp_path, asked(1, split="train"), asked(2, split="test"))
     (text,) = knowledge_texts(read_cohort("questions_jsonl", tmp_path))
-    assert text == "What eases asthma of grade 1: salbutamol.\nOther options:\nheparin\ninsulin"
+    assert text == ("What eases asthma of grade 1: salbutamol.", False)
     written(tmp_path, asked(1, question="Asthma is treated with:", split="train"))
     (text,) = knowledge_texts(read_cohort("questions_jsonl", tmp_path))
-    assert text.startswith("Asthma is treated with salbutamol.\n")
+    assert text.text == "Asthma is treated with salbutamol."
     with pytest.raises(ValueError, match="no split 'dev'"):
         knowledge_texts(read_cohort("questions_jsonl", tmp_path), "dev")
 

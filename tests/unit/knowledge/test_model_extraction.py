@@ -15,6 +15,7 @@ from medflare.core.errors import ConfigError
 from medflare.core.variables import with_absolute_paths
 from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.data.settings.site import BackboneConfig
+from medflare.knowledge.cohort_texts import KnowledgeText
 from medflare.knowledge.model_extraction import CUT, ModelExtractor, as_lines, prompt
 from medflare.knowledge.site_graph import site_graph
 from medflare.knowledge.triple_parsing import (
@@ -180,13 +181,13 @@ def test_a_site_reads_its_texts_with_the_model_in_its_own_folder(taught: PlainTe
     given = {"vocabulary": "terms.tsv", "key": "sketch.key", "extractor": "model", "answer_tokens": 64}
     config = with_absolute_paths(parse(KnowledgeConfig, given, "site.yaml"), tmp_path)
     own = BackboneConfig(folder=tmp_path / "model", precision="fp32")
-    assert set(site_graph(config, list(FACTS), own)) == {
+    assert set(site_graph(config, [KnowledgeText(text) for text in FACTS], own)) == {
         Triple("c:flu", "causes", "fever"),
         Triple("c:flu", "causes", "cough"),
         Triple("cortisone", "treats", "c:rash"),
     }
     with pytest.raises(ConfigError, match="embedded one, which cannot read triples"):
-        site_graph(config, list(FACTS))
+        site_graph(config, [KnowledgeText(text) for text in FACTS])
 
 
 def test_the_embedded_decoder_as_it_comes_finds_nothing() -> None:

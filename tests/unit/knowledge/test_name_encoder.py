@@ -18,6 +18,7 @@ from medflare.core.variables import with_absolute_paths
 from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.data.settings.site import BackboneConfig, load_site_file
 from medflare.federation.site.sketch import knowledge_files, sketch_digest
+from medflare.knowledge.cohort_texts import KnowledgeText
 from medflare.knowledge.name_encoder import NameEncoder, check_encoder
 from medflare.knowledge.nearest_concept import NearestConcept
 from medflare.knowledge.site_graph import site_graph
@@ -205,7 +206,7 @@ def test_a_sketch_depends_on_every_file_of_the_encoder_that_is_read(folder: Path
     config = settings(pooled_as(folder, {"pooling_mode": "cls"}).parent)
 
     def digest() -> str:
-        return sketch_digest(config, ["a text"], BackboneConfig())
+        return sketch_digest(config, [KnowledgeText("a text")], BackboneConfig())
 
     seen = {digest()}
     (folder / "README.md").write_text("changes nothing")
@@ -235,7 +236,7 @@ def test_a_sketch_depends_on_the_weights_of_the_model_that_makes_the_graph(tmp_p
         (model / "model.safetensors").write_bytes(weights)
         for extractor, digests in seen.items():
             made_by = config.model_copy(update={"extractor": extractor})
-            digests.add(sketch_digest(made_by, ["a text"], backbone))
+            digests.add(sketch_digest(made_by, [KnowledgeText("a text")], backbone))
     assert {extractor: len(digests) for extractor, digests in seen.items()} == {"model": 2, "rules": 1}
 
 

@@ -13,6 +13,7 @@ from medflare.core.errors import ConfigError, DataError
 from medflare.core.variables import with_absolute_paths
 from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.data.settings.site import load_site_file
+from medflare.knowledge.cohort_texts import KnowledgeText
 from medflare.knowledge.site_graph import site_graph, site_sketch
 from medflare.knowledge.sketches import estimated_jaccard
 from medflare.knowledge.triples import Triple, jaccard
@@ -43,19 +44,23 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def texts(*given: str) -> list[KnowledgeText]:
+    return [KnowledgeText(text) for text in given]
+
+
 def settings(folder: Path, **changes: object) -> KnowledgeConfig:
     given = {"vocabulary": "terms.obo", "key": "sketch.key", **changes}
     return with_absolute_paths(parse(KnowledgeConfig, given, "site.yaml"), folder)
 
 
 def test_other_words_for_the_same_facts_give_the_same_sketch(folder: Path) -> None:
-    one, other = (site_sketch(settings(folder), [text]) for text in (ONE, OTHER))
+    one, other = (site_sketch(settings(folder), texts(text)) for text in (ONE, OTHER))
     assert estimated_jaccard(one, other) == 1.0
     assert len(one.values) == 1024
 
 
 def test_without_alignment_the_same_facts_in_other_words_have_nothing_in_common(folder: Path) -> None:
-    one, other = (site_graph(settings(folder, align=False), [text]) for text in (ONE, OTHER))
+    one, other = (site_graph(settings(folder, align=False), texts(text)) for text in (ONE, OTHER))
     assert Triple("influenza", "causes", "fever") in one
     assert Triple("flu", "causes", "pyrexia") in other
     assert jaccard(one, other) == 0.0
@@ -64,20 +69,20 @@ def test_without_alignment_the_same_facts_in_other_words_have_nothing_in_common(
 def test_a_table_is_a_vocabulary_and_rows_of_one_id_are_synonyms(folder: Path) -> None:
     (folder / "own.tsv").write_text("id\tlabel\nO:1\tsniffles\nO:1\trunny nose\n")
     config = settings(folder, vocabulary=["terms.obo", "own.tsv"])
-    graph = site_graph(config, ["Flu causes a runny nose."])
+    graph = site_graph(config, texts("Flu causes a runny nose."))
     assert Triple("d:1", "causes", "o:1") in graph
 
 
 def test_graphs_made_elsewhere_are_added_and_unsure_triples_left_out(folder: Path) -> None:
     (folder / "more.tsv").write_text("Flu\thas symptom\tcough\t0.9\nFlu\tcauses\todd thing\t0.2\n")
     config = settings(folder, triples="more.tsv", extractor="none", least=0.5)
-    assert site_graph(config, [ONE]) == {Triple("d:1", "has symptom", "s:2"): 0.9}
+    assert site_graph(config, texts(ONE)) == {Triple("d:1", "has symptom", "s:2"): 0.9}
 
 
 def test_an_imported_graph_says_the_same_as_a_text(folder: Path) -> None:
     (folder / "more.tsv").write_text("fever\tCaused By\tinfluenza\nPyrexia\tAssociated_with\tCough\n")
     imported = settings(folder, extractor="none", triples="more.tsv")
-    graph = site_graph(settings(folder), [f"{ONE} Fever is associated with cough."])
+    graph = site_graph(settings(folder), texts(f"{ONE} Fever is associated with cough."))
     assert site_graph(imported, []).keys() == {t for t in graph if t.head != "patient"}
     assert set(site_graph(imported.model_copy(update={"align": False}), [])) == {
         Triple("fever", "caused by", "influenza"),
@@ -120,13 +125,13 @@ def test_hidden_states_of_the_sites_model_may_say_what_is_near(folder: Path) -> 
 
 
 def test_a_weighted_sketch_knows_confidences_and_a_set_does_not(folder: Path) -> None:
-    texts = ["Influenza causes fever.", "Possible influenza causes fever."]
+    given = texts("Influenza causes fever.", "Possible influenza causes fever.")
     for kind, alike in (("set", True), ("weighted", False)):
         config = settings(folder, kind=kind, triples="more.tsv", extractor="none")
         sketches = []
         for sure in (1.0, 0.5):
             (folder / "more.tsv").write_text(f"flu\tcauses\tfever\t{sure}\nflu\tcauses\tcough\t1\n")
-            sketches.append(site_sketch(config, texts))
+            sketches.append(site_sketch(config, given))
         assert (estimated_jaccard(*sketches) == 1.0) is alike
 
 
@@ -134,7 +139,7 @@ def test_an_empty_graph_is_an_empty_sketch_and_a_warning(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        sketch = site_sketch(settings(folder), ["nothing that is known"])
+        sketch = site_sketch(settings(folder), texts("nothing that is known"))
     assert sketch.empty
     assert "graph of this site is empty: 1 texts, 5 names" in caplog.text
 
@@ -163,7 +168,7 @@ def test_what_cannot_be_used_is_named(
     folder: Path, changes: dict[str, object], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        site_sketch(settings(folder, **changes), [ONE])
+        site_sketch(settings(folder, **changes), texts(ONE))
 
 
 @pytest.mark.parametrize(
@@ -173,7 +178,7 @@ def test_what_cannot_be_used_is_named(
 def test_a_table_with_other_columns_is_refused(folder: Path, table: str, message: str) -> None:
     (folder / "own.tsv").write_text(table)
     with pytest.raises(DataError, match=message):
-        site_graph(settings(folder, vocabulary="own.tsv"), [ONE])
+        site_graph(settings(folder, vocabulary="own.tsv"), texts(ONE))
 
 
 SITE = """

@@ -7,6 +7,7 @@ import json
 import re
 import stat
 from collections import Counter
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from medflare.data.partition.texts import TEXT_PARTITIONS
 from medflare.data.records import SPLITS, Entity, Note, Question, Relation
 from medflare.data.settings.site import load_site_file
 from medflare.knowledge.cohort_texts import knowledge_texts
-from medflare.knowledge.rule_extraction import RuleExtractor
+from medflare.knowledge.rule_extraction import PATIENT, RuleExtractor
+from medflare.knowledge.site_graph import site_graph
+from medflare.knowledge.triples import jaccard
 from medflare.knowledge.vocabulary import Vocabulary, read_obo
 from medflare.labelling.labels import label_report
 from medflare.synthetic.knowledge import (
@@ -252,7 +255,22 @@ def test_the_files_are_read_as_they_are_and_graphs_of_like_hospitals_are_alike(
         assert not cohort.skipped
         assert config.knowledge is not None
         assert config.knowledge.key == key
-        assert len(extractor.graph(knowledge_texts(cohort))) > 20
+        assert len(extractor.graph(text.text for text in knowledge_texts(cohort))) > 20
+
+
+def test_question_hospitals_without_a_common_group_know_nothing_in_common(tmp_path: Path) -> None:
+    """DD-13: with their wrong options such hospitals came out at a distance of 0.7."""
+    write_questions_demo(tmp_path, hospitals=4, partition="class", seed=0)
+    groups, graphs = {}, {}
+    for name, site in load_site_file(tmp_path).items():
+        assert site.knowledge is not None
+        cohort = load_cohort(site)
+        groups[name] = {question.group for question in cohort.questions if question.split == "train"}
+        graphs[name] = site_graph(site.knowledge, knowledge_texts(cohort), site.backbone)
+        assert 0 < sum(triple.head == PATIENT for triple in graphs[name]) < 0.5 * len(graphs[name])
+    apart = [pair for pair in combinations(graphs, 2) if groups[pair[0]].isdisjoint(groups[pair[1]])]
+    assert apart
+    assert [jaccard(graphs[one], graphs[other]) for one, other in apart] == [0.0] * len(apart)
 
 
 def test_the_same_words_make_the_same_files_but_for_the_key(tmp_path: Path) -> None:

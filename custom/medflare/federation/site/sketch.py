@@ -22,7 +22,7 @@ from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.data.settings.site import BackboneConfig, SiteConfig
 from medflare.egress.declaration import NEW_SKETCH, NO_SKETCH, SAME_SKETCH
 from medflare.egress.failures import SiteSettingsError
-from medflare.knowledge.cohort_texts import knowledge_texts
+from medflare.knowledge.cohort_texts import KnowledgeText, knowledge_texts
 from medflare.knowledge.divergence import due_for_sketch
 from medflare.knowledge.name_encoder import encoder_files
 from medflare.knowledge.site_graph import site_sketch
@@ -109,7 +109,7 @@ def _last_sketch(file: Path, run_id: str, fingerprint: bytes) -> dict[str, Any] 
 
 
 def cached_sketch(
-    config: KnowledgeConfig, texts: Sequence[str], backbone: BackboneConfig, cache: Path
+    config: KnowledgeConfig, texts: Sequence[KnowledgeText], backbone: BackboneConfig, cache: Path
 ) -> Sketch:
     """Return the sketch of these texts, from the cache where nothing that it depends on has changed."""
     folder = cache / CACHE_FOLDER
@@ -129,7 +129,7 @@ def cached_sketch(
     return sketch
 
 
-def sketch_digest(config: KnowledgeConfig, texts: Sequence[str], backbone: BackboneConfig) -> str:
+def sketch_digest(config: KnowledgeConfig, texts: Sequence[KnowledgeText], backbone: BackboneConfig) -> str:
     """Return the sha256 of all that a sketch depends on: settings, files, key, texts and version."""
     key = SketchKey.read(config.key, config.context).fingerprint(config.kind, config.hashes)
     settings = f"{config.model_dump_json()}|{backbone.model_dump_json()}"
@@ -141,8 +141,8 @@ def sketch_digest(config: KnowledgeConfig, texts: Sequence[str], backbone: Backb
                 while part := stream.read(CHUNK):
                     total.update(part)
     for text in texts:
-        data = text.encode()
-        total.update(len(data).to_bytes(8, "big") + data)
+        data = text.text.encode()
+        total.update(bytes([text.of_patient]) + len(data).to_bytes(8, "big") + data)
     return total.hexdigest()
 
 
