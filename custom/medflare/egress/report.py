@@ -154,7 +154,8 @@ def _check(ledger: LedgerFile, line: LedgerLine, volumes: dict[tuple[str, int], 
         yield "refers to a declaration that no line before it holds"
     elif line.bytes != (expected := _expected_bytes(ledger, line)):
         yield f"says {line.bytes} bytes, the tensors it names come to {expected}"
-    key = (line.job, line.round if line.site_round is None else line.site_round)
+    # A site counts its rounds over all jobs that go on with a run; before that, the server's over one job.
+    key = (line.job, line.round) if line.site_round is None else ("", line.site_round)
     volumes[key] = volumes.get(key, 0) + line.bytes + line.facts_bytes
     if line.round_bytes != volumes[key]:
         yield f"says {line.round_bytes} bytes in this round so far, its lines come to {volumes[key]}"

@@ -87,6 +87,17 @@ def test_every_message_is_told_with_what_it_held_and_how_it_was_protected(worksp
     assert report_facts["problems"] == []
 
 
+def test_a_run_that_a_second_job_goes_on_with_in_the_same_round_has_one_whole_ledger(tmp_path: Path) -> None:
+    for job in ("fedmrg", "fedmrg-resumed"):
+        egress = door(tmp_path / "site-1" / "local_state", job=job)
+        for _ in range(2):
+            egress.send("evaluate", 0, TaskResult({"metrics": {"loss": 0.5}}, {}))
+    messages = facts(tmp_path)["messages"]
+    assert [message["site_round"] for message in messages] == [0] * 4
+    assert messages[-1]["round_bytes"] == 4 * messages[0]["round_bytes"]
+    assert facts(tmp_path)["problems"] == []
+
+
 def test_totals_are_the_sums_of_the_messages(workspace: Path) -> None:
     report_facts = facts(workspace)
     for row in report_facts["totals"]:
