@@ -50,6 +50,9 @@ class RoundRecord(RecordModel):
     )
     accepted: dict[str, int] = Field(default_factory=dict, description="site -> training examples")
     absent: dict[str, str] = Field(default_factory=dict, description="site -> reason, for all others")
+    late: dict[str, int] = Field(
+        default_factory=dict, description="site -> rounds by which its accepted update was late"
+    )
     metrics: dict[str, dict[str, float]] = Field(default_factory=dict, description="site -> name -> value")
     mean: dict[str, float] = Field(default_factory=dict, description="example-weighted mean over sites")
     traffic: dict[str, Traffic] = Field(default_factory=dict)

@@ -29,6 +29,7 @@ class Outcome:
         trips: site -> seconds from its task's leaving to its accepted reply.
         waited: site -> seconds after which it was given up, of those that were too slow or are disconnected.
         overdue: sites that passed the deadline, as they said themselves or as the server measured.
+        late: site -> age in exchanges of its accepted update, where it is of an earlier one.
         seconds: duration of the exchange.
         aborted: whether the job was stopped meanwhile.
     """
@@ -40,6 +41,7 @@ class Outcome:
     trips: dict[str, float] = field(default_factory=dict)
     waited: dict[str, float] = field(default_factory=dict)
     overdue: list[str] = field(default_factory=list)
+    late: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     aborted: bool = False
 

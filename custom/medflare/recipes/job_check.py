@@ -10,9 +10,11 @@ from typing import Any
 from medflare.aggregation import make_rule
 from medflare.core.config import Settings, parse
 from medflare.core.errors import ConfigError
+from medflare.federation.server.late_updates import straggler_problems
 from medflare.federation.site.executor import ExecutorSettings
 from medflare.federation.visit_settings import visit_problems
 from medflare.learners.registry import get_method
+from medflare.protections.registry import get_protection
 from medflare.recipes import combinations
 from medflare.recipes.flare_traps import flare_traps
 from medflare.recipes.job import AGGREGATION, CLIENT_CONFIG, SERVER_CONFIG, Job
@@ -54,6 +56,7 @@ def _combination(job: Job) -> list[str]:
     faults = list(
         visit_problems(rounds, make_rule(name, settings), get_method(job.method).resolve(job.settings))
     )
+    faults += straggler_problems(rounds, name, make_rule(name, settings), get_protection(rounds.protection))
     return faults + combinations.problems(
         name,
         job.method,

@@ -64,6 +64,11 @@ def _responses(settings: RoundsSettings, sites: Sequence[str]) -> Iterator[str]:
             f"min_responses is {wanted}, and {len(sites)} sites take part ({', '.join(sites)}): no round "
             f"could succeed. Use --set min_responses={len(sites)} or less, or more sites."
         )
+    if unknown := sorted(set(settings.mandatory_sites) - set(sites)):
+        yield (
+            f"the job's `mandatory_sites` names {', '.join(unknown)}, which take no part; those that do are "
+            f"{', '.join(sites)}. No round could succeed: correct the names, or leave them out."
+        )
     if unknown := sorted(set(settings.sites) - set(sites)):
         yield (
             f"the job's `sites` names {', '.join(unknown)}, which take no part; those that do are "

@@ -45,6 +45,10 @@ CASES = [
     ),
     (["--set", "protection=masking", "--set", "rule=krum"], "must see each update"),
     (["--set", "protection=masking", "--set", "uplink=int8"], "mean nothing once they are added"),
+    (["--set", 'mandatory_sites=["site-7"]'], "the job's `mandatory_sites` names site-7, which take no part"),
+    (["--set", "late=next_round", "--set", "protection=masking"], "belongs to the sum of its own round"),
+    (["--set", "late=never"], "'next_round' or 'staleness_weighted'"),
+    (["--set", "straggler_share=0"], "straggler_share"),
     (["--set", "num_rounds=0"], "num_rounds"),
     (["--rounds", "0"], "--rounds"),
     (

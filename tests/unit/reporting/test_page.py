@@ -17,6 +17,7 @@ from medflare.reporting.charts.lines import line_chart
 from medflare.reporting.formatting import byte_size, number
 from medflare.reporting.galleries.studies import finding_chips, pick
 from medflare.reporting.page import write_page
+from medflare.reporting.sections import participation
 from medflare.reporting.task_pages import TASK_PAGES, task_page
 from medflare.tasks import TASKS
 from medflare.tasks.prediction_files import read_predictions
@@ -112,6 +113,15 @@ def test_a_line_breaks_where_a_site_was_absent(run_folder: Path) -> None:
     assert chart is not None
     assert [type(item).__name__ for item in chart.shapes].count("Curve") == 2
     assert "site-2" not in read_record(run_folder).rounds[2].metrics
+
+
+def test_an_update_that_came_late_is_named_with_its_round(run_folder: Path) -> None:
+    record = read_record(run_folder)
+    entry = record.rounds[3]
+    entry.accepted["site-1"], entry.late = 7, {"site-1": 1}
+    rows = {row[0]: row for row in participation.view(record)["table"].rows}
+    assert "update of an earlier round counted (round 4)" in rows["site-1"][1]
+    assert rows["site-1"][3] == "700", "its full weight, not that of the late update"
 
 
 def test_chips_say_agree_missed_and_invented(run_folder: Path) -> None:

@@ -103,8 +103,20 @@ class ValidatingAggregator(FLComponent):
         self.norms.begin(state)
         self.rule.begin(state)
 
-    def accept(self, site: str, round_number: int, facts: Mapping[str, Any], tensors: State) -> str | None:
-        """Take an update as it travelled; return the reason if the checks or, at once, the rule reject it."""
+    def accept(
+        self,
+        site: str,
+        round_number: int,
+        facts: Mapping[str, Any],
+        tensors: State,
+        weight: float = 1.0,
+    ) -> str | None:
+        """Take an update as it travelled; return the reason if the checks or, at once, the rule reject it.
+
+        Args:
+            weight: of its examples the share with which it counts, rounded to a whole example and at least
+                one.
+        """
         if self.protection.sealed:
             return self._accept_sealed(site, round_number, facts, tensors)
         try:
@@ -115,7 +127,7 @@ class ValidatingAggregator(FLComponent):
                 problem = self.norms.problem(site, update.delta)
                 reason = f"update: {problem}" if problem else None
             if reason is None:
-                update.examples = min(update.examples, self.weights[site])
+                update.examples = _weighted(min(update.examples, self.weights[site]), weight)
                 self.accepted[site] = update.examples
                 self._waiting[site] = update
                 if self.norms.is_unusual(site):
@@ -334,6 +346,11 @@ def _of_all_sites(value: Any) -> bool:
 def _spec_of(state: Mapping[str, Tensor]) -> SharedSpec:
     """Return names, shapes and dtypes of tensors as they are."""
     return {name: (tuple(value.shape), value.dtype) for name, value in state.items()}
+
+
+def _weighted(examples: int, weight: float) -> int:
+    """Return the number of examples with which an update counts; none stays none."""
+    return min(examples, max(1, round(weight * examples)))
 
 
 def _within(factor: Any, clip: float) -> bool:

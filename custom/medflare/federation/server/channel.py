@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,21 +98,31 @@ class Channel:
             return ""
         return work_digest(plan_to_json(plan), compress(tensors, self.args.downlink))
 
-    def require(self, outcome: Outcome, required: int, what: str, round_number: int = -1) -> None:
+    def require(
+        self,
+        outcome: Outcome,
+        required: int,
+        what: str,
+        round_number: int = -1,
+        mandatory: Collection[str] = (),
+    ) -> None:
         """Raise TooFewError that names every missing site unless enough replies were accepted.
 
         Args:
+            mandatory: sites whose reply must be among them.
             what: needs the replies, as the message begins.
             round_number: whose unavailable sites belong into the message.
         """
         accepted = len(outcome.facts)
-        if accepted >= required:
+        lacking = sorted(set(mandatory) - set(outcome.facts))
+        if accepted >= required and not lacking:
             return
         if self.abort.triggered:
             raise StoppedError  # sites that noticed the abort first have already answered with a failure
         unavailable = self.roster.unavailable(round_number)
         reasons = join_reasons({**unavailable, **outcome.absent}, self.roster.sites)
-        raise TooFewError(f"{what}: {accepted} accepted, {required} needed. {reasons}", outcome)
+        needed = f"{required} needed" + (f", {', '.join(lacking)} among them" if lacking else "")
+        raise TooFewError(f"{what}: {accepted} accepted, {needed}. {reasons}", outcome)
 
     def _request(
         self, task: str, plan: RoundPlan | None, tensors: State | None, options: dict[str, Any] | None
@@ -144,6 +154,8 @@ class Channel:
             straggler_timeout=args.straggler_timeout,
             # If all of them are stragglers there is nobody else to wait for: they have the whole deadline.
             stragglers=frozenset(stragglers if len(stragglers) < len(sites) else ()),
+            mandatory=quorum.mandatory,
+            share=quorum.share,
         )
         outcome = exchange.run(self.controller, sites, limits, self.fl_ctx, self.abort)
         if exchange.request.task not in STEPS:  # a site answers these while its worker is still busy

@@ -15,12 +15,21 @@ from typing import Any, Literal
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError, MedflareError
 from medflare.core.run_record import RunRecord, read_record
-from medflare.federation.engine import Client, Controller, EventType, FLContext, Shareable, Signal
+from medflare.federation.engine import (
+    Client,
+    Controller,
+    EventType,
+    FLContext,
+    FLContextKey,
+    Shareable,
+    Signal,
+)
 from medflare.federation.flare_messages import read_reply
 from medflare.federation.server.aggregator import ValidatingAggregator
 from medflare.federation.server.channel import Channel, StoppedError
 from medflare.federation.server.checkpoint_manager import CheckpointManager
 from medflare.federation.server.deployment_report import read_report
+from medflare.federation.server.late_updates import LateUpdates, straggler_problems
 from medflare.federation.server.phases import PausedError, run_all
 from medflare.federation.server.resume import note_resumption
 from medflare.federation.server.roster import Roster
@@ -87,6 +96,7 @@ class RoundsController(Controller):
         self.progress = engine.get_component(args.progress_id)
         self.folder = Path(workspace.get_run_dir(job))
         self.problem: MedflareError | None = None
+        self.late = LateUpdates(args.late, lambda site: bool(self.get_client_disconnect_time(site)))
         self.saved: SavedRun | None = None
         self.store = RunFolder.of(self.folder, job)
         before: RunRecord | None = None
@@ -157,10 +167,12 @@ class RoundsController(Controller):
         return before
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Let an admin ask for a pause."""
+        """Let an admin ask for a pause, and a site that FLARE reaches again take part."""
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.START_RUN:
             fl_ctx.get_engine().register_app_command(PAUSE_TOPIC, self._pause)
+        elif event_type == EventType.CLIENT_RECONNECTED:
+            self.roster.rejoin(str(fl_ctx.get_prop(FLContextKey.RECONNECTED_CLIENT_NAME)))
 
     def _pause(self, topic: str, data: Any, fl_ctx: FLContext, *others: Any, **more: Any) -> dict[str, Any]:
         """Have the run end after its present round."""
@@ -174,10 +186,19 @@ class RoundsController(Controller):
     def process_result_of_unknown_task(
         self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
     ) -> None:
-        """Refuse and name a reply that came after its exchange was closed; its site is no straggler."""
-        if read_reply(result).failure is None:
+        """Name a reply that came after its exchange was closed, and keep it if the job lets it count.
+
+        Its site is no straggler any more, and takes part from the next round on.
+        """
+        reply = read_reply(result)
+        if reply.failure is None:
             self.roster.record_replies([client.name], ())
-        self.progress.event("late reply refused", site=client.name, task=task_name)
+            self.roster.rejoin(client.name)
+        reason = self.late.receive(client.name, task_name, reply)
+        if reason is None:
+            self.progress.event("late update kept", site=client.name, round=reply.round)
+        else:
+            self.progress.event("late reply refused", site=client.name, task=task_name, reason=reason)
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Run the job, and write how it ended."""
@@ -216,7 +237,8 @@ class RoundsController(Controller):
         """
         args, workspace = self.args, fl_ctx.get_engine().get_workspace()
         protection, rule = PROTECTIONS[args.protection], self.aggregator.rule
-        conflicts = list(unreadable(self.aggregator.rule_name, rule, protection))
+        name = self.aggregator.rule_name
+        conflicts = [*unreadable(name, rule, protection), *straggler_problems(args, name, rule, protection)]
         if conflicts:
             raise ConfigError(" ".join(conflicts))
         self.schedule.check(rule)
@@ -253,6 +275,7 @@ class RoundsController(Controller):
             recorder=self.recorder,
             progress=self.progress,
             schedule=self.schedule,
+            late=self.late,
             sketches=SketchExchange(rule, channel, self.recorder, args.sketch_growth, exchanges),
             make_worker=lambda config, folder: self.make_worker(config, folder),
         )

@@ -46,6 +46,8 @@ class WaitLimits:
         straggler_timeout: seconds to wait for the others once there are `min_responses`, or for `stragglers`
             once there is a quorum and nobody else is left.
         stragglers: sites that have passed a deadline before.
+        mandatory: sites without which the exchange has failed; they have the whole deadline.
+        share: in place of `straggler_timeout` after `min_responses`, this share of the time until then.
     """
 
     quorum: int
@@ -54,6 +56,16 @@ class WaitLimits:
     straggler_timeout: float
     min_responses: int | None = None
     stragglers: frozenset[str] = frozenset()
+    mandatory: frozenset[str] = frozenset()
+    share: float | None = None
+
+    def patience(self, reached: bool, seconds: float) -> float:
+        """Return how many seconds the others have, once `reached` or only stragglers are missing.
+
+        Args:
+            seconds: of the exchange until then.
+        """
+        return self.share * seconds if reached and self.share is not None else self.straggler_timeout
 
 
 class Exchange:
@@ -132,6 +144,7 @@ class Exchange:
             with self._lock:
                 accepted = len(self.outcome.facts)
                 missing = set(sites) - set(self.outcome.facts) - set(self.outcome.absent)
+                lost = sorted(limits.mandatory & set(self.outcome.absent))
                 queued = time.monotonic() - self._last_validated < _QUEUE_PAUSE
             if not missing:
                 return ""
@@ -140,14 +153,17 @@ class Exchange:
                 return "the job was stopped"
             if accepted + len(missing) < limits.quorum:
                 return "given up: the quorum was out of reach"
-            reached = limits.min_responses is not None and accepted >= limits.min_responses
+            if lost:
+                return f"given up: {lost[0]}, which the job names as mandatory, was lost"
+            enough = limits.min_responses is not None and accepted >= limits.min_responses
+            reached = enough and not missing & limits.mandatory
             # Sites that passed their last deadline would hold up every evaluation by a whole deadline again.
-            only_stragglers = accepted >= limits.quorum and missing <= limits.stragglers
+            only_stragglers = accepted >= limits.quorum and missing <= limits.stragglers - limits.mandatory
             if reached or only_stragglers:
                 straggler_since = now if straggler_since is None else straggler_since
-                if now - straggler_since >= limits.straggler_timeout and not queued:
-                    after = "quorum" if reached else "others"
-                    return f"{TOO_SLOW} {limits.straggler_timeout:g} s of the {after}"
+                patience = limits.patience(reached, straggler_since - started)
+                if now - straggler_since >= patience and not queued:
+                    return f"{TOO_SLOW} {patience:.4g} s of the {'quorum' if reached else 'others'}"
             if now - started >= limits.deadline + limits.margin and not queued:
                 return f"{OVERDUE} {limits.deadline:g} s"
             time.sleep(_TICK)

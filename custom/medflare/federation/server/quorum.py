@@ -18,10 +18,14 @@ class Quorum:
         min_responses: after so many the others have `straggler_timeout`; None where everybody is waited for.
             Training rounds do not wait; a large hospital's test takes longer than a small one's, so all else
             does.
+        mandatory: sites among them without which the exchange has failed too.
+        share: the others have this share of the time until then, in place of `straggler_timeout`.
     """
 
     required: int
     min_responses: int | None = None
+    mandatory: frozenset[str] = frozenset()
+    share: float | None = None
 
     @classmethod
     def of_round(

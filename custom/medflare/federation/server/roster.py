@@ -38,6 +38,10 @@ class Roster:
         """Leave a site out of the next `suspend_rounds` rounds."""
         self.suspended[site] = (round_number + self.suspend_rounds + 1, reason)
 
+    def rejoin(self, site: str) -> None:
+        """Let a site that has come back take part from the next round on."""
+        self.suspended.pop(site, None)
+
     def record_replies(self, replied: Iterable[str], overdue: Iterable[str]) -> None:
         """Take who replied to a task, and who passed its deadline, even if it said so itself."""
         self.stragglers = (self.stragglers - set(replied)) | set(overdue)

@@ -15,9 +15,10 @@ from medflare.aggregation.capabilities import NeedsSumMembers, ProbesLosses, Sam
 from medflare.core.errors import RunError, UpdateError
 from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
-from medflare.core.run_record import RoundRecord
+from medflare.core.run_record import RoundRecord, Traffic
 from medflare.federation.server.channel import accept_any
 from medflare.federation.server.client_sampling import probe_losses, probe_sites, sample_clients
+from medflare.federation.server.exchange import TOO_SLOW
 from medflare.federation.server.quorum import ANY, Quorum
 from medflare.federation.server.resume import capture
 from medflare.federation.server.run import RoundState, Run
@@ -71,11 +72,12 @@ def run_round(run: Run, number: int, exchanges_done: int = 0) -> None:
 
 def select_clients(run: Run, index: int, entry: RoundRecord) -> RoundState:
     """Select who trains, and make their plan; everyone else is in the record with a reason."""
-    args, eligible = run.args, run.roster.eligible(index)
+    args, busy = run.args, still_training(run, index)
+    eligible = [site for site in run.roster.eligible(index) if site not in busy]
     declared = run.aggregator.weights
     min_clients = run.min_sites if run.protection.sealed else 1
     selected, not_sampled = sample_clients(run.rule, index, args.seed, declared, eligible, min_clients)
-    entry.absent = run.roster.unavailable(index) | not_sampled
+    entry.absent = run.roster.unavailable(index) | not_sampled | busy
     # After sampling, because a rule's hints may depend on whom it sampled.
     summed = tuple(run.roster.sites.index(site) for site in run.model.summed)
     plan = RoundPlan(
@@ -101,6 +103,17 @@ def select_clients(run: Run, index: int, entry: RoundRecord) -> RoundState:
     )
 
 
+def still_training(run: Run, index: int) -> dict[str, str]:
+    """Return site -> reason for stragglers whose late update will count; suspend those that are given up."""
+    for site, reason in run.late.give_up():
+        run.roster.suspend(site, index - 1, reason)
+        run.progress.event("late update given up", round=index, site=site, reason=reason)
+    return {
+        site: f"still training since {run.schedule.name(exchange)}"
+        for site, exchange in run.late.busy().items()
+    }
+
+
 # ---- broadcast, collect, validate --------------------------------------------------------------------------
 
 
@@ -124,7 +137,8 @@ def collect_updates(run: Run, state: RoundState) -> None:
     finally:  # a rule that chooses by latency learns from lost exchanges too
         timings = run.timings.report_timings(run.rule, outcome)
         entry.timings = {site: timing._asdict() for site, timing in timings.items()}
-    run.channel.require(outcome, state.quorum.required, run.schedule.name(state.index), state.index)
+    quorum, name = state.quorum, run.schedule.name(state.index)
+    run.channel.require(outcome, quorum.required, name, state.index, quorum.mandatory)
 
 
 def train(run: Run, plan: RoundPlan, sites: list[str], quorum: Quorum, canary: bool = False) -> Outcome:
@@ -150,7 +164,8 @@ def train(run: Run, plan: RoundPlan, sites: list[str], quorum: Quorum, canary: b
     )
     before = f"{run.schedule.name(plan.round)}, before training"
     run.channel.require(lost_early, quorum.required, before, plan.round)
-    run.aggregator.begin(plan.round, run.model.tensors, opened.sites)
+    late = [] if canary else sorted(run.late.busy())
+    run.aggregator.begin(plan.round, run.model.tensors, [*opened.sites, *late])
     outcome = run.channel.broadcast(
         FIT,
         lambda site, reply: validate_update(run, site, reply),
@@ -163,6 +178,8 @@ def train(run: Run, plan: RoundPlan, sites: list[str], quorum: Quorum, canary: b
     )
     if run.scorer is not None:
         run.scorer.plan = plan
+    if late:
+        add_late_updates(run, plan.round, outcome)
     outcome.refuse(run.aggregator.flush())
     outcome.absent |= opened.absent
     outcome.silent += opened.silent
@@ -185,9 +202,29 @@ def validate_update(run: Run, site: str, reply: Reply) -> str | None:
     return reason
 
 
+def add_late_updates(run: Run, index: int, outcome: Outcome) -> None:
+    """Pass on the updates of stragglers that came since the last exchange, weighted as the job says."""
+    for site, (exchange, reply) in run.late.take().items():
+        staleness = index - exchange
+        weight = run.late.weight(staleness)
+        reason = run.aggregator.accept(site, index, reply.facts, reply.tensors, weight)
+        outcome.traffic.setdefault(site, Traffic()).sent += byte_count(reply.tensors)
+        if reason is None:
+            outcome.facts[site] = reply.facts
+            outcome.late[site] = staleness
+        else:
+            outcome.absent[site] = f"late update: {reason}"
+        run.progress.event(
+            "late update", round=index, site=site, since=exchange, verdict=reason or "accepted"
+        )
+
+
 def record_fit(run: Run, entry: RoundRecord, outcome: Outcome) -> None:
     """Write an exchange of updates into its record."""
     entry.accepted = dict(sorted(run.aggregator.accepted.items()))
+    entry.late = {site: age for site, age in outcome.late.items() if site in entry.accepted}
+    for site in entry.late:
+        entry.absent.pop(site, None)
     add_traffic(entry, outcome.traffic)
     for site, facts in sorted(outcome.facts.items()):
         entry.metrics[site] = finite(run.schedule.measured(facts["metrics"]), "train")
@@ -209,7 +246,11 @@ def record_absent(run: Run, entry: RoundRecord, outcome: Outcome) -> None:
     if run.rule.capability(SamplesClients):
         return
     for site in outcome.silent:
-        run.roster.suspend(site, entry.round, outcome.absent[site])
+        if run.late.kept and outcome.absent[site].startswith(TOO_SLOW) and site not in outcome.overdue:
+            left = run.args.deadline + run.args.margin - outcome.waited[site]
+            run.late.expect(site, entry.round, left)
+        else:
+            run.roster.suspend(site, entry.round, outcome.absent[site])
 
 
 # ---- lost exchanges ----------------------------------------------------------------------------------------

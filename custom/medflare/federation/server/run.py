@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from medflare.core.tensors import SharedSpec, State
 from medflare.federation.server.aggregator import ValidatingAggregator
 from medflare.federation.server.channel import Channel
 from medflare.federation.server.checkpoint_manager import CheckpointManager
+from medflare.federation.server.late_updates import LateUpdates
 from medflare.federation.server.progress import ProgressReporter
 from medflare.federation.server.quorum import Quorum
 from medflare.federation.server.roster import Roster
@@ -89,6 +90,7 @@ class Run:
         early_traffic: bytes of the exchanges before round 0, which the record counts to it.
         begun: steps before the first round that are done (`phases.begin`).
         lost_in_a_row: exchanges of updates that were lost since the last good one.
+        late: updates of stragglers that come after their exchange.
         untested: sites without a final test, and why; empty for none.
     """
 
@@ -107,6 +109,7 @@ class Run:
     progress: ProgressReporter
     schedule: RoundSchedule
     sketches: SketchExchange
+    late: LateUpdates
     make_worker: Callable[[WorkerConfig, Path], Worker]
     model: GlobalModel = field(default_factory=GlobalModel)
     agreed_hints: RoundHints = field(default_factory=RoundHints)
@@ -140,4 +143,6 @@ class Run:
 
     def quorum(self, sampled: int | None = None) -> Quorum:
         """Return the quorum of an exchange; sampled: number of clients, None where all sites take part."""
-        return Quorum.of_round(self.args.min_responses, len(self.roster.sites), sampled, self.min_sites)
+        args = self.args
+        quorum = Quorum.of_round(args.min_responses, len(self.roster.sites), sampled, self.min_sites)
+        return replace(quorum, mandatory=frozenset(args.mandatory_sites), share=args.straggler_share)

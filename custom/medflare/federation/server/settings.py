@@ -14,6 +14,9 @@ from medflare.protections.settings import ProtectionSettings
 from medflare.selection.clock import read_profiles
 from medflare.wire.compression import Downlink, Uplink
 
+Late = Literal["discard", "next_round", "staleness_weighted"]
+"""What becomes of an update that comes after its round."""
+
 
 class RoundsSettings(Settings):
     """Settings of a run's rounds; those of the method stand in config_fed_client.json."""
@@ -49,6 +52,15 @@ class RoundsSettings(Settings):
     straggler_timeout: float = Field(60.0, ge=0)
     """Seconds to wait for the other sites of a round once `min_responses` updates are there, and for a site
     that passed its last deadline; preparing, validation and tests wait for all others until the deadline."""
+    straggler_share: float | None = Field(None, gt=0)
+    """In a training round in place of `straggler_timeout`: the share of the time that the round took until
+    `min_responses` updates were there. 0.5 waits half as long again for the others."""
+    mandatory_sites: list[str] = Field(default_factory=list)
+    """Sites without whose update a training round fails; they are waited for until the deadline."""
+    late: Late = "discard"
+    """An update of a straggler that comes after its round: `discard` it, add it in the `next_round` as it is,
+    or `staleness_weighted`, with (1 + s)^-1/2 of its examples after s rounds. Such a site is not asked anew
+    before it has answered, or its deadline has passed."""
     suspend_rounds: int = Field(2, ge=0)
     """Rounds in which a silent site is left out before it is eligible again."""
     evaluate_every: int = Field(1, ge=0)
@@ -101,3 +113,10 @@ class TemporalSettings(RoundsSettings):
     """T, exchanges of updates in a round; the same as the rule's `visits`, where it has any."""
     mixture: MixtureSettings | None = None
     """Of patients' profiles, as the method's settings have it; `federated` is fitted before round 1."""
+
+    @field_validator("late")
+    @classmethod
+    def _of_its_visit(cls, value: Late) -> Late:
+        if value != "discard":
+            raise ValueError("an update of one visit cannot count for the next one; expected 'discard'")
+        return value

@@ -23,10 +23,14 @@ def view(record: RunRecord) -> dict[str, Any] | None:
     for site in names:
         reasons = dict.fromkeys(e.absent[site] for e in record.rounds if site in e.absent)
         accepted = sum(site in e.accepted for e in record.rounds)
-        examples = next((e.accepted[site] for e in reversed(record.rounds) if site in e.accepted), 0)
-        absences = "; ".join(f"{why} ({_rounds_of(record, site, why)})" for why in reasons)
+        in_time = (
+            e.accepted[site] for e in reversed(record.rounds) if site in e.accepted and site not in e.late
+        )
+        notes = [f"{why} ({_named(_absent_in(record, site, why))})" for why in reasons]
+        if late := [e.round + 1 for e in record.rounds if site in e.late]:
+            notes.append(f"update of an earlier round counted ({_named(late)})")
         joined = f"{accepted} of {len(record.rounds)}"
-        rows.append([site, absences or "never absent", joined, f"{examples:,}"])
+        rows.append([site, "; ".join(notes) or "never absent", joined, f"{next(in_time, 0):,}"])
     drawing = presence_chart([e.round + 1 for e in record.rounds], names, absent)
     remark = "filled: accepted; cross: absent or rejected"
     head = ["site", "absences", "rounds", "weight (examples)"]
@@ -36,8 +40,12 @@ def view(record: RunRecord) -> dict[str, Any] | None:
     }
 
 
-def _rounds_of(record: RunRecord, site: str, why: str) -> str:
-    """Return `rounds 1, 4` in which a site was absent for that reason."""
-    rounds = [str(e.round + 1) for e in record.rounds if e.absent.get(site) == why]
+def _absent_in(record: RunRecord, site: str, why: str) -> list[int]:
+    """Return the rounds, counted from 1, in which a site was absent for that reason."""
+    return [e.round + 1 for e in record.rounds if e.absent.get(site) == why]
+
+
+def _named(rounds: list[int]) -> str:
+    """Return rounds as `rounds 1, 4`."""
     more = " …" if len(rounds) > ROUNDS_NAMED else ""
-    return ("round " if len(rounds) == 1 else "rounds ") + ", ".join(rounds[:ROUNDS_NAMED]) + more
+    return ("round " if len(rounds) == 1 else "rounds ") + ", ".join(map(str, rounds[:ROUNDS_NAMED])) + more

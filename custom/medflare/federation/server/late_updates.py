@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Updates of stragglers that come after their exchange was closed, kept for the next one.
+
+An update is a difference to the state that its site was sent, so it can be added to a later state; how much
+it should count there is the job's `late`. What a site sends here is judged as in an exchange: only the update
+that the server still waits for is kept, one of each site, and the aggregator checks it as any other.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from medflare.aggregation.base import AggregationRule
+from medflare.aggregation.capabilities import SamplesClients
+from medflare.egress.failures import MessageError
+from medflare.federation.server.settings import Late, RoundsSettings
+from medflare.protections.base import Protection
+from medflare.protocol.messages import FIT, Reply
+from medflare.protocol.replies import check_facts
+from medflare.protocol.strict_model import shown
+
+STALENESS_POWER = 0.5
+"""An update that is s exchanges old weighs (1 + s)^-1/2, as in FedBuff (Nguyen et al., AISTATS 2022)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A straggler that still trains: since which exchange, and when it is given up (monotonic seconds)."""
+
+    exchange: int
+    until: float
+
+
+@dataclass(slots=True)
+class LateUpdates:
+    """Stragglers that still train, and updates that came since the last exchange.
+
+    FLARE hands replies over in threads of its own; the lock guards both mappings.
+
+    Args:
+        mode: `late` of the job.
+        gone: whether FLARE knows a site to be disconnected.
+    """
+
+    mode: Late
+    gone: Callable[[str], bool]
+    _expected: dict[str, Expected] = field(default_factory=dict)
+    _arrived: dict[str, tuple[int, Reply]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def kept(self) -> bool:
+        """Whether late updates count at all."""
+        return self.mode != "discard"
+
+    def expect(self, site: str, exchange: int, seconds: float) -> None:
+        """Keep the update of an exchange if it comes within so many seconds."""
+        with self._lock:
+            self._expected[site] = Expected(exchange, time.monotonic() + seconds)
+
+    def receive(self, site: str, task: str, reply: Reply) -> str | None:
+        """Keep a reply that came after its exchange was closed; return why not, or None."""
+        with self._lock:
+            expected = self._expected.get(site)
+            if expected is None or task != FIT:
+                return "nobody waits for it"
+            if reply.failure is not None:
+                del self._expected[site]
+                return str(reply.failure)
+            if reply.round != expected.exchange:
+                return f"of round {shown(reply.round)}, and round {expected.exchange} was waited for"
+            del self._expected[site]
+            try:
+                check_facts(FIT, reply.facts, site)
+            except MessageError as error:
+                return str(error)
+            self._arrived[site] = (expected.exchange, reply)
+        return None
+
+    def busy(self) -> dict[str, int]:
+        """Return site -> exchange that it still trains for, or has just ended and waits to be counted."""
+        with self._lock:
+            arrived = {site: exchange for site, (exchange, _) in self._arrived.items()}
+            return arrived | {site: expected.exchange for site, expected in self._expected.items()}
+
+    def give_up(self) -> Iterator[tuple[str, str]]:
+        """Yield (site, reason) of each that is expected no longer: its time is over, or it is gone."""
+        now = time.monotonic()
+        with self._lock:
+            over = {site: "disconnected" for site in self._expected if self.gone(site)}
+            over |= {
+                site: "its late update did not come within the deadline"
+                for site, expected in self._expected.items()
+                if expected.until <= now and site not in over
+            }
+            for site in over:
+                del self._expected[site]
+        yield from sorted(over.items())
+
+    def take(self) -> dict[str, tuple[int, Reply]]:
+        """Return site -> (exchange it trained for, reply) of all that came, and forget them."""
+        with self._lock:
+            arrived, self._arrived = self._arrived, {}
+        return dict(sorted(arrived.items()))
+
+    def weight(self, staleness: int) -> float:
+        """Return the factor of the examples of an update that is so many exchanges old."""
+        return (1 + staleness) ** -STALENESS_POWER if self.mode == "staleness_weighted" else 1.0
+
+
+def straggler_problems(
+    settings: RoundsSettings, rule_name: str, rule: AggregationRule, protection: Protection
+) -> Iterator[str]:
+    """Yield why late updates or mandatory sites are not possible in a job, with what to use instead."""
+    late = f"late is '{settings.late}'"
+    if settings.late != "discard" and protection.server_reads != "updates":
+        yield (
+            f"{late}, and under {protection.words} an update belongs to the sum of its own round. Set late "
+            "to 'discard'."
+        )
+    samples = rule.capability(SamplesClients) is not None
+    if settings.late != "discard" and samples:
+        yield (
+            f"{late}, and rule '{rule_name}' samples its clients: an update of another round's sample would "
+            "shift the mean. Set late to 'discard'."
+        )
+    if settings.mandatory_sites and samples:
+        yield (
+            f"the job has mandatory_sites, and rule '{rule_name}' samples who trains. Leave mandatory_sites "
+            "out, or use rule 'weighted_mean'."
+        )
