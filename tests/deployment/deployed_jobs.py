@@ -53,6 +53,7 @@ DDCS_QA = {
     **SMALL_LORA,
     "settings.eval_limit": 2,
     "rule_settings.period": 1,
+    "seed": 2,  # different hospitals are drawn in both rounds, so that what is seen of them can count
     "worker": "thread",
     "final_limit": 2,
 }
@@ -128,7 +129,7 @@ def write_site_files(kits: Path, cohorts: Path, sites: tuple[str, ...], backbone
 
 def write_questions(folder: Path, sites: Sequence[str], denies: str) -> Path:
     """Hospitals of questions under one key, of which `denies` tells nothing of its graph; their site.yaml."""
-    write_questions_demo(folder, len(sites), questions=12, diseases=2, groups=3)
+    write_questions_demo(folder, len(sites), "iid", seed=5, questions=24, diseases=3, groups=3)
     path = folder / "site.yaml"
     document = yaml.safe_load(path.read_text())
     for site, block in document["sites"].items():

@@ -44,6 +44,7 @@ def test_a_killed_worker_costs_one_site_one_round(federation: Federation, tmp_pa
     assert {item.site for item in run.record.evaluations} == set(SITES)
 
 
+@pytest.mark.faults
 def test_a_site_that_is_gone_is_named_and_the_others_finish(
     federation: Federation, gone_site: str, tmp_path: Path
 ) -> None:

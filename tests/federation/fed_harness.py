@@ -154,6 +154,7 @@ class Federation:
         controller: changes to the arguments of the controller. rule: arguments of the aggregator.
         settings: of the method. dead: sites that never ask for a task.
         timeout: seconds after which the run is aborted.
+        unchecked: sites send replies that nobody waits for; FLARE's client does not, a hostile one may.
         job: FLARE's id of it. resumes: the first job of the run that this one goes on with.
     """
 
@@ -172,6 +173,7 @@ class Federation:
     flow_class: type[RoundsController] | None = None
     job: str = "job"
     resumes: str = ""
+    unchecked: bool = False
 
     def __post_init__(self) -> None:
         defaults = {
@@ -272,6 +274,7 @@ class Federation:
                 peer = FLContext()
                 peer.set_prop(ReservedKey.IDENTITY_NAME, client.name, private=False)
                 ctx.set_peer_context(peer)
+                self.engine.fire_event(EventType.BEFORE_PROCESS_TASK_REQUEST, ctx)
                 name, task_id, message = comm.process_task_request(client, ctx)
             if not name:
                 time.sleep(0.005)
@@ -284,6 +287,8 @@ class Federation:
             if self.tamper is not None:
                 reply = self.tamper(client.name, name, reply) or reply
             with self.engine.new_context() as ctx:
+                if comm.process_task_check(task_id, ctx) is None and not self.unchecked:
+                    continue  # the server waits no longer, and FLARE's client throws the result away
                 comm.process_submission(client, name, task_id, reply, ctx)
 
     def _execute(self, executor: Any, name: str, message: Shareable, ctx: FLContext) -> Shareable:

@@ -26,6 +26,7 @@ from medflare.egress.failures import Failure, FailureCode
 from medflare.federation.flare_messages import failure_reply, read_reply, reply
 from medflare.federation.server.exchange import Exchange, WaitLimits
 from medflare.federation.server.late_updates import LateUpdates
+from medflare.federation.server.roster import Roster
 from medflare.protocol.messages import EVALUATE, FIT, Reply
 from medflare.recipes.job import Job
 from medflare.recipes.job_check import check_job
@@ -51,12 +52,11 @@ class Straggler:
         self.begun, self.came = threading.Event(), threading.Event()
         receive, came = LateUpdates.receive, self.came
 
-        def received(late: LateUpdates, site: str, task: str, answer: Reply) -> str | None:
+        def received(late: LateUpdates, site: str, exchange: int, answer: Reply) -> str | None:
             try:
-                return receive(late, site, task, answer)
+                return receive(late, site, exchange, answer)
             finally:
-                if task == FIT:
-                    came.set()
+                came.set()
 
         self.monkeypatch.setattr(LateUpdates, "receive", received)
 
@@ -111,10 +111,20 @@ def test_a_site_is_asked_again_once_its_late_update_has_come(federation, straggl
     assert [entry.late for entry in record.rounds] == [{}, {"site-3": 1}, {}]
 
 
-def test_without_the_setting_a_late_update_is_refused_and_its_site_is_back_in_the_next_round(
+def test_without_the_setting_a_late_update_is_lost_and_its_site_is_back_in_the_next_round(
     federation, straggler
 ) -> None:
-    record = completed(straggler.run(federation, suspend_rounds=5))
+    """FLARE's client throws the update away, and asks for the next task."""
+    run = straggler.run(federation, suspend_rounds=5)
+    rejoin = Roster.rejoin
+
+    def rejoined(roster: Roster, site: str) -> None:
+        rejoin(roster, site)
+        if site == "site-3" and straggler.begun.is_set():
+            straggler.came.set()
+
+    straggler.monkeypatch.setattr(Roster, "rejoin", rejoined)
+    record = completed(run)
     assert accepted(record) == [["site-1", "site-2"], ["site-1", "site-2"], ALL]
     assert record.rounds[1].absent["site-3"].startswith("suspended")
 
@@ -170,31 +180,42 @@ def test_a_hostile_late_reply_costs_its_site_and_nobody_else(
 
 
 def test_only_the_update_that_is_waited_for_is_kept_and_only_once() -> None:
-    late = LateUpdates("next_round", lambda site: False)
+    late, ended = LateUpdates("next_round", lambda site: False), list[int]()
     answer = Reply(0, {"metrics": {}, "seconds": 0.0, "examples": 4}, {})
     nobody = "nobody waits for it"
-    assert late.receive("site-1", FIT, answer) == nobody
-    late.expect("site-1", 0, 60.0)
-    assert late.receive("site-1", EVALUATE, answer) == nobody
-    assert late.receive("site-2", FIT, answer) == nobody
-    assert "of round 1, and round 0" in str(late.receive("site-1", FIT, replace(answer, round=1)))
-    assert late.receive("site-1", FIT, answer) is None
-    assert late.receive("site-1", FIT, answer) == nobody, "a second time"
+    assert late.receive("site-1", 0, answer) == nobody
+    late.begin(0)
+    late.expect({"site-1": 60.0, "site-3": 60.0}, 0, lambda: ended.append(0))
+    assert late.receive("site-2", 0, answer) == nobody
+    assert "of round 1, and round 0" in str(late.receive("site-3", 0, replace(answer, round=1)))
+    assert late.receive("site-1", 0, answer) is None
+    assert late.receive("site-1", 0, answer) == nobody, "a second time"
     assert late.busy() == {"site-1": 0}
     assert late.take() == {"site-1": (0, answer)}
-    assert (late.take(), late.busy()) == ({}, {})
+    assert (late.take(), late.busy(), ended) == ({}, {}, [])
+    assert (late.give_up(), ended) == ({}, [0])
+
+
+def test_what_comes_between_the_end_of_an_exchange_and_its_record_is_kept() -> None:
+    late, ended = LateUpdates("next_round", lambda site: False), list[int]()
+    answer = Reply(3, {"metrics": {}, "seconds": 0.0, "examples": 4}, {})
+    late.begin(3)
+    assert late.receive("site-1", 3, answer) is None
+    late.expect({"site-1": 60.0}, 3, lambda: ended.append(3))
+    assert (late.take(), late.busy(), ended) == ({"site-1": (3, answer)}, {}, [3])
 
 
 def test_who_is_gone_or_passes_the_deadline_is_expected_no_longer() -> None:
-    gone = set[str]()
+    gone, ended = set[str](), list[int]()
     late = LateUpdates("staleness_weighted", gone.__contains__)
-    for site, seconds in (("site-1", 0.0), ("site-2", 600.0), ("site-3", 600.0)):
-        late.expect(site, 2, seconds)
+    late.expect({"site-1": 0.0, "site-2": 600.0, "site-3": 600.0}, 2, lambda: ended.append(2))
     gone.add("site-2")
-    reasons = dict(late.give_up())
+    reasons = late.give_up()
     assert reasons["site-2"] == "disconnected"
     assert "within the deadline" in reasons["site-1"]
-    assert late.busy() == {"site-3": 2}
+    assert (late.busy(), ended) == ({"site-3": 2}, [])
+    late.close()
+    assert (late.busy(), ended) == ({}, [2])
     assert [late.weight(age) for age in (0, 1, 3)] == [1.0, pytest.approx(0.5**0.5), 0.5]
 
 

@@ -106,10 +106,12 @@ class LineFilter:
 def find_ledgers(folders: Sequence[Path]) -> list[Path]:
     """Return every ledger in or below the folders, or the files themselves.
 
+    A ledger that is found in the folder of its run and, as a link, in those of its jobs is one ledger.
+
     Raises:
         DataError: a folder holds none.
     """
-    ledgers: set[Path] = set()
+    ledgers: dict[tuple[int, int], Path] = {}
     for folder in folders:
         here = [folder] if folder.is_file() else sorted(folder.rglob(FILE))
         if not here:
@@ -117,8 +119,10 @@ def find_ledgers(folders: Sequence[Path]) -> list[Path]:
                 f"{folder}: no {FILE} in it or below it. Name a site's kit, a workspace, or a run's folder; "
                 "a site that has sent nothing yet has none."
             )
-        ledgers |= set(here)
-    return sorted(ledgers)
+        for file in here:
+            facts = file.stat()
+            ledgers.setdefault((facts.st_dev, facts.st_ino), file)
+    return sorted(ledgers.values())
 
 
 def read_ledger(path: Path) -> LedgerFile:

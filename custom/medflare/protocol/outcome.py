@@ -17,6 +17,14 @@ OnDone = Callable[[str], Mapping[str, str]]
 """(site of which nothing more is expected) -> sites whose accepted reply is refused after all, and why."""
 
 
+OnLate = Callable[[str, Reply], None]
+"""(site that was given up for being too slow, its reply)."""
+
+
+def _nothing() -> None:
+    """No task is open."""
+
+
 @dataclass(slots=True)
 class Outcome:
     """Result of an exchange: every selected site is in `facts` or in `absent`, or the job was stopped.
@@ -30,6 +38,8 @@ class Outcome:
         waited: site -> seconds after which it was given up, of those that were too slow or are disconnected.
         overdue: sites that passed the deadline, as they said themselves or as the server measured.
         late: site -> age in exchanges of its accepted update, where it is of an earlier one.
+        too_slow: sites of `silent` that had no more time although their deadline has not passed.
+        release: ends FLARE's task, which is kept open for those of them whose reply is still wanted.
         seconds: duration of the exchange.
         aborted: whether the job was stopped meanwhile.
     """
@@ -42,6 +52,8 @@ class Outcome:
     waited: dict[str, float] = field(default_factory=dict)
     overdue: list[str] = field(default_factory=list)
     late: dict[str, int] = field(default_factory=dict)
+    too_slow: list[str] = field(default_factory=list)
+    release: Callable[[], None] = _nothing
     seconds: float = 0.0
     aborted: bool = False
 

@@ -98,6 +98,17 @@ def test_a_run_that_a_second_job_goes_on_with_in_the_same_round_has_one_whole_le
     assert facts(tmp_path)["problems"] == []
 
 
+@pytest.mark.parametrize("link", ["hardlink_to", "symlink_to"])
+def test_a_ledger_that_is_linked_into_a_jobs_folder_is_counted_once(workspace: Path, link: str) -> None:
+    before = facts(workspace)
+    job = workspace / "site-1" / "another_job"
+    job.mkdir()
+    getattr(job / "egress.jsonl", link)((workspace / "site-1/simulate_job/egress.jsonl").resolve())
+    assert facts(workspace)["totals"] == before["totals"]
+    assert len(facts(workspace)["ledgers"]) == 2
+    assert facts(job)["messages"], "in the job's folder it is found all the same"
+
+
 def test_totals_are_the_sums_of_the_messages(workspace: Path) -> None:
     report_facts = facts(workspace)
     for row in report_facts["totals"]:

@@ -17,7 +17,7 @@ from medflare.federation.server.roster import Roster, join_reasons
 from medflare.federation.server.settings import RoundsSettings
 from medflare.protections.registry import PROTECTIONS
 from medflare.protocol.messages import FINISH, STEPS, Reply, Request, work_digest
-from medflare.protocol.outcome import OnDone, OnReply, Outcome, TooFewError
+from medflare.protocol.outcome import OnDone, OnLate, OnReply, Outcome, TooFewError
 from medflare.wire.compression import compress
 from medflare.wire.plan_codec import plan_to_json
 
@@ -55,6 +55,7 @@ class Channel:
         *,
         quorum: Quorum,
         on_done: OnDone | None = None,
+        on_late: OnLate | None = None,
     ) -> Outcome:
         """Send one request to several sites and wait for their replies.
 
@@ -62,12 +63,13 @@ class Channel:
             on_reply: called with each good reply; returns why it cannot be accepted, or None.
             sites: all of the run without.
             on_done: called with each site of which nothing more is expected.
+            on_late: as in `Exchange`.
 
         Raises:
             StoppedError: the job was aborted meanwhile.
         """
         request = self._request(task, plan, tensors, options)
-        exchange = Exchange(request, on_reply, on_done or _refuse_nothing)
+        exchange = Exchange(request, on_reply, on_done or _refuse_nothing, on_late=on_late)
         return self._run(exchange, self.roster.sites if sites is None else sites, quorum)
 
     def send_to_each(

@@ -167,12 +167,15 @@ class RoundsController(Controller):
         return before
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Let an admin ask for a pause, and a site that FLARE reaches again take part."""
+        """Let an admin ask for a pause, and a suspended site that FLARE reaches again, or
+        that asks for work, take part."""
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.START_RUN:
             fl_ctx.get_engine().register_app_command(PAUSE_TOPIC, self._pause)
         elif event_type == EventType.CLIENT_RECONNECTED:
             self.roster.rejoin(str(fl_ctx.get_prop(FLContextKey.RECONNECTED_CLIENT_NAME)))
+        elif event_type == EventType.BEFORE_PROCESS_TASK_REQUEST and self.run is not None:
+            self.roster.rejoin(fl_ctx.get_peer_context().get_identity_name())
 
     def _pause(self, topic: str, data: Any, fl_ctx: FLContext, *others: Any, **more: Any) -> dict[str, Any]:
         """Have the run end after its present round."""
@@ -186,19 +189,10 @@ class RoundsController(Controller):
     def process_result_of_unknown_task(
         self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
     ) -> None:
-        """Name a reply that came after its exchange was closed, and keep it if the job lets it count.
-
-        Its site is no straggler any more, and takes part from the next round on.
-        """
-        reply = read_reply(result)
-        if reply.failure is None:
+        """Refuse and name a reply that came after its exchange was closed; its site is no straggler."""
+        if read_reply(result).failure is None:
             self.roster.record_replies([client.name], ())
-            self.roster.rejoin(client.name)
-        reason = self.late.receive(client.name, task_name, reply)
-        if reason is None:
-            self.progress.event("late update kept", site=client.name, round=reply.round)
-        else:
-            self.progress.event("late reply refused", site=client.name, task=task_name, reason=reason)
+        self.progress.event("late reply refused", site=client.name, task=task_name)
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Run the job, and write how it ended."""

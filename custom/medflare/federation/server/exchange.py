@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from medflare.core.run_record import Traffic
 from medflare.egress.failures import Failure, FailureCode, MessageError, clean_text
 from medflare.federation.engine import ClientTask, Controller, FLContext, Signal, Task
 from medflare.federation.flare_messages import read_reply, request_message
 from medflare.protocol.messages import Reply, Request
-from medflare.protocol.outcome import OnDone, OnReply, Outcome
+from medflare.protocol.outcome import OnDone, OnLate, OnReply, Outcome
 from medflare.protocol.replies import check_facts
 from medflare.protocol.strict_model import shown
 from medflare.wire.digest import byte_count
@@ -79,6 +80,8 @@ class Exchange:
         on_done: called with a site once nothing more is expected of it; a reply that had to wait for that
             may be refused then, and counts no longer.
         per_site: requests that differ from site to site; they replace `request`, of the same task and round.
+        on_late: called with the reply of a site that was given up for being too slow; FLARE's task stays open
+            for it until `Outcome.release` is called. Without, FLARE's client throws such a reply away.
     """
 
     def __init__(
@@ -87,9 +90,10 @@ class Exchange:
         on_reply: OnReply,
         on_done: OnDone,
         per_site: Mapping[str, Request] | None = None,
+        on_late: OnLate | None = None,
     ) -> None:
         self.request, self.on_reply, self.on_done = request, on_reply, on_done
-        self.per_site = dict(per_site or {})
+        self.per_site, self.on_late = dict(per_site or {}), on_late
         self.outcome = Outcome()
         self._lock = threading.Lock()
         self._closed, self._last_validated = False, -math.inf
@@ -111,8 +115,9 @@ class Exchange:
             controller.broadcast(task, fl_ctx, targets=targets, min_responses=0)
         reason = self._wait(controller, sites, limits, started, abort)
         self._close(sites, reason)
-        for task, _ in tasks:
-            controller.cancel_task(task)
+        self.outcome.release = partial(_cancel, controller, [task for task, _ in tasks])
+        if self.on_late is None or not self.outcome.too_slow:
+            self.outcome.release()
         self.outcome.seconds = time.monotonic() - started
         return self.outcome
 
@@ -178,9 +183,14 @@ class Exchange:
         site, message, received_at = client_task.client.name, client_task.result, time.monotonic()
         client_task.result = None  # FLARE keeps the task until the exchange is over; its tensors may go
         with self._lock:
-            if self._closed or site in self.outcome.facts or site in self.outcome.absent:
+            late = self._closed and site in self.outcome.too_slow
+            if not late and (self._closed or site in self.outcome.facts or site in self.outcome.absent):
                 return
             reply = read_reply(message)
+            if late:
+                if self.on_late is not None:
+                    self.on_late(site, reply)
+                return
             if reply.failure is not None and reply.failure.code is FailureCode.DEADLINE:
                 self.outcome.overdue.append(site)
             self._traffic(site).sent += byte_count(reply.tensors)
@@ -234,6 +244,8 @@ class Exchange:
             self.outcome.absent[site] = reason
             if reason.startswith(OVERDUE):
                 self.outcome.overdue.append(site)
+            elif reason.startswith(TOO_SLOW):
+                self.outcome.too_slow.append(site)
             if waited is not None:
                 self.outcome.waited[site] = waited
             self.outcome.silent.append(site)
@@ -247,3 +259,8 @@ class Exchange:
                 f"E{int(FailureCode.UNEXPECTED)} reply could not be used ({type(error).__name__}: {error})"
             )
             self.outcome.refuse({site: clean_text(reason)})
+
+
+def _cancel(controller: Controller, tasks: list[Task]) -> None:
+    for task in tasks:
+        controller.cancel_task(task)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from medflare.aggregation.base import AggregationRule
@@ -28,7 +28,12 @@ STALENESS_POWER = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A straggler that still trains: since which exchange, and when it is given up (monotonic seconds)."""
+    """A straggler that still trains.
+
+    Attributes:
+        exchange: that it trains for.
+        until: when it is given up, in monotonic seconds.
+    """
 
     exchange: int
     until: float
@@ -38,7 +43,7 @@ class Expected:
 class LateUpdates:
     """Stragglers that still train, and updates that came since the last exchange.
 
-    FLARE hands replies over in threads of its own; the lock guards both mappings.
+    FLARE hands replies over in threads of its own; the lock guards all fields.
 
     Args:
         mode: `late` of the job.
@@ -47,8 +52,10 @@ class LateUpdates:
 
     mode: Late
     gone: Callable[[str], bool]
+    _collecting: int | None = None
     _expected: dict[str, Expected] = field(default_factory=dict)
     _arrived: dict[str, tuple[int, Reply]] = field(default_factory=dict)
+    _open: dict[int, Callable[[], None]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -56,28 +63,42 @@ class LateUpdates:
         """Whether late updates count at all."""
         return self.mode != "discard"
 
-    def expect(self, site: str, exchange: int, seconds: float) -> None:
-        """Keep the update of an exchange if it comes within so many seconds."""
+    def begin(self, exchange: int) -> None:
+        """Note an exchange, whose late updates may come before it is known who is expected."""
         with self._lock:
-            self._expected[site] = Expected(exchange, time.monotonic() + seconds)
+            self._collecting = exchange
 
-    def receive(self, site: str, task: str, reply: Reply) -> str | None:
+    def expect(self, sites: Mapping[str, float], exchange: int, release: Callable[[], None]) -> None:
+        """Wait for the updates of stragglers of an exchange that has just been closed.
+
+        Args:
+            sites: site -> seconds after which it is given up.
+            release: ends FLARE's task of the exchange; before that, FLARE's clients throw no reply away.
+        """
+        now = time.monotonic()
+        with self._lock:
+            self._collecting = None
+            for site in sites:
+                if site not in self._arrived:
+                    self._expected[site] = Expected(exchange, now + sites[site])
+            self._open[exchange] = release
+        self._release()
+
+    def receive(self, site: str, exchange: int, reply: Reply) -> str | None:
         """Keep a reply that came after its exchange was closed; return why not, or None."""
         with self._lock:
-            expected = self._expected.get(site)
-            if expected is None or task != FIT:
+            expected = self._expected.pop(site, None)
+            if site in self._arrived or (expected is None and exchange != self._collecting):
                 return "nobody waits for it"
             if reply.failure is not None:
-                del self._expected[site]
                 return str(reply.failure)
-            if reply.round != expected.exchange:
-                return f"of round {shown(reply.round)}, and round {expected.exchange} was waited for"
-            del self._expected[site]
+            if reply.round != exchange:
+                return f"it is of round {shown(reply.round)}, and round {exchange} was waited for"
             try:
                 check_facts(FIT, reply.facts, site)
             except MessageError as error:
                 return str(error)
-            self._arrived[site] = (expected.exchange, reply)
+            self._arrived[site] = (exchange, reply)
         return None
 
     def busy(self) -> dict[str, int]:
@@ -86,19 +107,34 @@ class LateUpdates:
             arrived = {site: exchange for site, (exchange, _) in self._arrived.items()}
             return arrived | {site: expected.exchange for site, expected in self._expected.items()}
 
-    def give_up(self) -> Iterator[tuple[str, str]]:
-        """Yield (site, reason) of each that is expected no longer: its time is over, or it is gone."""
+    def give_up(self) -> dict[str, str]:
+        """Return site -> reason for each that is expected no longer: its time is over, or it is gone."""
         now = time.monotonic()
         with self._lock:
-            over = {site: "disconnected" for site in self._expected if self.gone(site)}
-            over |= {
+            over = {
                 site: "its late update did not come within the deadline"
                 for site, expected in self._expected.items()
-                if expected.until <= now and site not in over
+                if expected.until <= now
             }
+            over |= {site: "disconnected" for site in self._expected if self.gone(site)}
             for site in over:
                 del self._expected[site]
-        yield from sorted(over.items())
+        self._release()
+        return over
+
+    def close(self) -> None:
+        """Wait for nobody any more: the last exchange of the run is over."""
+        with self._lock:
+            self._expected, self._arrived = {}, {}
+        self._release()
+
+    def _release(self) -> None:
+        """End the tasks of exchanges of which nobody is expected any more."""
+        with self._lock:
+            wanted = {expected.exchange for expected in self._expected.values()}
+            ended = [self._open.pop(exchange) for exchange in set(self._open) - wanted]
+        for release in ended:
+            release()
 
     def take(self) -> dict[str, tuple[int, Reply]]:
         """Return site -> (exchange it trained for, reply) of all that came, and forget them."""

@@ -65,6 +65,7 @@ def run_all(run: Run, mixture: MixtureSettings | None = None, saved: SavedRun | 
         run_round(run, number, exchanges_done)
         if run.checkpoints.store.take_pause():
             raise PausedError
+    run.late.close()
     final_test(run)
 
 

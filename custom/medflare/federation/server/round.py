@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 
 from medflare.aggregation.capabilities import NeedsSumMembers, ProbesLosses, SamplesClients
 from medflare.core.errors import RunError, UpdateError
@@ -18,7 +19,6 @@ from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord, Traffic
 from medflare.federation.server.channel import accept_any
 from medflare.federation.server.client_sampling import probe_losses, probe_sites, sample_clients
-from medflare.federation.server.exchange import TOO_SLOW
 from medflare.federation.server.quorum import ANY, Quorum
 from medflare.federation.server.resume import capture
 from medflare.federation.server.run import RoundState, Run
@@ -105,7 +105,7 @@ def select_clients(run: Run, index: int, entry: RoundRecord) -> RoundState:
 
 def still_training(run: Run, index: int) -> dict[str, str]:
     """Return site -> reason for stragglers whose late update will count; suspend those that are given up."""
-    for site, reason in run.late.give_up():
+    for site, reason in run.late.give_up().items():
         run.roster.suspend(site, index - 1, reason)
         run.progress.event("late update given up", round=index, site=site, reason=reason)
     return {
@@ -164,7 +164,10 @@ def train(run: Run, plan: RoundPlan, sites: list[str], quorum: Quorum, canary: b
     )
     before = f"{run.schedule.name(plan.round)}, before training"
     run.channel.require(lost_early, quorum.required, before, plan.round)
-    late = [] if canary else sorted(run.late.busy())
+    late, on_late = [] if canary else sorted(run.late.busy()), None
+    if run.late.kept and not canary:
+        run.late.begin(plan.round)
+        on_late = partial(receive_late, run, plan.round)
     run.aggregator.begin(plan.round, run.model.tensors, [*opened.sites, *late])
     outcome = run.channel.broadcast(
         FIT,
@@ -175,6 +178,7 @@ def train(run: Run, plan: RoundPlan, sites: list[str], quorum: Quorum, canary: b
         {**({"canary": True} if canary else {}), **opened.options, **state_options},
         quorum=quorum,
         on_done=run.aggregator.mark_done,
+        on_late=on_late,
     )
     if run.scorer is not None:
         run.scorer.plan = plan
@@ -200,6 +204,14 @@ def validate_update(run: Run, site: str, reply: Reply) -> str | None:
         seconds=reply.facts.get("seconds"),
     )
     return reason
+
+
+def receive_late(run: Run, exchange: int, site: str, reply: Reply) -> None:
+    """Keep the reply of a straggler for the next exchange, or name why it is not kept."""
+    reason = run.late.receive(site, exchange, reply)
+    run.roster.record_replies([site], ())
+    phase = "late update kept" if reason is None else "late update refused"
+    run.progress.event(phase, round=exchange, site=site, **({"reason": reason} if reason else {}))
 
 
 def add_late_updates(run: Run, index: int, outcome: Outcome) -> None:
@@ -245,12 +257,14 @@ def record_absent(run: Run, entry: RoundRecord, outcome: Outcome) -> None:
     entry.absent |= outcome.absent
     if run.rule.capability(SamplesClients):
         return
+    waiting = {}
     for site in outcome.silent:
-        if run.late.kept and outcome.absent[site].startswith(TOO_SLOW) and site not in outcome.overdue:
-            left = run.args.deadline + run.args.margin - outcome.waited[site]
-            run.late.expect(site, entry.round, left)
+        if run.late.kept and site in outcome.too_slow:
+            waiting[site] = run.args.deadline + run.args.margin - outcome.waited[site]
         else:
             run.roster.suspend(site, entry.round, outcome.absent[site])
+    if run.late.kept:
+        run.late.expect(waiting, entry.round, outcome.release)
 
 
 # ---- lost exchanges ----------------------------------------------------------------------------------------
