@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One running federation for all tests of this folder; what it said is shown with a test that fails."""
+"""One running federation for all tests of a process; what it said is shown with a test that fails."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
 import deployed
 import deployed_jobs
 import pytest
@@ -16,21 +14,11 @@ from deployed_jobs import Simulated
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of this folder, and begin with the runbook, which takes longest."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.deployment)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With -n 2 the runbook, which has a federation of its own and waits often, runs beside all others."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class TwoFederations(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return "runbook" if "test_runbook.py" in nodeid else "federation"
-
-    return TwoFederations(config, log)
+    items.sort(key=lambda item: item.path.name != "test_runbook.py")
 
 
 @pytest.hookimpl(hookwrapper=True)
