@@ -62,10 +62,11 @@ WITHOUT_LORA = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Features (studies, d), targets (studies, 14) of 0 and 1, by split."""
+    """Features (studies, d), targets (studies, 14) of 0 and 1, and the patient of each study, by split."""
 
     features: dict[str, Tensor]
     targets: dict[str, Tensor]
+    patients: dict[str, list[str]]
 
 
 # ---- data: features of frozen pictures ---------------------------------------------------------------------
@@ -89,23 +90,24 @@ def hospitals() -> list[HospitalProfile]:
 def load(profile: HospitalProfile, folder: Path, share: float) -> Site:
     """A hospital's features, from their file where there is one."""
     patients = max(int(profile.patients * share), 20)
-    file = folder / f"{profile.name}-{patients}.npz"
+    file = folder / f"{profile.name}-{patients}-by-patient.npz"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
         np.savez(file, **_computed(profile, patients))
     with np.load(file) as data:
         kept = {name: torch.from_numpy(data[name]) for name in ("features", "targets")}
-        splits = data["splits"]
+        splits, names = data["splits"], data["patients"]
     rows = {split: torch.from_numpy(np.flatnonzero(splits == split)) for split in ("train", "val", "test")}
     by_split = {name: {split: kept[name][index] for split, index in rows.items()} for name in kept}
-    return Site(features=by_split["features"], targets=by_split["targets"])
+    of_split = {split: [f"{profile.name}/{names[i]}" for i in index] for split, index in rows.items()}
+    return Site(features=by_split["features"], targets=by_split["targets"], patients=of_split)
 
 
 def _computed(profile: HospitalProfile, patients: int) -> dict[str, np.ndarray]:
     from medflare.models.encoders import EncoderSettings, VisualEncoder
 
     encoder = VisualEncoder(EncoderSettings()).eval()
-    features, targets, splits = [], [], []
+    features, targets, splits, names = [], [], [], []
     pictures = generate(profile, patients, size=96)
     while studies := list(itertools.islice(pictures, 32)):
         images = torch.stack([torch.from_numpy(np.asarray(s.image)) for s in studies])[:, None]
@@ -114,10 +116,12 @@ def _computed(profile: HospitalProfile, patients: int) -> dict[str, np.ndarray]:
         features.append(torch.cat([pooled, tokens.amax(1)], dim=1))
         targets += [[float(code == Code.POSITIVE) for code in s.codes] for s in studies]
         splits += [s.split for s in studies]
+        names += [s.patient_id for s in studies]
     return {
         "features": F.layer_norm(torch.cat(features), (2 * encoder.width,)).numpy(),
         "targets": np.array(targets, dtype=np.float32),
         "splits": np.array(splits),
+        "patients": np.array(names),
     }
 
 
@@ -276,7 +280,7 @@ def cell(
         rule = made(*row, attackers)
         state = federated(head, sites, judge, rule, attack, hostile, given, seed)
         runs.append(scored(head, state, sites))
-    found = over_seeds(runs)
+    found = over_seeds(runs, groups=[name for site in sites.values() for name in site.patients["test"]])
     return {"value": found.value, "low": found.low, "high": found.high}
 
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from comparison_table import Run, comparison_table
 from medflare.evaluation.extraction_statistics import task_scores
-from medflare.evaluation.statistics import Statistic, difference_over_seeds, over_seeds
+from medflare.evaluation.statistics import Statistic
 from medflare.tasks.prediction_files import read_documents
 from study_tables import averaged
 from study_units import unit_folder
@@ -25,7 +26,6 @@ OURS, PREDICTIONS = "fed_medlora", "predictions.jsonl"
 AGAINST = {"corrupted_plus": "corrupted", "corrupted_plus_1": "corrupted"}
 """What a row is compared with where it is not Fed-MedLoRA."""
 OWN = "single, own tests"
-Runs = dict[str, list[dict[str, Statistic]]]
 
 
 def write_tables(
@@ -40,11 +40,13 @@ def write_tables(
     places |= {name: [name] for name in sites if name not in unseen}
     parts, facts = [], dict[str, Any]()
     for place, names in places.items():
-        runs: Runs = {m: [score(unit_folder(out, m, seed), names) for seed in seeds] for m in titles}
+        runs = {m: [score(unit_folder(out, m, seed), names) for seed in seeds] for m in titles}
         if "single" in titles and not set(names) & set(unseen):
             runs[OWN] = [own_score(unit_folder(out, "single", seed), names) for seed in seeds]
-        runs = {m: found for m, found in runs.items() if found and all(found)}
-        text, facts[place] = table(runs, {**titles, OWN: "single site, each on its own tests"})
+        runs = {m: found for m, found in runs.items() if found and all(run.scores for run in found)}
+        every = {**titles, OWN: "single site, each on its own tests"}
+        against = {name: AGAINST.get(name, OURS) for name in runs}
+        text, facts[place] = comparison_table(runs, every, COLUMNS, against, untested=["parse_failure_rate"])
         parts.append(f"**{place}**\n\n{text}")
     parts.append(
         "**single site: source x test, NER strict / RE strict with gold heads**\n\n"
@@ -57,63 +59,28 @@ def write_tables(
     print(found)
 
 
-def score(unit: Path, sites: Sequence[str]) -> dict[str, Statistic]:
-    """Metric -> what every note adds; the mean over a unit's models where single sites have one each."""
+def score(unit: Path, sites: Sequence[str]) -> Run:
+    """What every note adds to each metric; the mean over a unit's models where single sites have one each."""
     if (unit / sites[0] / sites[0]).is_dir() or not (unit / sites[0] / PREDICTIONS).is_file():
         models = sorted({file.parent.parent for file in unit.glob(f"*/{sites[0]}/{PREDICTIONS}")})
     else:
         models = [unit]
-    return averaged([statistics([model / site / PREDICTIONS for site in sites]) for model in models])
+    runs = [scored([model / site / PREDICTIONS for site in sites]) for model in models]
+    return Run(averaged([dict(run.scores) for run in runs]), runs[0].groups if runs else {})
 
 
-def own_score(unit: Path, sites: Sequence[str]) -> dict[str, Statistic]:
+def own_score(unit: Path, sites: Sequence[str]) -> Run:
     """Every site's own model on its own notes: what a hospital has if it stays alone (ML-13)."""
     files = [unit / site / site / PREDICTIONS for site in sites]
-    return statistics(files) if all(file.is_file() for file in files) else {}
+    return scored(files) if all(file.is_file() for file in files) else Run({}, {})
 
 
-def statistics(files: Sequence[Path]) -> dict[str, Statistic]:
-    """The columns' statistics of the notes of several files."""
+def scored(files: Sequence[Path]) -> Run:
+    """The columns' statistics of the notes of several files; notes of one patient are drawn together."""
     parts = task_scores([item for file in files for item in read_documents(file)])
-    return {
-        name: item for part in parts.values() for name, item in part.statistics.items() if name in COLUMNS
-    }
-
-
-def table(runs: Runs, titles: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    """Markdown and facts: mean over seeds, interval, and the difference to Fed-MedLoRA on the same notes.
-
-    Rows of AGAINST are compared with the row named there.
-    """
-    lines = ["| | " + " | ".join(COLUMNS.values()) + " |", "|---|" + "---:|" * len(COLUMNS)]
-    facts: dict[str, Any] = {}
-    for name, found in runs.items():
-        cells, facts[name] = [titles[name]], {}
-        for metric in COLUMNS:
-            mine = [run[metric] for run in found if metric in run]
-            if len(mine) < len(found):
-                cells.append("-")
-                continue
-            estimate = over_seeds(mine)
-            cell = f"{100 * estimate.value:.1f} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
-            facts[name][metric] = {"seeds": [run.value for run in mine], **estimate.model_dump()}
-            cell += gap_of(runs, name, metric, mine, facts[name][metric])
-            cells.append(cell)
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines), facts
-
-
-def gap_of(runs: Runs, name: str, metric: str, mine: list[Statistic], facts: dict[str, Any]) -> str:
-    """` (+x*)`: this minus what it is compared with, where both have the same notes; a star at p < 0.05."""
-    other = AGAINST.get(name, OURS)
-    if name == other or other not in runs or metric == "parse_failure_rate":
-        return ""
-    theirs = [run[metric] for run in runs[other] if metric in run]
-    if len(theirs) != len(mine) or any(len(a) != len(b) for a, b in zip(mine, theirs, strict=True)):
-        return ""
-    gap = difference_over_seeds(mine, theirs)
-    facts[f"minus_{other}"] = {"value": gap.value, "low": gap.low, "high": gap.high, "p": gap.p}
-    return f" ({100 * gap.value:+.1f}{'*' if gap.significant else ''})"
+    wanted = {name: part for part in parts.values() for name in part.statistics if name in COLUMNS}
+    scores = {name: part.statistics[name] for name, part in wanted.items()}
+    return Run(scores, {name: part.units for name, part in wanted.items()})
 
 
 def matrix(out: Path, seeds: Sequence[str], sites: Sequence[str]) -> str:
@@ -126,7 +93,7 @@ def matrix(out: Path, seeds: Sequence[str], sites: Sequence[str]) -> str:
         cells = [source]
         for site in sites:
             found = [
-                statistics([unit_folder(out, "single", seed) / source / site / "predictions.jsonl"])
+                scored([unit_folder(out, "single", seed) / source / site / PREDICTIONS]).scores
                 for seed in seeds
             ]
             both = (_mean(found, "ner_strict_f1"), _mean(found, "re_gold_strict_f1"))

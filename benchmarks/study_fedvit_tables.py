@@ -9,17 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
+from comparison_table import Run, comparison_table
 from medflare.evaluation.meteor import meteor
 from medflare.evaluation.predictions import Prediction, prediction_statistics
 from medflare.evaluation.report_metrics import single_references, tokenised
-from medflare.evaluation.statistics import Statistic, difference_over_seeds, over_seeds
 from medflare.reporting.metric_names import display_name
 from medflare.tasks.prediction_files import read_predictions
+from study_tables import patients
 from study_units import unit_folder
 
 COLUMNS = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "rouge_l", "cider", "label_f1")
 REFERENCE = "fedavg"
-Scores = dict[str, Statistic]
+HEADINGS = {name: display_name(name) for name in COLUMNS}
 
 
 def tables(out: Path, titles: Mapping[str, str], sites: Sequence[str], seeds: Sequence[str]) -> str:
@@ -37,8 +38,9 @@ def tables(out: Path, titles: Mapping[str, str], sites: Sequence[str], seeds: Se
         count = len(next(iter(studies.values()))[0])
         scores = {name: [scored(items) for items in runs] for name, runs in studies.items()}
         constant = [scored(most_common(items)) for items in next(iter(studies.values()))]
-        lines = rows({**scores, "constant": constant}, {**titles, "constant": "the most common report"})
-        parts.append(f"**{place}**, {count} test studies\n\n" + "\n".join(lines))
+        systems, named = {**scores, "constant": constant}, {**titles, "constant": "the most common report"}
+        text, _ = comparison_table(systems, named, HEADINGS, dict.fromkeys(systems, REFERENCE))
+        parts.append(f"**{place}**, {count} test studies\n\n{text}")
     different = {n: mean(_distinct(read, n, seed, sites) for seed in seeds) for n in titles}
     said = ", ".join(f"{titles[name]} {count:g}" for name, count in different.items())
     parts += [
@@ -48,11 +50,11 @@ def tables(out: Path, titles: Mapping[str, str], sites: Sequence[str], seeds: Se
     return "\n\n".join(parts) + "\n"
 
 
-def scored(studies: Sequence[Prediction]) -> Scores:
+def scored(studies: Sequence[Prediction]) -> Run:
     found = prediction_statistics(studies)
     references = single_references(tokenised([item.reference for item in studies]))
     found["meteor"] = meteor(references, tokenised([item.generated for item in studies]))
-    return {name: found[name] for name in COLUMNS}
+    return Run({name: found[name] for name in COLUMNS}, patients(studies))
 
 
 def most_common(studies: Sequence[Prediction]) -> list[Prediction]:
@@ -66,22 +68,6 @@ def most_common(studies: Sequence[Prediction]) -> list[Prediction]:
         item.model_copy(update={"generated": best[item.site], "predicted_codes": codes[best[item.site]]})
         for item in studies
     ]
-
-
-def rows(systems: Mapping[str, list[Scores]], titles: Mapping[str, str]) -> Iterator[str]:
-    yield "| method | " + " | ".join(display_name(name) for name in COLUMNS) + " |"
-    yield "|---|" + "---:|" * len(COLUMNS)
-    for name, runs in systems.items():
-        cells = []
-        for metric in COLUMNS:
-            mine = [run[metric] for run in runs]
-            found = over_seeds(mine)
-            cell = f"{100 * found.value:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
-            if name != REFERENCE and REFERENCE in systems:
-                gap = difference_over_seeds(mine, [run[metric] for run in systems[REFERENCE]])
-                cell += f" ({100 * gap.value:+.1f}{'*' if gap.significant else ''})"
-            cells.append(cell)
-        yield f"| {titles[name]} | " + " | ".join(cells) + " |"
 
 
 def _distinct(

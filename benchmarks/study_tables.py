@@ -9,13 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
+from comparison_table import Run, comparison_table
 from medflare.evaluation.predictions import Prediction, prediction_statistics
-from medflare.evaluation.statistics import Statistic, difference_over_seeds, over_seeds
+from medflare.evaluation.statistics import Statistic
 from medflare.reporting.metric_names import display_name
 from medflare.tasks.prediction_files import read_predictions
 
 SITES, UNSEEN, OURS = ("site-1", "site-2", "site-3"), "hospital-4", "fedmrg"
 COLUMNS = ("bleu_4", "rouge_l", "cider", "label_f1", "label_micro_f1")
+HEADINGS = {name: display_name(name) for name in COLUMNS}
 PLACES = {
     "participants": "own test studies of the three hospitals, pooled; personalised adapter if there is one",
     "participants, generic adapter": "the same studies with the shared adapter alone",
@@ -41,8 +43,8 @@ def write_tables(folder: Path, titles: Mapping[str, str], seeds: Sequence[str]) 
     parts, facts = [], {}
     for place, meaning in PLACES.items():
         systems = {name: [score(folder / f"{name}-{seed}", place) for seed in seeds] for name in complete}
-        present = {name: found for name, found in systems.items() if all(found)}
-        text, facts[place] = table(present, complete)
+        present = {n: [r for r in runs if r is not None] for n, runs in systems.items() if None not in runs}
+        text, facts[place] = comparison_table(present, complete, HEADINGS, dict.fromkeys(present, OURS))
         parts.append(f"**{place}**: {meaning}.\n\n{text}")
     found = "\n\n".join(parts) + "\n"
     (folder / "tables.md").write_text(found, encoding="utf-8")
@@ -50,26 +52,32 @@ def write_tables(folder: Path, titles: Mapping[str, str], seeds: Sequence[str]) 
     print(found)
 
 
-def score(unit: Path, place: str) -> dict[str, Statistic]:
-    """Metric -> what every study adds, for one unit in one place; {} where the unit has no such adapter."""
+def score(unit: Path, place: str) -> Run | None:
+    """The scores of one unit in one place; None where the unit has no such adapter."""
     if place == "unseen hospital":
         files = sorted(unit.glob(f"*{UNSEEN}/predictions_generic.jsonl"))
-        return averaged([statistics(read_predictions(file)) for file in files])
+        models = [read_predictions(file) for file in files]
+        return Run(averaged([statistics(model) for model in models]), patients(models[0])) if models else None
     studies: list[Prediction] = []
     for site in SITES:
         generic = unit / site / "predictions_generic.jsonl"
         own = unit / (site + FOLDERS.get(place, "")) / "predictions_personalised.jsonl"
         if place != "participants" and not own.is_file():
-            return {}
+            return None
         wants_own = own.is_file() and place != "participants, generic adapter"
         studies += read_predictions(own if wants_own else generic)
-    return statistics(studies)
+    return Run(statistics(studies), patients(studies))
 
 
 def statistics(studies: list[Prediction]) -> dict[str, Statistic]:
     """The columns' statistics of one list of predictions."""
     found = prediction_statistics(studies)
     return {name: found[name] for name in COLUMNS}
+
+
+def patients(studies: Sequence[Prediction]) -> list[tuple[str, str]]:
+    """The patient of each study, all of whose studies are drawn together."""
+    return [(item.site, item.patient_id or f"study {item.study_id}") for item in studies]
 
 
 def averaged(models: list[dict[str, Statistic]]) -> dict[str, Statistic]:
@@ -85,32 +93,3 @@ def _mean(items: list[Statistic]) -> Statistic:
         return np.mean([item.score(part) for item, part in zip(items, columns, strict=True)], axis=0)
 
     return Statistic(np.concatenate([item.sums for item in items], axis=1), value)
-
-
-def table(
-    systems: Mapping[str, list[dict[str, Statistic]]], titles: Mapping[str, str]
-) -> tuple[str, dict[str, dict[str, object]]]:
-    """Markdown and facts: value, interval, and the paired difference of FedMRG to each other system."""
-    head = ["method", *(display_name(name) for name in COLUMNS)]
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * len(COLUMNS)]
-    facts: dict[str, dict[str, object]] = {}
-    for name, runs in systems.items():
-        cells, facts[name] = [titles[name]], {}
-        for metric in COLUMNS:
-            mine = [run[metric] for run in runs]
-            estimate = over_seeds(mine)
-            cell = f"{100 * estimate.value:.1f} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
-            entry: dict[str, object] = {"seeds": [run.value for run in mine], **estimate.model_dump()}
-            if name != OURS and OURS in systems:
-                gap = difference_over_seeds([run[metric] for run in systems[OURS]], mine)
-                entry["fedmrg_minus_this"] = {
-                    "value": gap.value,
-                    "low": gap.low,
-                    "high": gap.high,
-                    "p": gap.p,
-                }
-                cell += f" ({100 * gap.value:+.1f}{'*' if gap.significant else ''})"
-            cells.append(cell)
-            facts[name][metric] = entry
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines), facts

@@ -50,9 +50,9 @@ def test_interval_of_a_mean_matches_the_normal_one() -> None:
 
 
 def test_fast_path_equals_an_obviously_right_loop() -> None:
-    item = report_statistics(*corpus(12, 0))["bleu_4"]
+    item = report_statistics(*corpus(60, 0))["bleu_4"]
     rng = np.random.default_rng(5)
-    picks = rng.integers(12, size=(200, 12))
+    picks = rng.integers(60, size=(200, 60))
     slow = [Statistic(item.sums[rows], item.score).value for rows in picks]
     found = bootstrap({"x": item}, replicates=200, seed=5)["x"]
     assert (found.low, found.high) == pytest.approx(tuple(np.quantile(slow, [0.025, 0.975])))

@@ -8,6 +8,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
+from medflare.evaluation import statistics as uncertainty
 from medflare.evaluation.predictions import Prediction, prediction_statistics
 from medflare.evaluation.statistics import (
     Statistic,
@@ -15,7 +16,6 @@ from medflare.evaluation.statistics import (
     difference_over_seeds,
     mean_statistic,
     paired_difference,
-    permutation_over_seeds,
     permutation_test,
 )
 from medflare.evaluation.visit_metrics import (
@@ -84,8 +84,11 @@ def test_the_mean_over_visits_is_that_of_each_visits_own_score(items: list[Predi
         assert result[name].value == pytest.approx(np.mean([one[name].value for one in own])), name
 
 
-def test_intervals_draw_patients_with_all_their_visits(items: list[Prediction]) -> None:
+def test_intervals_draw_patients_with_all_their_visits(
+    items: list[Prediction], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The fast way equals drawing patients by hand."""
+    monkeypatch.setattr(uncertainty, "SMALL", 0)  # the percentile interval, as of many patients
     statistic = mean_over_visits(items, ["label_f1"])["label_f1"]
     rows, groups = in_visit_order(items), groups_of(in_visit_order(items))
     people = list(dict.fromkeys(groups))
@@ -140,22 +143,7 @@ def test_the_win_rate_is_the_share_of_resamples_in_which_ours_is_better() -> Non
 def test_equal_systems_win_half_of_the_time_and_are_not_told_apart() -> None:
     same = mean_statistic(np.arange(20.0))
     assert paired_difference(same, same).wins == 0.5
-    assert permutation_over_seeds([same, same], [same, same]) == 1
-
-
-def test_one_seed_over_seeds_is_the_plain_permutation_test() -> None:
-    rng = np.random.default_rng(4)
-    ours, theirs = mean_statistic(rng.normal(0.4, 1, 30)), mean_statistic(rng.normal(0, 1, 30))
-    assert permutation_over_seeds([ours], [theirs], replicates=500) == permutation_test(
-        ours, theirs, replicates=500
-    )
-
-
-def test_seeds_that_disagree_cancel_in_the_permutation_test() -> None:
-    base = np.zeros(40)
-    up, down, flat = (mean_statistic(base + shift) for shift in (0.5, -0.5, 0.0))
-    assert permutation_over_seeds([up, up], [flat, flat]) < 0.01
-    assert permutation_over_seeds([up, down], [flat, flat]) == 1
+    assert permutation_test(same, same) == 1
 
 
 def test_a_patient_with_many_visits_counts_as_one_in_the_tests() -> None:
@@ -179,4 +167,4 @@ def test_the_tests_of_means_over_visits_and_sites(items: list[Prediction]) -> No
     assert ours.value == pytest.approx(1)
     assert difference.wins == 1
     assert difference.p < 0.01
-    assert permutation_over_seeds([ours], [theirs], groups=groups, replicates=500) < 0.01
+    assert permutation_test(ours, theirs, groups=groups, replicates=500) < 0.01

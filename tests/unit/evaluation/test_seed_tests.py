@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether one method beats another: error rates with noise of training, Holm, and the tables of studies."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from comparison_table import Run, comparison_table, differences
+from medflare.evaluation.predictions import Prediction
+from medflare.evaluation.seed_tests import (
+    MIN_SEEDS,
+    SeedDifference,
+    difference_between_seeds,
+    holm,
+    significant,
+)
+from medflare.evaluation.statistics import (
+    Statistic,
+    bootstrap,
+    difference_over_seeds,
+    mean_statistic,
+)
+from study_tables import patients
+
+
+def trained(rng: np.random.Generator, seeds: int, gain: float = 0.0) -> list[Statistic]:
+    """A method's runs on 40 documents; noise of training is twice that of the mean over documents."""
+    documents = 40
+    noise = 2 / np.sqrt(documents)
+    return [mean_statistic(rng.normal(gain + rng.normal(0, noise), 1, documents)) for _ in range(seeds)]
+
+
+def test_five_seeds_of_equal_methods_are_called_different_as_often_as_promised() -> None:
+    """Resampling documents and three seeds, as tables did before, is wrong far more often (ST-2)."""
+    rng = np.random.default_rng(0)
+    pairs = [(trained(rng, 5), trained(rng, 5)) for _ in range(400)]
+    by_seed = [
+        difference_between_seeds([a.value for a in ours], [b.value for b in theirs]).p
+        for ours, theirs in pairs
+    ]
+    assert 0.02 <= np.mean([p < 0.05 for p in by_seed if p is not None]) <= 0.085
+    by_document = [
+        difference_over_seeds(ours[:3], theirs[:3], replicates=200).p for ours, theirs in pairs[:150]
+    ]
+    assert np.mean([p < 0.05 for p in by_document]) > 0.12
+
+
+def test_a_true_gain_is_found() -> None:
+    rng = np.random.default_rng(1)
+    pairs = [(trained(rng, 5, gain=1.5), trained(rng, 5)) for _ in range(100)]
+    found = [
+        difference_between_seeds([a.value for a in ours], [b.value for b in theirs]) for ours, theirs in pairs
+    ]
+    assert np.mean([item.p is not None and item.p < 0.05 for item in found]) > 0.9
+    covered = [
+        item.low is not None and item.high is not None and item.low <= 1.5 <= item.high for item in found
+    ]
+    assert 0.88 <= np.mean(covered) <= 1.0
+
+
+def test_the_interval_is_students_on_the_differences() -> None:
+    """By hand: differences 1, 2, 3, 4, 5; standard error 1/sqrt(2); t(4, 0.975) = 2.7764."""
+    found = difference_between_seeds([2, 4, 6, 8, 10], [1, 2, 3, 4, 5])
+    assert (found.value, found.seeds) == (3.0, 5)
+    assert (found.low, found.high) == pytest.approx((3 - 2.7764 / 2**0.5, 3 + 2.7764 / 2**0.5), abs=1e-3)
+    assert found.p == pytest.approx(0.0132, abs=1e-3)
+
+
+def test_one_seed_has_a_difference_and_no_test() -> None:
+    found = difference_between_seeds([0.5], [0.25])
+    assert (found.value, found.low, found.high, found.p) == (0.25, None, None, None)
+    assert significant({"only": found}) == set()
+
+
+def test_differences_that_are_all_the_same_have_no_spread() -> None:
+    assert difference_between_seeds([1, 2, 3], [1, 2, 3]).p == 1.0
+    assert difference_between_seeds([2, 3, 4], [1, 2, 3]).p == 0.0
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [([], []), ([1.0], [1.0, 2.0])])
+def test_seeds_must_be_the_same(ours: list[float], theirs: list[float]) -> None:
+    with pytest.raises(ValueError, match="expected one of each method for every seed"):
+        difference_between_seeds(ours, theirs)
+
+
+def test_holm_as_in_the_textbook() -> None:
+    """Sorted .005, .01, .03, .04 times 4, 3, 2, 1, and never falling."""
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005}) == pytest.approx(
+        {"a": 0.03, "b": 0.06, "c": 0.06, "d": 0.02}
+    )
+    assert holm({"a": 0.6, "b": 0.7}) == {"a": 1.0, "b": 1.0}
+    assert holm({}) == {}
+
+
+def test_a_star_needs_five_seeds_and_outlives_the_correction() -> None:
+    def item(p: float, seeds: int = MIN_SEEDS) -> SeedDifference:
+        return SeedDifference(1.0, 0.5, 1.5, p, seeds)
+
+    assert significant({"a": item(0.001), "b": item(0.03), "c": item(0.001, MIN_SEEDS - 1)}) == {"a", "b"}
+    assert significant({"a": item(0.001), "b": item(0.03), "c": item(0.04)}) == {"a"}
+
+
+# ---- tables ------------------------------------------------------------------------------------------------
+
+
+def runs(rng: np.random.Generator, seeds: int, gain: float) -> list[Run]:
+    """Runs of 30 documents of 10 patients."""
+    owners = [f"p{i // 3}" for i in range(30)]
+    return [
+        Run(
+            {
+                "f1": mean_statistic(0.5 + gain + rng.normal(0, 0.02, 30)),
+                "faults": mean_statistic([0.0] * 30),
+            },
+            owners,
+        )
+        for _ in range(seeds)
+    ]
+
+
+COLUMNS = {"f1": "F1", "faults": "malformed"}
+
+
+def table(seeds: int) -> list[list[str]]:
+    rng = np.random.default_rng(3)
+    systems = {"ours": runs(rng, seeds, 0.0), "worse": runs(rng, seeds, -0.2), "same": runs(rng, seeds, 0.0)}
+    titles = {name: name.title() for name in systems}
+    text, _ = comparison_table(systems, titles, COLUMNS, dict.fromkeys(systems, "ours"), ["faults"])
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+
+
+def test_a_table_compares_with_its_reference_and_marks_what_is_certain() -> None:
+    head, _, ours, worse, same = table(5)
+    assert head == ["", "F1", "malformed"]
+    assert "(" not in ours[1]
+    assert worse[1].endswith("*)")
+    assert re.search(r"\(-(19|20)\.\d\*\)", worse[1])
+    assert "*" not in same[1]
+    assert worse[2] == "0.0 [0.0, 0.0]", "not tested, so no difference"
+
+
+def test_three_seeds_show_the_difference_and_no_star() -> None:
+    text = " ".join(table(3)[3])
+    assert re.search(r"\(-(19|20)\.\d\)", text)
+    assert "*" not in text
+
+
+def test_a_metric_that_some_seed_lacks_is_left_out() -> None:
+    rng = np.random.default_rng(0)
+    systems = {"ours": runs(rng, 2, 0.0), "part": [runs(rng, 1, 0.0)[0], Run({}, [])]}
+    text, facts = comparison_table(
+        systems, {"ours": "A", "part": "B"}, {"f1": "F1"}, dict.fromkeys(systems, "ours")
+    )
+    assert text.splitlines()[-1] == "| B | - |"
+    assert facts["part"] == {}
+    assert differences(systems, {"f1": "F1"}, {"part": "ours"}, []) == {}
+
+
+def test_studies_of_one_patient_are_drawn_together() -> None:
+    """Ten patients whose three studies are alike are ten facts, not thirty."""
+    rng = np.random.default_rng(0)
+    values = np.repeat(rng.normal(size=10), 3)
+    alone = [Run({"f1": mean_statistic(values)}, list(range(30)))] * 2
+    grouped = [Run({"f1": mean_statistic(values)}, [i // 3 for i in range(30)])] * 2
+    _, facts = comparison_table({"a": alone, "b": grouped}, {"a": "A", "b": "B"}, {"f1": "F1"}, {})
+    width = {name: entry["f1"]["high"] - entry["f1"]["low"] for name, entry in facts.items()}
+    assert width["b"] > 1.3 * width["a"]
+
+
+def test_patients_of_two_sites_with_one_number_are_two() -> None:
+    def study(site: str, patient: str, number: int) -> Prediction:
+        codes = (0,) * 14
+        return Prediction(
+            study_id=f"s{number}",
+            patient_id=patient,
+            site=site,
+            adapter="generic",
+            reference="a",
+            generated="b",
+            gold_codes=codes,
+            predicted_codes=codes,
+        )
+
+    named = patients(
+        [study("a", "1", 1), study("a", "1", 2), study("b", "1", 3), study("b", "", 4), study("b", "", 5)]
+    )
+    assert len(set(named)) == 4
+
+
+# ---- intervals of few documents ----------------------------------------------------------------------------
+
+
+def test_intervals_of_eight_documents_cover_more_often_than_percentiles_do() -> None:
+    """Of a skewed score, as F1 is; the percentile interval covers .86 (ST-1)."""
+    rng = np.random.default_rng(5)
+    exact, percentile = 0, 0
+    trials = 250
+    for trial in range(trials):
+        values = rng.exponential(1.0, 8)
+        found = bootstrap({"x": mean_statistic(values)}, replicates=600, seed=trial)["x"]
+        exact += found.low <= 1.0 <= found.high
+        picks = np.random.default_rng(trial).integers(8, size=(600, 8))
+        low, high = np.quantile(values[picks].mean(axis=1), [0.025, 0.975])
+        percentile += low <= 1.0 <= high
+    assert exact > percentile
+    assert exact / trials >= 0.84
+
+
+def test_few_documents_of_one_value_have_an_interval_of_no_width() -> None:
+    found = bootstrap({"x": mean_statistic([0.5] * 6)})["x"]
+    assert (found.value, found.low, found.high) == (0.5, 0.5, 0.5)
+    assert bootstrap({"x": mean_statistic([0.5])})["x"].low == 0.5
