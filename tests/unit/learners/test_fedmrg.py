@@ -21,6 +21,7 @@ from medflare.learners.fedmrg.learner import FedMRGLearner, build
 from medflare.learners.fedmrg.memory_bank import ROWS
 from medflare.learners.fedmrg.settings import METHOD, VARIANTS
 from medflare.models.adapters.base import ANCHOR, GENERIC, SPECIALISED
+from medflare.models.report_generator import VisualFeatures
 from medflare.synthetic import DEMO_HOSPITALS, write_hospital
 from site_builders import site_config
 
@@ -160,6 +161,106 @@ def test_the_frozen_decoder_runs_no_oftener_than_it_must(make: Any, settings: An
     learner.model.decode = lambda *given: calls.append(1) or whole(*given)
     learner.fit(RoundPlan(round=0, rounds=1, steps=1))
     assert len(calls) == passes
+
+
+# ---- the objective: what each step minimises, and how (MRG-12, MRG-16; paper Eq. 1 to 5) -------------------
+
+TERMS = {"contrastive": 2.0, "diagnosis": 3.0, "distillation": 5.0, "language": 7.0}
+"""Stand-ins of the four losses, none of which is a sum of others times a weight below."""
+LAMBDAS = {"lambda_hcl": 0.25, "lambda_cls": 0.5, "lambda_kd": 0.125}
+IMAGE, ADAPTER = 0.25 * 2 + 0.5 * 3, 7 + 0.125 * 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [IMAGE + ADAPTER, IMAGE + ADAPTER]),
+        ({"encoder_update": "first"}, [IMAGE + ADAPTER, ADAPTER]),
+        ({"variant": "without_l2g"}, [IMAGE + 7, IMAGE + ADAPTER]),
+        ({"variant": "without_g2l"}, [IMAGE + ADAPTER, IMAGE + 7]),
+        ({"variant": "fed_lora"}, [7]),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_each_step_minimises_the_weighted_sum_of_its_losses(
+    make: Any, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], expected: list[float]
+) -> None:
+    learner, minimised = make(**LAMBDAS, **settings), []
+    for name, value in TERMS.items():
+        whole = getattr(losses, name)
+        monkeypatch.setattr(losses, name, lambda *given, f=whole, v=value: f(*given) * 0 + v)
+    step = learner.training._step
+
+    def watched(loss: torch.Tensor, *optimisers: torch.optim.Optimizer) -> None:
+        minimised.append(loss.item())
+        step(loss, *optimisers)
+
+    learner.training._step = watched
+    learner.fit(RoundPlan(round=0, rounds=1, steps=1))
+    assert minimised == pytest.approx(expected)
+
+
+def test_who_teaches_whom_and_nobody_learns_while_teaching(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Step 1: A_s teaches A_g; step 2: A_g teaches A_s. The gradient reaches the pupil alone."""
+    learner, seen = make(), []
+    distil, step = losses.distillation, learner.training._step
+
+    def watched(student: Any, teacher: Any, *rest: Any) -> torch.Tensor:
+        seen.append((student.logits.requires_grad, teacher.logits.requires_grad))
+        return distil(student, teacher, *rest)
+
+    owners: list[set[str]] = []
+
+    def stepped(loss: torch.Tensor, *optimisers: torch.optim.Optimizer) -> None:
+        step(loss, *optimisers)
+        names = (GENERIC, SPECIALISED, ANCHOR)
+        parameters = {name: learner.model.adapters.parameters(name) for name in names}
+        moved = {n for n, own in parameters.items() if any(p.grad is not None and p.grad.any() for p in own)}
+        owners.append(moved)
+
+    monkeypatch.setattr(losses, "distillation", watched)
+    learner.training._step = stepped
+    learner.fit(RoundPlan(round=0, rounds=1, steps=1))
+    assert seen == [(True, False), (True, False)]
+    assert owners == [{GENERIC}, {SPECIALISED}]
+
+
+def test_rates_decay_and_clipping_are_those_of_the_settings(make: Any) -> None:
+    given = {"lr": 1e-3, "encoder_lr_scale": 0.5, "specialised_lr_scale": 2.0, "weight_decay": 0.25}
+    learner = make(**given, clip_value=1e-7)
+    shared, local = learner.training.optimisers()
+    rates = [(group["lr"], group["weight_decay"]) for group in (*shared.param_groups, *local.param_groups)]
+    assert {rate for rate, _ in rates} == {1e-3, 5e-4, 2e-3}
+    assert [len(shared.param_groups), len(local.param_groups)] == [len(rates) - 1, 1]
+    assert {decay for _, decay in rates} <= {0.25, 0.0}
+    assert all(decay == 0.25 for rate, decay in rates if rate == 2e-3)
+    largest: list[float] = []
+    for optimiser in (shared, local):
+        optimiser.register_step_pre_hook(
+            lambda own, *_: largest.extend(
+                parameter.grad.abs().max().item()
+                for group in own.param_groups
+                for parameter in group["params"]
+                if parameter.grad is not None
+            )
+        )
+    learner.fit(RoundPlan(round=0, rounds=1, steps=1))
+    assert max(largest) == pytest.approx(1e-7)
+
+
+def test_a_share_of_images_is_prompted_by_prediction(make: Any) -> None:
+    """MRG-16; a share of 0.2 that were used the wrong way round would be 0.8."""
+    training = make(prompt_dropout=0.2).training
+    codes = torch.zeros(2000, 14, dtype=torch.long)
+    logits = torch.zeros(2000, 14, 4)
+    logits[..., 3] = 1.0
+    features = VisualFeatures(torch.zeros(2000, 1, 1), torch.zeros(2000, 1), logits)
+    swapped = training._prompt_codes(features, codes, torch.Generator().manual_seed(0))
+    share = (swapped == 3).all(1).float().mean().item()
+    assert share == pytest.approx(0.2, abs=0.04)
+    assert (swapped == 0).all(1).float().mean().item() == pytest.approx(1 - share)
 
 
 RESNET: dict[str, Any] = {"name": "resnet18", "weights": "none", "image_size": 48}
