@@ -271,6 +271,21 @@ def test_a_sum_whose_weights_are_not_those_of_the_sites_in_it_changes_nothing() 
         assert ("refused_sum" in rule.report()) is not moved
 
 
+def test_a_drawn_site_that_is_not_in_the_opened_sum_has_not_trained() -> None:
+    rule = make_rule("uniform_selection", {"draws": 3})
+    sites = rule.sample_clients(0, 0, dict.fromkeys("abcd", 10), list("abcd"), 3)
+    gone, *members = sites
+    rule.begin({"w": torch.zeros(2)})
+    whole = sum(rule.round_hints().importance.weights[site] for site in members)
+    sums = {WEIGHT: torch.tensor(whole, dtype=torch.float64)}
+    rule.add("all sites", Update(delta={"w": torch.ones(2)}, examples=1, sums=sums))
+    rule.set_sum_members(members)
+    assert bool(rule.finish()["w"].any())
+    report = rule.report()
+    assert report["vanished"] == [gone]
+    assert {site: report["ages"][site] for site in sites} == {gone: 1, **dict.fromkeys(members, 0)}
+
+
 TRAINED_ON = {"a": 40, "b": 30, "c": 15}
 
 
