@@ -11,6 +11,8 @@ import typer
 from medflare.cli.output import JSON_OPTION, ItemBatch, names, plain_errors, print_json
 from medflare.core.config import read_pairs
 
+NOTICE = "Draft for a radiologist, never a diagnosis."
+
 if TYPE_CHECKING:
     from medflare.models.report_generator import DecodingSettings
     from medflare.models.report_result import Drafter
@@ -125,7 +127,9 @@ def generate(
 ) -> None:
     """Drafts a report for each image. A draft for a radiologist to check, never a diagnosis.
 
-    An image that cannot be used costs no other one its draft; exit code 7 says that some were left out.
+    A file whose header says that it is no radiograph of a chest is left out; what is in doubt stands beside
+    the draft. An image that cannot be used costs no other one its draft; exit code 7 says that some were left
+    out.
 
     [bold]Example[/bold]: medflare generate chest.dcm -r runs/20261120-fedmrg
     """
@@ -140,11 +144,16 @@ def generate(
         device=device_of(device),
     )
     drafts, batch = list[dict[str, Any]](), ItemBatch()
+    origin = _origin(result)
+    if not as_json:
+        typer.secho(f"{NOTICE} {_origin_words(origin)}\n", fg="yellow")
     for path in images:
         with batch.item(path):
-            drafts.append(_draft(model, decoding, path))
+            drafts.append({**_draft(model, decoding, path), "notice": NOTICE, "model": origin})
             if not as_json:
                 typer.secho(str(path), bold=True)
+                for warning in drafts[-1]["warnings"]:
+                    typer.secho(f"! {warning}", fg="yellow")
                 typer.echo(f"{drafts[-1]['report']}\n")
     batch.require_some()
     if as_json:
@@ -159,19 +168,53 @@ def _draft(model: Drafter, decoding: DecodingSettings, path: Path) -> dict[str, 
     from medflare.core.conditions import CONDITIONS, Code
     from medflare.data.images import centre
     from medflare.data.store import one_image
+    from medflare.tasks.reports.repetition import repetition
 
     encoder = model.settings.encoder
-    image = one_image(path, encoder.stored_size)
+    image, warnings = one_image(path, encoder.stored_size)
     with torch.no_grad():
         texts, codes = model.generate(centre(image, encoder.image_size).to(model.device), decoding)
     findings = {
         c: Code(int(k)).name.lower() for c, k in zip(CONDITIONS, codes[0], strict=True) if k != Code.BLANK
     }
+    if repeated := repetition(texts[0]):
+        warnings.append(f"the draft goes in circles and should not be used: {repeated}")
     return {
         "image": str(path),
         "report": texts[0],
+        "warnings": warnings,
         "findings": findings if model.settings.prompts else {},
     }
+
+
+def _origin(result: Path) -> dict[str, Any]:
+    """Return what a draft says of its model: run, method, backbone, and who trained it on how much.
+
+    Empty where only the adapter's folder is named.
+    """
+    from medflare.core.run_record import read_record
+    from medflare.recipes.after_run import locate
+
+    if (result / "adapter_config.json").is_file():
+        return {}
+    record = read_record(locate(result))
+    return {
+        "run_id": record.run_id,
+        "method": record.method,
+        "backbones": sorted({f"{site.backbone} {site.fingerprint[:16]}" for site in record.sites.values()}),
+        "trained_on": {name: site.examples.get("train", 0) for name, site in sorted(record.sites.items())},
+    }
+
+
+def _origin_words(origin: dict[str, Any]) -> str:
+    """Return the origin in one line."""
+    if not origin:
+        return "The folder of an adapter does not say what it was trained on; name the run's folder instead."
+    sites = ", ".join(f"{name} ({count:,})" for name, count in origin["trained_on"].items())
+    return (
+        f"Model: {origin['method']}, run {origin['run_id']}, on {', '.join(origin['backbones'])}; training "
+        f"studies: {sites}."
+    )
 
 
 def adapter_folder(result: Path) -> Path:

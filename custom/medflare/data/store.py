@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from medflare.core.errors import DataError
+from medflare.data.chest_radiograph import chest_radiograph_warnings
 from medflare.data.images import DecodeError, fit_square, read_image, scan, warm_up
 from medflare.data.records import Skipped
 from medflare.data.settings.cohort import ScannerConfig
@@ -39,17 +40,21 @@ class ImageSample:
     cut: tuple[int, int, tuple[float, float] | None] | None = None
 
 
-def one_image(path: Path, size: int) -> Tensor:
-    """Return a single file as a learner would see it, (1, 1, size, size) in [0, 1].
+def one_image(path: Path, size: int) -> tuple[Tensor, list[str]]:
+    """Return a single chest radiograph as a learner would see it, and what its header leaves in doubt.
+
+    Returns:
+        ((1, 1, size, size) in [0, 1], warnings for the reader of a draft).
 
     Raises:
-        DataError: the image cannot be used.
+        DataError: the image cannot be used, or is no radiograph of a chest.
     """
     try:
+        warnings = chest_radiograph_warnings(path)
         image = read_image(path, at_least=2 * size)
     except DecodeError as error:
         raise DataError(f"{error} ({error.reason}). Expected PNG, JPEG, TIFF, DICOM or NIfTI.") from None
-    return _row(image, size, None)[None, None].to(torch.float32).div_(255)
+    return _row(image, size, None)[None, None].to(torch.float32).div_(255), warnings
 
 
 def _row(image: np.ndarray, size: int, scanner: ScannerConfig | None) -> Tensor:

@@ -80,6 +80,36 @@ def test_png_jpeg_and_dicom_of_one_picture_give_one_draft(
     assert drafts[0]["findings"] == drafts[2]["findings"]
 
 
+def test_every_draft_says_what_it_is_who_made_it_and_what_is_in_doubt(
+    run: tuple[Path, FedMRGLearner], small_hospital: Path, tmp_path: Path
+) -> None:
+    picture = next((small_hospital / "images").iterdir())
+    *_, dicom = images(tmp_path, np.asarray(Image.open(picture)))
+    drafts = facts("generate", picture, dicom, "-r", run[0], "--precision", "fp32")
+    assert {item["notice"] for item in drafts} == {"Draft for a radiologist, never a diagnosis."}
+    assert drafts[0]["model"]["run_id"] == "r"
+    assert run[1].model.backbone.fingerprint[:16] in drafts[0]["model"]["backbones"][0]
+    assert any("without a DICOM header" in warning for warning in drafts[0]["warnings"])
+    assert any("no body part" in warning for warning in drafts[1]["warnings"])
+    text = medflare("generate", picture, "-r", run[0], "--precision", "fp32").stdout
+    assert text.startswith("Draft for a radiologist, never a diagnosis. Model: fedmrg, run r")
+    assert "! a picture without a DICOM header" in text
+    alone = medflare("generate", picture, "-r", run[0] / "result" / "adapter", "--precision", "fp32").stdout
+    assert "does not say what it was trained on" in alone
+
+
+def test_a_ct_of_a_head_gets_no_chest_report(run: tuple[Path, FedMRGLearner], tmp_path: Path) -> None:
+    import pydicom
+
+    *_, path = images(tmp_path, np.random.default_rng(0).integers(0, 255, (40, 40), dtype=np.uint8))
+    data = pydicom.dcmread(path)
+    data.Modality, data.BodyPartExamined = "CT", "HEAD"
+    data.save_as(path)
+    refused = refusal(DataError.exit_code, "generate", path, "-r", run[0])
+    assert "its modality is CT" in refused
+    assert "not a radiograph" in refused
+
+
 def test_a_personalised_adapter_drafts_what_the_site_itself_drafts(
     run: tuple[Path, FedMRGLearner], small_hospital: Path
 ) -> None:

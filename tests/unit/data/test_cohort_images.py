@@ -184,6 +184,6 @@ def test_ram_and_cache_hold_the_same(tmp_path: Path) -> None:
 
 def test_a_single_image_looks_as_in_the_store(tmp_path: Path) -> None:
     own = samples(tmp_path, 1)
-    torch.testing.assert_close(one_image(own[0].path, 16), ImageStore(own, 16).batch([0]))
+    torch.testing.assert_close(one_image(own[0].path, 16)[0], ImageStore(own, 16).batch([0]))
     with pytest.raises(DataError, match="no such file"):
         one_image(tmp_path / "absent.png", 16)
