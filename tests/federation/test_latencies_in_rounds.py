@@ -270,6 +270,7 @@ def clocked(
     [
         ("ddcs", {"draws": 3}),
         ("uniform_selection", {"draws": 2}),
+        ("stratified_sampling", {"draws": 2}),
         ("fedcs", {"deadline": 75.0}),
         ("weighted_mean", {}),
     ],

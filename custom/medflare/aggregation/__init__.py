@@ -38,6 +38,7 @@ RULES: dict[str, str] = {
     "medoid": "medflare.aggregation.medoid:Medoid",
     "multi_krum": "medflare.aggregation.krum:MultiKrum",
     "scaffold": "medflare.aggregation.scaffold:Scaffold",
+    "stratified_sampling": "medflare.selection.rules:StratifiedSampling",
     "temporal": "medflare.aggregation.temporal:TemporalResidual",
     "trimmed_mean": "medflare.aggregation.trimmed_mean:TrimmedMean",
     "uniform_selection": "medflare.selection.rules:UniformSelection",

@@ -17,6 +17,7 @@ from medflare.selection.latency import Latencies
 from medflare.selection.problem import PairsOf
 from medflare.selection.sampled_mean import MAX_SAMPLES, PRODUCTS, Mode, SampledMean
 from medflare.selection.selectors import DdcsSelector
+from medflare.selection.strata import StratifiedSelector
 
 Rank = Annotated[int, Field(ge=1)]
 
@@ -37,7 +38,18 @@ class PairSettings(DrawSettings):
     """of mode product_restart, rank above which merged factors are approximated; null for none."""
 
 
-class Ddcs(SampledMean, NeedsSketches, NeedsExactSizes):
+class SketchedMean(SampledMean, NeedsSketches):
+    """Sampled mean of a rule that compares sites by their sketches."""
+
+    def set_sketch(self, site: str, sketch: Sketch | None) -> None:
+        """Take a first or newer sketch, or None where a site has none any more; the odds change with it."""
+        if sketch is None:
+            self.known.sketches.pop(site, None)
+        else:
+            self.known.sketches[site] = sketch
+
+
+class Ddcs(SketchedMean, NeedsExactSizes):
     """S draws from the q that makes the expected slowest site fast while the drawn data stay alike."""
 
     facts = RuleFacts(
@@ -96,13 +108,6 @@ class Ddcs(SampledMean, NeedsSketches, NeedsExactSizes):
     def disabled_capabilities(self) -> tuple[type, ...]:
         return (NeedsSketches,) if self.settings.distances == "exact" else (NeedsExactSizes,)
 
-    def set_sketch(self, site: str, sketch: Sketch | None) -> None:
-        """Take a first or newer sketch, or None where a site has none any more; the odds change with it."""
-        if sketch is None:
-            self.known.sketches.pop(site, None)
-        else:
-            self.known.sketches[site] = sketch
-
     def set_exact_sizes(self, sizes: Mapping[str, int], shared: Mapping[tuple[str, str], int]) -> None:
         """Take the exact sizes of the sites' graphs and of what pairs of them share."""
         self.known.sizes, self.known.shared = dict(sizes), dict(shared)
@@ -111,6 +116,35 @@ class Ddcs(SampledMean, NeedsSketches, NeedsExactSizes):
         """Return the report of `SampledMean` and `solution`: the probabilities before the age bonus."""
         solution = self.chosen.solution
         return super().report() | ({"solution": solution.to_json()} if solution else {})
+
+
+class StratifiedSampling(SketchedMean):
+    """One draw from each of S urns, filled by clusters of sites that know the same."""
+
+    facts = RuleFacts(
+        summary="Knowledge-stratified sampling: rounds draw from every cluster of like knowledge graphs.",
+        source="ours, after Fraboni et al. 2021, algorithm 2; DD-15",
+        needs="individual",
+        instead="rule 'ddcs' or 'uniform_selection', which can promise enough different sites",
+    )
+
+    class Settings(DrawSettings):
+        clusters: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = None
+        """clusters of sites at most; null for as many as draws."""
+        sketch_period: int = Field(default=5, ge=1)
+        """rounds after which sites are asked whether their sketch has changed."""
+
+    settings: Settings
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.chosen = StratifiedSelector(draws=self.settings.draws, clusters=self.settings.clusters)
+        self.set_selector(self.chosen, Latencies())
+        self.sketch_period = self.settings.sketch_period
+
+    def report(self) -> dict[str, Any]:
+        """Return the report of `SampledMean` and `strata`: the clusters, each with its fastest site first."""
+        return super().report() | ({"strata": self.chosen.strata} if self.chosen.strata else {})
 
 
 class UniformSelection(SampledMean):

@@ -113,6 +113,7 @@ CASES = {
     "fedcs": Case(make=rule("fedcs"), slow=slow.weighted_mean),
     "importance_sampling": Case(make=rule("importance_sampling"), slow=slow.weighted_mean),
     "uniform_selection": Case(make=rule("uniform_selection"), slow=slow.weighted_mean),
+    "stratified_sampling": Case(make=rule("stratified_sampling"), slow=slow.weighted_mean),
     "temporal": Case(make=rule("temporal"), slow=slow.weighted_mean),
     "temporal, three visits": Case(make=rule("temporal", visits=3), keeps=False),
     "docs/how-to/add-a-rule.md": Case(make=documented_rule),
