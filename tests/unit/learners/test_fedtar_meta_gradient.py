@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from fedtar_sites import SPLIT, VISITS, at_visit, plan
 from medflare.aggregation.temporal import TemporalResidual
 from medflare.core.tensors import State
 from medflare.in_process.temporal_loop import federate_visits
-from medflare.learners.fedtar.visit_sums import EXAMPLES, SLOPES
+from medflare.learners.fedtar.patient_floors import FEWEST
+from medflare.learners.fedtar.site_setup import visit_time_sums
+from medflare.learners.fedtar.visit_sums import EXAMPLES, PATIENTS, SLOPES
 
 
 def test_the_validation_gradient_is_that_of_the_mean_over_all_tokens(fedtar: Any) -> None:
@@ -91,6 +94,34 @@ def test_slopes_predict_how_the_validation_loss_follows_alpha(fedtar: Any) -> No
     rule.add("site-1", learner.fit(at_visit(1, 1, slopes=True, steps=1)))
     rule.finish()
     assert rule.report()["alpha_gradient"][-1] == pytest.approx(slope, rel=0.05, abs=1e-5)
+
+
+def test_slopes_and_losses_of_a_visit_or_two_stay_at_the_site(
+    fedtar: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One threshold for both: of four validation visits either could be one person's."""
+    for left, told in ((FEWEST - 1, False), (FEWEST, True)):
+        learner = fedtar()
+        rows = learner.rows
+
+        def few(split: str, visit: int = 0, left: int = left, rows: Any = rows) -> list[int]:
+            return rows(split, visit)[:left] if split == "val" else rows(split, visit)
+
+        monkeypatch.setattr(learner, "rows", few)
+        assert bool(learner._validation_gradient()[1]) is told
+        update = learner.fit(plan(0, steps=1))
+        assert ("val_loss" in update.metrics) is told
+
+
+def test_times_between_visits_of_fewer_than_five_patients_stay(fedtar: Any) -> None:
+    samples = fedtar().samples
+    times = visit_time_sums(samples, VISITS)
+    trained = [p for p in samples.patients if p.split == "train"]
+    known = [visit.number for patient in trained for visit in patient.visits if visit.since is not None]
+    counts = [known.count(number) for number in range(1, VISITS + 1)]
+    assert times[PATIENTS].tolist() == [count if count >= FEWEST else 0 for count in counts]
+    few = [patient for patient in trained if len(patient.visits) > 1][: FEWEST - 1]
+    assert not any(value.any() for value in visit_time_sums(replace(samples, patients=few), VISITS).values())
 
 
 def test_a_site_without_validation_visits_tells_no_slopes(fedtar: Any) -> None:

@@ -224,11 +224,14 @@ class FedTARLearner(BaseLearner):
         """Return ∇L_val, of the mean loss per token over all validation visits, and the number of visits.
 
         It is taken at the weights as received, before training. The patient adapter and the projection take
-        part in it where they are communicated; what stays at the site does not.
+        part in it where they are communicated; what stays at the site does not. Of fewer than FEWEST visits
+        it could be one person's, as a loss could, and there is none.
         """
         rows = self.rows("val")
+        if len(rows) < FEWEST:
+            return {}, 0
         learning = {n: t for n, t in self.live().items() if t.requires_grad}
-        return (self.reports.gradient(rows, learning), len(rows)) if rows else ({}, 0)
+        return self.reports.gradient(rows, learning), len(rows)
 
     # ---- evaluation and what stays -----------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from medflare.core.errors import ConfigError
 from medflare.core.tensors import State
+from medflare.core.visit_sums import PATIENTS
 from medflare.data.settings.site import SiteConfig
 from medflare.data.visit_samples import VisitSamples
 from medflare.learners.fedtar.patient_assignments import PatientAssignments
@@ -60,14 +61,19 @@ def patient_of(samples: VisitSamples, row: int) -> str:
 
 
 def visit_time_sums(samples: VisitSamples, visits: int) -> State:
-    """Return sums of the times between visits of the patients trained on."""
+    """Return sums of the times between visits of the patients trained on; 0 for a visit of fewer than FEWEST.
+
+    The sum over one patient would be the days between that patient's visits.
+    """
     times = [
         (visit.number, visit.gap, visit.since)
         for patient in samples.patients
         if patient.split == "train"
         for visit in patient.visits
     ]
-    return visit_times(times, visits)
+    sums = visit_times(times, visits)
+    told = sums[PATIENTS] >= FEWEST
+    return {name: value * told for name, value in sums.items()}
 
 
 def skipped_visits(samples: VisitSamples, visits: int) -> dict[str, int]:
