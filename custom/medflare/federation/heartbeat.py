@@ -25,7 +25,7 @@ DEADLINES = 2.0
 """A run counts as stalled after so many deadlines of a task without progress."""
 TIME_LIMIT = 30.0
 """Seconds that a command may take; then it is ended."""
-ENDS = ("completed", "failed", "stopped")
+ENDS = ("completed", "failed", "stopped", "paused")
 """Phases of the last event of a run."""
 _POLL = 1.0
 

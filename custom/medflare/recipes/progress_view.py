@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from medflare.federation.heartbeat import ENDS
+
 LOSSES = ("train_loss", "val_loss")
 TOLD = ("val_bleu_4", "val_label_f1")
 """Metrics in the line of text of a round; the page has the rest."""
@@ -140,6 +142,6 @@ def follow(path: Path, alive: Callable[[], bool], console: Console | None = None
             events = follower.new_events()
             for event in events:
                 take(event)
-            if not going or any(event["phase"] in ("completed", "failed", "stopped") for event in events):
+            if not going or any(event["phase"] in ENDS for event in events):
                 return
             time.sleep(0.2)

@@ -6,18 +6,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from page_reader import Reader, read
 
 from medflare.core.run_record import RunRecord, read_record
 from medflare.evaluation.agreement import finding_agreement
+from medflare.models.backbone import EMBEDDED_NAMES
 from medflare.reporting.charts.drawing import ticks
 from medflare.reporting.charts.lines import line_chart
 from medflare.reporting.formatting import byte_size, number
 from medflare.reporting.galleries.studies import finding_chips, pick
 from medflare.reporting.page import write_page
-from medflare.reporting.sections import participation
+from medflare.reporting.sections import header, participation
 from medflare.reporting.task_pages import TASK_PAGES, task_page
 from medflare.tasks import TASKS
 from medflare.tasks.prediction_files import read_predictions
@@ -100,6 +102,29 @@ def test_a_run_that_has_just_begun_has_a_page(tmp_path: Path) -> None:
     reader = read(write_page(tmp_path))
     assert "still running" in reader.text
     assert "No final evaluation" in reader.text
+
+
+@pytest.mark.parametrize("status", get_args(RunRecord.model_fields["status"].annotation))
+def test_a_run_of_every_status_has_a_page(tmp_path: Path, status: Any) -> None:
+    record = RunRecord(job="fedmrg", method="", run_id="r", started="now", status=status, reason="because")
+    record.write(tmp_path / "run.json")
+    words = "still running" if status == "running" else status
+    text = read(write_page(tmp_path)).text
+    assert words in text
+    assert f"{words.capitalize()}: because" in text
+
+
+def test_a_demo_model_and_a_test_of_few_are_named_at_the_top(run_folder: Path) -> None:
+    record = read_record(run_folder)
+    assert not [text for text in header.view(record, "")["notices"] if "Demo model" in text]
+    for name in EMBEDDED_NAMES.values():
+        record.sites["site-1"].backbone = name
+        assert any(text.startswith("Demo model") for text in header.view(record, "")["notices"])
+    record.evaluations = [item.model_copy(update={"studies": 19}) for item in record.evaluations[:1]]
+    (few,) = [text for text in header.view(record, "")["notices"] if "concluded" in text]
+    assert few == "Tests of fewer than 20 records (site-1 19): nothing can be concluded from their scores."
+    record.evaluations = [item.model_copy(update={"studies": 20}) for item in record.evaluations]
+    assert not [text for text in header.view(record, "")["notices"] if "concluded" in text]
 
 
 def test_a_thousand_rounds_stay_small(make_run: Callable[..., Path]) -> None:

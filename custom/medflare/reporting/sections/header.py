@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from medflare.core.run_record import RunRecord
 from medflare.reporting.formatting import byte_size, duration, plural, short_count
 from medflare.reporting.metric_names import curve_name
 
-STATUS = {"running": "still running", "completed": "completed", "failed": "failed", "stopped": "stopped"}
+STATUS = {"running": "still running"}
+"""Words for a status that are not its name."""
+EMBEDDED = "medflare-embedded"
+"""Begins the names of the backbones that come with medflare."""
+FEW = 20
+"""Studies of a test from fewer of which nothing can be concluded."""
 
 
 def view(record: RunRecord, privacy: str) -> dict[str, Any]:
@@ -26,16 +32,30 @@ def view(record: RunRecord, privacy: str) -> dict[str, Any]:
         lead += f" trained over {plural(len(participants), 'site')} ({', '.join(participants)})"
     if unseen:
         lead += f", tested also at {', '.join(unseen)}, which took no part in training"
-    reason = f"{STATUS[record.status].capitalize()}: {record.reason}" if record.reason else ""
+    status = STATUS.get(record.status, record.status)
+    reason = f"{status.capitalize()}: {record.reason}" if record.reason else ""
     return {
         "name": name,
         "status": record.status,
-        "status_text": STATUS[record.status],
+        "status_text": status,
         "lead": f"{lead}.",
         "run": f"Run {record.run_id} of job {record.job}, started {record.started}, seed {record.seed}.",
-        "notices": [text for text in (reason, privacy) if text],
+        "notices": [text for text in (reason, *_limits(record), privacy) if text],
         "tiles": _tiles(record),
     }
+
+
+def _limits(record: RunRecord) -> Iterator[str]:
+    """Yield what a reader must know before believing a score."""
+    if any(site.backbone.startswith(EMBEDDED) for site in record.sites.values()):
+        yield (
+            "Demo model: the embedded one, made for synthetic texts. For real reports and notes set a "
+            "backbone in site.yaml."
+        )
+    sizes = {item.site: item.studies for item in record.evaluations if item.studies < FEW}
+    if sizes:
+        named = ", ".join(f"{site} {count}" for site, count in sorted(sizes.items()))
+        yield f"Tests of fewer than {FEW} records ({named}): nothing can be concluded from their scores."
 
 
 def _tiles(record: RunRecord) -> list[tuple[str, str, str]]:
