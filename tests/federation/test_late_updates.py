@@ -89,18 +89,18 @@ def straggler(monkeypatch: pytest.MonkeyPatch) -> Straggler:
     return Straggler(monkeypatch)
 
 
-@pytest.mark.parametrize(("late", "examples"), [("next_round", 24), ("staleness_weighted", 17)])
-def test_a_late_update_counts_in_the_next_round(federation, straggler, late: str, examples: int) -> None:
-    """24 training examples, and 24 / sqrt(2) of them after one round."""
+@pytest.mark.parametrize(("late", "share"), [("next_round", 1.0), ("staleness_weighted", 0.5**0.5)])
+def test_a_late_update_counts_in_the_next_round(federation, straggler, late: str, share: float) -> None:
+    """All of its change, or after one round 1 / sqrt(2) of it."""
     run = straggler.run(federation, late=late, num_rounds=2)
     record = completed(run)
     first, second = record.rounds
     assert accepted(record) == [["site-1", "site-2"], ALL]
     assert first.absent["site-3"].startswith("no reply within 0.1 s of the quorum")
     assert (first.late, second.late, second.absent) == ({}, {"site-3": 1}, {})
-    assert second.accepted == {"site-1": 16, "site-2": 20, "site-3": examples}
-    rounds = {"site-1": 1, "site-2": 1, "site-3": 0}
-    mean = sum(second.accepted[site] * straggler.deltas[site, number] for site, number in rounds.items())
+    assert second.accepted == {"site-1": 16, "site-2": 20, "site-3": 24}
+    counted = {("site-1", 1): 1.0, ("site-2", 1): 1.0, ("site-3", 0): share}
+    mean = sum(second.accepted[one[0]] * part * straggler.deltas[one] for one, part in counted.items())
     expected = straggler.base[ADAPTER] + mean / sum(second.accepted.values())
     torch.testing.assert_close(final(run)[ADAPTER], expected, rtol=0, atol=1e-6)
 

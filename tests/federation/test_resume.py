@@ -106,6 +106,11 @@ def test_the_result_is_that_of_an_undisturbed_run(federation: Make, case: Case) 
     check(case, federation)
 
 
+def test_an_asynchronous_run_goes_on(federation: Make) -> None:
+    """With a buffer for all sites, which are all there in every round."""
+    check(toy(rounds=3), federation, mode="async", buffer=3)
+
+
 @pytest.mark.parametrize("uplink", UPLINKS)
 def test_what_compression_lost_is_carried_on(federation: Make, uplink: str) -> None:
     check(UPLINKS[uplink], federation, uplink=uplink, downlink="int8")

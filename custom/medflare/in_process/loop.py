@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -116,10 +116,20 @@ class FederationLoop:
             sampler.sample_clients(number, plan.seed, self.train, self.sites) if sampler else self.sites
         )
         clients = selected if available is None else available(plan, selected)
+        return self.aggregate(number, ((site, self.fit(site, number)) for site in clients))
+
+    def aggregate(self, number: int, offered: Iterable[tuple[str, Update]]) -> dict[str, Update]:
+        """Make updates the new state and return them, without those that the rule refused.
+
+        Args:
+            offered: (site, update), worked out one by one. Where there are none, the state stays.
+        """
+        rule, plan = self.rule, self.make_plan(number)
         rule.begin(self.state)
         updates: dict[str, Update] = {}
-        for site in clients:
-            update = self._fit(site, number)
+        came = False
+        for site, update in offered:
+            came = True
             try:
                 if not self._is_skipped(update, plan):
                     rule.add(site, update)
@@ -127,7 +137,7 @@ class FederationLoop:
                 LOGGER.warning("round %d: the update of %s is left out: %s", number, site, error)
                 continue
             updates[site] = update
-        if not clients:
+        if not came:
             _abort(rule)
             return updates
         added = {site: update for site, update in updates.items() if not self._is_skipped(update, plan)}
@@ -145,7 +155,7 @@ class FederationLoop:
         accepts = self.rule.capability(AcceptsZeroWeight) is not None
         return not update.examples and plan.hints.visit is not None and not accepts
 
-    def _fit(self, site: str, number: int) -> Update:
+    def fit(self, site: str, number: int) -> Update:
         """Return a site's update for the plan as a controller would send it."""
         plan = self.make_plan(number)
         if self._score is not None:

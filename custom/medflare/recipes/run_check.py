@@ -58,6 +58,11 @@ def check_run(
 
 def _responses(settings: RoundsSettings, sites: Sequence[str]) -> Iterator[str]:
     """Yield why the sites that the job demands cannot be there."""
+    if settings.mode == "async" and settings.buffer > len(sites):
+        yield (
+            f"buffer is {settings.buffer}, and {len(sites)} sites take part ({', '.join(sites)}), each of "
+            f"which trains one update at a time. Use --set buffer={len(sites)} or less."
+        )
     wanted = settings.min_responses
     if wanted is not None and wanted > len(sites):
         yield (

@@ -26,6 +26,7 @@ from medflare.aggregation.capabilities import (
     UsesAuxiliarySums,
     factor_clip,
 )
+from medflare.aggregation.staleness import scaled
 from medflare.core.errors import UpdateError
 from medflare.core.run_record import ALL_SITES
 from medflare.core.tensor_names import SUM_PREFIX, split_by_prefix
@@ -114,8 +115,7 @@ class ValidatingAggregator(FLComponent):
         """Take an update as it travelled; return the reason if the checks or, at once, the rule reject it.
 
         Args:
-            weight: of its examples the share with which it counts, rounded to a whole example and at least
-                one.
+            weight: the factor of its change; 1 but of an update that was made for an earlier state.
         """
         if self.protection.sealed:
             return self._accept_sealed(site, round_number, facts, tensors)
@@ -124,10 +124,11 @@ class ValidatingAggregator(FLComponent):
             reason = self.problem(site, round_number, facts, tensors)
             if reason is None:
                 update = Update.from_message(tensors, facts)
+                update.delta = scaled(update.delta, weight)
                 problem = self.norms.problem(site, update.delta)
                 reason = f"update: {problem}" if problem else None
             if reason is None:
-                update.examples = _weighted(min(update.examples, self.weights[site]), weight)
+                update.examples = min(update.examples, self.weights[site])
                 self.accepted[site] = update.examples
                 self._waiting[site] = update
                 if self.norms.is_unusual(site):
@@ -346,11 +347,6 @@ def _of_all_sites(value: Any) -> bool:
 def _spec_of(state: Mapping[str, Tensor]) -> SharedSpec:
     """Return names, shapes and dtypes of tensors as they are."""
     return {name: (tuple(value.shape), value.dtype) for name, value in state.items()}
-
-
-def _weighted(examples: int, weight: float) -> int:
-    """Return the number of examples with which an update counts; none stays none."""
-    return min(examples, max(1, round(weight * examples)))
 
 
 def _within(factor: Any, clip: float) -> bool:

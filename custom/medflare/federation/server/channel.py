@@ -10,7 +10,7 @@ from typing import Any
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.federation.engine import Controller, FLContext, Signal
-from medflare.federation.server.exchange import Exchange, WaitLimits
+from medflare.federation.server.exchange import Counting, Exchange, WaitLimits
 from medflare.federation.server.progress import ProgressReporter
 from medflare.federation.server.quorum import OPTIONAL, Quorum
 from medflare.federation.server.roster import Roster, join_reasons
@@ -56,6 +56,7 @@ class Channel:
         quorum: Quorum,
         on_done: OnDone | None = None,
         on_late: OnLate | None = None,
+        counting: Counting | None = None,
     ) -> Outcome:
         """Send one request to several sites and wait for their replies.
 
@@ -63,14 +64,14 @@ class Channel:
             on_reply: called with each good reply; returns why it cannot be accepted, or None.
             sites: all of the run without.
             on_done: called with each site of which nothing more is expected.
-            on_late: as in `Exchange`.
+            on_late: as in `Exchange`; counting: as in `WaitLimits`.
 
         Raises:
             StoppedError: the job was aborted meanwhile.
         """
         request = self._request(task, plan, tensors, options)
         exchange = Exchange(request, on_reply, on_done or _refuse_nothing, on_late=on_late)
-        return self._run(exchange, self.roster.sites if sites is None else sites, quorum)
+        return self._run(exchange, self.roster.sites if sites is None else sites, quorum, counting)
 
     def send_to_each(
         self, task: str, on_reply: OnReply, orders: Mapping[str, tuple[dict[str, Any], State]]
@@ -146,7 +147,9 @@ class Channel:
             tensors=tensors or {},
         )
 
-    def _run(self, exchange: Exchange, sites: list[str], quorum: Quorum) -> Outcome:
+    def _run(
+        self, exchange: Exchange, sites: list[str], quorum: Quorum, counting: Counting | None = None
+    ) -> Outcome:
         args, stragglers = self.args, self.roster.stragglers & set(sites)
         limits = WaitLimits(
             quorum=quorum.required,
@@ -158,6 +161,7 @@ class Channel:
             stragglers=frozenset(stragglers if len(stragglers) < len(sites) else ()),
             mandatory=quorum.mandatory,
             share=quorum.share,
+            counting=counting,
         )
         outcome = exchange.run(self.controller, sites, limits, self.fl_ctx, self.abort)
         if exchange.request.task not in STEPS:  # a site answers these while its worker is still busy

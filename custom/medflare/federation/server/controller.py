@@ -96,7 +96,7 @@ class RoundsController(Controller):
         self.progress = engine.get_component(args.progress_id)
         self.folder = Path(workspace.get_run_dir(job))
         self.problem: MedflareError | None = None
-        self.late = LateUpdates(args.late, lambda site: bool(self.get_client_disconnect_time(site)))
+        self.late = LateUpdates(args.late_updates, lambda site: bool(self.get_client_disconnect_time(site)))
         self.saved: SavedRun | None = None
         self.store = RunFolder.of(self.folder, job)
         before: RunRecord | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -35,6 +35,10 @@ OVERDUE = f"{TOO_SLOW} the deadline of"
 """The same where the deadline of the task was what it passed."""
 
 
+Counting = Callable[[], tuple[int, int]]
+"""Returns how many updates of earlier exchanges have come since the last one, and how many still may."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitLimits:
     """When to stop waiting.
@@ -49,6 +53,7 @@ class WaitLimits:
         stragglers: sites that have passed a deadline before.
         mandatory: sites without which the exchange has failed; they have the whole deadline.
         share: in place of `straggler_timeout` after `min_responses`, this share of the time until then.
+        counting: updates of earlier exchanges, which count among the replies and are waited for as well.
     """
 
     quorum: int
@@ -59,6 +64,7 @@ class WaitLimits:
     stragglers: frozenset[str] = frozenset()
     mandatory: frozenset[str] = frozenset()
     share: float | None = None
+    counting: Counting | None = None
 
     def patience(self, reached: bool, seconds: float) -> float:
         """Return how many seconds the others have, once `reached` or only stragglers are missing.
@@ -112,7 +118,8 @@ class Exchange:
         )
         tasks = [(self._task(request, targets), targets) for request, targets in requests]
         for task, targets in tasks:
-            controller.broadcast(task, fl_ctx, targets=targets, min_responses=0)
+            if targets:  # to FLARE no target means all sites
+                controller.broadcast(task, fl_ctx, targets=targets, min_responses=0)
         reason = self._wait(controller, sites, limits, started, abort)
         self._close(sites, reason)
         self.outcome.release = partial(_cancel, controller, [task for task, _ in tasks])
@@ -143,30 +150,34 @@ class Exchange:
         the remaining sites their time anew.
         """
         straggler_since: float | None = None
+        counting = limits.counting or _count_nothing
         while True:
             now = time.monotonic()
             self._give_up_disconnected(controller, sites, limits.deadline)
             with self._lock:
-                accepted = len(self.outcome.facts)
+                came, coming = counting()
+                accepted = len(self.outcome.facts) + came
                 missing = set(sites) - set(self.outcome.facts) - set(self.outcome.absent)
                 lost = sorted(limits.mandatory & set(self.outcome.absent))
                 queued = time.monotonic() - self._last_validated < _QUEUE_PAUSE
-            if not missing:
+            enough = limits.min_responses is not None and accepted >= limits.min_responses
+            if not missing and (enough or not coming):
                 return ""
             if abort.triggered:
                 self.outcome.aborted = True
                 return "the job was stopped"
-            if accepted + len(missing) < limits.quorum:
+            if accepted + len(missing) + coming < limits.quorum:
                 return "given up: the quorum was out of reach"
             if lost:
                 return f"given up: {lost[0]}, which the job names as mandatory, was lost"
-            enough = limits.min_responses is not None and accepted >= limits.min_responses
             reached = enough and not missing & limits.mandatory
             # Sites that passed their last deadline would hold up every evaluation by a whole deadline again.
             only_stragglers = accepted >= limits.quorum and missing <= limits.stragglers - limits.mandatory
-            if reached or only_stragglers:
+            if reached or (only_stragglers and missing):
                 straggler_since = now if straggler_since is None else straggler_since
                 patience = limits.patience(reached, straggler_since - started)
+                if reached and limits.counting is not None:
+                    return f"{TOO_SLOW} the round, which ended with {accepted} updates"
                 if now - straggler_since >= patience and not queued:
                     return f"{TOO_SLOW} {patience:.4g} s of the {'quorum' if reached else 'others'}"
             if now - started >= limits.deadline + limits.margin and not queued:
@@ -259,6 +270,10 @@ class Exchange:
                 f"E{int(FailureCode.UNEXPECTED)} reply could not be used ({type(error).__name__}: {error})"
             )
             self.outcome.refuse({site: clean_text(reason)})
+
+
+def _count_nothing() -> tuple[int, int]:
+    return 0, 0
 
 
 def _cancel(controller: Controller, tasks: list[Task]) -> None:

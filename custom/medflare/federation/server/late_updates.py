@@ -15,15 +15,13 @@ from dataclasses import dataclass, field
 
 from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.capabilities import SamplesClients
+from medflare.aggregation.staleness import staleness_weight
 from medflare.egress.failures import MessageError
 from medflare.federation.server.settings import Late, RoundsSettings
 from medflare.protections.base import Protection
 from medflare.protocol.messages import FIT, Reply
 from medflare.protocol.replies import check_facts
 from medflare.protocol.strict_model import shown
-
-STALENESS_POWER = 0.5
-"""An update that is s exchanges old weighs (1 + s)^-1/2, as in FedBuff (Nguyen et al., AISTATS 2022)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +105,13 @@ class LateUpdates:
             arrived = {site: exchange for site, (exchange, _) in self._arrived.items()}
             return arrived | {site: expected.exchange for site, expected in self._expected.items()}
 
+    def count(self) -> tuple[int, int]:
+        """Return how many updates came since the last exchange, and how many still may, within their time."""
+        now = time.monotonic()
+        with self._lock:
+            coming = [s for s, e in self._expected.items() if e.until > now and not self.gone(s)]
+            return len(self._arrived), len(coming)
+
     def give_up(self) -> dict[str, str]:
         """Return site -> reason for each that is expected no longer: its time is over, or it is gone."""
         now = time.monotonic()
@@ -143,14 +148,17 @@ class LateUpdates:
         return dict(sorted(arrived.items()))
 
     def weight(self, staleness: int) -> float:
-        """Return the factor of the examples of an update that is so many exchanges old."""
-        return (1 + staleness) ** -STALENESS_POWER if self.mode == "staleness_weighted" else 1.0
+        """Return the factor of the change of an update that is so many exchanges old."""
+        return staleness_weight(staleness) if self.mode == "staleness_weighted" else 1.0
 
 
 def straggler_problems(
     settings: RoundsSettings, rule_name: str, rule: AggregationRule, protection: Protection
 ) -> Iterator[str]:
-    """Yield why late updates or mandatory sites are not possible in a job, with what to use instead."""
+    """Yield why a job's ways with slow sites are not possible, with what to use instead."""
+    if settings.mode == "async":
+        yield from _async_problems(settings, rule_name, rule, protection)
+        return
     late = f"late is '{settings.late}'"
     if settings.late != "discard" and protection.server_reads != "updates":
         yield (
@@ -167,4 +175,29 @@ def straggler_problems(
         yield (
             f"the job has mandatory_sites, and rule '{rule_name}' samples who trains. Leave mandatory_sites "
             "out, or use rule 'weighted_mean'."
+        )
+
+
+_SYNC_ONLY = ("late", "min_responses", "mandatory_sites", "straggler_share", "latency_profiles")
+
+
+def _async_problems(
+    settings: RoundsSettings, rule_name: str, rule: AggregationRule, protection: Protection
+) -> Iterator[str]:
+    """Yield why a job cannot run in mode `async`."""
+    if protection.server_reads != "updates":
+        yield (
+            f"mode is 'async', and under {protection.words} only the updates of one round and one state make "
+            "a sum. Set mode to 'sync'."
+        )
+    if rule.capability(SamplesClients) is not None:
+        yield (
+            f"mode is 'async', in which every site trains all the time, and rule '{rule_name}' samples who "
+            "trains. Use rule 'weighted_mean', or set mode to 'sync'."
+        )
+    defaults = type(settings)()
+    if given := [key for key in _SYNC_ONLY if getattr(settings, key) != getattr(defaults, key)]:
+        yield (
+            f"mode is 'async', in which a round ends with `buffer` updates and waits for nobody else; "
+            f"{', '.join(given)} would say otherwise. Leave {'them' if len(given) > 1 else 'it'} out."
         )

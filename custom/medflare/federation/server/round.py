@@ -91,7 +91,7 @@ def select_clients(run: Run, index: int, entry: RoundRecord) -> RoundState:
     run.progress.event("round", round=index, rounds=run.exchanges, sites=selected)
     available, vanished = run.timings.simulate_availability(plan, selected)
     entry.absent |= vanished
-    sampled = bool(run.rule.capability(SamplesClients) or vanished)
+    sampled = bool(run.rule.capability(SamplesClients) or vanished or args.mode == "async")
     return RoundState(
         index=index,
         entry=entry,
@@ -99,7 +99,7 @@ def select_clients(run: Run, index: int, entry: RoundRecord) -> RoundState:
         selected=selected,
         available=available,
         may_be_lost=sampled,
-        quorum=run.quorum(len(selected) if sampled else None),
+        quorum=run.round_quorum(len(selected) if sampled else None),
     )
 
 
@@ -127,7 +127,8 @@ def collect_updates(run: Run, state: RoundState) -> None:
     vanished = {site: entry.absent[site] for site in state.selected if site not in state.available}
     outcome = Outcome(absent=vanished)
     try:
-        if len(state.available) >= state.quorum.required:
+        busy = len(run.late.busy()) if run.args.mode == "async" else 0
+        if len(state.available) + busy >= state.quorum.required:
             outcome = train(run, state.plan, state.available, state.quorum)
             record_fit(run, entry, outcome)
     except TooFewError as error:
@@ -162,9 +163,9 @@ def train(run: Run, plan: RoundPlan, sites: list[str], quorum: Quorum, canary: b
         silent=opened.silent,
         waited=opened.waited,
     )
-    before = f"{run.schedule.name(plan.round)}, before training"
-    run.channel.require(lost_early, quorum.required, before, plan.round)
     late, on_late = [] if canary else sorted(run.late.busy()), None
+    before = f"{run.schedule.name(plan.round)}, before training"
+    run.channel.require(lost_early, 0 if late else quorum.required, before, plan.round)
     if run.late.kept and not canary:
         run.late.begin(plan.round)
         on_late = partial(receive_late, run, plan.round)
@@ -179,6 +180,7 @@ def train(run: Run, plan: RoundPlan, sites: list[str], quorum: Quorum, canary: b
         quorum=quorum,
         on_done=run.aggregator.mark_done,
         on_late=on_late,
+        counting=run.late.count if run.args.mode == "async" and not canary else None,
     )
     if run.scorer is not None:
         run.scorer.plan = plan

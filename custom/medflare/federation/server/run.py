@@ -146,3 +146,9 @@ class Run:
         args = self.args
         quorum = Quorum.of_round(args.min_responses, len(self.roster.sites), sampled, self.min_sites)
         return replace(quorum, mandatory=frozenset(args.mandatory_sites), share=args.straggler_share)
+
+    def round_quorum(self, sampled: int | None) -> Quorum:
+        """Return the quorum of a round's updates; in mode `async` it ends with `buffer` of them."""
+        if self.args.mode == "async":
+            return Quorum(1, self.args.buffer)
+        return self.quorum(sampled)

@@ -18,6 +18,10 @@ Late = Literal["discard", "next_round", "staleness_weighted"]
 """What becomes of an update that comes after its round."""
 
 
+Mode = Literal["sync", "async"]
+"""Whether the sites of a round train at the same time, on the same state."""
+
+
 class RoundsSettings(Settings):
     """Settings of a run's rounds; those of the method stand in config_fed_client.json."""
 
@@ -59,8 +63,14 @@ class RoundsSettings(Settings):
     """Sites without whose update a training round fails; they are waited for until the deadline."""
     late: Late = "discard"
     """An update of a straggler that comes after its round: `discard` it, add it in the `next_round` as it is,
-    or `staleness_weighted`, with (1 + s)^-1/2 of its examples after s rounds. Such a site is not asked anew
+    or `staleness_weighted`, with (1 + s)^-1/2 of its change after s rounds. Such a site is not asked anew
     before it has answered, or its deadline has passed."""
+    mode: Mode = "sync"
+    """`async`: each site trains on at its own pace, and a round ends once `buffer` updates are there, of
+    whatever state (FedBuff). An update that is s rounds old counts with (1 + s)^-1/2 of its change."""
+    buffer: int = Field(2, ge=1)
+    """Of mode `async`: the updates that make a new state. Fewer than half of the sites is what makes it fast;
+    1 lets each update by itself make a state."""
     suspend_rounds: int = Field(2, ge=0)
     """Rounds in which a silent site is left out before it is eligible again."""
     evaluate_every: int = Field(1, ge=0)
@@ -99,6 +109,11 @@ class RoundsSettings(Settings):
     persistor_id: str = "persistor"
     progress_id: str = "progress"
 
+    @property
+    def late_updates(self) -> Late:
+        """Return what becomes of late updates: `late`, and in mode `async` always by staleness."""
+        return "staleness_weighted" if self.mode == "async" else self.late
+
     @field_validator("latency_profiles")
     @classmethod
     def _readable(cls, value: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
@@ -119,4 +134,11 @@ class TemporalSettings(RoundsSettings):
     def _of_its_visit(cls, value: Late) -> Late:
         if value != "discard":
             raise ValueError("an update of one visit cannot count for the next one; expected 'discard'")
+        return value
+
+    @field_validator("mode")
+    @classmethod
+    def _visit_by_visit(cls, value: Mode) -> Mode:
+        if value != "sync":
+            raise ValueError("an update of one visit cannot count for the next one; expected 'sync'")
         return value
