@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE := 1
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-.PHONY: help demo test test-deployment test-faults fuzz quality docs reference provision study-fedmrg study-real study-fed-medlora study-corpora study-attacks study-fedvit study-fedtar study-ddcs server-cost boundary-cost embedded embedded-notes lock bill-of-materials audit-online clean
+.PHONY: help demo test test-deployment test-faults fuzz quality docs reference provision study-fedmrg study-real study-fed-medlora study-corpora study-attacks study-fedvit study-fedtar study-ddcs study-async server-cost boundary-cost embedded embedded-notes lock bill-of-materials audit-online clean
 
 help:
 	@echo "make demo          three synthetic hospitals train a report generator in the FLARE simulator"
@@ -30,6 +30,7 @@ help:
 	@echo "make study-fedvit       FedViT-GPT2 under its rules on synthetic hospitals over three seeds (an hour)"
 	@echo "make study-fedtar       FedTAR, its ablations and baselines on synthetic patients who come again, three seeds (hours)"
 	@echo "make study-ddcs         DDCS and other choices of hospitals, 20 of them on a simulated clock, three seeds (an hour or two)"
+	@echo "make study-async        asynchronous rounds against synchronous ones on a simulated clock, five seeds (an hour)"
 	@echo "make server-cost        seconds and memory of every rule for 2 to 100 sites"
 	@echo "make test-faults        the plug pulled at every write of many runs, real processes killed, and longer jobs (hours)"
 	@echo "make boundary-cost      the share of a round that the checks of messages take"
@@ -104,6 +105,9 @@ study-fedtar: $(VENV)/.installed
 
 study-ddcs: $(VENV)/.installed
 	$(BIN)/python benchmarks/study_ddcs.py --out studies/ddcs
+
+study-async: $(VENV)/.installed
+	$(BIN)/python benchmarks/study_async.py --out studies/async
 
 server-cost: $(VENV)/.installed
 	$(BIN)/python benchmarks/server_cost.py

@@ -7,6 +7,7 @@ t test over five seeds or more, corrected by Holm for all comparisons of the tab
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -64,7 +65,8 @@ def comparison_table(
                 cells.append("-")
                 continue
             found = over_seeds(mine, groups=runs[0].groups_of(metric))
-            text = f"{100 * found.value:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
+            low, high = found.interval or (math.nan, math.nan)
+            text = f"{100 * found.value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
             facts[name][metric] = {"seeds": [run.value for run in mine], **found.model_dump()}
             gap = gaps.get((name, metric))
             if gap is not None:

@@ -182,7 +182,7 @@ def write_backbone(folder: Path, vision_steps: int = 500, language_steps: int = 
     """Writes `encoder/`, `decoder/` and `facts.json`, from the same seed every time."""
     torch.manual_seed(0)
     started = time.monotonic()
-    facts = {
+    facts: dict[str, Any] = {
         "language": language(folder / "decoder", language_steps),
         "vision": vision(folder / "encoder", vision_steps),
     }

@@ -227,7 +227,7 @@ def speed_line(texts: Sequence[str]) -> str:
     """Reports per second on first sight (repeated sentences within the set are remembered)."""
     from medflare.labelling import labels, negation
 
-    labels._sentence_codes.cache_clear()
+    labels.mentions_in.cache_clear()
     negation.find_cues.cache_clear()
     start = time.perf_counter()
     label_reports(texts)

@@ -22,6 +22,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -144,10 +145,10 @@ class Round:
         self.members = {name: Member(people[name], self.layout, Limits(min_sites=2)) for name in names}
         self.meters = {name: Meter() for name in names}
         for name, member in self.members.items():
-            self.coordinator.add_advert(name, self.meters[name](lambda m=member: m.advertise(self.terms)))
+            self.coordinator.add_advert(name, self.meters[name](partial(member.advertise, self.terms)))
         adverts = self.coordinator.adverts()
         for name, member in self.members.items():
-            self.coordinator.add_shares(name, self.meters[name](lambda m=member: m.share(adverts)))
+            self.coordinator.add_shares(name, self.meters[name](partial(member.share, adverts)))
 
     def masked(self, name: str) -> Masked:
         packed = self.layout.pack(update(self.layout, int(name[-2:])))
@@ -158,12 +159,12 @@ class Round:
         survivors = self.coordinator.survivors()
         present = [name for name in self.members if name not in gone]
         for name in present:
-            said = self.meters[name](lambda n=name: self.members[n].confirm(survivors))
-            self.coordinator.add_confirmation(name, said)
+            confirmed = self.meters[name](partial(self.members[name].confirm, survivors))
+            self.coordinator.add_confirmation(name, confirmed)
         confirmations = self.coordinator.confirmations()
         for name in present:
-            said = self.meters[name](lambda n=name: self.members[n].reveal(confirmations))
-            self.coordinator.add_reveal(name, said)
+            revealed = self.meters[name](partial(self.members[name].reveal, confirmations))
+            self.coordinator.add_reveal(name, revealed)
 
 
 def measure_site(round_: Round, given: argparse.Namespace) -> dict[str, float]:

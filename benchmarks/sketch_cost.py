@@ -207,7 +207,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=20)
     parser.add_argument("--data", type=Path)
     given = parser.parse_args()
-    heads = ("triples", "kind", "k", "sketch, s", "exact J, s", "bytes")
+    heads: tuple[str, ...] = ("triples", "kind", "k", "sketch, s", "exact J, s", "bytes")
     table("cost", heads, cost(given.triples, given.k))
     if importlib.util.find_spec("private_set_intersection"):
         heads = ("triples each", "pair, s", "bytes", "shared")

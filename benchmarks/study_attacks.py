@@ -55,7 +55,7 @@ TEMPERATURE = 0.1
 WITHOUT_LORA = [
     n
     for n, rule in ((n, make_rule(n, {})) for n in sorted(RULES))
-    if n != "weighted_mean" and not (rule.facts.sharing or rule.capability(AsksClientTerms))
+    if n != "weighted_mean" and not (rule.facts.sharing or isinstance(rule, AsksClientTerms))
 ]
 """Rules that ask nothing of LoRA factors, of a site's own steps or of who takes part."""
 
@@ -93,7 +93,7 @@ def load(profile: HospitalProfile, folder: Path, share: float) -> Site:
     file = folder / f"{profile.name}-{patients}-by-patient.npz"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        np.savez(file, **_computed(profile, patients))
+        np.savez(file, **_computed(profile, patients))  # type: ignore[arg-type]
     with np.load(file) as data:
         kept = {name: torch.from_numpy(data[name]) for name in ("features", "targets")}
         splits, names = data["splits"], data["patients"]
@@ -191,7 +191,7 @@ def federated(
 ) -> State:
     """The head's state after all rounds."""
     torch.manual_seed(seed)
-    state = Head(head.net[0].in_features).state()
+    state = Head(judge.features["train"].shape[1]).state()
     generator = torch.Generator().manual_seed(seed)
     own = dict(sites)
     if attack == "label-shuffled":
@@ -219,6 +219,7 @@ def _score_themselves(
 ) -> None:
     """Client mode of `influence`: every site weighs its own update by its loss on D_v."""
     reference, hint = head.measured(state, *d_v), round_hints(rule).influence
+    assert hint is not None, "only rules of a site's own factor come here"
     for update in honest.values():
         loss = head.measured({n: v + update.delta[n] for n, v in state.items()}, *d_v)
         update.factor = self_influence(loss, reference, hint.temperature, hint.clip)
@@ -229,7 +230,7 @@ def _shuffled(site: Site, generator: torch.Generator) -> Site:
     targets = dict(site.targets)
     for split in ("train", "val"):
         targets[split] = targets[split][torch.randperm(len(targets[split]), generator=generator)]
-    return Site(features=site.features, targets=targets)
+    return replace(site, targets=targets)
 
 
 # ---- the tables --------------------------------------------------------------------------------------------
@@ -281,7 +282,8 @@ def cell(
         state = federated(head, sites, judge, rule, attack, hostile, given, seed)
         runs.append(scored(head, state, sites))
     found = over_seeds(runs, groups=[name for site in sites.values() for name in site.patients["test"]])
-    return {"value": found.value, "low": found.low, "high": found.high}
+    low, high = found.interval or (math.nan, math.nan)
+    return {"value": found.value, "low": low, "high": high}
 
 
 def table(given: argparse.Namespace) -> Iterator[str]:
@@ -317,8 +319,8 @@ def table(given: argparse.Namespace) -> Iterator[str]:
 
 
 def _guaranteed(row: tuple[str, dict[str, Any]], attackers: int, sites: int) -> bool:
-    rule = made(*row, attackers)
-    return (rule := rule.capability(ByzantineRule)) is None or sites >= rule.min_sites
+    robust = made(*row, attackers).capability(ByzantineRule)
+    return robust is None or sites >= robust.min_sites
 
 
 def arguments() -> argparse.Namespace:

@@ -109,7 +109,21 @@ def cohorts(given: argparse.Namespace, partition: str, seed: int) -> dict[str, S
     return load_site_file(folder / "site.yaml")
 
 
-def learners_of(sites: Mapping[str, SiteConfig], seed: int) -> tuple[dict[str, Any], Any]:
+class Judge:
+    """Tests states on questions of all hospitals."""
+
+    def __init__(self, learner: Any, questions: Sequence[Any]) -> None:
+        self.learner, self.questions = learner, questions
+
+    def quality(self, state: Mapping[str, Any]) -> dict[str, float]:
+        """Return the metrics of a shared state."""
+        self.learner.load_shared({name: value.clone() for name, value in state.items()})
+        self.learner.use()
+        found: dict[str, float] = self.learner.quality(self.questions)
+        return found
+
+
+def learners_of(sites: Mapping[str, SiteConfig], seed: int) -> tuple[dict[str, Any], Judge]:
     """Every hospital's learner, all on one model, and a judge with test questions of all hospitals."""
     from medflare.learners.questions.learner import QuestionLearner
     from medflare.learners.questions.settings import METHOD
@@ -125,7 +139,7 @@ def learners_of(sites: Mapping[str, SiteConfig], seed: int) -> tuple[dict[str, A
         name: cohort for name, cohort in read.items() if any(q.split == "train" for q in cohort.questions)
     }
     learners = {name: QuestionLearner(name, cohort, model, chosen, seed) for name, cohort in trained.items()}
-    return learners, QuestionLearner("judge", pooled, model, chosen, seed)
+    return learners, Judge(QuestionLearner("judge", pooled, model, chosen, seed), pooled.questions)
 
 
 def sketches_of(sites: Mapping[str, SiteConfig], graph: str) -> dict[str, Any]:
@@ -200,8 +214,7 @@ def train_unit(partition: str, name: str, seed: int, given: argparse.Namespace) 
         if clock.now - last[0] < given.hours * 3600 / CHECKS and number + 1 < given.rounds:
             return {}
         last[0] = clock.now
-        judge.load_shared({key: value.clone() for key, value in state.items()})
-        found: dict[str, float] = judge.quality("test", TESTED)
+        found = judge.quality(state)
         print(f"{name} {number} {clock.now:.0f} s {found}", flush=True)
         return found
 

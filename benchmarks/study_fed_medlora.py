@@ -79,8 +79,8 @@ def write_cohorts(out: Path, seed: int, train: int, test: int) -> None:
 
 def cohort(folder: Path, split: str, **more: Any) -> CohortConfig:
     """All notes of a folder in one split."""
-    shares = {name: float(name == split) for name in ("train", "val", "test")}
-    return CohortConfig(format="notes_jsonl", root=folder, split=SplitConfig(**shares), **more)
+    shares = SplitConfig.model_validate({name: float(name == split) for name in ("train", "val", "test")})
+    return CohortConfig(format="notes_jsonl", root=folder, split=shares, **more)
 
 
 def site(out: Path, name: str, seed: int, condition: str) -> SiteConfig:

@@ -176,8 +176,9 @@ def train_unit(name: str, seed: int, given: argparse.Namespace) -> None:
     from medflare.core.plan import RoundPlan
     from medflare.in_process.loop import federate
     from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits, visit_by_visit
-    from medflare.learners.fedtar.evaluation import FILE, predictions
+    from medflare.learners.fedtar.evaluation import predictions
     from medflare.learners.fedtar.learner import build
+    from study_fedtar_tables import FILE
 
     method, folder, visits = METHODS[name], unit_folder(given.out, name, seed), given.visits
     rounds = given.rounds * method.times

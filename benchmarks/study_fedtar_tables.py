@@ -8,6 +8,7 @@ and tests draw patients with all their visits, and seeds.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +98,8 @@ def score_rows(units: Mapping[str, Mapping[str, Unit]], titles: Mapping[str, str
         for metric in COLUMNS:
             own = list(runs.values())
             found = over_seeds([unit.scores[metric] for unit in own], groups=own[0].groups[metric])
-            cells.append(f"{100 * found.value:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]")
+            low, high = found.interval or (math.nan, math.nan)
+            cells.append(f"{100 * found.value:.1f} [{100 * low:.1f}, {100 * high:.1f}]")
         yield f"| {titles[name]} | {len(runs)} | " + " | ".join(cells) + " |"
 
 

@@ -19,9 +19,14 @@ from typing import Any
 from medflare.core.errors import ConfigError, DataError, MedflareError, RunError, UpdateError
 from medflare.egress.policy import PolicyError
 from medflare.wire.disk_space import is_disk_full
+from medflare.wire.memory import is_out_of_memory
 
 SEE_LOG = "Details are in worker.log at the site."
 DISK_FULL = "the disk of the site is full. Free some space there; it takes part again in the next round."
+OUT_OF_MEMORY = (
+    "the site has too little memory for this task. Smaller batches (`optimiser.batch`, `eval_batch`) or a "
+    "smaller model need less; it takes part again in the next round."
+)
 MOST_TEXT = 2000
 """Most characters of a failure's text; what a hostile site writes stands in records, logs and pages."""
 _TERMINAL = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]")
@@ -43,6 +48,7 @@ class FailureCode(IntEnum):
     DEADLINE = 31
     ABORTED = 32
     DISK_FULL = 33
+    OUT_OF_MEMORY = 34
     UNEXPECTED = 40
 
 
@@ -159,6 +165,8 @@ def failure_of(error: BaseException) -> Failure:
         return error.failure
     if is_disk_full(error):
         return Failure(FailureCode.DISK_FULL, DISK_FULL)
+    if is_out_of_memory(error):
+        return Failure(FailureCode.OUT_OF_MEMORY, OUT_OF_MEMORY)
     name = type(error).__name__
     for known, code in _CODES:
         if isinstance(error, known):

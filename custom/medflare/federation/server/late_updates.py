@@ -195,7 +195,7 @@ def _async_problems(
             f"mode is 'async', in which every site trains all the time, and rule '{rule_name}' samples who "
             "trains. Use rule 'weighted_mean', or set mode to 'sync'."
         )
-    defaults = type(settings)()
+    defaults = type(settings).model_validate({})
     if given := [key for key in _SYNC_ONLY if getattr(settings, key) != getattr(defaults, key)]:
         yield (
             f"mode is 'async', in which a round ends with `buffer` updates and waits for nobody else; "

@@ -24,11 +24,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from medflare.egress.failures import SEE_LOG, Failure, FailureCode, TaskError, failure_of
+from medflare.egress.failures import OUT_OF_MEMORY, SEE_LOG, Failure, FailureCode, TaskError, failure_of
 from medflare.federation.site.worker_config import WorkerConfig
 from medflare.federation.site.worker_session import Builder, WorkerSession
 from medflare.learners.registry import build_learner
 from medflare.wire.files import load_tensors, save_tensors
+from medflare.wire.memory import oom_kills
 from medflare.wire.task_messages import TaskRequest, TaskResult
 
 MAIN = (sys.executable, "-P", "-m", "medflare.federation.site.worker_main")
@@ -72,10 +73,11 @@ class ProcessWorker(Worker):
         self.process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._buffer = b""
-        self._number = 0
+        self._number = self._oom_kills = 0
         scratch.mkdir(parents=True, exist_ok=True)
 
     def _start(self) -> None:
+        self._oom_kills = oom_kills()
         self._channel, theirs = socket.socketpair()
         threads = str(self.threads)
         settings = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
@@ -143,8 +145,11 @@ class ProcessWorker(Worker):
                 elif time.monotonic() > until:
                     raise TaskError(Failure(FailureCode.DEADLINE, f"{message['task']} passed its deadline."))
         except (OSError, ValueError):  # the worker closed its end, or somebody closed ours
-            text = f"the worker process ended with {_exit_of(process)}. {SEE_LOG}"
+            ended, killed = _exit_of(process), oom_kills() > self._oom_kills
             self.close()
+            if killed and ended == signal.SIGKILL.name:
+                raise TaskError(Failure(FailureCode.OUT_OF_MEMORY, OUT_OF_MEMORY)) from None
+            text = f"the worker process ended with {ended}. {SEE_LOG}"
             raise TaskError(Failure(FailureCode.WORKER_DIED, text)) from None
         except TaskError:
             self.close()

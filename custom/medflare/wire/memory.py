@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Too little memory: how it is recognised, in an error and where the kernel ended a process for it."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+_CLASSES = ("OutOfMemoryError",)
+"""Of torch; this module imports none of it."""
+_TEXTS = ("can't allocate memory", "not enough memory", "CUDA out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""Of torch's allocators, whose errors are plain RuntimeErrors on a processor."""
+_SYSTEM = Path("/proc/vmstat")
+_GROUPS = Path("/sys/fs/cgroup")
+_MINE = Path("/proc/self/cgroup")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error, or one that caused it, says that there is too little memory."""
+    found = (
+        isinstance(error, MemoryError)
+        or type(error).__name__ in _CLASSES
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or (isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS))
+    )
+    return found or (error.__cause__ is not None and is_out_of_memory(error.__cause__))
+
+
+def oom_kills() -> int:
+    """Return how many processes the kernel has ended for want of memory: of the machine and of our group.
+
+    0 where it does not say, as outside Linux. What was more than before tells of a kill since then.
+    """
+    return _count(_SYSTEM) + sum(_count(folder / "memory.events") for folder in _own_groups())
+
+
+def _own_groups() -> list[Path]:
+    """Return the folders of this process's control groups; in a container its own is the root."""
+    try:
+        lines = _MINE.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    paths = [line.split(":", 2)[2].lstrip("/") for line in lines if line.startswith("0::")]
+    return [_GROUPS / path for path in paths]
+
+
+def _count(file: Path) -> int:
+    """Return the value of `oom_kill` in a file of lines `name value`; 0 where there is none."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
