@@ -135,6 +135,17 @@ class Federation:
                 process.kill()
         self.processes.pop(name).wait()
 
+    def kill_parent(self, name: str) -> None:
+        """FLARE's process of a participant is gone; what it had started is left behind."""
+        parent = self.processes.pop(name)
+        parent.kill()
+        parent.wait()
+        if name == SERVER:
+            for session in self.sessions.values():
+                with contextlib.suppress(Exception):
+                    session.api.close()
+            self.sessions.clear()
+
     @contextlib.contextmanager
     def joined(self, name: str) -> Iterator[str]:
         """One more site for a while, which may be killed in it; its kit's site.yaml is ready."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import deployed_jobs
@@ -62,6 +63,54 @@ def test_a_killed_job_process_costs_time_and_nothing_else(
     assert [len(entry.accepted) for entry in run.record.rounds] == [3, 3, 3]
     assert run.record.resumptions[0].job == run.job_id
     assert {item.site for item in run.record.evaluations} == set(SITES)
+    assert tensors(run) == undisturbed
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("who", [SERVER, "site-2"])
+def test_a_killed_parent_is_started_again_and_the_run_goes_on(
+    federation: Federation, undisturbed: dict[str, list[float]], tmp_path: Path, who: str
+) -> None:
+    """FLARE's own process dies and leaves the job's process behind; `runs reconcile` ends that one."""
+    job_id = submitted(federation, tmp_path / "job")
+    federation.worker("site-2")
+    federation.wait_event(job_id, phase="round", round=1)
+    left = federation.job_process(who)
+    federation.kill_parent(who)
+    kit = federation.kits / who
+    listed = {row["run"]: row["state"] for row in medflare("runs", "list", kit)}
+    assert listed[job_id] in ("orphaned", "interrupted", "idle"), "FLARE may have ended it by itself"
+    medflare("runs", "reconcile", kit)
+    assert not left.is_running()
+    listed = {row["run"]: row["state"] for row in medflare("runs", "list", kit)}
+    assert listed[job_id] in ("stopped", "idle")
+    federation.start(who)
+    federation.wait_ready(*SITES)
+    if who != SERVER:
+        federation.wait(job_id)
+    answer = medflare("resume", job_id, "--kit", federation.kits / ADMIN)
+    assert isinstance(answer, dict)
+    run = federation.finished(str(answer["job"]), tmp_path / "out")
+    assert (run.state, run.record.status) == ("FINISHED:COMPLETED", "completed")
+    assert tensors(run) == undisturbed
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("who", [SERVER, "site-2"])
+def test_a_frozen_job_process_costs_its_seconds_and_nothing_else(
+    federation: Federation, undisturbed: dict[str, list[float]], tmp_path: Path, who: str
+) -> None:
+    """SIGSTOP for ten seconds, as of a machine that swaps or a virtual one that is moved."""
+    job_id = submitted(federation, tmp_path / "job")
+    federation.worker("site-2")
+    federation.wait_event(job_id, phase="round", round=1)
+    frozen = federation.job_process(who)
+    frozen.suspend()
+    time.sleep(10)
+    frozen.resume()
+    run = federation.finished(job_id, tmp_path / "out")
+    assert (run.state, run.record.status) == ("FINISHED:COMPLETED", "completed")
+    assert [len(entry.accepted) for entry in run.record.rounds] == [3, 3, 3]
     assert tensors(run) == undisturbed
 
 

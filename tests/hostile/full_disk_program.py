@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run in which one party's disk, a small real one, becomes full: `full_disk_program.py ROOT PARTY WORKER`.
+"""A run in which one party's disk, a small real one, fails: `full_disk_program.py ROOT PARTY WORKER FAULT`.
 
-PARTY is `server`, `site-2`, or `state` for the disk of site-2's own folder `state` alone.
+PARTY is `server`, `site-2`, or `state` for the disk of site-2's own folder `state` alone. FAULT is `full`, or
+`read-only`, as the kernel mounts a disk with errors.
 
 Needs a mount namespace of its own, which `unshare --map-root-user --mount` gives an ordinary user.
 """
@@ -53,8 +54,18 @@ def fill(folder: Path) -> None:
                 continue
 
 
-def main(root: Path, party: str, worker: str) -> None:
-    """Run four rounds; the disk is full from the second one's first reply on."""
+def make_read_only(folder: Path, on: bool) -> None:
+    """Mount the disk anew for reading only, or for writing again."""
+    if not on:
+        subprocess.run(["umount", str(folder)], check=True)
+        return
+    # A mount over it, because files that are open for writing keep the kernel from changing the one below.
+    subprocess.run(["mount", "--bind", str(folder), str(folder)], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True)
+
+
+def main(root: Path, party: str, worker: str, fault: str) -> None:
+    """Run five rounds; the disk fails from the second one's first reply on, until the fourth one's."""
     disk = root / party
     disk.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(disk)], check=True)
@@ -71,7 +82,9 @@ def main(root: Path, party: str, worker: str) -> None:
                 (disk / "filler").unlink(missing_ok=True)
         elif site == "site-1" and task == "fit":
             fits += 1
-            if fits == 2:
+            if fits in (2, 4) and fault == "read-only":
+                make_read_only(disk, fits == 2)
+            elif fits == 2:
                 fill(disk)
             elif fits == 4:
                 (disk / "filler").unlink(missing_ok=True)
@@ -106,4 +119,4 @@ def main(root: Path, party: str, worker: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -21,7 +21,7 @@ from lying_server import LyingServer
 from safetensors import SafetensorError
 
 from medflare.data.settings.site import SiteConfig
-from medflare.egress.failures import DISK_FULL, FailureCode, failure_of
+from medflare.egress.failures import DISK_BROKEN, DISK_FULL, FailureCode, failure_of
 from medflare.federation.site import worker_config
 from medflare.wire import disk_space, files
 from medflare.wire.disk_space import DiskFullError, DiskReserve, is_disk_full
@@ -32,7 +32,7 @@ PROGRAM = HERE / "full_disk_program.py"
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/data/patients/p1.safetensors")
 
 
-def run_on_a_small_disk(root: Path, party: str, worker: str) -> dict[str, Any]:
+def run_on_a_small_disk(root: Path, party: str, worker: str, fault: str = "full") -> dict[str, Any]:
     """Run the program with a real disk of some MB for one party; skip where none can be mounted."""
     unshare = ["unshare", "--map-root-user", "--mount"]
     probe = "mount -t tmpfs -o size=1m none " + str(root)
@@ -40,7 +40,7 @@ def run_on_a_small_disk(root: Path, party: str, worker: str) -> dict[str, Any]:
         pytest.skip("this machine lets nobody mount a small disk in a namespace of its own")
     path = os.pathsep.join([str(HERE), str(HERE.parent / "federation"), *filter(None, sys.path)])
     done = subprocess.run(
-        [*unshare, sys.executable, str(PROGRAM), str(root), party, worker],
+        [*unshare, sys.executable, str(PROGRAM), str(root), party, worker, fault],
         env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         text=True,
@@ -72,6 +72,20 @@ def test_a_site_with_a_full_disk_misses_rounds_and_comes_back(tmp_path: Path, wo
     assert "No space left on device" in result["trace"]
     failures = [line for line in map(json.loads, result["ledger"].splitlines()) if line["event"] == "failure"]
     assert {line["code"] for line in failures} == {33}
+
+
+def test_a_site_with_a_read_only_disk_misses_rounds_and_comes_back(tmp_path: Path) -> None:
+    result = run_on_a_small_disk(tmp_path, "site-2", "thread", "read-only")
+    assert result["status"] == "completed", result["reason"]
+    assert (result["absent"][0], result["absent"][-1]) == ({}, {})
+    assert {f"E35 {DISK_BROKEN}"} == {reason for absent in result["absent"] for reason in absent.values()}
+    assert not any(absent.keys() - {"site-2"} for absent in result["absent"])
+
+
+def test_a_server_with_a_read_only_disk_ends_by_name(tmp_path: Path) -> None:
+    result = run_on_a_small_disk(tmp_path, "server", "thread", "read-only")
+    assert len(result["fatal"]) == 1
+    assert "Read-only file system" in result["fatal"][0]
 
 
 def test_on_a_full_disk_a_site_writes_its_state_into_the_space_kept_for_it(tmp_path: Path) -> None:

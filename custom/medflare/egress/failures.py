@@ -18,7 +18,7 @@ from typing import Any
 
 from medflare.core.errors import ConfigError, DataError, MedflareError, RunError, UpdateError
 from medflare.egress.policy import PolicyError
-from medflare.wire.disk_space import is_disk_full
+from medflare.wire.disk_space import is_disk_broken, is_disk_full
 from medflare.wire.memory import is_out_of_memory
 
 SEE_LOG = "Details are in worker.log at the site."
@@ -26,6 +26,10 @@ DISK_FULL = "the disk of the site is full. Free some space there; it takes part 
 OUT_OF_MEMORY = (
     "the site has too little memory for this task. Smaller batches (`optimiser.batch`, `eval_batch`) or a "
     "smaller model need less; it takes part again in the next round."
+)
+DISK_BROKEN = (
+    "the disk of the site cannot be used: it is read-only, or fails. A disk with errors is often mounted "
+    "read-only; the site takes part again once it can write."
 )
 MOST_TEXT = 2000
 """Most characters of a failure's text; what a hostile site writes stands in records, logs and pages."""
@@ -49,6 +53,7 @@ class FailureCode(IntEnum):
     ABORTED = 32
     DISK_FULL = 33
     OUT_OF_MEMORY = 34
+    DISK_BROKEN = 35
     UNEXPECTED = 40
 
 
@@ -165,6 +170,8 @@ def failure_of(error: BaseException) -> Failure:
         return error.failure
     if is_disk_full(error):
         return Failure(FailureCode.DISK_FULL, DISK_FULL)
+    if is_disk_broken(error):
+        return Failure(FailureCode.DISK_BROKEN, DISK_BROKEN)
     if is_out_of_memory(error):
         return Failure(FailureCode.OUT_OF_MEMORY, OUT_OF_MEMORY)
     name = type(error).__name__

@@ -16,6 +16,7 @@ RESERVE_BYTES = 4 << 20
 """Enough for a record, a trace and an entry of the ledger, many times over."""
 FILE = "reserve.bin"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_BROKEN = (errno.EROFS, errno.EIO)
 _OS_TEXT = os.strerror(errno.ENOSPC)
 """Text of the error, as which libraries in other languages, safetensors among them, pass it on."""
 
@@ -40,6 +41,12 @@ def is_disk_full(error: BaseException) -> bool:
         return True
     full = error.errno in _FULL if isinstance(error, OSError) else _OS_TEXT in str(error)
     return full or (error.__cause__ is not None and is_disk_full(error.__cause__))
+
+
+def is_disk_broken(error: BaseException) -> bool:
+    """Return whether an error, or one that caused it, says that a disk is read-only or fails."""
+    broken = isinstance(error, OSError) and error.errno in _BROKEN
+    return broken or (error.__cause__ is not None and is_disk_broken(error.__cause__))
 
 
 @dataclass(slots=True)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Long runs and many sites: memory and seconds of a round stay what they were.
+
+Server and sites run in this one process, so its memory is that of all of them. The numbers are printed with
+`-s`; docs/results/faults.md has them.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+import pytest
+from fed_harness import completed
+from nvflare.apis.shareable import Shareable
+
+from medflare.protocol.messages import FIT
+
+EVERY = os.environ.get("FAULTS") == "all"
+ROUNDS, SITES = (300, 5) if EVERY else (60, 3)
+
+
+@dataclass
+class Gauge:
+    """Takes memory and time when a round begins for the first site.
+
+    Attributes:
+        bytes, seconds: of the process and since the start, by round.
+    """
+
+    bytes: dict[int, int] = field(default_factory=dict)
+    seconds: dict[int, float] = field(default_factory=dict)
+
+    def __call__(self, site: str, task: str, message: Shareable) -> None:
+        if (site, task) == ("site-01", FIT):
+            number = message.get_header("current_round")
+            if number % 10 == 0:
+                gc.collect()
+                self.bytes[number] = psutil.Process().memory_info().rss
+            self.seconds[number] = time.monotonic()
+
+    def a_round(self, first: int, last: int) -> float:
+        """Seconds of a round, the mean of these."""
+        return (self.seconds[last] - self.seconds[first]) / (last - first)
+
+
+def names(count: int) -> tuple[str, ...]:
+    return tuple(f"site-{number + 1:02}" for number in range(count))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("uplink", ["float32", "int8"])
+def test_memory_is_flat_over_hundreds_of_rounds(federation: Any, uplink: str) -> None:
+    gauge = Gauge()
+    settings = {"width": 200_000}
+    args = {"num_rounds": ROUNDS, "uplink": uplink, "evaluate_every": 5}
+    record = completed(
+        federation(
+            sites=names(SITES),
+            settings=settings,
+            controller=args,
+            mislead=gauge,
+            worker="thread",
+            timeout=3600.0,
+        )
+    )
+    assert len(record.rounds) == ROUNDS
+    early, late = gauge.bytes[ROUNDS // 5], gauge.bytes[ROUNDS - 10]
+    begin, end = gauge.a_round(10, 30), gauge.a_round(ROUNDS - 21, ROUNDS - 1)
+    print(f"\n{uplink}: {early / 1e6:.0f} MB, {late / 1e6:.0f} MB; {begin:.3f} s, {end:.3f} s a round")
+    assert late <= 1.05 * early
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("count", [5, 10, 25, 50] if EVERY else [5])
+@pytest.mark.parametrize("protection", ["none", "masking"])
+def test_many_sites(federation: Any, protection: str, count: int) -> None:
+    gauge, rounds = Gauge(), 4
+    before = psutil.Process().memory_info().rss
+    args = {"num_rounds": rounds, "protection": protection, "evaluate_every": 0}
+    run = federation(
+        sites=names(count),
+        settings={"width": 100_000},
+        controller=args,
+        mislead=gauge,
+        timeout=3600.0,
+    )
+    record = completed(run)
+    assert [len(entry.accepted) for entry in record.rounds] == [count] * rounds
+    used = (psutil.Process().memory_info().rss - before) / 1e6
+    print(f"\n{protection}, {count} sites: {gauge.a_round(1, rounds - 1):.2f} s a round, {used:.0f} MB more")
