@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,8 +86,9 @@ class DiskReserve:
             raise
 
     def release(self) -> None:
-        """Give the space back."""
-        self.file.unlink(missing_ok=True)
+        """Give the space back, where the disk lets anybody change anything."""
+        with suppress(OSError):
+            self.file.unlink(missing_ok=True)
 
 
 def _allocate(descriptor: int, size: int) -> None:

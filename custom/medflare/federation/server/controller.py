@@ -50,7 +50,7 @@ from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.protections.compatibility import unreadable
 from medflare.protections.registry import PROTECTIONS
 from medflare.protocol.submitted_job import read_submitted
-from medflare.wire.disk_space import is_disk_full
+from medflare.wire.disk_space import is_disk_broken, is_disk_full
 from medflare.wire.storage import storage_folder
 
 PAUSE_TOPIC = "medflare.pause"
@@ -278,6 +278,8 @@ class RoundsController(Controller):
         """Return what the record says of an error; where the disk is full, make room for it."""
         if is_disk_full(error):
             return self.checkpoints.make_room()
+        if is_disk_broken(error):
+            return f"the disk of the server is read-only, or fails: {error}. What was written before is good."
         if isinstance(error, MedflareError):
             return str(error)
         self.logger.exception("the rounds controller failed")
