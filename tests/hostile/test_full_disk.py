@@ -85,7 +85,7 @@ def test_a_site_with_a_read_only_disk_misses_rounds_and_comes_back(tmp_path: Pat
 def test_a_server_with_a_read_only_disk_ends_by_name(tmp_path: Path) -> None:
     result = run_on_a_small_disk(tmp_path, "server", "thread", "read-only")
     assert len(result["fatal"]) == 1
-    assert result["fatal"][0].startswith("the disk of the server is read-only, or fails: [Errno 30] Read-only")
+    assert result["fatal"][0].startswith("the disk of the server is read-only, or fails: [Errno 30] Read")
 
 
 def test_on_a_full_disk_a_site_writes_its_state_into_the_space_kept_for_it(tmp_path: Path) -> None:
