@@ -30,6 +30,19 @@ def medflare(*words: object) -> list[dict[str, object]] | dict[str, object]:
     return printed
 
 
+def resumed(federation: Federation, job_id: str, folder: Path) -> Finished:
+    """The job that goes on with a run, at its end."""
+    answer = medflare("resume", job_id, "--kit", federation.kits / ADMIN)
+    assert isinstance(answer, dict)
+    return federation.finished(str(answer["job"]), folder / "out")
+
+
+def states(kit: Path) -> dict[str, str]:
+    """The true state of every run of a kit."""
+    rows = medflare("runs", "list", kit)
+    return {str(row["run"]): str(row["state"]) for row in rows if isinstance(row, dict)}
+
+
 def tensors(run: Finished) -> dict[str, list[float]]:
     """Every value of the final adapter."""
     adapter = load_tensors(run.folder / run.record.artefacts["final"] / "adapter_model.safetensors")[0]
@@ -56,9 +69,7 @@ def test_a_killed_job_process_costs_time_and_nothing_else(
     rows = {row["run"]: row for row in medflare("runs", "list", federation.kits / SERVER)}
     assert rows[job_id]["state"] in ("interrupted", "stopped")
     assert rows[job_id]["exchanges"] in (1, 2)
-    answer = medflare("resume", job_id, "--kit", federation.kits / ADMIN)
-    assert isinstance(answer, dict)
-    run = federation.finished(str(answer["job"]), tmp_path / "out")
+    run = resumed(federation, job_id, tmp_path)
     assert (run.state, run.record.status) == ("FINISHED:COMPLETED", "completed")
     assert [len(entry.accepted) for entry in run.record.rounds] == [3, 3, 3]
     assert run.record.resumptions[0].job == run.job_id
@@ -78,19 +89,15 @@ def test_a_killed_parent_is_started_again_and_the_run_goes_on(
     left = federation.job_process(who)
     federation.kill_parent(who)
     kit = federation.kits / who
-    listed = {row["run"]: row["state"] for row in medflare("runs", "list", kit)}
-    assert listed[job_id] in ("orphaned", "interrupted", "idle"), "FLARE may have ended it by itself"
+    assert states(kit)[job_id] in ("orphaned", "interrupted", "idle"), "FLARE may have ended it by itself"
     medflare("runs", "reconcile", kit)
     assert not left.is_running()
-    listed = {row["run"]: row["state"] for row in medflare("runs", "list", kit)}
-    assert listed[job_id] in ("stopped", "idle")
+    assert states(kit)[job_id] in ("stopped", "idle")
     federation.start(who)
     federation.wait_ready(*SITES)
     if who != SERVER:
         federation.wait(job_id)
-    answer = medflare("resume", job_id, "--kit", federation.kits / ADMIN)
-    assert isinstance(answer, dict)
-    run = federation.finished(str(answer["job"]), tmp_path / "out")
+    run = resumed(federation, job_id, tmp_path)
     assert (run.state, run.record.status) == ("FINISHED:COMPLETED", "completed")
     assert tensors(run) == undisturbed
 
@@ -124,8 +131,6 @@ def test_a_paused_run_goes_on(federation: Federation, tmp_path: Path) -> None:
     assert paused.record.status == "paused"
     done = len(paused.record.rounds)
     assert 0 < done < 14
-    answer = medflare("resume", job_id, "--kit", federation.kits / ADMIN)
-    assert isinstance(answer, dict)
-    run = federation.finished(str(answer["job"]), tmp_path / "out")
+    run = resumed(federation, job_id, tmp_path)
     assert (run.record.status, len(run.record.rounds)) == ("completed", 14)
     assert run.record.resumptions[0].exchange == done
