@@ -24,7 +24,7 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from medflare.core.run_record import RunRecord, read_record
 from medflare.deployment import hardening
-from medflare.wire.files import read_json, write_json
+from medflare.wire.durable import read_json, write_json
 
 REPOSITORY = Path(__file__).parents[2]
 PROJECT = REPOSITORY / "provisioning" / "project.yml"

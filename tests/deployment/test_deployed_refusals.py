@@ -16,7 +16,7 @@ from deployed_programs import LONG, wait_until
 from nvflare.fuel.flare_api.api_spec import AuthorizationError
 
 from medflare.recipes.job import CLIENT_CONFIG
-from medflare.wire.files import write_json
+from medflare.wire.durable import write_json
 
 MEMBER, ORG_ADMIN = "member@hospital-c.org", "orgadmin@hospital-b.org"
 

@@ -52,7 +52,7 @@ from medflare.federation.site.executor import LearnerExecutor
 from medflare.federation.site.policy import policy_of
 from medflare.federation.site.worker import ProcessWorker, ThreadWorker, Worker
 from medflare.federation.site.worker_config import WorkerConfig
-from medflare.wire.files import write_json
+from medflare.wire.durable import write_json
 
 SITES = ("site-1", "site-2", "site-3")
 TOY_WORKER = (sys.executable, str(Path(__file__).parent / "fed_toy_worker.py"))

@@ -21,8 +21,9 @@ from medflare.data.settings.policy import PolicyConfig
 from medflare.egress.chain import Egress
 from medflare.egress.declaration import DESCRIPTION, MAX_METRICS, SECURE_SUM_BYTES
 from medflare.egress.failures import EgressError, Failure, FailureCode, failure_of
-from medflare.egress.ledger import declaration_digest, declaration_of, line_digest
+from medflare.egress.ledger import declaration_digest, line_digest
 from medflare.egress.policy import Policy, PolicyError
+from medflare.egress.tensor_facts import declaration_of
 from medflare.wire.digest import state_digest
 from medflare.wire.task_messages import TaskResult
 

@@ -19,7 +19,7 @@ from medflare.core.errors import RunError
 from medflare.core.run_record import read_record
 from medflare.recipes import allow_list, simulate, simulator_process
 from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG, Job
-from medflare.wire.files import write_json
+from medflare.wire.durable import write_json
 
 pytestmark = pytest.mark.simulator
 SITES = ("site-1", "site-2")

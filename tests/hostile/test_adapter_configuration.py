@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from medflare.core.adapter_config import check_adapter_config
 from medflare.core.site_description import SiteDescription
-from medflare.wire.files import read_json
+from medflare.wire.durable import read_json
 
 GOOD = peft.LoraConfig(r=4, target_modules=["q_proj"], base_model_name_or_path="base").to_dict()
 GOOD = {key: sorted(value) if isinstance(value, set) else value for key, value in GOOD.items()}

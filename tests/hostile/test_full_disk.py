@@ -23,9 +23,10 @@ from safetensors import SafetensorError
 from medflare.data.settings.site import SiteConfig
 from medflare.egress.failures import DISK_BROKEN, DISK_FULL, FailureCode, failure_of
 from medflare.federation.site import worker_config
-from medflare.wire import disk_space, files
+from medflare.wire import disk_space, durable, files
 from medflare.wire.disk_space import DiskFullError, DiskReserve, is_disk_full
-from medflare.wire.files import load_tensors, read_json, save_tensors, write_json
+from medflare.wire.durable import read_json, write_json
+from medflare.wire.files import load_tensors, save_tensors
 
 HERE = Path(__file__).parent
 PROGRAM = HERE / "full_disk_program.py"
@@ -148,8 +149,8 @@ def fill_the_disk(monkeypatch: pytest.MonkeyPatch, reserve: Path) -> None:
 
         return refuse
 
-    for name in ("save_file", "sync"):
-        monkeypatch.setattr(files, name, refusing(getattr(files, name)))
+    for module, name in ((files, "save_file"), (files, "sync"), (durable, "sync")):
+        monkeypatch.setattr(module, name, refusing(getattr(module, name)))
 
 
 def test_the_reserve_is_what_the_reason_is_written_with(
@@ -208,7 +209,8 @@ def test_the_file_that_stood_there_survives(
     def refuse(path: Path) -> None:
         raise FULL
 
-    monkeypatch.setattr(files, "sync", refuse)
+    for module in (files, durable):
+        monkeypatch.setattr(module, "sync", refuse)
     with pytest.raises(DiskFullError, match=r"the disk is full: \d+ MB free in "):
         save_tensors(file, {"w": torch.zeros(3)}, keep_previous=keep_previous)
     with pytest.raises(DiskFullError):

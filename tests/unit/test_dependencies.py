@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -146,3 +148,20 @@ def test_a_class_name_means_one_thing() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(module)
     assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
+
+
+def kit_components() -> set[str]:
+    """The modules of ours that kits name in their own resources.json."""
+    folder = SOURCE.parents[1] / "workspace_templates"
+    texts = [file.read_text(encoding="utf-8") for file in folder.glob("*/local/resources.json")]
+    return {name for text in texts for name in re.findall(r'"path": "(medflare\.[a-z_.]+)\.[A-Z]\w+"', text)}
+
+
+def test_the_processes_that_a_kit_starts_import_no_torch() -> None:
+    """They wait for jobs for months: 54 MB without it, 616 MB with it."""
+    modules = sorted(kit_components())
+    assert len(modules) >= 3
+    parents = ["nvflare.private.fed.app.server.server_train", "nvflare.private.fed.app.client.client_train"]
+    program = f"import sys, {', '.join([*parents, *modules])}\nprint('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "False"

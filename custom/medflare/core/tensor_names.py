@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from torch import Tensor
+if TYPE_CHECKING:  # a site's policy knows these names, and runs in a process without torch
+    from torch import Tensor
 
-from medflare.core.tensors import State
+    from medflare.core.tensors import State
 
 SUM_PREFIX = "sum:"
 """Of auxiliary sums, on the way from a site to the server."""

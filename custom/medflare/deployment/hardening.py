@@ -14,7 +14,7 @@ from typing import Any
 
 from medflare.deployment import kit_settings
 from medflare.deployment.kits import SECRETS, Kit, effective, find_kits, read_object
-from medflare.wire.files import write_json
+from medflare.wire.durable import write_json
 
 SITE_TEMPLATE = Path(__file__).with_name("kit_site.yaml")
 """The `local/site.yaml` that a hospital starts from."""

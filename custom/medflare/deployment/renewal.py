@@ -17,7 +17,7 @@ from cryptography import x509
 
 from medflare.core.errors import ConfigError
 from medflare.deployment.kits import read_object
-from medflare.wire.files import write_json
+from medflare.wire.durable import write_json
 
 STATE = "state/cert.json"
 _AUTHORITY = ("root_cert", "root_pri_key")

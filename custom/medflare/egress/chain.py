@@ -41,11 +41,12 @@ from medflare.egress.declaration import (
 )
 from medflare.egress.failures import EgressError, Failure
 from medflare.egress.job_memory import FIRST_PLACE, JobMemory
-from medflare.egress.ledger import Ledger, declaration_digest, declaration_of, tensor_facts
+from medflare.egress.ledger import Ledger, declaration_digest
 from medflare.egress.permitted_facts import COUNTED, DIGITS, DIGITS_SEALED, permitted_facts
 from medflare.egress.policy import Policy, PolicyError
 from medflare.egress.seal import Seal, apply_seal
 from medflare.egress.summed_evaluations import EXCHANGES, summed_evaluation, without_numbers
+from medflare.egress.tensor_facts import declaration_of, tensor_facts
 from medflare.wire import compression
 from medflare.wire.digest import byte_count
 from medflare.wire.first_values import FACT as FIRST_VALUES

@@ -22,7 +22,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from medflare.egress.failures import EgressError, MessageError, clean_text
-from medflare.wire.files import write_json
+from medflare.wire.durable import write_json
 
 FILE = "job_memory.json"
 FIRST_PLACE = 0

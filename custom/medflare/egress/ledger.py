@@ -18,12 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor
-
-from medflare.core.tensors import SharedSpec
 from medflare.egress.failures import Failure
-from medflare.wire.digest import byte_count, state_digest
-from medflare.wire.spec_codec import spec_to_json
 
 FILE = "egress.jsonl"
 Event = Literal["sent", "resent", "blocked", "failure"]
@@ -154,33 +149,6 @@ def line_digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", errors="replace")).hexdigest()
 
 
-def declaration_of(shared: SharedSpec, sums: SharedSpec) -> dict[str, Any]:
-    """Return what a run's messages may hold: name -> [shape, dtype] of shared tensors and of sums."""
-    return {"shared": spec_to_json(shared), "sums": spec_to_json(sums)}
-
-
 def declaration_digest(declaration: Mapping[str, Any]) -> str:
     """Return the sha256 by which lines refer to their declaration."""
     return hashlib.sha256(json.dumps(declaration, sort_keys=True).encode()).hexdigest()
-
-
-def tensor_facts(
-    declared: Mapping[str, Tensor], travelling: Mapping[str, Tensor], allowed: SharedSpec
-) -> dict[str, Any]:
-    """Return what a line states of a message's tensors.
-
-    Args:
-        declared: as the learner returned them, under their declared names.
-        travelling: as sent, compressed or sealed.
-        allowed: the declaration; what it holds beyond `declared` is listed as missing.
-    """
-    facts: dict[str, Any] = {
-        "tensors": len(declared),
-        "dtypes": sorted({str(value.dtype).removeprefix("torch.") for value in travelling.values()}),
-        "bytes": byte_count(travelling),
-        "sha256": state_digest(travelling),
-    }
-    missing = sorted(set(allowed) - set(declared))
-    if declared and missing:
-        facts["missing"] = missing
-    return facts

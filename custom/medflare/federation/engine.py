@@ -2,8 +2,9 @@
 """The one module in which NVIDIA FLARE's names enter; everything here is re-exported and contract-tested.
 
 FLARE changes under integrators at each minor release, so the version is pinned and checked on import, and
-tests/federation/test_engine_contract.py states what is expected of every symbol. Importing this module also
-registers the decomposer for torch tensors: without it a job's clients loop for ever on the first tensor.
+tests/federation/test_engine_contract.py states what is expected of every symbol.
+
+FLARE's long-lived processes import this module for the components of a kit, so it imports no torch.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.app_common.job_launcher.client_process_launcher import ClientProcessJobLauncher
 from nvflare.app_common.job_launcher.process_launcher import ProcessHandle
 from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
-from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.fuel.sec.security_content_service import LoadResult, SecurityContentManager
 from nvflare.fuel.utils import fobs
 from nvflare.utils.job_launcher_utils import get_credential_env
@@ -83,9 +83,13 @@ def check_version(version: str) -> None:
 
 
 def register_tensors() -> None:
-    """Lets torch tensors travel in FLARE messages of this process."""
+    """Let torch tensors travel in FLARE messages of this process.
+
+    Without it a job's clients loop for ever on the first tensor.
+    """
+    from nvflare.app_opt.pt.decomposers import TensorDecomposer
+
     fobs.register(TensorDecomposer)
 
 
 check_version(nvflare.__version__)
-register_tensors()

@@ -23,11 +23,14 @@ from medflare.federation.engine import (
     Shareable,
     from_shareable,
     make_reply,
+    register_tensors,
 )
 from medflare.protocol.messages import INITIALISE, NOT_IN_META, STATE_TASKS, Reply, Request, work_digest
 from medflare.protocol.requests import check_request
 from medflare.protocol.strict_model import shown, tensor_problem
 from medflare.wire import compression
+
+register_tensors()
 
 _REQUEST, _REPLY, _FAILURE = "medflare_request", "medflare_reply", "medflare_failure"
 

@@ -31,7 +31,8 @@ from medflare.models.adapters.bottleneck import TYPE as BOTTLENECK
 from medflare.models.adapters.lora import pad_to_common_rank
 from medflare.models.adapters.seed_generated import seed_generated
 from medflare.models.adapters.virtual_tokens import virtual_token_file
-from medflare.wire.files import load_tensors, write_json
+from medflare.wire.durable import write_json
+from medflare.wire.files import load_tensors
 
 ADAPTER, MERGED = "adapter.", "merged."
 A, B = ".lora_A.weight", ".lora_B.weight"

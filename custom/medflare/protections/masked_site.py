@@ -25,7 +25,7 @@ from medflare.secure_aggregation.identity import Identity
 from medflare.secure_aggregation.layout import Layout
 from medflare.secure_aggregation.member import Member
 from medflare.secure_aggregation.round_parameters import RoundParameters
-from medflare.wire.files import read_json, write_json
+from medflare.wire.durable import read_json, write_json
 from medflare.wire.task_messages import TaskResult
 
 MOST_SPREAD = 100

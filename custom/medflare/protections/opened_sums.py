@@ -57,7 +57,7 @@ from typing import Any
 from medflare.core.errors import UpdateError
 from medflare.core.tensors import SharedSpec, State
 from medflare.wire.digest import json_digest, state_digest
-from medflare.wire.files import write_json
+from medflare.wire.durable import write_json
 
 FOLDER = "opened_sums"
 """Folder of a kit, beside `local_state`; a file for each state."""

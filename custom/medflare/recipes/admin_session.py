@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from medflare.core.errors import ConfigError, RunError
 from medflare.federation.server.controller import PAUSE_TOPIC
 from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG
-from medflare.wire.files import read_json, write_json
+from medflare.wire.durable import read_json, write_json
 
 if TYPE_CHECKING:
     from nvflare.fuel.flare_api.flare_api import Session

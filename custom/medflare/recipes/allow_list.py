@@ -17,7 +17,7 @@ from medflare.federation.server.controller import RoundsController, TemporalRoun
 from medflare.federation.server.persistor import AdapterPersistor
 from medflare.federation.server.progress import ProgressReporter
 from medflare.federation.site.executor import LearnerExecutor
-from medflare.wire.files import write_json
+from medflare.wire.durable import write_json
 
 COMPONENTS: tuple[type, ...] = (
     LearnerExecutor,

@@ -22,7 +22,7 @@ from medflare.federation.site.executor import LearnerExecutor
 from medflare.protocol.messages import TASKS
 from medflare.protocol.nested_settings import marked
 from medflare.recipes.allow_list import class_path
-from medflare.wire.files import write_json
+from medflare.wire.durable import write_json
 
 SERVER_CONFIG, CLIENT_CONFIG = "app/config/config_fed_server.json", "app/config/config_fed_client.json"
 WORKFLOWS: dict[str, type[RoundsController]] = {

@@ -14,7 +14,7 @@ from medflare.federation.server.run_folder import PAUSE, RECORD
 from medflare.recipes.job import Job
 from medflare.recipes.job_reader import read_job
 from medflare.recipes.overrides import override
-from medflare.wire.files import read_json, write_json
+from medflare.wire.durable import read_json, write_json
 from medflare.wire.storage import FILE, RUNS
 
 SIMULATED = "simulate_job"

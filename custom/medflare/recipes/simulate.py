@@ -38,7 +38,7 @@ from medflare.recipes.simulator_process import SERVER_FOLDER, launch, log_path
 from medflare.recipes.workspace_contents import require_free
 from medflare.recipes.workspace_lock import in_use, locked
 from medflare.secure_aggregation.encryption_parameters import ContextParameters, make_contexts
-from medflare.wire.files import write_json
+from medflare.wire.durable import write_json
 
 _COHORT_PATHS = {"root", "reports", "demographics", "chexbert_folder"}
 _PATHS = _COHORT_PATHS | {

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of tensors and of JSON, written so that a crash leaves the old file or the new one, never half of
-one, and read so that a damaged file is noticed."""
+"""Files of tensors, of which a crash leaves the old or the new one, and in which damage is noticed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from torch import Tensor
 from medflare.core.errors import DataError
 from medflare.core.tensors import State
 from medflare.wire.digest import state_digest
-from medflare.wire.disk_space import DiskFullError, is_disk_full
+from medflare.wire.durable import replace_durably, scratch_file, sync
 
 PREVIOUS = ".previous"
 """Ending of the generation before: what is read where the newest file is damaged."""
@@ -28,55 +26,6 @@ PREVIOUS = ".previous"
 
 class DamagedFileError(DataError):
     """A file is not what was written: a disk lost part of it, or changed a bit."""
-
-
-def sync(path: Path) -> None:
-    """Have the operating system write a file or a folder to the disk itself."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def replace_durably(scratch: Path, path: Path) -> None:
-    """Put a file or folder in another's place so that it is still there after a power cut."""
-    if scratch.is_file():
-        sync(scratch)
-    os.replace(scratch, path)
-    sync(path.parent)
-
-
-def replace_folder(source: Path, target: Path) -> None:
-    """Copy a folder over another one so that a crash leaves the old one or the new one, never half of one."""
-    scratch = target.with_name(target.name + ".tmp")
-    shutil.rmtree(scratch, ignore_errors=True)
-    try:
-        shutil.copytree(source, scratch)
-    except (OSError, shutil.Error) as error:
-        if not is_disk_full(error):
-            raise
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise DiskFullError(target.parent) from error
-    for file in scratch.rglob("*"):
-        if file.is_file():
-            sync(file)
-    shutil.rmtree(target, ignore_errors=True)
-    replace_durably(scratch, target)
-
-
-@contextmanager
-def _scratch_file(path: Path) -> Iterator[Path]:
-    """Provide the file to write before it takes the place of `path`; on a full disk it goes again."""
-    scratch = path.with_name(path.name + ".tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield scratch
-    except (OSError, SafetensorError) as error:
-        if not is_disk_full(error):
-            raise
-        scratch.unlink(missing_ok=True)
-        raise DiskFullError(path.parent) from error
 
 
 def save_tensors(
@@ -100,7 +49,7 @@ def save_tensors(
     plain = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
     text = json.dumps(dict(values or {}))
     metadata = {"values": text} | ({"sha256": _digest(plain, text)} if durable else {})
-    with _scratch_file(path) as scratch:
+    with scratch_file(path) as scratch:
         save_file(plain, scratch, metadata=metadata)
         if durable:
             sync(scratch)  # before anything is moved: some file systems notice only here that they are full
@@ -183,19 +132,3 @@ def load_newest(path: Path) -> tuple[State, dict[str, Any]] | None:
 def _digest(tensors: State, text: str) -> str:
     """Return the sha256 of tensors and of the JSON beside them."""
     return hashlib.sha256(f"{state_digest(tensors)}|{text}".encode()).hexdigest()
-
-
-def read_json(path: Path) -> Any:
-    """Return what `write_json` wrote."""
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def write_json(path: Path, data: Any) -> None:
-    """Write JSON atomically, indented by one, with a line break at the end.
-
-    Raises:
-        DiskFullError: there is no space; the file that stood there still stands.
-    """
-    with _scratch_file(path) as scratch:
-        scratch.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        replace_durably(scratch, path)

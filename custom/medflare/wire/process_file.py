@@ -13,7 +13,7 @@ from typing import IO
 import psutil
 
 from medflare.core.process_identity import ProcessIdentity
-from medflare.wire.files import read_json, write_json
+from medflare.wire.durable import read_json, write_json
 
 FILE, LOCK = "process.json", "lock"
 _POLL = 0.1

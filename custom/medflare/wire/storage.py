@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 from medflare.core.errors import ConfigError
-from medflare.wire.files import read_json
+from medflare.wire.durable import read_json
 
 FILE = "storage.json"
 RUNS, LOCAL_STATE = "runs", "local_state"

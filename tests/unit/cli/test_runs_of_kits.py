@@ -21,7 +21,7 @@ from medflare.federation.server.run_state import RunState, save_state
 from medflare.recipes import run_registry
 from medflare.recipes.admin_session import point_to_run
 from medflare.recipes.job_reader import read_job
-from medflare.wire.files import write_json
+from medflare.wire.durable import write_json
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 

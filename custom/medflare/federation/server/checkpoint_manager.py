@@ -20,7 +20,7 @@ from medflare.federation.server.settings import RoundsSettings
 from medflare.models.peft_folder import BEST, FINAL, Card, PeftFolder
 from medflare.wire.compression import message_bytes
 from medflare.wire.disk_space import RESERVE_BYTES, DiskReserve, free_megabytes
-from medflare.wire.files import replace_folder
+from medflare.wire.durable import replace_folder
 
 MOST_SEEDED = 1 << 30
 """Bytes reserved for seed-generated tensors at most: their shapes are what sites say they are."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from medflare.egress.failures import clean_text
-from medflare.wire.files import read_json, write_json
+from medflare.wire.durable import read_json, write_json
 
 FILE = "deployment.json"
 DONE = "OK"

@@ -19,14 +19,8 @@ import torch
 from medflare.core.errors import DataError
 from medflare.core.tensor_names import with_prefix
 from medflare.core.tensors import State
-from medflare.wire.files import (
-    DamagedFileError,
-    load_tensors,
-    read_json,
-    replace_durably,
-    save_tensors,
-    write_json,
-)
+from medflare.wire.durable import read_json, replace_durably, write_json
+from medflare.wire.files import DamagedFileError, load_tensors, save_tensors
 
 LATEST = "latest.json"
 

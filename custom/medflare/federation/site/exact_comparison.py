@@ -36,7 +36,7 @@ from medflare.knowledge.private_intersection import (
 )
 from medflare.knowledge.site_graph import site_graph
 from medflare.knowledge.sketch_key import SketchKey
-from medflare.wire.files import read_json, write_json
+from medflare.wire.durable import read_json, write_json
 
 ANSWERS_FILE = "exact_told.json"
 """In the folder of local state: the size stated in this run, the partners, and those already compared with.

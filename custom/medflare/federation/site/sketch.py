@@ -28,7 +28,7 @@ from medflare.knowledge.name_encoder import encoder_files
 from medflare.knowledge.site_graph import site_sketch
 from medflare.knowledge.sketch_key import SketchKey
 from medflare.version import __version__
-from medflare.wire.files import read_json, write_json
+from medflare.wire.durable import read_json, write_json
 
 LAST_SKETCH_FILE = "sketch_sent.json"
 """In the folder of local state: the last sketch of this run, of how many texts, and for which exchange."""

@@ -28,6 +28,7 @@ from medflare.federation.site.sketch import SketchRequest, sketch_facts
 from medflare.federation.site.worker_config import LOCAL_STATE, WorkerConfig, state_folder
 from medflare.learners.registry import build_learner
 from medflare.wire.disk_space import DiskFullError, DiskReserve
+from medflare.wire.durable import write_json
 from medflare.wire.files import (
     DamagedFileError,
     load_before,
@@ -35,7 +36,6 @@ from medflare.wire.files import (
     load_tensors,
     load_values,
     save_tensors,
-    write_json,
 )
 from medflare.wire.first_values import FACT as FIRST_VALUES
 from medflare.wire.first_values import describe_values
