@@ -30,7 +30,7 @@ help:
 	@echo "make study-fedvit       FedViT-GPT2 under its rules on synthetic hospitals over three seeds (an hour)"
 	@echo "make study-fedtar       FedTAR, its ablations and baselines on synthetic patients who come again, three seeds (hours)"
 	@echo "make study-ddcs         DDCS and other choices of hospitals, 20 of them on a simulated clock, three seeds (an hour or two)"
-	@echo "make study-async        asynchronous rounds against synchronous ones on a simulated clock, five seeds (an hour)"
+	@echo "make study-async        asynchronous rounds against synchronous ones on a simulated clock, five seeds (hours)"
 	@echo "make server-cost        seconds and memory of every rule for 2 to 100 sites"
 	@echo "make test-faults        the plug pulled at every write of many runs, real processes killed, and longer jobs (hours)"
 	@echo "make boundary-cost      the share of a round that the checks of messages take"

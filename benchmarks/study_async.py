@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asynchronous rounds against synchronous ones over the same simulated time: `make study-async`.
 
-Twenty synthetic hospitals answer questions as in study_ddcs.py, and all of them train all the time. A
+Six synthetic hospitals answer questions as in study_ddcs.py, and all of them train all the time. A
 synchronous round waits for the slowest; an asynchronous one ends with K updates. Uneven hospitals have
 log-normal speeds and lines; even ones are all the same, and there nothing can be gained (the control).
 Quality is the accuracy on facts of all hospitals in wordings that nobody trains on: its mean over the
@@ -23,10 +23,9 @@ from study_ddcs import MESSAGE, SECONDS_AN_EXAMPLE, SETTINGS, cohorts, learners_
 from study_units import DONE, timed, unit_folder
 
 SPREADS = {"uneven": 0.8, "even": 0.0}
-BUFFERS = {"sync": 0, "10": 10, "5": 5, "2": 2}
+BUFFERS = {"sync": 0, "3": 3, "2": 2, "1": 1}
 """Row -> K; 0 for a round of all."""
-CHECKS = 16
-PARTITION = "dirichlet"
+HOSPITALS, PARTITION, CHECKS = 6, "dirichlet", 16
 
 
 def train_unit(given: argparse.Namespace, profiles: str, row: str, seed: int, folder: Path) -> None:
@@ -39,7 +38,7 @@ def train_unit(given: argparse.Namespace, profiles: str, row: str, seed: int, fo
     from medflare.in_process.clocked_loop import Workload, federate_clocked
     from medflare.selection.clock import SimulatedClock, drawn_profiles
 
-    learners, judge = learners_of(cohorts(given, PARTITION, seed), seed)
+    learners, judge = learners_of(cohorts(given, PARTITION, seed, HOSPITALS), seed)
     gc.freeze()
     drawn = drawn_profiles(
         sorted(learners), seed, SPREADS[profiles], seconds_per_example=SECONDS_AN_EXAMPLE, jitter=0.1
@@ -136,7 +135,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2,3,4")
     parser.add_argument("--profiles", default=",".join(SPREADS))
     parser.add_argument("--rows", default=",".join(BUFFERS))
-    parser.add_argument("--hours", type=float, default=0.5, help="simulated, of a run")
+    parser.add_argument("--hours", type=float, default=3.0, help="simulated, of a run")
     given = parser.parse_args()
     seeds = given.seeds.split(",")
     for seed in seeds:

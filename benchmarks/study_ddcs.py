@@ -101,11 +101,13 @@ METHODS = {
 }
 
 
-def cohorts(given: argparse.Namespace, partition: str, seed: int) -> dict[str, SiteConfig]:
+def cohorts(
+    given: argparse.Namespace, partition: str, seed: int, hospitals: int = HOSPITALS
+) -> dict[str, SiteConfig]:
     """The hospitals of a partition and seed, written once."""
     folder = given.out / "cohorts" / f"{partition}-{seed}"
     if not (folder / "site.yaml").is_file():
-        write_questions_demo(folder, HOSPITALS, partition, seed, alpha=ALPHA, **WORLD)
+        write_questions_demo(folder, hospitals, partition, seed, alpha=ALPHA, **WORLD)
     return load_site_file(folder / "site.yaml")
 
 

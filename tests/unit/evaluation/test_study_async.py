@@ -21,7 +21,7 @@ def test_the_mean_over_time_counts_each_value_until_the_next() -> None:
 def test_a_difference_of_five_seeds_is_marked_and_one_of_noise_is_not(tmp_path: Path) -> None:
     noise = [0.01, -0.01, 0.02, -0.02, 0.0]
     for seed in range(5):
-        for row, end in (("sync", 0.3), ("5", 0.5 + noise[seed]), ("10", 0.3 + noise[seed])):
+        for row, end in (("sync", 0.3), ("2", 0.5 + noise[seed]), ("3", 0.3 + noise[seed])):
             folder = unit_folder(tmp_path, f"uneven-{row}", seed)
             folder.mkdir()
             facts = {"curve": [(0.0, 0.2), (1800.0, end)], "rounds": 7, "updates": 35}
@@ -29,5 +29,5 @@ def test_a_difference_of_five_seeds_is_marked_and_one_of_noise_is_not(tmp_path: 
     given = argparse.Namespace(out=tmp_path, hours=0.5)
     lines = table(given, [str(seed) for seed in range(5)]).splitlines()
     assert lines[2] == "| uneven | of all | 7 | 35 | 20.0 | 30.0 |"
-    assert lines[3].startswith("| uneven | of 10 | 7 | 35 | 20.0 (+0.0 [+0.0, +0.0]) | 30.0 (+0.0 [")
-    assert lines[4].startswith("| uneven | of 5 | 7 | 35 | 20.0 (+0.0 [+0.0, +0.0]) | 50.0 (+20.0* [")
+    assert lines[3].startswith("| uneven | of 3 | 7 | 35 | 20.0 (+0.0 [+0.0, +0.0]) | 30.0 (+0.0 [")
+    assert lines[4].startswith("| uneven | of 2 | 7 | 35 | 20.0 (+0.0 [+0.0, +0.0]) | 50.0 (+20.0* [")
