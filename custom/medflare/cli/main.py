@@ -17,6 +17,7 @@ from medflare.cli import (
     kits,
     knowledge,
     listings,
+    models,
     preflight,
     reports,
     resume,
@@ -38,6 +39,7 @@ app.add_typer(cohort.app, name="cohort")
 app.add_typer(kits.app, name="kits")
 app.add_typer(egress.app, name="egress")
 app.add_typer(knowledge.app, name="knowledge")
+app.add_typer(models.app, name="models")
 app.add_typer(runs.app, name="runs")
 app.command("preflight")(preflight.preflight)
 app.command("run")(run.run)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from medflare.core.config import Settings
+from medflare.core.errors import ConfigError
 from medflare.core.presets import Blocks, resolve_settings
 from medflare.core.tensor_names import FeatureKind
 
@@ -19,7 +20,7 @@ from medflare.core.tensor_names import FeatureKind
 class MethodSettings(Settings):
     """Settings that every method has, and what other rooms ask of a method's settings."""
 
-    preset: Literal["recommended", "paper"] = "recommended"
+    preset: Literal["recommended", "paper", "instruct"] = "recommended"
     variant: str = ""
 
     @property
@@ -96,6 +97,7 @@ class Method(Generic[MethodSettingsT]):
         task: name of its task in `tasks.TASKS`.
         settings: the class that a job's `settings` block is validated by.
         presets: preset -> settings that it puts below the job's own; the first is the default.
+        job_presets: preset -> what it changes in a job beside the method's settings, with the keys of --set.
         variants: variant -> the settings it stands for; the first is the method itself.
         build: `(settings, site, seed, cache) -> Learner`.
         result_file: file that a result folder of this method has beside its adapter.
@@ -115,6 +117,7 @@ class Method(Generic[MethodSettingsT]):
     result_file: str
     footprint: str | None = None
     new_model: str = ""
+    job_presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def resolve(self, given: Mapping[str, Any]) -> MethodSettingsT:
         """Return the validated settings of a job: preset, then what the job says, then its variant.
@@ -123,6 +126,16 @@ class Method(Generic[MethodSettingsT]):
             ConfigError: with everything that is wrong with them.
         """
         return resolve_settings(self.settings, given, self.presets, self.variants)
+
+    def preset_changes(self, name: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what a preset of a whole job is: the `settings` block, and changes with the keys of --set.
+
+        Raises:
+            ConfigError: the method has no such preset.
+        """
+        if not isinstance(name, str) or name not in self.presets:
+            raise ConfigError(f"preset is '{name}'; {self.name} has {', '.join(self.presets)}.")
+        return {"preset": name}, dict(self.job_presets.get(name, {}))
 
     def builder(self) -> Callable[..., Any]:
         """Import and return the function that builds this method's learner."""

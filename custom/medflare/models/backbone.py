@@ -27,6 +27,8 @@ LOADING = threading.Lock()
 """transformers' `from_pretrained` replaces functions of the process while it loads; two threads at once leave
 them replaced, and every later model of the process comes without its tied weights. Its lazy imports are no
 safer."""
+PROMPT_FILE = "medflare_prompt.json"
+"""In a model's folder: its own wording of prompts."""
 WORDED = ("question_answering", "summarisation")
 EMBEDDED_NAMES = {"decoder": "medflare-embedded", "notes_decoder": "medflare-embedded-notes"}
 DEFAULT_TEMPLATE = {
@@ -161,7 +163,7 @@ def fingerprint(folder: Path) -> str:
                 digest = hashlib.sha256(tensor.view(-1).view(torch.uint8).numpy()).hexdigest()
                 rows[name] = f"{tensor.dtype} {tuple(tensor.shape)} {digest}"
     total = hashlib.sha256(json.dumps(rows, sort_keys=True).encode())
-    for name in ("tokenizer.json", "tokenizer.model", "medflare_prompt.json"):
+    for name in ("tokenizer.json", "tokenizer.model", PROMPT_FILE):
         if (folder / name).is_file():
             total.update(name.encode() + (folder / name).read_bytes())
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -220,7 +222,7 @@ def check_folder(path: Path, setting: str = "backbone.folder") -> None:
 
 def _prompt_settings(path: Path) -> dict[str, Any]:
     """Return the backbone's own prompt texts, where its folder carries them."""
-    file = path / "medflare_prompt.json"
+    file = path / PROMPT_FILE
     return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
 
 

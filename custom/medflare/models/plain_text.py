@@ -75,7 +75,8 @@ class PlainText(TextBackbone):
     @torch.no_grad()
     def embed(self, texts: Sequence[str], batch: int = 64) -> np.ndarray:
         """Return the mean of the last hidden states of each text: (N, hidden), not of unit norm."""
-        rows = [(ids or [self.end])[: self.context] for ids in self.prompt_ids(texts)]
+        encoded = [[*self.begin, *ids] for ids in self.token_ids(texts)]
+        rows = [(ids or [self.end])[: self.context] for ids in encoded]
         vectors = np.zeros((len(rows), self.backbone.hidden))
         for chosen in batches_by_length(rows, batch):
             ids, mask = pad_rows([rows[i] for i in chosen], self.padding, self.device, left=True)  # (B, T)

@@ -8,17 +8,32 @@ from collections.abc import Mapping
 from medflare.core.errors import ConfigError
 
 
-def filled(template: str, fields: Mapping[str, str]) -> str:
+class FilledText(str):
+    """A prompt that knows which of its characters came from data, so that marks in them stay text.
+
+    Attributes:
+        fields: (start, end) of each filled field, in characters.
+    """
+
+    fields: tuple[tuple[int, int], ...] = ()
+
+
+def filled(template: str, fields: Mapping[str, str]) -> FilledText:
     """Put fields in one pass, so that braces inside a note mean nothing."""
     pieces: list[str] = []
-    rest = template
+    spans: list[tuple[int, int]] = []
+    rest, length = template, 0
     while True:
         places = [(rest.find("{" + name + "}"), name) for name in fields]
         places = [place for place in places if place[0] >= 0]
         if not places:
-            return "".join([*pieces, rest])
+            text = FilledText("".join([*pieces, rest]))
+            text.fields = tuple(spans)
+            return text
         start, name = min(places)
         pieces += [rest[:start], fields[name]]
+        spans.append((length + start, length + start + len(fields[name])))
+        length = spans[-1][1]
         rest = rest[start + len(name) + 2 :]
 
 

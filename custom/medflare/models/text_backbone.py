@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import torch
 from medflare.core.errors import ConfigError
 from medflare.models.backbone import Backbone, autocast
 from medflare.models.padding import pad_rows
+from medflare.models.templates import FilledText
 
 
 class TextBackbone:
@@ -36,6 +38,10 @@ class TextBackbone:
         self.end = int(tokenizer.eos_token_id)
         self.padding = self.end if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
         self.begin = [] if tokenizer.bos_token_id is None else [int(tokenizer.bos_token_id)]
+        added = {row.content for row in tokenizer.added_tokens_decoder.values() if row.special}
+        marks = sorted(re.escape(mark) for mark in {*added, *tokenizer.all_special_tokens} if len(mark) > 1)
+        # a lookahead finds marks that overlap too
+        self._marks = re.compile(f"(?=({'|'.join(marks)}))") if marks else None
 
     @property
     def context(self) -> int:
@@ -48,15 +54,35 @@ class TextBackbone:
         return device
 
     def prompt_ids(self, prompts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of each prompt, after the begin mark where the tokenizer has one."""
-        return [[*self.begin, *ids] for ids in self.token_ids(prompts)]
+        """Return the token ids of each prompt, after the begin mark where the tokenizer has one.
+
+        Marks in a prompt's wording are marks; in the fields of a FilledText, which are data, they are text.
+        """
+        rows = self._encode([piece for prompt in prompts for piece in self._wording_and_data(prompt)])
+        counts = [len(self._wording_and_data(prompt)) for prompt in prompts]
+        pieces = iter(rows)
+        return [[*self.begin, *(i for _ in range(count) for i in next(pieces))] for count in counts]
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of each text without marks."""
+        """Return the token ids of each text; what looks like a mark of the model is text."""
+        pieces = [self._without_marks(text, [(0, len(text))]) for text in texts]
+        rows = iter(self._encode([piece for cut in pieces for piece in cut]))
+        return [[i for _ in cut for i in next(rows)] for cut in pieces]
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
         if not texts:  # transformers' tokenizers raise IndexError
             return []
-        rows: list[list[int]] = self.backbone.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        rows: list[list[int]] = self.backbone.tokenizer(texts, add_special_tokens=False)["input_ids"]
         return rows
+
+    def _wording_and_data(self, prompt: str) -> list[str]:
+        return self._without_marks(prompt, prompt.fields if isinstance(prompt, FilledText) else ())
+
+    def _without_marks(self, text: str, fields: Sequence[tuple[int, int]]) -> list[str]:
+        """Return a text in pieces that are tokenised apart: cut within each mark that stands in a field."""
+        starts = [] if self._marks is None else [found.start() for found in self._marks.finditer(text)]
+        cuts = [start + 1 for start in starts if any(first <= start < end for first, end in fields)]
+        return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
     def decoded(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, spaces as they are."""

@@ -12,6 +12,7 @@ from medflare.core.config import new_name
 from medflare.core.errors import ConfigError
 from medflare.federation.server.settings import RoundsSettings
 from medflare.federation.site.executor import ExecutorSettings
+from medflare.learners.registry import get_method
 from medflare.recipes.job import AGGREGATION, Job
 
 
@@ -20,12 +21,19 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
 
     Keys: `workflow`, `settings.<...>` for the method's settings, `rule`, `rule_settings.<...>`, and the
     fields of the workflow's settings and ExecutorSettings by their names. Dots go into nested settings.
-    Another workflow leaves behind what it has no setting for, another rule the settings of the one before.
+    `preset` comes first: its settings take the place of all of the job's but the variant, and its values of
+    rounds and transport that of the job's. Another workflow leaves behind what it has no setting for,
+    another rule the settings of the one before.
 
     Raises:
         ConfigError: there is no such setting or workflow.
     """
     changes = dict(changes)
+    if "preset" in changes:
+        settings, whole_job = get_method(job.method).preset_changes(changes.pop("preset"))
+        variant = {"variant": job.settings["variant"]} if "variant" in job.settings else {}
+        job = replace(job, settings={**settings, **variant})
+        changes = {**whole_job, **changes}
     if "workflow" in changes:
         job = _in_workflow(job, str(changes.pop("workflow")))
     if changes.get("rule", job.aggregation.get("rule")) != job.aggregation.get("rule"):
@@ -53,8 +61,8 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
         known_before = {key: new_name(key, job.flow.settings) for key in unknown}
         renamed = "".join(f"'{key}' is now called {new}. " for key, new in known_before.items() if new)
         raise ConfigError(
-            f"no such setting: {', '.join(unknown)}. {renamed}Valid: settings.<key of the method>, rule, "
-            f"rule_settings.<key>, workflow, {', '.join(_setting_names(job.flow.settings))}."
+            f"no such setting: {', '.join(unknown)}. {renamed}Valid: preset, settings.<key of the method>, "
+            f"rule, rule_settings.<key>, workflow, {', '.join(_setting_names(job.flow.settings))}."
         )
     return replace(job, **blocks)
 

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from medflare.core.config import Settings, parse, read_yaml
 from medflare.core.errors import ConfigError
+from medflare.core.model_folders import stored_model
 from medflare.core.variables import ExpandedPath, with_absolute_paths
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.knowledge import KnowledgeConfig
@@ -18,12 +19,38 @@ from medflare.data.settings.policy import PolicyConfig
 
 
 class BackboneConfig(Settings):
-    """The frozen language model; `folder` None is the embedded one."""
+    """The frozen language model: `name` or `folder`; without both the embedded one."""
 
-    folder: ExpandedPath | None = None
+    name: str | None = Field(
+        default=None, description="of a model on this machine, as `medflare models list` shows them"
+    )
+    folder: ExpandedPath | None = Field(
+        default=None, description="a Hugging Face folder with safetensors; set by `name`, where that is given"
+    )
     precision: Literal["auto", "fp32", "bf16", "int8", "nf4"] = Field(
         default="auto", description="auto: bf16 where the machine computes in it, else fp32"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _found_by_name(cls, value: Any) -> Any:
+        """Put the folder of the model that `name` names; explain what is no folder."""
+        if not isinstance(value, Mapping):
+            return value
+        name, folder = value.get("name"), value.get("folder")
+        if isinstance(folder, str) and folder.endswith(".gguf"):
+            raise ValueError(
+                f"folder is '{folder}', a GGUF file. Type 'medflare models add {folder}' once, and name the "
+                f"model: {{name: {Path(folder).stem.lower()}}}"
+            )
+        if not isinstance(name, str) or folder is not None:
+            if name is not None and folder is not None:
+                raise ValueError("name and folder both say which model; leave one out")
+            return value
+        try:
+            return {**value, "folder": str(stored_model(name))}
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
 
 
 class SiteConfig(Settings):

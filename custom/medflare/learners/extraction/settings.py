@@ -9,7 +9,13 @@ from pydantic import Field
 
 from medflare.core.method import Method
 from medflare.learners.setting_types import Sentences
-from medflare.learners.text_task.settings import SHARING, TextTaskSettings, text_task_facts
+from medflare.learners.text_task.settings import (
+    INSTRUCT,
+    INSTRUCT_JOB,
+    SHARING,
+    TextTaskSettings,
+    text_task_facts,
+)
 
 
 class ExtractionSettings(TextTaskSettings):
@@ -26,6 +32,7 @@ class ExtractionSettings(TextTaskSettings):
 PRESETS: dict[str, dict[str, Any]] = {
     "recommended": {},
     "paper": {"optimiser": {"gradient_checkpointing": True}},
+    "instruct": INSTRUCT,
 }
 """Preset -> settings that it changes before a job's own settings apply."""
 
@@ -37,6 +44,10 @@ METHOD = Method(
     task="extraction",
     settings=ExtractionSettings,
     presets=PRESETS,
+    job_presets={
+        "paper": {"num_rounds": 2, "uplink": "float32", "downlink": "float32"},
+        "instruct": INSTRUCT_JOB,
+    },
     variants=VARIANTS,
     facts=text_task_facts(
         summary="Fed-MedLoRA: LoRA on a frozen language model that marks entities and modifiers in notes.",

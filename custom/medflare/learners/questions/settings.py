@@ -9,7 +9,13 @@ from pydantic import Field
 
 from medflare.core.method import Method
 from medflare.learners.setting_types import Passes
-from medflare.learners.text_task.settings import DDCS_PRESETS, SHARING, TextTaskSettings, text_task_facts
+from medflare.learners.text_task.settings import (
+    DDCS_PRESETS,
+    INSTRUCT_JOB,
+    SHARING,
+    TextTaskSettings,
+    text_task_facts,
+)
 
 
 class QuestionSettings(TextTaskSettings):
@@ -43,6 +49,7 @@ METHOD = Method(
     task="questions",
     settings=QuestionSettings,
     presets=DDCS_PRESETS,
+    job_presets={"instruct": INSTRUCT_JOB},
     variants=VARIANTS,
     facts=text_task_facts(
         summary="Question answering: LoRA on a frozen language model that chooses the likeliest option.",

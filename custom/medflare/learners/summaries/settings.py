@@ -9,7 +9,13 @@ from pydantic import Field
 
 from medflare.core.method import Method
 from medflare.learners.setting_types import Passes
-from medflare.learners.text_task.settings import DDCS_PRESETS, SHARING, TextTaskSettings, text_task_facts
+from medflare.learners.text_task.settings import (
+    DDCS_PRESETS,
+    INSTRUCT_JOB,
+    SHARING,
+    TextTaskSettings,
+    text_task_facts,
+)
 from medflare.tasks.summaries.summariser import WritingSettings
 
 
@@ -32,6 +38,7 @@ METHOD = Method(
     task="summaries",
     settings=SummarySettings,
     presets=DDCS_PRESETS,
+    job_presets={"instruct": INSTRUCT_JOB},
     variants=VARIANTS,
     facts=text_task_facts(
         summary="Summarisation: LoRA on a frozen language model that writes the impression of findings.",

@@ -60,13 +60,13 @@ HOW: dict[str, str] = {
     "json": 'Answer with a JSON list of {"entity": type, "text": words as written}, in order, one row for',
 }
 
+ANSWER = "\n\n### Answer\n"
 DEFAULT_NER = (
-    "### Task\n{how} every {names} in the clinical text.\n\n### Types\n{types}\n\n"
-    "### Text\n{text}\n\n### Answer\n"
+    "### Task\n{how} every {names} in the clinical text.\n\n### Types\n{types}\n\n### Text\n{text}" + ANSWER
 )
 DEFAULT_RE = (
     "### Task\n{how} every modifier of the {head} that is marked in the clinical text, "
-    "and nothing else.\n\n### Types\n{types}\n\n### Text\n{text}\n\n### Answer\n"
+    "and nothing else.\n\n### Types\n{types}\n\n### Text\n{text}" + ANSWER
 )
 
 

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where language models lie on this machine that `medflare models add` put there, by name."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from medflare.core.errors import ConfigError
+
+VARIABLE = "MEDFLARE_MODELS"
+FACTS_FILE = "medflare_model.json"
+"""In the folder of each model: where it is from, and what it was measured to be."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+def models_root() -> Path:
+    """Return the folder of all models: MEDFLARE_MODELS, or medflare/models in the user's data folder."""
+    if given := os.environ.get(VARIABLE):
+        return Path(given).expanduser()
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "medflare" / "models"
+
+
+def check_model_name(name: str) -> str:
+    """Return a name that may be a folder's; ConfigError for any other."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"model name '{name[:80]}': expected small letters, digits, '.', '_' and '-', beginning with a "
+            "letter or digit, at most 64."
+        )
+    return name
+
+
+def stored_models() -> list[str]:
+    """Return the names of the models on this machine, sorted."""
+    root = models_root()
+    return sorted(file.parent.name for file in root.glob(f"*/{FACTS_FILE}")) if root.is_dir() else []
+
+
+def stored_model(name: str) -> Path:
+    """Return the folder of a model on this machine.
+
+    Raises:
+        ConfigError: there is none of this name; those that are there are listed.
+    """
+    folder = models_root() / check_model_name(name)
+    if not (folder / FACTS_FILE).is_file():
+        known = ", ".join(stored_models()) or "none"
+        raise ConfigError(
+            f"there is no model '{name}' on this machine; there is: {known}. Add it with 'medflare models "
+            f"add FILE.gguf --name {name}' ({VARIABLE} names the folder of all models, now {models_root()})."
+        )
+    return folder

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Language models on this machine: added once, checked, and named in site.yaml (`backbone: {name: ...}`)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from medflare.core.config import Settings, parse
+from medflare.core.errors import ConfigError
+from medflare.core.model_folders import FACTS_FILE, check_model_name, models_root, stored_model
+from medflare.models.backbone import PROMPT_FILE, check_folder, fingerprint, load_backbone, load_tokenizer
+from medflare.models.chat_template import ChatTurn, chat_turn
+from medflare.models.gguf_file import convert, read_header
+from medflare.models.plain_text import PlainText
+from medflare.models.text_check import TextCheck, check_text
+from medflare.wire.durable import write_json
+
+BITS = {"fp32": 32, "bf16": 16, "nf4": 4.5}
+"""Of one frozen weight; nf4 with its scales."""
+PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+Wording = Callable[[ChatTurn], dict[str, Any]]
+"""From a chat template to what medflare_prompt.json holds."""
+
+
+class ModelFacts(Settings):
+    """What is recorded of a model when it is added: medflare_model.json in its folder."""
+
+    name: str
+    source: str = Field(description="file or folder it was made of, without its place")
+    sha256: str = Field(description="of the GGUF file; of a folder, empty")
+    quantisation: str = Field("", description="types of tensors in the GGUF file")
+    architecture: str
+    licence: str = Field("", description="as the file says; empty where it says nothing")
+    fingerprint: str
+    parameters: int
+    context: int
+    hidden: int
+    layers: int
+    chat_template: bool
+    perplexity: float = Field(description="of a token of a short clinical text")
+    shuffled_perplexity: float = Field(description="of the same words in another order")
+
+
+@dataclass(frozen=True, slots=True)
+class AddedModel:
+    """A model in its place, its facts, and how fast this machine is with it."""
+
+    folder: Path
+    facts: ModelFacts
+    check: TextCheck
+
+
+def add_model(
+    source: Path, name: str | None, wording: Wording, *, untrained: bool = False, replace: bool = False
+) -> AddedModel:
+    """Put a model among those of this machine: converted, with its wording, checked; or nothing at all.
+
+    Args:
+        source: a GGUF file, or a Hugging Face folder with safetensors, whose weights are linked, not copied.
+        name: as site.yaml names it; by default that of the file or folder.
+        wording: what medflare_prompt.json holds for a chat template, where the folder has none of its own.
+        untrained: accept weights that predict no text.
+        replace: put it in the place of another model of this name.
+
+    Raises:
+        ConfigError: what is wrong with the source or the name.
+    """
+    check_source(source)
+    name = check_model_name(name or source.stem.lower() if source.is_file() else name or source.name.lower())
+    target = models_root() / name
+    if target.exists() and not replace:
+        raise ConfigError(
+            f"there is a model '{name}' already, in '{target}'. Give another --name or --replace."
+        )
+    with _scratch_folder(target) as folder:
+        facts = {"name": name, "source": source.name, "sha256": ""}
+        if source.is_file():
+            header = read_header(source)
+            facts |= {
+                "sha256": sha256_of(source),
+                "quantisation": header.quantisation,
+                "licence": header.licence,
+            }
+            convert(source, folder)
+        else:
+            _link(source, folder)
+        has_template = _write_wording(folder, wording)
+        model, check = check_model(folder)
+        if not check.predicts and not untrained:
+            raise ConfigError(
+                f"'{source}' does not predict text: perplexity {check.perplexity:.1f}, and "
+                f"{check.shuffled:.1f} with the words shuffled; expected less than half of it. The weights "
+                "are untrained or damaged, or the tokenizer is another model's. To add it all the same: "
+                "--untrained."
+            )
+        config = model.backbone.model.config
+        found = ModelFacts(
+            **facts,
+            architecture=str(config.model_type),
+            fingerprint=model.backbone.fingerprint,
+            parameters=sum(weights.numel() for weights in model.backbone.model.parameters()),
+            context=model.context,
+            hidden=int(config.hidden_size),
+            layers=int(config.num_hidden_layers),
+            chat_template=has_template,
+            perplexity=round(min(check.perplexity, 1e9), 2),
+            shuffled_perplexity=round(min(check.shuffled, 1e9), 2),
+        )
+        write_json(folder / FACTS_FILE, found.model_dump())
+    return AddedModel(target, found, check)
+
+
+def read_facts(name: str) -> ModelFacts:
+    """Return what was recorded of a model when it was added.
+
+    Raises:
+        ConfigError: there is no such model, or its record was damaged.
+    """
+    file = stored_model(name) / FACTS_FILE
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(
+            f"{file}: no readable record ({error}). Add the model again, with --replace."
+        ) from error
+    return parse(ModelFacts, data if isinstance(data, dict) else {}, str(file))
+
+
+def check_unchanged(name: str) -> ModelFacts:
+    """Return a model's facts, once its weights, tokenizer and wording are known to be those that were added.
+
+    Raises:
+        ConfigError: something was changed since.
+    """
+    facts, folder = read_facts(name), stored_model(name)
+    check_folder(folder)
+    if (now := fingerprint(folder)) != facts.fingerprint:
+        raise ConfigError(
+            f"model '{name}' is not what was added: its fingerprint was {facts.fingerprint[:16]} and is "
+            f"{now[:16]}. Its weights, tokenizer or {PROMPT_FILE} in '{folder}' changed. If you changed the "
+            "wording on purpose, add the folder under another name; else add the model again, with --replace."
+        )
+    return facts
+
+
+def check_model(folder: Path) -> tuple[PlainText, TextCheck]:
+    """Load a folder as a site would, and measure it on a short text.
+
+    Raises:
+        ConfigError: it cannot be loaded.
+    """
+    try:
+        backbone = load_backbone(folder)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise ConfigError(f"'{folder.name}' cannot be opened as a language model: {error}") from error
+    model = PlainText(backbone)
+    return model, check_text(model)
+
+
+def weight_bytes(parameters: int) -> dict[str, float]:
+    """Return precision -> bytes of so many frozen weights."""
+    return {precision: parameters * bits / 8 for precision, bits in BITS.items()}
+
+
+def check_source(source: Path) -> None:
+    """Raise ConfigError unless a source is a .gguf file or a folder with safetensors."""
+    if source.is_dir():
+        check_folder(source, "models add")
+        if not (source / "config.json").is_file():
+            raise ConfigError(f"'{source}' has no config.json; expected a Hugging Face folder.")
+        return
+    if not source.exists():
+        hint = (
+            " A name of a model on the internet is not looked up: download it, on a machine that may, and "
+            "copy it here."
+            if str(source).count("/") == 1
+            else ""
+        )
+        raise ConfigError(f"there is no file or folder '{source}'.{hint}")
+    if source.suffix in PICKLED:
+        raise ConfigError(
+            f"'{source}' is a pickle, which can run any program when it is opened, and is not loaded. "
+            "Convert it to safetensors with transformers' save_pretrained, where you trust it."
+        )
+    if source.suffix != ".gguf":
+        raise ConfigError(f"'{source}': expected a .gguf file or a Hugging Face folder with safetensors.")
+
+
+def sha256_of(file: Path) -> str:
+    """Return the SHA-256 of a file's bytes."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@contextmanager
+def _scratch_folder(target: Path) -> Iterator[Path]:
+    """Provide a folder that takes the place of `target` at the end, or goes again on any error."""
+    scratch = target.with_name(f".{target.name}.{os.getpid()}")
+    scratch.mkdir(parents=True)
+    try:
+        yield scratch
+        for file in scratch.iterdir():
+            if not file.is_symlink():
+                file.chmod(0o644)  # safetensors writes for its user alone; workers may run as another
+        if target.exists():
+            shutil.rmtree(target)
+        os.replace(scratch, target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _link(source: Path, folder: Path) -> None:
+    """Link a folder's weights and copy its small files, without those that only pickles could use."""
+    for file in sorted(source.iterdir()):
+        if file.suffix == ".safetensors":
+            (folder / file.name).symlink_to(file.resolve())
+        elif file.is_file() and file.suffix in (".json", ".jinja", ".model", ".txt"):
+            shutil.copyfile(file, folder / file.name)
+    (folder / FACTS_FILE).unlink(missing_ok=True)
+
+
+def _write_wording(folder: Path, wording: Wording) -> bool:
+    """Write the wording of a folder's chat template, unless it has its own; say whether it has a template.
+
+    The end mark becomes the one that ends a reply in the template.
+    """
+    try:
+        tokenizer = load_tokenizer(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"the model's tokenizer cannot be opened: {error}") from error
+    turn = chat_turn(tokenizer)
+    if turn is None:
+        return False
+    if turn.end and turn.end != tokenizer.eos_token:
+        tokenizer.eos_token = turn.end
+        tokenizer.save_pretrained(folder)
+    if not (folder / PROMPT_FILE).is_file():
+        write_json(folder / PROMPT_FILE, wording(turn))
+    return True
