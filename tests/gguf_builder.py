@@ -25,7 +25,7 @@ HEADS, WIDTH = 2, 64
 
 
 def vocabulary() -> list[str]:
-    """The marks, one token for each byte, and one of two bytes, as transformers expects at least one merge."""
+    """The marks, one token for each byte, and one of two bytes: transformers expects a merge."""
     return [*MARKS, *sorted(ByteLevel.alphabet()), "~~"]
 
 

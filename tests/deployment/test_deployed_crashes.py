@@ -19,8 +19,8 @@ LONG_ENOUGH = {"steps": 6, "num_rounds": 3, "seed": 77}
 """To be killed in a round."""
 
 
-def submitted(federation: Federation, folder: Path) -> str:
-    return federation.submit(deployed_jobs.tiny_job(folder, "fed_medlora", **LONG_ENOUGH))
+def submitted(federation: Federation, folder: Path, **changed: object) -> str:
+    return federation.submit(deployed_jobs.tiny_job(folder, "fed_medlora", **LONG_ENOUGH, **changed))
 
 
 def medflare(*words: object) -> list[dict[str, object]] | dict[str, object]:
@@ -83,8 +83,11 @@ def test_a_killed_job_process_costs_time_and_nothing_else(
 def test_a_killed_parent_is_started_again_and_the_run_goes_on(
     federation: Federation, undisturbed: dict[str, list[float]], tmp_path: Path, who: str
 ) -> None:
-    """FLARE's own process dies and leaves the job's process behind; `runs reconcile` ends that one."""
-    job_id = submitted(federation, tmp_path / "job")
+    """FLARE's own process dies and leaves the job's process behind; `runs reconcile` ends that one.
+
+    A site's new process gets no job that began without it, so the server waits for it until the deadline.
+    """
+    job_id = submitted(federation, tmp_path / "job", deadline=90.0)
     federation.worker("site-2")
     federation.wait_event(job_id, phase="round", round=1)
     left = federation.job_process(who)

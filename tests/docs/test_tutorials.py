@@ -9,17 +9,21 @@ from pathlib import Path
 import pytest
 from runnable import DOCS, ROOT, execute_page, marked_blocks
 
+from gguf_builder import write_gguf
+
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
 ADDS_CODE = {"first-rule"}
 """Tutorials that change the package: they get a copy of it."""
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in which commands find `jobs`, as in a clone of the repository."""
     made = tmp_path / "clone"
     made.mkdir()
     (made / "jobs").symlink_to(ROOT / "jobs")
+    monkeypatch.setenv("MEDFLARE_MODELS", str(tmp_path / "models"))
+    write_gguf(made / "SmolLM2-135M-Instruct.Q4_1.gguf")  # a small model of the same kind
     return made
 
 

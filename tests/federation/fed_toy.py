@@ -27,7 +27,7 @@ class ToyLearner(SmallLearner):
     """y = x·w + b with `w` shared (as a LoRA factor's name) and `bias`, `momentum`, `position` local.
 
     Settings (for tests): `fingerprint`, `hang` {round: seconds}, `slow` {split: seconds}, `die` {round},
-    `raises` {round: text}, `bad` {round: kind of broken update}, `width`, `sums`, `counter`,
+    `raises` {round: text}, `bad` {round: kind of broken update}, `width`, `rate`, `sums`, `counter`,
     `features`; keyed by site under `sites`.
     """
 
@@ -80,7 +80,7 @@ class ToyLearner(SmallLearner):
             x, error = self.x[batch], self.x[batch] @ self.w + self.bias - self.y[batch]
             loss = (error**2).mean()
             self.momentum = 0.5 * self.momentum + x.T @ error / len(batch)
-            self.w = self.w - 0.1 * self.momentum
+            self.w = self.w - float(self.settings.get("rate", 0.1)) * self.momentum
             self.head = self.head + 0.01
             self.steps = self.steps + 10
             self.bias = self.bias - 0.05 * error.mean()

@@ -7,12 +7,14 @@ import importlib.util
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from medflare.core.errors import ConfigError, RunError
+from medflare.learners.registry import get_method
 from medflare.recipes import simulate
 from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG, Job
 from medflare.recipes.job_check import check_job
@@ -84,6 +86,24 @@ def test_an_unknown_setting_lists_the_valid_ones(capsys: pytest.CaptureFixture[s
 def test_a_setting_that_was_renamed_is_named_with_its_new_name() -> None:
     with pytest.raises(ConfigError, match="'bench_rounds' is now called suspend_rounds"):
         override(load(JOBS / "fedmrg"), {"bench_rounds": 2})
+
+
+def test_a_preset_takes_the_place_of_the_jobs_settings_and_options_come_on_top() -> None:
+    job = load(JOBS / "fed_medlora")
+    assert job.settings["optimiser"]["lr"] == 2e-3
+    assert job.settings["lora"]["lora_alpha"] == 64
+    chosen = {"preset": "instruct", "settings.optimiser.batch": 4, "num_rounds": 7}
+    real = override(replace(job, settings={**job.settings, "variant": "freeze_a"}), chosen)
+    settings = get_method("fed_medlora").resolve(real.settings)
+    assert (settings.optimiser.lr, settings.optimiser.batch, settings.lora.lora_alpha) == (5e-4, 4, 32)
+    assert settings.variant == "freeze_a", "which method it is does not change"
+    assert (real.controller["num_rounds"], real.controller["deadline"]) == (7, 6 * 3600.0)
+    paper = override(job, {"preset": "paper"})
+    settings = get_method("fed_medlora").resolve(paper.settings)
+    assert (settings.optimiser.lr, settings.optimiser.batch, settings.lora.dropout) == (2e-4, 4, 0.05)
+    assert (paper.controller["num_rounds"], paper.controller["uplink"]) == (2, "float32")
+    with pytest.raises(ConfigError, match="preset is 'fast'; fed_medlora has recommended, paper, instruct"):
+        override(job, {"preset": "fast"})
 
 
 def test_the_quorum_is_the_jobs_min_clients() -> None:

@@ -35,7 +35,9 @@ def extract(
         None, "--personalised", "-p", help="A site's own adapter folder."
     ),
     backbone: Path | None = typer.Option(
-        None, "--backbone", help="Folder of the base model; default the embedded one."
+        None,
+        "--backbone",
+        help="Folder of the base model; default that of the run, where it is on this machine.",
     ),
     precision: str = typer.Option("auto", "--precision", help="auto, fp32, bf16, int8 or nf4."),
     device: str = typer.Option("cpu", "--device", help="cpu or cuda."),

@@ -119,7 +119,9 @@ def generate(
         None, "--personalised", "-p", help="A site's own adapter folder."
     ),
     backbone: Path | None = typer.Option(
-        None, "--backbone", help="Folder of the frozen model; default the embedded one."
+        None,
+        "--backbone",
+        help="Folder of the base model; default that of the run, where it is on this machine.",
     ),
     precision: str = typer.Option("auto", "--precision", help="auto, fp32, bf16, int8 or nf4."),
     device: str = typer.Option("cpu", "--device", help="cpu or cuda."),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -53,3 +54,16 @@ def stored_model(name: str) -> Path:
             f"add FILE.gguf --name {name}' ({VARIABLE} names the folder of all models, now {models_root()})."
         )
     return folder
+
+
+def stored_with(fingerprint: object) -> Path | None:
+    """Return the folder of the model on this machine that had this fingerprint when it was added, if any."""
+    for name in stored_models():
+        folder = models_root() / name
+        try:
+            facts = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue  # `medflare models list` names what is wrong with it
+        if isinstance(facts, dict) and facts.get("fingerprint") == fingerprint:
+            return folder
+    return None

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from medflare.federation.engine import (
+    EventType,
     FilesystemStorage,
     FLComponent,
     FLContext,
     FLContextKey,
     JobMetaKey,
+    RunStatus,
     SimpleJobDefManager,
 )
 from medflare.federation.server.deployment_report import sites_without_the_job, write_report
@@ -47,11 +49,25 @@ class KitStorage(FilesystemStorage):
 class KitJobManager(SimpleJobDefManager):
     """FLARE's job manager with its job store in a folder of the kit.
 
-    It passes on to a job's own process which sites FLARE did not give the job to.
+    It passes on to a job's own process which sites FLARE did not give the job to. When a server starts, it
+    ends in FLARE's books the jobs that a killed process before it left as running: FLARE itself keeps them
+    so for ever, and can then neither abort, delete nor download them.
     """
 
     def __init__(self, uri_root: str = "store/jobs", job_store_id: str = "job_store") -> None:
         super().__init__(uri_root=str(Path(uri_root).resolve()), job_store_id=job_store_id)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Mark as ended what no process of this server can be running: it has only just started."""
+        super().handle_event(event_type, fl_ctx)
+        if event_type != EventType.SYSTEM_START:
+            return
+        for job in self.get_jobs_by_status([RunStatus.RUNNING, RunStatus.DISPATCHED], fl_ctx):
+            self.set_status(job.job_id, RunStatus.FINISHED_ABNORMAL, fl_ctx)
+            self.logger.warning(
+                f"job {job.job_id} was running when this server's process ended; it can be resumed with "
+                f"'medflare resume {job.job_id}'"
+            )
 
     def update_meta(self, jid: str, meta: Mapping[str, Any], fl_ctx: FLContext) -> None:
         """Keep facts of a job; those of its deployment, which come before its process starts, for the run."""

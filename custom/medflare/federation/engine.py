@@ -20,7 +20,7 @@ from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.impl.job_def_manager import SimpleJobDefManager
-from nvflare.apis.job_def import JobMetaKey
+from nvflare.apis.job_def import JobMetaKey, RunStatus
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from nvflare.app_common.app_constant import AppConstants
@@ -59,6 +59,7 @@ __all__ = [
     "MetaKey",
     "ProcessHandle",
     "ReturnCode",
+    "RunStatus",
     "SecurityContentManager",
     "Shareable",
     "Signal",

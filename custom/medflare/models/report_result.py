@@ -16,16 +16,15 @@ from medflare.core.config import parse
 from medflare.core.errors import ConfigError
 from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.registry import settings_of_file
-from medflare.models.backbone import load_backbone
 from medflare.models.longitudinal_folder import open_longitudinal
 from medflare.models.longitudinal_generator import FILE as VISITS_FILE
 from medflare.models.longitudinal_generator import LongitudinalGenerator
 from medflare.models.report_generator import DecodingSettings, ModelSettings, ReportGenerator
 from medflare.models.result_files import (
     block_of,
-    check_fingerprint,
     copy_tensors,
     load_adapter,
+    load_base,
     read_json,
     read_tensors,
 )
@@ -74,8 +73,7 @@ def load_generator(
     config = read_json(adapter / "adapter_config.json")
     peft, lora = settings_of_file(settings.peft, settings.lora, config)
     encoder = settings.encoder.model_copy(update={"weights": "none"})
-    base = load_backbone(backbone, precision, device)
-    check_fingerprint(folder, block_of(facts, "backbone", described), base)
+    base = load_base(folder, block_of(facts, "backbone", described), backbone, precision, device)
     model = ReportGenerator(
         base, settings.model_copy(update={"lora": lora, "peft": peft, "encoder": encoder}), (GENERIC,), 0
     )
@@ -101,8 +99,8 @@ def load_longitudinal(
         DataError, ConfigError: as `load_generator`.
     """
     facts = read_json(folder / f"{VISITS_FILE}.json")
-    base = load_backbone(backbone, "fp32" if facts["generator"]["train_backbone"] else precision, device)
-    check_fingerprint(folder, facts["backbone"], base)
+    needed = "fp32" if facts["generator"]["train_backbone"] else precision
+    base = load_base(folder, facts["backbone"], backbone, needed, device)
     tensors = read_tensors(folder / f"{VISITS_FILE}.safetensors")
     adapter = read_tensors(folder / "adapter_model.safetensors")
     config = read_json(folder / "adapter_config.json")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -14,8 +14,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from medflare.core.errors import ConfigError, DataError
+from medflare.core.model_folders import stored_with
 from medflare.models.adapters.base import GENERIC, AdapterSet
-from medflare.models.backbone import Backbone
+from medflare.models.backbone import Backbone, load_backbone
 from medflare.models.encoder_folder import TextEncoder
 
 
@@ -25,8 +26,30 @@ def check_fingerprint(folder: Path, recorded: Mapping[str, str], base: Backbone 
         raise ConfigError(
             f"{folder}: was trained on backbone '{recorded.get('name')}' with fingerprint "
             f"{str(recorded.get('fingerprint'))[:16]}, but '{base.name}' here has {base.fingerprint[:16]}. "
-            f"Give the same weights with --backbone."
+            f"Give the same weights with --backbone, or add them with 'medflare models add'."
         )
+
+
+def load_base(
+    folder: Path,
+    recorded: Mapping[str, str],
+    given: Path | None,
+    precision: str,
+    device: str,
+    embedded: Literal["decoder", "notes_decoder"] = "decoder",
+) -> Backbone:
+    """Return the model that a run began with: of a folder, one of this machine, or an embedded one.
+
+    Args:
+        folder: of the result; recorded: its block `backbone`.
+        given: the model's folder where a user names one.
+
+    Raises:
+        ConfigError: it is another model.
+    """
+    base = load_backbone(given or stored_with(recorded.get("fingerprint")), precision, device, embedded)
+    check_fingerprint(folder, recorded, base)
+    return base
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from medflare.core.config import Settings, parse
 from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.lora import LoraChoice, LoraSettings
 from medflare.models.adapters.registry import PeftChoice, effective_settings, settings_of_file
-from medflare.models.backbone import load_backbone
-from medflare.models.result_files import block_of, check_fingerprint, load_adapter, read_json
+from medflare.models.result_files import block_of, load_adapter, load_base, read_json
 from medflare.models.text_model import TextModel
 
 
@@ -58,7 +57,8 @@ class TextResult(Generic[Exported, Opened]):
         Args:
             folder: `result/adapter` of a run.
             personalised: a site's own `personalised` folder, used instead of the global adapter.
-            backbone: the frozen model's folder; None for the embedded one.
+            backbone: the frozen model's folder; None for the run's where this machine has it by name, or
+                the embedded one.
             batch: records of one batch.
 
         Raises:
@@ -70,8 +70,8 @@ class TextResult(Generic[Exported, Opened]):
         exported = parse(self.block, block_of(facts, self.task, file), str(file))
         adapter = personalised or folder
         written = settings_of_file(exported.peft, exported.lora, read_json(adapter / "adapter_config.json"))
-        base = load_backbone(backbone, precision, device, "notes_decoder")
-        check_fingerprint(folder, block_of(facts, "backbone", file), base)
+        recorded = block_of(facts, "backbone", file)
+        base = load_base(folder, recorded, backbone, precision, device, "notes_decoder")
         model = TextModel(base, effective_settings(*written), (GENERIC,), 0)
         load_adapter(model.adapters, adapter)
         return self.build(model, exported, batch)
