@@ -5,8 +5,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import pytest
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_context import FLContext, FLContextManager
+from nvflare.apis.job_def import RunStatus
+from nvflare.apis.server_engine_spec import ServerEngineSpec
 from nvflare.security.logging import secure_format_exception, secure_format_traceback
 
 from medflare.deployment.kit_components import SECURE_LOGGING, KitJobManager, KitStorage, SecureLogging
@@ -50,3 +55,31 @@ def test_no_job_can_name_a_component_of_the_kit() -> None:
     assert not {class_path(kind) for kind in (SecureLogging, KitStorage, KitJobManager)} & set(
         allowed_classes()
     )
+
+
+def test_a_server_that_starts_ends_the_jobs_that_a_killed_one_left_as_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FLARE keeps them as RUNNING for ever: no abort, no delete, no download, and so no resume."""
+    monkeypatch.delenv("NVFL_JOB_STORE_ROOT", raising=False)
+    store = KitStorage(str(tmp_path / "files"))
+    engine = create_autospec(ServerEngineSpec, instance=True)
+    engine.get_component.return_value = store
+    context: FLContext = FLContextManager(engine, "server", "", {}, {}).new_context()
+    manager = KitJobManager(uri_root=str(tmp_path / "jobs"))
+    before = {
+        status: manager.create({"name": status.name}, b"zip", context)["job_id"]
+        for status in (
+            *(RunStatus.SUBMITTED, RunStatus.DISPATCHED, RunStatus.RUNNING),
+            *(RunStatus.FINISHED_COMPLETED, RunStatus.FINISHED_ABORTED),
+        )
+    }
+    for status, job in before.items():
+        manager.set_status(job, status, context)
+    manager.handle_event(EventType.CLIENT_HEARTBEAT_PROCESSED, context)
+    after = {status: manager.get_job(job, context).meta["status"] for status, job in before.items()}
+    assert after == {status: status.value for status in before}, "at the start and at no other time"
+    manager.handle_event(EventType.SYSTEM_START, context)
+    after = {status: manager.get_job(job, context).meta["status"] for status, job in before.items()}
+    lost = dict.fromkeys((RunStatus.DISPATCHED, RunStatus.RUNNING), RunStatus.FINISHED_ABNORMAL.value)
+    assert after == {status: status.value for status in before} | lost
