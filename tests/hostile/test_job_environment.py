@@ -67,6 +67,8 @@ def test_a_site_can_pass_on_what_its_jobs_need(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_name_that_only_looks_like_a_listed_one_is_not_passed() -> None:
+    models = {"XDG_DATA_HOME": "/data", "MEDFLARE_MODELS": "/models"}
+    assert job_environment(models) == models, "where models lie that site.yaml names"
     assert job_environment({"MYSQL_PWD": "a", "XPATH": "b", "PATHS": "c", "PATH": "d"}) == {"PATH": "d"}
 
 
