@@ -57,7 +57,7 @@ test: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/federation/test_simulator.py tests/jobs tests/docs -n 2 --dist loadfile --no-loadscope-reorder --timeout 2400
 
 test-deployment: $(VENV)/.installed
-	$(BIN)/python -m pytest tests/deployment -n 3 --dist loadfile --no-loadscope-reorder --timeout 2400
+	$(BIN)/python -m pytest tests/deployment -n 2 --dist loadfile --no-loadscope-reorder --timeout 2400
 
 test-faults: $(VENV)/.installed
 	FAULTS=all $(BIN)/python -m pytest tests/federation/test_resume.py tests/faults \
