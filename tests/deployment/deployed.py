@@ -114,7 +114,7 @@ class Federation:
 
     def worker(self, name: str) -> psutil.Process:
         """The child in which a site learns."""
-        return self._below(name, "medflare.federation.site.worker_main")
+        return self._below(name, "medflare.worker.main")
 
     def _below(self, name: str, word: str) -> psutil.Process:
         def found() -> psutil.Process | None:

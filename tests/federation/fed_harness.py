@@ -47,12 +47,12 @@ from medflare.federation.server.persistor import AdapterPersistor
 from medflare.federation.server.progress import ProgressReporter
 from medflare.federation.server.run_state import load_state
 from medflare.federation.site import executor as site_executor
-from medflare.federation.site import worker_config
 from medflare.federation.site.executor import LearnerExecutor
 from medflare.federation.site.policy import policy_of
-from medflare.federation.site.worker import ProcessWorker, ThreadWorker, Worker
-from medflare.federation.site.worker_config import WorkerConfig
 from medflare.wire.durable import write_json
+from medflare.worker import config as worker_config
+from medflare.worker.config import WorkerConfig
+from medflare.worker.workers import ProcessWorker, ThreadWorker, Worker
 
 SITES = ("site-1", "site-2", "site-3")
 TOY_WORKER = (sys.executable, str(Path(__file__).parent / "fed_toy_worker.py"))

@@ -16,7 +16,7 @@ from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.update import Update
 from medflare.data.settings.site import load_site
-from medflare.federation.site import worker_config
+from medflare.worker import config as worker_config
 
 CURVES = {"site-1": (1.0, 0.2), "site-2": (0.1, 2.0), "site-3": (0.5, 0.5)}
 GOALS = {"site-1": (1.0, 0.0), "site-2": (-1.0, 2.0), "site-3": (3.0, -3.0)}

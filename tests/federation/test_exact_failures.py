@@ -29,10 +29,10 @@ from medflare.core.errors import UpdateError
 from medflare.egress.failures import Failure, FailureCode
 from medflare.federation.flare_messages import failure_reply
 from medflare.federation.server.channel import Channel
-from medflare.federation.site.exact_comparison import ExactSide, PairRequest
 from medflare.knowledge.private_intersection import fingerprint
 from medflare.knowledge.sketch_key import SketchKey
 from medflare.protocol.messages import Reply
+from medflare.worker.exact_comparison import ExactSide, PairRequest
 
 
 def rubbish(tensors: dict[str, Any], facts: dict[str, Any]) -> None:

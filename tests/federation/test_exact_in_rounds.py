@@ -24,11 +24,11 @@ from fed_graphs import (
 from fed_harness import completed, failed
 from nvflare.apis.dxo import from_shareable
 
-from medflare.federation.site import exact_comparison as site_exact
-from medflare.federation.site.exact_comparison import ANSWERS_FILE
 from medflare.knowledge.private_intersection import keyed_elements, message_bytes
 from medflare.knowledge.sketch_key import SketchKey
 from medflare.knowledge.triples import jaccard
+from medflare.worker import exact_comparison as site_exact
+from medflare.worker.exact_comparison import ANSWERS_FILE
 
 
 def test_the_distances_are_the_exact_ones_of_the_graphs_and_the_odds_heed_them(graph_hospitals) -> None:

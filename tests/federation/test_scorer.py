@@ -31,13 +31,13 @@ from medflare.data.settings.cohort import SplitConfig
 from medflare.data.settings.site import SiteConfig
 from medflare.egress.failures import SiteSettingsError
 from medflare.federation.server.scorer import SERVER
-from medflare.federation.site import worker_config
-from medflare.federation.site.worker import ProcessWorker
-from medflare.federation.site.worker_config import WorkerConfig, load_site_settings
 from medflare.recipes import simulate
 from medflare.recipes.job import Job
 from medflare.recipes.job_check import check_job
 from medflare.recipes.overrides import override
+from medflare.worker import config as worker_config
+from medflare.worker.config import WorkerConfig, load_site_settings
+from medflare.worker.workers import ProcessWorker
 
 ALL = list(SITES)
 CROSS = {"rule": "l_fedavg", "rule_settings": {"loss_source": "cross"}}

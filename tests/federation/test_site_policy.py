@@ -25,7 +25,7 @@ from medflare.data.settings.policy import PolicyConfig
 from medflare.egress.failures import SiteSettingsError
 from medflare.egress.policy import Policy
 from medflare.federation.site.policy import SitePolicy, policy_of
-from medflare.federation.site.worker_config import WorkerConfig
+from medflare.worker.config import WorkerConfig
 
 META = {
     "name": "fedmrg",

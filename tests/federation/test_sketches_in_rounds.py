@@ -19,12 +19,12 @@ from medflare.data.settings.site import load_site
 from medflare.egress.declaration import fact_problems
 from medflare.egress.failures import Failure, FailureCode
 from medflare.federation.flare_messages import failure_reply
-from medflare.federation.site import sketch as site_sketch
-from medflare.federation.site.sketch import SketchRequest, cached_sketch, sketch_facts
 from medflare.knowledge.cohort_texts import knowledge_texts
 from medflare.knowledge.divergence import distance_matrix
 from medflare.knowledge.sketch_key import SketchKey
 from medflare.knowledge.triples import jaccard
+from medflare.worker import sketch as site_sketch
+from medflare.worker.sketch import SketchRequest, cached_sketch, sketch_facts
 
 TERMS = ("asthma", "pneumonia", "angina", "migraine", "anaemia", "fever", "cough", "headache", "aspirin")
 SETTINGS = {"draws": 4, "period": 2}

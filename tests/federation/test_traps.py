@@ -14,13 +14,13 @@ from nvflare.apis.fl_constant import ReturnCode
 from medflare.core.errors import ConfigError
 from medflare.core.plan import RoundPlan
 from medflare.federation.site.executor import LearnerExecutor
-from medflare.federation.site.worker_config import site_file
 from medflare.recipes import allow_list
 from medflare.recipes.flare_traps import flare_traps
 from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG, Job
 from medflare.recipes.job_check import check_job
 from medflare.recipes.job_reader import read_job
 from medflare.recipes.moved_classes import MOVED_JOB_CLASSES
+from medflare.worker.config import site_file
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / allow_list.TEMPLATE

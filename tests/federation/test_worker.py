@@ -18,13 +18,13 @@ from medflare.core.errors import ConfigError, DataError, RunError
 from medflare.core.plan import RoundPlan
 from medflare.core.update import Update
 from medflare.egress.failures import FailureCode, TaskError, failure_of
-from medflare.federation.site import worker_session
-from medflare.federation.site.worker import ProcessWorker
-from medflare.federation.site.worker_config import WorkerConfig
-from medflare.federation.site.worker_session import WorkerSession
 from medflare.wire.files import load_tensors, save_tensors
 from medflare.wire.plan_codec import plan_to_json
 from medflare.wire.task_messages import TaskRequest
+from medflare.worker import session as worker_session
+from medflare.worker.config import WorkerConfig
+from medflare.worker.session import WorkerSession
+from medflare.worker.workers import ProcessWorker
 
 LONG = 240.0
 """Seconds that no task here takes."""

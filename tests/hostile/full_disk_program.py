@@ -19,8 +19,8 @@ from typing import Any
 from fed_harness import Federation, use_toy_sites
 
 from medflare.data.settings.site import SiteConfig
-from medflare.federation.site import worker_config
-from medflare.federation.site.worker_config import WorkerConfig
+from medflare.worker import config as worker_config
+from medflare.worker.config import WorkerConfig
 
 
 class Patch:

@@ -22,11 +22,11 @@ from safetensors import SafetensorError
 
 from medflare.data.settings.site import SiteConfig
 from medflare.egress.failures import DISK_BROKEN, DISK_FULL, FailureCode, failure_of
-from medflare.federation.site import worker_config
 from medflare.wire import disk_space, durable, files
 from medflare.wire.disk_space import DiskFullError, DiskReserve, is_disk_full
 from medflare.wire.durable import read_json, write_json
 from medflare.wire.files import load_tensors, save_tensors
+from medflare.worker import config as worker_config
 
 HERE = Path(__file__).parent
 PROGRAM = HERE / "full_disk_program.py"

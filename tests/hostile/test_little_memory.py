@@ -17,11 +17,11 @@ from fed_toy import ToyLearner
 from medflare.core.plan import RoundPlan
 from medflare.core.update import Update
 from medflare.egress.failures import OUT_OF_MEMORY, FailureCode, TaskError, failure_of
-from medflare.federation.site import worker as site_worker
-from medflare.federation.site.worker import ProcessWorker
-from medflare.federation.site.worker_config import WorkerConfig
 from medflare.wire import memory
 from medflare.wire.task_messages import TaskRequest
+from medflare.worker import workers as site_worker
+from medflare.worker.config import WorkerConfig
+from medflare.worker.workers import ProcessWorker
 
 HUGE = 1 << 60
 """Bytes that no machine gives."""

@@ -168,8 +168,8 @@ def resume_workspace(workspace: Path, page: bool, as_json: bool, hooks: Hooks | 
 
 def finish(console: Any, workspace: Path, away: list[str], page: bool, as_json: bool) -> None:
     """Test at the hospitals that took no part, compare, write the page and show it all."""
-    from medflare.federation.site.worker_config import SITE_FILE
     from medflare.recipes.after_run import compare_adapters, locate, score_unseen
+    from medflare.worker.config import SITE_FILE
 
     record_path = locate(workspace)
     batch = ItemBatch()

@@ -24,7 +24,6 @@ from medflare.core.stop_signals import StopSignal
 from medflare.data.settings.site import SiteConfig, load_site_file
 from medflare.federation.heartbeat import Heartbeat, Hooks
 from medflare.federation.server.scorer import SERVER
-from medflare.federation.site.worker_config import SITE_FILE
 from medflare.models.peft_folder import FINAL, readable
 from medflare.protections.kit import STARTUP
 from medflare.recipes import allow_list
@@ -39,6 +38,7 @@ from medflare.recipes.workspace_contents import require_free
 from medflare.recipes.workspace_lock import in_use, locked
 from medflare.secure_aggregation.encryption_parameters import ContextParameters, make_contexts
 from medflare.wire.durable import write_json
+from medflare.worker.config import SITE_FILE
 
 _COHORT_PATHS = {"root", "reports", "demographics", "chexbert_folder"}
 _PATHS = _COHORT_PATHS | {

@@ -17,7 +17,6 @@ from medflare.core.errors import ConfigError
 from medflare.core.variables import with_absolute_paths
 from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.data.settings.site import BackboneConfig, load_site_file
-from medflare.federation.site.sketch import knowledge_files, sketch_digest
 from medflare.knowledge.cohort_texts import KnowledgeText
 from medflare.knowledge.name_encoder import NameEncoder, check_encoder
 from medflare.knowledge.nearest_concept import NearestConcept
@@ -25,6 +24,7 @@ from medflare.knowledge.site_graph import site_graph
 from medflare.knowledge.triples import Triple
 from medflare.knowledge.vocabulary import Concept, Vocabulary
 from medflare.recipes.simulate import prepare_workspace
+from medflare.worker.sketch import knowledge_files, sketch_digest
 
 NAMES = ["fever", "shortness of breath", "no cough", "breath", "high fever of unknown cause", "fever"]
 

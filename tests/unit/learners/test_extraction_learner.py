@@ -14,11 +14,11 @@ from extraction_sites import PLAN, SMALL, make, site
 from medflare.core.errors import UpdateError
 from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
-from medflare.federation.site.worker_config import WorkerConfig
-from medflare.federation.site.worker_session import WorkerSession
 from medflare.learners.extraction.learner import ExtractionLearner
 from medflare.wire.plan_codec import plan_to_json
 from medflare.wire.task_messages import TaskRequest
+from medflare.worker.config import WorkerConfig
+from medflare.worker.session import WorkerSession
 
 
 @pytest.fixture

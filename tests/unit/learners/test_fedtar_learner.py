@@ -13,8 +13,8 @@ from fedtar_sites import SPLIT, at_visit, change_rows, learner, plan, site
 
 from medflare.core.errors import ConfigError
 from medflare.core.hints import RoundHints
-from medflare.federation.site.mixture_sums import profile_specs
 from medflare.tasks.prediction_files import read_predictions
+from medflare.worker.mixture_sums import profile_specs
 
 
 def test_bridge_client_adapter_and_generators_travel_and_nothing_else(fedtar: Any) -> None:

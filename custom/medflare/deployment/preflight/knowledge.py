@@ -11,12 +11,12 @@ from medflare.core.errors import MedflareError
 from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.data.settings.site import SiteConfig
 from medflare.deployment.preflight.base import Check, ok, problem, warning
-from medflare.federation.site.sketch import knowledge_files
 from medflare.knowledge.name_encoder import check_encoder
 from medflare.knowledge.private_intersection import available
 from medflare.knowledge.sketch_key import SketchKey
 from medflare.knowledge.vocabulary import read_concepts
 from medflare.recipes.job import Job
+from medflare.worker.sketch import knowledge_files
 
 NAME = "knowledge"
 

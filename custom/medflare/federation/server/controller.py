@@ -44,14 +44,14 @@ from medflare.federation.server.settings import RoundsSettings, TemporalSettings
 from medflare.federation.server.sketch_exchange import SketchExchange
 from medflare.federation.server.timing import timings_of
 from medflare.federation.server.update_limits import NormLimit
-from medflare.federation.site.worker import ProcessWorker, ThreadWorker, Worker
-from medflare.federation.site.worker_config import WorkerConfig
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.protections.compatibility import unreadable
 from medflare.protections.registry import PROTECTIONS
 from medflare.protocol.submitted_job import read_submitted
 from medflare.wire.disk_space import is_disk_broken, is_disk_full
 from medflare.wire.storage import storage_folder
+from medflare.worker.config import WorkerConfig
+from medflare.worker.workers import ProcessWorker, ThreadWorker, Worker
 
 PAUSE_TOPIC = "medflare.pause"
 PAUSED = "paused after a round; `medflare resume` goes on with it"

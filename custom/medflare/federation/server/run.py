@@ -27,11 +27,11 @@ from medflare.federation.server.scorer import CrossScorer, Scorer
 from medflare.federation.server.settings import RoundsSettings
 from medflare.federation.server.sketch_exchange import SketchExchange
 from medflare.federation.server.timing import MeasuredTimings
-from medflare.federation.site.worker import Worker
-from medflare.federation.site.worker_config import WorkerConfig
 from medflare.protections.base import ServerProtection
 from medflare.protections.registry import PROTECTIONS
 from medflare.protocol.submitted_job import SubmittedJob
+from medflare.worker.config import WorkerConfig
+from medflare.worker.workers import Worker
 
 
 @dataclass(slots=True, kw_only=True)

@@ -22,12 +22,12 @@ from medflare.core.site_description import description_of
 from medflare.core.tensors import State
 from medflare.egress.failures import SiteSettingsError, TaskError
 from medflare.federation.server.preparation import agree
-from medflare.federation.site import worker_config
-from medflare.federation.site.worker import Worker
-from medflare.federation.site.worker_config import WorkerConfig, site_file
 from medflare.protocol.submitted_job import SubmittedJob
 from medflare.wire.plan_codec import plan_to_json
 from medflare.wire.task_messages import TaskRequest
+from medflare.worker import config as worker_config
+from medflare.worker.config import WorkerConfig, site_file
+from medflare.worker.workers import Worker
 
 SERVER = "server"
 """The server's name where sites go by theirs: in site.yaml, and in messages about what must agree."""

@@ -34,10 +34,7 @@ from medflare.federation.engine import (
     make_reply,
 )
 from medflare.federation.flare_messages import failure_reply, read_request, reply
-from medflare.federation.site import worker_config
 from medflare.federation.site.policy import job_meta, job_name, policy_of
-from medflare.federation.site.worker import ProcessWorker, ThreadWorker, Worker
-from medflare.federation.site.worker_config import LOCAL_STATE, WorkerConfig, residual_file, site_file
 from medflare.learners.registry import get_method
 from medflare.protections.base import SECURE, SiteContext, SiteProtection, keep_exact
 from medflare.protections.registry import PROTECTIONS, ProtectionName
@@ -52,6 +49,9 @@ from medflare.wire.spec_codec import spec_from_json
 from medflare.wire.storage import LOCAL_STATE as STATES
 from medflare.wire.storage import run_name, storage_folder
 from medflare.wire.task_messages import TaskRequest, TaskResult
+from medflare.worker import config as worker_config
+from medflare.worker.config import LOCAL_STATE, WorkerConfig, residual_file, site_file
+from medflare.worker.workers import ProcessWorker, ThreadWorker, Worker
 
 SECONDS_TO_GO = 60.0
 """How long a job waits for the one before it, of the same run, to be gone."""

@@ -15,9 +15,9 @@ from medflare.data.settings.site import load_site
 from medflare.egress.ledger import FILE, Ledger
 from medflare.egress.policy import Policy, PolicyError
 from medflare.federation.engine import EventType, FLComponent, FLContext, FLContextKey
-from medflare.federation.site import worker_config
-from medflare.federation.site.worker_config import SITE_FILE, WorkerConfig
 from medflare.secure_aggregation.certificates import read_certificates
+from medflare.worker import config as worker_config
+from medflare.worker.config import SITE_FILE, WorkerConfig
 
 CERTIFICATE = Path("startup/client.crt")
 WARN_AHEAD = timedelta(days=30)

@@ -21,11 +21,6 @@ from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
 from medflare.data.settings.site import SiteConfig
 from medflare.egress.permitted_facts import COUNTED
-from medflare.federation.site import worker_config
-from medflare.federation.site.exact_comparison import ExactSide, PairRequest
-from medflare.federation.site.mixture_sums import profile_specs, profile_sums, take_mixture
-from medflare.federation.site.sketch import SketchRequest, sketch_facts
-from medflare.federation.site.worker_config import LOCAL_STATE, WorkerConfig, state_folder
 from medflare.learners.registry import build_learner
 from medflare.wire.disk_space import DiskFullError, DiskReserve
 from medflare.wire.durable import write_json
@@ -42,6 +37,11 @@ from medflare.wire.first_values import describe_values
 from medflare.wire.plan_codec import plan_from_json
 from medflare.wire.spec_codec import spec_to_json
 from medflare.wire.task_messages import TaskRequest, TaskResult
+from medflare.worker import config as worker_config
+from medflare.worker.config import LOCAL_STATE, WorkerConfig, state_folder
+from medflare.worker.exact_comparison import ExactSide, PairRequest
+from medflare.worker.mixture_sums import profile_specs, profile_sums, take_mixture
+from medflare.worker.sketch import SketchRequest, sketch_facts
 
 Builder = Callable[[str, dict[str, Any], SiteConfig, int, Path | None], Learner]
 """(method, settings, site, seed, cache folder) -> learner: `learners.build`, or a test's own."""

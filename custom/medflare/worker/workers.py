@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from medflare.egress.failures import OUT_OF_MEMORY, SEE_LOG, Failure, FailureCode, TaskError, failure_of
-from medflare.federation.site.worker_config import WorkerConfig
-from medflare.federation.site.worker_session import Builder, WorkerSession
 from medflare.learners.registry import build_learner
 from medflare.wire.files import load_tensors, save_tensors
 from medflare.wire.memory import oom_kills
 from medflare.wire.task_messages import TaskRequest, TaskResult
+from medflare.worker.config import WorkerConfig
+from medflare.worker.session import Builder, WorkerSession
 
-MAIN = (sys.executable, "-P", "-m", "medflare.federation.site.worker_main")
+MAIN = (sys.executable, "-P", "-m", "medflare.worker.main")
 _POLL = 0.05
 
 

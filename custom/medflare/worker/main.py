@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker process that the executor starts: `python -m medflare.federation.site.worker_main <descriptor>`.
+"""The worker process that the executor starts: `python -m medflare.worker.main <descriptor>`.
 
 Control messages are JSON lines over the socket whose descriptor is given; tensors are safetensors files.
 When the executor goes away the socket closes and the process ends at once, even in the middle of a step.
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from medflare.egress.failures import failure_of
-from medflare.federation.site.worker_config import WorkerConfig
-from medflare.federation.site.worker_session import Builder, WorkerSession
 from medflare.learners.registry import build_learner
 from medflare.wire.files import load_tensors, save_tensors
 from medflare.wire.task_messages import TaskRequest, TaskResult
+from medflare.worker.config import WorkerConfig
+from medflare.worker.session import Builder, WorkerSession
 
 
 def _listen(channel: socket.socket, inbox: queue.Queue[dict[str, Any]]) -> None:
