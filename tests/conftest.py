@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -34,13 +36,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """No test depends on which ones ran before it in its process; ahead of fixtures of any scope."""
     import torch
+
+    _freeze_modules(item.config.stash)
 
     random.seed(SEED)
     np.random.seed(SEED)
     torch.manual_seed(SEED)
+
+
+_MODULES = pytest.StashKey[int]()
+
+
+def _freeze_modules(stash: pytest.Stash) -> None:
+    """Take loaded modules out of garbage collection, which goes through all objects after every training.
+
+    transformers' Trainer collects at its end; with torch, transformers and thousands of collected tests in
+    memory that took longer than the few steps that a test trains.
+    """
+    if len(sys.modules) != stash.get(_MODULES, 0):
+        gc.collect()
+        gc.freeze()
+        stash[_MODULES] = len(sys.modules)
+
+
+def pytest_sessionfinish() -> None:
+    """Let modules be collected at the interpreter's end, where some complain of what is left."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
