@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from medflare.data.images import PICTURES, VOLUMES, DecodeError, decoding
 
@@ -15,6 +17,36 @@ UNSAID = frozenset({"", "OT", "SC"})
 CHEST = re.compile(r"chest|thora|lung|pulm|torax|thorax", re.IGNORECASE)
 FRONTAL = frozenset({"PA", "AP"})
 TAGS = ["Modality", "BodyPartExamined", "ViewPosition"]
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderProblem:
+    """Why a header cannot be that of a chest radiograph; `reason` is short, to count by."""
+
+    reason: str
+    detail: str
+
+
+def header_problem(header: Any) -> HeaderProblem | None:
+    """Return why a DICOM header is that of something else, None where it may be a radiograph of a chest.
+
+    Args:
+        header: a pydicom Dataset with at least TAGS read.
+    """
+    modality, part, _ = _values(header)
+    if modality.upper() not in RADIOGRAPHS | UNSAID:
+        expected = ", ".join(sorted(RADIOGRAPHS))
+        return HeaderProblem(
+            "not a radiograph", f"its modality is {modality[:16]}; expected one of {expected}"
+        )
+    if part and not CHEST.search(part):
+        return HeaderProblem("not a chest", f"the body part examined is {part[:32]}; expected CHEST")
+    return None
+
+
+def _values(header: Any) -> tuple[str, str, str]:
+    modality, part, view = (str(header.get(tag, "") or "").strip() for tag in TAGS)
+    return modality, part, view
 
 
 def chest_radiograph_warnings(path: Path) -> list[str]:
@@ -30,14 +62,9 @@ def chest_radiograph_warnings(path: Path) -> list[str]:
 
     with decoding(path):
         header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=TAGS)
-    modality, part, view = (str(header.get(tag, "") or "").strip() for tag in TAGS)
-    if modality.upper() not in RADIOGRAPHS | UNSAID:
-        raise DecodeError(
-            "not a radiograph",
-            f"{path}: its modality is {modality[:16]}; expected one of {', '.join(sorted(RADIOGRAPHS))}",
-        )
-    if part and not CHEST.search(part):
-        raise DecodeError("not a chest", f"{path}: the body part examined is {part[:32]}; expected CHEST")
+    if (problem := header_problem(header)) is not None:
+        raise DecodeError(problem.reason, f"{path}: {problem.detail}")
+    modality, part, view = _values(header)
     warnings = []
     if modality.upper() in UNSAID:
         warnings.append(f"modality {modality or 'not given'}: that it is a radiograph is taken on trust")

@@ -34,6 +34,7 @@ def summarise(cohort: Cohort) -> dict[str, Any]:
         "entities": dict(Counter(e.label for note in notes for e in note.entities).most_common()),
         "relations": dict(Counter(r.label for note in notes for r in note.relations).most_common()),
         "annotation": annotation_facts(cohort),
+        "left_out": {} if notes else dict(+cohort.annotation.lines_left_out),
         "asked": question_facts(cohort.questions, cohort.texts),
         "summarised": summary_facts(cohort.summaries, cohort.texts),
         "splits": {split: _split_counts(cohort, split) for split in SPLITS},

@@ -43,7 +43,11 @@ def write_png(path: Path, image: np.ndarray) -> Path:
 
 
 def write_dicom(
-    path: Path, image: np.ndarray, photometric: str = "MONOCHROME2", slope: float | None = None
+    path: Path,
+    image: np.ndarray,
+    photometric: str = "MONOCHROME2",
+    slope: float | None = None,
+    **elements: Any,
 ) -> Path:
     """A 12-bit DICOM; MONOCHROME1 is written as scanners do, with the values inverted."""
     from pydicom.dataset import FileDataset, FileMetaDataset
@@ -62,6 +66,8 @@ def write_dicom(
     dataset.PhotometricInterpretation = photometric
     if slope is not None:
         dataset.RescaleSlope, dataset.RescaleIntercept = slope, -100
+    for keyword, value in elements.items():
+        setattr(dataset, keyword, value)
     dataset.PixelData = stored.tobytes()
     path.parent.mkdir(parents=True, exist_ok=True)
     dataset.save_as(path, enforce_file_format=True)
@@ -226,4 +232,53 @@ def chexpert_plus(root: Path) -> Path:
             }
         )
     write_csv(root / "df_chexpert_plus_240401.csv", rows)
+    return root
+
+
+def write_structured_report(path: Path, findings: str, **elements: Any) -> Path:
+    """A basic text SR: a container with the findings and the impression as texts."""
+    from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
+    from pydicom.sequence import Sequence
+    from pydicom.uid import BasicTextSRStorage, ExplicitVRLittleEndian, generate_uid
+
+    def item(name: str, text: str) -> Dataset:
+        concept, child = Dataset(), Dataset()
+        concept.CodeValue, concept.CodingSchemeDesignator, concept.CodeMeaning = "1", "DCM", name
+        child.RelationshipType, child.ValueType, child.TextValue = "CONTAINS", "TEXT", text
+        child.ConceptNameCodeSequence = Sequence([concept])
+        return child
+
+    meta = FileMetaDataset()
+    meta.TransferSyntaxUID, meta.MediaStorageSOPClassUID = ExplicitVRLittleEndian, BasicTextSRStorage
+    meta.MediaStorageSOPInstanceUID = generate_uid()
+    dataset = FileDataset(str(path), {}, file_meta=meta, preamble=b"\0" * 128)
+    dataset.Modality, dataset.ValueType = "SR", "CONTAINER"
+    for keyword, value in elements.items():
+        setattr(dataset, keyword, value)
+    dataset.ContentSequence = Sequence([item("Findings", findings), item("Impression", "See above.")])
+    dataset.save_as(path, enforce_file_format=True)
+    return path
+
+
+def dicom_reports(root: Path) -> Path:
+    """A PACS export: six studies whose reports are two text files, two SRs and two rows of reports.csv."""
+    rows = []
+    for index, report in enumerate(REPORTS):
+        study = {
+            "StudyInstanceUID": f"1.2.{index}",
+            "PatientID": PATIENTS[index],
+            "AccessionNumber": f"A{index}",
+            "StudyDate": f"2020010{index + 1}",
+            "StudyTime": "120000",
+        }
+        shown = {"Modality": "DX", "BodyPartExamined": "CHEST", "ViewPosition": "PA", "PatientAge": "045Y"}
+        write_dicom(root / f"s{index}" / "IM0", corner_image(index), **study, **shown)
+        if index < 2:
+            (root / f"s{index}" / f"A{index}.txt").write_text(f"FINDINGS: {report}\nIMPRESSION: None.\n")
+        elif index < 4:
+            write_structured_report(root / f"s{index}" / "SR1", report, **study)
+        else:
+            rows.append({"accession": f"A{index}", "report": report})
+    write_dicom(root / "s0" / "CT0", corner_image(), StudyInstanceUID="1.2.0", Modality="CT")
+    write_csv(root / "reports.csv", rows)
     return root

@@ -45,6 +45,7 @@ CASES = {
     "iu frontal": Case("iu_xray", folders.iu_csv, 6, 6, 6, {"select": {"projection": "Frontal"}}),
     "iu xml": Case("iu_xray", folders.iu_xml, 6, 6, 6, {}),
     "chexpert_plus": Case("chexpert_plus", folders.chexpert_plus, 6, 5, 6, {}),
+    "dicom_reports": Case("dicom_reports", folders.dicom_reports, 6, 5, 6, {"file": "reports.csv"}),
 }
 
 

@@ -114,7 +114,7 @@ def test_a_task_nobody_annotated_for_is_not_claimed(tmp_path: Path) -> None:
     [
         (
             {"label_map": "snomed"},
-            "no such label map; there are: chia, i2b2_2010, maccrobat, mtsamples, phee",
+            "no such label map; there are: chia, i2b2_2010, maccrobat, mtsamples, omop, phee",
         ),
         ({"label_map": {"Grade": "grade"}}, "grade is no type of the inventory"),
         ({"annotated": ("problem", "pain")}, "pain is no type of the inventory"),

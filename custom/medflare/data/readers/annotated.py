@@ -8,7 +8,7 @@ from pathlib import Path
 
 from medflare.core.errors import DataError
 from medflare.data.readers.tables import listing
-from medflare.data.records import Entity, RecordError, Relation
+from medflare.data.records import Entity, Note, RecordError, Relation
 from medflare.data.splits import split_name
 
 Span = tuple[int, int]
@@ -106,6 +106,58 @@ def check_ends(relation: Relation, known: Collection[str], where: str) -> None:
     if missing:
         detail = f"{where}: {relation.label} names {', '.join(missing)}"
         raise RecordError("relation without entity", detail)
+
+
+def checked_note(
+    record: str,
+    text: str,
+    where: str,
+    *,
+    split: str = "",
+    patient_id: str = "",
+    entities: Iterable[Entity] = (),
+    relations: Iterable[Relation] = (),
+) -> Note:
+    """Return a note of an annotation tool's export, after checking that its marks fit its text.
+
+    Args:
+        split: as the export writes it; "" where it has none.
+
+    Raises:
+        RecordError: no text, an unknown split, a span outside the text, an id used twice, or a relation
+            without its entities.
+    """
+    check_text(text, where)
+    known_split = split_name(split) if split else ""
+    if known_split is None:
+        raise RecordError("unknown split", f"{where}: split {split!r} is none of train, val, test")
+    entities, relations = tuple(entities), tuple(relations)
+    check_ids((entity.entity_id for entity in entities), where)
+    for entity in entities:
+        check_spans(entity.entity_id, entity.spans, len(text), where)
+    known = {entity.entity_id for entity in entities}
+    for relation in relations:
+        check_ends(relation, known, where)
+    return Note(
+        note_id=record,
+        text=text,
+        patient_id=patient_id or record,
+        split=known_split or "",
+        entities=entities,
+        relations=relations,
+    )
+
+
+def code_point_offsets(text: str) -> list[int]:
+    """Return, for each offset in UTF-16 units (Java, JavaScript), the offset in code points.
+
+    Returns:
+        A list of one entry per unit and one for the end. Inside a pair of units it is the pair's code point.
+    """
+    offsets = list[int]()
+    for index, letter in enumerate(text):
+        offsets += [index] * (2 if ord(letter) > 0xFFFF else 1)
+    return [*offsets, len(text)]
 
 
 def describe_entity(entity: Entity) -> str:

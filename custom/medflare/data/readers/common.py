@@ -72,3 +72,15 @@ def choose_sections(findings: str, impression: str, sections: str) -> str:
     if sections == "findings_or_impression":
         return findings or impression
     return " ".join(part for part in (findings, impression) if part)
+
+
+_NEXT_HEADING = r"(?=^[ \t]*[A-Z][A-Z /,&()'-]{2,60}:|\Z)"
+
+
+def section(text: str, heading: str) -> str:
+    """Return the text under one heading in capitals, joined to one line; "" where the heading is absent.
+
+    Headings such as "FINDINGS AND IMPRESSION:" and "FINAL REPORT ... FINDINGS:" are found too.
+    """
+    pattern = rf"(?ms)^[ \t]*(?:[A-Z /,&]*\b)?{heading}S?\b[A-Z /,&]*:(.*?){_NEXT_HEADING}"
+    return " ".join(" ".join(part.split()) for part in re.findall(pattern, text)).strip()

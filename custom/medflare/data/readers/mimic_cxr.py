@@ -14,14 +14,12 @@ from collections import defaultdict
 from pathlib import Path
 
 from medflare.core.errors import DataError
-from medflare.data.readers.common import SourceRecords, chexpert_codes, choose_sections
+from medflare.data.readers.common import SourceRecords, chexpert_codes, choose_sections, section
 from medflare.data.readers.fields import days_of_dates, parse_date, unreadable_fields
 from medflare.data.readers.mimic_iv import PatientsTable, read_patients_table
 from medflare.data.readers.tables import Row, SourceTable, find_file, same_names, search_file
 from medflare.data.records import Study
 from medflare.data.settings.cohort import CohortConfig
-
-_NEXT_HEADING = r"(?=^[ \t]*[A-Z][A-Z /,&()'-]{2,60}:|\Z)"
 
 
 def read(config: CohortConfig) -> SourceRecords:
@@ -115,15 +113,6 @@ def _report(config: CohortConfig, subject: str, study_id: str) -> str:
                     section(text, "FINDINGS"), section(text, "IMPRESSION"), config.sections
                 )
     return ""
-
-
-def section(text: str, heading: str) -> str:
-    """Return the text under one heading in capitals, joined to one line; "" where the heading is absent.
-
-    Headings such as "FINDINGS AND IMPRESSION:" and "FINAL REPORT ... FINDINGS:" are found too.
-    """
-    pattern = rf"(?ms)^[ \t]*(?:[A-Z /,&]*\b)?{heading}S?\b[A-Z /,&]*:(.*?){_NEXT_HEADING}"
-    return " ".join(" ".join(part.split()) for part in re.findall(pattern, text)).strip()
 
 
 def study_time(facts: Row) -> datetime.datetime | None:

@@ -36,6 +36,13 @@ class TextRow:
             raise RecordError(f"empty {name}", f"{self.where}: nothing stands in {columns}, the {name}")
         return text
 
+    def listed(self, name: str) -> list[Any]:
+        """Return the list of our field `name`, empty where there is none; RecordError if it is no list."""
+        value = self.table.get(self.row, name) or []
+        if not isinstance(value, list):
+            raise RecordError(f"malformed {name}", f"{self.where}: expected a list, found {shorten(value)}")
+        return value
+
 
 def tidy_whitespace(text: str) -> str:
     """Return `text` with single spaces inside a line and at most one empty line between two."""

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exports of annotation tools: one note comes out alike from every format, and a bad record costs itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+import note_folders as folders
+import pytest
+
+from medflare.core.errors import DataError
+from medflare.data.records import Note
+from site_builders import read_cohort
+
+TEXT = "𝛽 test: severe pain.\nNo fever."
+PAIN, SEVERE, FEVER, NO = (15, 19), (8, 14), (24, 29), (21, 23)
+SPANS = [("1", "problem", PAIN), ("2", "severity", SEVERE), ("3", "problem", FEVER), ("4", "negation", NO)]
+LINKS = [("1", "2"), ("3", "4")]
+
+
+def units(offset: int) -> int:
+    """The offset in UTF-16 units: the first letter of TEXT takes two."""
+    return offset + (offset > 0)
+
+
+def label_studio(root: Path, count: Callable[[int], int] = units, **changes: Any) -> Path:
+    result = [
+        {
+            "id": f"r{name}",
+            "type": "labels",
+            "value": {"start": count(s), "end": count(e), "text": TEXT[s:e], "labels": [label]},
+        }
+        for name, label, (s, e) in SPANS
+    ]
+    result += [
+        {"type": "relation", "from_id": "r1", "to_id": "r2", "direction": "right", "labels": ["hasAttr"]},
+        {"type": "relation", "from_id": "r4", "to_id": "r3", "direction": "left", "labels": ["hasAttr"]},
+    ]
+    data = {"text": TEXT, "patient_id": "p1", "split": "dev"}
+    task = {"id": 7, "data": data, "annotations": [{"result": result, "was_cancelled": False}]} | changes
+    folders.write(root / "export.json", json.dumps([task]))
+    return root
+
+
+def doccano(root: Path) -> Path:
+    entities = [
+        {"id": int(name), "label": label, "start_offset": s, "end_offset": e} for name, label, (s, e) in SPANS
+    ]
+    relations = [{"id": 1, "from_id": int(a), "to_id": int(b), "type": "hasAttr"} for a, b in LINKS]
+    row = {"id": 7, "text": TEXT, "entities": entities, "relations": relations, "patient_id": "p1"}
+    return folders.jsonl(root, row | {"split": "dev"})
+
+
+def prodigy(root: Path) -> Path:
+    spans = {name: {"start": s, "end": e, "label": label} for name, label, (s, e) in SPANS}
+    relations = [
+        {"head": 0, "child": 0, "head_span": spans[a], "child_span": spans[b], "label": "hasAttr"}
+        for a, b in LINKS
+    ]
+    meta = {"patient_id": "p1", "split": "dev"}
+    kept = {
+        "_task_hash": 7,
+        "text": TEXT,
+        "spans": list(spans.values()),
+        "relations": relations,
+        "meta": meta,
+    }
+    rejected = {"text": "Another one.", "spans": [], "answer": "reject"}
+    folders.write(root / "out.jsonl", "\n".join(json.dumps(row) for row in (kept, rejected)))
+    return root
+
+
+def cas_xmi(root: Path, head: str = "", text: str = TEXT, layer: str = "custom:Span") -> Path:
+    spans = "".join(
+        f'<{layer} xmi:id="{name}" sofa="9" begin="{units(s)}" end="{units(e)}" label="{label}"/>'
+        for name, label, (s, e) in SPANS
+    )
+    links = "".join(
+        f'<custom:Relation xmi:id="{a}{b}" sofa="9" Governor="{a}" Dependent="{b}" label="x"/>'
+        for a, b in LINKS
+    )
+    quoted = quoteattr(text, {"\n": "&#10;"})
+    sofa = f'<cas:Sofa xmi:id="9" sofaNum="1" sofaID="_InitialView" sofaString={quoted}/>'
+    body = (
+        f'<?xml version="1.0" encoding="UTF-8"?>{head}<xmi:XMI xmlns:xmi="http://www.omg.org/XMI" '
+        'xmlns:cas="http:///uima/cas.ecore" xmlns:custom="http:///custom.ecore" '
+        'xmlns:pos="http:///de/tudarmstadt/ukp/dkpro/core/api/lexmorph/type/pos.ecore" xmi:version="2.0">'
+        f'<pos:POS xmi:id="50" sofa="9" begin="0" end="2" value="NN"/>{spans}{links}{sofa}</xmi:XMI>'
+    )
+    folders.write(root / "dev" / "n1.xmi", body)
+    return root
+
+
+FORMATS: dict[str, Callable[[Path], Path]] = {
+    "label_studio": label_studio,
+    "doccano": doccano,
+    "prodigy": prodigy,
+    "cas_xmi": cas_xmi,
+}
+
+
+def one_note(format: str, root: Path, **settings: Any) -> Note:
+    notes: list[Note] = read_cohort(format, root, **settings).notes
+    assert len(notes) == 1
+    return notes[0]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_export_gives_the_same_note(format: str, tmp_path: Path) -> None:
+    note = one_note(format, FORMATS[format](tmp_path))
+    assert (note.text, note.split) == (TEXT, "val")
+    marked = {(entity.label, TEXT[s:e]) for entity in note.entities for s, e in entity.spans}
+    assert marked == {
+        ("problem", "pain"),
+        ("severity", "severe"),
+        ("problem", "fever"),
+        ("negation", "No"),
+    }
+    words = folders.words(note)
+    assert {(words[a], words[b]) for a, b in folders.links(note)} == {("pain", "severe"), ("fever", "No")}
+    assert note.patient_id == ("dev/n1" if format == "cas_xmi" else "p1")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_texts_alone_are_read_where_no_task_is_set(format: str, tmp_path: Path) -> None:
+    note = one_note(format, FORMATS[format](tmp_path), tasks=())
+    assert (note.text, note.entities, note.tasks) == (TEXT, (), ())
+
+
+def test_label_studio_offsets_may_be_code_points(tmp_path: Path) -> None:
+    note = one_note("label_studio", label_studio(tmp_path, count=lambda offset: offset))
+    assert sorted(folders.words(note).values()) == ["No", "fever", "pain", "severe"]
+
+
+def test_label_studio_counts_what_it_leaves_out(tmp_path: Path) -> None:
+    more = [{"result": [], "was_cancelled": True}, {"result": []}, {"result": []}]
+    cohort = read_cohort("label_studio", label_studio(tmp_path, annotations=more))
+    assert cohort.annotation.lines_left_out == {"cancelled annotation": 1, "further annotation of a task": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"data": {"body": TEXT}}, "empty note"),
+        ({"annotations": []}, "text without annotation"),
+        ({"annotations": [{"result": [{"type": "labels", "value": {"start": 1}}]}]}, "malformed entity"),
+        ({"annotations": [{"result": [{"type": "relation", "labels": []}]}]}, "malformed relation"),
+        ({"annotations": 3}, "malformed task"),
+    ],
+)
+def test_a_bad_task_of_label_studio_is_skipped(changes: Any, reason: str, tmp_path: Path) -> None:
+    label_studio(tmp_path)
+    good = json.loads((tmp_path / "export.json").read_text())
+    bad = json.loads((label_studio(tmp_path / "bad", **changes) / "export.json").read_text())
+    folders.write(tmp_path / "export.json", json.dumps(good + bad))
+    cohort = read_cohort("label_studio", tmp_path, max_skipped=0.6)
+    assert [item.reason for item in cohort.skipped] == [reason]
+    assert len(cohort.notes) == 1
+
+
+def test_a_label_studio_text_of_another_version_is_a_fault(tmp_path: Path) -> None:
+    moved = label_studio(tmp_path, count=lambda offset: units(offset) + 3)
+    with pytest.raises(DataError, match="text mismatch"):
+        read_cohort("label_studio", moved)
+
+
+def test_a_file_that_is_no_label_studio_export_says_what_to_export(tmp_path: Path) -> None:
+    folders.write(tmp_path / "export.json", '{"text": "x"}')
+    with pytest.raises(DataError, match="Export from Label Studio as 'JSON'"):
+        read_cohort("label_studio", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"text": "pain", "label": [[0, 9, "problem"]]}, "offset outside text"),
+        ({"text": "pain", "label": [[0, "problem"]]}, "malformed entity"),
+        ({"text": "pain", "entities": [{"id": 1}]}, "malformed entity"),
+        ({"text": "pain", "relations": [{"from_id": 1, "to_id": 2, "type": "x"}]}, "relation without entity"),
+        ({"text": " ", "label": []}, "empty note"),
+        ({"text": "pain", "label": 3}, "malformed spans"),
+    ],
+)
+def test_a_bad_row_of_doccano_is_skipped(row: Any, reason: str, tmp_path: Path) -> None:
+    folders.jsonl(tmp_path, {"text": "pain", "label": [[0, 4, "problem"]]}, row)
+    cohort = read_cohort("doccano", tmp_path, max_skipped=0.6)
+    assert [item.reason for item in cohort.skipped] == [reason]
+    assert folders.words(cohort.notes[0]) == {"S1": "pain"}
+
+
+def test_prodigy_reads_accepted_rows_and_counts_the_others(tmp_path: Path) -> None:
+    cohort = read_cohort("prodigy", prodigy(tmp_path))
+    assert cohort.annotation.lines_left_out == {"reject row": 1}
+
+
+def test_structural_layers_of_a_cas_are_no_entities_and_others_can_be_named(tmp_path: Path) -> None:
+    root = cas_xmi(tmp_path, layer="pos:Span")
+    assert one_note("cas_xmi", root).entities == ()
+    layer = "de.tudarmstadt.ukp.dkpro.core.api.lexmorph.type.pos.Span"
+    named = one_note("cas_xmi", root, select={"layer": layer})
+    assert sorted(folders.words(named).values()) == ["No", "fever", "pain", "severe"]
+
+
+def test_a_cas_that_declares_entities_is_refused_unread(tmp_path: Path) -> None:
+    bomb = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]>'
+    with pytest.raises(DataError, match="malformed file"):
+        read_cohort("cas_xmi", cas_xmi(tmp_path, head=bomb))
+
+
+def test_a_span_outside_a_cas_text_is_a_fault(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="offset outside text"):
+        read_cohort("cas_xmi", cas_xmi(tmp_path, text="short"))

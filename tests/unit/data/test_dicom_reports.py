@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of DICOM files with reports: where a report is looked for, and what costs a study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cohort_folders as folders
+import pytest
+
+from medflare.core.errors import DataError
+from medflare.data.cohort_summary import summarise
+from site_builders import read_cohort
+
+
+def test_header_gives_patient_age_view_and_day(tmp_path: Path) -> None:
+    studies = read_cohort("dicom_reports", folders.dicom_reports(tmp_path), file="reports.csv").studies
+    assert [study.patient_id for study in studies] == list(folders.PATIENTS)
+    assert {(study.age, study.view) for study in studies} == {(45.0, "PA")}
+    assert [study.day for study in studies] == [0.5, 0.5, 0.5, 0.5, 0.5, 1.5]
+
+
+def test_other_objects_are_counted_and_a_study_without_a_report_is_a_fault(tmp_path: Path) -> None:
+    cohort = read_cohort("dicom_reports", folders.dicom_reports(tmp_path), max_skipped=0.5)
+    assert [(item.record, item.reason) for item in cohort.skipped] == [
+        ("1.2.4", "no report"),
+        ("1.2.5", "no report"),
+    ]
+    assert summarise(cohort)["left_out"] == {"object that is not a radiograph": 1}
+
+
+@pytest.mark.parametrize(("sections", "words"), [("findings", "atelectasis"), ("impression", "see above")])
+def test_sections_of_a_structured_report_are_told_by_their_names(
+    sections: str, words: str, tmp_path: Path
+) -> None:
+    root = folders.dicom_reports(tmp_path)
+    studies = read_cohort("dicom_reports", root, max_skipped=0.5, sections=sections).studies
+    assert words in next(study.report.lower() for study in studies if study.study_id == "1.2.3")
+
+
+def test_reports_may_lie_in_a_folder_of_their_own(tmp_path: Path) -> None:
+    root = folders.dicom_reports(tmp_path / "images")
+    for index in (4, 5):
+        path = tmp_path / "texts" / f"1.2.{index}.txt"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(folders.REPORTS[index])
+    studies = read_cohort("dicom_reports", root, reports=tmp_path / "texts").studies
+    assert {study.report for study in studies} == set(folders.REPORTS)
+
+
+def test_a_damaged_file_costs_itself_only(tmp_path: Path) -> None:
+    root = folders.dicom_reports(tmp_path)
+    (root / "s9.dcm").write_bytes(b"\0" * 128 + b"DICM" + b"\xff" * 40)
+    cohort = read_cohort("dicom_reports", root, file="reports.csv", max_skipped=0.5)
+    assert [item.reason for item in cohort.skipped] == ["no study"]
+    assert len(cohort.studies) == 6
+
+
+def test_a_table_without_reports_lists_its_columns(tmp_path: Path) -> None:
+    root = folders.dicom_reports(tmp_path)
+    folders.write_csv(root / "reports.csv", [{"accession": "A4", "note": "x"}])
+    with pytest.raises(DataError, match=r"no column holds the report.*accession, note"):
+        read_cohort("dicom_reports", root, file="reports.csv")
+
+
+def test_a_folder_without_dicom_files_says_what_it_holds(tmp_path: Path) -> None:
+    folders.manifest(tmp_path)
+    with pytest.raises(DataError, match=r"expected DICOM files; the folder holds images, manifest"):
+        read_cohort("dicom_reports", tmp_path)
