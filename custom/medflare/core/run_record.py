@@ -69,6 +69,7 @@ class SiteRecord(RecordModel):
 
     backbone: str
     fingerprint: str
+    precision: str = Field("", description="of the frozen weights: what `auto` in site.yaml chose")
     examples: dict[str, int] = Field(default_factory=dict, description="split -> count")
     skipped: dict[str, int] = Field(default_factory=dict, description="reason -> count")
     heterogeneity: dict[str, Any] = Field(

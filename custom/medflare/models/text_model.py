@@ -19,6 +19,7 @@ from medflare.models.adapters.base import AdapterSettings
 from medflare.models.adapters.registry import attach
 from medflare.models.backbone import Backbone, autocast
 from medflare.models.evaluation_mode import evaluation_mode
+from medflare.models.packed_batch import hidden_states, pack, use_packed_attention
 from medflare.models.padding import IGNORED, batches_by_length, pad_rows
 from medflare.models.report_generator import scaled_logits
 from medflare.models.text_backbone import TextBackbone
@@ -43,6 +44,9 @@ class Written:
 class TextModel(TextBackbone):
     """A frozen decoder with adapters and its tokenizer; knows no task, no data and no federation.
 
+    Attributes:
+        packs: whether rows of a batch share the computation of their common beginnings.
+
     Raises:
         ConfigError: the tokenizer has no end mark.
     """
@@ -52,6 +56,9 @@ class TextModel(TextBackbone):
     ) -> None:
         self.adapters: Any = attach(backbone.model, adapter, names, seed)
         super().__init__(backbone)
+        # virtual tokens and dropout are of a row, and cannot be shared
+        alone = self.adapters.positions or self.adapters.dropout
+        self.packs = not alone and use_packed_attention(backbone.model)
 
     @property
     def context(self) -> int:
@@ -75,17 +82,24 @@ class TextModel(TextBackbone):
 
         Logits are computed at the answers' positions only.
         """
-        ids, targets = _pad(batch, self.padding)  # (N, T)
-        ids, targets = ids.to(self.device), targets.to(self.device)
+        model = self.backbone.model
         with autocast(self.backbone.precision, str(self.device)):
-            model = self.backbone.model
-            hidden = model.get_decoder()(
-                input_ids=ids[:, :-1], use_cache=False
-            ).last_hidden_state  # (N, T-1, H)
-            kept = targets[:, 1:] != IGNORED  # (N, T-1), K true
-            logits = model.get_output_embeddings()(hidden[kept]).float()  # (K, vocabulary)
+            hidden, targets = self._answer_states(batch)  # (K, H), (K,)
+            logits = model.get_output_embeddings()(hidden).float()  # (K, vocabulary)
         logits = scaled_logits(logits, model.config)
-        return F.cross_entropy(logits, targets[:, 1:][kept], reduction="sum"), int(kept.sum())
+        return F.cross_entropy(logits, targets, reduction="sum"), len(targets)
+
+    def _answer_states(self, batch: Sequence[Sequenced]) -> tuple[Tensor, Tensor]:
+        """Return the hidden states (K, H) before the answers' K tokens, and these tokens (K,)."""
+        decoder = self.backbone.model.get_decoder()
+        if self.packs:
+            packed = pack([item.ids for item in batch], [item.start for item in batch], self.device)
+            return hidden_states(decoder, packed)[packed.sources], packed.targets
+        ids, targets = _pad(batch, self.padding)  # (N, T)
+        ids, targets = ids.to(self.device), targets[:, 1:].to(self.device)
+        hidden = decoder(input_ids=ids[:, :-1], use_cache=False).last_hidden_state  # (N, T-1, H)
+        kept = targets != IGNORED  # (N, T-1), K true
+        return hidden[kept], targets[kept]
 
     @torch.no_grad()
     def mean_loss(self, sequences: Sequence[Sequenced], batch: int) -> float:

@@ -116,6 +116,7 @@ class RunRecorder:
             self.record.sites[site] = SiteRecord(
                 backbone=description.backbone.name,
                 fingerprint=description.backbone.fingerprint,
+                precision=description.backbone.precision,
                 examples=description.examples,
                 skipped=description.skipped,
                 heterogeneity=description.heterogeneity,
