@@ -77,12 +77,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A site's reply: facts and tensors as they travelled, or a failure."""
+    """A site's reply: facts and tensors as they travelled, or a failure.
+
+    Attributes:
+        trip: seconds from its task's leaving to its coming, by the server's clock.
+    """
 
     round: int
     facts: dict[str, Any]
     tensors: State
     failure: Failure | None = None
+    trip: float = 0.0
 
 
 def work_digest(plan: Mapping[str, Any], travelling: State) -> str:

@@ -63,6 +63,13 @@ class Outcome:
             self.facts.pop(site, None)
             self.absent[site] = reason
 
+    def include(self, other: Outcome) -> None:
+        """Add what became of replies that other sites sent before."""
+        self.facts |= other.facts
+        self.absent |= other.absent
+        self.trips |= other.trips
+        self.traffic |= other.traffic
+
 
 class TooFewError(RunError):
     """Fewer sites replied than are needed.

@@ -34,6 +34,7 @@ def save_tensors(
     values: Mapping[str, Any] | None = None,
     *,
     durable: bool = True,
+    forced: bool = True,
     keep_previous: bool = False,
 ) -> None:
     """Write a safetensors file atomically.
@@ -41,6 +42,7 @@ def save_tensors(
     Args:
         values: JSON that goes into its header under 'values'.
         durable: whether the file outlives this process: it gets a digest and is forced to the disk.
+        forced: False leaves a durable file to the system's own time; after a power cut it may be damaged.
         keep_previous: whether the file that stood there stays beside it, for `load_newest`.
 
     Raises:
@@ -51,11 +53,11 @@ def save_tensors(
     metadata = {"values": text} | ({"sha256": _digest(plain, text)} if durable else {})
     with scratch_file(path) as scratch:
         save_file(plain, scratch, metadata=metadata)
-        if durable:
+        if durable and forced:
             sync(scratch)  # before anything is moved: some file systems notice only here that they are full
         if keep_previous and path.exists():
             os.replace(path, path.with_name(path.name + PREVIOUS))
-        if durable:
+        if durable and forced:
             replace_durably(scratch, path)
         else:
             os.replace(scratch, path)

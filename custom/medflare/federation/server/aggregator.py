@@ -34,7 +34,9 @@ from medflare.core.tensors import SharedSpec, State, check_state, squares
 from medflare.core.update import Update
 from medflare.federation.engine import FLComponent
 from medflare.federation.server.update_limits import NormLimit
+from medflare.federation.server.update_spool import UpdateSpool
 from medflare.protections.base import ServerProtection
+from medflare.protocol.messages import Reply
 from medflare.protocol.nested_settings import unmarked
 from medflare.wire.compression import CODECS, Uplink, decompress
 
@@ -42,9 +44,9 @@ from medflare.wire.compression import CODECS, Uplink, decompress
 class ValidatingAggregator(FLComponent):
     """Validates updates and passes the good ones to the rule in order of site name.
 
-    The fixed order makes a run repeatable to the last bit. An update waits only until every site before it
-    has answered or was given up, so that memory does not grow with the number of sites where they answer
-    in order. Where the rule scores updates itself, all wait until the exchange is over: scoring takes time.
+    The fixed order makes a run repeatable to the last bit. An update waits until every site before it has
+    answered or was given up; what waits lies in the spool, so that memory does not grow with the number of
+    sites. Where the rule scores updates itself, all wait until the exchange is over: scoring takes time.
 
     Attributes:
         norms: the limit on what one site's update may be.
@@ -52,6 +54,7 @@ class ValidatingAggregator(FLComponent):
         accepts_zero_weight: whether a site may answer with an update of no examples. A rule that knows no
             such updates never sees one, and an exchange of nothing else leaves its state and the run's as
             they are (TAR-15).
+        spool: where accepted updates wait, and a resumed run finds them.
     """
 
     def __init__(self, rule: str = "weighted_mean", rule_settings: dict[str, Any] | None = None) -> None:
@@ -66,6 +69,7 @@ class ValidatingAggregator(FLComponent):
         self.deferred = False
         self.accepts_zero_weight = self.rule.capability(AcceptsZeroWeight) is not None
         self.protection = ServerProtection()
+        self.spool = UpdateSpool()
 
     def bind(self, score: Score) -> None:
         """Give a rule that scores candidates the function that does it."""
@@ -95,7 +99,8 @@ class ValidatingAggregator(FLComponent):
         self.accepted: dict[str, int] = {}
         self.refused: dict[str, str] = {}
         self._done: set[str] = set()
-        self._waiting: dict[str, Update] = {}
+        self._waiting: dict[str, float] = {}
+        self._fresh: dict[str, Update] = {}
         self._next, self._empty, self._taken = 0, 0, 0
         self._totals: State = {}
         self._unusual: set[str] = set()
@@ -111,32 +116,46 @@ class ValidatingAggregator(FLComponent):
         facts: Mapping[str, Any],
         tensors: State,
         weight: float = 1.0,
+        trip: float = 0.0,
+        late: bool = False,
+        spooled: bool = False,
     ) -> str | None:
         """Take an update as it travelled; return the reason if the checks or, at once, the rule reject it.
 
         Args:
             weight: the factor of its change; 1 but of an update that was made for an earlier state.
+            trip: as in `Reply`.
+            late: whether it was made for an earlier state, so that no resumed run may take it for this one's.
+            spooled: whether it comes from the spool, where an earlier process of the run left it.
         """
         if self.protection.sealed:
             return self._accept_sealed(site, round_number, facts, tensors)
         try:
-            tensors = decompress(tensors)
-            reason = self.problem(site, round_number, facts, tensors)
+            values = decompress(tensors)
+            reason = self.problem(site, round_number, facts, values)
             if reason is None:
-                update = Update.from_message(tensors, facts)
-                update.delta = scaled(update.delta, weight)
+                update = self._update(site, values, facts, weight)
                 problem = self.norms.problem(site, update.delta)
                 reason = f"update: {problem}" if problem else None
             if reason is None:
-                update.examples = min(update.examples, self.weights[site])
+                if not spooled:
+                    self.spool.keep(site, Reply(round_number, dict(facts), tensors, trip=trip), not late)
                 self.accepted[site] = update.examples
-                self._waiting[site] = update
+                self._waiting[site], self._fresh[site] = weight, update
                 if self.norms.is_unusual(site):
                     self._unusual.add(site)
         except UpdateError as error:
             reason = f"update: {error}"
         refused = self.mark_done(site)
+        self._fresh.clear()  # whoever has to wait is read again when it is its turn
         return reason or refused.get(site)
+
+    def _update(self, site: str, tensors: State, facts: Mapping[str, Any], weight: float) -> Update:
+        """Return the update as it counts. tensors: decompressed."""
+        update = Update.from_message(tensors, facts)
+        update.delta = scaled(update.delta, weight)
+        update.examples = min(update.examples, self.weights[site])
+        return update
 
     def _accept_sealed(
         self, site: str, round_number: int, facts: Mapping[str, Any], tensors: State
@@ -267,20 +286,24 @@ class ValidatingAggregator(FLComponent):
                 if self._done < set(self.order):
                     return
                 self._over = True
-            update = self._waiting.pop(site, None)
-            if update is not None:
-                self._add(site, update)
+            if site in self._waiting:
+                self._add(site)
             self._next += 1
 
-    def _add(self, site: str, update: Update) -> None:
+    def _add(self, site: str) -> None:
+        """Give the rule one site's update, or note why it is refused."""
+        weight, update = self._waiting.pop(site), self._fresh.pop(site, None)
         reason = self.norms.refused(site) if site in self._unusual else None
         if reason is not None:
             del self.accepted[site]
             self.refused[site] = f"update: {reason}"
             return
-        if self._is_empty(update):
-            return
         try:
+            if update is None:
+                reply = self.spool.take(site)
+                update = self._update(site, decompress(reply.tensors), reply.facts, weight)
+            if self._is_empty(update):
+                return
             self.rule.add(site, update)
         except UpdateError as error:
             del self.accepted[site]

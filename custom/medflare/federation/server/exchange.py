@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from medflare.core.run_record import Traffic
@@ -205,10 +205,11 @@ class Exchange:
             if reply.failure is not None and reply.failure.code is FailureCode.DEADLINE:
                 self.outcome.overdue.append(site)
             self._traffic(site).sent += byte_count(reply.tensors)
+            reply = replace(reply, trip=received_at - self._sent_at.get(site, self._started))
             reason = self._validate(site, reply)
             if reason is None:
                 self.outcome.facts[site] = reply.facts
-                self.outcome.trips[site] = received_at - self._sent_at.get(site, self._started)
+                self.outcome.trips[site] = reply.trip
             else:
                 self.outcome.absent[site] = clean_text(reason)
             self._mark_done(site)

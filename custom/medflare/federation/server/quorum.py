@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 SMALL = 3
@@ -55,6 +56,19 @@ class Quorum:
     def everybody(self) -> Quorum:
         """Return the same requirement, with everybody waited for until the deadline."""
         return Quorum(self.required)
+
+    def without(self, sites: Collection[str]) -> Quorum:
+        """Return what is left to wait for, where the replies of some sites are there already.
+
+        Where they are all that is needed, the others have `straggler_timeout`: a share of no time is none.
+        """
+        least = None if self.min_responses is None else max(0, self.min_responses - len(sites))
+        return Quorum(
+            required=max(0, self.required - len(sites)),
+            min_responses=least,
+            mandatory=self.mandatory - frozenset(sites),
+            share=self.share if least else None,
+        )
 
 
 ANY = Quorum(1)

@@ -17,6 +17,7 @@ from medflare.core.errors import RunError, UpdateError
 from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord, Traffic
+from medflare.core.tensors import State
 from medflare.federation.server.channel import accept_any
 from medflare.federation.server.client_sampling import probe_losses, probe_sites, sample_clients
 from medflare.federation.server.quorum import ANY, Quorum
@@ -25,9 +26,11 @@ from medflare.federation.server.run import RoundState, Run
 from medflare.federation.server.run_recorder import add_traffic, finite, weighted_means
 from medflare.federation.server.summed_evaluation import validate_in_sum
 from medflare.protections.base import UpcomingRound
-from medflare.protocol.messages import EVALUATE, FIT, Reply
+from medflare.protocol.messages import EVALUATE, FIT, Reply, work_digest
 from medflare.protocol.outcome import Outcome, TooFewError
+from medflare.wire.compression import compress
 from medflare.wire.digest import byte_count
+from medflare.wire.plan_codec import plan_to_json
 
 
 def run_round(run: Run, number: int, exchanges_done: int = 0) -> None:
@@ -59,7 +62,7 @@ def run_round(run: Run, number: int, exchanges_done: int = 0) -> None:
                 aggregate(run, state)
         if index != exchanges[-1]:
             entry.seconds = round(time.monotonic() - started, 3)
-            run.checkpoints.save(capture(run, index + 1))
+            save(run, index + 1)
     evaluate(run, entry)
     entry.seconds = round(time.monotonic() - started, 3)
     entry.simulated_seconds = run.timings.now
@@ -170,20 +173,22 @@ def train(run: Run, plan: RoundPlan, sites: list[str], quorum: Quorum, canary: b
         run.late.begin(plan.round)
         on_late = partial(receive_late, run, plan.round)
     run.aggregator.begin(plan.round, run.model.tensors, [*opened.sites, *late])
+    kept = take_kept_updates(run, plan, tensors, [] if canary else opened.sites)
     outcome = run.channel.broadcast(
         FIT,
         lambda site, reply: validate_update(run, site, reply),
-        opened.sites,
+        [site for site in opened.sites if site not in kept.facts and site not in kept.absent],
         plan,
         tensors,
         {**({"canary": True} if canary else {}), **opened.options, **state_options},
-        quorum=quorum,
+        quorum=quorum.without(kept.facts),
         on_done=run.aggregator.mark_done,
         on_late=on_late,
         counting=run.late.count if run.args.mode == "async" and not canary else None,
     )
     if run.scorer is not None:
         run.scorer.plan = plan
+    outcome.include(kept)
     if late:
         add_late_updates(run, plan.round, outcome)
     outcome.refuse(run.aggregator.flush())
@@ -193,9 +198,35 @@ def train(run: Run, plan: RoundPlan, sites: list[str], quorum: Quorum, canary: b
     return outcome
 
 
+def take_kept_updates(run: Run, plan: RoundPlan, tensors: State, sites: list[str]) -> Outcome:
+    """Take the updates that an earlier process of the run accepted for this very request.
+
+    Args:
+        tensors: that the sites are sent. sites: who takes part; none for a canary, which is repeated whole.
+
+    Returns:
+        Whose update needs not be asked for again.
+    """
+    outcome, spool = Outcome(), run.aggregator.spool
+    if run.protection.sealed or not sites:
+        spool.begin(plan.round)
+        return outcome
+    spool.begin(plan.round, work_digest(plan_to_json(plan), tensors))
+    for site, reply in spool.kept(sites).items():
+        reason = run.aggregator.accept(site, reply.round, reply.facts, reply.tensors, spooled=True)
+        if reason is not None:
+            outcome.absent[site] = reason
+        else:
+            outcome.facts[site], outcome.trips[site] = reply.facts, reply.trip
+            received = byte_count(compress(tensors, run.args.downlink))
+            outcome.traffic[site] = Traffic(sent=byte_count(reply.tensors), received=received)
+        run.progress.event("kept update", round=plan.round, site=site, verdict=reason or "accepted")
+    return outcome
+
+
 def validate_update(run: Run, site: str, reply: Reply) -> str | None:
     """Pass an update to the aggregator and report what became of it; the reason if it was rejected."""
-    reason = run.aggregator.accept(site, reply.round, reply.facts, reply.tensors)
+    reason = run.aggregator.accept(site, reply.round, reply.facts, reply.tensors, trip=reply.trip)
     run.progress.event(
         "update",
         round=reply.round,
@@ -221,7 +252,9 @@ def add_late_updates(run: Run, index: int, outcome: Outcome) -> None:
     for site, (exchange, reply) in run.late.take().items():
         staleness = index - exchange
         weight = run.late.weight(staleness)
-        reason = run.aggregator.accept(site, index, reply.facts, reply.tensors, weight)
+        reason = run.aggregator.accept(
+            site, index, reply.facts, reply.tensors, weight, trip=reply.trip, late=True
+        )
         outcome.traffic.setdefault(site, Traffic()).sent += byte_count(reply.tensors)
         if reason is None:
             outcome.facts[site] = reply.facts
@@ -433,6 +466,12 @@ def checkpoint(run: Run, number: int, entry: RoundRecord) -> None:
     """Write the state to go on from, the best adapter if this is the best round, and the record."""
     tensors, _ = run.protection.outgoing(run.model.tensors, {})
     run.checkpoints.finish_round(number, entry, tensors, run.roster)
-    run.checkpoints.save(capture(run, run.schedule.exchanges(number)[-1] + 1))
+    save(run, run.schedule.exchanges(number)[-1] + 1)
     run.progress.curves(number, "mean", entry.mean)
     run.progress.curves(number, "server", entry.checks)
+
+
+def save(run: Run, exchanges_done: int) -> None:
+    """Write the state after so many exchanges; the updates that are in it are needed no longer."""
+    run.checkpoints.save(capture(run, exchanges_done))
+    run.aggregator.spool.clear()

@@ -2,6 +2,7 @@
 """The server's folder of a run, which outlives its jobs: state to go on from, record, lock.
 
     runs/<run>/state/              the last two states (`run_state`)
+    runs/<run>/updates/            accepted updates of the exchange that goes on (`update_spool`)
     runs/<run>/run.json            the record, as in the job's own folder
     runs/<run>/result/             the best adapter so far
     runs/<run>/process.json        who runs it: job, process, attempt
@@ -20,7 +21,7 @@ from medflare.core.errors import ConfigError
 from medflare.wire.process_file import FolderLock, read_holder, write_holder
 from medflare.wire.storage import RUNS, run_name
 
-STATE, RECORD, RESULT = "state", "run.json", "result"
+STATE, UPDATES, RECORD, RESULT = "state", "updates", "run.json", "result"
 PAUSE = "pause"
 
 
@@ -48,6 +49,11 @@ class RunFolder:
     def state(self) -> Path:
         """The folder of the run's states."""
         return self.path / STATE
+
+    @property
+    def updates(self) -> Path:
+        """The folder of accepted updates of the exchange that goes on."""
+        return self.path / UPDATES
 
     @property
     def record(self) -> Path:
