@@ -105,6 +105,7 @@ class Method(Generic[MethodSettingsT]):
             the memory of a training step is estimated; None where there is no estimate.
         new_model: what is trained where a site sets no `backbone.folder`; empty for the task's embedded
             language model.
+        weights_in_folder: whether a site's `backbone.folder` holds weights; else a tokenizer alone.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Method(Generic[MethodSettingsT]):
     result_file: str
     footprint: str | None = None
     new_model: str = ""
+    weights_in_folder: bool = True
     job_presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def resolve(self, given: Mapping[str, Any]) -> MethodSettingsT:

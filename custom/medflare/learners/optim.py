@@ -48,3 +48,13 @@ def adamw(groups: list[tuple[list[nn.Parameter], float]], weight_decay: float) -
         fused=False,
         foreach=True,
     )
+
+
+def adam_amsgrad(groups: list[tuple[list[nn.Parameter], float]], weight_decay: float) -> torch.optim.Adam:
+    """Return Adam with AMSGrad over (parameters, base rate) pairs, as R2Gen's code trains."""
+    return torch.optim.Adam(
+        [{"params": params, "lr": rate, "base_lr": rate} for params, rate in groups if params],
+        weight_decay=weight_decay,
+        amsgrad=True,
+        foreach=True,
+    )

@@ -21,7 +21,9 @@ from medflare.learners.fedtar.settings import METHOD as FEDTAR
 from medflare.learners.questions.settings import METHOD as QUESTION_ANSWERING
 from medflare.learners.summaries.settings import METHOD as SUMMARISATION
 from medflare.learners.token_classification.settings import METHOD as TOKEN_CLASSIFICATION
+from medflare.learners.transformer.settings import R2GEN, TRANSFORMER
 from medflare.learners.vit_gpt2.settings import METHOD as FEDVIT_GPT2
+from medflare.learners.wcl.settings import METHOD as WCL
 from medflare.tasks import get_task
 
 METHODS: dict[str, Method[Any]] = {
@@ -32,8 +34,11 @@ METHODS: dict[str, Method[Any]] = {
         FEDTAR,
         FEDVIT_GPT2,
         QUESTION_ANSWERING,
+        R2GEN,
         SUMMARISATION,
         TOKEN_CLASSIFICATION,
+        TRANSFORMER,
+        WCL,
     )
 }
 """Name -> method."""

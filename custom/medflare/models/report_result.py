@@ -3,7 +3,8 @@
 
 A result folder holds PEFT's `adapter_config.json` and `adapter_model.safetensors`, and beside them
 `report_generator.json` and `report_generator.safetensors` (encoder, projection, head, prompt rows); that of a
-model without an adapter holds all weights in `vit_gpt2.json` and `vit_gpt2.safetensors`, that of FedTAR its
+model without an adapter holds all weights in two files named after its method (`vit_gpt2.json` and
+`vit_gpt2.safetensors`, `r2gen.json` and `r2gen.safetensors`, ...), that of FedTAR its
 bridge and patient adapter in `longitudinal_generator.json` and `longitudinal_generator.safetensors`.
 """
 
@@ -16,6 +17,8 @@ from medflare.core.config import parse
 from medflare.core.errors import ConfigError
 from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.registry import settings_of_file
+from medflare.models.generators.folder import WRITERS, open_writer
+from medflare.models.generators.writing import ReportWriter
 from medflare.models.longitudinal_folder import open_longitudinal
 from medflare.models.longitudinal_generator import FILE as VISITS_FILE
 from medflare.models.longitudinal_generator import LongitudinalGenerator
@@ -31,7 +34,7 @@ from medflare.models.result_files import (
 from medflare.models.vit_gpt2 import FILE, ViTGPT2
 from medflare.models.vit_gpt2_folder import open_vit_gpt2
 
-Drafter = ReportGenerator | ViTGPT2
+Drafter = ReportGenerator | ViTGPT2 | ReportWriter
 """Model that drafts a report from an image."""
 
 
@@ -60,6 +63,9 @@ def load_generator(
         return load_longitudinal(folder, backbone=backbone, precision=precision, device=device)[:2]
     if (folder / f"{FILE}.json").is_file():
         return _load_vit_gpt2(folder, personalised, backbone, precision, device)
+    if written := next((name for name in WRITERS if (folder / f"{name}.json").is_file()), None):
+        _no_own_adapter(folder, personalised)
+        return open_writer(folder, written, backbone, precision, device)
     described = folder / "report_generator.json"
     facts = read_json(described)
     settings = parse(ModelSettings, block_of(facts, "model", described), str(described))
@@ -112,9 +118,13 @@ def _load_vit_gpt2(
     folder: Path, personalised: Path | None, backbone: Path | None, precision: str, device: str
 ) -> tuple[ViTGPT2, DecodingSettings]:
     """Return FedViT-GPT2's model, all of whose weights are shared."""
+    _no_own_adapter(folder, personalised)
+    tensors = read_tensors(folder / f"{FILE}.safetensors")
+    return open_vit_gpt2(folder, read_json(folder / f"{FILE}.json"), tensors, backbone, precision, device)
+
+
+def _no_own_adapter(folder: Path, personalised: Path | None) -> None:
     if personalised is not None:
         raise ConfigError(
             f"{personalised}: the model of {folder} is the same at every site; name no folder of a site."
         )
-    tensors = read_tensors(folder / f"{FILE}.safetensors")
-    return open_vit_gpt2(folder, read_json(folder / f"{FILE}.json"), tensors, backbone, precision, device)

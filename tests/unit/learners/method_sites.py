@@ -50,6 +50,20 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "decoding": {"beams": 1, "max_new_tokens": 8},
     },
 }
+WRITER: dict[str, Any] = {
+    "encoder": {"name": "small", "weights": "none", "image_size": 32},
+    **{"width": 16, "layers": 1, "attention_heads": 2, "feed_forward": 32, "positions": 48},
+}
+GENERATOR: dict[str, Any] = {
+    "optimiser": {"batch": 8, "lr": 3e-3},
+    "max_report_tokens": 16,
+    "decoding": {"beams": 1, "max_new_tokens": 6},
+}
+SETTINGS |= {
+    "transformer": GENERATOR | {"model": WRITER},
+    "r2gen": GENERATOR | {"model": WRITER | {"memory": "relational"}},
+    "wcl": GENERATOR | {"model": WRITER | {"memory": "relational", "contrast_width": 8}, "clusters": 3},
+}
 Make = Callable[..., Learner]
 
 

@@ -23,6 +23,7 @@ from medflare.learners.footprint import footprint
 from medflare.learners.registry import get_method, task_of
 from medflare.models.backbone import check_folder, device_of, fingerprint
 from medflare.models.embedded import decoder_folder
+from medflare.models.generators.writing import ReportVocabulary
 from medflare.models.vit_gpt2_folder import check_parts, fingerprint_of_parts
 from medflare.recipes.job import Job
 
@@ -116,6 +117,9 @@ def backbone(site: SiteConfig, method: str | None) -> Check:
                 return ok("backbone", f"no backbone.folder: {new}; its first weights come before round 1")
             name = task_of(method).embedded_backbone if method else "decoder"
             return ok("backbone", f"embedded {name}, fingerprint {fingerprint(decoder_folder(name))}")
+        if method and not get_method(method).weights_in_folder:
+            words = ReportVocabulary(folder)
+            return ok("backbone", f"{folder}, {words.size} tokens, digest {words.digest}")
         if (folder / "encoder").is_dir() and (folder / "decoder").is_dir():
             check_parts(folder)
             return ok("backbone", f"{folder}, fingerprint {fingerprint_of_parts(folder)}")

@@ -8,34 +8,23 @@ after training).
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from medflare.core.data_order import batches, derived_seed
-from medflare.core.metrics import MetricNames, Metrics
 from medflare.core.plan import RoundPlan
-from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import BackboneFacts, SiteDescription
-from medflare.core.update import Update
 from medflare.data.heterogeneity import site_facts
-from medflare.data.images import augment, centre
-from medflare.data.samples import Samples, open_samples
+from medflare.data.samples import open_samples
 from medflare.data.settings.site import SiteConfig
-from medflare.learners.base import BaseLearner, require_finite
-from medflare.learners.client_terms.base import Shared
-from medflare.learners.optim import adamw, rate_factor, scale_rates, take_step
+from medflare.learners.image_reports import ImageReportLearner
+from medflare.learners.optim import adamw, rate_factor
 from medflare.learners.vit_gpt2.settings import METHOD, ViTGPT2LearnerSettings
 from medflare.models.backbone import device_of
-from medflare.models.padding import pad
 from medflare.models.vit_gpt2 import ViTGPT2, export_settings, parameter_counts
 from medflare.models.vit_gpt2_folder import load_vit_gpt2
-from medflare.tasks.reports.evaluation import evaluate_split, finish_site, names_of, split_loss
-from medflare.tasks.scoring import AdapterKind
 
 PAPER = {
     "configuration": "ViT-B/16 and GPT-2 with 12 cross-attention blocks",
@@ -62,18 +51,11 @@ def build(
     return ViTGPT2Learner(site.name, samples, model, chosen, seed)
 
 
-class ViTGPT2Learner(BaseLearner):
+class ViTGPT2Learner(ImageReportLearner):
     """FedViT-GPT2 at one site."""
 
-    def __init__(
-        self, site: str, samples: Samples, model: ViTGPT2, settings: ViTGPT2LearnerSettings, seed: int
-    ) -> None:
-        self.samples, self.model, self.settings = samples, model, settings
-        self.train_rows = samples.split_indices("train")
-        super().__init__(site, seed, len(self.train_rows))
-        self.tokens = model.tokenise(samples.reports, settings.max_report_tokens)
-
-    # ---- what is declared --------------------------------------------------------------------------------
+    settings: ViTGPT2LearnerSettings
+    model: ViTGPT2
 
     def describe(self) -> SiteDescription:
         model = self.model
@@ -87,78 +69,11 @@ class ViTGPT2Learner(BaseLearner):
             paper=PAPER,
         )
 
-    def live(self) -> Shared:
-        return self.model.shared_tensors()
-
-    # ---- training ----------------------------------------------------------------------------------------
-
-    def fit(self, plan: RoundPlan) -> Update:
-        """Train one round with a new AdamW; `val_loss` (VG-4, VG-5) where the site has validation images."""
-        started = time.monotonic()
-        seed = derived_seed(self.seed, self.site, plan.round)
-        batch = min(self.settings.optimiser.batch, max(len(self.train_rows), 1))
-        cut = batches(self._round_rows(plan), [len(t) for t in self.tokens], batch, seed)
-        self.terms.begin(plan)
-        metrics = {"loss": self._train(cut, seed), "steps": float(len(cut))}
-        output = self.terms.finish()
-        if held_out := self.samples.split_indices("val"):
-            metrics["val_loss"] = split_loss(self, held_out)
-        metrics |= output.metrics | {"seconds": time.monotonic() - started}
-        return Update(
-            delta=self.delta(),
-            examples=len(self.train_rows),
-            metrics=metrics,
-            sums=output.sums,
-            factor=output.factor,
-        )
-
-    def _round_rows(self, plan: RoundPlan) -> list[int]:
-        """Return the training images that this round visits."""
-        batch, epochs = self.settings.optimiser.batch, self.settings.local_epochs
-        taken = self.round_examples(plan, len(self.train_rows), batch, epochs, record="image")
-        return [self.train_rows[i] for i in taken]
-
-    def _train(self, cut: list[list[int]], seed: int) -> float:
-        """Take one step on each batch; the mean of their losses."""
+    def round_optimiser(self) -> torch.optim.AdamW:
+        """Return a new AdamW: its moments begin anew in every round."""
         chosen = self.settings.optimiser
-        optimiser = adamw([(list(self.model.parameters()), chosen.lr)], chosen.weight_decay)
-        self.terms.watch(optimiser, len(cut))
-        generator = torch.Generator().manual_seed(seed)
-        torch.manual_seed(seed)
-        self.model.train()
-        total = 0.0
-        for step, rows in enumerate(cut):
-            scale_rates(optimiser, rate_factor(chosen.schedule, step / len(cut), chosen.warmup))
-            loss = self.model.report_loss(*self._load(rows, generator))
-            require_finite(loss, setting="settings.optimiser.lr", records="images", site=self.site)
-            take_step(optimiser, loss, chosen.clip_norm)
-            total += loss.item() / len(cut)
-        self.model.eval()
-        return total
+        return adamw([(list(self.model.parameters()), chosen.lr)], chosen.weight_decay)
 
-    def _load(self, rows: list[int], generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Return images (B, 1, s, s), report ids (B, T) and targets (B, T) of one batch, on the device."""
-        stored, size = self.samples.images(rows), self.model.settings.encoder.image_size
-        images = (
-            augment(stored, size, self.settings.rotation, generator)
-            if self.settings.augment
-            else centre(stored, size)
-        )
-        reports, targets = pad([self.tokens[i] for i in rows])
-        device = self.model.device
-        return images.to(device), reports.to(device), targets.to(device)
-
-    # ---- evaluation and what stays -----------------------------------------------------------------------
-
-    def adapters(self) -> dict[AdapterKind, Callable[[], None]]:
-        """Return what puts each adapter into use: nothing, the shared model always is."""
-        return {"generic": lambda: None}
-
-    def evaluate(self, split: str, plan: RoundPlan) -> Metrics:
-        return evaluate_split(self, split, plan)
-
-    def metric_names(self) -> MetricNames:
-        return names_of(self)
-
-    def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
-        return finish_site(self, folder, plan.limit)
+    def rate(self, plan: RoundPlan, progress: float) -> float:
+        chosen = self.settings.optimiser
+        return rate_factor(chosen.schedule, progress, chosen.warmup)

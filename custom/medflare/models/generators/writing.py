@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A report generator with a vocabulary of its own: images in, reports out, all of its weights learn.
+
+The vocabulary is that of a tokenizer that every site has before round 1: ours, or that of the folder that
+site.yaml names as `backbone.folder` (BL-4). Nothing of a site's reports decides what is in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from medflare.core.conditions import CONDITIONS, Code
+from medflare.core.errors import ConfigError
+from medflare.core.seeds import seeded
+from medflare.models.backbone import LOADING, autocast, load_tokenizer
+from medflare.models.embedded import decoder_folder
+from medflare.models.encoder_folder import first_token
+from medflare.models.encoders import VisualEncoder
+from medflare.models.evaluation_mode import EvaluatedModule
+from medflare.models.generators.beam_search import search
+from medflare.models.generators.settings import TransformerSettings
+from medflare.models.generators.transformer import ReportTransformer
+from medflare.models.padding import IGNORED
+from medflare.models.report_generator import DecodingSettings, decoded_reports, search_arguments
+
+NEW = "medflare-new-generator"
+WORDS = "tokenizer.json"
+
+
+class ReportVocabulary:
+    """A tokenizer that all sites share, by a digest.
+
+    Attributes:
+        name: of its folder.
+        digest: SHA-256 of tokenizer.json.
+        begin, end: numbers of the tokens before and after a report.
+        size: tokens.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        source = decoder_folder() if folder is None else folder
+        if not (source / WORDS).is_file():
+            raise ConfigError(
+                f"backbone.folder: '{source}' has no {WORDS}. Copy the tokenizer that all sites agreed on "
+                "there, or leave the folder out for ours."
+            )
+        with LOADING:
+            self.tokenizer: Any = load_tokenizer(source)
+        self.name = NEW if folder is None else source.name
+        self.digest = hashlib.sha256((source / WORDS).read_bytes()).hexdigest()
+        self.begin = first_token(self.tokenizer.bos_token_id, self.tokenizer.eos_token_id)
+        self.end = first_token(self.tokenizer.eos_token_id)
+        self.size = len(self.tokenizer)
+
+    def tokenise(self, reports: list[str], most: int) -> list[list[int]]:
+        """Return token ids of each report, cut to `most`, with one end token."""
+        rows = self.tokenizer(reports, add_special_tokens=False)["input_ids"] if reports else []
+        return [[*ids[:most], self.end] for ids in rows]
+
+
+class ReportWriter(EvaluatedModule):
+    """Image encoder and `ReportTransformer`, image to report.
+
+    Args:
+        precision: fp32 or bf16, of the arithmetic; weights are fp32, as all of them learn.
+        encoder_file: weights of the image encoder that the site names.
+    """
+
+    def __init__(
+        self,
+        settings: TransformerSettings,
+        vocabulary: ReportVocabulary,
+        precision: str,
+        seed: int,
+        encoder_file: Path | None = None,
+    ) -> None:
+        super().__init__()
+        self.settings, self.vocabulary, self.precision = settings, vocabulary, precision
+        self.name = vocabulary.name
+        with seeded(seed):
+            self.encoder = VisualEncoder(settings.encoder, encoder_file)
+            self.transformer = ReportTransformer(settings, self.encoder.width, vocabulary.size)
+            self.compare = (
+                None
+                if settings.contrast_width is None
+                else torch.nn.ModuleDict(
+                    {
+                        "image": torch.nn.Linear(settings.width, settings.contrast_width),
+                        "report": torch.nn.Linear(settings.width, settings.contrast_width),
+                    }
+                )
+            )
+
+    # ---- facts -------------------------------------------------------------------------------------------
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of shape and vocabulary; the weights come from one site before round 1."""
+        return hashlib.sha256((self.settings.model_dump_json() + self.vocabulary.digest).encode()).hexdigest()
+
+    @property
+    def device(self) -> torch.device:
+        return self.transformer.out.weight.device
+
+    def shared_tensors(self) -> dict[str, Tensor]:
+        """Return every weight, and running statistics unless they stay local."""
+        encoder = self.encoder.state_dict(keep_vars=True)
+        shared: dict[str, Tensor] = {f"encoder.{n}": encoder[n] for n in self.encoder.shared_names()}
+        rest = {n: p for n, p in self.named_parameters() if not n.startswith("encoder.")}
+        return shared | rest
+
+    def local_buffers(self) -> dict[str, Tensor]:
+        """Return the running statistics that stay at the site (`batch_norm: local`)."""
+        shared = set(self.encoder.shared_names())
+        return {
+            f"encoder.{name}": value
+            for name, value in self.encoder.state_dict(keep_vars=True).items()
+            if name not in shared and name.endswith(("running_mean", "running_var"))
+        }
+
+    # ---- image to words ----------------------------------------------------------------------------------
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Return what the decoder looks at: (B, 1, H, W) in [0, 1] -> (B, S, width)."""
+        return self.transformer.encode(self.encoder(images)[0])
+
+    def hidden(self, image: Tensor, reports: Tensor) -> Tensor:
+        """Return the decoder's states, (B, T, width), that predict each token of the reports (B, T)."""
+        first = torch.full_like(reports[:, :1], self.vocabulary.begin)
+        return self.transformer.hidden(image, torch.cat([first, reports[:, :-1]], 1))
+
+    def word_loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean negative log-likelihood per report token; targets (B, T), IGNORED where padded."""
+        logits = self.transformer.out(hidden).float()
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+
+    def report_loss(self, images: Tensor, reports: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean negative log-likelihood per report token.
+
+        Args:
+            images: (B, 1, H, W) in [0, 1].
+            reports: (B, T) ids that end in EOS, padded with anything.
+            targets: the same, IGNORED where padded.
+        """
+        with autocast(self.precision, str(self.device)):
+            return self.word_loss(self.hidden(self.encode(images), reports), targets)
+
+    @torch.no_grad()
+    def generate(self, images: Tensor, decoding: DecodingSettings) -> tuple[list[str], Tensor]:
+        """Generate reports of images (B, 1, H, W).
+
+        Returns:
+            The reports, and diagnosis codes (B, 14) that are all BLANK: this model has no diagnosis prompts.
+        """
+        most = min(decoding.max_new_tokens, self.settings.positions - 1)
+        arguments = search_arguments(decoding.model_copy(update={"max_new_tokens": most}), self.tokenizer)
+        with autocast(self.precision, str(self.device)), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Passing `repetition_penalty`")
+            begin, size = self.vocabulary.begin, self.vocabulary.size
+            ids = search(self.transformer, self.encode(images), begin, size, arguments)
+        texts = decoded_reports(self.tokenizer, ids)
+        return texts, torch.full((len(texts), len(CONDITIONS)), int(Code.BLANK))
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.vocabulary.tokenizer
+
+    def tokenise(self, reports: list[str], max_tokens: int) -> list[list[int]]:
+        """Return token ids of each report with one end token, cut to `max_tokens` and the positions."""
+        return self.vocabulary.tokenise(reports, min(max_tokens, self.settings.positions - 1))
+
+
+def parameter_counts(model: ReportWriter) -> dict[str, int]:
+    """Return the communicated parameters by part; running statistics are left out."""
+    counts: dict[str, int] = {}
+    for name, parameter in model.named_parameters():
+        part = name.split(".")[0]
+        if part == "transformer" and name.split(".")[1] in ("memory", "words", "out"):
+            part = name.split(".")[1]
+        counts[part] = counts.get(part, 0) + parameter.numel()
+    return counts
