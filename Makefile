@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE := 1
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-.PHONY: help demo test test-deployment test-faults fuzz quality docs reference provision study-fedmrg study-real study-fed-medlora study-corpora study-attacks study-fedvit study-fedtar study-ddcs study-async smollm2 test-real server-cost boundary-cost embedded embedded-notes lock bill-of-materials audit-online clean
+.PHONY: help demo test test-deployment test-faults fuzz quality docs reference provision study-fedmrg study-real study-fed-medlora study-corpora study-attacks study-fedvit study-fedtar compare-small compare-full smollm2 test-real server-cost boundary-cost embedded embedded-notes lock bill-of-materials audit-online clean
 
 help:
 	@echo "make demo          three synthetic hospitals train a report generator in the FLARE simulator"
@@ -29,8 +29,8 @@ help:
 	@echo "make study-attacks      every rule against hostile sites, a small head on synthetic radiographs"
 	@echo "make study-fedvit       FedViT-GPT2 under its rules on synthetic hospitals over three seeds (an hour)"
 	@echo "make study-fedtar       FedTAR, its ablations and baselines on synthetic patients who come again, three seeds (hours)"
-	@echo "make study-ddcs         DDCS and other choices of hospitals, 20 of them on a simulated clock, three seeds (an hour or two)"
-	@echo "make study-async        asynchronous rounds against synchronous ones on a simulated clock, five seeds (hours)"
+	@echo "make compare-small      the small part of every comparison of method_comparison/ (half an hour)"
+	@echo "make compare-full       every comparison of methods, all partitions and seeds (days of two cores; goes on where it stopped)"
 	@echo "make server-cost        seconds and memory of every rule for 2 to 100 sites"
 	@echo "make test-faults        the plug pulled at every write of many runs, real processes killed, and longer jobs (hours)"
 	@echo "make boundary-cost      the share of a round that the checks of messages take"
@@ -78,8 +78,8 @@ fuzz: $(VENV)/.installed
 	FUZZ=$(or $(FUZZ),40) $(BIN)/python -m pytest tests/hostile/test_fuzz.py --hypothesis-profile search --timeout 7200
 
 quality: $(VENV)/.installed
-	$(BIN)/ruff check custom tests jobs benchmarks tools
-	$(BIN)/ruff format --check custom tests jobs benchmarks tools
+	$(BIN)/ruff check custom tests jobs benchmarks method_comparison tools
+	$(BIN)/ruff format --check custom tests jobs benchmarks method_comparison tools
 	$(BIN)/mypy
 	folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && $(MKDOCS) --site-dir "$$folder"
 
@@ -114,11 +114,11 @@ study-fedvit: $(VENV)/.installed
 study-fedtar: $(VENV)/.installed
 	$(BIN)/python benchmarks/study_fedtar.py --out studies/fedtar
 
-study-ddcs: $(VENV)/.installed
-	$(BIN)/python benchmarks/study_ddcs.py --out studies/ddcs
+compare-small: $(VENV)/.installed
+	$(BIN)/python -m method_comparison run all --small --workers 2
 
-study-async: $(VENV)/.installed
-	$(BIN)/python benchmarks/study_async.py --out studies/async
+compare-full: $(VENV)/.installed
+	$(BIN)/python -m method_comparison run all --workers 2
 
 server-cost: $(VENV)/.installed
 	$(BIN)/python benchmarks/server_cost.py

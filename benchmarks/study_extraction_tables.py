@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comparison_table import Run, comparison_table
 from medflare.evaluation.extraction_statistics import task_scores
 from medflare.evaluation.statistics import Statistic
 from medflare.tasks.prediction_files import read_documents
+from method_comparison.comparison_table import Run, comparison_table
 from study_tables import averaged
 from study_units import unit_folder
 

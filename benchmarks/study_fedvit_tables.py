@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
-from comparison_table import Run, comparison_table
 from medflare.evaluation.meteor import meteor
 from medflare.evaluation.predictions import Prediction, prediction_statistics
 from medflare.evaluation.report_metrics import single_references, tokenised
 from medflare.reporting.metric_names import display_name
 from medflare.tasks.prediction_files import read_predictions
+from method_comparison.comparison_table import Run, comparison_table
 from study_tables import patients
 from study_units import unit_folder
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from comparison_table import Run, comparison_table
 from medflare.evaluation.predictions import Prediction, prediction_statistics
 from medflare.evaluation.statistics import Statistic
 from medflare.reporting.metric_names import display_name
 from medflare.tasks.prediction_files import read_predictions
+from method_comparison.comparison_table import Run, comparison_table
 
 SITES, UNSEEN, OURS = ("site-1", "site-2", "site-3"), "hospital-4", "fedmrg"
 COLUMNS = ("bleu_4", "rouge_l", "cider", "label_f1", "label_micro_f1")

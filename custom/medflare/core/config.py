@@ -67,7 +67,8 @@ def explain(error: ValidationError, settings: type[BaseModel], where: str, value
         elif item["type"] == "missing":
             lines.append(f"  {key}: is missing and has no default.")
         else:
-            lines.append(f"  {key}: {item['msg']}" + (f" (found {item['input']!r})." if values else "."))
+            found = f" (found {item['input']!r})." if values and key else "."  # never a whole document
+            lines.append(f"  {key}: {item['msg']}{found}" if key else f"  {item['msg']}.")
     return "\n".join(lines)
 
 

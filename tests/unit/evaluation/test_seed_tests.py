@@ -8,7 +8,6 @@ import re
 import numpy as np
 import pytest
 
-from comparison_table import Run, comparison_table, differences
 from medflare.evaluation.predictions import Prediction
 from medflare.evaluation.seed_tests import (
     MIN_SEEDS,
@@ -23,6 +22,7 @@ from medflare.evaluation.statistics import (
     difference_over_seeds,
     mean_statistic,
 )
+from method_comparison.comparison_table import Run, comparison_table, differences
 from study_tables import patients
 
 

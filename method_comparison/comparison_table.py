@@ -12,8 +12,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from medflare.core.run_record import Estimate
 from medflare.evaluation.seed_tests import SeedDifference, difference_between_seeds, significant
-from medflare.evaluation.statistics import Statistic, over_seeds
+from medflare.evaluation.statistics import Statistic, bootstrap, over_seeds
 
 Groups = Sequence[Hashable]
 
@@ -64,7 +65,7 @@ def comparison_table(
             if not mine or len(mine) < len(runs):
                 cells.append("-")
                 continue
-            found = over_seeds(mine, groups=runs[0].groups_of(metric))
+            found = interval(mine, runs[0].groups_of(metric))
             low, high = found.interval or (math.nan, math.nan)
             text = f"{100 * found.value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
             facts[name][metric] = {"seeds": [run.value for run in mine], **found.model_dump()}
@@ -76,6 +77,13 @@ def comparison_table(
             cells.append(text)
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines), facts
+
+
+def interval(runs: Sequence[Statistic], groups: Groups) -> Estimate:
+    """Return the mean over seeds with its interval: BCa for few patients and one seed (ST-1)."""
+    if len(runs) == 1:
+        return bootstrap({"": runs[0]}, groups=groups)[""]
+    return over_seeds(runs, groups=groups)
 
 
 def differences(

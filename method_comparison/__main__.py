@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `python -m method_comparison`."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from medflare.core.config import read_pairs
+from medflare.core.errors import MedflareError
+from method_comparison.configuration import Selection, names, read_configuration
+from method_comparison.page import write_page
+from method_comparison.runner import Comparison, run_units
+
+PAGES = Path(__file__).parents[1] / "docs" / "results" / "comparisons"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    given = parser().parse_args(arguments)
+    if given.command is not show and given.out is None:
+        given.out = Path("studies/small" if given.small else "studies")
+    try:
+        return int(given.command(given))
+    except MedflareError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+
+
+def run(given: argparse.Namespace) -> int:
+    """Train what is missing and write the page beside the results."""
+    import torch
+
+    torch.set_num_threads(1)
+    comparisons = _comparisons(given)
+    others = [
+        subprocess.Popen([sys.executable, "-m", "method_comparison", *_worker_arguments(given)])
+        for _ in range(given.workers - 1)
+    ]
+    failed = []
+    for comparison in comparisons:
+        failed += run_units(comparison, given.out, given.minutes, lambda line: print(line, flush=True))
+    worst = max([process.wait() for process in others], default=0)
+    for comparison in comparisons:
+        print(write_page(comparison, given.out, given.out / "pages"))
+    return 5 if failed or worst else 0
+
+
+def page(given: argparse.Namespace) -> int:
+    """Write the pages of what is there."""
+    for comparison in _comparisons(given):
+        print(write_page(comparison, given.out, given.pages))
+    return 0
+
+
+def show(given: argparse.Namespace) -> int:
+    """Print the comparisons, their methods, partitions and seeds."""
+    for name in names():
+        found = read_configuration(name)
+        print(f"{name}: {found.title}")
+        print(f"  partitions: {', '.join(found.partitions)}; seeds: {', '.join(map(str, found.seeds))}")
+        for method, row in found.methods.items():
+            print(f"  {method}: {row.title}" + (" (on request)" if method in found.on_request else ""))
+    return 0
+
+
+def _comparisons(given: argparse.Namespace) -> list[Comparison]:
+    wanted = Selection(
+        partitions=given.partitions,
+        methods=given.methods,
+        seeds=given.seeds,
+        settings=read_pairs(given.set),
+    )
+    chosen = names() if given.names == ["all"] else given.names
+    return [Comparison.read(name, wanted, given.small) for name in chosen]
+
+
+def _worker_arguments(given: argparse.Namespace) -> list[str]:
+    """What a process gets that shares the units of this one; it writes no page of its own."""
+    found = ["run", *given.names, "--out", str(given.out)]
+    found += ["--small"] if given.small else []
+    for key in ("partitions", "methods", "seeds"):
+        if (values := getattr(given, key)) is not None:
+            found += [f"--{key}", ",".join(map(str, values))]
+    if given.minutes is not None:
+        found += ["--minutes", str(given.minutes)]
+    return [*found, *(part for pair in given.set for part in ("--set", pair))]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    top = argparse.ArgumentParser(prog="python -m method_comparison", description=__doc__)
+    commands = top.add_subparsers(required=True)
+    for command, help_text in ((run, "train what is missing"), (page, "write the page of what is there")):
+        own = commands.add_parser(command.__name__, help=help_text)
+        own.set_defaults(command=command)
+        own.add_argument("names", nargs="+", help="comparisons, or: all")
+        own.add_argument("--out", type=Path, help="default: studies, with --small studies/small")
+        own.add_argument("--small", action="store_true", help="the small part of each comparison")
+        own.add_argument("--partitions", type=_words)
+        own.add_argument("--methods", type=_words)
+        own.add_argument("--seeds", type=lambda text: tuple(int(seed) for seed in text.split(",")))
+        own.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a task's setting")
+        if command is run:
+            own.add_argument("--workers", type=int, default=1, help="processes that share the units")
+            own.add_argument("--minutes", type=float, help="after so many no further unit begins")
+        else:
+            own.add_argument("--pages", type=Path, default=PAGES)
+    listed = commands.add_parser("list", help="comparisons, methods, partitions and seeds")
+    listed.set_defaults(command=show)
+    return top
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains the units of a comparison that have no result yet."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import subprocess
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medflare.core.config import Settings, parse
+from medflare.core.errors import ConfigError
+from method_comparison.configuration import SCHEMA, Configuration, Selection, known, read_configuration
+from method_comparison.result import Result, ResultStore
+from method_comparison.tasks import make_task
+from method_comparison.tasks.base import AnyTask, Unit
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A configuration whose settings the task has accepted, and what of it is wanted.
+
+    Attributes:
+        partitions, methods, seeds: those that are wanted.
+        settings: of the task.
+        own: method -> its own settings, of every method that the configuration has.
+    """
+
+    name: str
+    configuration: Configuration
+    task: AnyTask
+    partitions: tuple[str, ...]
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    settings: Settings
+    own: dict[str, Settings]
+
+    @classmethod
+    def read(cls, name: str, wanted: Selection | None = None, small: bool = False) -> Comparison:
+        """Read a comparison and check all of its settings.
+
+        Args:
+            wanted: a part of it; what it leaves out is that of the whole, or of the `small` part.
+
+        Raises:
+            ConfigError: the configuration or the selection cannot be used; nothing was trained.
+        """
+        return cls.of(name, read_configuration(name), wanted, small)
+
+    @classmethod
+    def of(
+        cls, name: str, configuration: Configuration, wanted: Selection | None = None, small: bool = False
+    ) -> Comparison:
+        """As `read`, of a configuration that is there already."""
+        selection = configuration.small if small else Selection()
+        given = (wanted or Selection()).model_dump(exclude_none=True)
+        changed = {**selection.model_dump(), **given}
+        changed["settings"] = selection.settings | given.get("settings", {})
+        try:
+            task = make_task(configuration.task)
+            chosen = configuration.select(Selection.model_validate(changed))
+            known("partitions", configuration.partitions, task.partitions)
+        except ValueError as error:
+            raise ConfigError(f"comparison {name}: {error}.") from None
+        own = {
+            method: parse(task.method_settings, row.settings, f"{name}.yaml, methods.{method}")
+            for method, row in configuration.methods.items()
+        }
+        settings = parse(task.settings, chosen.settings, f"{name}.yaml, settings")
+        return cls(name, configuration, task, chosen.partitions, chosen.methods, chosen.seeds, settings, own)
+
+    def units(self) -> Iterator[tuple[str, str, int]]:
+        """Yield (partition, method, seed): seed by seed, so that what is there early can be compared."""
+        for seed in self.seeds:
+            for partition in self.partitions:
+                for method in self.methods:
+                    yield partition, method, seed
+
+    def fingerprint(self, method: str) -> str:
+        """Return what changes with anything that decides the numbers of a method."""
+        return digest(
+            {
+                "schema": SCHEMA,
+                "task": self.configuration.task,
+                "settings": self.settings.model_dump(mode="json"),
+                "own": self.own[method].model_dump(mode="json"),
+            }
+        )
+
+    def shared_folder(self, out: Path) -> Path:
+        """Return the folder of what units share; other settings of the task have another one."""
+        settings = self.settings.model_dump(mode="json")
+        return out / "shared" / f"{self.configuration.task}-{digest(settings)[:12]}"
+
+    def results(self, store: ResultStore) -> dict[tuple[str, str, int], Result]:
+        """Return every complete unit that is wanted.
+
+        Raises:
+            ConfigError: a file is of another schema or unit, or was made with other settings.
+        """
+        found = {unit: store.read(*unit, self.fingerprint(unit[1])) for unit in self.units()}
+        return {unit: result for unit, result in found.items() if result is not None}
+
+
+def digest(data: Any) -> str:
+    """Return SHA-256 of JSON with sorted keys."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def run_units(
+    comparison: Comparison, out: Path, minutes: float | None = None, say: Callable[[str], None] = print
+) -> list[str]:
+    """Train every unit that is wanted and has no result; return those that failed.
+
+    A unit that fails keeps what it wrote and its error in its .partial folder, and the others go on.
+
+    Args:
+        minutes: after so many no further unit begins.
+
+    Raises:
+        ConfigError: a result that is there cannot be used; nothing was trained.
+    """
+    store, failed, began = ResultStore(out, comparison.name), list[str](), time.monotonic()
+    comparison.results(store)
+    for partition, method, seed in comparison.units():
+        if minutes is not None and time.monotonic() - began > 60 * minutes:
+            say(f"stopped after {minutes:g} minutes; the same command goes on.")
+            break
+        fingerprint = comparison.fingerprint(method)
+        with store.claim(partition, method, seed) as partial:
+            if partial is None or store.read(partition, method, seed, fingerprint) is not None:
+                continue
+            told = f"{partition} {method} seed {seed}"
+            try:
+                result = train_unit(
+                    comparison, (partition, method, seed), comparison.shared_folder(out), partial
+                )
+            except Exception as error:  # the comparison goes on without this unit
+                (partial / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+                failed.append(told)
+                say(f"{told}: failed: {type(error).__name__}: {error}; see {partial}/error.txt")
+                continue
+            store.complete(partial, result)
+            say(f"{told}: {result.seconds:.0f} s")
+    return failed
+
+
+def train_unit(comparison: Comparison, unit: tuple[str, str, int], shared: Path, folder: Path) -> Result:
+    """Train one unit (partition, method, seed) in `folder` and return its result."""
+    partition, method, seed = unit
+    shared.mkdir(parents=True, exist_ok=True)
+    with exclusive(shared / "prepare.lock"):
+        comparison.task.prepare(comparison.settings, partition, seed, shared)
+    began = time.process_time()
+    measured = comparison.task.train(
+        Unit(
+            method=method,
+            partition=partition,
+            seed=seed,
+            settings=comparison.settings,
+            own=comparison.own[method],
+            shared=shared,
+            folder=folder,
+        )
+    )
+    return Result(
+        **measured.model_dump(),
+        comparison=comparison.name,
+        partition=partition,
+        method=method,
+        seed=seed,
+        settings=comparison.fingerprint(method),
+        seconds=time.process_time() - began,
+        commit=commit(),
+    )
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Let one process at a time in."""
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def commit() -> str:
+    """Return the short commit of this checkout, with + where files differ; "" outside git."""
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--exclude=*", "--dirty=+"],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=Path(__file__).parent,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return found.stdout.strip()

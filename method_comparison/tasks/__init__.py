@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tasks that a comparison may name."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from medflare.core.errors import ConfigError
+from method_comparison.tasks.base import AnyTask
+
+TASKS = {
+    "async_rounds": "method_comparison.tasks.async_rounds:AsyncRounds",
+    "client_selection": "method_comparison.tasks.client_selection:ClientSelection",
+    "knowledge_odds": "method_comparison.tasks.knowledge_odds:KnowledgeOdds",
+}
+"""Name -> module and class. Only the one that is wanted is imported: each loads models of its own."""
+
+
+def make_task(name: str) -> AnyTask:
+    """Return the task of that name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name not in TASKS:
+        raise ConfigError(f"There is no task called {name!r}; there are {', '.join(sorted(TASKS))}.")
+    module, kind = TASKS[name].split(":")
+    made: AnyTask = getattr(import_module(module), kind)()
+    return made

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of a comparison's task: what one unit trains, and what its tables hold."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from medflare.core.config import Settings
+from method_comparison.comparison_table import Run
+from method_comparison.result import Measured
+
+S = TypeVar("S", bound=Settings)
+M = TypeVar("M", bound=Settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        scale: what values are multiplied by where they are shown.
+        tested: whether differences to the reference are given.
+    """
+
+    title: str
+    scale: float = 100.0
+    digits: int = 1
+    tested: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit(Generic[S, M]):
+    """One training: a method, a partition of the data and a seed.
+
+    Attributes:
+        settings: of the comparison, equal for all methods.
+        own: of the method.
+        shared: a folder for what units with the same settings share (cohorts, features, a common start).
+        folder: an empty folder for what this unit writes.
+    """
+
+    method: str
+    partition: str
+    seed: int
+    settings: S
+    own: M
+    shared: Path
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownRow(Generic[S]):
+    """What a page knows of the complete units of one method: seed -> folder."""
+
+    title: str
+    settings: S
+    folders: Mapping[int, Path] = field(default_factory=dict)
+
+
+class ComparisonTask(ABC, Generic[S, M]):
+    """A kind of comparison: how a unit is trained and measured.
+
+    Attributes:
+        columns: metric of `Measured.values` -> its column.
+        case_columns: metric of the runs that `places` returns -> its column.
+        targets: target of `Measured.times` -> its words.
+        curve_axes: name of `Measured.curves` -> what its first coordinate is.
+        partitions: the partitions of data that there are.
+    """
+
+    name: ClassVar[str]
+    settings: ClassVar[type[Settings]]
+    method_settings: ClassVar[type[Settings]]
+    columns: ClassVar[Mapping[str, Column]] = {}
+    case_columns: ClassVar[Mapping[str, Column]] = {}
+    targets: ClassVar[Mapping[str, str]] = {}
+    curve_axes: ClassVar[Mapping[str, str]] = {}
+    partitions: ClassVar[Sequence[str]] = ("all",)
+
+    def prepare(self, settings: S, partition: str, seed: int, shared: Path) -> None:
+        """Write what units share, unless it is there; only one process at a time is in here."""
+
+    @abstractmethod
+    def train(self, unit: Unit[S, M]) -> Measured:
+        """Train and test one unit; files that the tables need go into `unit.folder`."""
+
+    def places(self, settings: S, partition: str, folder: Path) -> dict[str, Run]:
+        """Return the scores by study of one unit, for each place that has a table of its own."""
+        return {}
+
+    def notes(self, partition: str, rows: Mapping[str, ShownRow[S]]) -> Sequence[str]:
+        """Return paragraphs for the page beside the tables, from the folders of complete units."""
+        return ()
+
+
+AnyTask = ComparisonTask[Any, Any]

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far knowledge graphs move the odds of DDCS; nothing is trained.
+
+ε is a share of what q = d attains on the same graphs. "Moved" is the total variation between the odds with
+the hospitals' aligned graphs and the odds with others: names as spelled, or each hospital with another's
+graph. "By repeats" is the part of the lower divergence that equal distances between all hospitals would have
+given too: Δ(1 − qᵀq) times their mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from medflare.core.config import Settings
+from medflare.selection.objective import Matrix, Vector
+from medflare.selection.problem import PairsOf, Solution
+from method_comparison.result import Measured
+from method_comparison.tasks.base import Column, ComparisonTask, Unit
+from method_comparison.tasks.client_selection import make_sketches
+from method_comparison.tasks.question_hospitals import QuestionSettings, read_hospitals, write_hospitals
+
+CAP, DRAWS = 2.0, 5
+
+
+class OddsMethod(Settings):
+    """One reading of ε and its size; share: of the ε that q = d attains."""
+
+    pairs_of: PairsOf = "draws"
+    share: float = Field(default=1.0, gt=0, le=1)
+
+
+class KnowledgeOdds(ComparisonTask[QuestionSettings, OddsMethod]):
+    """Solves DDCS's problem for the hospitals and latencies of `client_selection`."""
+
+    name = "knowledge_odds"
+    settings, method_settings = QuestionSettings, OddsMethod
+    partitions = ("iid", "class", "dirichlet")
+    columns: ClassVar[Mapping[str, Column]] = {
+        "slowest": Column(title="expected slowest, s", scale=1.0),
+        "variance": Column(title="Σ d²/q", scale=1.0, digits=2, tested=False),
+        "smallest": Column(title="smallest ε, share", scale=1.0, digits=2, tested=False),
+        "repeats": Column(title="by repeats, %", tested=False),
+        "unaligned": Column(title="moved, unaligned", scale=1.0, digits=2, tested=False),
+        "exchanged": Column(title="moved, exchanged", scale=1.0, digits=2, tested=False),
+        "follows": Column(title="correlation with specialties", scale=1.0, digits=2, tested=False),
+    }
+
+    def prepare(self, settings: QuestionSettings, partition: str, seed: int, shared: Path) -> None:
+        write_hospitals(settings, partition, seed, shared)
+
+    def train(self, unit: Unit[QuestionSettings, OddsMethod]) -> Measured:
+        federation, own = Federation(unit), unit.own
+        solved = federation.solve("plain", own)
+        even = solved.epsilon / own.share
+        values = {
+            "slowest": solved.expected_slowest,
+            "variance": solved.variance,
+            "smallest": solved.smallest_epsilon / even,
+            "follows": federation.correlation(),
+        }
+        for graph in ("unaligned", "exchanged"):
+            values[graph] = float(np.abs(federation.solve(graph, own).q - solved.q).sum() / 2)
+        if own.pairs_of == "draws" and own.share < 1:
+            share = share_by_repeats(solved.q, federation.shares, federation.graphs["plain"])
+            values |= {} if share is None else {"repeats": share}
+        return Measured(values=values)
+
+
+class Federation:
+    """The hospitals of one partition and seed, as the rule sees them."""
+
+    def __init__(self, unit: Unit[QuestionSettings, OddsMethod]) -> None:
+        from medflare.data.load import load_cohort
+        from medflare.knowledge.divergence import distance_matrix
+        from medflare.selection.clock import SimulatedClock, drawn_profiles
+        from medflare.selection.sampling import data_shares
+
+        sites, settings = read_hospitals(unit.shared, unit.partition, unit.seed), unit.settings
+        questions = {name: load_cohort(site).questions for name, site in sites.items()}
+        train = {name: [q for q in own if q.split == "train"] for name, own in questions.items()}
+        self.names = sorted(name for name, own in train.items() if own)
+        shares = data_shares({name: len(train[name]) for name in self.names}, self.names)
+        self.shares: Vector = np.array([shares[name] for name in self.names])
+        profiles = drawn_profiles(
+            self.names, unit.seed, settings.spread, seconds_per_example=settings.seconds_an_example
+        )
+        clock, message = SimulatedClock(profiles, unit.seed), settings.message
+        timings = [clock.timing(name, 0, len(train[name]), message, message) for name in self.names]
+        self.latencies: Vector = np.array([timing.total for timing in timings if timing is not None])
+        groups = sorted({q.group for own in questions.values() for q in own})
+        self.specialties = np.array(
+            [[np.mean([q.group == group for q in train[name]]) for group in groups] for name in self.names]
+        )
+        self.graphs = {
+            graph: distance_matrix(make_sketches(sites, graph, unit.seed, self.names), self.names)
+            for graph in ("plain", "unaligned")
+        }
+        order = np.random.default_rng(unit.seed).permutation(len(self.names))
+        self.graphs["exchanged"] = self.graphs["plain"][np.ix_(order, order)]
+
+    def correlation(self) -> float:
+        """Return how graphs' distances follow, over pairs of hospitals, how unlike their specialties are."""
+        pairs = np.triu_indices(len(self.names), 1)
+        unlike = np.abs(self.specialties[:, None] - self.specialties[None]).sum(-1) / 2
+        return float(np.corrcoef(self.graphs["plain"][pairs], unlike[pairs])[0, 1])
+
+    def solve(self, graph: str, own: OddsMethod) -> Solution:
+        """Return the odds where ε is the method's share of what q = d attains on `graph`."""
+        from medflare.selection.optimiser import solve
+        from medflare.selection.problem import Problem
+
+        def problem(epsilon: float | None) -> Problem:
+            return Problem(
+                sites=tuple(self.names),
+                latencies=self.latencies,
+                shares=self.shares,
+                distances=self.graphs[graph],
+                draws=DRAWS,
+                epsilon=epsilon,
+                most_variance=CAP,
+                pairs_of=own.pairs_of,
+            )
+
+        return solve(problem(own.share * problem(None).limit))
+
+
+def share_by_repeats(q: Vector, d: Vector, D: Matrix) -> float | None:
+    """Return the share of dᵀDd − qᵀDq that D with all distances at their mean gives; None if nothing fell."""
+    fell = float(d @ D @ d - q @ D @ q)
+    mean = float(D.sum() / (D.size - len(D)))
+    return mean * float(q @ q - d @ d) / fell if fell > 1e-3 else None

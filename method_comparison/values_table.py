@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table of values that a unit has one of each: mean over seeds, t interval, and paired differences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import stats
+
+from medflare.evaluation.seed_tests import SeedDifference, difference_between_seeds, significant
+from method_comparison.result import Result
+from method_comparison.tasks.base import Column
+
+if TYPE_CHECKING:
+    from method_comparison.runner import Comparison
+
+
+def values_table(comparison: Comparison, results: Mapping[str, Sequence[Result]]) -> str:
+    """Return Markdown: a row for each method whose seeds are complete.
+
+    Args:
+        results: method -> its results, one for each seed in the comparison's order.
+    """
+    columns = {
+        name: column
+        for name, column in comparison.task.columns.items()
+        if any(name in run.values for runs in results.values() for run in runs)
+    }
+    gaps = differences(comparison, results, columns)
+    marked = significant(gaps)
+    lines = ["| | " + " | ".join(column.title for column in columns.values()) + " |"]
+    lines.append("|---|" + "---:|" * len(columns))
+    for method, runs in results.items():
+        cells = [comparison.configuration.methods[method].title]
+        for name, column in columns.items():
+            values = [run.values[name] for run in runs if name in run.values]
+            text = shown(values, column) if len(values) == len(runs) else "-"
+            gap = gaps.get((method, name))
+            if gap is not None:
+                star = "*" if (method, name) in marked else ""
+                text += f" ({column.scale * gap.value:+.{column.digits}f}{star})"
+            cells.append(text)
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def shown(values: Sequence[float], column: Column) -> str:
+    """Return the mean with its t interval over seeds."""
+    text = f"{column.scale * float(np.mean(values)):.{column.digits}f}"
+    interval = t_interval(values)
+    if interval is None:
+        return text
+    low, high = (f"{column.scale * edge:.{column.digits}f}" for edge in interval)
+    return f"{text} [{low}, {high}]"
+
+
+def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % t interval of a mean over seeds; None of a single one."""
+    if len(values) < 2:
+        return None
+    half = stats.t.ppf(0.975, len(values) - 1) * float(np.std(values, ddof=1)) / len(values) ** 0.5
+    return float(np.mean(values) - half), float(np.mean(values) + half)
+
+
+def differences(
+    comparison: Comparison, results: Mapping[str, Sequence[Result]], columns: Mapping[str, Column]
+) -> dict[tuple[str, str], SeedDifference]:
+    """(method, metric) -> its value minus that of the method it is compared with, seed by seed."""
+    gaps = {}
+    for method, runs in results.items():
+        other = against_of(comparison, method)
+        if other == method or other not in results:
+            continue
+        for name, column in columns.items():
+            ours = [run.values[name] for run in runs if name in run.values]
+            theirs = [run.values[name] for run in results[other] if name in run.values]
+            if column.tested and len(ours) == len(theirs) == len(runs):
+                gaps[method, name] = difference_between_seeds(ours, theirs)
+    return gaps
+
+
+def against_of(comparison: Comparison, method: str) -> str:
+    """Return the method that `method` is compared with."""
+    return comparison.configuration.methods[method].against or comparison.configuration.reference

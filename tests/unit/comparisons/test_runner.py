@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparisons: strict configurations, results that count once, clean continuation, and the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from medflare.core.config import Settings
+from medflare.core.errors import ConfigError
+from medflare.evaluation.statistics import mean_statistic
+from method_comparison import runner
+from method_comparison.__main__ import main
+from method_comparison.comparison_table import Run
+from method_comparison.configuration import Selection, names, read_configuration
+from method_comparison.page import write_page
+from method_comparison.result import FILE, Measured, ResultStore
+from method_comparison.runner import Comparison, run_units
+from method_comparison.tasks.base import Column, ComparisonTask, Unit
+from method_comparison.time_to_target import median, restricted_mean, time_to_target
+
+
+class ToySettings(Settings):
+    steps: int = 3
+
+
+class ToyMethod(Settings):
+    gain: float = 0.0
+    fails: bool = False
+
+
+class Toy(ComparisonTask[ToySettings, ToyMethod]):
+    name = "toy"
+    settings, method_settings = ToySettings, ToyMethod
+    columns = {"score": Column(title="score")}  # noqa: RUF012
+    case_columns = {"f1": Column(title="F1")}  # noqa: RUF012
+    targets = {"half": "50 %"}  # noqa: RUF012
+    trained: list[tuple[str, int]] = []  # noqa: RUF012
+
+    def prepare(self, settings: ToySettings, partition: str, seed: int, shared: Path) -> None:
+        (shared / f"{partition}-{seed}").touch()
+
+    def train(self, unit: Unit[ToySettings, ToyMethod]) -> Measured:
+        assert (unit.shared / f"{unit.partition}-{unit.seed}").is_file()
+        (unit.folder / "predictions").write_text(f"{unit.own.gain}")
+        if unit.own.fails:
+            raise RuntimeError("no convergence")
+        Toy.trained.append((unit.method, unit.seed))
+        score = 0.4 + unit.own.gain + 0.001 * unit.seed
+        return Measured(
+            values={"score": score},
+            times={"half": time_to_target([(10.0, 0.0), (20.0, score)], 0.5, 60.0)},
+            curves={"score": [(0.0, 0.0), (60.0, score)]},
+            bytes=1_000_000,
+        )
+
+    def places(self, settings: ToySettings, partition: str, folder: Path) -> dict[str, Run]:
+        gain = float((folder / "predictions").read_text())
+        return {"all sites": Run({"f1": mean_statistic([gain] * 4 + [1.0] * 4)}, list("aabbccdd"))}
+
+
+GIVEN: dict[str, Any] = {
+    "schema_version": 1,
+    "task": "toy",
+    "title": "A toy",
+    "seeds": [0, 1, 2, 3, 4],
+    "reference": "plain",
+    "settings": {"steps": 2},
+    "methods": {
+        "plain": {"title": "Plain"},
+        "better": {"title": "Better", "settings": {"gain": 0.2}},
+        "rare": {"title": "Rare"},
+    },
+    "on_request": ["rare"],
+    "small": {"methods": ["plain"], "seeds": [1], "settings": {"steps": 1}},
+}
+
+
+@pytest.fixture(autouse=True)
+def _toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Toy.trained.clear()
+    monkeypatch.setattr(runner, "make_task", lambda name: Toy())
+    monkeypatch.setattr(runner, "read_configuration", lambda name: read_configuration(name, tmp_path))
+    monkeypatch.setattr("method_comparison.plots.POINTS", 3)
+    write(tmp_path, GIVEN)
+
+
+def write(folder: Path, data: dict[str, Any], name: str = "toy") -> None:
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
+
+
+def changed(**more: Any) -> dict[str, Any]:
+    return {**GIVEN, **more}
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (changed(sede=[1]), "sede: no such setting. Did you mean 'seeds'?"),
+        (changed(schema_version=2), "schema_version is 2; this program reads 1"),
+        (changed(seeds=[0, 3, 3]), "seeds: 3 stands there twice"),
+        (changed(seeds=[]), "at least 1 item"),
+        (changed(reference="ours"), "there is no ours; there are plain, better, rare"),
+        (changed(partitions=["../x"]), "should match pattern"),
+        (changed(small={"methods": ["none"]}), "there is no none"),
+        (changed(settings={"epochs": 1}), "epochs: no such setting. Valid here: steps."),
+        (
+            changed(methods={"plain": {"title": "P", "settings": {"gian": 1}}}, small={}, on_request=[]),
+            "gian",
+        ),
+        (changed(partitions=["iid"]), "there is no iid; there are all"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_is_refused_before_anything_trains(
+    data: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    write(tmp_path, data)
+    with pytest.raises(ConfigError, match=said.replace(".", r"\.").replace("?", r"\?")):
+        Comparison.read("toy")
+
+
+def test_a_seed_asked_for_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="seeds: 1 stands there twice"):
+        Comparison.read("toy", Selection(seeds=(1, 1)))
+
+
+def test_units_train_once_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run_units(Comparison.read("toy", Selection(seeds=(0,))), out) == []
+    assert Toy.trained == [("plain", 0), ("better", 0)]
+    assert run_units(Comparison.read("toy", Selection(seeds=(0, 1))), out) == []
+    assert Toy.trained[2:] == [("plain", 1), ("better", 1)]
+
+
+def test_what_an_interrupted_unit_left_is_thrown_away(tmp_path: Path) -> None:
+    out, comparison = tmp_path / "out", Comparison.read("toy", Selection(seeds=(0,)))
+    left = ResultStore(out, "toy").unit_folder("all", "plain", 0).with_name("0.partial")
+    left.mkdir(parents=True)
+    (left / "half a file").touch()
+    run_units(comparison, out)
+    assert sorted(path.name for path in (out / "toy/all/plain").iterdir()) == ["0", "0.lock"]
+    assert sorted(path.name for path in (out / "toy/all/plain/0").iterdir()) == ["predictions", FILE]
+
+
+def test_a_unit_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    write(
+        tmp_path, changed(methods={**GIVEN["methods"], "plain": {"title": "P", "settings": {"fails": True}}})
+    )
+    comparison, lines = Comparison.read("toy", Selection(seeds=(0,))), list[str]()
+    assert run_units(comparison, tmp_path / "out", say=lines.append) == ["all plain seed 0"]
+    assert Toy.trained == [("better", 0)]
+    assert "no convergence" in lines[0]
+    assert "RuntimeError" in (tmp_path / "out/toy/all/plain/0.partial/error.txt").read_text()
+
+
+def test_a_unit_that_another_process_trains_is_left_to_it(tmp_path: Path) -> None:
+    out, comparison = tmp_path / "out", Comparison.read("toy", Selection(seeds=(0,)))
+    with ResultStore(out, "toy").claim("all", "plain", 0) as folder:
+        assert folder is not None
+        run_units(comparison, out)
+    assert Toy.trained == [("better", 0)]
+
+
+def damaged(path: Path, **change: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+
+
+def test_results_that_would_count_wrongly_are_refused(tmp_path: Path) -> None:
+    out, comparison = tmp_path / "out", Comparison.read("toy")
+    run_units(comparison, out)
+    file = out / "toy/all/plain/0" / FILE
+    kept = file.read_text()
+    for change, said in (
+        ({"schema_version": 2}, "is no result of schema 1: schema_version"),
+        ({"note": "x"}, "is no result of schema 1: note"),
+        ({"values": {"score": None}}, "is no result of schema 1: values.score"),
+        ({"seed": 1}, "is the result of toy/all/plain/1 and would be counted twice"),
+    ):
+        damaged(file, **change)
+        with pytest.raises(ConfigError, match=said):
+            comparison.results(ResultStore(out, "toy"))
+        file.write_text(kept)
+    write(tmp_path, changed(settings={"steps": 9}))
+    trained = len(Toy.trained)
+    with pytest.raises(ConfigError, match="was made with other settings"):
+        run_units(Comparison.read("toy"), out)
+    assert len(Toy.trained) == trained, "nothing was trained"
+
+
+def test_another_title_is_no_other_setting_and_another_method_touches_none(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run_units(Comparison.read("toy"), out)
+    methods = {**GIVEN["methods"], "new": {"title": "New"}, "plain": {"title": "As ever"}}
+    write(tmp_path, changed(methods=methods, title="Another"))
+    run_units(Comparison.read("toy"), out)
+    assert [unit for unit in Toy.trained[10:]] == [("new", seed) for seed in range(5)]
+
+
+def test_the_page_has_means_intervals_paired_differences_times_and_costs(tmp_path: Path) -> None:
+    out, comparison = tmp_path / "out", Comparison.read("toy")
+    run_units(comparison, out)
+    text = write_page(comparison, out, tmp_path / "pages").read_text()
+    assert "| Plain | 40.2 [40.0, 40.4] |" in text
+    assert "| Better | 60.2 [60.0, 60.4] (+20.0*) |" in text
+    assert "**all sites**" in text
+    assert "(+10.0*)" in text, "F1 by study, 60 against 50"
+    assert "| Plain | 0 of 5 | 1.0 min | - |" in text
+    assert "| Better | 5 of 5 | 0.3 min | 0.3 min |" in text
+    assert "Not trained: nothing" in text
+    assert "Rare" not in text
+    assert (tmp_path / "pages/toy_all_score.svg").is_file()
+
+
+def test_a_method_with_a_missing_seed_stands_in_no_table(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run_units(Comparison.read("toy", Selection(methods=("plain",))), out)
+    run_units(Comparison.read("toy", Selection(methods=("better",), seeds=(0,))), out)
+    text = write_page(Comparison.read("toy"), out, tmp_path / "pages").read_text()
+    assert "| Better | 60" not in text
+    assert "Not trained: all better seed 1" in text
+
+
+def test_the_small_part_has_settings_of_its_own(tmp_path: Path) -> None:
+    comparison = Comparison.read("toy", small=True)
+    assert list(comparison.units()) == [("all", "plain", 1)]
+    assert comparison.settings == ToySettings(steps=1)
+    assert Comparison.read("toy", Selection(settings={"steps": 7})).settings == ToySettings(steps=7)
+
+
+def test_the_command_trains_writes_the_page_and_says_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    assert main(["run", "toy", "--small", "--out", out]) == 0
+    assert Toy.trained == [("plain", 1)]
+    assert (tmp_path / "out/pages/toy.md").is_file()
+    assert main(["run", "toy", "--out", out, "--seeds", "1,1"]) == 2
+    assert "stands there twice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_configuration_of_the_repository_can_be_used(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    for small in (False, True):
+        assert list(Comparison.read(name, small=small).units())
+
+
+def test_a_target_that_was_not_reached_is_censored_and_not_counted_as_the_end() -> None:
+    """Kaplan-Meier by hand: S = 2/3 from 10 s on and 0 from 30 s on, when the run censored at 20 is gone."""
+    curve = [(10.0, 0.2), (20.0, 0.6), (30.0, 0.4)]
+    late, never = time_to_target(curve, 0.6, 60.0), time_to_target(curve, 0.6, 15.0)
+    assert (late.seconds, late.reached) == (20.0, True)
+    assert (never.seconds, never.reached) == (15.0, False)
+    runs = [
+        time_to_target([(10.0, 1.0)], 0.5, 40.0),
+        time_to_target([(10.0, 0.0)], 0.5, 20.0),
+        time_to_target([(30.0, 1.0)], 0.5, 40.0),
+    ]
+    assert restricted_mean(runs, 40.0) == pytest.approx(10 + 20 * 2 / 3)
+    assert median(runs) == 30.0
+    assert restricted_mean([never], 15.0) == 15.0
+    assert median([never]) is None
