@@ -141,12 +141,60 @@ def test_every_exception_to_that_is_needed() -> None:
     assert {allowed(path) for path in FILES if probes(path)} - {None} == set(PROBES)
 
 
-def test_a_class_name_means_one_thing() -> None:
+OWN_TYPES = {
+    "aggregation/base.py": "the registry of capabilities: `capability` and `class_capability`",
+    "cli/cohort_make.py": "any value of a settings model, written as YAML",
+    "core/variables.py": "any value of a settings model, read from YAML",
+    "data/settings/site.py": "one entry of YAML or a list of them",
+    "models/text_backbone.py": "a prompt with fields among plain texts, a subclass of str",
+}
+"""File -> the values whose class it asks for, of those that this package defines; exceptions apart."""
+
+
+@cache
+def own_classes() -> set[str]:
+    """The names of the package's classes but its exceptions."""
+    nodes = (node for path in FILES for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    names = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+    return {name for name in names if not name.endswith("Error")} - {"StopSignal"}
+
+
+def class_checks(path: Path) -> list[str]:
+    """Every `isinstance` and `issubclass` that asks for a class of this package, or for a parameter."""
+    calls = (
+        node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
+    )
+    own = own_classes() | {"mixin"}
+    return [
+        f"line {call.lineno}: {ast.unparse(call)}"
+        for call in calls
+        if isinstance(call.func, ast.Name)
+        and call.func.id in ("isinstance", "issubclass")
+        and {node.id for node in ast.walk(call.args[1]) if isinstance(node, ast.Name)} & own
+    ]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_no_ability_is_looked_for_by_the_class_of_an_object(path: Path) -> None:
+    assert path.relative_to(SOURCE).as_posix() in OWN_TYPES or class_checks(path) == []
+
+
+def test_every_class_that_is_asked_for_is_needed() -> None:
+    assert {path.relative_to(SOURCE).as_posix() for path in FILES if class_checks(path)} == set(OWN_TYPES)
+
+
+def test_the_name_of_a_class_or_type_means_one_thing() -> None:
+    """Classes and type aliases of modules; type variables mean nothing outside their file."""
     places: dict[str, list[str]] = defaultdict(list)
     for module, path in MODULES.items():
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(module)
+            match node:
+                case ast.ClassDef(name=name) if not name.startswith("_"):
+                    places[name].append(module)
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if re.fullmatch(
+                    "[A-Z][A-Za-z]*[a-z][A-Za-z]*", name
+                ) and "TypeVar" not in ast.unparse(value):
+                    places[name].append(module)
     assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
 
 

@@ -145,6 +145,11 @@ class AggregationRule(ABC):
         """Return the mixins among the rule's bases that its settings switch off."""
         return ()
 
+    @classmethod
+    def class_capability(cls, mixin: type[C]) -> type[C] | None:
+        """Return the rule's class as one of a mixin, whatever its settings; None if it does not have it."""
+        return cls if issubclass(cls, mixin) else None
+
     def capability(self, mixin: type[C]) -> C | None:
         """Return the rule as an instance of a mixin of `aggregation.capabilities`, or None if it is none."""
         return self if isinstance(self, mixin) and mixin not in self.disabled_capabilities() else None

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medflare.cli.evaluate_groups import Group, groups_at
+from medflare.cli.evaluate_groups import PredictionGroup, groups_at
 from medflare.cli.output import print_json
 from medflare.core.errors import DataError
 from medflare.core.run_record import ComparisonRecord
 from medflare.evaluation.extraction_metrics import (
-    Scored,
+    ExtractionScores,
     compare,
     evaluate_extraction,
     quick_extraction_metrics,
 )
 from medflare.evaluation.extraction_statistics import CLINICAL, OUTPUTS, TASKS
-from medflare.reporting.score_rows import Row
+from medflare.reporting.score_rows import ScoreRow
 
 COMPARED = (
     *("ner_strict_f1", "ner_lenient_f1", "ner_macro_strict_f1"),
@@ -33,14 +33,14 @@ WIDTH = 100  # where output is not a terminal
 class GroupScores:
     """A group with its scores."""
 
-    group: Group
-    scored: Scored
+    group: PredictionGroup
+    scored: ExtractionScores
 
     @property
-    def row(self) -> Row:
+    def row(self) -> ScoreRow:
         """The row of a table."""
         group = self.group
-        return Row(
+        return ScoreRow(
             task="extraction",
             method=group.adapter,
             site=group.site,
@@ -101,7 +101,7 @@ def score_files(
     _print(results, comparisons, ", ".join(path.name for path in against), by_type)
 
 
-def _comparisons(ours: Group, others: Sequence[Group]) -> list[ComparisonRecord]:
+def _comparisons(ours: PredictionGroup, others: Sequence[PredictionGroup]) -> list[ComparisonRecord]:
     """Compare with the same adapter's documents of the same site, or with the only adapter that is there."""
     here = [group for group in others if group.site == ours.site]
     same = [group for group in here if group.adapter == ours.adapter] or here

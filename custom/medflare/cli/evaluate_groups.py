@@ -18,7 +18,7 @@ POOLED = {"participant": "all that took part", "unseen": "all unseen", "": "all 
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PredictionGroup:
     """One adapter's documents of one site, or of several together."""
 
     site: str
@@ -27,7 +27,7 @@ class Group:
     documents: tuple[ScoredDocument, ...]
 
 
-def groups_at(places: Sequence[Path], split: str, sites: Sequence[str] | None) -> list[Group]:
+def groups_at(places: Sequence[Path], split: str, sites: Sequence[str] | None) -> list[PredictionGroup]:
     """Return every site and adapter, then the sites of a role together; those that took part come first.
 
     Args:
@@ -56,18 +56,20 @@ def groups_at(places: Sequence[Path], split: str, sites: Sequence[str] | None) -
         same = [item for item in documents if item.adapter == adapter]
         for site in sorted({item.site for item in same}):
             role = "" if took_part is None else "participant" if site in took_part else "unseen"
-            groups.append(Group(site, role, adapter, tuple(item for item in same if item.site == site)))
+            groups.append(
+                PredictionGroup(site, role, adapter, tuple(item for item in same if item.site == site))
+            )
     together = sorted(groups, key=lambda group: (group.role, group.site)) + _pooled(groups)
     return sorted(together, key=lambda group: group.role)
 
 
-def _pooled(groups: Sequence[Group]) -> list[Group]:
+def _pooled(groups: Sequence[PredictionGroup]) -> list[PredictionGroup]:
     pooled = []
     for role, adapter in sorted({(group.role, group.adapter) for group in groups}):
         parts = [group for group in groups if (group.role, group.adapter) == (role, adapter)]
         if len(parts) > 1:
             every = tuple(item for part in parts for item in part.documents)
-            pooled.append(Group(POOLED[role], role, adapter, every))
+            pooled.append(PredictionGroup(POOLED[role], role, adapter, every))
     return pooled
 
 

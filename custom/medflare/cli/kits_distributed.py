@@ -13,7 +13,7 @@ from medflare.cli.output import plain_errors
 PROFILE = typer.Argument(help="The project's profile, provisioning/profile.yml.")
 
 
-class Kind(StrEnum):
+class CertificatePurpose(StrEnum):
     """Purpose of a certificate."""
 
     SERVER = "server"
@@ -37,7 +37,9 @@ def authority(profile: Path = PROFILE, out: Path = typer.Argument(help="New fold
 def request(
     name: str = typer.Argument(help="site-1; for the server the host that others dial; a person's e-mail."),
     org: str = typer.Option(..., "--org", help="Organisation, as the project knows it."),
-    kind: Kind = typer.Option(Kind.CLIENT, "--kind", help="What the certificate is for."),
+    kind: CertificatePurpose = typer.Option(
+        CertificatePurpose.CLIENT, "--kind", help="What the certificate is for."
+    ),
     role: str = typer.Option("", "--role", help="Of a person: lead, org_admin or member."),
     project: str = typer.Option("medflare", "--project", help="Name of the project."),
     out: Path = typer.Option(Path(), "--out", help="Folder for the request's own folder."),

@@ -31,7 +31,7 @@ MOST_SITES = 1000
 MOST_COMPONENTS, MOST_ENTRIES = 256, 1 << 16
 """Largest mixture of profiles."""
 BySite = dict[Annotated[str, Field(min_length=1, max_length=128)], float]
-Row = Annotated[list[float], Field(max_length=MOST_ENTRIES)]
+MatrixRow = Annotated[list[float], Field(max_length=MOST_ENTRIES)]
 
 
 class ProximalHint(Hint):
@@ -87,8 +87,8 @@ class MixtureHint(Hint):
     """A mixture of J Gaussians over profiles of D entries, to the last bit."""
 
     weights: list[float] = Field(max_length=MOST_COMPONENTS)
-    means: list[Row] = Field(max_length=MOST_COMPONENTS)
-    variances: list[Row] = Field(max_length=MOST_COMPONENTS)
+    means: list[MatrixRow] = Field(max_length=MOST_COMPONENTS)
+    variances: list[MatrixRow] = Field(max_length=MOST_COMPONENTS)
 
 
 class RoundHints(Hint):

@@ -10,31 +10,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
-from medflare.data.records import Note, Question, Study, Summary
+from medflare.data.records import Note, Question, Record, Study, Summary
 from medflare.data.settings.cohort import SplitConfig
 from medflare.data.splits import assign_splits, one_split_per_patient
-
-TextRecord = TypeVar("TextRecord", Question, Summary)
-Record = TypeVar("Record", Study, Note, Question, Summary)
 
 LARGE_SHARE, LARGE_COUNT = 0.1, 20
 """A group of texts above this share of all records, and above this number of them, is only trained on."""
 
 
-def repetition_key(record: Question | Summary) -> str:
-    """Return a text that is equal for records that repeat each other, whatever their case and white space."""
-    if isinstance(record, Question):
-        parts = (record.text, record.answer_text)
-    else:
-        parts = (record.source, record.target)
-    return "\n".join(" ".join(part.lower().split()) for part in parts)
-
-
 def count_repetitions(records: Sequence[Question | Summary]) -> int:
     """Return how many records repeat one before them."""
-    return len(records) - len({repetition_key(record) for record in records})
+    return len(records) - len({record.repetition_key for record in records})
 
 
 def group_names(records: Sequence[Study | Note | Question | Summary]) -> list[str]:
@@ -45,16 +32,8 @@ def group_names(records: Sequence[Study | Note | Question | Summary]) -> list[st
     of the group's texts. It depends on no id and on no order of rows, so the hash split of a group stays the
     same when a source is exported again.
     """
-    patients = [record.patient_id for record in records if isinstance(record, Study)]
-    patients += [record.patient_id or record.note_id for record in records if isinstance(record, Note)]
-    return patients or _linked_texts([r for r in records if isinstance(r, Question | Summary)])
-
-
-def _linked_texts(records: Sequence[Question | Summary]) -> list[str]:
-    """Return the alphabetically first text of the group of each record."""
-    # Union-find over two kinds of nodes, texts ("w...") and patients ("p..."). A set of texts alone would not
-    # do: patient A has texts 1 and 2, patient B has 2 and 3, and so 1 and 3 belong together without anything
-    # in common.
+    # Union-find over all links of the records. A set of texts alone would not do: patient A has texts 1 and
+    # 2, patient B has 2 and 3, and so 1 and 3 belong together without anything in common.
     parent: dict[str, str] = {}
 
     def root(key: str) -> str:
@@ -64,19 +43,17 @@ def _linked_texts(records: Sequence[Question | Summary]) -> list[str]:
         return key
 
     for record in records:
-        words = f"w{repetition_key(record)}"
-        parent.setdefault(words, words)
-        patient = f"p{record.patient_id}" if isinstance(record, Summary) and record.patient_id else ""
-        if not patient:
-            continue
-        if patient in parent:
-            # The smaller root wins. Patients always hang below a text, so every root is a text and the final
-            # root is the smallest text of the group, whatever the order of rows.
-            low, high = sorted((root(patient), root(words)))
-            parent[high] = low
-        else:
-            parent[patient] = root(words)
-    return [root(f"w{repetition_key(record)}") for record in records]
+        name, *others = record.links
+        parent.setdefault(name, name)
+        for link in others:
+            if link in parent:
+                # The smaller root wins. A patient always hangs below a text, so every root is a text and the
+                # final root is the smallest text of the group, whatever the order of rows.
+                low, high = sorted((root(link), root(name)))
+                parent[high] = low
+            else:
+                parent[link] = root(name)
+    return [root(record.links[0]) for record in records]
 
 
 def split_by_group(
@@ -95,12 +72,12 @@ def split_by_group(
     names = group_names(records)
     if has_split:
         return move_groups(records, names)
-    given = assign_splits(names, shares)
-    if any(isinstance(record, Question | Summary) for record in records):
+    splits = assign_splits(names, shares)
+    if any(record.may_repeat for record in records):
         large = max(LARGE_SHARE * len(names), LARGE_COUNT)
         sizes = Counter(names).items()
-        given |= {name: "train" for name, size in sizes if size > large and shares.train > 0}
-    return [replace(record, split=given[name]) for name, record in zip(names, records, strict=True)], 0
+        splits |= {name: "train" for name, size in sizes if size > large and shares.train > 0}
+    return [replace(record, split=splits[name]) for name, record in zip(names, records, strict=True)], 0
 
 
 def move_groups(records: Sequence[Record], names: Sequence[str]) -> tuple[list[Record], int]:
@@ -112,5 +89,5 @@ def move_groups(records: Sequence[Record], names: Sequence[str]) -> tuple[list[R
     Returns:
         The records, in the same order; how many groups were moved.
     """
-    given, moved = one_split_per_patient((n, record.split) for n, record in zip(names, records, strict=True))
-    return [replace(record, split=given[name]) for name, record in zip(names, records, strict=True)], moved
+    splits, moved = one_split_per_patient((n, record.split) for n, record in zip(names, records, strict=True))
+    return [replace(record, split=splits[name]) for name, record in zip(names, records, strict=True)], moved

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
-from medflare.data.grouped_split import Record, group_names, move_groups
-from medflare.data.records import Note, Question, Study
+from medflare.data.grouped_split import group_names, move_groups
+from medflare.data.records import Record
 from medflare.data.splits import stable_hash
 
 
@@ -44,17 +43,5 @@ def pool_records(sources: Sequence[tuple[str, Sequence[Record]]]) -> tuple[list[
     renamed: list[Record] = []
     for number, (folder, records) in enumerate(sources):
         prefix = f"{folders.index(folder)}/" if records and len(folders) > 1 else ""
-        renamed += [_renamed(record, f"{number}/", prefix) for record in records]
+        renamed += [record.from_source(f"{number}/", prefix) for record in records]
     return move_groups(renamed, group_names(renamed))
-
-
-def _renamed(record: Record, source: str, prefix: str) -> Record:
-    """Return the record with the number of its source in its id and that of its folder in its patient."""
-    if isinstance(record, Study):
-        return replace(record, study_id=source + record.study_id, patient_id=prefix + record.patient_id)
-    if isinstance(record, Note):
-        patient = prefix + (record.patient_id or record.note_id)
-        return replace(record, note_id=source + record.note_id, patient_id=patient)
-    if isinstance(record, Question):
-        return replace(record, question_id=source + record.question_id)
-    return replace(record, summary_id=source + record.summary_id, patient_id=prefix + record.patient_id)

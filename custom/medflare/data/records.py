@@ -5,11 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
+Span = tuple[int, int]
+"""Start and end of a piece of text in code points, end-exclusive."""
 SPLITS: tuple[str, ...] = ("train", "val", "test")
+_TEXT, _PATIENT = "w", "p"
+"""Prefixes of links, so that a text and a patient never have the same name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +29,10 @@ class Study:
         visit: number of the patient's visit, 1..T, where a site reads its studies as visits.
         place: file and line of its row, for messages.
         extra: covariates that a site named, and what a reader could not read ("unread").
+        may_repeat: whether records of this class may repeat each other word for word.
     """
 
+    may_repeat: ClassVar[bool] = False
     study_id: str
     patient_id: str
     images: tuple[Path, ...]
@@ -40,6 +46,15 @@ class Study:
     visit: int | None = None
     place: str = field(default="", compare=False)
     extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """Names; records with one in common belong to one group, which is in one split and at one site."""
+        return (self.patient_id,)
+
+    def from_source(self, source: str, folder: str) -> Study:
+        """Return the study with `source` before its id and `folder` before its patient's."""
+        return replace(self, study_id=source + self.study_id, patient_id=folder + self.patient_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +96,7 @@ class Entity:
 
     entity_id: str
     label: str
-    spans: tuple[tuple[int, int], ...]
+    spans: tuple[Span, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +120,7 @@ class Note:
             are scored.
     """
 
+    may_repeat: ClassVar[bool] = False
     note_id: str
     text: str
     patient_id: str = ""
@@ -113,6 +129,15 @@ class Note:
     relations: tuple[Relation, ...] = ()
     tasks: tuple[Literal["ner", "re"], ...] = ("ner", "re")
     annotated: tuple[str, ...] | None = None
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """The patient; a note without a patient is its own group."""
+        return (self.patient_id or self.note_id,)
+
+    def from_source(self, source: str, folder: str) -> Note:
+        """Return the note with `source` before its id and `folder` before its patient's."""
+        return replace(self, note_id=source + self.note_id, patient_id=folder + self.links[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +150,7 @@ class Question:
         group: subject or specialty; "" where the source names none.
     """
 
+    may_repeat: ClassVar[bool] = True
     question_id: str
     text: str
     options: tuple[tuple[str, str], ...]
@@ -138,6 +164,35 @@ class Question:
         """Text of the right option."""
         return dict(self.options)[self.answer]
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What is compared between sites: the question and all options."""
+        return (self.text, *(text for _, text in self.options))
+
+    @property
+    def repetition_key(self) -> str:
+        """A text that is equal for questions that repeat each other, whatever their case and white space."""
+        return _folded(self.text, self.answer_text)
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """The question's words."""
+        return (_TEXT + self.repetition_key,)
+
+    @property
+    def owner(self) -> str:
+        """What is dealt to one site as a whole."""
+        return self.question_id
+
+    def from_source(self, source: str, folder: str) -> Question:
+        """Return the question with `source` before its id."""
+        return replace(self, question_id=source + self.question_id)
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the line of the format `questions_jsonl`."""
+        row = {"id": self.question_id, "question": self.text, "options": dict(self.options)}
+        return {**row, "answer": self.answer, **_split_and_group(self)}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
@@ -149,6 +204,7 @@ class Summary:
         group: what a site may have more of than others, such as the detector's family; "" where unknown.
     """
 
+    may_repeat: ClassVar[bool] = True
     summary_id: str
     source: str
     target: str
@@ -156,6 +212,49 @@ class Summary:
     split: str = "train"
     group: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What is compared between sites: source and target."""
+        return (self.source, self.target)
+
+    @property
+    def repetition_key(self) -> str:
+        """A text that is equal for summaries that repeat each other, whatever their case and white space."""
+        return _folded(self.source, self.target)
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """The summary's words, and its patient where the source names one."""
+        words = _TEXT + self.repetition_key
+        return (words, _PATIENT + self.patient_id) if self.patient_id else (words,)
+
+    @property
+    def owner(self) -> str:
+        """What is dealt to one site as a whole."""
+        return self.patient_id or self.summary_id
+
+    def from_source(self, source: str, folder: str) -> Summary:
+        """Return the summary with `source` before its id and `folder` before its patient's."""
+        return replace(self, summary_id=source + self.summary_id, patient_id=folder + self.patient_id)
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the line of the format `summaries_jsonl`."""
+        row = {"id": self.summary_id, "patient_id": self.patient_id}
+        return {**row, "source": self.source, "target": self.target, **_split_and_group(self)}
+
+
+TextRecord = TypeVar("TextRecord", Question, Summary)
+Record = TypeVar("Record", Study, Note, Question, Summary)
+
+
+def _folded(*texts: str) -> str:
+    """Return texts one a line, in lower case and with single spaces."""
+    return "\n".join(" ".join(text.lower().split()) for text in texts)
+
+
+def _split_and_group(record: Question | Summary) -> dict[str, str]:
+    return {"split": record.split, **({"group": record.group} if record.group else {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ def text_heterogeneity(cohorts: Mapping[str, Sequence[Question | Summary]]) -> d
         labels[site] = {
             group or "none": round(float(share), 4) for group, share in zip(groups, shares, strict=True)
         }
-    texts = {site: [_text(record) for record in records] for site, records in cohorts.items()}
+    texts = {site: [" ".join(record.texts) for record in records] for site, records in cohorts.items()}
     return heterogeneity_table(COLUMNS, rows, labels, texts)
 
 
@@ -47,9 +47,3 @@ def _shares(records: Sequence[Question | Summary], groups: Sequence[str]) -> np.
     if not counts:
         return np.full(len(groups), 1 / max(len(groups), 1))
     return np.array([counts[group] / counts.total() for group in groups])
-
-
-def _text(record: Question | Summary) -> str:
-    if isinstance(record, Question):
-        return " ".join([record.text, *(text for _, text in record.options)])
-    return f"{record.source} {record.target}"

@@ -24,7 +24,7 @@ from medflare.core.errors import ConfigError, RunError
 from medflare.deployment.hardening import harden
 from medflare.deployment.kits import as_kit
 
-Kind = Literal["server", "client", "admin"]
+Purpose = Literal["server", "client", "admin"]
 ROLES = ("lead", "org_admin", "member")
 """Roles of a person; FLARE's distributed provisioning has no project_admin."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@%+-]*")
@@ -40,7 +40,7 @@ def authority(profile: Path, out: Path) -> str:
     return str(json.loads((out / "ca.json").read_text(encoding="utf-8"))["rootCA_fingerprint"])
 
 
-def request(name: str, kind: Kind, org: str, out: Path, project: str = "medflare", role: str = "") -> Path:
+def request(name: str, kind: Purpose, org: str, out: Path, project: str = "medflare", role: str = "") -> Path:
     """Make a key and a request in `out/<name>`; return the request, the only file to send.
 
     Args:

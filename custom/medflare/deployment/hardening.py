@@ -22,7 +22,7 @@ _OWNER_ONLY = 0o077
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class HardenedSetting:
     """A setting or file mode that differs from the hardened one: where, what, its value before and after."""
 
     path: Path
@@ -35,7 +35,7 @@ class Change:
         return f"{place}: {short(self.before)} -> {short(self.after)}"
 
 
-def harden(kits: Path, site_template: Path = SITE_TEMPLATE) -> list[Change]:
+def harden(kits: Path, site_template: Path = SITE_TEMPLATE) -> list[HardenedSetting]:
     """Harden every kit in `kits` and return what was changed; empty where nothing was left to do.
 
     Args:
@@ -53,11 +53,13 @@ def harden(kits: Path, site_template: Path = SITE_TEMPLATE) -> list[Change]:
     return changes
 
 
-def pending(kits: Path) -> list[Change]:
+def pending(kits: Path) -> list[HardenedSetting]:
     """Return what `harden` would change; write nothing."""
     changes = [change for kit in find_kits(kits) for change in _settings_changes(kit)]
     modes = [
-        Change(path=path, key="mode", before=f"{path.stat().st_mode & 0o777:04o}", after=f"{mode:04o}")
+        HardenedSetting(
+            path=path, key="mode", before=f"{path.stat().st_mode & 0o777:04o}", after=f"{mode:04o}"
+        )
         for path, mode in _wrong_modes(kits)
     ]
     return changes + modes
@@ -83,15 +85,15 @@ def _privacy(kit: Kit) -> dict[str, Any]:
     return read_object(path) if path.is_file() else kit_settings.privacy()
 
 
-def _settings_changes(kit: Kit) -> Iterator[Change]:
+def _settings_changes(kit: Kit) -> Iterator[HardenedSetting]:
     for name, wanted in wanted_files(kit).items():
         path = kit.local / name
         before = effective(kit, name) if path.is_file() or _default(path).is_file() else {}
         for key, old, new in _differences(before, wanted):
-            yield Change(path=path, key=key, before=old, after=new)
+            yield HardenedSetting(path=path, key=key, before=old, after=new)
     site = kit.local / "site.yaml"
     if kit.role == "site" and not site.exists():
-        yield Change(path=site, key="", before="absent", after="the template")
+        yield HardenedSetting(path=site, key="", before="absent", after="the template")
 
 
 def _write(kit: Kit, site_template: Path) -> None:

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from medflare.core.errors import ConfigError
-from medflare.deployment.hardening import Change, pending, short
+from medflare.deployment.hardening import HardenedSetting, pending, short
 from medflare.deployment.kit_settings import MOVED_CLASSES
 from medflare.deployment.kits import Kit, effective, find_kits
 from medflare.federation.engine import LoadResult, SecurityContentManager
@@ -91,7 +91,7 @@ def fingerprint(certificate: x509.Certificate) -> str:
     return "SHA256:" + certificate.fingerprint(hashes.SHA256()).hex(":").upper()
 
 
-def _words(change: Change) -> str:
+def _words(change: HardenedSetting) -> str:
     key = f"{change.key} is" if change.key else "is"
     before = "absent" if change.before is None else short(change.before)
     return f"{key} {before}, expected {short(change.after)}"

@@ -10,8 +10,12 @@ from typing import Any, Literal
 
 from medflare.core.errors import ConfigError
 
-Role = Literal["server", "site", "admin"]
-_MARKS: dict[str, Role] = {"fed_server.json": "server", "fed_client.json": "site", "fed_admin.json": "admin"}
+KitRole = Literal["server", "site", "admin"]
+_MARKS: dict[str, KitRole] = {
+    "fed_server.json": "server",
+    "fed_client.json": "site",
+    "fed_admin.json": "admin",
+}
 SECRETS = ("*.key", "*.tenseal", "cert.json")
 """File names that hold a private or shared key."""
 
@@ -21,7 +25,7 @@ class Kit:
     """The startup kit of one participant."""
 
     folder: Path
-    role: Role
+    role: KitRole
 
     @property
     def name(self) -> str:

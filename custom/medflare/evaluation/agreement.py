@@ -17,7 +17,7 @@ from medflare.evaluation.summary_metrics import WrittenSummary
 from medflare.evaluation.temporal_coherence import changes_that_happened
 from medflare.evaluation.visit_metrics import change_statistics
 
-Changes = frozenset[tuple[int, str]]
+ConditionChanges = frozenset[tuple[int, str]]
 """(place of the condition in CONDITIONS, word for the change)."""
 
 
@@ -33,7 +33,7 @@ def change_agreement(visits: Sequence[Prediction]) -> float:
     return float(statistics["change_f1"].value) if statistics else 0.0
 
 
-def changes_of(item: Prediction) -> tuple[Changes, Changes] | None:
+def changes_of(item: Prediction) -> tuple[ConditionChanges, ConditionChanges] | None:
     """Return the changes since the visit before that happened, and those that the generated report states.
 
     None at a patient's first visit.

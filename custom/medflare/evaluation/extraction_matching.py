@@ -23,7 +23,7 @@ from medflare.evaluation.label_metrics import precision_recall_f1
 from medflare.evaluation.statistics import Array
 
 Item = EntityMention | Link
-Graph = NDArray[np.bool_]
+PairMatrix = NDArray[np.bool_]
 
 
 class Counts(NamedTuple):
@@ -65,7 +65,7 @@ def duplicates(items: Sequence[Item]) -> int:
 
 def type_of(item: Item) -> str:
     """Return the type under which an item is counted: that of a mention, or of a link's modifier."""
-    return item.label if isinstance(item, EntityMention) else item.modifier.label
+    return item.mentions[-1].label
 
 
 def strict_tally(gold: Collection[Item], predicted: Collection[Item], types: Sequence[str]) -> Tally:
@@ -86,7 +86,7 @@ def lenient_tally(gold: Collection[Item], predicted: Collection[Item], types: Se
     )
 
 
-def maximum_matching(graph: Graph) -> NDArray[np.int64]:
+def maximum_matching(graph: PairMatrix) -> NDArray[np.int64]:
     """Return the column that each row is matched with, -1 for none; as many pairs as possible.
 
     Hopcroft & Karp, SIAM J. Comput. 1973, in scipy.
@@ -97,7 +97,7 @@ def maximum_matching(graph: Graph) -> NDArray[np.int64]:
     return np.asarray(matching, dtype=np.int64)
 
 
-def overlaps(gold: Sequence[EntityMention], predicted: Sequence[EntityMention]) -> Graph:
+def overlaps(gold: Sequence[EntityMention], predicted: Sequence[EntityMention]) -> PairMatrix:
     """Return (gold, predicted): whether two mentions share a code point."""
     if not gold or not predicted:
         return np.zeros((len(gold), len(predicted)), dtype=np.bool_)
@@ -114,14 +114,14 @@ def _fragments(mentions: Sequence[EntityMention]) -> tuple[NDArray[np.int64], ND
     return spans, np.cumsum([0, *sizes[:-1]])
 
 
-def _near(gold: Sequence[Item], predicted: Sequence[Item]) -> Graph:
+def _near(gold: Sequence[Item], predicted: Sequence[Item]) -> PairMatrix:
     graph = np.ones((len(gold), len(predicted)), dtype=np.bool_)
     for first, second in zip(_parts(gold), _parts(predicted), strict=False):
         graph &= overlaps(first, second)
     return graph
 
 
-def _same_types(gold: Sequence[Item], predicted: Sequence[Item]) -> Graph:
+def _same_types(gold: Sequence[Item], predicted: Sequence[Item]) -> PairMatrix:
     graph = np.ones((len(gold), len(predicted)), dtype=np.bool_)
     for first, second in zip(_parts(gold), _parts(predicted), strict=False):
         labels = np.asarray([m.label for m in first]), np.asarray([m.label for m in second])
@@ -129,17 +129,13 @@ def _same_types(gold: Sequence[Item], predicted: Sequence[Item]) -> Graph:
     return graph
 
 
-def _mentions(item: Item) -> tuple[EntityMention, ...]:
-    return (item,) if isinstance(item, EntityMention) else (item.head, item.modifier)
-
-
 def _parts(items: Sequence[Item]) -> list[tuple[EntityMention, ...]]:
     """Return the mentions of all items by their role: [entities], or [heads, modifiers]."""
-    return list(zip(*map(_mentions, items), strict=True))
+    return list(zip(*(item.mentions for item in items), strict=True))
 
 
 def _place(item: Item) -> Hashable:
-    return tuple(mention.spans for mention in _mentions(item))
+    return tuple(mention.spans for mention in item.mentions)
 
 
 def _tally(

@@ -43,7 +43,7 @@ NOT_SCORED = {
 SHOWN = 5  # differing documents that an error names
 
 
-class Scored(NamedTuple):
+class ExtractionScores(NamedTuple):
     """Result of `evaluate_extraction`.
 
     Attributes:
@@ -60,7 +60,7 @@ class Scored(NamedTuple):
 
 def evaluate_extraction(
     documents: Sequence[ScoredDocument], *, types: Types = CLINICAL, replicates: int = 1000, seed: int = 0
-) -> Scored:
+) -> ExtractionScores:
     """Return every metric with its 95 % bootstrap interval over documents.
 
     Documents of one patient are drawn together where the patient is known. Types that were neither
@@ -69,7 +69,7 @@ def evaluate_extraction(
     Raises:
         DataError: no documents, one twice, or a type outside the inventory.
     """
-    scored = Scored({}, {}, {}, {})
+    scored = ExtractionScores({}, {}, {}, {})
     for task, part in task_scores(list(_by_key(documents).values()), types).items():
         if not part.documents:
             scored.skipped[task] = NOT_SCORED[task]

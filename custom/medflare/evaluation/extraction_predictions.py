@@ -49,6 +49,11 @@ class EntityMention:
     def __post_init__(self) -> None:
         object.__setattr__(self, "spans", normalised(self.spans))
 
+    @property
+    def mentions(self) -> tuple[EntityMention]:
+        """The mentions that it consists of: itself."""
+        return (self,)
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -56,6 +61,11 @@ class Link:
 
     head: EntityMention
     modifier: EntityMention
+
+    @property
+    def mentions(self) -> tuple[EntityMention, EntityMention]:
+        """The mentions that it consists of; under the type of the last one, the modifier, it is counted."""
+        return (self.head, self.modifier)
 
 
 class ScoredDocument(RecordModel):

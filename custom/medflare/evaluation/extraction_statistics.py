@@ -24,7 +24,7 @@ from medflare.evaluation.extraction_matching import (
     lenient_tally,
     strict_tally,
 )
-from medflare.evaluation.extraction_predictions import PARSE_FAILURE, EntityMention, ScoredDocument
+from medflare.evaluation.extraction_predictions import PARSE_FAILURE, ScoredDocument
 from medflare.evaluation.label_metrics import RATIOS, macro_statistic, micro_statistic
 from medflare.evaluation.statistics import Statistic
 
@@ -119,12 +119,11 @@ def _scored(item: ScoredDocument, items: Sequence[Item], task: str, types: Types
 
 
 def _labels(item: Item) -> tuple[str, ...]:
-    return (item.label,) if isinstance(item, EntityMention) else (item.head.label, item.modifier.label)
+    return tuple(mention.label for mention in item.mentions)
 
 
 def _check(document: ScoredDocument, item: Item, task: str, types: Types) -> None:
-    expected = (types.entities,) if isinstance(item, EntityMention) else (types.entities, types.modifiers)
-    for label, known in zip(_labels(item), expected, strict=True):
+    for label, known in zip(_labels(item), (types.entities, types.modifiers), strict=False):
         if label not in known:
             raise DataError(
                 f"note '{document.note_id}' of site '{document.site}', {task}: the type '{label}' is not in "

@@ -19,7 +19,7 @@ from medflare.evaluation.label_metrics import label_names, label_statistics
 from medflare.evaluation.statistics import Statistic, mean_statistic
 
 Texts = Sequence[str]
-Scored = dict[str, Statistic]
+MetricStatistics = dict[str, Statistic]
 BERTSCORE = ("bertscore_precision", "bertscore_recall", "bertscore_f1")
 RADGRAPH = ("radgraph_simple", "radgraph_partial", "radgraph_complete")
 
@@ -38,10 +38,10 @@ class OptionalScorer:
     needs: tuple[str, ...]
     package: str
     metrics: tuple[str, ...]
-    score: Callable[[Texts, Texts, Path], Scored]
+    score: Callable[[Texts, Texts, Path], MetricStatistics]
 
 
-def bertscore(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
+def bertscore(references: Texts, hypotheses: Texts, folder: Path) -> MetricStatistics:
     """Return precision, recall and F1 of greedily matched token vectors; an empty text scores 0."""
     from medflare.evaluation.bertscore import TokenEncoder, bertscores
 
@@ -49,7 +49,7 @@ def bertscore(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
     return {name: mean_statistic(column) for name, column in zip(BERTSCORE, columns, strict=True)}
 
 
-def chexbert(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
+def chexbert(references: Texts, hypotheses: Texts, folder: Path) -> MetricStatistics:
     """Label metrics with both sides labelled by CheXbert."""
     from medflare.labelling.labels import chexbert_labels
 
@@ -58,7 +58,7 @@ def chexbert(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
     )
 
 
-def radgraph(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
+def radgraph(references: Texts, hypotheses: Texts, folder: Path) -> MetricStatistics:
     """Return RadGraph-XL F1 with its three rewards; "partial" is the one most papers report."""
     from radgraph import F1RadGraph
 
@@ -73,7 +73,7 @@ def radgraph(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
     return {name: mean_statistic(column) for name, column in zip(RADGRAPH, rewards, strict=True)}
 
 
-def ratescore(references: Texts, hypotheses: Texts, folder: Path) -> Scored:
+def ratescore(references: Texts, hypotheses: Texts, folder: Path) -> MetricStatistics:
     """Return RaTEScore as a fraction, with the affinity matrix for long reports."""
     from RaTEScore import RaTEScore
 
@@ -108,7 +108,7 @@ OPTIONAL_METRICS = tuple(name for row in SCORERS.values() for name in row.metric
 
 def optional_statistics(
     references: Texts, hypotheses: Texts, folders: Mapping[str, str | Path]
-) -> tuple[Scored, dict[str, str]]:
+) -> tuple[MetricStatistics, dict[str, str]]:
     """Return statistics of the scorers that can run, and for every other one why it was skipped.
 
     A scorer that fails is skipped too: it runs last, and what was measured before it must not be lost.
@@ -119,7 +119,7 @@ def optional_statistics(
     unknown = sorted(set(folders) - set(SCORERS))
     if unknown:
         raise ConfigError(f"scorers: no such scorer {', '.join(unknown)}. Choose from: {', '.join(SCORERS)}.")
-    statistics: Scored = {}
+    statistics: MetricStatistics = {}
     skipped: dict[str, str] = {}
     for name, row in SCORERS.items():
         reason = _unusable(name, row, folders)

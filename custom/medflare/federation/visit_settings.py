@@ -20,9 +20,9 @@ def visit_problems(rounds: RoundsSettings, rule: AggregationRule, method: Method
     method: the method's own settings, with preset and variant applied.
     """
     mixture = None
-    if isinstance(rounds, TemporalSettings):
-        yield from _different_visits(rounds, rule, method)
-        mixture = rounds.mixture
+    if (temporal := rounds.temporal) is not None:
+        yield from _different_visits(temporal, rule, method)
+        mixture = temporal.mixture
     elif (hint := round_hints(rule).visit) is not None and hint.visits > 1:
         yield (
             "the rule takes one visit an exchange, and in the workflow 'rounds' a round is one exchange. Use "

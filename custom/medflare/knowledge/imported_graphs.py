@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from medflare.core.errors import DataError
 from medflare.knowledge.triples import Triple, canonical
 
-Scored = tuple[Triple, float]
+ScoredTriple = tuple[Triple, float]
 _BETWEEN_LISTS = re.compile(r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|\]\s*\[""")
 _SAME = re.compile(r"\s*<([^>]*)>\s*<([^>]*[#/]sameAs)>\s*<([^>]*)>\s*\.\s*")
 
@@ -48,7 +48,7 @@ def _score(scores: list[str]) -> float:
     return score
 
 
-def read_columns(file: Path) -> Iterator[Scored]:
+def read_columns(file: Path) -> Iterator[ScoredTriple]:
     """Yield triples from tab-separated lines of head, relation, tail and, where there is a score, confidence.
 
     A triple with confidence 0 is left out. Raises DataError that names file and line.
@@ -66,7 +66,7 @@ def read_columns(file: Path) -> Iterator[Scored]:
             yield Triple(head, relation, tail), score
 
 
-def read_edc(file: Path) -> Iterator[Scored]:
+def read_edc(file: Path) -> Iterator[ScoredTriple]:
     """Yield EDC's canonicalised triples: a list of [head, relation, tail] for each text, one after the other.
 
     Underscores are spaces. A triple without a known relation, which EDC writes as None, is left out.
@@ -85,7 +85,7 @@ def read_edc(file: Path) -> Iterator[Scored]:
     return ((triple, 1.0) for triple in triples)
 
 
-def read_numbered(file: Path) -> Iterator[Scored]:
+def read_numbered(file: Path) -> Iterator[ScoredTriple]:
     """Yield triples from lines of three numbers and a score, with names in `entities.dict`, `relations.dict`.
 
     As GreenKGC counts: relation n + r of n relations is relation r with head and tail exchanged.
@@ -141,7 +141,7 @@ def _local(address: str) -> str:
     return unquote(re.split(r"[/#]", address.rstrip("/"))[-1]).replace("_", " ")
 
 
-READERS: dict[str, Callable[[Path], Iterator[Scored]]] = {
+READERS: dict[str, Callable[[Path], Iterator[ScoredTriple]]] = {
     "columns": read_columns,
     "edc": read_edc,
     "numbered": read_numbered,

@@ -17,7 +17,7 @@ from medflare.knowledge.vocabulary import ConceptMention, Vocabulary
 from medflare.labelling.negation import Status, negation_status
 
 
-class Rule(NamedTuple):
+class RelationPattern(NamedTuple):
     """Words between two concepts, and what they say; `turned`: the second concept is the head."""
 
     relation: str
@@ -25,12 +25,12 @@ class Rule(NamedTuple):
     turned: bool = False
 
 
-def _rule(relation: str, words: str, turned: bool = False) -> Rule:
-    return Rule(relation, re.compile(rf"\b(?:{words})\b", re.IGNORECASE), turned)
+def _rule(relation: str, words: str, turned: bool = False) -> RelationPattern:
+    return RelationPattern(relation, re.compile(rf"\b(?:{words})\b", re.IGNORECASE), turned)
 
 
 _SUPPLY = r"(?:is |are |was |were |be |been )?"
-RULES: tuple[Rule, ...] = (
+RULES: tuple[RelationPattern, ...] = (
     _rule("causes", rf"{_SUPPLY}(?:due to|caused by|secondary to|because of|resulting from)", turned=True),
     _rule(
         "causes",
@@ -127,7 +127,7 @@ class RuleExtractor:
                 yield ordered(Triple(one.concept, "occurs with", other.concept)), sure * self.together
 
 
-def _speaking(between: str) -> Rule | None:
+def _speaking(between: str) -> RelationPattern | None:
     """Return the rule whose words stand in what is between two concepts of a sentence."""
     if len(between) > REACH:
         return None
@@ -136,7 +136,7 @@ def _speaking(between: str) -> Rule | None:
     return next((rule for rule in RULES if rule.pattern.search(between)), None)
 
 
-def _stated(rule: Rule, one: str, other: str) -> Triple:
+def _stated(rule: RelationPattern, one: str, other: str) -> Triple:
     """Return the triple that a rule states about two concepts, given in the order of the text."""
     head, tail = (other, one) if rule.turned else (one, other)
     return ordered(Triple(head, rule.relation, tail))

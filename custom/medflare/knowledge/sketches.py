@@ -13,19 +13,19 @@ from scipy.special import betaincinv
 from medflare.core.errors import UpdateError
 from medflare.core.sketch import Sketch
 
-Group = tuple[bytes, int, str]
+SketchGroup = tuple[bytes, int, str]
 """Fingerprint of the key, k and kind: what must be equal for sketches to be compared."""
 
 
-def _groups(sketches: Mapping[str, Sketch]) -> tuple[dict[Group, list[str]], Group]:
+def _groups(sketches: Mapping[str, Sketch]) -> tuple[dict[SketchGroup, list[str]], SketchGroup]:
     """Return group -> sites, and the largest group; of equal ones that of the first site by name."""
-    groups: dict[Group, list[str]] = {}
+    groups: dict[SketchGroup, list[str]] = {}
     for site, sketch in sorted(sketches.items()):
         groups.setdefault((sketch.fingerprint, len(sketch.values), sketch.kind), []).append(site)
     return groups, max(groups, key=lambda group: len(groups[group]))
 
 
-def _describe(group: Group) -> str:
+def _describe(group: SketchGroup) -> str:
     return f"k = {group[1]}, {group[2]}, key {group[0].hex()[:8]}"
 
 

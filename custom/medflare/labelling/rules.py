@@ -13,7 +13,7 @@ from typing import Literal
 
 from medflare.core.config import Settings, read_package_data
 
-Patterns = tuple[str, ...]
+Alternatives = tuple[str, ...]
 """Alternatives, regular expressions on one lower-case sentence."""
 
 
@@ -21,21 +21,21 @@ class MentionRule(Settings):
     """Patterns that mention conditions; no condition for what only looks like a mention."""
 
     conditions: tuple[str, ...]
-    patterns: Patterns
+    patterns: Alternatives
 
 
 class StructureRule(Settings):
     """Patterns of a body part whose condition is stated by a predicate."""
 
     condition: str
-    patterns: Patterns
+    patterns: Alternatives
 
 
 class PredicateRule(Settings):
     """Patterns that say how a body part is."""
 
     verdict: Literal["normal", "abnormal", "unsure"]
-    patterns: Patterns
+    patterns: Alternatives
 
 
 class LabelRules(Settings):
@@ -44,15 +44,15 @@ class LabelRules(Settings):
     mentions: tuple[MentionRule, ...]
     structures: tuple[StructureRule, ...]
     predicates: tuple[PredicateRule, ...]
-    normality: Patterns
-    pseudo_cues: Patterns
-    pre_uncertain_cues: Patterns
-    post_uncertain_cues: Patterns
-    narrow_uncertain_cues: Patterns
-    pre_negation_cues: Patterns
-    post_negation_cues: Patterns
-    terminators: Patterns
-    finite_verbs: Patterns
+    normality: Alternatives
+    pseudo_cues: Alternatives
+    pre_uncertain_cues: Alternatives
+    post_uncertain_cues: Alternatives
+    narrow_uncertain_cues: Alternatives
+    pre_negation_cues: Alternatives
+    post_negation_cues: Alternatives
+    terminators: Alternatives
+    finite_verbs: Alternatives
 
 
 @lru_cache(maxsize=1)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-Count = Annotated[int, Field(ge=1)]
+PositiveCount = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]

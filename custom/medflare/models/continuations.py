@@ -15,12 +15,15 @@ from medflare.models.padding import batches_by_length, pad_rows
 from medflare.models.report_generator import scaled_logits
 from medflare.models.text_model import TextModel
 
-Ids = Sequence[int]
+TokenSequence = Sequence[int]
 
 
 @torch.no_grad()
 def log_likelihoods(
-    model: TextModel, prompts: Sequence[Ids], continuations: Sequence[Sequence[Ids]], batch: int
+    model: TextModel,
+    prompts: Sequence[TokenSequence],
+    continuations: Sequence[Sequence[TokenSequence]],
+    batch: int,
 ) -> list[list[float]]:
     """Return Σ log p of the tokens of every continuation of every prompt, with the adapter in use.
 
@@ -40,7 +43,9 @@ def log_likelihoods(
     return results
 
 
-def _of_batch(model: TextModel, prompts: list[Ids], continuations: list[Sequence[Ids]]) -> list[list[float]]:
+def _of_batch(
+    model: TextModel, prompts: list[TokenSequence], continuations: list[Sequence[TokenSequence]]
+) -> list[list[float]]:
     """Return `log_likelihoods` of prompts computed together, as many continuations at once as prompts."""
     ids, mask = pad_rows(prompts, model.padding, model.device, left=True)  # (N, T)
     last, cache = _decode(model, ids, mask, (mask.cumsum(1) - 1).clamp(min=0), None)
@@ -64,7 +69,9 @@ def _of_rows(cache: Any, rows: Tensor) -> Any:
     return chosen
 
 
-def _continued(model: TextModel, last: Tensor, mask: Tensor, cache: Any, tails: list[Ids]) -> list[float]:
+def _continued(
+    model: TextModel, last: Tensor, mask: Tensor, cache: Any, tails: list[TokenSequence]
+) -> list[float]:
     """Return Σ log p of each tail.
 
     Args:

@@ -99,7 +99,15 @@ class FirstValueFacts(StrictModel):
     norm: Annotated[float, Field(ge=0)]
 
 
-class PrepareFacts(StrictModel):
+class ReplyFacts(StrictModel):
+    """Facts of a reply to one task."""
+
+    def problem(self, site: str) -> str:
+        """Return what a reply of `site` must not hold and does; empty if nothing."""
+        return ""
+
+
+class PrepareFacts(ReplyFacts):
     """Description and declared tensors of a site."""
 
     describe: Annotated[SiteDescription, AfterValidator(_description)]
@@ -111,7 +119,7 @@ class PrepareFacts(StrictModel):
     seconds: Seconds
 
 
-class InitialiseFacts(StrictModel):
+class InitialiseFacts(ReplyFacts):
     """First values come as tensors."""
 
     seconds: Seconds
@@ -120,7 +128,7 @@ class InitialiseFacts(StrictModel):
 # ---- knowledge graphs --------------------------------------------------------------------------------------
 
 
-class SketchFacts(StrictModel):
+class SketchFacts(ReplyFacts):
     """A sketch, or why none comes; `sketch_exchange` reads it."""
 
     state: Literal[SKETCH_STATES]  # type: ignore[valid-type]
@@ -130,7 +138,7 @@ class SketchFacts(StrictModel):
     seconds: Seconds
 
 
-class CountFacts(StrictModel):
+class CountFacts(ReplyFacts):
     """The size of a graph, or why it is not told."""
 
     state: Literal[COUNT_STATES]  # type: ignore[valid-type]
@@ -141,7 +149,7 @@ class CountFacts(StrictModel):
     seconds: Seconds
 
 
-class PairFacts(StrictModel):
+class PairFacts(ReplyFacts):
     """A message to a partner, which comes as a tensor."""
 
     partner: SiteName
@@ -170,7 +178,7 @@ def _metrics(values: dict[str, Number]) -> dict[str, Number]:
 
 
 Metric = Annotated[float, Field(allow_inf_nan=True)] | int
-Metrics = Annotated[dict[str, Metric], AfterValidator(_metrics)]
+ReplyMetrics = Annotated[dict[str, Metric], AfterValidator(_metrics)]
 
 
 class MaskedBy(StrictModel):
@@ -179,20 +187,20 @@ class MaskedBy(StrictModel):
     terms: Hex
 
 
-class FitFacts(StrictModel):
+class FitFacts(ReplyFacts):
     """An update, which comes as tensors; under masks its count is inside the sum."""
 
     examples: Count | None = None
     factor: Annotated[float, Field(gt=0)] | None = None
-    metrics: Metrics
+    metrics: ReplyMetrics
     secure_sum: MaskedBy | None = None
     seconds: Seconds
 
 
-class EvaluateFacts(StrictModel):
+class EvaluateFacts(ReplyFacts):
     """Numbers on a split; none where they come as masked sums."""
 
-    metrics: Metrics
+    metrics: ReplyMetrics
     secure_sum: MaskedBy | None = None
     seconds: Seconds
 
@@ -228,21 +236,25 @@ class EvaluationFacts(StrictModel):
         return self
 
 
-class FinishFacts(StrictModel):
+class FinishFacts(ReplyFacts):
     """The final tests; none where they come as masked sums."""
 
     evaluations: Annotated[list[EvaluationFacts], Field(max_length=MOST_EVALUATIONS)]
     secure_sum: MaskedBy | None = None
     seconds: Seconds
 
+    def problem(self, site: str) -> str:
+        others = [item.site for item in self.evaluations if item.site != site]
+        return f"it holds a test of {shown(others[0])}, expected tests of '{site}' only" if others else ""
 
-class StepFacts(StrictModel):
+
+class StepFacts(ReplyFacts):
     """A site's part of a step of a secure sum; the protocol reads it."""
 
     secure_sum: Annotated[dict[str, Any], AfterValidator(json_within(SECURE_SUM_BYTES))]
 
 
-FACTS: dict[str, type[StrictModel]] = {
+FACTS: dict[str, type[ReplyFacts]] = {
     "prepare": PrepareFacts,
     "sketch": SketchFacts,
     COUNT: CountFacts,
@@ -271,10 +283,5 @@ def check_facts(task: str, facts: Mapping[str, Any], site: str) -> None:
         MessageError: they are not what the task's reply holds.
     """
     checked = read(FACTS[task], facts, f"the reply to '{task}'")
-    if isinstance(checked, FinishFacts):
-        for item in checked.evaluations:
-            if item.site != site:
-                raise MessageError(
-                    f"the reply to '{task}' cannot be read: it holds a test of {shown(item.site)}, "
-                    f"expected tests of '{site}' only."
-                )
+    if problem := checked.problem(site):
+        raise MessageError(f"the reply to '{task}' cannot be read: {problem}.")

@@ -15,9 +15,9 @@ from medflare.egress.declaration import ANSWER, COMPARE, COUNT, OFFER
 from medflare.egress.failures import MessageError
 from medflare.protocol.strict_model import (
     Count,
-    Roster,
     RunId,
     SiteName,
+    SiteNames,
     StrictModel,
     Word,
     json_within,
@@ -41,7 +41,15 @@ class MixtureOption(StrictModel):
     components: int = Field(ge=1, le=MOST_COMPONENTS)
 
 
-class PrepareOptions(StrictModel):
+class TaskOptions(StrictModel):
+    """Options of a request for one task."""
+
+    def plan_problem(self, steps: int | None) -> str:
+        """Return why the task cannot have a plan of so many steps; empty if it can."""
+        return ""
+
+
+class PrepareOptions(TaskOptions):
     """Before round 1: the job's name, what the rule asks of local training, and a mixture to declare.
 
     Attributes:
@@ -54,7 +62,7 @@ class PrepareOptions(StrictModel):
     mixture: MixtureOption | None = None
 
 
-class SketchOptions(StrictModel):
+class SketchOptions(TaskOptions):
     """Which sketches the server has, from which exchange, and from which growth on it wants new ones."""
 
     held: Annotated[dict[SiteName, int], Field(max_length=MOST_SITES)]
@@ -62,11 +70,11 @@ class SketchOptions(StrictModel):
     growth: float = Field(ge=0, le=1e6)
 
 
-class NoOptions(StrictModel):
+class NoOptions(TaskOptions):
     """A task that needs none."""
 
 
-class OfferOptions(StrictModel):
+class OfferOptions(TaskOptions):
     """A pair of an exact comparison."""
 
     partner: SiteName
@@ -74,7 +82,7 @@ class OfferOptions(StrictModel):
     asks: bool
 
 
-class PartnerOptions(StrictModel):
+class PartnerOptions(TaskOptions):
     """A further message of an open pair."""
 
     partner: SiteName
@@ -94,7 +102,7 @@ class EncryptedState(StrictModel):
     weighing: StepPart
 
 
-class StateOptions(StrictModel):
+class StateOptions(TaskOptions):
     """Options beside a state, under encryption."""
 
     encrypted: EncryptedState | None = None
@@ -105,6 +113,9 @@ class FitOptions(StateOptions):
 
     canary: bool = False
     secure_sum: SharesOfRound | None = None
+
+    def plan_problem(self, steps: int | None) -> str:
+        return f"a canary of {steps} steps, expected 1" if self.canary and steps != 1 else ""
 
 
 class EvaluateOptions(StateOptions):
@@ -127,7 +138,7 @@ class Terms(StrictModel):
     terms: StepPart
 
 
-class KeysOptions(StrictModel):
+class KeysOptions(TaskOptions):
     """First step of a secure sum."""
 
     secure_sum: Terms
@@ -139,7 +150,7 @@ class Adverts(StrictModel):
     adverts: Parts
 
 
-class SharesOptions(StrictModel):
+class SharesOptions(TaskOptions):
     """Second step of a secure sum."""
 
     secure_sum: Adverts
@@ -148,10 +159,10 @@ class SharesOptions(StrictModel):
 class Survivors(StrictModel):
     """Sites whose updates are in the sum."""
 
-    survivors: Roster
+    survivors: SiteNames
 
 
-class ConfirmOptions(StrictModel):
+class ConfirmOptions(TaskOptions):
     """Third step of a secure sum, after training."""
 
     secure_sum: Survivors
@@ -163,13 +174,13 @@ class Confirmations(StrictModel):
     confirmations: Parts
 
 
-class RevealOptions(StrictModel):
+class RevealOptions(TaskOptions):
     """Last step of a secure sum."""
 
     secure_sum: Confirmations
 
 
-OPTIONS: dict[str, type[StrictModel]] = {
+OPTIONS: dict[str, type[TaskOptions]] = {
     "prepare": PrepareOptions,
     "sketch": SketchOptions,
     COUNT: NoOptions,
@@ -186,7 +197,7 @@ OPTIONS: dict[str, type[StrictModel]] = {
     "reveal": RevealOptions,
 }
 """Task -> the options that its request may have."""
-Task = Literal[
+TaskName = Literal[
     "prepare",
     "sketch",
     "count",
@@ -214,10 +225,10 @@ MAY_HAVE_PLAN = NEED_PLAN | {"sketch"}
 class RequestMessage(StrictModel):
     """A request without its tensors; the fields are those of `messages.Request`."""
 
-    task: Task
+    task: TaskName
     run_id: RunId
     round: int = Field(ge=FIRST_EXCHANGE, le=MOST_ROUNDS)
-    roster: Roster
+    roster: SiteNames
     deadline: float = Field(gt=0)
     uplink: Uplink
     downlink: Downlink
@@ -265,6 +276,6 @@ def check_request(meta: Any, task_name: str, site: str = "") -> RequestMessage:
     options = read(OPTIONS[request.task], request.options, f"{what}, options")
     if request.plan:
         plan = read(PlanMessage, request.plan, f"{what}, plan")
-        if isinstance(options, FitOptions) and options.canary and plan.steps != 1:
-            raise MessageError(f"{what} cannot be read: a canary of {plan.steps} steps, expected 1.")
+        if problem := options.plan_problem(plan.steps):
+            raise MessageError(f"{what} cannot be read: {problem}.")
     return request

@@ -38,7 +38,7 @@ Word = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"
 """A short text in one line."""
 Count = Annotated[int, Field(ge=0, le=10**12)]
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
-Roster = Annotated[list[SiteName], Field(min_length=1, max_length=MOST_SITES)]
+SiteNames = Annotated[list[SiteName], Field(min_length=1, max_length=MOST_SITES)]
 
 
 class StrictModel(BaseModel):

@@ -86,8 +86,8 @@ def page() -> str:
 
 
 def _least() -> str:
-    kinds = {name: rule_class(name) for name in sorted(RULES)}
-    least = {name: kind.sites_per_f for name, kind in kinds.items() if issubclass(kind, ByzantineRule)}
+    rules = {name: rule_class(name).class_capability(ByzantineRule) for name in sorted(RULES)}
+    least = {name: rule.sites_per_f for name, rule in rules.items() if rule is not None}
     return ", ".join(f"`{name}` needs {a}f + {b} sites" for name, (a, b) in least.items())
 
 

@@ -14,12 +14,12 @@ from rich.text import Text
 
 from medflare.core.run_record import ComparisonRecord, Estimate
 from medflare.evaluation.extraction_matching import Counts
-from medflare.evaluation.extraction_metrics import HEADLINE, Scored
+from medflare.evaluation.extraction_metrics import HEADLINE, ExtractionScores
 from medflare.evaluation.extraction_statistics import MATCHES
 from medflare.evaluation.label_metrics import RATIOS
 from medflare.reporting.formatting import MISSING
 from medflare.reporting.metric_names import display_name
-from medflare.reporting.score_rows import SCALE, Row, difference, score_cell
+from medflare.reporting.score_rows import SCALE, ScoreRow, difference, score_cell
 
 CAPTION = "Times 100, with 95 % bootstrap intervals over documents, or patients where they are known."
 ALONE = "p: two-sided permutation test of each row alone, not corrected for the number of rows."
@@ -39,7 +39,7 @@ HEADS = {
 }
 
 
-def overview(rows: Sequence[Row]) -> Table:
+def overview(rows: Sequence[ScoreRow]) -> Table:
     """Return a table of one row for each site and adapter, the interval under its value; fits 100 columns."""
     table = _table(["site", "notes", *(HEADS.get(name, name) for name in GLANCE)])
     table.caption, table.caption_justify = Text(CAPTION), "left"
@@ -62,7 +62,7 @@ def _two_lines(estimate: Estimate | None) -> Text:
     return value.append(f"\n{low:.1f}{MISSING}{high:.1f}", style="dim")
 
 
-def type_table(scored: Scored, task: str, title: str, types: Iterable[str]) -> Table:
+def type_table(scored: ExtractionScores, task: str, title: str, types: Iterable[str]) -> Table:
     """Return the table of a task by type: how many are marked, precision, recall and F1, strict and lenient.
 
     Args:
@@ -88,7 +88,7 @@ def type_table(scored: Scored, task: str, title: str, types: Iterable[str]) -> T
     return table
 
 
-def _value(scored: Scored, metric: str, totals: str, ratio: str) -> str:
+def _value(scored: ExtractionScores, metric: str, totals: str, ratio: str) -> str:
     """Return F1 with its interval, precision and recall without, so that both kinds of match fit."""
     if ratio == "f1":
         return score_cell(scored.estimates.get(metric)).text

@@ -29,7 +29,7 @@ SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ScoreRow:
     """One system on one site's split.
 
     Attributes:
@@ -79,10 +79,10 @@ class Row:
         }
 
 
-def rows_of(records: Iterable[RunRecord]) -> list[Row]:
+def rows_of(records: Iterable[RunRecord]) -> list[ScoreRow]:
     """Return the rows of all runs, sites together, participants before unseen ones."""
     rows = [
-        Row(
+        ScoreRow(
             task=record.task,
             method=record.method,
             site=item.site,
@@ -99,7 +99,7 @@ def rows_of(records: Iterable[RunRecord]) -> list[Row]:
     return sorted(rows, key=lambda row: (row.role == "unseen", row.site, row.split))
 
 
-def why_no_sites(rows: Sequence[Row], protections: Sequence[str] = ()) -> str:
+def why_no_sites(rows: Sequence[ScoreRow], protections: Sequence[str] = ()) -> str:
     """Return why results have no row for each site; nothing where they have.
 
     Args:
@@ -110,12 +110,12 @@ def why_no_sites(rows: Sequence[Row], protections: Sequence[str] = ()) -> str:
     return ENCRYPTED if "he" in protections else ""
 
 
-def records_name(rows: Sequence[Row]) -> str:
+def records_name(rows: Sequence[ScoreRow]) -> str:
     """Return the word for what was counted: that of the rows' first task, "studies" where none is known."""
     return next((TASKS[row.task].records_name for row in rows if row.task in TASKS), "studies")
 
 
-def columns_of(rows: Sequence[Row], wanted: Sequence[str] | None = None) -> list[str]:
+def columns_of(rows: Sequence[ScoreRow], wanted: Sequence[str] | None = None) -> list[str]:
     """Return the wanted metrics that at least one row has.
 
     Args:
@@ -132,7 +132,7 @@ def columns_of(rows: Sequence[Row], wanted: Sequence[str] | None = None) -> list
     return [name for name in dict.fromkeys(wanted) if name in present] or list(present)
 
 
-def best_rows(rows: Sequence[Row], metric: str) -> set[int]:
+def best_rows(rows: Sequence[ScoreRow], metric: str) -> set[int]:
     """Return the places of the rows that are best on their site and split; none where a row is alone."""
     best: set[int] = set()
     for site, split in {(row.site, row.split) for row in rows}:
@@ -182,7 +182,9 @@ def difference(value: float, low: float, high: float) -> ScoreCell:
     return ScoreCell(f"{SCALE * value:+.1f}", f"[{SCALE * low:+.1f}, {SCALE * high:+.1f}]")
 
 
-def footnotes(rows: Sequence[Row], comparisons: Iterable[ComparisonRecord]) -> dict[tuple[int, str], str]:
+def footnotes(
+    rows: Sequence[ScoreRow], comparisons: Iterable[ComparisonRecord]
+) -> dict[tuple[int, str], str]:
     """Return (row, metric) of a best cell -> why it is not significantly better than another system there."""
     notes: dict[tuple[int, str], str] = {}
     for item in comparisons:
@@ -202,7 +204,7 @@ def footnotes(rows: Sequence[Row], comparisons: Iterable[ComparisonRecord]) -> d
 
 
 def grid_of(
-    rows: Sequence[Row], metrics: Sequence[str], comparisons: Iterable[ComparisonRecord] = ()
+    rows: Sequence[ScoreRow], metrics: Sequence[str], comparisons: Iterable[ComparisonRecord] = ()
 ) -> tuple[list[list[ScoreCell]], list[str]]:
     """Return the cells of every row in the order of `metrics`, and the footnotes, numbered from 1."""
     notes = {key: text for key, text in footnotes(rows, comparisons).items() if key[1] in metrics}

@@ -11,19 +11,19 @@ from rich.text import Text
 
 from medflare.core.run_record import ComparisonRecord
 from medflare.reporting.metric_names import display_name
-from medflare.reporting.score_rows import Row, ScoreCell, columns_of, grid_of, records_name, why_no_sites
+from medflare.reporting.score_rows import ScoreCell, ScoreRow, columns_of, grid_of, records_name, why_no_sites
 
 LEADING = ("site", "system")
 
 
-def caption_of(rows: Sequence[Row]) -> str:
+def caption_of(rows: Sequence[ScoreRow]) -> str:
     """Return what values and intervals are, with the word for what was counted; and why sites are missing."""
     parts = [f"Times 100, with 95 % bootstrap intervals over {records_name(rows)}.", why_no_sites(rows)]
     return " ".join(filter(None, parts))
 
 
 def results_table(
-    rows: Sequence[Row],
+    rows: Sequence[ScoreRow],
     metrics: Sequence[str] | None = None,
     comparisons: Iterable[ComparisonRecord] = (),
     title: str = "",
@@ -61,7 +61,9 @@ def _rich_cell(cell: ScoreCell) -> Text:
 
 
 def markdown_table(
-    rows: Sequence[Row], metrics: Sequence[str] | None = None, comparisons: Iterable[ComparisonRecord] = ()
+    rows: Sequence[ScoreRow],
+    metrics: Sequence[str] | None = None,
+    comparisons: Iterable[ComparisonRecord] = (),
 ) -> str:
     """Return a Markdown table with its notes, for documents; arguments as of `results_table`."""
     chosen = columns_of(rows, metrics)

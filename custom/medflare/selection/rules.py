@@ -15,7 +15,7 @@ from medflare.core.sketch import Sketch
 from medflare.selection.baselines import FedCSSelector, ImportanceSelector, UniformSelector
 from medflare.selection.latency import Latencies
 from medflare.selection.problem import PairsOf
-from medflare.selection.sampled_mean import MAX_SAMPLES, PRODUCTS, Mode, SampledMean
+from medflare.selection.sampled_mean import MAX_SAMPLES, PRODUCTS, AveragingMode, SampledMean
 from medflare.selection.selectors import DdcsSelector
 from medflare.selection.strata import StratifiedSelector
 
@@ -32,7 +32,7 @@ class DrawSettings(RuleSettings):
 class PairSettings(DrawSettings):
     """Settings of rules that also step with products of LoRA factors."""
 
-    mode: Mode = "factor_delta"
+    mode: AveragingMode = "factor_delta"
     """of LoRA pairs, the step of both factors' differences, or of their products, which is exact."""
     most_rank: Rank | None = None
     """of mode product_restart, rank above which merged factors are approximated; null for none."""

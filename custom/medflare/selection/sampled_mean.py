@@ -35,7 +35,7 @@ from medflare.selection.latency import Latencies
 from medflare.selection.sampling import Sample, data_shares
 from medflare.selection.selectors import Selector, SiteStatistics
 
-Mode = Literal["factor_delta", "product_restart"]
+AveragingMode = Literal["factor_delta", "product_restart"]
 PRODUCTS = MappingProxyType({"mode": "product_restart"})
 """Settings of a rule that works on stacked pairs."""
 WEIGHT = "importance.weight"
@@ -81,7 +81,7 @@ class SampledMean(
         """Sample with this selector from what `latencies` and later observations say of the sites."""
         self.selector, self.known = selector, SiteStatistics(latencies=latencies)
 
-    def set_mode(self, mode: Mode, most_rank: int | None) -> None:
+    def set_mode(self, mode: AveragingMode, most_rank: int | None) -> None:
         """Step with differences of LoRA factors, or with products, whose facts differ."""
         if mode == "product_restart":
             self._product = ProductRestart(most_rank)

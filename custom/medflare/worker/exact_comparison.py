@@ -70,7 +70,8 @@ class ExactSide:
     def __init__(self, state: Path, run_id: str) -> None:
         self.file, self.run_id = state / ANSWERS_FILE, run_id
         self._items: list[str] | None = None
-        self._open: tuple[PairRequest, IntersectionClient | IntersectionServer] | None = None
+        self._asking: tuple[PairRequest, IntersectionClient] | None = None
+        self._answering: tuple[PairRequest, IntersectionServer] | None = None
 
     def count(self, site: SiteConfig, partners: Collection[str]) -> dict[str, Any]:
         """Return the number of elements of the site's graph and of its texts, or why there is none.
@@ -105,10 +106,10 @@ class ExactSide:
         self._save({**answers, "compared": [*answers["compared"], pair.partner]})
         if pair.learns_size:
             client = IntersectionClient(items)
-            self._open = (pair, client)
+            self._asking, self._answering = (pair, client), None
             return {REQUEST: _tensor(client.request())}
         server = IntersectionServer(items)
-        self._open = (pair, server)
+        self._asking, self._answering = None, (pair, server)
         return {SETUP: _tensor(server.setup(pair.elements))}
 
     def answer(self, partner: str, tensors: Mapping[str, Tensor]) -> State:
@@ -117,10 +118,10 @@ class ExactSide:
         Raises:
             UpdateError: no pair with this partner is open, or this site is the one that learns the size.
         """
-        _, side = self._close_pair(partner)
-        if not isinstance(side, IntersectionServer):
+        _, answering = self._close_pair(partner)
+        if answering is None:
             raise UpdateError(f"'{partner}' is to answer in this pair, and sent no request.")
-        return {RESPONSE: _tensor(side.response(_bytes(tensors, REQUEST)))}
+        return {RESPONSE: _tensor(answering[1].response(_bytes(tensors, REQUEST)))}
 
     def compare(self, partner: str, tensors: Mapping[str, Tensor]) -> int:
         """Return how many elements both graphs have.
@@ -128,10 +129,11 @@ class ExactSide:
         Raises:
             UpdateError: no pair with this partner is open, or the partner is the one that learns the size.
         """
-        pair, side = self._close_pair(partner)
-        if not isinstance(side, IntersectionClient):
+        asking, _ = self._close_pair(partner)
+        if asking is None:
             raise UpdateError(f"'{partner}' learns the size of what is shared in this pair.")
-        return side.shared(_bytes(tensors, SETUP), _bytes(tensors, RESPONSE), pair.elements)
+        pair, client = asking
+        return client.shared(_bytes(tensors, SETUP), _bytes(tensors, RESPONSE), pair.elements)
 
     def texts(self) -> int:
         """Return the number of texts of the graph whose size was stated in this run.
@@ -194,12 +196,19 @@ class ExactSide:
             raise UpdateError(f"'{pair.partner}' has {pair.elements} elements; expected {LEAST} to {MOST}.")
         return answers
 
-    def _close_pair(self, partner: str) -> tuple[PairRequest, IntersectionClient | IntersectionServer]:
-        """Return this site's side of the open pair, and close it: its key must never be used twice."""
-        pair, self._open = self._open, None
-        if pair is None or pair[0].partner != partner:
+    def _close_pair(
+        self, partner: str
+    ) -> tuple[tuple[PairRequest, IntersectionClient] | None, tuple[PairRequest, IntersectionServer] | None]:
+        """Return the open pair as the side that asks or the one that answers, the other None, and close it.
+
+        Its key must never be used twice.
+        """
+        asking, answering = self._asking, self._answering
+        self._asking = self._answering = None
+        opened = asking or answering
+        if opened is None or opened[0].partner != partner:
             raise UpdateError(f"no comparison with '{partner}' is open here: over, or the site restarted.")
-        return pair
+        return asking, answering
 
     def _stated_size(self) -> dict[str, Any]:
         answers = self._answers()

@@ -13,7 +13,7 @@ from command_line import answer, facts, refusal
 from medflare.core.errors import DataError
 from medflare.data.cohort import Cohort
 from medflare.data.cohort_summary import summarise
-from medflare.data.grouped_split import group_names, repetition_key, split_by_group
+from medflare.data.grouped_split import group_names, split_by_group
 from medflare.data.load import load_cohort
 from medflare.data.readers import read_source
 from medflare.data.records import SPLITS, Question, Summary
@@ -173,7 +173,7 @@ def repeats(tmp_path: Path, **settings: Any) -> Cohort:
 
 def one_split_for_each_text(*cohorts: Cohort) -> bool:
     """Whether summaries with the same words are in the same split."""
-    placed = {(repetition_key(summary), summary.split) for own in cohorts for summary in own.summaries}
+    placed = {(summary.repetition_key, summary.split) for own in cohorts for summary in own.summaries}
     return len({key for key, _ in placed}) == len(placed)
 
 
@@ -216,7 +216,7 @@ def test_equal_words_with_another_answer_are_no_repeat() -> None:
     one, other = (
         Question(question_id=letter, text="True is:", options=options, answer=letter) for letter in "AB"
     )
-    assert repetition_key(one) != repetition_key(other)
+    assert one.repetition_key != other.repetition_key
 
 
 def test_several_sources_are_pooled_with_ids_apart_and_one_split_for_a_text(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_several_sources_are_pooled_with_ids_apart_and_one_split_for_a_text(tmp_
 def test_a_limit_takes_whole_groups_of_repeats(tmp_path: Path) -> None:
     cohort = repeats(tmp_path, limit=18)
     assert len(cohort.summaries) == 16
-    assert len({repetition_key(summary) for summary in cohort.summaries}) == 4
+    assert len({summary.repetition_key for summary in cohort.summaries}) == 4
 
 
 def test_the_graph_is_made_of_the_training_texts(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from medflare.evaluation.extraction_metrics import evaluate_extraction
 from medflare.evaluation.extraction_predictions import EntityMention, Link, ScoredDocument
 from medflare.reporting.extraction_tables import comparison_table, overview, type_table
 from medflare.reporting.metric_names import display_name
-from medflare.reporting.score_rows import Row, columns_of
+from medflare.reporting.score_rows import ScoreRow, columns_of
 
 
 def shown(table: Table, width: int = 100) -> list[str]:
@@ -29,7 +29,7 @@ def estimate(value: float, half: float = 0.05) -> Estimate:
     return Estimate(value=value, low=value - half, high=value + half)
 
 
-def row(site: str, role: str, **metrics: Estimate) -> Row:
+def row(site: str, role: str, **metrics: Estimate) -> ScoreRow:
     facts: dict[str, Any] = {
         "task": "extraction",
         "method": "m",
@@ -37,7 +37,7 @@ def row(site: str, role: str, **metrics: Estimate) -> Row:
         "split": "test",
         "studies": 12,
     }
-    return Row(site=site, role=role, metrics=metrics, **facts)
+    return ScoreRow(site=site, role=role, metrics=metrics, **facts)
 
 
 def perfect() -> ScoredDocument:

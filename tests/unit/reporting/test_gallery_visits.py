@@ -11,7 +11,7 @@ from medflare.evaluation.predictions import Prediction
 from medflare.evaluation.visit_metrics import evaluate_visits
 from medflare.labelling.labels import label_report
 from medflare.reporting.galleries.visits import change_chips, courses, pick
-from medflare.reporting.score_rows import Row
+from medflare.reporting.score_rows import ScoreRow
 from medflare.reporting.sections.visit_scores import by_visit
 
 WORSE = "The pleural effusion has increased since the prior study."
@@ -76,7 +76,7 @@ def test_studies_without_visits_are_shown_as_before() -> None:
 
 
 def test_a_page_has_a_line_for_each_score_and_a_column_for_each_visit() -> None:
-    row = Row(
+    row = ScoreRow(
         task="visits",
         method="FedTAR",
         site="site-1",

@@ -16,7 +16,6 @@ import pytest
 from command_line import medflare
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import ConfigError
-from medflare.data.grouped_split import repetition_key
 from medflare.data.load import load_cohort
 from medflare.data.partition.texts import TEXT_PARTITIONS
 from medflare.data.records import SPLITS, Entity, Note, Question, Relation
@@ -228,7 +227,7 @@ def test_splits_of_summaries_are_of_patients_and_all_there() -> None:
     assert 0.6 < shares["train"] / len(own) < 0.8
     placed: dict[str, set[str]] = {}
     for summary in own:
-        placed.setdefault(repetition_key(summary), set()).add(summary.split)
+        placed.setdefault(summary.repetition_key, set()).add(summary.split)
     assert all(len(splits) == 1 for splits in placed.values())
     assert len(placed) < len(own)
     assert len({summary.patient_id for summary in own}) == len(own)

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-Span = tuple[int, int]
+from medflare.data.records import Span
 
 _END = re.compile(r"\r?\n|\r|[.!?]+[\"'”’)\]]*[ \t\u00a0]+")
 _LIST_NUMBER = re.compile(r"(?s:.*[:;,])?\s*\(?\d{1,2}")

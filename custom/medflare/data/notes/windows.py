@@ -13,8 +13,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from medflare.data.notes.sentences import Span, outside, sentences
-from medflare.data.records import Entity, Note, Relation
+from medflare.data.notes.sentences import outside, sentences
+from medflare.data.records import Entity, Note, Relation, Span
 
 __all__ = ["NoteWindows", "Window", "sentences", "split_note"]
 

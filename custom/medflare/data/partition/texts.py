@@ -19,7 +19,6 @@ import yaml
 
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import ConfigError
-from medflare.data.grouped_split import TextRecord
 from medflare.data.partition.partitioning import (
     assign_to_sites,
     class_shares,
@@ -27,7 +26,7 @@ from medflare.data.partition.partitioning import (
     even_shares,
 )
 from medflare.data.partition.studies import main_classes
-from medflare.data.records import Question, Summary
+from medflare.data.records import Question, Summary, TextRecord
 from medflare.labelling.labels import label_report
 
 TEXT_PARTITIONS = ("iid", "class", "dirichlet")
@@ -57,7 +56,7 @@ def partition_texts(records: Sequence[TextRecord], plan: TextPlan) -> dict[str, 
     Raises:
         ConfigError: as `assign_groups_to_sites`.
     """
-    owners = [_owner(record) for record in records]
+    owners = [record.owner for record in records]
     groups: dict[str, Counter[str]] = defaultdict(Counter)
     for owner, record in zip(owners, records, strict=True):
         groups[owner][record.group] += 1
@@ -108,16 +107,10 @@ def grouped_by_findings(summaries: Sequence[Summary]) -> list[Summary]:
     profiles: dict[str, np.ndarray] = {}
     for summary in summaries:
         codes = np.eye(len(Code))[list(label_report(f"{summary.source} {summary.target}"))].ravel()
-        profiles[_owner(summary)] = profiles.get(_owner(summary), 0) + codes
+        profiles[summary.owner] = profiles.get(summary.owner, 0) + codes
     names = [*CONDITIONS, CONDITIONS[-1]]
     classes = main_classes(profiles, None)
-    return [replace(summary, group=names[classes[_owner(summary)]]) for summary in summaries]
-
-
-def _owner(record: Question | Summary) -> str:
-    if isinstance(record, Question):
-        return record.question_id
-    return record.patient_id or record.summary_id
+    return [replace(summary, group=names[classes[summary.owner]]) for summary in summaries]
 
 
 def write_text_partition(
@@ -141,28 +134,9 @@ def write_sites(
     for name, records in dealt.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
         format, file = FORMATS[type(records[0])]
-        rows = "".join(f"{json.dumps(text_row(record), ensure_ascii=False)}\n" for record in records)
+        rows = "".join(f"{json.dumps(record.to_row(), ensure_ascii=False)}\n" for record in records)
         (folder / name / file).write_text(rows, encoding="utf-8", newline="\n")
         document["sites"][name] = {"cohort": {"format": format, "root": name}, **deepcopy(site or {})}
     path = folder / "site.yaml"
     path.write_text(head + yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     return path
-
-
-def text_row(record: Question | Summary) -> dict[str, Any]:
-    """Return a line of the `questions_jsonl` or `summaries_jsonl` format."""
-    if isinstance(record, Question):
-        row: dict[str, Any] = {
-            "id": record.question_id,
-            "question": record.text,
-            "options": dict(record.options),
-            "answer": record.answer,
-        }
-    else:
-        row = {
-            "id": record.summary_id,
-            "patient_id": record.patient_id,
-            "source": record.source,
-            "target": record.target,
-        }
-    return {**row, "split": record.split, **({"group": record.group} if record.group else {})}

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from medflare.core.errors import DataError
 from medflare.data.readers.tables import listing
-from medflare.data.records import Entity, Note, RecordError, Relation
+from medflare.data.records import Entity, Note, RecordError, Relation, Span
 from medflare.data.splits import split_name
-
-Span = tuple[int, int]
 
 QUOTED = 40
 """Characters of an annotation that a message repeats at most."""

@@ -18,7 +18,7 @@ from medflare.data.readers.common import (
     parse_number,
     parse_sex,
 )
-from medflare.data.readers.tables import ColumnMap, Row, SourceTable, find_file
+from medflare.data.readers.tables import ColumnMap, SourceTable, TableRow, find_file
 from medflare.data.records import Study
 from medflare.data.settings.cohort import CohortConfig
 
@@ -46,7 +46,7 @@ def read(config: CohortConfig) -> SourceRecords:
     """
     table = SourceTable(find_file(config.root, FILES, config.file), FIELDS, config.columns, REQUIRED)
     source = SourceRecords(skipped=table.unreadable, has_split=table.has("split"))
-    groups: dict[str, list[Row]] = defaultdict(list)
+    groups: dict[str, list[TableRow]] = defaultdict(list)
     for index, row in enumerate(table.select(config.select)):
         name = table.text(row, "image")
         if name:
@@ -59,7 +59,7 @@ def read(config: CohortConfig) -> SourceRecords:
     return source
 
 
-def _study(table: SourceTable, study_id: str, rows: list[Row], sections: str) -> Study:
+def _study(table: SourceTable, study_id: str, rows: list[TableRow], sections: str) -> Study:
     first = rows[0]
     findings, impression = table.text(first, "findings"), table.text(first, "impression")
     return Study(

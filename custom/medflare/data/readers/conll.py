@@ -27,7 +27,7 @@ DEFAULTS = {"token": 1, "tag": -1}
 
 _BEGINS, _GOES_ON, _ENDS = "BSU", "IEML", "ESUL"
 
-Row = tuple[int, str, str]
+TokenRow = tuple[int, str, str]
 """Line number, token, tag."""
 
 
@@ -36,7 +36,7 @@ class Document:
     """The rows of one document, sentence by sentence, and the fault of its first unreadable line."""
 
     name: str
-    sentences: list[list[Row]] = field(default_factory=lambda: [[]])
+    sentences: list[list[TokenRow]] = field(default_factory=lambda: [[]])
     fault: RecordError | None = None
 
 
@@ -138,13 +138,13 @@ def _note(document: Document, record: str) -> Note:
     )
 
 
-def _span(rows: Sequence[Row], first: int, last: int, start: int) -> tuple[int, int]:
+def _span(rows: Sequence[TokenRow], first: int, last: int, start: int) -> tuple[int, int]:
     """Return the offsets of tokens `first` to `last`, inclusive, of a sentence that begins at `start`."""
     begin = start + sum(len(token) + 1 for _, token, _ in rows[:first])
     return begin, begin + sum(len(token) + 1 for _, token, _ in rows[first : last + 1]) - 1
 
 
-def mentions(rows: Sequence[Row], where: str) -> list[tuple[str, int, int]]:
+def mentions(rows: Sequence[TokenRow], where: str) -> list[tuple[str, int, int]]:
     """Return (type, first token, last token) of every mention of a sentence, in any of the tag schemes."""
     spans: list[tuple[str, int, int]] = []
     last_mark, last_label = "O", ""

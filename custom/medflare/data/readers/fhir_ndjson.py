@@ -24,7 +24,7 @@ from pydantic.alias_generators import to_camel
 from medflare.core.errors import DataError
 from medflare.data.readers.annotated import check_text
 from medflare.data.readers.common import SourceRecords
-from medflare.data.readers.tables import Row, find_file, read_table
+from medflare.data.readers.tables import TableRow, find_file, read_table
 from medflare.data.records import Note, RecordError
 from medflare.data.settings.cohort import CohortConfig
 
@@ -152,7 +152,7 @@ def _add(source: SourceRecords, resource: _Resource, text: str, where: str) -> N
     )
 
 
-def _rows(config: CohortConfig, source: SourceRecords) -> Iterator[tuple[str, Row]]:
+def _rows(config: CohortConfig, source: SourceRecords) -> Iterator[tuple[str, TableRow]]:
     """Yield (place, resource) of each line; lines that are no JSON object are skipped with their number."""
     first = find_file(config.root, FILES, config.file)
     whole = config.root.is_dir() and config.file is None
@@ -164,7 +164,7 @@ def _rows(config: CohortConfig, source: SourceRecords) -> Iterator[tuple[str, Ro
             yield f"{path.name}:{number}", row
 
 
-def _text(resource: _Resource, binaries: Mapping[str, Row], where: str) -> str:
+def _text(resource: _Resource, binaries: Mapping[str, TableRow], where: str) -> str:
     """Return the text of a resource: its first readable attachment, conclusion, or narrative."""
     others = []
     for attachment in resource.attachments:

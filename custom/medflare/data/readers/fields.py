@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from medflare.data.readers.common import parse_number
-from medflare.data.readers.tables import Row
+from medflare.data.readers.tables import TableRow
 from medflare.data.records import Study
 
 
@@ -20,7 +20,7 @@ def parse_integer(value: Any) -> int | None:
     return int(number) if number is not None and number.is_integer() else None
 
 
-def unreadable_fields(given: Row, values: Row) -> dict[str, str]:
+def unreadable_fields(given: TableRow, values: TableRow) -> dict[str, str]:
     """Return field -> its text, of the fields that are not empty and from which no value could be read."""
     texts = {name: str("" if text is None or text != text else text).strip() for name, text in given.items()}
     return {name: text for name, text in texts.items() if text and values[name] is None}

@@ -41,7 +41,7 @@ Grid = list[list[Span]]
 Corners = tuple[int, int, int, int]
 """First line and token, last line and token, as in the files."""
 
-Key = tuple[Corners, str]
+EntityKey = tuple[Corners, str]
 
 
 def read(config: CohortConfig) -> SourceRecords:
@@ -134,9 +134,9 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def _entities(lines: Sequence[tuple[int, str]], text: str, grid: Grid, where: str) -> dict[Key, Entity]:
+def _entities(lines: Sequence[tuple[int, str]], text: str, grid: Grid, where: str) -> dict[EntityKey, Entity]:
     """Return place and type -> entity; a concept that is listed twice is one entity."""
-    entities: dict[Key, Entity] = {}
+    entities: dict[EntityKey, Entity] = {}
     lowered = _lowered(text)
     for number, line in lines:
         place = f"{where} line {number}"
@@ -159,7 +159,7 @@ def _lowered(text: str) -> str:
 
 
 def _relations(
-    lines: Sequence[tuple[int, str]], entities: dict[Key, Entity], where: str
+    lines: Sequence[tuple[int, str]], entities: dict[EntityKey, Entity], where: str
 ) -> Iterator[Relation]:
     """Yield the links between concepts; a place marked with two types means the first of them."""
     placed: dict[Corners, str] = {}

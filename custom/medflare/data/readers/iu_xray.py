@@ -14,7 +14,7 @@ from pathlib import Path
 
 from medflare.core.errors import DataError
 from medflare.data.readers.common import SourceRecords, choose_sections
-from medflare.data.readers.tables import Row, SourceTable, find_file, same_names
+from medflare.data.readers.tables import SourceTable, TableRow, find_file, same_names
 from medflare.data.records import Study
 from medflare.data.settings.cohort import CohortConfig
 
@@ -47,7 +47,7 @@ def _read_csvs(config: CohortConfig) -> SourceRecords:
         find_file(config.root, ("indiana_projections.csv", "**/indiana_projections.csv")),
         same_names("uid", "filename"),
     )
-    pictures: dict[str, list[Row]] = defaultdict(list)
+    pictures: dict[str, list[TableRow]] = defaultdict(list)
     for row in images.select(config.select):
         pictures[str(row["uid"])].append(row)
     source = SourceRecords(skipped=reports.unreadable)

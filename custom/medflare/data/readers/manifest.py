@@ -17,7 +17,7 @@ from typing import Any
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.data.readers.common import SourceRecords, parse_number, parse_sex
 from medflare.data.readers.fields import days_of_dates, parse_date, parse_integer, unreadable_fields
-from medflare.data.readers.tables import ColumnMap, Row, SourceTable, find_file, same_names
+from medflare.data.readers.tables import ColumnMap, SourceTable, TableRow, find_file, same_names
 from medflare.data.records import Study
 from medflare.data.settings.cohort import CohortConfig
 
@@ -45,7 +45,7 @@ def read(config: CohortConfig) -> SourceRecords:
     return source
 
 
-def _study(table: SourceTable, row: Row, study_id: str, extra: dict[str, Any]) -> Study:
+def _study(table: SourceTable, row: TableRow, study_id: str, extra: dict[str, Any]) -> Study:
     given = {name: table.get(row, name) for name in ("age", "day", "visit", "date")}
     age, day = parse_number(given["age"]), parse_number(given["day"])
     visit, date = parse_integer(given["visit"]), parse_date(given["date"])

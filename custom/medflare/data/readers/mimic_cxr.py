@@ -17,7 +17,7 @@ from medflare.core.errors import DataError
 from medflare.data.readers.common import SourceRecords, chexpert_codes, choose_sections, section
 from medflare.data.readers.fields import days_of_dates, parse_date, unreadable_fields
 from medflare.data.readers.mimic_iv import PatientsTable, read_patients_table
-from medflare.data.readers.tables import Row, SourceTable, find_file, same_names, search_file
+from medflare.data.readers.tables import SourceTable, TableRow, find_file, same_names, search_file
 from medflare.data.records import Study
 from medflare.data.settings.cohort import CohortConfig
 
@@ -31,7 +31,7 @@ def read(config: CohortConfig) -> SourceRecords:
     metadata = {str(row["dicom_id"]): row for row in _metadata(config)}
     labels = _labels(root)
     source = SourceRecords(has_split=True, has_labels=labels is not None)
-    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[TableRow]] = defaultdict(list)
     for row in splits.rows:
         if not config.select or str(row["dicom_id"]) in metadata:
             groups[str(row["subject_id"]), str(row["study_id"])].append(row)
@@ -83,7 +83,7 @@ def _patterns(kind: str) -> tuple[str, str]:
     return f"mimic-cxr-*-{kind}.csv", f"mimic-cxr-*-{kind}.csv.gz"
 
 
-def _metadata(config: CohortConfig) -> list[Row]:
+def _metadata(config: CohortConfig) -> list[TableRow]:
     """Return the metadata rows that `select` keeps; none where the file is absent and nothing is selected."""
     path = search_file(config.root, _patterns("metadata"))
     if path is None and config.select:
@@ -115,7 +115,7 @@ def _report(config: CohortConfig, subject: str, study_id: str) -> str:
     return ""
 
 
-def study_time(facts: Row) -> datetime.datetime | None:
+def study_time(facts: TableRow) -> datetime.datetime | None:
     """Return the time of a study from StudyDate (YYYYMMDD) and StudyTime (HHMMSS.f), which MIMIC shifts."""
     day = parse_date(facts.get("StudyDate"))
     clock = re.fullmatch(r"(\d{1,6})(?:\.\d*)?", str(facts.get("StudyTime", "")))

@@ -17,7 +17,7 @@ from typing import Any
 from medflare.core.errors import DataError
 from medflare.data.readers.common import parse_number, parse_sex
 from medflare.data.readers.fields import unreadable_fields
-from medflare.data.readers.tables import Row, SourceTable, find_file, same_names
+from medflare.data.readers.tables import SourceTable, TableRow, find_file, same_names
 
 FILES = ("patients.csv", "patients.csv.gz", "hosp/patients.csv", "hosp/patients.csv.gz")
 NAMES = same_names("subject_id", "gender", "anchor_age", "anchor_year")
@@ -37,7 +37,7 @@ class Demographics:
 class PatientsTable:
     """The rows of the table by subject; empty where none was given. covariates: further columns wanted."""
 
-    rows: dict[str, Row] = field(default_factory=dict)
+    rows: dict[str, TableRow] = field(default_factory=dict)
     covariates: tuple[str, ...] = ()
 
     def at(self, subject: str, date: datetime.datetime | None) -> Demographics:

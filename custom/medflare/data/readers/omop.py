@@ -16,7 +16,7 @@ from pathlib import Path
 from medflare.core.errors import DataError
 from medflare.data.readers.annotated import check_surface, check_text, checked_note
 from medflare.data.readers.common import SourceRecords, parse_number
-from medflare.data.readers.tables import Row, listing, read_table
+from medflare.data.readers.tables import TableRow, listing, read_table
 from medflare.data.records import Entity, Note, RecordError
 from medflare.data.settings.cohort import CohortConfig
 
@@ -55,7 +55,9 @@ def read(config: CohortConfig) -> SourceRecords:
     return source
 
 
-def _terms(root: Path, source: SourceRecords, left_out: Counter[str]) -> Mapping[str, list[tuple[str, Row]]]:
+def _terms(
+    root: Path, source: SourceRecords, left_out: Counter[str]
+) -> Mapping[str, list[tuple[str, TableRow]]]:
     """Return note -> (domain, row of NOTE_NLP) of each term whose concept is known."""
     rows = _table(root, "note_nlp", source, ("note_nlp_id", "note_id", "lexical_variant", "offset"))
     concepts = _table(root, "concept", source, ("concept_id", "domain_id"))
@@ -66,7 +68,7 @@ def _terms(root: Path, source: SourceRecords, left_out: Counter[str]) -> Mapping
             "missing. Add it, or set 'tasks: []' to read texts alone."
         )
     domains = {_whole(row["concept_id"]): str(row["domain_id"]) for row in concepts}
-    terms = defaultdict[str, list[tuple[str, Row]]](list)
+    terms = defaultdict[str, list[tuple[str, TableRow]]](list)
     for row in rows:
         domain = domains.get(_whole(row.get("note_nlp_concept_id")), "")
         left_out["negated term"] += str(row.get("term_exists") or "").upper() == "N"
@@ -77,7 +79,7 @@ def _terms(root: Path, source: SourceRecords, left_out: Counter[str]) -> Mapping
     return terms
 
 
-def _entity(term: tuple[str, Row], text: str, where: str) -> Entity:
+def _entity(term: tuple[str, TableRow], text: str, where: str) -> Entity:
     domain, row = term
     name, written = f"T{_whole(row['note_nlp_id'])}", str(row.get("lexical_variant") or "")
     start = parse_number(row.get("offset"))
@@ -88,7 +90,7 @@ def _entity(term: tuple[str, Row], text: str, where: str) -> Entity:
     return Entity(entity_id=name, label=domain, spans=spans)
 
 
-def _table(root: Path, name: str, source: SourceRecords, columns: tuple[str, ...]) -> list[Row] | None:
+def _table(root: Path, name: str, source: SourceRecords, columns: tuple[str, ...]) -> list[TableRow] | None:
     """Return the rows of a table with lower-case columns, None where root has no such table.
 
     Raises:
@@ -119,7 +121,7 @@ def _is_table(path: Path, name: str) -> bool:
     return path.is_file() and any(lowered == f"{name}{suffix}" for suffix in SUFFIXES)
 
 
-def _rows_of_file(path: Path, source: SourceRecords) -> list[Row]:
+def _rows_of_file(path: Path, source: SourceRecords) -> list[TableRow]:
     if path.suffix.lower() != ".parquet":
         _, rows, unreadable = read_table(path)
         source.skipped += unreadable
@@ -135,7 +137,7 @@ def _rows_of_file(path: Path, source: SourceRecords) -> list[Row]:
     return rows
 
 
-def _rows_of_database(path: Path, name: str) -> list[Row] | None:
+def _rows_of_database(path: Path, name: str) -> list[TableRow] | None:
     try:
         import duckdb
     except ImportError:

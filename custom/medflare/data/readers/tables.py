@@ -19,7 +19,7 @@ from medflare.data.settings.cohort import CohortConfig
 
 log = logging.getLogger(__name__)
 
-Row = dict[str, Any]
+TableRow = dict[str, Any]
 LINE_KEY = "\0line"
 """Key under which `read_table` gives a row its line number; no column has this name."""
 ColumnMap = Mapping[str, str | int | list[str] | None]
@@ -75,7 +75,7 @@ def search_file(root: Path, names: Sequence[str]) -> Path | None:
     return None
 
 
-def read_table(path: Path) -> tuple[list[str], list[Row], list[Skipped]]:
+def read_table(path: Path) -> tuple[list[str], list[TableRow], list[Skipped]]:
     """Return columns, rows and unreadable lines of a .csv, .tsv or .jsonl file, also gzipped.
 
     A text that is not UTF-8 is read as Windows-1252, with a warning; CSV may use commas, semicolons or tabs.
@@ -103,7 +103,7 @@ def _opened(path: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
 
 
-def _read_csv(path: Path, text: io.TextIOWrapper) -> tuple[list[str], list[Row], list[Skipped]]:
+def _read_csv(path: Path, text: io.TextIOWrapper) -> tuple[list[str], list[TableRow], list[Skipped]]:
     csv.field_size_limit(1 << 27)
     header = text.readline()
     text.seek(0)
@@ -121,8 +121,8 @@ def _read_csv(path: Path, text: io.TextIOWrapper) -> tuple[list[str], list[Row],
     return columns, rows, bad
 
 
-def _read_json_lines(path: Path, text: io.TextIOWrapper) -> tuple[list[str], list[Row], list[Skipped]]:
-    rows: list[Row] = []
+def _read_json_lines(path: Path, text: io.TextIOWrapper) -> tuple[list[str], list[TableRow], list[Skipped]]:
+    rows: list[TableRow] = []
     bad: list[Skipped] = []
     columns: dict[str, None] = {}
     for number, line in enumerate(text, 1):
@@ -194,7 +194,7 @@ class SourceTable:
                 f"Columns found: {', '.join(self.columns) or 'none'}. Set 'columns' in site.yaml."
             )
 
-    def select(self, select: Mapping[str, Any]) -> Iterator[Row]:
+    def select(self, select: Mapping[str, Any]) -> Iterator[TableRow]:
         """Return the rows that `select` keeps, as `select_rows`."""
         return select_rows(self.path, self.columns, self.rows, select)
 
@@ -210,7 +210,7 @@ class SourceTable:
         """Return whether the file has a column for our field `name`."""
         return bool(self._names.get(name))
 
-    def get(self, row: Row, name: str) -> Any:
+    def get(self, row: TableRow, name: str) -> Any:
         """Return the first value for `name` that is not empty, else None."""
         for column in self._names.get(name, ()):
             value = row.get(column)
@@ -222,14 +222,14 @@ class SourceTable:
         """Return the file's columns for our field `name`, in the order in which they are tried."""
         return self._names.get(name, [])
 
-    def text(self, row: Row, name: str) -> str:
+    def text(self, row: TableRow, name: str) -> str:
         """Return the value for `name` as stripped text, "" where there is none."""
         value = self.get(row, name)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         return "" if value is None or value != value else str(value).strip()
 
-    def location(self, row: Row) -> str:
+    def location(self, row: TableRow) -> str:
         """Return where a row stands, as "manifest.csv:12", for messages."""
         return f"{self.path.name}:{row[LINE_KEY]}" if LINE_KEY in row else self.path.name
 
@@ -245,8 +245,8 @@ def _near(column: str, columns: Sequence[str]) -> str:
 
 
 def select_rows(
-    path: Path, columns: Sequence[str], rows: Sequence[Row], select: Mapping[str, Any]
-) -> Iterator[Row]:
+    path: Path, columns: Sequence[str], rows: Sequence[TableRow], select: Mapping[str, Any]
+) -> Iterator[TableRow]:
     """Yield the rows whose columns have one of the values that `select` allows.
 
     Raises:

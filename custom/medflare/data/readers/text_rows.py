@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from medflare.data.readers.common import SourceRecords
-from medflare.data.readers.tables import ColumnMap, Row, SourceTable, json_line_files
+from medflare.data.readers.tables import ColumnMap, SourceTable, TableRow, json_line_files
 from medflare.data.records import RecordError
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.splits import split_name
@@ -19,7 +19,7 @@ class TextRow:
     """One row of a table; `where` is "file:line", `record` its id, `where` again if it has none."""
 
     table: SourceTable
-    row: Row
+    row: TableRow
     record: str
     where: str
     split: str

@@ -14,11 +14,11 @@ PROTECTIONS = ("mask", "he")
 """Protections that a site can require: masks that cancel in the sum, or homomorphic encryption."""
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmg]?i?b?)\s*", re.IGNORECASE)
-Patterns = Annotated[
+NamePatterns = Annotated[
     tuple[str, ...], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)
 ]
 """Names, or shell patterns of names: `fedmrg*`."""
-ANY: Patterns = ("*",)
+ANY: NamePatterns = ("*",)
 
 
 def parse_size(value: str) -> int:
@@ -37,17 +37,19 @@ def parse_size(value: str) -> int:
 class PolicyConfig(Settings):
     """Permissions of this site. A job can ask for more protection than this, never for less."""
 
-    jobs: Patterns = Field(default=ANY, description="names of jobs that may run here; patterns with * and ?")
-    methods: Patterns = Field(default=ANY, description="methods that may run here (medflare methods)")
-    submitters: Patterns = Field(default=ANY, description="who may submit: names of their certificates")
-    organisations: Patterns = Field(default=ANY, description="organisations whose people may submit")
-    roles: Patterns = Field(default=ANY, description="roles that may submit: project_admin, lead, ...")
-    require: Patterns = Field(
+    jobs: NamePatterns = Field(
+        default=ANY, description="names of jobs that may run here; patterns with * and ?"
+    )
+    methods: NamePatterns = Field(default=ANY, description="methods that may run here (medflare methods)")
+    submitters: NamePatterns = Field(default=ANY, description="who may submit: names of their certificates")
+    organisations: NamePatterns = Field(default=ANY, description="organisations whose people may submit")
+    roles: NamePatterns = Field(default=ANY, description="roles that may submit: project_admin, lead, ...")
+    require: NamePatterns = Field(
         default=(),
         description="protections that every update must have; [mask], [he], or ['mask|he'] for either",
     )
     min_sites: int = Field(default=1, ge=1, description="fewest sites in a run, this one included")
-    partners: Patterns | None = Field(
+    partners: NamePatterns | None = Field(
         default=None, description="names of the only sites this one takes part with; None for any"
     )
     min_threshold: int | None = Field(
@@ -62,7 +64,7 @@ class PolicyConfig(Settings):
     max_bytes_per_round: int | None = Field(
         default=None, ge=1, description="most that may leave in one round: bytes, or a text like '64 MB'"
     )
-    tensors: Patterns = Field(default=ANY, description="of the declared tensors, those that may leave")
+    tensors: NamePatterns = Field(default=ANY, description="of the declared tensors, those that may leave")
     resume: bool = Field(
         default=True, description="whether a later job may go on with a run that ended before its time"
     )
@@ -86,7 +88,7 @@ class PolicyConfig(Settings):
     min_prototype: int = Field(
         default=16, ge=2, description="fewest images behind a prototype that leaves, whatever a job's k_min"
     )
-    metrics: Literal["all", "none"] | Patterns = Field(
+    metrics: Literal["all", "none"] | NamePatterns = Field(
         default="all", description="of the metrics, those that may leave; the others are taken out"
     )
 
@@ -97,7 +99,7 @@ class PolicyConfig(Settings):
 
     @field_validator("require")
     @classmethod
-    def _known(cls, value: Patterns) -> Patterns:
+    def _known(cls, value: NamePatterns) -> NamePatterns:
         unknown = sorted({name for item in value for name in item.split("|")} - set(PROTECTIONS))
         if unknown:
             raise ValueError(

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Outcome = Literal["ok", "warning", "problem"]
-EXIT: dict[Outcome, int] = {"ok": 0, "warning": 1, "problem": 2}
+CheckOutcome = Literal["ok", "warning", "problem"]
+EXIT: dict[CheckOutcome, int] = {"ok": 0, "warning": 1, "problem": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class Check:
     """One thing that was checked."""
 
     name: str
-    outcome: Outcome
+    outcome: CheckOutcome
     found: str
     expected: str = ""
     remedy: str = ""

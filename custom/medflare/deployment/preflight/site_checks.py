@@ -212,6 +212,7 @@ def rules(policy: Policy, job: Job | None) -> list[Check]:
     if job is None:
         return checks
     rounds = job.controller.get("num_rounds")
+    probes_losses = rule_class(job.aggregation["rule"]).class_capability(ProbesLosses) is not None
     protection = {"masking": ["mask"], "he": ["he"]}.get(job.controller.get("protection", "none"), [])
     try:
         policy.admit(
@@ -221,7 +222,7 @@ def rules(policy: Policy, job: Job | None) -> list[Check]:
             sites=job.n_clients,
             rounds=rounds,
             limit=job.settings.get("eval_limit"),
-            split="train" if issubclass(rule_class(job.aggregation["rule"]), ProbesLosses) else None,
+            split="train" if probes_losses else None,
         )
         policy.features([get_method(job.method).resolve(job.settings).sends_features])
     except PolicyError as error:

@@ -18,7 +18,7 @@ Late = Literal["discard", "next_round", "staleness_weighted"]
 """What becomes of an update that comes after its round."""
 
 
-Mode = Literal["sync", "async"]
+RoundMode = Literal["sync", "async"]
 """Whether the sites of a round train at the same time, on the same state."""
 
 
@@ -65,7 +65,7 @@ class RoundsSettings(Settings):
     """An update of a straggler that comes after its round: `discard` it, add it in the `next_round` as it is,
     or `staleness_weighted`, with (1 + s)^-1/2 of its change after s rounds. Such a site is not asked anew
     before it has answered, or its deadline has passed."""
-    mode: Mode = "sync"
+    mode: RoundMode = "sync"
     """`async`: each site trains on at its own pace, and a round ends once `buffer` updates are there, of
     whatever state (FedBuff). An update that is s rounds old counts with (1 + s)^-1/2 of its change."""
     buffer: int = Field(2, ge=1)
@@ -114,6 +114,11 @@ class RoundsSettings(Settings):
         """Return what becomes of late updates: `late`, and in mode `async` always by staleness."""
         return "staleness_weighted" if self.mode == "async" else self.late
 
+    @property
+    def temporal(self) -> TemporalSettings | None:
+        """Return the settings of temporal rounds; None for rounds of one exchange."""
+        return None
+
     @field_validator("latency_profiles")
     @classmethod
     def _readable(cls, value: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
@@ -129,6 +134,10 @@ class TemporalSettings(RoundsSettings):
     mixture: MixtureSettings | None = None
     """Of patients' profiles, as the method's settings have it; `federated` is fitted before round 1."""
 
+    @property
+    def temporal(self) -> TemporalSettings | None:
+        return self
+
     @field_validator("late")
     @classmethod
     def _of_its_visit(cls, value: Late) -> Late:
@@ -138,7 +147,7 @@ class TemporalSettings(RoundsSettings):
 
     @field_validator("mode")
     @classmethod
-    def _visit_by_visit(cls, value: Mode) -> Mode:
+    def _visit_by_visit(cls, value: RoundMode) -> RoundMode:
         if value != "sync":
             raise ValueError("an update of one visit cannot count for the next one; expected 'sync'")
         return value

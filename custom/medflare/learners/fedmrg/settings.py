@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.core.tensor_names import FeatureKind
 from medflare.learners.fedmrg.memory_bank import BankMode
-from medflare.learners.setting_types import Count, NotNegative, Rate, Share
+from medflare.learners.setting_types import NotNegative, PositiveCount, Rate, Share
 from medflare.models.adapters.registry import PEFT_METHODS
 from medflare.models.report_generator import DecodingSettings, ModelSettings
 
@@ -23,7 +23,7 @@ class FedMRGSettings(MethodSettings):
     decoding: DecodingSettings = DecodingSettings()
 
     # -- training --
-    batch: Count = 16
+    batch: PositiveCount = 16
     lr: Rate = 5e-5
     encoder_lr_scale: NotNegative = Field(
         1.0, description="the encoder's rate is lr times this; 0 freezes it"
@@ -32,7 +32,7 @@ class FedMRGSettings(MethodSettings):
     warmup: Share = Field(0.0, description="share of all steps with a rising rate")
     weight_decay: NotNegative = 0.05
     clip_value: Rate = Field(0.1, description="gradients are cut to this absolute value (PromptMRG)")
-    max_report_tokens: Count = 100
+    max_report_tokens: PositiveCount = 100
     rotation: NotNegative = Field(5.0, description="degrees; never a flip, laterality is reported")
 
     # -- HCP --
@@ -41,9 +41,9 @@ class FedMRGSettings(MethodSettings):
     tau: Rate = 0.07
     positive_in_denominator: bool = Field(False, description="MRG-1: True is InfoNCE")
     bank: BankMode = Field("off", description="MRG-4")
-    bank_rows: Count = 64
-    k_min: Count = 16
-    bank_sample: Count = Field(1024, description="training images a site's prototypes are made of")
+    bank_rows: PositiveCount = 64
+    k_min: PositiveCount = 16
+    bank_sample: PositiveCount = Field(1024, description="training images a site's prototypes are made of")
     lambda_hcl: NotNegative = 0.1
     lambda_cls: NotNegative = 1.0
     prompt_dropout: float = Field(
@@ -68,7 +68,7 @@ class FedMRGSettings(MethodSettings):
     )
 
     # -- evaluation --
-    eval_batch: Count = 32
+    eval_batch: PositiveCount = 32
     eval_limit: int | None = Field(32, description="validation studies drafted per round; None for all")
 
     @property

@@ -11,7 +11,7 @@ from medflare.core.config import Settings
 from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.learners.fedtar.profile import ProfileSettings
-from medflare.learners.setting_types import ClipNorm, Count, NotNegative, Passes, Rate, Share
+from medflare.learners.setting_types import ClipNorm, NotNegative, Passes, PositiveCount, Rate, Share
 from medflare.models.adapters.lora import LoraSettings
 from medflare.models.longitudinal_generator import LongitudinalSettings
 from medflare.models.patient_adapter import PatientAdapterSettings
@@ -22,7 +22,7 @@ class FedTARSettings(MethodSettings):
     """Everything of FedTAR at a site that a job can choose; α and its rate are the rule's."""
 
     variant: str = "fedtar"
-    visits: Count = Field(5, description="T; later visits of a site are not used")
+    visits: PositiveCount = Field(5, description="T; later visits of a site are not used")
     model: ModelSettings = ModelSettings(prompts=False, lora=LoraSettings(rank=4, lora_alpha=128))
     decoding: DecodingSettings = DecodingSettings()
 
@@ -36,7 +36,7 @@ class FedTARSettings(MethodSettings):
 
     # -- what is seen and what learns --
     prior_context: bool = Field(default=False, description="the report before stands in the prefix (TAR-14)")
-    max_prior_tokens: Count = 100
+    max_prior_tokens: PositiveCount = 100
     train_backbone: bool = Field(
         default=False, description="encoder and decoder learn and are sent too (TAR-7)"
     )
@@ -50,11 +50,11 @@ class FedTARSettings(MethodSettings):
     warmup: Share = Field(0.0, description="share of all exchanges with a rising rate")
     weight_decay: NotNegative = 0.01
     clip: ClipNorm = 1.0
-    batch: Count = 4
+    batch: PositiveCount = 4
     local_epochs: Passes = Field(1, description="E, unless the job says steps or fraction")
-    max_report_tokens: Count = 128
+    max_report_tokens: PositiveCount = 128
     rotation: NotNegative = Field(5.0, description="degrees, of pictures of an encoder that learns")
-    eval_batch: Count = 16
+    eval_batch: PositiveCount = 16
     eval_limit: int | None = Field(
         default=32, description="validation visits drafted after a round; null for all"
     )

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from medflare.core.config import Settings
 from medflare.core.method import MethodFacts, MethodSettings
-from medflare.learners.setting_types import Count, NotNegative, Passes, Rate, RoundShare
+from medflare.learners.setting_types import NotNegative, Passes, PositiveCount, Rate, RoundShare
 from medflare.models.adapters.base import AdapterSettings
 from medflare.models.adapters.lora import LoraChoice, LoraSettings
 from medflare.models.adapters.registry import PEFT_METHODS, PeftChoice, effective_settings
@@ -55,7 +55,7 @@ def text_task_facts(summary: str, source: str) -> MethodFacts:
 class AdamWSettings(Settings):
     """AdamW with a linear warm-up and a cosine, anew in every round."""
 
-    batch: Count = 64
+    batch: PositiveCount = 64
     lr: Rate = 2e-4
     warmup: RoundShare = 0.05
     weight_decay: NotNegative = 0.01
@@ -70,8 +70,8 @@ class AdamWSettings(Settings):
 class OptimiserSettings(AdamWSettings):
     """Defaults are those of Fed-MedLoRA's paper."""
 
-    batch: Count = 4
-    accumulate: Count = Field(default=1, description="batches of one optimiser step")
+    batch: PositiveCount = 4
+    accumulate: PositiveCount = Field(default=1, description="batches of one optimiser step")
     weight_decay: NotNegative = 0.0
     gradient_checkpointing: bool = False
 
@@ -85,7 +85,7 @@ class RecordsSettings(MethodSettings):
 
     optimiser: AdamWSettings = AdamWSettings()
     local_epochs: Passes = 2
-    eval_batch: Count = 32
+    eval_batch: PositiveCount = 32
     eval_limit: int | None = Field(None, ge=0)
 
 

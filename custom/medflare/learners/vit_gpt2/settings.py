@@ -9,14 +9,14 @@ from pydantic import Field
 
 from medflare.core.config import Settings
 from medflare.core.method import Method, MethodFacts, MethodSettings
-from medflare.learners.setting_types import ClipNorm, Count, NotNegative, Passes, Rate, RoundShare
+from medflare.learners.setting_types import ClipNorm, NotNegative, Passes, PositiveCount, Rate, RoundShare
 from medflare.models.vit_gpt2 import BeamSettings, ViTGPT2Settings
 
 
 class WholeModelOptimiserSettings(Settings):
     """AdamW, anew in every round. Defaults are the paper's for pretrained weights (Table 2)."""
 
-    batch: Count = 8
+    batch: PositiveCount = 8
     lr: Rate = 5e-5
     weight_decay: NotNegative = 0.01
     schedule: Literal["constant", "cosine"] = Field(
@@ -34,10 +34,10 @@ class ViTGPT2LearnerSettings(MethodSettings):
     optimiser: WholeModelOptimiserSettings = WholeModelOptimiserSettings()
     decoding: BeamSettings = BeamSettings()
     local_epochs: Passes = 3
-    max_report_tokens: Count = 128
+    max_report_tokens: PositiveCount = 128
     augment: bool = Field(default=True, description="crop and turn training images; the paper says nothing")
     rotation: NotNegative = Field(5.0, description="degrees; never a flip, laterality is reported")
-    eval_batch: Count = 32
+    eval_batch: PositiveCount = 32
     eval_limit: int | None = Field(
         default=32, description="validation images drafted after a round; null for all"
     )

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
-from medflare.models.adapters.base import PeftMethod, TensorSpec
+from medflare.models.adapters.base import PeftMethod, TensorSpec, with_lora_targets
 from medflare.models.adapters.layer_adapters import LayerAdapters
 from medflare.models.adapters.rank_allocation import TripletImportance, budget, masks, normalised
 
@@ -139,4 +139,5 @@ METHOD = PeftMethod(
     source="Zhang et al. 2023",
     settings=AdaLoraSettings,
     adapters=AdaLoraAdapters,
+    effective=with_lora_targets,
 )

@@ -150,9 +150,19 @@ def assign(adapter: str, targets: Mapping[str, Tensor], values: Mapping[str, Ten
             target.copy_(values[name])
 
 
-def settings_unchanged(settings: Any, config: Mapping[str, Any]) -> Any:
+def settings_unchanged(settings: Any, lora: Any, config: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return the settings as they are: no rule or merge changes the sizes of most methods."""
+    return settings, lora
+
+
+def without_lora(settings: Any, lora: Any) -> Any:
+    """Return the settings as they are: most methods use nothing of the block `lora`."""
     return settings
+
+
+def with_lora_targets(settings: Any, lora: Any) -> Any:
+    """Return the settings with the targets of the block `lora`, unless they name their own."""
+    return settings if settings.targets else settings.model_copy(update={"targets": lora.targets})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,8 +173,9 @@ class PeftMethod:
         summary: what learns and is communicated; source: paper, section, resolution ids.
         settings: class of the job's block `peft`.
         adapters: class whose constructor takes (model, settings, names, seed).
-        settings_of_file: (settings, adapter_config.json) -> settings of the sizes in the file, which a rule
-            or a merge may have changed.
+        effective: (settings, block `lora`) -> the settings that count.
+        settings_of_file: (settings, block `lora`, adapter_config.json) -> both with the sizes of the file,
+            which a rule or a merge may have changed.
         peft_opens: whether plain PEFT opens the result.
         starts_as_identity: whether a new adapter changes nothing.
         several_active: whether two adapters can compute at once, as FedMRG's and FedDAT's do.
@@ -176,7 +187,8 @@ class PeftMethod:
     source: str
     settings: type[Settings]
     adapters: Callable[[Any, Any, Iterable[str], int], AdapterSet]
-    settings_of_file: Callable[[Any, Mapping[str, Any]], Any] = settings_unchanged
+    effective: Callable[[Any, Any], Any] = without_lora
+    settings_of_file: Callable[[Any, Any, Mapping[str, Any]], tuple[Any, Any]] = settings_unchanged
     peft_opens: bool = True
     starts_as_identity: bool = True
     several_active: bool = False

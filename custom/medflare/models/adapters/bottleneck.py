@@ -130,8 +130,10 @@ def weighted_sum(states: list[dict[str, Tensor]], weights: list[float]) -> dict[
     return out
 
 
-def _settings_of_file(settings: BottleneckSettings, config: Mapping[str, Any]) -> BottleneckSettings:
-    return settings.model_copy(update={"width": config["width"]})
+def _settings_of_file(
+    settings: BottleneckSettings, lora: Any, config: Mapping[str, Any]
+) -> tuple[BottleneckSettings, Any]:
+    return settings.model_copy(update={"width": config["width"]}), lora
 
 
 METHOD = PeftMethod(

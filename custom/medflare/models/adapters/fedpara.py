@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from medflare.core.config import Settings
-from medflare.models.adapters.base import PeftMethod
+from medflare.models.adapters.base import PeftMethod, with_lora_targets
 from medflare.models.adapters.layer_adapters import LayerAdapters
 
 
@@ -42,5 +42,6 @@ METHOD = PeftMethod(
     source="Hyeon-Woo et al. 2022",
     settings=FedParaSettings,
     adapters=FedParaAdapters,
+    effective=with_lora_targets,
     quantised=False,
 )

@@ -14,8 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from medflare.core.config import Settings
+from medflare.core.errors import ConfigError
 from medflare.models.adapters.base import PeftMethod
 from medflare.models.adapters.layer_adapters import LayerAdapters
+
+MOST_ALPHA = 1e6
+"""Numerators of the scale a/ρ in a file are below it; another one is damage."""
 
 
 class LoraSettings(Settings):
@@ -139,10 +143,25 @@ def weighted_sum(
     return merged, rank
 
 
+def _settings_of_file(
+    settings: LoraChoice, lora: LoraSettings, config: Mapping[str, Any]
+) -> tuple[LoraChoice, LoraSettings]:
+    alpha = config["lora_alpha"]
+    if type(alpha) not in (int, float) or not 0 < alpha < MOST_ALPHA:
+        raise ConfigError(f"adapter_config.json: 'lora_alpha' is {alpha!r:.80}; expected above 0.")
+    return settings, lora.model_copy(update={"rank": config["r"], "lora_alpha": alpha})
+
+
+def _block_lora(settings: LoraChoice, lora: LoraSettings) -> LoraSettings:
+    return lora
+
+
 METHOD = PeftMethod(
     summary="LoRA: pairs of factors A and B beside linear layers.",
     source="Hu et al. 2022",
     settings=LoraChoice,
     adapters=LoraAdapters,
+    effective=_block_lora,
+    settings_of_file=_settings_of_file,
     several_active=True,
 )

@@ -40,9 +40,11 @@ class PTuningAdapter(VirtualTokens):
         )
 
 
-def _settings_of_file(settings: PTuningSettings, config: Mapping[str, Any]) -> PromptSettings:
+def _settings_of_file(
+    settings: PTuningSettings, lora: Any, config: Mapping[str, Any]
+) -> tuple[PromptSettings, Any]:
     """Return the settings of plain virtual tokens: PEFT's file holds the network's output only."""
-    return PromptSettings(tokens=config["num_virtual_tokens"])
+    return PromptSettings(tokens=config["num_virtual_tokens"]), lora
 
 
 METHOD = PeftMethod(

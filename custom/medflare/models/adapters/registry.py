@@ -24,7 +24,7 @@ from medflare.models.adapters import (
     vera,
 )
 from medflare.models.adapters.base import AdapterSet, AdapterSettings, PeftMethod
-from medflare.models.adapters.lora import LoraChoice, LoraSettings
+from medflare.models.adapters.lora import LoraSettings
 
 PEFT_METHODS: dict[str, PeftMethod] = {
     "lora": lora.METHOD,
@@ -40,7 +40,7 @@ PEFT_METHODS: dict[str, PeftMethod] = {
 
 SIZES = ("r", "width", "num_virtual_tokens")
 """Numbers in adapter_config.json that a rule or a merge may have changed, and that memory is taken for."""
-MOST_SIZE, MOST_ALPHA = 4096, 1e6
+MOST_SIZE = 4096
 
 if TYPE_CHECKING:
     PeftChoice = AdapterSettings
@@ -57,11 +57,8 @@ def effective_settings(peft: AdapterSettings, lora: LoraSettings) -> AdapterSett
 
     Targets that `peft` leaves out are those of `lora`.
     """
-    if isinstance(peft, LoraChoice):
-        return lora
-    if getattr(peft, "targets", None) == ():
-        return peft.model_copy(update={"targets": lora.targets})  # type: ignore[attr-defined]
-    return peft
+    settings: AdapterSettings = PEFT_METHODS[peft.method].effective(peft, lora)
+    return settings
 
 
 def settings_of_file(
@@ -80,20 +77,9 @@ def settings_of_file(
         if type(size) is not int or not 1 <= size <= MOST_SIZE:
             raise ConfigError(f"adapter_config.json: '{name}' is {size!r:.80}; expected 1 to {MOST_SIZE}.")
     try:
-        return _settings_of_file(peft, lora, config)
+        return PEFT_METHODS[peft.method].settings_of_file(peft, lora, config)
     except KeyError as error:
         raise ConfigError(f"adapter_config.json: lacks {error}.") from None
-
-
-def _settings_of_file(
-    peft: AdapterSettings, lora: LoraSettings, config: Mapping[str, Any]
-) -> tuple[AdapterSettings, LoraSettings]:
-    if isinstance(peft, LoraChoice):
-        alpha = config["lora_alpha"]
-        if type(alpha) not in (int, float) or not 0 < alpha < MOST_ALPHA:
-            raise ConfigError(f"adapter_config.json: 'lora_alpha' is {alpha!r:.80}; expected above 0.")
-        return peft, lora.model_copy(update={"rank": config["r"], "lora_alpha": alpha})
-    return PEFT_METHODS[peft.method].settings_of_file(peft, config), lora
 
 
 def attach(model: Any, settings: AdapterSettings, names: Iterable[str], seed: int) -> AdapterSet:

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from medflare.core.config import Settings
-from medflare.models.adapters.base import PeftMethod
+from medflare.models.adapters.base import PeftMethod, with_lora_targets
 from medflare.models.adapters.layer_adapters import LayerAdapters
 
 VERA_A, VERA_B = "base_model.vera_A", "base_model.vera_B"
@@ -77,4 +77,5 @@ METHOD = PeftMethod(
     source="Kopiczko et al. 2024",
     settings=VeraSettings,
     adapters=VeraAdapters,
+    effective=with_lora_targets,
 )

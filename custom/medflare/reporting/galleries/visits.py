@@ -17,7 +17,7 @@ from medflare.reporting.galleries import studies
 from medflare.reporting.galleries.common import SIGNS, Files, SiteCards, at_ranks, main_adapter
 from medflare.reporting.views import Chip
 
-Course = list[dict[str, tuple[Path, Prediction]]]
+PredictedVisits = list[dict[str, tuple[Path, Prediction]]]
 """The visits of one patient in order, each with what every adapter wrote."""
 
 
@@ -46,7 +46,7 @@ def patients_view(files: Files, number: int) -> list[SiteCards]:
     return sites
 
 
-def courses(files: Files) -> dict[str, dict[str, Course]]:
+def courses(files: Files) -> dict[str, dict[str, PredictedVisits]]:
     """Return site -> patient -> their visits in order."""
     sites: dict[str, dict[str, dict[int, dict[str, tuple[Path, Prediction]]]]] = {}
     for path, items in files:
@@ -59,7 +59,7 @@ def courses(files: Files) -> dict[str, dict[str, Course]]:
     }
 
 
-def pick(patients: Mapping[str, Course]) -> list[str]:
+def pick(patients: Mapping[str, PredictedVisits]) -> list[str]:
     """Return the patients with several visits (all, where nobody has), best agreement first.
 
     By the changes that the reports state, then by the mean agreement of the findings.
@@ -73,7 +73,7 @@ def pick(patients: Mapping[str, Course]) -> list[str]:
     return sorted(repeated or patients, key=rank)
 
 
-def _patient_card(visits: Course) -> dict[str, Any]:
+def _patient_card(visits: PredictedVisits) -> dict[str, Any]:
     cards = []
     for adapters in visits:
         item = main_adapter(adapters)[1]

@@ -12,7 +12,7 @@ from medflare.reporting.formatting import sentence_case
 from medflare.reporting.metric_names import display_name
 from medflare.reporting.score_rows import (
     SCALE,
-    Row,
+    ScoreRow,
     columns_of,
     difference,
     grid_of,
@@ -54,7 +54,7 @@ def view(record: RunRecord, page: TaskPage) -> dict[str, Any]:
     }
 
 
-def _figure(rows: Sequence[Row], metric: str, colours: Mapping[str, str]) -> Figure:
+def _figure(rows: Sequence[ScoreRow], metric: str, colours: Mapping[str, str]) -> Figure:
     items = [
         Interval(
             group=row.site_name,
@@ -73,7 +73,7 @@ def _figure(rows: Sequence[Row], metric: str, colours: Mapping[str, str]) -> Fig
     return Figure(title=sentence_case(name), drawing=drawing)
 
 
-def _table(record: RunRecord, rows: Sequence[Row], page: TaskPage) -> tuple[Table, list[str]]:
+def _table(record: RunRecord, rows: Sequence[ScoreRow], page: TaskPage) -> tuple[Table, list[str]]:
     """Return the main table and its footnotes, the first one numbered 1."""
     metrics = columns_of(rows, page.columns)
     cells, notes = grid_of(rows, metrics, record.comparisons)
@@ -104,7 +104,7 @@ def _comparisons(record: RunRecord, page: TaskPage) -> Disclosure | None:
     return Disclosure(summary=title, table=Table(head=head, rows=body, left=3))
 
 
-def _scores_by_type(rows: Sequence[Row], wanted: ScoresByType) -> HeatTable | None:
+def _scores_by_type(rows: Sequence[ScoreRow], wanted: ScoresByType) -> HeatTable | None:
     """Return one score of every type; None where no row has any."""
     prefix = wanted.prefix
     shown = [row for row in rows if any(name.startswith(prefix) for name in row.metrics)]
@@ -118,11 +118,11 @@ def _scores_by_type(rows: Sequence[Row], wanted: ScoresByType) -> HeatTable | No
     return heat_table([wanted.column, *map(_system, shown)], lines, caption=wanted.caption)
 
 
-def _system(row: Row) -> str:
+def _system(row: ScoreRow) -> str:
     return f"{row.site} {row.adapter}" if row.adapter != "none" else row.site
 
 
-def _all_scores(rows: Sequence[Row], page: TaskPage) -> Disclosure:
+def _all_scores(rows: Sequence[ScoreRow], page: TaskPage) -> Disclosure:
     """Return all scores but those of a type, and the faults of unreadable outputs."""
     names = dict.fromkeys(n for row in rows for n in row.metrics if "/" not in n or n.startswith(FAULT))
     body: list[list[str | Cell]] = [

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from medflare.evaluation.visit_metrics import EACH, MEAN
 from medflare.reporting.metric_names import display_name
-from medflare.reporting.score_rows import Row, score_cell
+from medflare.reporting.score_rows import ScoreRow, score_cell
 from medflare.reporting.views import Disclosure, Table, score_view
 
 SHOWN = ("rouge_l", "cider", "label_f1", "change_f1")
@@ -16,7 +16,7 @@ CAPTION = "Times 100, with 95 % intervals over patients; the mean is that of the
 _VISIT = re.compile(r"visit_(\d+)/")
 
 
-def by_visit(rows: Sequence[Row], name_of: Callable[[Row], str]) -> Disclosure | None:
+def by_visit(rows: Sequence[ScoreRow], name_of: Callable[[ScoreRow], str]) -> Disclosure | None:
     """Return a line for each row and score, a column for each visit; None where no row has visits."""
     numbers = sorted({int(m[1]) for row in rows for name in row.metrics if (m := _VISIT.match(name))})
     if not numbers:

@@ -8,11 +8,11 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from medflare.data.grouped_split import TextRecord
 from medflare.data.partition.texts import write_sites
+from medflare.data.records import TextRecord
 from medflare.synthetic.knowledge.hospitals import QuestionsDemo, question_hospitals
 from medflare.synthetic.knowledge.note_summaries import note_terms
-from medflare.synthetic.knowledge.obo import Terms, chest_terms, terms_of, write_vocabulary
+from medflare.synthetic.knowledge.obo import TermPairs, chest_terms, terms_of, write_vocabulary
 from medflare.synthetic.knowledge.summaries import SummariesDemo, summary_hospitals
 from medflare.synthetic.policy import AGREED
 
@@ -58,7 +58,7 @@ def write_summaries_demo(
     )
 
 
-def _write(folder: Path, dealt: dict[str, list[TextRecord]], terms: Terms) -> dict[str, int]:
+def _write(folder: Path, dealt: dict[str, list[TextRecord]], terms: TermPairs) -> dict[str, int]:
     folder.mkdir(parents=True, exist_ok=True)
     write_vocabulary(terms, folder / VOCABULARY)
     write_key(folder / KEY)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from medflare.data.records import Entity, Note
-from medflare.synthetic.knowledge.obo import Terms
+from medflare.synthetic.knowledge.obo import TermPairs
 from medflare.synthetic.notes.generate import generate_notes
 from medflare.synthetic.notes.houses import SummaryFrames
 from medflare.synthetic.notes.lexicon import lexicon
@@ -74,7 +74,7 @@ def _distinct(names: list[str]) -> list[str]:
     return list({name.lower(): name for name in reversed(names)}.values())[::-1]
 
 
-def note_terms() -> Terms:
+def note_terms() -> TermPairs:
     """Return the diseases and drugs of the notes' lexicon with their short names, no name twice."""
     terms: dict[str, tuple[str, tuple[str, ...]]] = {}
     taken: set[str] = set()

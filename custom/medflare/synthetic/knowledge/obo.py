@@ -10,17 +10,17 @@ from pathlib import Path
 from medflare.core.config import read_package_table
 from medflare.synthetic.knowledge.world import RELATIONS, World
 
-Terms = Sequence[tuple[str, tuple[str, ...]]]
+TermPairs = Sequence[tuple[str, tuple[str, ...]]]
 """(kind, names), the preferred name first."""
 
 
-def terms_of(world: World) -> Terms:
+def terms_of(world: World) -> TermPairs:
     """Return every disease of the world and everything linked to one."""
     return [(kind, term.names) for kind in ("disease", *RELATIONS) for term in world.of_kind(kind)]
 
 
 @lru_cache(maxsize=1)
-def chest_terms() -> Terms:
+def chest_terms() -> TermPairs:
     """Return what the reports of the synthetic chests mention, in the words of all their schools."""
     table = read_package_table(
         dict[str, tuple[tuple[str, ...], ...]], Path(__file__).with_name("chest_findings.yaml")
@@ -28,7 +28,7 @@ def chest_terms() -> Terms:
     return [("finding", names) for names in table["findings"]]
 
 
-def write_vocabulary(terms: Terms, file: Path) -> Path:
+def write_vocabulary(terms: TermPairs, file: Path) -> Path:
     """Write one [Term] each, with other names as exact synonyms, and return `file`."""
     rows = ["format-version: 1.2", "ontology: medflare-synthetic", ""]
     for number, (kind, (name, *others)) in enumerate(terms, 1):

@@ -17,7 +17,7 @@ import numpy as np
 if TYPE_CHECKING:
     from .profiles import NotesProfile
 
-Rule = Sequence[str] | Callable[["Writer", str], str]
+Production = Sequence[str] | Callable[["Writer", str], str]
 _CHOICE = re.compile(r"<([^<>]*~[^<>]*)>")
 _SLOT = re.compile(r"\{(\w+)(?::([^{}]+))?\}")
 _WOMEN = re.compile(
@@ -33,7 +33,9 @@ _COURSE = re.compile(r"\*([^*]+)\*")
 class Writer:
     """Writes one note, and keeps in `mentioned` what it has named, so that no list names a thing twice."""
 
-    def __init__(self, profile: NotesProfile, rules: Mapping[str, Rule], rng: np.random.Generator) -> None:
+    def __init__(
+        self, profile: NotesProfile, rules: Mapping[str, Production], rng: np.random.Generator
+    ) -> None:
         self.profile = profile
         self.rules = rules
         self.rng = rng

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from medflare.synthetic.notes.grammar import Rule, Writer, mark_modifiers
+from medflare.synthetic.notes.grammar import Production, Writer, mark_modifiers
 from medflare.synthetic.notes.lexicon import lexicon
 
 LONG = ("once", "once a week", "once a month", "every three weeks", "every eight weeks", "every three days")
@@ -31,12 +31,12 @@ def lab_name(writer: Writer, key: str) -> str:
     return f"[test {key}|{writer.form(writer.entry(lexicon().labs).split(';')[0])}]"
 
 
-def _study(article: str) -> Rule:
+def _study(article: str) -> Production:
     """Return the rule of a test whose result is a word, with an article or without."""
     return lambda writer, key: _named(writer, writer.entry(lexicon().studies), key, article)
 
 
-def _image(article: str) -> Rule:
+def _image(article: str) -> Production:
     """Return the rule of an examination with findings; `seen` and `unseen` speak of it."""
 
     def image(writer: Writer, key: str) -> str:
@@ -144,7 +144,7 @@ def ordered(writer: Writer, key: str) -> str:
     return " ".join(pattern.split()).replace(" ,", ",")
 
 
-ORDERS: Mapping[str, Rule] = {
+ORDERS: Mapping[str, Production] = {
     "lab": lab,
     "lab_name": lab_name,
     "study": _study(""),

@@ -7,7 +7,7 @@ import re
 from calendar import day_name, month_name
 from collections.abc import Mapping
 
-from medflare.synthetic.notes.grammar import Rule, Writer, is_withheld, mark_modifiers
+from medflare.synthetic.notes.grammar import Production, Writer, is_withheld, mark_modifiers
 from medflare.synthetic.notes.lexicon import lexicon
 from medflare.synthetic.notes.orders import ORDERS
 
@@ -123,7 +123,7 @@ def relative(writer: Writer, key: str) -> str:
     return name
 
 
-SHARED: Mapping[str, Rule] = {
+SHARED: Mapping[str, Production] = {
     "disease": disease,
     "inherited": inherited,
     "symptom": symptom,

@@ -20,7 +20,7 @@ from medflare.models.text_result import ExportedText, TextResult
 from medflare.tasks.truncation import keep_end
 
 Scoring = Literal["options", "letters"]
-Ids = tuple[int, ...]
+TokenTuple = tuple[int, ...]
 
 TASK = "question_answering"
 WORDING: dict[str, str] = {
@@ -35,8 +35,8 @@ CUT_QUESTION, CUT_OPTION = "question cut at its front", "option cut at its end"
 class EncodedQuestion:
     """Token ids of a question's prompt and of its options, each option with the end mark."""
 
-    prompt: Ids
-    options: tuple[Ids, ...]
+    prompt: TokenTuple
+    options: tuple[TokenTuple, ...]
     right: int
     cuts: tuple[str, ...]
 
@@ -126,7 +126,7 @@ class Answerer:
             for one, values in zip(encoded, sums, strict=True)
         ]
 
-    def _per_length(self, sums: Sequence[float], options: Sequence[Ids]) -> tuple[float, ...]:
+    def _per_length(self, sums: Sequence[float], options: Sequence[TokenTuple]) -> tuple[float, ...]:
         lengths = [len(ids) if self.per_token else 1 for ids in options]
         return tuple(value / length for value, length in zip(sums, lengths, strict=True))
 
