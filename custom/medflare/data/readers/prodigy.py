@@ -30,7 +30,7 @@ FIELDS: ColumnMap = {
     "split": "split",
 }
 
-Span = tuple[int, int, str]
+ProdigySpan = tuple[int, int, str]
 
 
 def read(config: CohortConfig) -> SourceRecords:
@@ -65,7 +65,7 @@ def read(config: CohortConfig) -> SourceRecords:
     return source
 
 
-def _span(item: Any, where: str) -> Span:
+def _span(item: Any, where: str) -> ProdigySpan:
     try:
         return int(item["start"]), int(item["end"]), str(item["label"])
     except (KeyError, TypeError, ValueError):
@@ -73,7 +73,7 @@ def _span(item: Any, where: str) -> Span:
         raise RecordError("malformed entity", detail) from None
 
 
-def _relations(row: TextRow, numbers: Mapping[Span, str]) -> Iterator[Relation]:
+def _relations(row: TextRow, numbers: Mapping[ProdigySpan, str]) -> Iterator[Relation]:
     for item in row.listed("relations"):
         try:
             head, tail = (_span(item[end], row.where) for end in ("head_span", "child_span"))
