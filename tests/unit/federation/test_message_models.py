@@ -19,7 +19,7 @@ from medflare.wire.plan_codec import PlanMessage, plan_from_json, plan_to_json
 
 
 def test_every_task_has_its_model_of_options_and_of_facts() -> None:
-    assert set(requests.OPTIONS) == set(messages.TASKS) == set(get_args(requests.Task))
+    assert set(requests.OPTIONS) == set(messages.TASKS) == set(get_args(requests.TaskName))
     assert set(replies.FACTS) == set(messages.TASKS)
 
 

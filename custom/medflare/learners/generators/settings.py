@@ -9,7 +9,7 @@ from pydantic import Field
 
 from medflare.core.config import Settings
 from medflare.core.method import MethodSettings
-from medflare.learners.setting_types import ClipNorm, Count, NotNegative, Passes, Rate, Share
+from medflare.learners.setting_types import ClipNorm, NotNegative, Passes, PositiveCount, Rate, Share
 from medflare.models.generators.settings import WordSearchSettings
 
 
@@ -19,7 +19,7 @@ class GeneratorOptimiserSettings(Settings):
     amsgrad: with `weight_decay` inside the gradient, as the `paper` presets of R2Gen's family have it.
     """
 
-    batch: Count = 16
+    batch: PositiveCount = 16
     lr: Rate = 5e-5
     encoder_lr_scale: NotNegative = Field(
         default=1.0, description="the image encoder's rate is lr times this; 0 freezes it"
@@ -40,10 +40,10 @@ class GeneratorSettings(MethodSettings):
     optimiser: GeneratorOptimiserSettings = GeneratorOptimiserSettings()
     decoding: WordSearchSettings = WordSearchSettings()
     local_epochs: Passes = 1
-    max_report_tokens: Count = 100
+    max_report_tokens: PositiveCount = 100
     augment: bool = Field(default=True, description="crop and turn training images")
     rotation: NotNegative = Field(default=5.0, description="degrees; never a flip, laterality is reported")
-    eval_batch: Count = 32
+    eval_batch: PositiveCount = 32
     eval_limit: int | None = Field(
         default=32, description="validation images drafted after a round; null for all"
     )

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from medflare.core.method import Method, MethodFacts
 from medflare.learners.generators.settings import GeneratorSettings
-from medflare.learners.setting_types import Count, NotNegative, Rate
+from medflare.learners.setting_types import NotNegative, PositiveCount, Rate
 from medflare.learners.transformer.settings import presets
 from medflare.models.generators.settings import TransformerSettings
 
@@ -24,7 +24,7 @@ class WCLSettings(GeneratorSettings):
         description="BL-6: divide by 1.0 as the released code did, whatever `contrast_temperature` says",
     )
     hard_weight: NotNegative = Field(2.0, description="of a negative from the same cluster of reports")
-    clusters: Count = Field(14, description="of a site's own training reports, by their codes (BL-7)")
+    clusters: PositiveCount = Field(14, description="of a site's own training reports, by their codes (BL-7)")
 
     @property
     def temperature(self) -> float:
