@@ -14,7 +14,9 @@ import pytest
 import torch
 from fed_equality import assert_close
 from fed_harness import Make, completed, failed, final, ledger
+from fed_plug import resumed
 from fed_tamper import in_round, losing, together, watched
+from nvflare.apis.shareable import Shareable
 
 from medflare.core.tensors import State
 from medflare.federation.server.run_state import load_state
@@ -146,3 +148,29 @@ def test_a_sum_that_was_lost_late_is_repeated_over_its_own_sites(federation: Mak
     record = completed(run)
     assert [len(entry.accepted) for entry in record.rounds] == [0, 3, 4]
     assert "repeated over its own sites" in record.rounds[1].absent["site-4"]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["within the round", "after it was lost"])
+def test_a_server_that_died_while_a_sum_was_opened_repeats_it_over_its_own_sites(
+    federation: Make, after: bool
+) -> None:
+    """Site 4 is not in round 1's sum; then sites gave their shares, and no process got the sum."""
+    run = federation(
+        sites=FIVE[:4],
+        controller={**MASKED, "min_responses": 3, "num_rounds": 4, "evaluate_every": 0},
+        timeout=120,
+    )
+
+    def pull(site: str, task: str, reply: Shareable) -> None:
+        number = reply.get_header("current_round")
+        if task == ("keys" if after else "reveal") and number == 1 + after:
+            run.abort.trigger(True)
+
+    early, late = losing("fit", "site-4", number=1), losing("reveal", "site-1", number=1)
+    run.tamper = together(early, late, pull) if after else together(early, pull)
+    assert run.run().status == "stopped"
+    again = resumed(run)
+    again.tamper = None
+    record = completed(again)
+    assert [len(entry.accepted) for entry in record.rounds] == ([4, 0, 3, 4] if after else [4, 3, 4, 4])
+    assert "repeated over its own sites" in record.rounds[1 + after].absent["site-4"]

@@ -101,6 +101,7 @@ class RunDeclaration:
         rounds: how many exchanges there will be.
         site_facts: site -> what its `SiteProtection.facts` returned.
         attempt: how many processes of the server have run this run before.
+        folder: of the run at the server, which outlives that process; None where nothing does.
     """
 
     run_id: str
@@ -110,6 +111,7 @@ class RunDeclaration:
     rounds: int
     site_facts: Mapping[str, Mapping[str, Any]]
     attempt: int = 0
+    folder: Path | None = None
 
     @property
     def layout(self) -> Layout:

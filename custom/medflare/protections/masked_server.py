@@ -6,7 +6,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict
 
 from medflare.core.errors import UpdateError
 from medflare.core.tensors import SharedSpec, State
@@ -29,11 +32,14 @@ from medflare.secure_aggregation.identity import Identity
 from medflare.secure_aggregation.masked_update import Masked
 from medflare.secure_aggregation.masking_errors import MaskingError
 from medflare.secure_aggregation.round_parameters import RoundParameters
+from medflare.wire.durable import read_json, write_json
 
 NARROW, WIDE = "masked:narrow", "masked:wide"
 """An update's two vectors on the wire: int32 [P] and int64 [S + 1]."""
 UNWEIGHTED = UpdateWeighting(by="uniform", max_weight=1.0)
 """Sums alone are added as they are."""
+REVEALED = "revealed_sum.json"
+"""In the run's folder."""
 ADD: Mapping[str, Callable[[Coordinator, str, Any], None]] = {
     KEYS: Coordinator.add_advert,
     SHARES: Coordinator.add_shares,
@@ -41,6 +47,28 @@ ADD: Mapping[str, Callable[[Coordinator, str, Any], None]] = {
     REVEAL: Coordinator.add_reveal,
 }
 """Step -> what takes a site's answer to it."""
+
+
+class RevealedSum(BaseModel):
+    """The last sum of updates whose shares were asked for; on disk before they are.
+
+    Attributes:
+        round: of the run. sites: over which it is, whoever of them revealed.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    round: int
+    canary: bool
+    sites: list[str]
+
+    @classmethod
+    def read(cls, file: Path) -> RevealedSum | None:
+        """Return what an earlier process of the run wrote; None where there is nothing, or it is damaged."""
+        try:
+            return cls.model_validate(read_json(file))
+        except (OSError, ValueError):
+            return None
 
 
 class MaskedServer(ServerProtection):
@@ -59,12 +87,17 @@ class MaskedServer(ServerProtection):
         self.settings, self.identity = settings, identity
         self._report: dict[str, Any] = {}
         self._unopened: list[str] = []
+        self._note: Path | None = None
+        self._interrupted: RevealedSum | None = None
         self._repeatable = True
 
     def expect(self, declaration: RunDeclaration) -> None:
         self.run_id, self.weighting = declaration.run_id, declaration.weighting
         self.attempt = declaration.attempt
         self.layout = declaration.layout
+        if declaration.folder is not None:
+            self._note = declaration.folder / REVEALED
+            self._interrupted = RevealedSum.read(self._note)
 
     def bytes_up(self, shared: SharedSpec, uplink: str) -> int:
         return self.layout.narrow.size * self.settings.bits // 8 + (self.layout.wide.size + 1) * 8
@@ -78,6 +111,12 @@ class MaskedServer(ServerProtection):
         started, quorum, left_out = time.monotonic(), upcoming.quorum, dict[str, str]()
         # Sums of what is measured are of the same state, and of other unknowns: they are lost, not repeated.
         self._repeatable = upcoming.sums is None
+        interrupted, self._interrupted = self._interrupted, None
+        if interrupted is not None and (interrupted.round, interrupted.canary) == (
+            upcoming.number,
+            upcoming.canary,
+        ):
+            self._unopened = interrupted.sites
         if self._repeatable and self._unopened and set(self._unopened) <= set(upcoming.sites):
             others = sorted(set(upcoming.sites) - set(self._unopened))
             left_out = dict.fromkeys(others, "the sum that was lost before is repeated over its own sites")
@@ -174,6 +213,7 @@ class MaskedServer(ServerProtection):
         confirmations = {"confirmations": self.coordinator.confirmations()}
         if self._repeatable:
             self._unopened = survivors
+            self._remember(survivors)
         self._step(REVEAL, confirmed, confirmations, threshold, channel)
         result = self.coordinator.result()
         if self._repeatable:
@@ -183,6 +223,20 @@ class MaskedServer(ServerProtection):
         # The total need not be whole, since sites may scale their weight; what weighs anything counts as one.
         examples = max(1, round(result.weight)) if result.weight else 0
         return Update.from_message(self.current.unpack(result.narrow, result.wide), {"examples": examples})
+
+    def _remember(self, sites: list[str]) -> None:
+        """Write down over whom a sum is about to be opened: if this process dies now, the next repeats it."""
+        if self._note is not None:
+            parameters = self.coordinator.parameters
+            note = RevealedSum(round=parameters.round, canary=parameters.canary, sites=sites)
+            write_json(self._note, note.model_dump())
+
+    def state_values(self) -> dict[str, Any]:
+        return {"unopened": self._unopened}
+
+    def load_state(self, values: Mapping[str, Any], tensors: State) -> State:
+        self._unopened = [str(site) for site in values.get("unopened", [])]
+        return super().load_state(values, tensors)
 
     def report(self) -> dict[str, Any]:
         return self._report

@@ -155,6 +155,7 @@ def declare(run: Run, sums: SharedSpec) -> None:
             rounds=run.exchanges,
             site_facts={site: description_of(answer, site).protection for site, answer in facts.items()},
             attempt=run.checkpoints.store.attempt,
+            folder=run.checkpoints.store.path,
         )
     )
     bytes_up = run.protection.bytes_up(shared, run.args.uplink)
