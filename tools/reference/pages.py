@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from medflare.recipes import rules_page
-from tools.reference import api, cli, settings
+from tools.reference import api, cli, readers, settings
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -15,6 +15,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "api.md": api.page,
     "cli.md": cli.page,
     "job_settings.md": settings.job_settings,
+    "readers.md": readers.page,
     "rules.md": rules_page.page,
     "run_json.md": settings.run_json,
     "site_yaml.md": settings.site_yaml,

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from medflare.cli import cohort_make
+from medflare.cli import cohort_init, cohort_make
 from medflare.cli.output import JSON_OPTION, ItemBatch, plain_errors, print_json
 from medflare.data.cohort_summary import summarise
 
 app = typer.Typer(help="Look at a hospital's files, or make the synthetic hospitals.", no_args_is_help=True)
+app.command()(cohort_init.init)
 app.command()(cohort_make.partition)
 app.command()(cohort_make.make)
 
@@ -30,7 +32,12 @@ def inspect(
         help="For notes: a corpus's labels, as mtsamples, maccrobat, chia, phee, i2b2_2010.",
     ),
     site: str | None = typer.Option(None, "--site", help="Which site of a site.yaml; default all."),
-    images: bool = typer.Option(False, "--images", help="Decode every image too, as a training would."),
+    images: bool = typer.Option(
+        True, "--images/--no-images", help="Open every image too, as a training would; or read tables alone."
+    ),
+    skipped: Path | None = typer.Option(
+        None, "--skipped", help="CSV file to write: every record that is left out, with its reason."
+    ),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Counts patients, studies, labels, entities, questions, and what was skipped and why.
@@ -38,7 +45,8 @@ def inspect(
     [bold]Example[/bold]: medflare cohort inspect /data/iu --format iu_xray --json
     [bold]Example[/bold]: medflare cohort inspect /data/notes --format brat --label-map mtsamples
     """
-    from medflare.cli.cohort_view import print_heterogeneity, print_summary
+    from medflare.cli.cohort_view import print_heterogeneity, print_repeated, print_summary
+    from medflare.data.cohort_summary import repeated_reports
     from medflare.data.heterogeneity import heterogeneity
     from medflare.data.text_heterogeneity import text_heterogeneity
 
@@ -49,12 +57,15 @@ def inspect(
             cohorts[name] = _open(config, images)
     batch.require_some()
     summaries = [summary for _, summary in cohorts.values()]
+    if skipped is not None:
+        _write_skipped(skipped, {name: cohort for name, (cohort, _) in cohorts.items()})
     if as_json:
         print_json(summaries[0] if len(configs) == 1 else summaries)
         batch.finish()
         return
-    for summary in summaries:
+    for cohort, summary in cohorts.values():
         print_summary(summary)
+        print_repeated(repeated_reports(cohort))
     studies = {name: cohort.studies for name, (cohort, _) in cohorts.items() if cohort.studies}
     if len(studies) > 1:
         print_heterogeneity(heterogeneity(studies))
@@ -62,6 +73,18 @@ def inspect(
     if len(texts := {name: records for name, records in texts.items() if records}) > 1:
         print_heterogeneity(text_heterogeneity(texts))
     batch.finish()
+
+
+def _write_skipped(path: Path, cohorts: Mapping[str, Any]) -> None:
+    """Write site, record, reason and detail of what every cohort leaves out."""
+    import csv
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as out:
+        table = csv.writer(out)
+        table.writerow(("site", "record", "reason", "detail"))
+        for site, cohort in cohorts.items():
+            table.writerows((site, item.record, item.reason, item.detail) for item in cohort.skipped)
 
 
 def _sites(source: Path, format: str | None, label_map: str | None, site: str | None) -> dict[str, Any]:
@@ -91,40 +114,30 @@ def _sites(source: Path, format: str | None, label_map: str | None, site: str | 
     return {site: configs[site]}
 
 
-OURS = {
-    "manifest.jsonl": "manifest",
-    "manifest.csv": "manifest",
-    "notes.jsonl": "notes_jsonl",
-    "questions.jsonl": "questions_jsonl",
-    "summaries.jsonl": "summaries_jsonl",
-}
-"""File of a folder -> the format that it says."""
-
-
 def _guessed(folder: Path) -> Any:
-    """Return the format of a folder with a file of a known name, so that --format is not needed."""
+    """Return the settings of a folder whose layout tells its format, so that --format is not needed."""
     from medflare.core.config import parse
-    from medflare.core.errors import ConfigError
+    from medflare.core.errors import ConfigError, DataError
+    from medflare.data.detection.formats import guess_cohort
     from medflare.data.settings.formats import FORMATS
     from medflare.data.settings.site import SiteConfig
 
-    for file, format in OURS.items():
-        if (folder / file).is_file():
-            cohort = {"format": format, "root": str(folder.resolve())}
-            return parse(SiteConfig, {"name": folder.name, "cohort": cohort}, str(folder))
-    raise ConfigError(
-        f"{folder}: has none of {', '.join(OURS)}; say what it is with --format. "
-        f"Formats: {', '.join(sorted(FORMATS))}."
-    )
+    try:
+        guess = guess_cohort(folder)
+    except DataError as error:
+        raise ConfigError(f"{error} Or say it with --format: {', '.join(sorted(FORMATS))}.") from None
+    typer.secho(f"read as {guess.format}: {guess.reasons['format']}", err=True, dim=True)
+    cohort = {"format": guess.format, "root": str(folder.resolve()), **guess.settings}
+    return parse(SiteConfig, {"name": folder.name, "cohort": cohort}, str(folder))
 
 
 def _open(config: Any, images: bool) -> tuple[Any, dict[str, Any]]:
-    """Return the cohort of a site and its summary; with `images`, after decoding them all."""
+    """Return the cohort of a site and its summary; with `images`, after opening them all."""
     from medflare.data.load import load_cohort
     from medflare.data.samples import open_samples
 
-    if not images:
-        cohort = load_cohort(config)
+    cohort = load_cohort(config)
+    if not (images and cohort.studies):
         return cohort, summarise(cohort)
     samples = open_samples(config, 64)
     return samples.cohort, summarise(samples.cohort) | {"usable_images": len(samples)}

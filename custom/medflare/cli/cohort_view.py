@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+
+REPEATED = 5
+"""Texts that several records share of which so many are shown."""
+SHOWN = 100
+"""Characters of a text that a table shows."""
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
@@ -111,17 +117,33 @@ def _print_skipped(console: Console, summary: Mapping[str, Any]) -> None:
     if not summary["skipped"]:
         console.print(f"nothing skipped of {summary['records']} records")
         return
+    share = summary["unusable"] / max(summary["records"], 1)
     skipped = Table(
         "reason",
         "count",
         "for instance",
-        title=f"skipped, of {summary['records']} records",
+        title=f"skipped: {summary['unusable']} of {summary['records']} records ({share:.1%}); max_skipped "
+        f"allows {summary['allowed']:.1%}",
         title_justify="left",
     )
     for reason, facts in summary["skipped"].items():
         first = facts["examples"][0] if facts.get("examples") else ""
-        skipped.add_row(reason, str(facts["count"]), str(first))
+        skipped.add_row(reason, str(facts["count"]), escape(str(first)))
     console.print(skipped)
+
+
+def print_repeated(repeated: Sequence[tuple[str, Sequence[str]]]) -> None:
+    """Print the texts that several patients share; a model learns the commonest ones first."""
+    if not repeated:
+        return
+    console = Console()
+    records = sum(len(ids) for _, ids in repeated)
+    table = Table("records", "text", "for instance", title_justify="left")
+    table.title = f"repeated word for word over patients: {records} records, {len(repeated)} texts"
+    for text, ids in repeated[:REPEATED]:
+        short = text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+        table.add_row(str(len(ids)), escape(" ".join(short.split())), escape(", ".join(ids[:2])))
+    console.print(table)
 
 
 def print_heterogeneity(facts: Mapping[str, Any]) -> None:

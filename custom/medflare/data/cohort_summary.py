@@ -47,8 +47,25 @@ def summarise(cohort: Cohort) -> dict[str, Any]:
         "visits_per_patient": round(len(studies) / max(len(patients), 1), 2),
         "visits": visit_facts(studies, cohort.visits),
         "records": cohort.records,
+        "unusable": len({item.record for item in cohort.skipped}),
+        "allowed": cohort.allowed / max(cohort.records, 1),
         "skipped": skipped_by_reason(cohort.skipped),
     }
+
+
+def repeated_reports(cohort: Cohort) -> list[tuple[str, list[str]]]:
+    """Return (text, ids of its records) of reports and notes that several patients share, commonest first.
+
+    Real texts: for the hospital's own screen, never for a record that leaves.
+    """
+    records = [(study.report, study.patient_id, study.study_id) for study in cohort.studies]
+    records += [(note.text, note.patient_id or note.note_id, note.note_id) for note in cohort.notes]
+    patients, ids = defaultdict[str, set[str]](set), defaultdict[str, list[str]](list)
+    for text, patient, record in records:
+        patients[text].add(patient)
+        ids[text].append(record)
+    repeated = [(text, ids[text]) for text in ids if len(patients[text]) > 1]
+    return sorted(repeated, key=lambda item: -len(item[1]))
 
 
 def annotation_facts(cohort: Cohort) -> dict[str, Any]:

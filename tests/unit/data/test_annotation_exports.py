@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import quoteattr
 
+import export_folders as exports
 import note_folders as folders
 import pytest
 
@@ -16,90 +16,12 @@ from medflare.core.errors import DataError
 from medflare.data.records import Note
 from site_builders import read_cohort
 
-TEXT = "𝛽 test: severe pain.\nNo fever."
-PAIN, SEVERE, FEVER, NO = (15, 19), (8, 14), (24, 29), (21, 23)
-SPANS = [("1", "problem", PAIN), ("2", "severity", SEVERE), ("3", "problem", FEVER), ("4", "negation", NO)]
-LINKS = [("1", "2"), ("3", "4")]
-
-
-def units(offset: int) -> int:
-    """The offset in UTF-16 units: the first letter of TEXT takes two."""
-    return offset + (offset > 0)
-
-
-def label_studio(root: Path, count: Callable[[int], int] = units, **changes: Any) -> Path:
-    result = [
-        {
-            "id": f"r{name}",
-            "type": "labels",
-            "value": {"start": count(s), "end": count(e), "text": TEXT[s:e], "labels": [label]},
-        }
-        for name, label, (s, e) in SPANS
-    ]
-    result += [
-        {"type": "relation", "from_id": "r1", "to_id": "r2", "direction": "right", "labels": ["hasAttr"]},
-        {"type": "relation", "from_id": "r4", "to_id": "r3", "direction": "left", "labels": ["hasAttr"]},
-    ]
-    data = {"text": TEXT, "patient_id": "p1", "split": "dev"}
-    task = {"id": 7, "data": data, "annotations": [{"result": result, "was_cancelled": False}]} | changes
-    folders.write(root / "export.json", json.dumps([task]))
-    return root
-
-
-def doccano(root: Path) -> Path:
-    entities = [
-        {"id": int(name), "label": label, "start_offset": s, "end_offset": e} for name, label, (s, e) in SPANS
-    ]
-    relations = [{"id": 1, "from_id": int(a), "to_id": int(b), "type": "hasAttr"} for a, b in LINKS]
-    row = {"id": 7, "text": TEXT, "entities": entities, "relations": relations, "patient_id": "p1"}
-    return folders.jsonl(root, row | {"split": "dev"})
-
-
-def prodigy(root: Path) -> Path:
-    spans = {name: {"start": s, "end": e, "label": label} for name, label, (s, e) in SPANS}
-    relations = [
-        {"head": 0, "child": 0, "head_span": spans[a], "child_span": spans[b], "label": "hasAttr"}
-        for a, b in LINKS
-    ]
-    meta = {"patient_id": "p1", "split": "dev"}
-    kept = {
-        "_task_hash": 7,
-        "text": TEXT,
-        "spans": list(spans.values()),
-        "relations": relations,
-        "meta": meta,
-    }
-    rejected = {"text": "Another one.", "spans": [], "answer": "reject"}
-    folders.write(root / "out.jsonl", "\n".join(json.dumps(row) for row in (kept, rejected)))
-    return root
-
-
-def cas_xmi(root: Path, head: str = "", text: str = TEXT, layer: str = "custom:Span") -> Path:
-    spans = "".join(
-        f'<{layer} xmi:id="{name}" sofa="9" begin="{units(s)}" end="{units(e)}" label="{label}"/>'
-        for name, label, (s, e) in SPANS
-    )
-    links = "".join(
-        f'<custom:Relation xmi:id="{a}{b}" sofa="9" Governor="{a}" Dependent="{b}" label="x"/>'
-        for a, b in LINKS
-    )
-    quoted = quoteattr(text, {"\n": "&#10;"})
-    sofa = f'<cas:Sofa xmi:id="9" sofaNum="1" sofaID="_InitialView" sofaString={quoted}/>'
-    body = (
-        f'<?xml version="1.0" encoding="UTF-8"?>{head}<xmi:XMI xmlns:xmi="http://www.omg.org/XMI" '
-        'xmlns:cas="http:///uima/cas.ecore" xmlns:custom="http:///custom.ecore" '
-        'xmlns:pos="http:///de/tudarmstadt/ukp/dkpro/core/api/lexmorph/type/pos.ecore" xmi:version="2.0">'
-        f'<pos:POS xmi:id="50" sofa="9" begin="0" end="2" value="NN"/>{spans}{links}{sofa}</xmi:XMI>'
-    )
-    folders.write(root / "dev" / "n1.xmi", body)
-    return root
-
-
+TEXT = exports.TEXT
 FORMATS: dict[str, Callable[[Path], Path]] = {
-    "label_studio": label_studio,
-    "doccano": doccano,
-    "prodigy": prodigy,
-    "cas_xmi": cas_xmi,
+    "label_studio": exports.label_studio,
+    "doccano": exports.doccano,
+    "prodigy": exports.prodigy,
+    "cas_xmi": exports.cas_xmi,
 }
 
 
@@ -132,13 +54,13 @@ def test_texts_alone_are_read_where_no_task_is_set(format: str, tmp_path: Path) 
 
 
 def test_label_studio_offsets_may_be_code_points(tmp_path: Path) -> None:
-    note = one_note("label_studio", label_studio(tmp_path, count=lambda offset: offset))
+    note = one_note("label_studio", exports.label_studio(tmp_path, count=lambda offset: offset))
     assert sorted(folders.words(note).values()) == ["No", "fever", "pain", "severe"]
 
 
 def test_label_studio_counts_what_it_leaves_out(tmp_path: Path) -> None:
     more = [{"result": [], "was_cancelled": True}, {"result": []}, {"result": []}]
-    cohort = read_cohort("label_studio", label_studio(tmp_path, annotations=more))
+    cohort = read_cohort("label_studio", exports.label_studio(tmp_path, annotations=more))
     assert cohort.annotation.lines_left_out == {"cancelled annotation": 1, "further annotation of a task": 1}
 
 
@@ -153,9 +75,9 @@ def test_label_studio_counts_what_it_leaves_out(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_task_of_label_studio_is_skipped(changes: Any, reason: str, tmp_path: Path) -> None:
-    label_studio(tmp_path)
+    exports.label_studio(tmp_path)
     good = json.loads((tmp_path / "export.json").read_text())
-    bad = json.loads((label_studio(tmp_path / "bad", **changes) / "export.json").read_text())
+    bad = json.loads((exports.label_studio(tmp_path / "bad", **changes) / "export.json").read_text())
     folders.write(tmp_path / "export.json", json.dumps(good + bad))
     cohort = read_cohort("label_studio", tmp_path, max_skipped=0.6)
     assert [item.reason for item in cohort.skipped] == [reason]
@@ -163,7 +85,7 @@ def test_a_bad_task_of_label_studio_is_skipped(changes: Any, reason: str, tmp_pa
 
 
 def test_a_label_studio_text_of_another_version_is_a_fault(tmp_path: Path) -> None:
-    moved = label_studio(tmp_path, count=lambda offset: units(offset) + 3)
+    moved = exports.label_studio(tmp_path, count=lambda offset: exports.units(offset) + 3)
     with pytest.raises(DataError, match="text mismatch"):
         read_cohort("label_studio", moved)
 
@@ -193,12 +115,12 @@ def test_a_bad_row_of_doccano_is_skipped(row: Any, reason: str, tmp_path: Path) 
 
 
 def test_prodigy_reads_accepted_rows_and_counts_the_others(tmp_path: Path) -> None:
-    cohort = read_cohort("prodigy", prodigy(tmp_path))
+    cohort = read_cohort("prodigy", exports.prodigy(tmp_path))
     assert cohort.annotation.lines_left_out == {"reject row": 1}
 
 
 def test_structural_layers_of_a_cas_are_no_entities_and_others_can_be_named(tmp_path: Path) -> None:
-    root = cas_xmi(tmp_path, layer="pos:Span")
+    root = exports.cas_xmi(tmp_path, layer="pos:Span")
     assert one_note("cas_xmi", root).entities == ()
     layer = "de.tudarmstadt.ukp.dkpro.core.api.lexmorph.type.pos.Span"
     named = one_note("cas_xmi", root, select={"layer": layer})
@@ -208,9 +130,9 @@ def test_structural_layers_of_a_cas_are_no_entities_and_others_can_be_named(tmp_
 def test_a_cas_that_declares_entities_is_refused_unread(tmp_path: Path) -> None:
     bomb = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]>'
     with pytest.raises(DataError, match="malformed file"):
-        read_cohort("cas_xmi", cas_xmi(tmp_path, head=bomb))
+        read_cohort("cas_xmi", exports.cas_xmi(tmp_path, head=bomb))
 
 
 def test_a_span_outside_a_cas_text_is_a_fault(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="offset outside text"):
-        read_cohort("cas_xmi", cas_xmi(tmp_path, text="short"))
+        read_cohort("cas_xmi", exports.cas_xmi(tmp_path, text="short"))

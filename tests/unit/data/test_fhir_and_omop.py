@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import cohort_folders as folders
+import export_folders as exports
 import note_folders
 import pytest
 
@@ -18,11 +19,8 @@ from site_builders import read_cohort
 PLAIN = {"contentType": "text/plain; charset=utf-8", "data": base64.b64encode(b"Severe pain.").decode()}
 PAGE = "<div><h1>Note</h1><style>p {}</style><p>Severe&nbsp;<b>pain</b>.</p><p>No fever.</p></div>"
 HTML = {"contentType": "text/html", "data": base64.b64encode(PAGE.encode()).decode()}
+PDF = {"contentType": "application/pdf"}
 ELSEWHERE = {"contentType": "text/plain", "url": "https://fhir.example/Binary/b1"}
-
-
-def resource(kind: str = "DocumentReference", status: str = "current", **more: Any) -> dict[str, Any]:
-    return {"resourceType": kind, "id": "d1", "status": status, "subject": {"reference": "Patient/7"}, **more}
 
 
 def fhir(root: Path, *rows: dict[str, Any], **settings: Any) -> Any:
@@ -33,12 +31,12 @@ def fhir(root: Path, *rows: dict[str, Any], **settings: Any) -> Any:
 @pytest.mark.parametrize(
     ("row", "text"),
     [
-        (resource(content=[{"attachment": PLAIN, "format": {"code": "x"}}]), "Severe pain."),
-        (resource(content=[{"attachment": HTML}]), "Note\nSevere pain.\nNo fever."),
-        (resource(content=[{"attachment": ELSEWHERE}]), "No fever."),
-        (resource("DiagnosticReport", "final", presentedForm=[PLAIN]), "Severe pain."),
-        (resource("DiagnosticReport", "amended", conclusion="Pneumonia."), "Pneumonia."),
-        (resource("DiagnosticReport", "final", text={"status": "generated", "div": PAGE}), "Note"),
+        (exports.resource(content=[{"attachment": PLAIN, "format": {"code": "x"}}]), "Severe pain."),
+        (exports.resource(content=[{"attachment": HTML}]), "Note\nSevere pain.\nNo fever."),
+        (exports.resource(content=[{"attachment": ELSEWHERE}]), "No fever."),
+        (exports.resource("DiagnosticReport", "final", presentedForm=[PLAIN]), "Severe pain."),
+        (exports.resource("DiagnosticReport", "amended", conclusion="Pneumonia."), "Pneumonia."),
+        (exports.resource("DiagnosticReport", "final", text={"status": "generated", "div": PAGE}), "Note"),
     ],
 )
 def test_the_text_of_a_resource_is_read_from_where_it_stands(row: Any, text: str, tmp_path: Path) -> None:
@@ -50,9 +48,9 @@ def test_the_text_of_a_resource_is_read_from_where_it_stands(row: Any, text: str
 
 def test_only_final_resources_are_read_and_others_are_counted(tmp_path: Path) -> None:
     rows = [
-        resource(content=[{"attachment": PLAIN}]),
-        resource(id="d2", status="entered-in-error"),
-        resource("DiagnosticReport", "preliminary", id="d3"),
+        exports.resource(content=[{"attachment": PLAIN}]),
+        exports.resource(id="d2", status="entered-in-error"),
+        exports.resource("DiagnosticReport", "preliminary", id="d3"),
         {"resourceType": "Patient", "id": "7"},
     ]
     cohort = fhir(tmp_path, *rows)
@@ -66,8 +64,8 @@ def test_only_final_resources_are_read_and_others_are_counted(tmp_path: Path) ->
 
 def test_resources_are_selected_by_any_of_their_codes(tmp_path: Path) -> None:
     code = {"coding": [{"system": "http://loinc.org", "code": "18842-5"}], "text": "Discharge summary"}
-    one = resource(content=[{"attachment": PLAIN}], type=code)
-    other = resource(id="d2", content=[{"attachment": PLAIN}])
+    one = exports.resource(content=[{"attachment": PLAIN}], type=code)
+    other = exports.resource(id="d2", content=[{"attachment": PLAIN}])
     for select in ({"code": ["18842-5", "11506-3"]}, {"code": "Discharge summary"}):
         assert [note.note_id for note in fhir(tmp_path, one, other, select=select).notes] == [
             "DocumentReference/d1"
@@ -79,59 +77,46 @@ def test_resources_are_selected_by_any_of_their_codes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        (resource(content=[{"attachment": {"contentType": "application/pdf"}}]), "unreadable attachment"),
-        (resource(content=[{"attachment": PLAIN | {"data": "%%"}}]), "unreadable attachment"),
-        (resource(content=3), "malformed resource"),
-        (resource(content=[]), "empty note"),
-        (resource(id="d0", content=[{"attachment": PLAIN}]), "duplicated id"),
+        (
+            exports.resource(content=[{"attachment": {"contentType": "application/pdf"}}]),
+            "unreadable attachment",
+        ),
+        (exports.resource(content=[{"attachment": PLAIN | {"data": "%%"}}]), "unreadable attachment"),
+        (exports.resource(content=3), "malformed resource"),
+        (exports.resource(content=[]), "empty note"),
+        (exports.resource(id="d0", content=[{"attachment": PLAIN}]), "duplicated id"),
     ],
 )
 def test_a_bad_resource_costs_itself_only(row: Any, reason: str, tmp_path: Path) -> None:
-    good = resource(id="d0", content=[{"attachment": PLAIN}])
+    good = exports.resource(id="d0", content=[{"attachment": PLAIN}])
     cohort = fhir(tmp_path, good, row, max_skipped=0.6)
     assert [item.reason for item in cohort.skipped] == [reason]
 
 
 def test_fhir_has_no_marks_and_says_so(tmp_path: Path) -> None:
-    folders.write_jsonl(tmp_path / "export.ndjson", [resource(content=[{"attachment": PLAIN}])])
+    folders.write_jsonl(tmp_path / "export.ndjson", [exports.resource(content=[{"attachment": PLAIN}])])
     with pytest.raises(DataError, match=r"set 'tasks: \[\]'"):
         read_cohort("fhir_ndjson", tmp_path)
-
-
-NOTE = [{"NOTE_ID": 1, "PERSON_ID": 7, "NOTE_TEXT": "Severe pain. No fever."}]
-CONCEPT = [{"concept_id": 10, "domain_id": "Condition"}, {"concept_id": 11, "domain_id": "Unit"}]
-TERMS = [
-    {"note_nlp_id": 1, "note_id": 1, "offset": "7", "lexical_variant": "pain", "note_nlp_concept_id": 10},
-    {"note_nlp_id": 2, "note_id": 1, "offset": "16", "lexical_variant": "fever", "note_nlp_concept_id": 10},
-    {"note_nlp_id": 3, "note_id": 1, "offset": "13", "lexical_variant": "No", "note_nlp_concept_id": 12},
-]
-TABLES = {"NOTE": NOTE, "NOTE_NLP": TERMS, "CONCEPT": CONCEPT}
-
-
-def as_csv(root: Path) -> Path:
-    for name, rows in TABLES.items():
-        folders.write_csv(root / f"{name}.csv", rows)
-    return root
 
 
 def as_parquet(root: Path) -> Path:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
-    for name, rows in TABLES.items():
+    for name, rows in exports.TABLES.items():
         parquet.write_table(pyarrow.Table.from_pylist(rows), root / f"{name.lower()}.parquet")
     return root
 
 
 def as_duckdb(root: Path) -> Path:
     duckdb = pytest.importorskip("duckdb")
-    as_csv(root / "csv")
+    exports.as_csv(root / "csv")
     with duckdb.connect(str(root / "cdm.duckdb")) as database:
-        for name in TABLES:
+        for name in exports.TABLES:
             database.execute(f"CREATE TABLE {name} AS SELECT * FROM read_csv('{root / 'csv' / name}.csv')")
     return root
 
 
-@pytest.mark.parametrize("write", [as_csv, as_parquet, as_duckdb])
+@pytest.mark.parametrize("write", [exports.as_csv, as_parquet, as_duckdb])
 def test_an_omop_database_gives_notes_with_terms(write: Callable[[Path], Path], tmp_path: Path) -> None:
     cohort = read_cohort("omop", write(tmp_path), label_map="omop")
     note = cohort.notes[0]
@@ -142,7 +127,7 @@ def test_an_omop_database_gives_notes_with_terms(write: Callable[[Path], Path], 
 
 
 def test_terms_without_concepts_say_what_is_missing(tmp_path: Path) -> None:
-    (as_csv(tmp_path) / "CONCEPT.csv").unlink()
+    (exports.as_csv(tmp_path) / "CONCEPT.csv").unlink()
     with pytest.raises(DataError, match=r"CONCEPT is missing.*'tasks: \[\]'"):
         read_cohort("omop", tmp_path, label_map="omop")
     assert len(read_cohort("omop", tmp_path, tasks=()).notes) == 1
@@ -151,8 +136,8 @@ def test_terms_without_concepts_say_what_is_missing(tmp_path: Path) -> None:
 def test_an_offset_that_does_not_fit_costs_its_note(tmp_path: Path) -> None:
     more = {"NOTE_ID": 2, "PERSON_ID": 8, "NOTE_TEXT": "Fever."}
     moved = {"note_nlp_id": 9, "note_id": 2, "offset": "3", "lexical_variant": "Fever"}
-    folders.write_csv(as_csv(tmp_path) / "NOTE.csv", [*NOTE, more])
-    folders.write_csv(tmp_path / "NOTE_NLP.csv", [*TERMS, moved | {"note_nlp_concept_id": 10}])
+    folders.write_csv(exports.as_csv(tmp_path) / "NOTE.csv", [*exports.NOTE, more])
+    folders.write_csv(tmp_path / "NOTE_NLP.csv", [*exports.TERMS, moved | {"note_nlp_concept_id": 10}])
     cohort = read_cohort("omop", tmp_path, label_map="omop", max_skipped=0.6)
     assert [(item.record, item.reason) for item in cohort.skipped] == [("2", "text mismatch")]
 

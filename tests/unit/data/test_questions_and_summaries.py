@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from command_line import answer, facts, refusal
+from command_line import answer, facts
 from medflare.core.errors import DataError
 from medflare.data.cohort import Cohort
 from medflare.data.cohort_summary import summarise
@@ -251,9 +251,7 @@ def test_inspect_counts_groups_letters_and_repeats(tmp_path: Path) -> None:
     folder = written(
         tmp_path, asked(1), asked(2), asked(3, question="What eases asthma of grade 2?", site="")
     )
-    given = ["cohort", "inspect", folder]
-    refusal(2, *given)
-    given += ["--format", "questions_jsonl"]
+    given = ["cohort", "inspect", folder, "--format", "questions_jsonl"]
     summary = facts(*given)
     assert (summary["questions"], summary["asked"]["groups"]) == (3, {"pulmonology": 2, "none": 1})
     assert (summary["asked"]["answers"], summary["asked"]["repeated"]) == ({"B": 3}, 1)

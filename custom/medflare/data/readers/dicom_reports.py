@@ -30,13 +30,14 @@ TAGS = [
     *("StudyInstanceUID", "SOPInstanceUID", "AccessionNumber", "PatientID", "PatientAge", "PatientSex"),
     *("StudyDate", "StudyTime", "Modality", "BodyPartExamined", "ViewPosition", "InstanceNumber"),
 ]
-TABLE_FIELDS: ColumnMap = {
+FIELDS: ColumnMap = {
     "study": ["study", "study_id", "StudyInstanceUID", "study_uid", "AccessionNumber", "accession", "image"],
     "report": ["report", "report_text", "text"],
     "findings": ["findings", "FINDINGS"],
     "impression": ["impression", "IMPRESSION"],
     "split": "split",
 }
+REQUIRED = ("study",)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,7 +121,7 @@ def _reports_of_table(config: CohortConfig, source: SourceRecords) -> dict[str, 
     if config.file is None:
         return {}
     path = find_file(config.root, (), config.file)
-    table = SourceTable(path, TABLE_FIELDS, config.columns, required=("study",))
+    table = SourceTable(path, FIELDS, config.columns, REQUIRED)
     if not (table.has("report") or table.has("findings") or table.has("impression")):
         raise DataError(
             f"{path}: no column holds the report. Columns found: {', '.join(table.columns)}. Name it in "

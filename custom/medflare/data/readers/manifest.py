@@ -27,32 +27,41 @@ FIELDS: ColumnMap = {
     **same_names("age", "sex", "day", "visit", "view"),
     "date": None,
 }
-REQUIRED = ("study_id", "patient_id", "image", "report")
+REQUIRED = ("image", "report")
+IDENTIFIERS = ("study_id", "patient_id")
 
 
 def read(config: CohortConfig) -> SourceRecords:
-    """Read the manifest in `config.root`, or the table `config.file` in it."""
-    table = SourceTable(find_file(config.root, FILES, config.file), FIELDS, config.columns, REQUIRED)
+    """Read the manifest in `config.root`, or the table `config.file` in it.
+
+    `columns: {patient_id: null}` says that no column names the patient: each study is then its own, and two
+    of one person may be in training and test. With `study_id: null` a study is named by its row.
+    """
+    made = {name for name in IDENTIFIERS if name in config.columns and config.columns[name] is None}
+    required = [*REQUIRED, *(name for name in IDENTIFIERS if name not in made)]
+    table = SourceTable(find_file(config.root, FILES, config.file), FIELDS, config.columns, required)
     source = SourceRecords(skipped=table.unreadable, has_split=table.has("split"))
     covariates = config.visits.covariates if config.visits is not None else ()
     table.check_covariates(covariates)
     for index, row in enumerate(table.select(config.select)):
         study_id = table.text(row, "study_id") or f"{table.path.name} row {index + 1}"
-        source.studies.append(_study(table, row, study_id, {name: row.get(name) for name in covariates}))
+        patient_id = study_id if "patient_id" in made else table.text(row, "patient_id")
+        extra = {name: row.get(name) for name in covariates}
+        source.studies.append(_study(table, row, study_id, patient_id, extra))
     if table.has("date"):
         source.studies = days_of_dates(source.studies)
     source.has_labels = any(study.codes is not None for study in source.studies)
     return source
 
 
-def _study(table: SourceTable, row: TableRow, study_id: str, extra: dict[str, Any]) -> Study:
+def _study(table: SourceTable, row: TableRow, study_id: str, patient_id: str, extra: dict[str, Any]) -> Study:
     given = {name: table.get(row, name) for name in ("age", "day", "visit", "date")}
     age, day = parse_number(given["age"]), parse_number(given["day"])
     visit, date = parse_integer(given["visit"]), parse_date(given["date"])
     unread = unreadable_fields(given, {"age": age, "day": day, "visit": visit, "date": date})
     return Study(
         study_id=study_id,
-        patient_id=table.text(row, "patient_id"),
+        patient_id=patient_id,
         images=tuple(table.path.parent / name for name in _paths(table.get(row, "image"))),
         report=table.text(row, "report"),
         split=table.text(row, "split"),

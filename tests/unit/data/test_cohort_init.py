@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`medflare cohort init`: every layout is known again from its files, and the file that it writes is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import cohort_folders
+import export_folders
+import note_folders
+import pytest
+
+from command_line import answer, facts, refusal
+
+
+def csv_of_studies(root: Path) -> Path:
+    """A table with a hospital's own names for the columns, DICOM files in a folder, and no split."""
+    rows = []
+    for row in cohort_folders.manifest_rows():
+        image = cohort_folders.write_png(
+            root / "pictures" / f"{row['study_id']}.png", cohort_folders.corner_image()
+        )
+        rows.append(
+            {
+                "Accession": row["study_id"],
+                "PatientID": row["patient_id"],
+                "Path": f"pictures/{image.name}",
+                "Report text": row["report"],
+                "Gender": row["sex"],
+                "hospital": "north" if len(rows) < 3 else "south",
+            }
+        )
+    cohort_folders.write_csv(root / "export.csv", rows)
+    return root
+
+
+def bulk_export(root: Path) -> Path:
+    report = export_folders.resource("DiagnosticReport", "final", conclusion="Clear.")
+    cohort_folders.write_jsonl(root / "export.ndjson", [report])
+    return root
+
+
+LAYOUTS: dict[str, tuple[str, Callable[[Path], Path], int]] = {
+    "own manifest": ("manifest", cohort_folders.manifest, 6),
+    "table of studies": ("manifest", csv_of_studies, 6),
+    "r2gen": ("r2gen", cohort_folders.r2gen_iu, 5),
+    "mimic": ("mimic_cxr", cohort_folders.mimic_cxr, 6),
+    "indiana": ("iu_xray", cohort_folders.iu_csv, 6),
+    "chexpert plus": ("chexpert_plus", cohort_folders.chexpert_plus, 6),
+    "dicom": ("dicom_reports", cohort_folders.dicom_reports, 6),
+    "brat": ("brat", note_folders.brat, 1),
+    "cas": ("cas_xmi", export_folders.cas_xmi, 1),
+    "label studio": ("label_studio", export_folders.label_studio, 1),
+    "doccano": ("doccano", export_folders.doccano, 1),
+    "prodigy": ("prodigy", export_folders.prodigy, 1),
+    "fhir": ("fhir_ndjson", bulk_export, 1),
+    "omop": ("omop", export_folders.as_csv, 1),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_is_known_and_the_written_file_reads_all_of_it(layout: str, tmp_path: Path) -> None:
+    format, write, records = LAYOUTS[layout]
+    root, file = write(tmp_path / "data"), tmp_path / "site.yaml"
+    init = facts("cohort", "init", root, "--out", file)
+    assert (init["format"], init["problems"]) == (format, [])
+    read = facts("cohort", "inspect", file, "--no-images")
+    assert (read["studies"] + read["notes"], read["unusable"]) == (records, 0)
+
+
+def test_columns_are_told_by_names_and_values_and_explained_in_the_file(tmp_path: Path) -> None:
+    root, file = csv_of_studies(tmp_path / "data"), tmp_path / "site.yaml"
+    shown = answer("cohort", "init", root, "--out", file)
+    text = file.read_text()
+    assert "image: Path  # its values are files that exist" in text
+    assert "patient_id: PatientID" in text
+    assert "study_id: Accession" in text
+    assert "sex: Gender" in text
+    assert "'hospital' (2 values). --split-by" in text
+    assert "The heart is enlarged" in shown
+
+
+def test_a_column_of_hospitals_becomes_sites(tmp_path: Path) -> None:
+    root, file = csv_of_studies(tmp_path / "data"), tmp_path / "site.yaml"
+    answer("cohort", "init", root, "--out", file, "--split-by", "hospital")
+    sites = facts("cohort", "inspect", file, "--no-images")
+    assert [(site["name"], site["studies"]) for site in sites] == [("north", 3), ("south", 3)]
+    assert "columns that seem one: hospital" in refusal(
+        2, "cohort", "init", root, "--out", tmp_path / "other.yaml", "--split-by", "Gender"
+    )
+
+
+def test_a_table_without_patients_gets_ids_and_says_so(tmp_path: Path) -> None:
+    rows = [{"image": row["image"], "report": row["report"]} for row in cohort_folders.manifest_rows()]
+    cohort_folders.manifest(tmp_path / "data")
+    (tmp_path / "data" / "manifest.jsonl").unlink()
+    cohort_folders.write_jsonl(tmp_path / "data" / "studies.jsonl", rows)
+    init = facts("cohort", "init", tmp_path / "data", "--out", tmp_path / "site.yaml")
+    assert init["settings"]["columns"] == {
+        "image": "image",
+        "report": "report",
+        "patient_id": None,
+        "study_id": None,
+    }
+    assert "two studies of one person may be in training and test" in init["remarks"][0]
+    assert facts("cohort", "inspect", tmp_path / "site.yaml")["patients"] == 6
+
+
+def test_unknown_labels_are_listed_to_be_filled_in(tmp_path: Path) -> None:
+    root = note_folders.brat(tmp_path / "data", ann="T1\tPhänomen 7 11\tpain\n")
+    init = facts("cohort", "init", root, "--out", tmp_path / "site.yaml")
+    assert init["settings"]["label_map"] == {"Phänomen": None}
+    assert "which type?" in (tmp_path / "site.yaml").read_text()
+
+
+def test_labels_of_a_known_corpus_get_its_map(tmp_path: Path) -> None:
+    root = note_folders.brat(tmp_path / "data", ann="T1\tSign_symptom 7 11\tpain\n")
+    init = facts("cohort", "init", root, "--out", tmp_path / "site.yaml")
+    assert init["settings"]["label_map"] == "maccrobat"
+
+
+def test_a_file_is_not_overwritten_and_an_unknown_folder_lists_what_it_holds(tmp_path: Path) -> None:
+    root, file = csv_of_studies(tmp_path / "data"), tmp_path / "site.yaml"
+    file.write_text("mine")
+    assert "--overwrite replaces it" in refusal(2, "cohort", "init", root, "--out", file)
+    assert file.read_text() == "mine"
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letter.docx").write_text("x")
+    asked = refusal(3, "cohort", "init", tmp_path / "other", "--out", tmp_path / "new.yaml")
+    assert "the folder holds letter.docx" in asked
+    assert not (tmp_path / "new.yaml").exists()
+
+
+def test_too_many_bad_records_leave_the_file_and_say_why(tmp_path: Path) -> None:
+    root = csv_of_studies(tmp_path / "data")
+    text = (root / "export.csv").read_text()
+    (root / "export.csv").write_text(text.replace("The lungs are clear. No acute disease.", ""))
+    asked = refusal(3, "cohort", "init", root, "--out", tmp_path / "site.yaml")
+    assert "max_skipped" in asked
+    assert (tmp_path / "site.yaml").is_file()
+
+
+def test_inspect_writes_what_it_skips_and_names_repeated_reports(tmp_path: Path) -> None:
+    rows = cohort_folders.manifest_rows()
+    for row in rows[:3]:
+        row["report"] = "The lungs are clear."
+    rows[5]["image"] = ["images/none.png"]
+    root = cohort_folders.manifest(tmp_path / "data", rows)
+    (tmp_path / "site.yaml").write_text(f"cohort: {{format: manifest, root: {root}, max_skipped: 0.5}}\n")
+    shown = answer("cohort", "inspect", tmp_path / "site.yaml", "--skipped", tmp_path / "skipped.csv")
+    assert "1 of 6 records (16.7%); max_skipped allows 50.0%" in " ".join(shown.split())
+    assert "repeated word for word over patients: 3 records, 1 texts" in " ".join(shown.split())
+    lines = (tmp_path / "skipped.csv").read_text().splitlines()
+    assert lines[0] == "site,record,reason,detail"
+    assert ",s5,missing image," in lines[1]
