@@ -165,6 +165,7 @@ def test_a_server_that_died_while_a_sum_was_opened_repeats_it_over_its_own_sites
         number = reply.get_header("current_round")
         if task == ("keys" if after else "reveal") and number == 1 + after:
             run.abort.trigger(True)
+            run.done.wait(60)  # no answer arrives before the process is dead
 
     early, late = losing("fit", "site-4", number=1), losing("reveal", "site-1", number=1)
     run.tamper = together(early, late, pull) if after else together(early, pull)
