@@ -6,20 +6,38 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import deployed
 import deployed_jobs
 import pytest
 from deployed import SERVER, SITES, Federation, Finished
 from deployed_jobs import Simulated
+from xdist.scheduler import LoadFileScheduling
+
+ONE_FEDERATION = ("test_deployed_runs", "test_deployed_protections", "test_deployed_crashes")
+"""Files whose tests compare with the same undisturbed runs, which one process makes once."""
+
+
+class Scheduling(LoadFileScheduling):
+    """A file's tests run in one process, and those of `ONE_FEDERATION` in the same."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return "one federation" if Path(file).stem in ONE_FEDERATION else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    return Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of this folder, and begin with the runbook, which takes longest."""
+    """Mark the tests of this folder; begin with those that take longest, the runbook and `ONE_FEDERATION`."""
+    first = ("test_runbook", *ONE_FEDERATION)
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.deployment)
-    items.sort(key=lambda item: item.path.name != "test_runbook.py")
+    items.sort(key=lambda item: first.index(item.path.stem) if item.path.stem in first else len(first))
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -15,12 +15,10 @@ from deployed_programs import run as program
 
 from medflare.wire.files import load_tensors
 
-LONG_ENOUGH = {"steps": 6, "num_rounds": 3, "seed": 77}
-"""To be killed in a round."""
-
 
 def submitted(federation: Federation, folder: Path, **changed: object) -> str:
-    return federation.submit(deployed_jobs.tiny_job(folder, "fed_medlora", **LONG_ENOUGH, **changed))
+    """The id of a job like `fed_medlora_run`, which nobody disturbs."""
+    return federation.submit(deployed_jobs.tiny_job(folder, "fed_medlora", **changed))
 
 
 def medflare(*words: object) -> list[dict[str, object]] | dict[str, object]:
@@ -50,11 +48,10 @@ def tensors(run: Finished) -> dict[str, list[float]]:
     return {name: value.flatten().tolist() for name, value in adapter.items()}
 
 
-@pytest.fixture(scope="module")
-def undisturbed(federation: Federation, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
+@pytest.fixture
+def undisturbed(fed_medlora_run: Finished) -> dict[str, list[float]]:
     """The adapter of the run that nobody disturbs."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    return tensors(federation.finished(submitted(federation, folder / "job"), folder / "out"))
+    return tensors(fed_medlora_run)
 
 
 @pytest.mark.parametrize("who", [SERVER, pytest.param("site-2", marks=pytest.mark.faults)])
@@ -63,16 +60,17 @@ def test_a_killed_job_process_costs_time_and_nothing_else(
 ) -> None:
     job_id = submitted(federation, tmp_path / "job")
     federation.worker("site-2")
+    process = federation.job_process(who)  # looked for before the round, which is short
     federation.wait_event(job_id, phase="round", round=1)
     federation.wait_training("site-2", job_id)
-    federation.job_process(who).kill()
+    process.kill()
     assert federation.wait(job_id) != "FINISHED:COMPLETED"
     rows = {row["run"]: row for row in medflare("runs", "list", federation.kits / SERVER)}
     assert rows[job_id]["state"] in ("interrupted", "stopped")
     assert rows[job_id]["exchanges"] in (1, 2)
     run = resumed(federation, job_id, tmp_path)
     assert (run.state, run.record.status) == ("FINISHED:COMPLETED", "completed")
-    assert [len(entry.accepted) for entry in run.record.rounds] == [3, 3, 3]
+    assert [len(entry.accepted) for entry in run.record.rounds] == [3, 3]
     assert run.record.resumptions[0].job == run.job_id
     assert {item.site for item in run.record.evaluations} == set(SITES)
     assert tensors(run) == undisturbed
@@ -124,14 +122,14 @@ def test_a_frozen_job_process_costs_its_seconds_and_nothing_else(
     frozen.resume()
     run = federation.finished(job_id, tmp_path / "out")
     assert (run.state, run.record.status) == ("FINISHED:COMPLETED", "completed")
-    assert [len(entry.accepted) for entry in run.record.rounds] == [3, 3, 3]
+    assert [len(entry.accepted) for entry in run.record.rounds] == [3, 3]
     assert tensors(run) == undisturbed
 
 
 @pytest.mark.faults
 def test_a_paused_run_goes_on(federation: Federation, tmp_path: Path) -> None:
-    long = {**LONG_ENOUGH, "num_rounds": 14}  # a command takes seconds to start and to log in
-    job_id = federation.submit(deployed_jobs.tiny_job(tmp_path / "job", "fed_medlora", **long))
+    # A command takes seconds to start and to log in.
+    job_id = submitted(federation, tmp_path / "job", steps=6, num_rounds=14)
     federation.wait_event(job_id, phase="round", round=0)
     medflare("pause", job_id, "--kit", federation.kits / ADMIN)
     paused = federation.finished(job_id, tmp_path / "paused")

@@ -52,10 +52,10 @@ class ToyLearner(SmallLearner):
 
     def _features(self) -> State:
         """The site's first examples as features: of each of them, or as the sums of classes of 1 and 3."""
-        kind = self.settings.get("features", "none")
-        if kind == "raw":
+        features = self.settings.get("features", "none")
+        if features == "raw":
             return {"features.raw.rows": self.x[:4].clone()}
-        if kind == "prototypes":
+        if features == "prototypes":
             sums = torch.stack([self.x[0], self.x[1:4].sum(0)])
             return {"features.prototypes.sum": sums, "features.prototypes.count": torch.tensor([1.0, 3.0])}
         return {}

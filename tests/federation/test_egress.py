@@ -140,9 +140,9 @@ def test_the_ledger_has_a_line_per_message_with_the_digest_of_what_was_sent(door
 
 
 def test_a_line_says_what_was_declared_once_and_refers_to_it_afterwards(door: Egress) -> None:
-    whole = {"w": torch.ones(2), "sum:count": torch.ones(3)}
+    tensors = {"w": torch.ones(2), "sum:count": torch.ones(3)}
     for number in range(2):
-        door.send("fit", number, TaskResult(GOOD, whole))
+        door.send("fit", number, TaskResult(GOOD, tensors))
     door.send("fit", 2, TaskResult(GOOD, {"w": torch.ones(2)}))
     first, second, third = lines(door)
     declared = {"shared": {"w": [[2], "float32"]}, "sums": {"count": [[3], "float32"]}}

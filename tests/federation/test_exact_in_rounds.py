@@ -59,16 +59,16 @@ def test_no_message_holds_a_triple_its_digest_or_the_key(graph_hospitals) -> Non
 
     federation = run(tamper=note, mislead=note)
     report = compared(federation)
-    whole = b"\n".join(seen)
+    messages = b"\n".join(seen)
     moved = sum(message_bytes(len(RANGES[asker])) * 2 + message_bytes(len(RANGES[h])) for asker, h in SHARED)
-    assert len(whole) > moved
+    assert len(messages) > moved
     assert report["bytes"]["from_sites"] == pytest.approx(moved, abs=16 * 9)
     assert report["bytes"]["to_sites"] == report["bytes"]["from_sites"]
     key = SketchKey(bytes.fromhex(cohorts.secret), "medflare")
     digests = {word for site in SITES for word in keyed_elements(cohorts.graph(site), key)}
     forbidden = {word.encode() for word in digests} | {bytes.fromhex(word) for word in digests}
     forbidden |= {b"symptom", b"disease", cohorts.secret.encode(), bytes.fromhex(cohorts.secret)}
-    left = whole + (federation.folder / "run.json").read_bytes()
+    left = messages + (federation.folder / "run.json").read_bytes()
     left += b"".join((federation.site_folder(site) / "egress.jsonl").read_bytes() for site in SITES)
     assert not [word for word in forbidden if word in left]
 

@@ -63,20 +63,20 @@ def test_a_site_joins_the_sum_of_a_round_once(federation: Make, sum_of: str, num
     terms = record.rounds[-1].protection["terms"]
     if sum_of != "updates":
         terms = run.flow.run.protection.coordinator.parameters.to_json()
-    told = {"secure_sum": {"terms": {**terms, "round": number}}}
+    options = {"secure_sum": {"terms": {**terms, "round": number}}}
     for fresh in (False, True):
-        said = asked_again(run, "site-1", "keys", fresh, round=number, options=told)
-        assert "keys for round" in said or "nothing was declared yet" in said
-    told["secure_sum"]["terms"]["round"] = 7
-    assert asked_again(run, "site-1", "keys", False, round=7, options=told) == "answered"
+        answer = asked_again(run, "site-1", "keys", fresh, round=number, options=options)
+        assert "keys for round" in answer or "nothing was declared yet" in answer
+    options["secure_sum"]["terms"]["round"] = 7
+    assert asked_again(run, "site-1", "keys", False, round=7, options=options) == "answered"
 
 
 def test_steps_of_another_round_are_not_answered(federation: Make) -> None:
     run = federation(controller=MASKED)
     completed(run)
-    told = {"secure_sum": {"survivors": list(run.sites)}}
+    options = {"secure_sum": {"survivors": list(run.sites)}}
     assert "the keys this site gave are of round 2" in asked_again(
-        run, "site-1", "confirm", False, round=5, options=told
+        run, "site-1", "confirm", False, round=5, options=options
     )
 
 

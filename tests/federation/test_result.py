@@ -86,9 +86,9 @@ def test_factors_that_a_rule_merged_are_written_as_the_adapter_with_its_scale(tm
     persistor.expect(described(adapter_config={"peft_type": "LORA", "r": 2, "lora_alpha": 8}))
     merged = {"q.lora_A.weight": torch.randn(6, 5), "q.lora_B.weight": torch.randn(4, 6)}
     short = {"k.lora_A.weight": torch.randn(3, 5), "k.lora_B.weight": torch.randn(3, 3)}
-    own = {"q.lora_A.weight": torch.randn(2, 5), "q.lora_B.weight": torch.zeros(4, 2)}
+    personalised = {"q.lora_A.weight": torch.randn(2, 5), "q.lora_B.weight": torch.zeros(4, 2)}
     state = {f"merged.{n}": v for n, v in (merged | short).items()}
-    state |= {f"adapter.{n}": v for n, v in own.items()}
+    state |= {f"adapter.{n}": v for n, v in personalised.items()}
     folder = persistor.write(tmp_path / "adapter", state, CARD)
     config = json.loads((folder / "adapter_config.json").read_text())
     written = load_file(folder / "adapter_model.safetensors")
@@ -101,8 +101,8 @@ def test_factors_that_a_rule_merged_are_written_as_the_adapter_with_its_scale(tm
     state["adapter.q.lora_B.weight"] = torch.randn(4, 2)
     folder = persistor.write(tmp_path / "adapter", state, CARD)
     written = load_file(folder / "adapter_model.safetensors")
-    own["q.lora_B.weight"] = state["adapter.q.lora_B.weight"]
-    torch.testing.assert_close(pair(written, 4.0), pair(merged, 4.0) + pair(own, 4.0))
+    personalised["q.lora_B.weight"] = state["adapter.q.lora_B.weight"]
+    torch.testing.assert_close(pair(written, 4.0), pair(merged, 4.0) + pair(personalised, 4.0))
     assert json.loads((folder / "adapter_config.json").read_text())["r"] == 8
 
 

@@ -79,9 +79,9 @@ def check(case: Case, federation: Make, some: int = PLACES, **controller: Any) -
         run.controller |= controller
         return run
 
-    whole = start()
-    writes = count_writes(whole)
-    expected, pulled = tensors(whole), 0
+    undisturbed = start()
+    writes = count_writes(undisturbed)
+    expected, pulled = tensors(undisturbed), 0
     assert any("/result/adapter/" in name for name in expected)
     for write in places(len(writes), some):
         run = start()

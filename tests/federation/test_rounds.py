@@ -140,10 +140,10 @@ def test_canary_is_measured_and_leaves_no_trace(federation) -> None:
     record = completed(canary)
     assert all(torch.equal(final(plain)[name], final(canary)[name]) for name in final(plain))
     assert len(record.rounds) == 2
-    seen = {event["site"]: event for event in events(canary, "canary")}
-    assert sorted(seen) == ALL
-    assert seen["site-1"]["bytes_sent"] == 40
-    assert seen["site-1"]["seconds"] is not None
+    canary_events = {event["site"]: event for event in events(canary, "canary")}
+    assert sorted(canary_events) == ALL
+    assert canary_events["site-1"]["bytes_sent"] == 40
+    assert canary_events["site-1"]["seconds"] is not None
     tasks = [line.task for line in ledger(canary, "site-2")]
     assert tasks == ["prepare", "fit", *("fit", "evaluate") * 2, "finish"]
     counted = sum(entry.traffic["site-2"].sent for entry in record.rounds)

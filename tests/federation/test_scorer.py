@@ -262,8 +262,8 @@ def test_all_notes_of_the_server_count_as_val(tmp_path: Path) -> None:
         run_id="run",
     )
     assert load_site_settings(config).cohort[0].split.val == 0.25
-    whole = load_site_settings(WorkerConfig(**{**config.to_json(), "split": "val"}))
-    assert whole.cohort[0].split == SplitConfig(train=0, val=1, test=0)
+    loaded = load_site_settings(WorkerConfig(**{**config.to_json(), "split": "val"}))
+    assert loaded.cohort[0].split == SplitConfig(train=0, val=1, test=0)
 
 
 def test_the_servers_entry_is_no_site_of_the_simulator(tmp_path: Path) -> None:

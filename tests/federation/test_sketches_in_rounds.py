@@ -36,10 +36,10 @@ def vocabulary(file: Path) -> None:
 
 
 def question(number: int, head: str, tail: str) -> str:
-    asked = f"Which disease is it that in patient {number} causes {tail}, if {head} causes {tail}"
+    text = f"Which disease is it that in patient {number} causes {tail}, if {head} causes {tail}"
     options = {"A": head, "B": "nothing known", "C": f"none of these {number}"}
     return json.dumps(
-        {"id": str(number), "question": asked, "options": options, "answer": "A", "split": "train"}
+        {"id": str(number), "question": text, "options": options, "answer": "A", "split": "train"}
     )
 
 
@@ -121,11 +121,11 @@ def test_the_key_and_the_texts_are_in_no_message_and_no_record(hospitals) -> Non
     seen: list[str] = []
     federation = run(tamper=lambda site, task, reply: seen.append(str(reply)) if task == "sketch" else None)
     record = completed(federation)
-    whole = "".join(seen) + record.model_dump_json() + (federation.folder / "run.json").read_text()
+    everything_sent = "".join(seen) + record.model_dump_json() + (federation.folder / "run.json").read_text()
     state = "".join(p.read_bytes().hex() for p in (federation.folder / "state").rglob("*") if p.is_file())
-    assert cohorts.secret not in whole
+    assert cohorts.secret not in everything_sent
     assert cohorts.secret.encode().hex() not in state
-    assert "asthma" not in whole
+    assert "asthma" not in everything_sent
 
 
 def test_a_site_whose_policy_says_no_is_at_the_typical_distance_and_named(hospitals) -> None:
@@ -229,8 +229,8 @@ def test_the_site_decides_how_often_another_sketch_leaves_whatever_the_server_as
 
     def answer(exchange: int, held: int | None, growth: float, run_id: str = "run") -> dict[str, Any]:
         site = load_site(cohorts.folder("site-1") / "site.yaml", "site-1")
-        asked = SketchRequest(exchange, held, growth)
-        return sketch_facts(site, tmp_path / "state", tmp_path / "cache", run_id, asked)
+        request = SketchRequest(exchange, held, growth)
+        return sketch_facts(site, tmp_path / "state", tmp_path / "cache", run_id, request)
 
     many = [(head, tail) for head in TERMS[:5] for tail in TERMS[5:8]]
     cohorts.know("site-1", many[:10])

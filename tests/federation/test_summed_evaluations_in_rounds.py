@@ -70,10 +70,10 @@ def test_no_number_of_one_site_is_in_the_record(federation: Make) -> None:
     assert measured == {"train_loss"}
     assert record.rounds[0].protection["val"] == {"examples": 60, "sites": 3}
     assert {event["site"] for event in events(run, "val")} == {ALL_SITES}
-    own = run.site_folder("site-1") / "result"
-    lines = (own / "validation.jsonl").read_text(encoding="utf-8").splitlines()
+    results = run.site_folder("site-1") / "result"
+    lines = (results / "validation.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["round"] for line in lines] == [0, 1]
-    (tested,) = json.loads((own / "evaluations.json").read_text(encoding="utf-8"))["evaluations"]
+    (tested,) = json.loads((results / "evaluations.json").read_text(encoding="utf-8"))["evaluations"]
     assert (tested["site"], tested["metrics"]["loss"]["low"] > 0) == ("site-1", True)
 
 
@@ -210,8 +210,10 @@ def test_under_encryption_numbers_stay_at_the_sites(federation: Make) -> None:
     assert ledger(run, "site-1", "evaluate") == []
     (line,) = ledger(run, "site-1", "finish")
     assert line.withheld == 1
-    own = run.site_folder("site-1") / "result" / "evaluations.json"
-    assert json.loads(own.read_text(encoding="utf-8"))["evaluations"][0]["metrics"]["loss"]["value"] > 0
+    evaluations = run.site_folder("site-1") / "result" / "evaluations.json"
+    assert (
+        json.loads(evaluations.read_text(encoding="utf-8"))["evaluations"][0]["metrics"]["loss"]["value"] > 0
+    )
 
 
 # ---- what people see ---------------------------------------------------------------------------------------

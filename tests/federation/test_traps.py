@@ -149,7 +149,7 @@ def test_the_simulators_copy_of_site_yaml_gives_way_to_the_original(tmp_path: Pa
     for folder in ("local", "site-1/local"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "site.yaml").write_text("sites: {}")
-    own = tmp_path / "site-1/local/site.yaml"
-    assert site_file(tmp_path / "site-1", own.parent) == tmp_path / "local/site.yaml"
-    own.write_text("name: site-1")
-    assert site_file(tmp_path / "site-1", own.parent) == own
+    local_file = tmp_path / "site-1/local/site.yaml"
+    assert site_file(tmp_path / "site-1", local_file.parent) == tmp_path / "local/site.yaml"
+    local_file.write_text("name: site-1")
+    assert site_file(tmp_path / "site-1", local_file.parent) == local_file

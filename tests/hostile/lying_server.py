@@ -149,8 +149,8 @@ class LyingServer:
             submitted = {"settings_sha256": settings_digest("toy", self.settings)}
             given["options"] = {**submitted, **given.get("options", {})}
         fields = request_fields(task, self.sites, **given)
-        kind = DataKind.WEIGHTS if tensors else DataKind.APP_DEFINED
-        message = DXO(kind, data=dict(tensors or {}), meta={REQUEST: fields}).to_shareable()
+        data_kind = DataKind.WEIGHTS if tensors else DataKind.APP_DEFINED
+        message = DXO(data_kind, data=dict(tensors or {}), meta={REQUEST: fields}).to_shareable()
         return self.send_raw(site, flare_task or task, message, job=job)
 
     def send_raw(self, site: str, flare_task: str, message: Shareable, job: str = "job") -> Answer:

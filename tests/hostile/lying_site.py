@@ -27,12 +27,12 @@ def lying(site: str, lies: Mapping[str, Lie], times: int | None = None) -> Tampe
         lies: task -> lie.
         times: how many replies to a task are lies; all without.
     """
-    told = dict.fromkeys(lies, 0)
+    lies_sent = dict.fromkeys(lies, 0)
 
     def tamper(name: str, task: str, reply: Shareable) -> Shareable | None:
-        if name != site or task not in lies or (times is not None and told[task] >= times):
+        if name != site or task not in lies or (times is not None and lies_sent[task] >= times):
             return None
-        told[task] += 1
+        lies_sent[task] += 1
         if FAILURE in reply:
             return None
         dxo = from_shareable(over_the_wire(reply))

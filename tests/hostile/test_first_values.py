@@ -75,14 +75,14 @@ def final_of_honest_sites(federation: Make, **options: Any) -> dict[str, torch.T
 
 
 def test_where_all_agree_the_first_is_asked(federation: Make) -> None:
-    told = completed(federation()).preparation["first_values"]
-    assert told == {"taken_from": "site-1", "differing": {}, "compared_by_norm": []}
+    reported = completed(federation()).preparation["first_values"]
+    assert reported == {"taken_from": "site-1", "differing": {}, "compared_by_norm": []}
 
 
 def test_a_site_that_announces_other_values_is_named_and_not_asked_first(federation: Make) -> None:
     run = federation(tamper=lying(LIAR, {"prepare": saying(1.0)}))
-    told = completed(run).preparation["first_values"]
-    assert "its first values of 2 of 2 tensors are not those of most sites" in told["differing"][LIAR]
+    reported = completed(run).preparation["first_values"]
+    assert "its first values of 2 of 2 tensors are not those of most sites" in reported["differing"][LIAR]
     assert [event["site"] for event in events(run, "first values differ")] == [LIAR]
     assert events(run, "no initial state") == []
 
@@ -101,8 +101,8 @@ def nearly(site: str) -> Lie:
     def lie(reply: dict[str, Any], tensors: dict[str, Any]) -> None:
         facts = reply["facts"]["first_values"]
         digest = f"{int(site[-1]):064x}"
-        own = {"sha256": digest, "norm": facts[ADAPTER]["norm"] * (1 + int(site[-1]) / 100)}
-        reply["facts"]["first_values"] = {**facts, ADAPTER: own}
+        other_norm = {"sha256": digest, "norm": facts[ADAPTER]["norm"] * (1 + int(site[-1]) / 100)}
+        reply["facts"]["first_values"] = {**facts, ADAPTER: other_norm}
 
     return lie
 
@@ -119,8 +119,8 @@ def test_sites_of_different_precisions_begin_with_values_of_a_usual_norm(federat
         return {"prepare": nearly(site), **first}
 
     record = completed(federation(tamper=every_site(lies)))
-    told = record.preparation["first_values"]
-    assert told == {"taken_from": "site-2", "differing": {}, "compared_by_norm": [ADAPTER]}
+    reported = record.preparation["first_values"]
+    assert reported == {"taken_from": "site-2", "differing": {}, "compared_by_norm": [ADAPTER]}
 
 
 def test_two_sites_of_which_one_lies_begin_no_run(federation: Make) -> None:
@@ -156,13 +156,15 @@ def test_what_is_no_digest_and_norm_costs_its_site_the_run(federation: Make, val
 
 def test_a_site_says_of_its_first_values_what_it_sends(lying_server: SERVER) -> None:
     server = lying_server()
-    said = {site: answer.facts["first_values"] for site, answer in server.prepare(uplink="bfloat16").items()}
+    declared = {
+        site: answer.facts["first_values"] for site, answer in server.prepare(uplink="bfloat16").items()
+    }
     sent = server.send("site-3", "initialise", uplink="bfloat16").tensors
     expected = describe_values(sent, "bfloat16")
     for name, entry in expected.items():
-        assert said["site-3"][name]["sha256"] == entry["sha256"]
-        assert said["site-3"][name]["norm"] == pytest.approx(entry["norm"], rel=1e-5)
-    assert said["site-1"] == said["site-2"] == said["site-3"]
+        assert declared["site-3"][name]["sha256"] == entry["sha256"]
+        assert declared["site-3"][name]["norm"] == pytest.approx(entry["norm"], rel=1e-5)
+    assert declared["site-1"] == declared["site-2"] == declared["site-3"]
 
 
 @pytest.mark.parametrize("restarted", [False, True])

@@ -90,11 +90,11 @@ def test_a_server_with_a_read_only_disk_ends_by_name(tmp_path: Path) -> None:
 
 
 def test_on_a_full_disk_a_site_writes_its_state_into_the_space_kept_for_it(tmp_path: Path) -> None:
-    found = run_on_a_small_disk(tmp_path, "state", "thread")
-    assert found["status"] == "completed", found["reason"]
-    assert "state" in found["reserves"], "in the site's own folder `state`"
+    outcome = run_on_a_small_disk(tmp_path, "state", "thread")
+    assert outcome["status"] == "completed", outcome["reason"]
+    assert "state" in outcome["reserves"], "in the site's own folder `state`"
     # Round 1 is saved into that space, which cannot be taken again: round 2 is refused. Then there is room.
-    assert found["absent"] == [{}, {}, {"site-2": f"E33 {DISK_FULL}"}, {}, {}]
+    assert outcome["absent"] == [{}, {}, {"site-2": f"E33 {DISK_FULL}"}, {}, {}]
 
 
 @pytest.fixture

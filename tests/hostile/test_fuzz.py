@@ -74,12 +74,12 @@ def tensors_like(draw: st.DrawFn, state: dict[str, Any]) -> dict[str, Any]:
         shape = draw(st.lists(st.integers(0, 4), max_size=4))
         value = draw(st.sampled_from((0.0, -1.0, 1e30, float("inf"), float("nan"))))
         dtype = draw(st.sampled_from(DTYPES))
-        whole = not (dtype.is_floating_point or dtype.is_complex)
-        tensor = torch.full(shape, 1 if whole else value, dtype=dtype)
+        is_integer = not (dtype.is_floating_point or dtype.is_complex)
+        tensor = torch.full(shape, 1 if is_integer else value, dtype=dtype)
         other = draw(st.sampled_from((name, name, "x", "../x", "scale:x", f"int8:2x2:{name}", "total:x", "")))
         result.pop(name, None)
         if draw(st.booleans()):
-            result[other] = tensor.to_sparse() if draw(st.integers(0, 9)) == 0 and not whole else tensor
+            result[other] = tensor.to_sparse() if draw(st.integers(0, 9)) == 0 and not is_integer else tensor
     return result
 
 
@@ -139,8 +139,8 @@ def test_requests(server: LyingServer, state: dict[str, Any], data: st.DataObjec
     task = data.draw(st.sampled_from(sorted(OPTIONS)))
     fields = sendable(data.draw(changed(ordinary(task)) | VALUES))
     tensors = data.draw(tensors_like(state)) if task in ("fit", "evaluate", "finish") else {}
-    kind = DataKind.WEIGHTS if tensors else DataKind.APP_DEFINED
-    message = DXO(kind, data=tensors, meta={REQUEST: fields}).to_shareable()
+    data_kind = DataKind.WEIGHTS if tensors else DataKind.APP_DEFINED
+    message = DXO(data_kind, data=tensors, meta={REQUEST: fields}).to_shareable()
     with bounded():
         answer = server.send_raw("site-1", task, message)
     is_refused_in_words_or_read(answer)
@@ -313,9 +313,9 @@ def result(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> dic
 
 
 def test_the_result_folder_itself_opens(folder: Path, result: dict[str, bytes], tiny_backbone: Path) -> None:
-    whole = write_files(folder / "whole", result)
-    assert readable(whole)
-    assert load_summariser(whole, backbone=tiny_backbone) is not None
+    complete = write_files(folder / "whole", result)
+    assert readable(complete)
+    assert load_summariser(complete, backbone=tiny_backbone) is not None
 
 
 @examples(10)

@@ -51,19 +51,19 @@ def test_no_secret_of_the_service_reaches_a_job(tmp_path: Path, monkeypatch: pyt
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    seen = environment_of_a_job(Launcher(tmp_path / "env.json"))
-    assert not set(SECRETS) & set(seen)
-    assert not set(SECRETS.values()) & set(seen.values())
-    assert seen["OMP_NUM_THREADS"] == "1"
-    assert "PATH" in seen
+    environment = environment_of_a_job(Launcher(tmp_path / "env.json"))
+    assert not set(SECRETS) & set(environment)
+    assert not set(SECRETS.values()) & set(environment.values())
+    assert environment["OMP_NUM_THREADS"] == "1"
+    assert "PATH" in environment
 
 
 def test_a_site_can_pass_on_what_its_jobs_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy")
     monkeypatch.setenv("HF_TOKEN", "y")
-    seen = environment_of_a_job(Launcher(tmp_path / "env.json", more=["https_proxy"]))
-    assert seen["https_proxy"] == "http://proxy"
-    assert "HF_TOKEN" not in seen
+    environment = environment_of_a_job(Launcher(tmp_path / "env.json", more=["https_proxy"]))
+    assert environment["https_proxy"] == "http://proxy"
+    assert "HF_TOKEN" not in environment
 
 
 def test_a_name_that_only_looks_like_a_listed_one_is_not_passed() -> None:

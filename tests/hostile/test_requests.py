@@ -118,8 +118,8 @@ def test_a_message_of_another_form_is_refused_in_words(
     from lying_server import request_fields
 
     server = lying_server()
-    found = {REQUEST: request_fields("fit")} if meta is None else meta
-    message = DXO(DataKind.WEIGHTS if data else DataKind.APP_DEFINED, data=data, meta=found).to_shareable()
+    fields = {REQUEST: request_fields("fit")} if meta is None else meta
+    message = DXO(DataKind.WEIGHTS if data else DataKind.APP_DEFINED, data=data, meta=fields).to_shareable()
     answer = server.send_raw("site-1", "fit", message)
     assert answer.failure["code"] == 23
     assert text in answer.text

@@ -92,8 +92,8 @@ def test_no_site_tells_its_own_final_test(lying_server: Make, he_kits: Callable[
     answer = encrypted.send("site-1", "finish", state, round=5, options=options)
     assert answer.facts["evaluations"] == []
     assert not answer.tensors
-    own = encrypted.root / "site-1" / "job" / "result" / "evaluations.json"
-    assert '"loss"' in own.read_text(encoding="utf-8")
+    evaluations = encrypted.root / "site-1" / "job" / "result" / "evaluations.json"
+    assert '"loss"' in evaluations.read_text(encoding="utf-8")
 
 
 def card() -> dict[str, Any]:
@@ -119,8 +119,8 @@ def he_kits() -> Callable[[LyingServer], None]:
 
 def test_what_a_site_sends_is_masked_and_the_sum_is_the_mean(lies: MaskedLies, lying_server: Make) -> None:
     measured = read_totals(totals_of(lies.sum_of(Round(**VALIDATED))), VALIDATION)
-    own = losses(lying_server)
-    mean = sum(own[site] * ROWS[site] for site in FOUR) / sum(ROWS.values())
+    site_losses = losses(lying_server)
+    mean = sum(site_losses[site] * ROWS[site] for site in FOUR) / sum(ROWS.values())
     assert (measured.examples, measured.sites) == (sum(ROWS.values()), 4)
     assert measured.means["loss"] == pytest.approx(mean, abs=1e-8)
     for answer in lies.answers.values():

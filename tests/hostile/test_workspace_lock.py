@@ -67,8 +67,8 @@ def test_a_run_is_replaced_only_where_it_was_said(tmp_path: Path, overwrite: boo
         with simulate.held(workspace, overwrite):
             pass
         return
-    found = r"a run of toy \(completed, began 2026-11-20 10:00 UTC\).*--overwrite.*--workspace"
-    with pytest.raises(ConfigError, match=found), simulate.held(workspace, overwrite):
+    message = r"a run of toy \(completed, began 2026-11-20 10:00 UTC\).*--overwrite.*--workspace"
+    with pytest.raises(ConfigError, match=message), simulate.held(workspace, overwrite):
         pass
     assert [path.name for path in workspace.iterdir()] == ["server"]
 

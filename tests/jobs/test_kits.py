@@ -194,11 +194,11 @@ def test_a_planted_a_missing_and_an_unsigned_kit_are_named(kits: Path) -> None:
     (kits / "site-1/startup/evil__resources.json").write_text("{}")
     (kits / "site-2/startup/client_context.tenseal").unlink()
     (kits / "site-3/startup/signature.json").unlink()
-    said = found(check(kits))
-    assert said["startup/evil__resources.json"] == "is not signed"
-    assert said["startup/client_context.tenseal"] == "was signed, and is gone or empty"
-    assert said["startup/signature.json"].startswith("is missing, although")
-    assert len(said) == 3
+    findings = found(check(kits))
+    assert findings["startup/evil__resources.json"] == "is not signed"
+    assert findings["startup/client_context.tenseal"] == "was signed, and is gone or empty"
+    assert findings["startup/signature.json"].startswith("is missing, although")
+    assert len(findings) == 3
 
 
 def test_a_key_of_another_site_is_named(kits: Path) -> None:
@@ -210,8 +210,8 @@ def test_a_certificate_of_another_authority_is_named(kits: Path, tmp_path: Path)
     foreign = provision(tmp_path / "foreign") / "site-1/startup"
     for name in ("client.crt", "client.key"):
         shutil.copy(foreign / name, kits / "site-1/startup" / name)
-    said = found(check(kits / "site-1"))
-    assert "was not issued by this project's authority" in said["startup/client.crt"]
+    findings = found(check(kits / "site-1"))
+    assert "was not issued by this project's authority" in findings["startup/client.crt"]
 
 
 def test_a_whole_foreign_kit_shows_by_its_fingerprint(kits: Path, tmp_path: Path) -> None:
@@ -234,9 +234,9 @@ def test_settings_that_would_travel_or_add_components_are_named(kits: Path) -> N
     path = kits / "site-1/local/resources.json"
     path.write_text(json.dumps(local(kits / "site-1", "resources.json") | {"data_path": "/secret"}))
     (kits / "site-2/local/more__p_resources.json").write_text("{}")
-    said = found(check(kits))
-    assert said["local/resources.json"] == "the key data_path would be sent to every other site"
-    assert "build its components" in said["local/more__p_resources.json"]
+    findings = found(check(kits))
+    assert findings["local/resources.json"] == "the key data_path would be sent to every other site"
+    assert "build its components" in findings["local/more__p_resources.json"]
 
 
 @pytest.mark.parametrize("name", ["flserver", "site-1"])

@@ -39,8 +39,8 @@ def workspace(first: Path, tmp_path: Path) -> Path:
 def startup(workspace: Path, number: str, name: str) -> dict[str, bytes]:
     """Certificate, key and root of a kit."""
     folder = workspace / "medflare" / f"prod_{number}" / name / "startup"
-    kind = "server" if name == "flserver" else "client"
-    return {file: (folder / file).read_bytes() for file in (f"{kind}.crt", f"{kind}.key", "rootCA.pem")}
+    role = "server" if name == "flserver" else "client"
+    return {file: (folder / file).read_bytes() for file in (f"{role}.crt", f"{role}.key", "rootCA.pem")}
 
 
 def test_there_are_three_hospitals_an_unseen_one_and_all_four_roles() -> None:

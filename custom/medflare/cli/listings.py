@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 import typer
 
 from medflare.cli.output import JSON_OPTION, plain_errors, print_json
+
+WIDTH = 200
+"""Columns where output is not a terminal: one line for most entries, so that `grep` finds whole ones."""
 
 
 @plain_errors
@@ -135,4 +139,4 @@ def _show(title: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) ->
     table = Table(*head, title=title, title_justify="left")
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(table)

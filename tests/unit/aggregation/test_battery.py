@@ -46,10 +46,12 @@ def flat(state: State) -> Tensor:
 
 def product(state: State) -> Tensor:
     """What a LoRA state computes with, beside its plain tensors."""
-    whole = state[B].double() @ state[A].double()
+    merged_product = state[B].double() @ state[A].double()
     if f"merged.{A.removeprefix('adapter.')}" in state:
-        whole = whole + (state["merged.q.lora_B.weight"].double() @ state["merged.q.lora_A.weight"].double())
-    return torch.cat([whole.reshape(-1), flat({n: state[n] for n in ("norm.weight", "scale")})])
+        merged_product = merged_product + (
+            state["merged.q.lora_B.weight"].double() @ state["merged.q.lora_A.weight"].double()
+        )
+    return torch.cat([merged_product.reshape(-1), flat({n: state[n] for n in ("norm.weight", "scale")})])
 
 
 @dataclass(frozen=True, kw_only=True)

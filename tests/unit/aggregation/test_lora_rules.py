@@ -54,8 +54,8 @@ def aggregate(rule: AggregationRule, state: State, updates: list[Update]) -> Sta
 
 def product(state: State) -> Tensor:
     """What a site computes with beside W0, scale left out."""
-    own = state[B] @ state[A]
-    return own + state[MERGED_B] @ state[MERGED_A] if MERGED_A in state else own
+    factor_product = state[B] @ state[A]
+    return factor_product + state[MERGED_B] @ state[MERGED_A] if MERGED_A in state else factor_product
 
 
 def mean_product(state: State, updates: list[Update]) -> Tensor:
@@ -128,12 +128,12 @@ def test_product_svd_is_the_best_of_its_rank(sites: int, d_out: int, d_in: int, 
     updates = [trained(state, seed + i, i + 1) for i in range(sites)]
     rule = LoraProductSvd()
     new = aggregate(rule, state, updates)
-    whole = mean_product(state, updates).numpy()
-    u, s, vt = np.linalg.svd(whole)
+    exact = mean_product(state, updates).numpy()
+    u, s, vt = np.linalg.svd(exact)
     best = (u[:, : len(s)] * np.where(np.arange(len(s)) < rank, s, 0)) @ vt[: len(s)]
     assert np.allclose(product(new).numpy(), best, atol=1e-9 * max(1.0, s[0]))
     assert (new[A].shape, new[B].shape) == (state[A].shape, state[B].shape)
-    error = np.linalg.norm(whole - best) / np.linalg.norm(whole)
+    error = np.linalg.norm(exact - best) / np.linalg.norm(exact)
     assert rule.report()["truncation"][STEM] == pytest.approx(error, abs=1e-7)
 
 

@@ -31,10 +31,10 @@ def drawn(seed: int, *shape: int) -> Tensor:
 
 
 def broadcast(b: float = 0.0, merged: bool = False) -> State:
-    found = {STEM + A: drawn(0, RANK, IN), STEM + B: b * drawn(1, OUT, RANK), "head.weight": drawn(2, 3)}
+    tensors = {STEM + A: drawn(0, RANK, IN), STEM + B: b * drawn(1, OUT, RANK), "head.weight": drawn(2, 3)}
     if merged:
-        found |= {"merged.layer.q" + A: drawn(3, 3, IN), "merged.layer.q" + B: drawn(4, OUT, 3)}
-    return found
+        tensors |= {"merged.layer.q" + A: drawn(3, 3, IN), "merged.layer.q" + B: drawn(4, OUT, 3)}
+    return tensors
 
 
 def update(site: str) -> Update:
@@ -49,10 +49,10 @@ def update(site: str) -> Update:
 
 def product(state: State) -> Tensor:
     """What the sites compute with, beside the base weights."""
-    found = state[STEM + B] @ state[STEM + A]
+    merged_product = state[STEM + B] @ state[STEM + A]
     if "merged.layer.q" + A in state:
-        found = found + state["merged.layer.q" + B] @ state["merged.layer.q" + A]
-    return found
+        merged_product = merged_product + state["merged.layer.q" + B] @ state["merged.layer.q" + A]
+    return merged_product
 
 
 def own_product(state: State, site: str) -> Tensor:
@@ -176,8 +176,8 @@ def test_it_needs_each_update_and_says_what_needs_none() -> None:
 def test_under_protection_it_is_refused_and_the_other_mode_named(protection: Any) -> None:
     mode = {"mode": "product_restart"}
     shared = {"variant": "stack"}
-    said = problems("ddcs", "question_answering", shared, "float32", protection, rule_settings=mode)
-    assert any('"mode": "factor_delta"' in text for text in said)
+    reasons = problems("ddcs", "question_answering", shared, "float32", protection, rule_settings=mode)
+    assert any('"mode": "factor_delta"' in text for text in reasons)
     assert problems("ddcs", "question_answering", shared, "float32", rule_settings=mode) == []
 
 

@@ -151,17 +151,17 @@ def test_the_closed_form_is_autograds_meta_gradient(
 ) -> None:
     draw = torch.Generator().manual_seed(7)
     start, means = (torch.randn(*shape, generator=draw, dtype=torch.float64) for shape in ((11,), (5, 11)))
-    seen = torch.tensor([t not in missing for t in range(5)])
+    present = torch.tensor([t not in missing for t in range(5)])
     schedule = tuned(mode, 5, 3, embedding)
     schedule.years.copy_(torch.rand(2, 5, generator=draw, dtype=torch.float64))
-    end, path = unrolled(schedule, start, means, seen)
+    end, path = unrolled(schedule, start, means, present)
     slow = torch.autograd.grad(validation_loss(end), list(schedule.parameters()))
 
     w = end.detach().requires_grad_()
     (g,) = torch.autograd.grad(validation_loss(w), w)
     slopes = torch.stack([g @ (b - a).detach() for a, b in itertools.pairwise(path)])
     fast = torch.autograd.grad(
-        schedule(), list(schedule.parameters()), alpha_gradient(schedule().detach(), slopes, seen)
+        schedule(), list(schedule.parameters()), alpha_gradient(schedule().detach(), slopes, present)
     )
     for one, two in zip(fast, slow, strict=True):
         assert float((one - two).abs().max()) < 1e-10
@@ -196,9 +196,9 @@ def exchange(rule: Any, state: State, number: int, examples: tuple[int, ...], **
     """One exchange; the sums ride on the first site's update."""
     rule.begin(state)
     for site, n in enumerate(examples):
-        told = {**zero_sums(getattr(rule, "visits", 1)), **sums} if site == 0 else {}
+        site_sums = {**zero_sums(getattr(rule, "visits", 1)), **sums} if site == 0 else {}
         delta = tensors(100 * number + site) if n else {k: torch.zeros(v) for k, v in SHAPES.items()}
-        rule.add(f"s{site}", Update(delta=delta, examples=n, sums=told))
+        rule.add(f"s{site}", Update(delta=delta, examples=n, sums=site_sums))
     found: State = rule.finish()
     return found
 

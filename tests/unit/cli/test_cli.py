@@ -41,9 +41,9 @@ def test_cohort_make_then_inspect_count_the_same(tmp_path: Path) -> None:
 
 def test_inspect_guesses_our_own_manifest_and_asks_otherwise(small_hospital: Path, tmp_path: Path) -> None:
     assert facts("cohort", "inspect", small_hospital)["studies"] == 60
-    asked = refusal(2, "cohort", "inspect", tmp_path)
-    assert "--format" in asked
-    assert "mimic_cxr" in asked
+    message = refusal(2, "cohort", "inspect", tmp_path)
+    assert "--format" in message
+    assert "mimic_cxr" in message
 
 
 def test_partition_deals_patients_and_says_how_sites_differ(small_hospital: Path, tmp_path: Path) -> None:

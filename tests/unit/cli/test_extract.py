@@ -81,12 +81,12 @@ def test_both_formats_hold_the_same_and_are_read_again(
     assert [(n.note_id, n.text, set(n.entities)) for n in brat] == [
         (n.note_id, n.text, set(n.entities)) for n in lines
     ]
-    found = [entity for note in brat for entity in note.entities]
-    heads = sum(entity.label in ENTITY_TYPES for entity in found)
+    entities = [entity for note in brat for entity in note.entities]
+    heads = sum(entity.label in ENTITY_TYPES for entity in entities)
     assert output["notes"] == 3
     assert output["left_out"] == []
     assert sum(output["entities"].values()) == heads > 5
-    assert sum(output["entities"].values()) + sum(output["modifiers"].values()) == len(found)
+    assert sum(output["entities"].values()) + sum(output["modifiers"].values()) == len(entities)
     assert output["links"] == sum(len(note.relations) for note in brat) > 0
     assert len(output["files"]) == 6
 
@@ -146,13 +146,13 @@ def test_another_backbone_is_refused(run: Path, tiny_backbone: Path, notes: Path
 
 
 def test_annotation_that_is_there_stays_unless_asked(run: Path, tiny_encoder: Path, notes: Path) -> None:
-    own = sorted(notes.iterdir())[0].with_suffix(".ann")
-    own.write_text("T1\tproblem 0 2\tab\n")
+    annotation = sorted(notes.iterdir())[0].with_suffix(".ann")
+    annotation.write_text("T1\tproblem 0 2\tab\n")
     done = extract(run, tiny_encoder, notes, "--out", notes)
     assert done.exit_code == 3
-    assert own.read_text() == "T1\tproblem 0 2\tab\n"
+    assert annotation.read_text() == "T1\tproblem 0 2\tab\n"
     assert extract(run, tiny_encoder, notes, "--out", notes, "--overwrite").exit_code == 0
-    assert own.read_text() != "T1\tproblem 0 2\tab\n"
+    assert annotation.read_text() != "T1\tproblem 0 2\tab\n"
 
 
 def test_a_note_longer_than_the_context_is_read_to_its_end(

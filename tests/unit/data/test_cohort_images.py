@@ -145,11 +145,11 @@ def samples(folder: Path, count: int = 4) -> list[ImageSample]:
 
 
 def test_cache_is_reused_and_decodes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = samples(tmp_path)
-    own.append(ImageSample("bad", tmp_path / "absent.png"))
-    first = ImageStore(own, 16, tmp_path / "cache")
+    cached = samples(tmp_path)
+    cached.append(ImageSample("bad", tmp_path / "absent.png"))
+    first = ImageStore(cached, 16, tmp_path / "cache")
     monkeypatch.setattr(store_module, "read_image", lambda *a, **k: pytest.fail("decoded again"))
-    second = ImageStore(own, 16, tmp_path / "cache")
+    second = ImageStore(cached, 16, tmp_path / "cache")
     assert (first.decoded, second.decoded) == (5, 0)
     assert first.failed == second.failed
     assert [item.reason for item in second.failed] == ["missing image"]
@@ -157,33 +157,35 @@ def test_cache_is_reused_and_decodes_nothing(tmp_path: Path, monkeypatch: pytest
 
 
 def test_changed_file_other_size_or_scanner_is_decoded_again(tmp_path: Path) -> None:
-    own = samples(tmp_path, 2)
-    ImageStore(own, 16, tmp_path / "cache")
-    assert ImageStore(own, 24, tmp_path / "cache").decoded == 2
+    cached = samples(tmp_path, 2)
+    ImageStore(cached, 16, tmp_path / "cache")
+    assert ImageStore(cached, 24, tmp_path / "cache").decoded == 2
     assert (
-        ImageStore([ImageSample(s.record, s.path, ScannerConfig(blur=1)) for s in own], 16, tmp_path).decoded
+        ImageStore(
+            [ImageSample(s.record, s.path, ScannerConfig(blur=1)) for s in cached], 16, tmp_path
+        ).decoded
         == 2
     )
-    folders.write_png(own[0].path, folders.corner_image(9, (50, 50)))
-    assert ImageStore(own, 16, tmp_path / "cache").decoded == 2
+    folders.write_png(cached[0].path, folders.corner_image(9, (50, 50)))
+    assert ImageStore(cached, 16, tmp_path / "cache").decoded == 2
 
 
 def test_damaged_cache_is_made_again(tmp_path: Path) -> None:
-    own = samples(tmp_path, 2)
-    ImageStore(own, 16, tmp_path / "cache")
+    cached = samples(tmp_path, 2)
+    ImageStore(cached, 16, tmp_path / "cache")
     next((tmp_path / "cache").glob("*.npy")).write_bytes(b"half a file")
-    assert ImageStore(own, 16, tmp_path / "cache").decoded == 2
+    assert ImageStore(cached, 16, tmp_path / "cache").decoded == 2
 
 
 def test_ram_and_cache_hold_the_same(tmp_path: Path) -> None:
-    own = samples(tmp_path)
-    batch = ImageStore(own, 16).batch(torch.tensor([2, 1]))
+    cached = samples(tmp_path)
+    batch = ImageStore(cached, 16).batch(torch.tensor([2, 1]))
     assert (batch.shape, batch.dtype) == ((2, 1, 16, 16), torch.float32)
-    torch.testing.assert_close(batch, ImageStore(own, 16, tmp_path / "cache").batch([2, 1]))
+    torch.testing.assert_close(batch, ImageStore(cached, 16, tmp_path / "cache").batch([2, 1]))
 
 
 def test_a_single_image_looks_as_in_the_store(tmp_path: Path) -> None:
-    own = samples(tmp_path, 1)
-    torch.testing.assert_close(one_image(own[0].path, 16)[0], ImageStore(own, 16).batch([0]))
+    cached = samples(tmp_path, 1)
+    torch.testing.assert_close(one_image(cached[0].path, 16)[0], ImageStore(cached, 16).batch([0]))
     with pytest.raises(DataError, match="no such file"):
         one_image(tmp_path / "absent.png", 16)

@@ -32,12 +32,12 @@ def pool(patients: int = 150) -> list[Study]:
     rng = np.random.default_rng(0)
     studies = []
     for patient in range(patients):
-        kind = int(rng.integers(5))
+        case = int(rng.integers(5))
         for visit in range(1 + patient % 2):
             codes = [0] * 14
-            codes[kind] = 1
+            codes[case] = 1
             codes[5] = int(rng.integers(3))
-            report = f"{CONDITIONS[kind]} is seen word{kind}."
+            report = f"{CONDITIONS[case]} is seen word{case}."
             studies.append(
                 Study(
                     study_id=f"{patient}-{visit}",

@@ -68,8 +68,8 @@ def test_lower_case_does_not_move_offsets(tmp_path: Path) -> None:
 def test_hospitals_and_splits_are_folders(tmp_path: Path) -> None:
     challenge(tmp_path / "train" / "beth", "folders")
     challenge(tmp_path / "test", "folders")
-    found = {note.note_id: note.split for note in source(tmp_path).notes}
-    assert found == {"train/beth/record-13": "train", "test/record-13": "test"}
+    splits = {note.note_id: note.split for note in source(tmp_path).notes}
+    assert splits == {"train/beth/record-13": "train", "test/record-13": "test"}
 
 
 def test_the_annotation_covers_entities_and_the_map_leaves_treatments_out(tmp_path: Path) -> None:

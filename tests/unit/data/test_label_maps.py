@@ -99,8 +99,8 @@ def test_what_the_annotators_looked_for_is_the_maps_unless_the_site_says(tmp_pat
     assert read_cohort("brat", root).notes[0].annotated is None
     assert read_cohort("brat", root, label_map="mtsamples").notes[0].annotated == TYPES
     assert read_cohort("brat", root, label_map="chia").notes[0].annotated == targets(LABEL_MAPS["chia"])
-    own = read_cohort("brat", root, label_map="chia", annotated=("problem", "negation")).notes[0]
-    assert own.annotated == ("problem", "negation")
+    note = read_cohort("brat", root, label_map="chia", annotated=("problem", "negation")).notes[0]
+    assert note.annotated == ("problem", "negation")
 
 
 def test_a_task_nobody_annotated_for_is_not_claimed(tmp_path: Path) -> None:

@@ -92,8 +92,8 @@ def test_by_class_a_group_is_at_no_more_sites_than_it_must(sites: int, groups: i
 def test_class_is_more_uneven_than_dirichlet_and_that_than_iid() -> None:
     def divergence(method: str) -> float:
         plans = (TextPlan(sites=SITES, method=method, seed=seed) for seed in range(5))
-        found = (text_heterogeneity(partition_texts(questions(), plan)) for plan in plans)
-        return float(np.mean([facts["mean_divergence"] for facts in found]))
+        heterogeneities = (text_heterogeneity(partition_texts(questions(), plan)) for plan in plans)
+        return float(np.mean([facts["mean_divergence"] for facts in heterogeneities]))
 
     assert divergence("iid") < 0.05 < divergence("dirichlet") < divergence("class")
 

@@ -113,9 +113,9 @@ def test_each_different_text_is_encoded_once(encoder: TokenEncoder, monkeypatch:
 
 
 def test_pieces_change_no_score(encoder: TokenEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = bertscores(*zip(*PAIRS, strict=True), encoder)
+    expected = bertscores(*zip(*PAIRS, strict=True), encoder)
     monkeypatch.setattr("medflare.evaluation.bertscore.PIECE", 5)
-    np.testing.assert_allclose(bertscores(*zip(*PAIRS, strict=True), encoder), whole, atol=1e-5)
+    np.testing.assert_allclose(bertscores(*zip(*PAIRS, strict=True), encoder), expected, atol=1e-5)
 
 
 def test_a_text_longer_than_the_encoder_loses_its_end(encoder: TokenEncoder) -> None:

@@ -164,8 +164,8 @@ def test_a_link_needs_head_and_modifier() -> None:
         "another modifier type": (Link(at(10, 20), at(12, 15, "negation")), (0, 0)),
     }
     for name, (said, expected) in rows.items():
-        found = [t(gold, [said], MODIFIERS).typed[:, 0].sum() for t in (strict_tally, lenient_tally)]
-        assert tuple(found) == expected, name
+        matches = [t(gold, [said], MODIFIERS).typed[:, 0].sum() for t in (strict_tally, lenient_tally)]
+        assert tuple(matches) == expected, name
     assert strict_tally(gold, [rows["another head type"][0]], MODIFIERS).untyped.tolist() == [1, 0, 0]
 
 
@@ -182,9 +182,9 @@ def test_one_predicted_pain_is_not_credited_to_every_later_pain() -> None:
 
 
 def test_repeated_predictions_count_once_and_are_told() -> None:
-    said = [at(0, 4), at(0, 4), at(0, 4, "drug")]
-    assert duplicates(said) == 1
-    assert counts(strict_tally([at(0, 4)], said, TYPES)) == ((1, 1, 0), (1, 1, 0))
+    predicted = [at(0, 4), at(0, 4), at(0, 4, "drug")]
+    assert duplicates(predicted) == 1
+    assert counts(strict_tally([at(0, 4)], predicted, TYPES)) == ((1, 1, 0), (1, 1, 0))
 
 
 def test_overlaps_of_discontinuous_mentions() -> None:

@@ -160,10 +160,10 @@ def test_end_to_end_needs_the_right_head() -> None:
 
 
 def test_faults_are_shares_of_outputs_and_duplicates_of_items() -> None:
-    said = [at(0, 5), at(0, 5), at(6, 9)]
+    predicted = [at(0, 5), at(0, 5), at(6, 9)]
     documents = [
-        note(0, outputs=4, faults={"parse_failure": 1, "unclosed_tag": 3}, predicted_entities=said),
-        note(1, outputs=6, predicted_entities=said[:1]),
+        note(0, outputs=4, faults={"parse_failure": 1, "unclosed_tag": 3}, predicted_entities=predicted),
+        note(1, outputs=6, predicted_entities=predicted[:1]),
     ]
     scores = values(documents)
     assert (scores["parse_failure_rate"], scores["fault/unclosed_tag"], scores["duplicate_rate"]) == (

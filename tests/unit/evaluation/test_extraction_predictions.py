@@ -50,9 +50,9 @@ def test_documents_survive_the_file(tmp_path: Path) -> None:
 
 def test_not_asked_and_nothing_found_stay_apart(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "p.jsonl", [document()])
-    found = read_documents(path)[0]
-    assert found.predicted_entities == ()
-    assert found.links_end_to_end is None
+    restored = read_documents(path)[0]
+    assert restored.predicted_entities == ()
+    assert restored.links_end_to_end is None
 
 
 def test_text_of_a_note_is_not_written_unless_asked_for(tmp_path: Path) -> None:

@@ -63,16 +63,18 @@ def test_a_true_gain_is_found() -> None:
 
 def test_the_interval_is_students_on_the_differences() -> None:
     """By hand: differences 1, 2, 3, 4, 5; standard error 1/sqrt(2); t(4, 0.975) = 2.7764."""
-    found = difference_between_seeds([2, 4, 6, 8, 10], [1, 2, 3, 4, 5])
-    assert (found.value, found.seeds) == (3.0, 5)
-    assert (found.low, found.high) == pytest.approx((3 - 2.7764 / 2**0.5, 3 + 2.7764 / 2**0.5), abs=1e-3)
-    assert found.p == pytest.approx(0.0132, abs=1e-3)
+    difference = difference_between_seeds([2, 4, 6, 8, 10], [1, 2, 3, 4, 5])
+    assert (difference.value, difference.seeds) == (3.0, 5)
+    assert (difference.low, difference.high) == pytest.approx(
+        (3 - 2.7764 / 2**0.5, 3 + 2.7764 / 2**0.5), abs=1e-3
+    )
+    assert difference.p == pytest.approx(0.0132, abs=1e-3)
 
 
 def test_one_seed_has_a_difference_and_no_test() -> None:
-    found = difference_between_seeds([0.5], [0.25])
-    assert (found.value, found.low, found.high, found.p) == (0.25, None, None, None)
-    assert significant({"only": found}) == set()
+    difference = difference_between_seeds([0.5], [0.25])
+    assert (difference.value, difference.low, difference.high, difference.p) == (0.25, None, None, None)
+    assert significant({"only": difference}) == set()
 
 
 def test_differences_that_are_all_the_same_have_no_spread() -> None:
@@ -200,8 +202,8 @@ def test_intervals_of_eight_documents_cover_more_often_than_percentiles_do() -> 
     trials = 250
     for trial in range(trials):
         values = rng.exponential(1.0, 8)
-        found = bootstrap({"x": mean_statistic(values)}, replicates=600, seed=trial)["x"]
-        exact += found.low <= 1.0 <= found.high
+        estimate = bootstrap({"x": mean_statistic(values)}, replicates=600, seed=trial)["x"]
+        exact += estimate.low <= 1.0 <= estimate.high
         picks = np.random.default_rng(trial).integers(8, size=(600, 8))
         low, high = np.quantile(values[picks].mean(axis=1), [0.025, 0.975])
         percentile += low <= 1.0 <= high
@@ -210,6 +212,6 @@ def test_intervals_of_eight_documents_cover_more_often_than_percentiles_do() -> 
 
 
 def test_few_documents_of_one_value_have_an_interval_of_no_width() -> None:
-    found = bootstrap({"x": mean_statistic([0.5] * 6)})["x"]
-    assert (found.value, found.low, found.high) == (0.5, 0.5, 0.5)
+    estimate = bootstrap({"x": mean_statistic([0.5] * 6)})["x"]
+    assert (estimate.value, estimate.low, estimate.high) == (0.5, 0.5, 0.5)
     assert bootstrap({"x": mean_statistic([0.5])})["x"].low == 0.5

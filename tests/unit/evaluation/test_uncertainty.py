@@ -36,17 +36,17 @@ def test_intervals_cover_the_truth_about_as_often_as_they_promise() -> None:
     rng = np.random.default_rng(1)
     hits = 0
     for trial in range(300):
-        found = bootstrap({"x": mean_statistic(rng.normal(0.3, 1, 60))}, replicates=400, seed=trial)["x"]
-        hits += found.low <= 0.3 <= found.high
+        estimate = bootstrap({"x": mean_statistic(rng.normal(0.3, 1, 60))}, replicates=400, seed=trial)["x"]
+        hits += estimate.low <= 0.3 <= estimate.high
     assert 0.90 <= hits / 300 <= 0.98
 
 
 def test_interval_of_a_mean_matches_the_normal_one() -> None:
     values = np.random.default_rng(2).normal(0, 1, 400)
-    found = bootstrap({"x": mean_statistic(values)}, replicates=4000)["x"]
+    estimate = bootstrap({"x": mean_statistic(values)}, replicates=4000)["x"]
     half = 1.96 * values.std() / 20
-    assert found.value == pytest.approx(values.mean())
-    assert (found.high - found.low) / 2 == pytest.approx(half, rel=0.06)
+    assert estimate.value == pytest.approx(values.mean())
+    assert (estimate.high - estimate.low) / 2 == pytest.approx(half, rel=0.06)
 
 
 def test_fast_path_equals_an_obviously_right_loop() -> None:
@@ -54,8 +54,8 @@ def test_fast_path_equals_an_obviously_right_loop() -> None:
     rng = np.random.default_rng(5)
     picks = rng.integers(60, size=(200, 60))
     slow = [Statistic(item.sums[rows], item.score).value for rows in picks]
-    found = bootstrap({"x": item}, replicates=200, seed=5)["x"]
-    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(slow, [0.025, 0.975])))
+    estimate = bootstrap({"x": item}, replicates=200, seed=5)["x"]
+    assert (estimate.low, estimate.high) == pytest.approx(tuple(np.quantile(slow, [0.025, 0.975])))
 
 
 def test_a_thousand_replicates_of_all_metrics_on_500_studies_are_quick() -> None:

@@ -78,10 +78,12 @@ def test_a_part_that_a_resample_misses_is_left_out_of_its_mean() -> None:
 
 
 def test_the_mean_over_visits_is_that_of_each_visits_own_score(items: list[Prediction]) -> None:
-    own = [prediction_statistics(part) for part in by_visit(items).values()]
+    visit_statistics = [prediction_statistics(part) for part in by_visit(items).values()]
     result = mean_over_visits(items)
     for name in SCORES:
-        assert result[name].value == pytest.approx(np.mean([one[name].value for one in own])), name
+        assert result[name].value == pytest.approx(np.mean([one[name].value for one in visit_statistics])), (
+            name
+        )
 
 
 def test_intervals_draw_patients_with_all_their_visits(
@@ -97,8 +99,8 @@ def test_intervals_draw_patients_with_all_their_visits(
     for drawn in picks:
         taken = [i for who in drawn for i in range(len(rows)) if groups[i] == people[who]]
         slow.append(Statistic(statistic.sums[taken], statistic.score).value)
-    found = bootstrap({"x": statistic}, groups=groups, replicates=50, seed=3)["x"]
-    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(slow, [0.025, 0.975])))
+    estimate = bootstrap({"x": statistic}, groups=groups, replicates=50, seed=3)["x"]
+    assert (estimate.low, estimate.high) == pytest.approx(tuple(np.quantile(slow, [0.025, 0.975])))
 
 
 def test_names_and_values_of_a_site(items: list[Prediction]) -> None:

@@ -251,10 +251,10 @@ def test_a_message_leaves_as_it_is_whatever_tensors_an_update_may_have(tmp_path:
 
 @pytest.mark.parametrize("task", ["count", "offer", "answer", "compare"])
 def test_no_step_is_admitted_without_the_sites_yes(tmp_path: Path, task: str) -> None:
-    asked = {"method": "toy", "protections": [], "sites": 3}
-    door(tmp_path).admit(task, -1, **asked)
+    options = {"method": "toy", "protections": [], "sites": 3}
+    door(tmp_path).admit(task, -1, **options)
     with pytest.raises(PolicyError, match=r"policy.knowledge_exact: .* 'deny' unless a site allows it"):
-        door(tmp_path, knowledge_exact="deny").admit(task, -1, **asked)
+        door(tmp_path, knowledge_exact="deny").admit(task, -1, **options)
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,8 @@ def test_two_sites_that_accept_it_may_mask(site_file: Path, tmp_path: Path) -> N
 
 def test_a_full_disk_is_refused(site_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_check, "free_megabytes", lambda folder: 3)
-    said = refusal(2, "run", JOBS / "fedmrg", "-f", site_file, "-w", tmp_path / "ws")
-    assert "3 MB free, and a run needs 200 MB at least" in said
+    message = refusal(2, "run", JOBS / "fedmrg", "-f", site_file, "-w", tmp_path / "ws")
+    assert "3 MB free, and a run needs 200 MB at least" in message
 
 
 @pytest.fixture

@@ -76,14 +76,14 @@ def test_a_rule_hears_of_accepted_sites_and_of_all_without_an_update(deadline: f
     )
     result = MeasuredTimings(deadline).report_timings(rule, outcome)
     assert result == {"a": Timing(2.0, 1.0)}
-    told = rule.known.latencies.report()
-    assert {site: seen["compute"] for site, seen in told.items()} == {
+    latencies = rule.known.latencies.report()
+    assert {site: seen["compute"] for site, seen in latencies.items()} == {
         "a": 2.0,
         "b": 60.0,
         "failed": lapsed,
         "refused": lapsed,
     }
-    assert told["a"]["transfer"] == 1.0
+    assert latencies["a"]["transfer"] == 1.0
     assert MeasuredTimings().report_timings(make_rule("weighted_mean", {}), outcome) == result
 
 
@@ -123,8 +123,8 @@ def test_a_site_that_always_fails_is_drawn_no_more_often_than_a_silent_one() -> 
 
 def test_the_work_of_a_round_is_counted_by_what_the_sites_set() -> None:
     whole, steps = RoundPlan(round=0, rounds=1), RoundPlan(round=0, rounds=1, steps=5)
-    told = workload({"batch": 4, "local_epochs": 3}, 10, 20)
-    assert (told.down, told.up, told.examples(whole, 50), told.examples(steps, 50)) == (10, 20, 150, 20)
+    load = workload({"batch": 4, "local_epochs": 3}, 10, 20)
+    assert (load.down, load.up, load.examples(whole, 50), load.examples(steps, 50)) == (10, 20, 150, 20)
     assert workload({"optimiser": {"batch": 4}}, 1, 1).examples(steps, 50) == 20
     assert workload({}, 1, 1).examples(steps, 50) == 5
 

@@ -147,11 +147,11 @@ def test_confidence_is_the_geometric_mean_of_a_lines_tokens(taught: PlainText) -
     (spoken,) = taught.write([prompt(next(iter(FACTS)))], 64)
     assert spoken.ended
     assert len(spoken.probabilities) == len(spoken.ids)
-    whole = torch.tensor(spoken.probabilities).log().mean().exp().item()
-    assert taught.confidence(spoken, 0, len(spoken.text)) == pytest.approx(whole, rel=1e-5)
+    perplexity = torch.tensor(spoken.probabilities).log().mean().exp().item()
+    assert taught.confidence(spoken, 0, len(spoken.text)) == pytest.approx(perplexity, rel=1e-5)
     first = spoken.text.index("\n")
     parts = taught.confidence(spoken, 0, first), taught.confidence(spoken, first, len(spoken.text))
-    assert min(parts) <= whole <= max(parts)
+    assert min(parts) <= perplexity <= max(parts)
 
 
 def test_an_answer_does_not_depend_on_what_is_asked_beside_it(taught: PlainText) -> None:
@@ -180,8 +180,8 @@ def test_a_site_reads_its_texts_with_the_model_in_its_own_folder(taught: PlainTe
     (tmp_path / "terms.tsv").write_text("id\tlabel\nC:flu\tinfluenza\nC:rash\trash\n")
     given = {"vocabulary": "terms.tsv", "key": "sketch.key", "extractor": "model", "answer_tokens": 64}
     config = with_absolute_paths(parse(KnowledgeConfig, given, "site.yaml"), tmp_path)
-    own = BackboneConfig(folder=tmp_path / "model", precision="fp32")
-    assert set(site_graph(config, [KnowledgeText(text) for text in FACTS], own)) == {
+    backbone = BackboneConfig(folder=tmp_path / "model", precision="fp32")
+    assert set(site_graph(config, [KnowledgeText(text) for text in FACTS], backbone)) == {
         Triple("c:flu", "causes", "fever"),
         Triple("c:flu", "causes", "cough"),
         Triple("cortisone", "treats", "c:rash"),

@@ -208,20 +208,20 @@ def test_a_sketch_depends_on_every_file_of_the_encoder_that_is_read(folder: Path
     def digest() -> str:
         return sketch_digest(config, [KnowledgeText("a text")], BackboneConfig())
 
-    seen = {digest()}
+    digests = {digest()}
     (folder / "README.md").write_text("changes nothing")
     (folder / "onnx").mkdir()
     (folder / "onnx" / "model.onnx").write_bytes(b"another form")
-    assert digest() in seen
+    assert digest() in digests
     weights = folder / "model.safetensors"
     changed = bytearray(weights.read_bytes())
     changed[-1] ^= 1
     weights.write_bytes(changed)
-    seen.add(digest())
+    digests.add(digest())
     for name in ("vocab.txt", "config.json", "1_Pooling/config.json"):
         (folder / name).write_text((folder / name).read_text() + " ")
-        seen.add(digest())
-    assert len(seen) == 5
+        digests.add(digest())
+    assert len(digests) == 5
     assert folder not in knowledge_files(config)
     shutil.rmtree(folder)
     assert folder in knowledge_files(config)

@@ -165,10 +165,10 @@ def test_elements_of_another_key_or_context_have_another_fingerprint() -> None:
 
 
 def test_digests_depend_on_the_key_and_not_on_the_order() -> None:
-    own = keyed_elements(GRAPHS["a"], key())
-    assert own == keyed_elements(dict(reversed(GRAPHS["a"].items())), key())
-    assert not set(own) & set(keyed_elements(GRAPHS["a"], key(8)))
-    assert len(set(own)) == 100
+    elements = keyed_elements(GRAPHS["a"], key())
+    assert elements == keyed_elements(dict(reversed(GRAPHS["a"].items())), key())
+    assert not set(elements) & set(keyed_elements(GRAPHS["a"], key(8)))
+    assert len(set(elements)) == 100
 
 
 def test_distances_of_empty_and_of_uncompared_graphs() -> None:

@@ -159,10 +159,10 @@ def test_the_order_of_triples_and_the_size_of_pieces_do_not_matter(monkeypatch: 
     given_ = graph(0, 57)
     turned = dict(reversed(given_.items()))
     for kind in ("set", "weighted"):
-        whole = Sketcher(key(), 64, kind).sketch(given_)
+        expected = Sketcher(key(), 64, kind).sketch(given_)
         with monkeypatch.context() as small:
             small.setattr("medflare.knowledge.minhash.PIECE", 5000)
-            assert np.array_equal(Sketcher(key(), 64, kind).sketch(turned).values, whole.values)
+            assert np.array_equal(Sketcher(key(), 64, kind).sketch(turned).values, expected.values)
 
 
 # ---- what travels ------------------------------------------------------------------------------------------
@@ -206,9 +206,9 @@ def test_signatures_of_the_version_that_told_sizes_are_not_compared_with_new_one
 def test_bytes_that_are_no_sketch_are_refused_with_the_sites_name(damage: bytes) -> None:
     with pytest.raises(UpdateError, match="site 'b' sent"):
         Sketch.from_bytes(damage, "b")
-    whole = Sketcher(key(), 8).sketch(graph(0, 3)).to_bytes()
+    data = Sketcher(key(), 8).sketch(graph(0, 3)).to_bytes()
     with pytest.raises(UpdateError, match="no sketch of this version"):
-        Sketch.from_bytes(whole + b"\x00", "b")
+        Sketch.from_bytes(data + b"\x00", "b")
 
 
 # ---- keys --------------------------------------------------------------------------------------------------

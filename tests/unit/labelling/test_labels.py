@@ -342,9 +342,9 @@ def test_chexbert_applies_its_heads_to_the_first_state(tiny_chexbert: Path) -> N
 
 def test_chexbert_does_not_depend_on_the_batch(tiny_chexbert: Path) -> None:
     texts = ["no edema.", "clear clear clear effusion", "", "effusion"]
-    whole = chexbert_labels(texts, tiny_chexbert)
-    assert whole == chexbert_labels(texts, tiny_chexbert, batch_size=1)
-    assert all(len(row) == 14 and row[13] in (0, 1) for row in whole)
+    codes = chexbert_labels(texts, tiny_chexbert)
+    assert codes == chexbert_labels(texts, tiny_chexbert, batch_size=1)
+    assert all(len(row) == 14 and row[13] in (0, 1) for row in codes)
 
 
 def test_chexbert_cuts_at_512_tokens(tiny_chexbert: Path) -> None:

@@ -226,9 +226,9 @@ def test_what_is_measured_has_a_declared_name(make_learner: Make, any_method: st
     records = learner.finish(replace(FIRST, limit=1), tmp_path)
     assert {record.adapter for record in records} == set(names.tested)
     for record in records:
-        own = {name for name in record.metrics if name.startswith(OF_THE_SITES_OWN)}
+        site_metrics = {name for name in record.metrics if name.startswith(OF_THE_SITES_OWN)}
         assert record.metrics
-        assert set(record.metrics) - own <= set(names.tested[record.adapter])
+        assert set(record.metrics) - site_metrics <= set(names.tested[record.adapter])
     for declared in (names.validation, *names.tested.values()):
         assert len(set(declared)) == len(declared) <= MAX_METRICS
         assert all(METRIC.fullmatch(name) for name in declared)

@@ -101,13 +101,13 @@ def test_a_site_that_marked_entities_alone_is_asked_about_no_modifier(notes: Pat
 
 
 def test_long_sentences_are_cut_into_windows_and_what_is_lost_is_counted(notes: Path) -> None:
-    whole = make(site(notes, split={"train": 1, "val": 0, "test": 0}))
-    words = whole.predictor.wording
-    around = max(len(row.ids) for row in whole.model.sequences([words.ner, words.re], ["", ""]))
+    full_learner = make(site(notes, split={"train": 1, "val": 0, "test": 0}))
+    words = full_learner.predictor.wording
+    around = max(len(row.ids) for row in full_learner.model.sequences([words.ner, words.re], ["", ""]))
     cut = make(site(notes, split={"train": 1, "val": 0, "test": 0}), max_tokens=around + 48 + 3 * 24)
     assert max(len(row.ids) for row in cut.train_rows) <= cut.settings.max_tokens
     lost = cut.describe().skipped
-    assert lost["relation across windows"] > whole.describe().skipped.get("relation across windows", 0)
+    assert lost["relation across windows"] > full_learner.describe().skipped.get("relation across windows", 0)
     for note in cut.records("train"):
         windows = cut.predictor.windows(note).windows
         assert "".join(w.text for w in windows).split() or not note.text.strip()

@@ -75,8 +75,8 @@ def test_sites_that_score_themselves_weigh_as_a_server_that_scores_them(notes: P
         rule = Influence(mode=mode, temperature=0.05, clip=20)
         judge = None
         if mode == "server":
-            own = site(notes, "validation", split={"train": 0, "val": 1, "test": 0})
-            judge = make(own.model_copy(update={"name": "server"}))
+            validation_site = site(notes, "validation", split={"train": 0, "val": 1, "test": 0})
+            judge = make(validation_site.model_copy(update={"name": "server"}))
         learners = {n: make(site(notes, n, shared)) for n in ("site-1", "site-2")}
         state = federate(learners, rule, 1, lambda r: replace(PLAN, rounds=1), judge=judge)
         found[mode] = (rule.report()["weights"], state)
@@ -162,13 +162,13 @@ def test_sites_with_shared_notes_may_begin_and_those_without_are_named_with_what
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_shared_notes_that_a_site_learns_or_tests_are_refused_by_name(split: str) -> None:
-    own = [moved(OTHER, note_id="a-17", text="  no\nFEVER. ", split=split), moved(NOTE, text="Else.")]
+    site_notes = [moved(OTHER, note_id="a-17", text="  no\nFEVER. ", split=split), moved(NOTE, text="Else.")]
     with pytest.raises(DataError, match=rf"1 of the shared.*'n2' is 'a-17' of the split {split}"):
-        check_disjoint("site-1", *(map(LearnsFromNotes.known, n) for n in (own, [NOTE, OTHER])))
+        check_disjoint("site-1", *(map(LearnsFromNotes.known, n) for n in (site_notes, [NOTE, OTHER])))
 
 
 def test_a_sites_own_validation_split_may_hold_the_shared_notes(notes: Path) -> None:
-    own = site(notes, validation=notes / "site-1", split={"train": 0, "val": 1, "test": 0})
-    assert make(own).describe().to_json()["validation"]["notes"] == 4
+    config = site(notes, validation=notes / "site-1", split={"train": 0, "val": 1, "test": 0})
+    assert make(config).describe().to_json()["validation"]["notes"] == 4
     with pytest.raises(DataError, match="4 of the shared validation records are among the site's own"):
         make(site(notes, validation=notes / "site-1", split={"train": 1, "val": 0, "test": 0}))

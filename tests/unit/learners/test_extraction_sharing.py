@@ -140,8 +140,8 @@ def test_averaging_factors_is_not_averaging_products(runs: dict[str, Run]) -> No
     errors = []
     for stem in stems(run):
         expected = sum(w * run.product(1, name, stem) for name, w in run.weights(1).items())
-        found = run.state[stem + B] @ run.state[stem + A]
-        errors.append(float((found - expected).norm() / expected.norm()))
+        actual = run.state[stem + B] @ run.state[stem + A]
+        errors.append(float((actual - expected).norm() / expected.norm()))
     assert max(errors) > 1e-4
 
 
@@ -163,8 +163,11 @@ def test_fedsa_is_tested_as_the_sites_own_adapter(runs: dict[str, Run], tmp_path
     learner = runs["fedsa"].learners["site-2"]
     record = learner.finish(RoundPlan(round=2, rounds=2, limit=1), tmp_path)[0]
     assert (record.adapter, record.predictions) == ("personalised", "predictions_personalised.jsonl")
-    own = load_file(tmp_path / "personalised/adapter_model.safetensors")
-    assert all(torch.equal(value, own[name]) for name, value in learner.model.adapters.state(GENERIC).items())
+    local_factors = load_file(tmp_path / "personalised/adapter_model.safetensors")
+    assert all(
+        torch.equal(value, local_factors[name])
+        for name, value in learner.model.adapters.state(GENERIC).items()
+    )
     opened = PeftModel.from_pretrained(_base(), tmp_path / "personalised")
     learner.use()
     torch.testing.assert_close(logits(opened, learner), logits(learner.model.backbone.model, learner))
@@ -190,8 +193,8 @@ def test_stack_merges_the_sum_of_all_products(runs: dict[str, Run]) -> None:
     for stem in stems(run):
         merged = "merged." + _own(stem)
         assert run.state[merged + A].shape[0] == 2 * 2 * 2, "rank 2 of two sites in two rounds"
-        found = run.state[merged + B] @ run.state[merged + A]
-        torch.testing.assert_close(found, summed(run, stem), atol=1e-8, rtol=1e-5)
+        actual = run.state[merged + B] @ run.state[merged + A]
+        torch.testing.assert_close(actual, summed(run, stem), atol=1e-8, rtol=1e-5)
         assert not run.state[stem + B].any()
         assert torch.equal(run.state[stem + A], run.received[0][stem + A])
 

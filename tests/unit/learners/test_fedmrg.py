@@ -120,13 +120,13 @@ def test_bank_contributes_what_it_declares_and_takes_only_others(make: Any, mode
 def test_a_batch_is_no_negative_of_itself_in_the_local_queue(make: Any) -> None:
     learner = make(bank="local_queue", bank_rows=32)
     seen: list[int] = []
-    whole = losses.contrastive
+    original = losses.contrastive
 
     def watched(first: torch.Tensor, second: torch.Tensor, bank: torch.Tensor, *rest: Any) -> torch.Tensor:
         seen.append(len(bank))
         if len(bank):
             assert (first.detach() @ bank.T).max() < 1 - 1e-6
-        return whole(first, second, bank, *rest)
+        return original(first, second, bank, *rest)
 
     learner.settings = learner.settings.model_copy(update={"encoder_lr_scale": 1e-9})
     with pytest.MonkeyPatch.context() as patch:
@@ -157,8 +157,8 @@ def test_encoder_update_first_moves_only_the_specialised_adapter_in_step_two(mak
 )
 def test_the_frozen_decoder_runs_no_oftener_than_it_must(make: Any, settings: Any, passes: int) -> None:
     learner, calls = make(**settings), []
-    whole = learner.model.decode
-    learner.model.decode = lambda *given: calls.append(1) or whole(*given)
+    original = learner.model.decode
+    learner.model.decode = lambda *given: calls.append(1) or original(*given)
     learner.fit(RoundPlan(round=0, rounds=1, steps=1))
     assert len(calls) == passes
 
@@ -187,8 +187,8 @@ def test_each_step_minimises_the_weighted_sum_of_its_losses(
 ) -> None:
     learner, minimised = make(**LAMBDAS, **settings), []
     for name, value in TERMS.items():
-        whole = getattr(losses, name)
-        monkeypatch.setattr(losses, name, lambda *given, f=whole, v=value: f(*given) * 0 + v)
+        original = getattr(losses, name)
+        monkeypatch.setattr(losses, name, lambda *given, f=original, v=value: f(*given) * 0 + v)
     step = learner.training._step
 
     def watched(loss: torch.Tensor, *optimisers: torch.optim.Optimizer) -> None:

@@ -15,10 +15,10 @@ from medflare.models.longitudinal_generator import VisitBatch
 
 def test_an_exchange_is_of_one_visit_and_without_hint_of_all(fedtar: Any) -> None:
     learner = fedtar()
-    found = {t: learner.fit(at_visit(t)) for t in range(1, VISITS + 1)}
+    updates = {t: learner.fit(at_visit(t)) for t in range(1, VISITS + 1)}
     counts = learner.samples.counts("train", VISITS)
-    assert [found[t].examples for t in found] == counts
-    assert [found[t].metrics["visit"] for t in found] == [1, 2, 3]
+    assert [updates[t].examples for t in updates] == counts
+    assert [updates[t].metrics["visit"] for t in updates] == [1, 2, 3]
     pooled = learner.fit(plan())
     assert (pooled.examples, pooled.metrics["visit"]) == (sum(counts), 0.0)
     assert learner.describe().examples["train"] == sum(counts)

@@ -108,10 +108,10 @@ def test_em_over_sites_is_scikit_learns_on_all_patients_from_the_same_start() ->
 @settings(max_examples=10, deadline=None)
 def test_how_patients_are_spread_over_sites_does_not_matter(cuts: list[int], seed: int) -> None:
     """Sites of no patient among them."""
-    whole = torch.cat(sites())
-    pieces = list(torch.tensor_split(whole, sorted(cuts)))
+    profiles = torch.cat(sites())
+    pieces = list(torch.tensor_split(profiles, sorted(cuts)))
     chosen = FOUR.model_copy(update={"iterations": 4})
-    assert apart(of(fit_mixture(pieces, chosen, seed)), of(fit_mixture([whole], chosen, seed))) < 1e-9
+    assert apart(of(fit_mixture(pieces, chosen, seed)), of(fit_mixture([profiles], chosen, seed))) < 1e-9
 
 
 def test_the_likelihood_never_falls_without_merging() -> None:

@@ -128,12 +128,12 @@ def test_what_a_folder_lacks_is_named(finished: Any, folders: dict[str, Path], t
     _, folder = finished()
     new = site(folders["site-2"], tiny_backbone, "site-2")
     file, tensors = folder / "longitudinal_generator.json", folder / "longitudinal_generator.safetensors"
-    whole = json.loads(file.read_text(encoding="utf-8"))
-    without = {name: value for name, value in whole.items() if name != "mixture"}
+    content = json.loads(file.read_text(encoding="utf-8"))
+    without = {name: value for name, value in content.items() if name != "mixture"}
     file.write_text(json.dumps(without), encoding="utf-8")
     with pytest.raises(DataError, match="holds no mixture of patients' profiles"):
         open_result(folder, new)
-    file.write_text(json.dumps(whole | {"encoder": {"sha256": "0" * 64}}), encoding="utf-8")
+    file.write_text(json.dumps(content | {"encoder": {"sha256": "0" * 64}}), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"image encoder of checksum 0000.*encoder_weights"):
         open_result(folder, new)
     state = load_file(tensors)

@@ -12,17 +12,17 @@ from medflare.core.plan import RoundPlan
 
 def test_fifty_rounds_of_two_percent_are_one_epoch() -> None:
     order = DataOrder(500, seed=1)
-    seen = [i for _ in range(50) for i in order.take(10)]
-    assert sorted(seen) == list(range(500))
+    rows = [i for _ in range(50) for i in order.take(10)]
+    assert sorted(rows) == list(range(500))
 
 
 @given(st.integers(1, 60), st.lists(st.integers(0, 40), max_size=8))
 def test_any_cutting_visits_every_example_once_an_epoch(size: int, cuts: list[int]) -> None:
-    whole = DataOrder(size, seed=3).take(sum(cuts))
+    rows = DataOrder(size, seed=3).take(sum(cuts))
     order = DataOrder(size, seed=3)
-    assert [i for cut in cuts for i in order.take(cut)] == whole
-    for start in range(0, len(whole) - size + 1, size):
-        assert sorted(whole[start : start + size]) == list(range(size))
+    assert [i for cut in cuts for i in order.take(cut)] == rows
+    for start in range(0, len(rows) - size + 1, size):
+        assert sorted(rows[start : start + size]) == list(range(size))
 
 
 def test_position_is_all_that_must_survive() -> None:

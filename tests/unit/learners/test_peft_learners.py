@@ -141,10 +141,10 @@ def test_rules_that_compare_updates_are_refused_the_sums_of_adalora() -> None:
 def test_targets_are_those_of_lora_unless_the_method_names_its_own() -> None:
     lora = {"targets": ["up_proj"]}
     plain = extraction_settings.METHOD.resolve({"lora": lora, "peft": {"method": "vera"}})
-    own = extraction_settings.METHOD.resolve(
+    settings = extraction_settings.METHOD.resolve(
         {"lora": lora, "peft": {"method": "vera", "targets": ["q_proj"]}}
     )
-    assert (plain.adapter.targets, own.adapter.targets) == (("up_proj",), ("q_proj",))
+    assert (plain.adapter.targets, settings.adapter.targets) == (("up_proj",), ("q_proj",))
 
 
 def test_a_misspelt_key_is_answered_with_the_keys_of_that_method() -> None:

@@ -182,7 +182,7 @@ def test_a_step_goes_along_g_less_own_plus_server() -> None:
     net, plain = model(), model()
     terms, optimiser = terms_of(net), optimiser_of(net, "sgd")
     train(net, optimiser, terms, plan(0, scaffold={"control": "gradients"}))
-    own = {n: v.clone() for n, v in terms.state().items() if "/own." in n}
+    variates = {n: v.clone() for n, v in terms.state().items() if "/own." in n}
     net.load_state_dict(plain.state_dict())
     server = {f"control.{n}": torch.randn(p.shape) for n, p in net.named_parameters()}
     hints = {"scaffold": {"control": "gradients"}, "site_index": 0, "summed": [0]}
@@ -195,11 +195,11 @@ def test_a_step_goes_along_g_less_own_plus_server() -> None:
     optimiser.step()
     for name, parameter in net.named_parameters():
         before = dict(plain.named_parameters())[name]
-        along = gradients[name] - own[f"terms.scaffold/own.{name}"] + server[f"control.{name}"]
+        along = gradients[name] - variates[f"terms.scaffold/own.{name}"] + server[f"control.{name}"]
         assert torch.allclose(parameter, before - 0.05 * along, atol=1e-6)
     output = terms.finish()
     change = output.sums["control.0.weight"]
-    assert torch.allclose(change, gradients["0.weight"] - own["terms.scaffold/own.0.weight"], atol=1e-6)
+    assert torch.allclose(change, gradients["0.weight"] - variates["terms.scaffold/own.0.weight"], atol=1e-6)
 
 
 @pytest.mark.parametrize(("summed", "kept"), [([0], True), ([1], False)])
@@ -209,8 +209,8 @@ def test_a_change_that_the_server_did_not_add_is_taken_back(summed: list[int], k
     first = train(net, optimiser_of(net, "sgd"), terms, plan(0, scaffold={"control": "gradients"}))
     hints = {"scaffold": {"control": "gradients"}, "site_index": 0, "summed": summed}
     terms.begin(plan(1, **hints))
-    own = terms.state()["terms.scaffold/own.0.weight"]
-    assert torch.equal(own, first.sums["control.0.weight"] if kept else torch.zeros_like(own))
+    variate = terms.state()["terms.scaffold/own.0.weight"]
+    assert torch.equal(variate, first.sums["control.0.weight"] if kept else torch.zeros_like(variate))
 
 
 def test_control_variates_survive_a_restart_and_running_statistics_have_none() -> None:

@@ -65,8 +65,10 @@ def test_an_update_holds_the_sums_that_were_declared(make_learner: Make, any_met
         assert moved == learned
         assert update.metrics["control_lr"] > 0
     if name == "drfa":
-        whole = {n.removeprefix("snapshot."): t for n, t in update.sums.items() if n.startswith("snapshot.")}
-        assert all(torch.allclose(whole[n], t.float(), atol=1e-6) for n, t in update.delta.items())
+        snapshot = {
+            n.removeprefix("snapshot."): t for n, t in update.sums.items() if n.startswith("snapshot.")
+        }
+        assert all(torch.allclose(snapshot[n], t.float(), atol=1e-6) for n, t in update.delta.items())
 
 
 def test_control_variates_survive_a_restart_and_change_the_next_round(

@@ -95,8 +95,11 @@ def test_with_fedsa_the_sites_own_adapter_is_tested_and_stays(
     learner.fit(PLAN)
     (record,) = learner.finish(PLAN, tmp_path / "kept")
     assert (record.adapter, record.predictions) == ("personalised", "predictions_personalised.jsonl")
-    own = load_file(tmp_path / "kept/personalised/adapter_model.safetensors")
-    assert all(torch.equal(value, own[name]) for name, value in learner.model.adapters.state(GENERIC).items())
+    local_factors = load_file(tmp_path / "kept/personalised/adapter_model.safetensors")
+    assert all(
+        torch.equal(value, local_factors[name])
+        for name, value in learner.model.adapters.state(GENERIC).items()
+    )
 
 
 # ---- D_v --------------------------------------------------------------------------------------------------

@@ -173,11 +173,11 @@ def test_it_learns_which_report_belongs_to_which_image(make: Any) -> None:
     learner.order.size = 8
     first = split_loss(learner, rows)
     learner.fit(RoundPlan(round=0, rounds=1, steps=150))
-    own = split_loss(learner, rows)
-    assert own < first / 50
+    expected = split_loss(learner, rows)
+    assert expected < first / 50
 
     ids, targets = pad([learner.tokens[row] for row in rows])
     seen, _, _ = learner._load(rows, torch.Generator())
     with torch.no_grad():
         swapped = [float(learner.model.report_loss(seen.roll(k, 0), ids, targets)) for k in (1, 3, 5)]
-    assert min(swapped) > 5 * own
+    assert min(swapped) > 5 * expected

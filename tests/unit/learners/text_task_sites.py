@@ -33,7 +33,7 @@ PLAN = RoundPlan(round=0, rounds=2, steps=2)
 
 def questions(number: int = 1) -> list[dict[str, Any]]:
     """Which drug treats what; the sites ask in other words and begin elsewhere in the list."""
-    asked = ("Which drug treats {}?", "What is given for {}?")[number % 2]
+    question = ("Which drug treats {}?", "What is given for {}?")[number % 2]
     drugs, rows = list(TREATED.values()), []
     for place, (disease, drug) in enumerate(list(TREATED.items()) * 2):
         others = [other for other in drugs if other != drug]
@@ -42,7 +42,7 @@ def questions(number: int = 1) -> list[dict[str, Any]]:
         rows.append(
             {
                 "id": f"q{number}-{place}",
-                "question": asked.format(disease) + (" Name it." if place >= len(TREATED) else ""),
+                "question": question.format(disease) + (" Name it." if place >= len(TREATED) else ""),
                 "options": dict(zip("ABC", options, strict=True)),
                 "answer": "ABC"[place % 3],
                 "split": SPLITS[(place + number) % 5],
@@ -54,13 +54,19 @@ def questions(number: int = 1) -> list[dict[str, Any]]:
 
 def summaries(number: int = 1) -> list[dict[str, Any]]:
     """Findings with an impression that repeats one of them."""
-    found = ("Large pleural effusion", "Mild edema", "Right pneumothorax", "Left rib fracture", "Lungs clear")
+    findings = (
+        "Large pleural effusion",
+        "Mild edema",
+        "Right pneumothorax",
+        "Left rib fracture",
+        "Lungs clear",
+    )
     return [
         {
             "id": f"s{number}-{place}",
             "patient_id": f"p{number}-{place}",
-            "findings": f"{found[place % 5]}. The heart is normal in size. Film {place}.",
-            "impression": f"{found[place % 5]}.",
+            "findings": f"{findings[place % 5]}. The heart is normal in size. Film {place}.",
+            "impression": f"{findings[place % 5]}.",
             "split": SPLITS[(place + number) % 5],
         }
         for place in range(10)

@@ -135,8 +135,8 @@ def test_gradients_of_padded_rows_are_numbers_and_those_of_the_rows_alone(
     learning = {n: t for n, t in model.shared_tensors().items() if t.requires_grad}
 
     def gradient(parts: list[list[int]]) -> dict[str, Tensor]:
-        found = [model.token_losses(visits(model, p), ids[p], targets[p]).sum() for p in parts]
-        total = torch.stack(found).sum()
+        sums = [model.token_losses(visits(model, p), ids[p], targets[p]).sum() for p in parts]
+        total = torch.stack(sums).sum()
         return dict(zip(learning, torch.autograd.grad(total, list(learning.values())), strict=True))
 
     one, other = gradient([[0, 1, 2, 3]]), gradient([[0], [1], [2], [3]])
@@ -147,11 +147,15 @@ def test_gradients_of_padded_rows_are_numbers_and_those_of_the_rows_alone(
 def test_every_picture_and_the_report_before_are_read(model: LongitudinalGenerator) -> None:
     ids, targets = texts(1)
     with torch.no_grad():
-        whole = visits(model, [2])
-        loss = model.token_losses(whole, ids, targets)
-        fewer = VisitBatch(whole.patches[:, :2], whole.pictures[:, :2], whole.priors, whole.assigned)
-        first = VisitBatch(whole.patches, whole.pictures, [""], whole.assigned)
-        other = VisitBatch(whole.patches, whole.pictures, whole.priors, whole.assigned.flip(1))  # type: ignore[union-attr]
+        both_images = visits(model, [2])
+        loss = model.token_losses(both_images, ids, targets)
+        fewer = VisitBatch(
+            both_images.patches[:, :2], both_images.pictures[:, :2], both_images.priors, both_images.assigned
+        )
+        first = VisitBatch(both_images.patches, both_images.pictures, [""], both_images.assigned)
+        other = VisitBatch(
+            both_images.patches, both_images.pictures, both_images.priors, both_images.assigned.flip(1)
+        )  # type: ignore[union-attr]
         for changed in (fewer, first, other):
             assert not torch.allclose(model.token_losses(changed, ids, targets), loss, atol=1e-3)
 
@@ -168,9 +172,9 @@ def test_a_picture_that_is_not_there_is_not_read(model: LongitudinalGenerator) -
 def test_the_report_before_is_cut_and_its_absence_has_words(model: LongitudinalGenerator) -> None:
     tokenizer = model.backbone.tokenizer
     ids, known = model._priors([PRIORS[2], ""])
-    said = [tokenizer.decode(row[there]) for row, there in zip(ids, known, strict=True)]
-    assert said[1].strip() == "First visit."
-    assert said[0].strip().startswith("Previous report: There is a small")
+    decoded = [tokenizer.decode(row[there]) for row, there in zip(ids, known, strict=True)]
+    assert decoded[1].strip() == "First visit."
+    assert decoded[0].strip().startswith("Previous report: There is a small")
     wording = len(tokenizer(" Previous report:", add_special_tokens=False)["input_ids"])
     assert int(known[0].sum()) == wording + 6
 
@@ -238,10 +242,10 @@ def test_everything_can_learn(tiny_backbone: Path) -> None:
     )
     assert [name for name in shared if name.startswith("encoder.")]
     assert not [name for name in shared if "lora" in name]
-    own = {id(p) for p in model.backbone.model.parameters()} - {
+    base_parameters = {id(p) for p in model.backbone.model.parameters()} - {
         id(p) for p in model.adapters.parameters("generic")
     }
-    assert {id(t) for n, t in shared.items() if n.startswith("decoder.")} == own
+    assert {id(t) for n, t in shared.items() if n.startswith("decoder.")} == base_parameters
     assert {"encoder", "decoder"} <= set(parameter_counts(model))
 
 

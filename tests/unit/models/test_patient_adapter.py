@@ -62,13 +62,13 @@ def materialised(model: nn.Module, adapter: PatientAdapter, q: Tensor) -> nn.Mod
     embedded = adapter.projection(q[None])
     made = {n: g(embedded) for n, g in zip(adapter.names, adapter.generators, strict=True)}
     adapter.remove()
-    whole = copy.deepcopy(model)
-    for name, layer in target_layers(whole, adapter.settings.targets).items():
+    expected_model = copy.deepcopy(model)
+    for name, layer in target_layers(expected_model, adapter.settings.targets).items():
         a, b = made[name]
         weight, turned = weight_of(layer)
         change = adapter.settings.scale * (b[0] @ a[0]).detach().to(weight.dtype)
         weight.data += change.T if turned else change
-    return whole
+    return expected_model
 
 
 def llama(folder: Path) -> Any:
@@ -149,12 +149,12 @@ def test_cross_attention_with_layers_that_are_not_square() -> None:
     adapter, q = moved(PatientAdapter(model, settings, K, seed=0)), assigned()
     assert len(adapter.names) == 10
     assert not any(".mlp." in name for name in adapter.names)
-    seen = torch.randn(3, 7, 24, generator=torch.Generator().manual_seed(2))
+    inputs = torch.randn(3, 7, 24, generator=torch.Generator().manual_seed(2))
     with adapter.patients(q):
-        logits = model(input_ids=IDS, encoder_hidden_states=seen).logits
+        logits = model(input_ids=IDS, encoder_hidden_states=inputs).logits
     for row in range(3):
         patient = materialised(model, adapter, q[row])
-        one = patient(input_ids=IDS[row : row + 1], encoder_hidden_states=seen[row : row + 1]).logits[0]
+        one = patient(input_ids=IDS[row : row + 1], encoder_hidden_states=inputs[row : row + 1]).logits[0]
         assert torch.allclose(logits[row], one, atol=2e-5)
 
 

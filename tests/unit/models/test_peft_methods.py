@@ -81,9 +81,11 @@ class Made:
 
     def base_now(self) -> dict[str, Tensor]:
         """The backbone's own weights, wherever PEFT has moved them."""
-        own = {id(p) for p in self.adapters.parameters(GENERIC)}
+        parameters = {id(p) for p in self.adapters.parameters(GENERIC)}
         named = (
-            (n.replace(".base_layer", ""), p) for n, p in self.base.named_parameters() if id(p) not in own
+            (n.replace(".base_layer", ""), p)
+            for n, p in self.base.named_parameters()
+            if id(p) not in parameters
         )
         return {n: p.detach() for n, p in named if n in self.frozen}
 
@@ -204,9 +206,9 @@ def test_plain_peft_opens_the_result_and_says_the_same(
     base = AutoModelForCausalLM.from_pretrained(tiny_backbone, dtype=torch.float32)
     opened = PeftModel.from_pretrained(base, folder).eval()
     with torch.no_grad():
-        found = opened(input_ids=IDS).logits[:, -IDS.shape[1] :]
-    assert not torch.allclose(found, adapted.plain, atol=1e-3)
-    assert torch.allclose(found, adapted.logits(), atol=1e-5)
+        opened_logits = opened(input_ids=IDS).logits[:, -IDS.shape[1] :]
+    assert not torch.allclose(opened_logits, adapted.plain, atol=1e-3)
+    assert torch.allclose(opened_logits, adapted.logits(), atol=1e-5)
 
 
 def test_medflare_opens_the_result_and_says_the_same(
@@ -266,8 +268,8 @@ def test_padding_on_the_left_changes_nothing(made: Made) -> None:
     made.base.generation_config.eos_token_id = None
     padded = torch.cat([torch.zeros(2, 3, dtype=torch.long), IDS], 1)
     mask = (torch.arange(padded.shape[1]) >= 3).long().expand(2, -1)
-    found = generated(made, input_ids=padded, attention_mask=mask)[:, padded.shape[1] :]
-    assert torch.equal(found, by_hand(made, IDS, 5))
+    tokens = generated(made, input_ids=padded, attention_mask=mask)[:, padded.shape[1] :]
+    assert torch.equal(tokens, by_hand(made, IDS, 5))
 
 
 def test_beams_work_with_image_tokens(made: Made) -> None:

@@ -50,17 +50,17 @@ def test_logits_are_those_of_a_plain_forward_pass(model: ReportGenerator) -> Non
     reports = torch.randint(5, 60, (3, 7))
     decoded = model.decode(prefix, reports)
     table = model.backbone.model.get_input_embeddings()
-    whole = model.backbone.model(inputs_embeds=torch.cat([prefix, table(reports)], 1)).logits
-    expected = whole[:, prefix.shape[1] - 1 : -1]
+    logits = model.backbone.model(inputs_embeds=torch.cat([prefix, table(reports)], 1)).logits
+    expected = logits[:, prefix.shape[1] - 1 : -1]
     assert torch.allclose(decoded.logits, expected, atol=1e-5)
     assert decoded.hidden.shape == (3, 7, model.backbone.hidden)
 
 
 def test_gradients_reach_everything_that_travels_and_nothing_frozen(model: ReportGenerator) -> None:
     model.adapters.use((GENERIC,), train=(GENERIC,))
-    seen = model.encode_images(IMAGES)
-    out = model.decode(model.prefix(seen, CODES), torch.randint(5, 60, (3, 7)))
-    (out.logits.logsumexp(-1).mean() + seen.logits.square().mean()).backward()
+    features = model.encode_images(IMAGES)
+    out = model.decode(model.prefix(features, CODES), torch.randint(5, 60, (3, 7)))
+    (out.logits.logsumexp(-1).mean() + features.logits.square().mean()).backward()
     assert all(p.grad is not None for p in [*model.body(), *model.encoder.parameters()])
     assert all(p.grad is not None for p in model.adapters.parameters(GENERIC))
     assert model.backbone.model.get_output_embeddings().weight.grad is None

@@ -73,10 +73,10 @@ def test_frozen_words_do_not_learn(tiny_encoder: Path) -> None:
 
 
 def test_the_loss_is_the_words_mean_whatever_shares_their_batch(tagger: Tagger) -> None:
-    asked = questions(tagger)
-    one_by_one = [tagger.mean_loss([item], 1) for item in asked]
+    batch = questions(tagger)
+    one_by_one = [tagger.mean_loss([item], 1) for item in batch]
     weighted = (4 * one_by_one[0] + 4 * one_by_one[1] + 20 * one_by_one[2]) / 28
-    assert tagger.mean_loss(asked, 3) == pytest.approx(weighted, abs=1e-5)
+    assert tagger.mean_loss(batch, 3) == pytest.approx(weighted, abs=1e-5)
 
 
 def test_the_loss_counts_only_tags_that_are_allowed(tagger: Tagger) -> None:
@@ -86,16 +86,16 @@ def test_the_loss_counts_only_tags_that_are_allowed(tagger: Tagger) -> None:
         weights = {n: p.clone() for n, p in tagger.heads.named_parameters()}
         for parameter in tagger.heads.parameters():
             parameter.zero_()
-    asked = tagger.tagged("re", MODIFIERS["treatment"], pieces, ("treatment", (0, 1)), [0] * 4)
-    assert tagger.mean_loss([asked], 1) == pytest.approx(torch.tensor(5.0).log().item(), abs=1e-6)
+    batch = tagger.tagged("re", MODIFIERS["treatment"], pieces, ("treatment", (0, 1)), [0] * 4)
+    assert tagger.mean_loss([batch], 1) == pytest.approx(torch.tensor(5.0).log().item(), abs=1e-6)
     with torch.no_grad():
         for name, parameter in tagger.heads.named_parameters():
             parameter.copy_(weights[name])
 
 
 def test_answers_do_not_depend_on_the_batch(tagger: Tagger) -> None:
-    asked = questions(tagger)
-    assert tagger.tags(asked, 3) == [tagger.tags([item], 1)[0] for item in asked]
+    batch = questions(tagger)
+    assert tagger.tags(batch, 3) == [tagger.tags([item], 1)[0] for item in batch]
 
 
 def test_a_head_s_type_changes_what_is_seen(tagger: Tagger) -> None:
@@ -126,8 +126,8 @@ def test_encoders_without_segment_ids_or_with_places_of_their_own_do_too(
     tokenizer.save_pretrained(tmp_path)
     result = tagger_of(tmp_path)
     assert result.text.longest == (64 if kind == "roberta" else 66)
-    asked = questions(result)
-    loss, _ = result.loss(asked)
+    batch = questions(result)
+    loss, _ = result.loss(batch)
     loss.backward()
     assert torch.isfinite(loss)
     longest = result.tagged("ner", ENTITY_TYPES, [[5]] * (result.text.longest - 2), tags=[0] * 62)

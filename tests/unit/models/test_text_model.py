@@ -240,10 +240,10 @@ def test_evaluating_has_no_dropout_and_gives_the_mode_back() -> None:
 
 def test_only_the_adapter_learns(model: TextModel) -> None:
     gradients(model, model.sequences(QUESTIONS, ANSWERS))
-    own = {id(parameter) for parameter in model.adapters.parameters(GENERIC)}
+    adapter_parameters = {id(parameter) for parameter in model.adapters.parameters(GENERIC)}
     every = list(model.backbone.model.parameters())
-    assert own < {id(parameter) for parameter in every}
-    assert all((p.grad is not None) == (id(p) in own) for p in every)
+    assert adapter_parameters < {id(parameter) for parameter in every}
+    assert all((p.grad is not None) == (id(p) in adapter_parameters) for p in every)
 
 
 @pytest.fixture

@@ -201,11 +201,11 @@ def test_a_result_reopens_as_it_was(pretrained: bool, folder: Path, tmp_path: Pa
         for tensor in model.shared_tensors().values():
             tensor.add_(0.01 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(1)))
     again, decoding = load_generator(result_of(model, tmp_path / "adapter"), backbone=begun, precision="fp32")
-    seen = images(2, model.settings.encoder.image_size)
+    pixels = images(2, model.settings.encoder.image_size)
     assert decoding == GREEDY
     assert again.settings == model.settings
-    assert torch.equal(again.report_loss(seen, *written(model)), model.report_loss(seen, *written(model)))
-    assert again.generate(seen, decoding)[0] == model.generate(seen, decoding)[0]
+    assert torch.equal(again.report_loss(pixels, *written(model)), model.report_loss(pixels, *written(model)))
+    assert again.generate(pixels, decoding)[0] == model.generate(pixels, decoding)[0]
 
 
 def test_a_result_of_other_weights_or_without_a_tensor_is_refused(

@@ -88,8 +88,8 @@ def test_a_wrong_border_shows_what_is_lacking_and_what_is_common() -> None:
 
 
 def test_of_overlapping_marks_the_shorter_is_the_ground_and_the_longer_a_line_above() -> None:
-    found = shown(TEXT, [CHEST_PAIN, as_("test", PAIN)], [as_("test", PAIN)]).marked
-    assert found == [("m missed", "chest "), ("m agree over o-missed", "pain")]
+    marks = shown(TEXT, [CHEST_PAIN, as_("test", PAIN)], [as_("test", PAIN)]).marked
+    assert marks == [("m missed", "chest "), ("m agree over o-missed", "pain")]
 
 
 def test_a_mention_with_a_gap_leaves_the_gap_alone() -> None:

@@ -63,9 +63,9 @@ def test_what_changed_stands_beside_what_is_said_of_it() -> None:
 
 
 def test_patients_rank_by_the_changes_told_and_those_who_came_once_are_left_out() -> None:
-    found = courses([(FILE, [*WRONG, *ONCE, *RIGHT])])["site-1"]
-    assert pick(found) == ["right", "wrong"]
-    assert pick({"once": found["once"]}) == ["once"]
+    patients = courses([(FILE, [*WRONG, *ONCE, *RIGHT])])["site-1"]
+    assert pick(patients) == ["right", "wrong"]
+    assert pick({"once": patients["once"]}) == ["once"]
 
 
 def test_studies_without_visits_are_shown_as_before() -> None:

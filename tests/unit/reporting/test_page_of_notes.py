@@ -30,7 +30,7 @@ WEIGHTS = {"site-1": 0.6, "site-2": 0.4}
 
 def document(note: Note, wrong: Note, site: str, adapter: str, with_text: bool) -> ScoredDocument:
     gold = {e.entity_id: EntityMention(e.label, e.spans) for e in note.entities}
-    said = {e.entity_id: EntityMention(e.label, e.spans) for e in wrong.entities}
+    mentions = {e.entity_id: EntityMention(e.label, e.spans) for e in wrong.entities}
     heads = [r for r in wrong.relations if gold[r.head].label in ENTITY_TYPES]
     return ScoredDocument(
         note_id=note.note_id,
@@ -39,8 +39,8 @@ def document(note: Note, wrong: Note, site: str, adapter: str, with_text: bool) 
         adapter=adapter,
         gold_entities=tuple(m for m in gold.values() if m.label in ENTITY_TYPES),
         gold_links=tuple(Link(gold[r.head], gold[r.tail]) for r in note.relations),
-        predicted_entities=tuple(m for m in said.values() if m.label in ENTITY_TYPES),
-        links_gold_heads=tuple(Link(gold[r.head], said[r.tail]) for r in heads),
+        predicted_entities=tuple(m for m in mentions.values() if m.label in ENTITY_TYPES),
+        links_gold_heads=tuple(Link(gold[r.head], mentions[r.tail]) for r in heads),
         links_end_to_end=(),
         outputs=4,
         faults={"unclosed_tag": 1},

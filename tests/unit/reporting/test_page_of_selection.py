@@ -146,9 +146,9 @@ def test_similarities_that_no_graphs_have_are_a_warning(least: float, message: s
 
 
 def test_a_long_run_stays_small() -> None:
-    whole = selection(record(500))
-    assert f"The last {LISTED} of 500 rounds." in whole
-    assert len(whole) < 400_000
+    section = selection(record(500))
+    assert f"The last {LISTED} of 500 rounds." in section
+    assert len(section) < 400_000
 
 
 def test_names_are_escaped() -> None:

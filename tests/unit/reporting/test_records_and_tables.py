@@ -50,9 +50,9 @@ def written(folder: Path, **data: object) -> Path:
 
 def scored(*metrics: str) -> dict[str, object]:
     """One evaluation with these scores."""
-    found = {name: {"value": 0.5, "low": 0.4, "high": 0.6} for name in metrics}
+    scores = {name: {"value": 0.5, "low": 0.4, "high": 0.6} for name in metrics}
     about = {"site": "a", "role": "unseen", "adapter": "generic", "split": "test", "studies": 1}
-    return {"evaluations": [{**about, "metrics": found}]}
+    return {"evaluations": [{**about, "metrics": scores}]}
 
 
 VISIT = {"round": 0, "seconds": 1.0}

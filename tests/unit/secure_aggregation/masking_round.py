@@ -52,14 +52,14 @@ def make_update(site: str) -> tuple[State, int]:
 def plain_mean(sites: list[str]) -> tuple[torch.Tensor, torch.Tensor, float]:
     """What a server in the clear would have, in fp64: (mean of narrow, wide, sum of weights)."""
     packed = [(LAYOUT.pack(tensors), weight) for tensors, weight in map(make_update, sites)]
-    whole = float(sum(weight for _, weight in packed))
+    total_weight = float(sum(weight for _, weight in packed))
     narrow = sum(vectors[0].double() * weight for vectors, weight in packed)
     means = sum(vectors[1][: LAYOUT.weighted] * weight for vectors, weight in packed)
     sums = sum(vectors[1][LAYOUT.weighted :] for vectors, _ in packed)
     assert isinstance(narrow, torch.Tensor)
     assert isinstance(means, torch.Tensor)
     assert isinstance(sums, torch.Tensor)
-    return narrow / whole, torch.cat([means / whole, sums]), whole
+    return narrow / total_weight, torch.cat([means / total_weight, sums]), total_weight
 
 
 def through_json(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -216,8 +216,8 @@ def test_a_seed_replaces_half_of_what_a_site_sends(kits: Kits) -> None:
 
 def test_decrypted_values_hold_no_noise(kits: Kits) -> None:
     """Noise that is seen gives the key away (Li and Micciancio 2021): equal values must come back equal."""
-    found = [decrypt(kits.site, total(kits, [values(3000)] * 7), 3000, TERMS) for _ in range(2)]
-    assert torch.equal(*found)
+    totals = [decrypt(kits.site, total(kits, [values(3000)] * 7), 3000, TERMS) for _ in range(2)]
+    assert torch.equal(*totals)
 
 
 # ---- what is refused ---------------------------------------------------------------------------------------
@@ -268,8 +268,8 @@ def test_a_key_id_that_lies_is_noticed_by_the_noise(kits: Kits, tmp_path: Path) 
 
 
 def _same(parameters: ContextParameters, keys: Keys) -> bool:
-    found = (parameters.scheme, parameters.poly_modulus_degree, parameters.coeff_mod_bit_sizes)
-    return found == (keys.scheme, keys.degree, tuple(m.bit_length() for m in keys.moduli))
+    actual = (parameters.scheme, parameters.poly_modulus_degree, parameters.coeff_mod_bit_sizes)
+    return actual == (keys.scheme, keys.degree, tuple(m.bit_length() for m in keys.moduli))
 
 
 def test_other_parameters_are_noticed(ckks: Kits, tmp_path: Path) -> None:

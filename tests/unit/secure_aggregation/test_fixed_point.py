@@ -142,6 +142,6 @@ def test_sixteen_bits_resolve_a_small_bound_as_bf16_resolves_its_half() -> None:
 @pytest.mark.parametrize("bits", [16, 32])
 def test_decoding_to_float32_is_decoding(bits: int) -> None:
     ring = Ring(bits, 16.0, 3)
-    whole = encoded(ring, torch.randn(2 * PIECE + 5, generator=torch.Generator().manual_seed(0)))
-    expected = ring.decode(whole, 2.5).float()
-    assert torch.equal(ring.decode_to_float32(whole, 2.5), expected)
+    numbers = encoded(ring, torch.randn(2 * PIECE + 5, generator=torch.Generator().manual_seed(0)))
+    expected = ring.decode(numbers, 2.5).float()
+    assert torch.equal(ring.decode_to_float32(numbers, 2.5), expected)

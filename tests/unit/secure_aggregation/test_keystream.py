@@ -24,8 +24,8 @@ def reference_stream(key: bytes, size: int, dtype: torch.dtype) -> torch.Tensor:
     """Another library's AES in counter mode, counter from zero, little endian."""
     code = CODES[dtype]
     cipher = AES.new(key, AES.MODE_CTR, nonce=b"", initial_value=0)
-    whole = cipher.encrypt(bytes(size * np.dtype(code).itemsize))
-    return torch.from_numpy(np.frombuffer(whole, code).copy())
+    stream = cipher.encrypt(bytes(size * np.dtype(code).itemsize))
+    return torch.from_numpy(np.frombuffer(stream, code).copy())
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -48,10 +48,10 @@ def test_a_key_the_server_exchanges_is_refused_by_every_site(round_: Round, key:
 
 def test_an_advert_the_server_signs_itself_is_refused(round_: Round, people: dict[str, Identity]) -> None:
     round_.advertise()
-    own = make_advert(
+    advert = make_advert(
         people["server"], round_.parameters, key_agreement.KeyPair().public, key_agreement.KeyPair().public
     )
-    adverts = round_.coordinator.adverts() | {"site-02": own}
+    adverts = round_.coordinator.adverts() | {"site-02": advert}
     with pytest.raises(UntrustedSite, match="'site-02': the certificate is made out to 'server'"):
         round_.members["site-01"].share(adverts)
 
@@ -163,13 +163,13 @@ def test_telling_each_site_of_other_drop_outs_would_give_a_sum_of_two_and_gives_
 def test_a_forged_confirmation_does_not_count(round_: Round, people: dict[str, Identity]) -> None:
     round_.until("confirm", {"mask": {"site-04", "site-05"}})
     survivors = tuple(round_.coordinator.survivors())
-    own = {"site-01": round_.members["site-01"].confirm(survivors)}
+    confirmations = {"site-01": round_.members["site-01"].confirm(survivors)}
     forged = {
         site: make_confirmation(people["server"], round_.parameters, survivors)
         for site in ("site-02", "site-03")
     }
     with pytest.raises(TooFewSites, match=r"1 of 5 sites confirm .*, 3 are needed; missing: site-02"):
-        round_.members["site-01"].reveal(own | forged)
+        round_.members["site-01"].reveal(confirmations | forged)
 
 
 @pytest.mark.parametrize("change", [{"round": 4}, {"run_id": "run-2"}], ids=str)
@@ -281,8 +281,8 @@ def test_a_late_update_stays_masked_although_its_pairwise_masks_are_known(round_
     clear = encode(round_.parameters, LAYOUT, *LAYOUT.pack(tensors), weight)
     left = without(late.narrow, plus, minus, 0)
     assert (left == clear.narrow).float().mean() < 0.02
-    own = key_agreement.self_mask_keys(seed, round_.parameters.digest, "site-02")
-    assert torch.equal(without(left, [own], [], 0), clear.narrow), "nothing else hides it"
+    self_masks = key_agreement.self_mask_keys(seed, round_.parameters.digest, "site-02")
+    assert torch.equal(without(left, [self_masks], [], 0), clear.narrow), "nothing else hides it"
 
 
 def test_all_shares_that_a_threshold_less_one_holds_give_no_secret(round_: Round) -> None:

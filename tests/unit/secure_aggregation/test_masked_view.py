@@ -111,9 +111,9 @@ def test_two_colluding_sites_and_all_self_masks_leave_an_update_masked() -> None
         for site, member in members.items()
         if site != "site-01"
     }
-    own = key_agreement.self_mask_keys(members["site-01"]._seed, terms.digest, "site-01")[0]
+    self_mask = key_agreement.self_mask_keys(members["site-01"]._seed, terms.digest, "site-01")[0]
     left = mask(members["site-01"], shared).narrow
-    keystream.apply(left, [], [own, pairs["site-04"], pairs["site-05"]])
+    keystream.apply(left, [], [self_mask, pairs["site-04"], pairs["site-05"]])
     assert uniformity(left) > ZERO_P
     keystream.apply(left, [], [pairs["site-02"], pairs["site-03"]])
     assert torch.equal(left, encode(terms, LAYOUT, *CONSTANT, 500).narrow)

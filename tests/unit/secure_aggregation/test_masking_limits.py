@@ -57,12 +57,12 @@ def revealed_to_two_faces(
     round_: Round, people: dict[str, Identity], faces: dict[str, list[str]]
 ) -> dict[str, dict[str, Any]]:
     """What honest sites reveal when the server tells each its own survivors, and site-05 signs all."""
-    said = {site: round_.members[site].confirm(told) for site, told in faces.items()}
+    confirmations = {site: round_.members[site].confirm(told) for site, told in faces.items()}
     out = {}
     for site, told in faces.items():
-        same = {other: said[other] for other in faces if faces[other] == told}
-        own = {"site-05": make_confirmation(people["site-05"], round_.parameters, told)}
-        out[site] = round_.members[site].reveal(same | own)
+        same = {other: confirmations[other] for other in faces if faces[other] == told}
+        liars_confirmation = {"site-05": make_confirmation(people["site-05"], round_.parameters, told)}
+        out[site] = round_.members[site].reveal(same | liars_confirmation)
     return out
 
 
@@ -83,7 +83,7 @@ def test_a_lying_server_and_one_of_five_sites_read_an_update_at_the_smallest_thr
         )
         for secret, sites in (("self", here[:2]), ("mask", there[:2]))
     )
-    own = key_agreement.self_mask_keys(seed, round_.parameters.digest, "site-01")[0]
+    self_mask = key_agreement.self_mask_keys(seed, round_.parameters.digest, "site-01")[0]
     pairs = [
         key_agreement.pair_mask_keys(
             key_agreement.KeyPair(key).agree(peer.mask_key), round_.parameters.digest, "site-01", site
@@ -92,7 +92,7 @@ def test_a_lying_server_and_one_of_five_sites_read_an_update_at_the_smallest_thr
         if site != "site-01"
     ]
     read = round_.sent["site-01"].narrow.clone()
-    keystream.apply(read, [], [own, *pairs])
+    keystream.apply(read, [], [self_mask, *pairs])
     tensors, weight = make_update("site-01")
     assert torch.equal(read, encode(round_.parameters, LAYOUT, *LAYOUT.pack(tensors), weight).narrow)
 
@@ -107,13 +107,15 @@ def test_at_a_threshold_of_two_thirds_the_same_server_and_site_read_nothing(
     honest, everyone = names(5)[:4], names(5)
     one, other = honest[:split], honest[split:]
     here, there = ([site for site in everyone if site != gone] for gone in (other[0], one[0]))
-    said = {site: round_.members[site].confirm(here if site in one else there) for site in honest}
+    confirmations = {site: round_.members[site].confirm(here if site in one else there) for site in honest}
     answers = 0
     for told, sites in ((here, one), (there, other)):
-        own = {"site-05": make_confirmation(people["site-05"], round_.parameters, told)}
+        liars_confirmation = {"site-05": make_confirmation(people["site-05"], round_.parameters, told)}
         for site in sites:
             try:
-                round_.members[site].reveal({peer: said[peer] for peer in sites} | own)
+                round_.members[site].reveal(
+                    {peer: confirmations[peer] for peer in sites} | liars_confirmation
+                )
                 answers += 1
             except TooFewSites:
                 continue

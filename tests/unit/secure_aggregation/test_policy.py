@@ -171,9 +171,9 @@ def test_masks_and_encryption_cannot_both_be_required(tmp_path: Path) -> None:
 
 def test_a_policy_in_site_yaml_is_read_as_it_stands(tmp_path: Path) -> None:
     rules = {"jobs": "fedmrg*", "require": ["mask|he"], "max_bytes_per_round": "64 MB", "metrics": ["loss"]}
-    found = load_site(site_yaml(tmp_path, rules), "site-1").policy
+    site_policy = load_site(site_yaml(tmp_path, rules), "site-1").policy
     assert (
-        found.model_dump()
+        site_policy.model_dump()
         == PolicyConfig(
             jobs=("fedmrg*",), require=("mask|he",), max_bytes_per_round=64_000_000, metrics=("loss",)
         ).model_dump()

@@ -108,10 +108,10 @@ def test_what_a_rule_learns_is_what_the_clock_says() -> None:
     rule, clock = make_rule("ddcs", {"draws": 5, "smoothing": 1.0}), SimulatedClock(profiles(), 1)
     result = federate_clocked(sites(), rule, 12, plan, clock, WORK)
     last = {site: timing for entry in result.rounds for site, timing in entry.timings.items()}
-    seen = rule.report()["latencies"]
-    assert set(seen) == set(last)
+    latencies = rule.report()["latencies"]
+    assert set(latencies) == set(last)
     for site, timing in last.items():
-        assert (seen[site]["compute"], seen[site]["transfer"]) == pytest.approx(timing)
+        assert (latencies[site]["compute"], latencies[site]["transfer"]) == pytest.approx(timing)
 
 
 def test_a_site_that_vanishes_gives_nothing_and_counts_as_slow_as_the_round() -> None:

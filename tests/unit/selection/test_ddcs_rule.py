@@ -276,8 +276,8 @@ def test_a_drawn_site_that_is_not_in_the_opened_sum_has_not_trained() -> None:
     sites = rule.sample_clients(0, 0, dict.fromkeys("abcd", 10), list("abcd"), 3)
     gone, *members = sites
     rule.begin({"w": torch.zeros(2)})
-    whole = sum(rule.round_hints().importance.weights[site] for site in members)
-    sums = {WEIGHT: torch.tensor(whole, dtype=torch.float64)}
+    weight = sum(rule.round_hints().importance.weights[site] for site in members)
+    sums = {WEIGHT: torch.tensor(weight, dtype=torch.float64)}
     rule.add("all sites", Update(delta={"w": torch.ones(2)}, examples=1, sums=sums))
     rule.set_sum_members(members)
     assert bool(rule.finish()["w"].any())

@@ -28,11 +28,11 @@ from medflare.selection.selectors import DdcsSelector, Selector, SiteStatistics
 
 
 def test_means_are_exponential_and_computing_is_apart_from_transfer() -> None:
-    seen = Latencies(smoothing=0.5)
+    latencies = Latencies(smoothing=0.5)
     for timing in ((10.0, 2.0), (20.0, 2.0), (20.0, 6.0)):
-        seen.observe("a", Timing(*timing))
-    assert seen.parts("a") == Timing(17.5, 4.0)
-    assert seen.estimates(["a"]) == {"a": 21.5}
+        latencies.observe("a", Timing(*timing))
+    assert latencies.parts("a") == Timing(17.5, 4.0)
+    assert latencies.estimates(["a"]) == {"a": 21.5}
 
 
 def test_a_quantile_plans_for_sites_that_are_slow_now_and_then() -> None:
@@ -48,22 +48,22 @@ def test_a_quantile_plans_for_sites_that_are_slow_now_and_then() -> None:
 
 
 def test_a_site_never_seen_is_taken_for_typical_and_before_anything_all_are_equal() -> None:
-    seen = Latencies()
-    assert seen.estimates(["b", "a"]) == {"a": 1.0, "b": 1.0}
+    latencies = Latencies()
+    assert latencies.estimates(["b", "a"]) == {"a": 1.0, "b": 1.0}
     for site, seconds in (("a", 2.0), ("b", 4.0), ("c", 90.0)):
-        seen.observe(site, Timing(seconds, 0.0))
-    assert seen.estimates(["a", "d"]) == {"a": 2.0, "d": 2.0}
-    assert seen.estimates(["a", "b", "c", "d"])["d"] == 4.0
+        latencies.observe(site, Timing(seconds, 0.0))
+    assert latencies.estimates(["a", "d"]) == {"a": 2.0, "d": 2.0}
+    assert latencies.estimates(["a", "b", "c", "d"])["d"] == 4.0
 
 
 def test_a_site_that_vanished_counts_as_at_least_as_slow_as_it_was_waited_for() -> None:
-    seen = Latencies(smoothing=1.0)
-    seen.observe("a", Timing(3.0, 1.0))
-    seen.report_timeout("a", 60.0)
-    seen.report_timeout("b", 60.0)
-    assert seen.estimates(["a", "b"]) == {"a": 60.0, "b": 60.0}
-    seen.report_timeout("a", 5.0)
-    assert seen.estimates(["a"])["a"] >= 59.0
+    latencies = Latencies(smoothing=1.0)
+    latencies.observe("a", Timing(3.0, 1.0))
+    latencies.report_timeout("a", 60.0)
+    latencies.report_timeout("b", 60.0)
+    assert latencies.estimates(["a", "b"]) == {"a": 60.0, "b": 60.0}
+    latencies.report_timeout("a", 5.0)
+    assert latencies.estimates(["a"])["a"] >= 59.0
 
 
 def test_latencies_survive_a_restart() -> None:
@@ -129,10 +129,10 @@ def test_profiles_are_read_strictly_and_all_faults_come_together() -> None:
     wrong = {"b": good | {"speed": 1}, "c": good | {"up": 0}, "d": {"down": 1.0}}
     with pytest.raises(ConfigError) as caught:
         read_profiles({"a": good} | wrong)
-    said = str(caught.value)
-    assert "'b': unknown keys speed" in said
-    assert "'c': latency profile: up is 0" in said
-    assert "'d'" in said
+    message = str(caught.value)
+    assert "'b': unknown keys speed" in message
+    assert "'c': latency profile: up is 0" in message
+    assert "'d'" in message
     with pytest.raises(ConfigError, match="site 'z' has no latency profile"):
         SimulatedClock({"a": FAST}).timing("z", 0, 1, 0, 0)
 

@@ -69,8 +69,8 @@ def test_gradients_are_those_of_autograd(seed: int, n: int, draws: int) -> None:
     problem = random_problem(seed, n)
     q = torch.tensor(q0, requires_grad=True)
     order = np.argsort(t, kind="stable")
-    whole = torch.cat([torch.zeros(1, dtype=torch.float64), torch.cumsum(q[order], 0)]) ** draws
-    slowest = ((whole[1:] - whole[:-1]) * torch.tensor(t[order])).sum()
+    cumulative = torch.cat([torch.zeros(1, dtype=torch.float64), torch.cumsum(q[order], 0)]) ** draws
+    slowest = ((cumulative[1:] - cumulative[:-1]) * torch.tensor(t[order])).sum()
     D = torch.tensor(problem.metric)
     for value, gradient in (
         (slowest, expected_slowest_gradient(q0, t, draws)),

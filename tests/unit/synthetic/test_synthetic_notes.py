@@ -111,11 +111,11 @@ def test_spans_are_words_of_the_text(notes):
         for entity in note.entities:
             assert entity.label in TYPES
             for start, end in entity.spans:
-                found = note.text[start:end]
+                words = note.text[start:end]
                 assert 0 <= start < end <= len(note.text)
-                assert found == found.strip()
-                assert "\n" not in found
-                assert re.search(r"\w|[-+?]", found)
+                assert words == words.strip()
+                assert "\n" not in words
+                assert re.search(r"\w|[-+?]", words)
 
 
 def test_spans_begin_and_end_at_words(notes):

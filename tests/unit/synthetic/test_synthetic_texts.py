@@ -43,10 +43,10 @@ from medflare.synthetic.notes.profiles import NOTE_STYLES
 
 
 def test_the_world_has_one_value_for_every_relation_of_a_disease_and_no_name_twice() -> None:
-    whole = world(8, 10)
-    assert len(whole.facts) == 10 * 8 * 5
-    assert {len(whole.of_kind(kind)) for kind in ("disease", *RELATIONS)} == {80}
-    names = Counter(name.lower() for _, known in terms_of(whole) for name in known)
+    all_facts = world(8, 10)
+    assert len(all_facts.facts) == 10 * 8 * 5
+    assert {len(all_facts.of_kind(kind)) for kind in ("disease", *RELATIONS)} == {80}
+    names = Counter(name.lower() for _, known in terms_of(all_facts) for name in known)
     assert [name for name, count in names.items() if count > 1] == []
 
 
@@ -221,16 +221,16 @@ def test_the_vocabulary_of_notes_names_every_term_once() -> None:
 
 
 def test_splits_of_summaries_are_of_patients_and_all_there() -> None:
-    own = [s for found in summary_hospitals(SummariesDemo(reports=100)).values() for s in found]
-    shares = Counter(summary.split for summary in own)
+    summaries = [s for found in summary_hospitals(SummariesDemo(reports=100)).values() for s in found]
+    shares = Counter(summary.split for summary in summaries)
     assert set(shares) == set(SPLITS)
-    assert 0.6 < shares["train"] / len(own) < 0.8
+    assert 0.6 < shares["train"] / len(summaries) < 0.8
     placed: dict[str, set[str]] = {}
-    for summary in own:
+    for summary in summaries:
         placed.setdefault(summary.repetition_key, set()).add(summary.split)
     assert all(len(splits) == 1 for splits in placed.values())
-    assert len(placed) < len(own)
-    assert len({summary.patient_id for summary in own}) == len(own)
+    assert len(placed) < len(summaries)
+    assert len({summary.patient_id for summary in summaries}) == len(summaries)
 
 
 WRITERS = {"questions": write_questions_demo, "summaries": write_summaries_demo}

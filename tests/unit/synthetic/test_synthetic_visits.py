@@ -133,8 +133,8 @@ def test_what_changed_agrees_with_what_is_there() -> None:
                 else:
                     moved = now[condition].extent - was[condition].extent
                     assert np.sign(moved) == {"increased": 1, "decreased": -1, "unchanged": 0}[change]
-            told = {condition for condition, _ in after.changes}
-            assert {f.condition for f in after.study.findings} <= told
+            changed = {condition for condition, _ in after.changes}
+            assert {f.condition for f in after.study.findings} <= changed
 
 
 # ---- who the patient is decides ----------------------------------------------------------------------------
@@ -183,8 +183,8 @@ def test_a_hospital_where_nobody_has_a_finding_is_refused() -> None:
 @pytest.mark.parametrize("profile", ALL, ids=[profile.name for profile in ALL])
 def test_later_reports_compare_and_first_ones_do_not(profile: HospitalProfile) -> None:
     for visit in follow_up_reports(profile, 15, 3):
-        said = " prior " in f" {visit.study.report.lower()} "
-        assert said == (visit.number > 1)
+        compares = " prior " in f" {visit.study.report.lower()} "
+        assert compares == (visit.number > 1)
 
 
 @pytest.mark.parametrize("profile", ALL, ids=[profile.name for profile in ALL])

@@ -43,16 +43,16 @@ def text(model: TextModel, ids: tuple[int, ...]) -> str:
 
 
 def test_options_are_scored_after_the_question_alone(model: TextModel) -> None:
-    asked = answerer(model)
-    assert asked.prompt(QUESTION) == "Question: Which drug treats {gout}?\nAnswer:"
-    assert asked.answers(QUESTION) == [" salbutamol", " colchicine", " low dose acetylsalicylic acid"]
+    predictor = answerer(model)
+    assert predictor.prompt(QUESTION) == "Question: Which drug treats {gout}?\nAnswer:"
+    assert predictor.answers(QUESTION) == [" salbutamol", " colchicine", " low dose acetylsalicylic acid"]
 
 
 def test_letters_are_scored_where_the_prompt_lists_the_options(model: TextModel) -> None:
-    asked = answerer(model, "letters")
+    predictor = answerer(model, "letters")
     listed = "A. salbutamol\nB. colchicine\nC. low dose acetylsalicylic acid"
-    assert asked.prompt(QUESTION) == f"Question: Which drug treats {{gout}}?\n{listed}\nAnswer:"
-    assert asked.answers(QUESTION) == [" A", " B", " C"]
+    assert predictor.prompt(QUESTION) == f"Question: Which drug treats {{gout}}?\n{listed}\nAnswer:"
+    assert predictor.answers(QUESTION) == [" A", " B", " C"]
 
 
 @pytest.mark.parametrize(("scoring", "learnt"), [("options", "colchicine"), ("letters", "B")])
@@ -75,13 +75,13 @@ def test_a_score_is_minus_the_loss_of_training_and_per_token_its_mean(model: Tex
 
 def test_a_long_question_loses_its_beginning_and_is_counted(model: TextModel) -> None:
     long = replace(QUESTION, text="A long history. " * 60 + QUESTION.text)
-    asked = answerer(model, longest=64)
-    one, whole = asked.encode([long])[0], asked.encode([QUESTION])[0]
+    predictor = answerer(model, longest=64)
+    one, whole = predictor.encode([long])[0], predictor.encode([QUESTION])[0]
     assert one.cuts == (CUT_QUESTION,)
     assert one.prompt[: len(model.begin)] == tuple(model.begin)
     assert len(one.prompt) + max(map(len, one.options)) == 64
     assert text(model, one.prompt).endswith(text(model, whole.prompt).removeprefix("Question: "))
-    assert asked.rows([long, QUESTION])[1] == {CUT_QUESTION: 1}
+    assert predictor.rows([long, QUESTION])[1] == {CUT_QUESTION: 1}
 
 
 def test_an_option_takes_at_most_half_of_the_room_and_keeps_its_end_mark(model: TextModel) -> None:
@@ -97,8 +97,8 @@ def test_of_equal_options_the_first_is_chosen() -> None:
 
 
 def test_a_backbone_may_bring_its_own_wording(model: TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = {"question_answering": {"options": "{question} =>"}, "summarisation": {"summary": "{source} =>"}}
-    monkeypatch.setattr(model.backbone, "wordings", own)
+    custom = {"question_answering": {"options": "{question} =>"}, "summarisation": {"summary": "{source} =>"}}
+    monkeypatch.setattr(model.backbone, "wordings", custom)
     assert answerer(model).prompt(QUESTION) == "Which drug treats {gout}? =>"
     prompts = Summariser(model, WritingSettings(), 200, 4).prompts([SUMMARY])
     assert text(model, tuple(prompts[0])) == "A large effusion. Heart normal. =>"

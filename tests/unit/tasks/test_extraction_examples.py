@@ -119,8 +119,8 @@ def test_a_question_lists_the_whole_inventory_whatever_the_gold_holds(
     label: str, format: Literal["html", "json"]
 ) -> None:
     source = locate_words("pain")
-    asked = ExtractionWording(format=format).prompt(head_question("n", source, Mark(label, (0, 1))))
-    listed = [name for name in TYPES if f": {DEFINITIONS[name]}\n" in asked]
+    prompt = ExtractionWording(format=format).prompt(head_question("n", source, Mark(label, (0, 1))))
+    listed = [name for name in TYPES if f": {DEFINITIONS[name]}\n" in prompt]
     assert set(listed) == set(MODIFIERS[label])
     ner = ExtractionWording(format=format).prompt(ner_example(window("nothing here")))
     assert [name for name in TYPES if f": {DEFINITIONS[name]}\n" in ner] == list(ENTITY_TYPES)
@@ -132,17 +132,17 @@ def test_a_question_lists_the_whole_inventory_whatever_the_gold_holds(
 def test_a_note_cannot_change_the_question_around_it(text: str) -> None:
     example = ner_example(window(text))
     before, after = ExtractionWording().ner.split("{text}")
-    asked = ExtractionWording().prompt(example)
-    assert asked.endswith(f"\n{example.source.text}{after}")
-    assert asked.count(before.splitlines()[-1]) >= 1
-    assert asked.count("### Text") == 1 + (text == "### Text")
+    prompt = ExtractionWording().prompt(example)
+    assert prompt.endswith(f"\n{example.source.text}{after}")
+    assert prompt.count(before.splitlines()[-1]) >= 1
+    assert prompt.count("### Text") == 1 + (text == "### Text")
 
 
 def test_a_backbone_may_bring_its_own_wording() -> None:
-    own = wording({"ner": "<ner>{text}<out>", "re": "<{head}>{text}<out>"})
+    custom = wording({"ner": "<ner>{text}<out>", "re": "<{head}>{text}<out>"})
     example = window("no pain", ("problem", "pain"))
-    assert own.prompt(ner_example(example)) == "<ner>no pain<out>"
-    assert own.prompt(re_examples(example)[0]) == '<problem>no <span class="problem">pain</span><out>'
+    assert custom.prompt(ner_example(example)) == "<ner>no pain<out>"
+    assert custom.prompt(re_examples(example)[0]) == '<problem>no <span class="problem">pain</span><out>'
     assert wording(None) == ExtractionWording()
     assert wording({"ner": "{text}"}, "json") == ExtractionWording(ner="{text}", format="json")
 
@@ -162,15 +162,15 @@ def test_only_annotated_types_are_asked_for_and_all_types_are_read() -> None:
     example = ner_example(result, ("problem", "severity"))
     assert example.types == ("problem",)
     assert "drug" not in ExtractionWording().prompt(example).split("### Text")[0]
-    said = 'severe chest pain , given <span class="drug">aspirin</span>'
-    assert [mark.label for mark in ExtractionWording().parse(said, example).marks] == ["drug"]
+    output = 'severe chest pain , given <span class="drug">aspirin</span>'
+    assert [mark.label for mark in ExtractionWording().parse(output, example).marks] == ["drug"]
 
 
 def test_a_modifier_that_its_head_cannot_have_is_left_out_and_is_no_malformed_output() -> None:
     source = locate_words("given aspirin for two days")
     question = head_question("n", source, Mark("drug", (1, 2)))
-    said = '<span class="labvalue">given</span> aspirin <span class="duration">for two days</span>'
-    reading = ExtractionWording().parse(said, question)
+    output = '<span class="labvalue">given</span> aspirin <span class="duration">for two days</span>'
+    reading = ExtractionWording().parse(output, question)
     assert [mark.label for mark in reading.marks] == ["duration"]
     assert reading.faults["modifier of another head"] == 1
     assert not reading.failed

@@ -100,8 +100,8 @@ def test_gold_answers_score_one(format: Format, sentences: int) -> None:
 def test_a_head_that_is_gold_and_found_is_asked_about_once() -> None:
     model = oracle([note()], "html", 1)
     model.extract([note()], "both")
-    asked = model.model.prompts  # type: ignore[attr-defined]
-    assert len(asked) == len(set(asked)) == 4 + 3
+    prompts = model.model.prompts  # type: ignore[attr-defined]
+    assert len(prompts) == len(set(prompts)) == 4 + 3
 
 
 @pytest.mark.parametrize(
@@ -221,5 +221,5 @@ def test_gold_answers_reach_the_ceiling_of_public_notes(
     config = CohortConfig(format=reader, root=public_data / "ie" / folder, label_map=corpus)  # type: ignore[arg-type]
     notes = load_cohort(SiteConfig(name="site-1", cohort=(config,))).notes
     scores = quick_extraction_metrics(oracle(notes, format, sentences).documents(notes, "site-1", "generic"))
-    found = [scores[f"{task}_strict_f1"] for task in ("ner", "re_gold", "re_e2e")]
-    assert found == pytest.approx(CEILINGS[corpus, sentences, format], abs=1e-3)
+    f1 = [scores[f"{task}_strict_f1"] for task in ("ner", "re_gold", "re_e2e")]
+    assert f1 == pytest.approx(CEILINGS[corpus, sentences, format], abs=1e-3)

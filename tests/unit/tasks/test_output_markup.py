@@ -70,8 +70,8 @@ def test_nested_marks_survive_spans(item: tuple[WordOffsets, list[Mark]]) -> Non
 def test_flat_marks_survive_json_up_to_which_equal_words(item: tuple[WordOffsets, list[Mark]]) -> None:
     source, marks = item[0], keep_outermost(item[1])
     output = read_json(write_json(source, marks), source, TYPES)
-    said = [(m.label, words(m, source).casefold()) for m in marks]
-    assert sorted((m.label, words(m, source).casefold()) for m in output.marks) == sorted(said)
+    labelled_words = [(m.label, words(m, source).casefold()) for m in marks]
+    assert sorted((m.label, words(m, source).casefold()) for m in output.marks) == sorted(labelled_words)
     assert not output.faults
 
 

@@ -98,9 +98,9 @@ def test_no_question_is_longer_than_the_encoder_has_places(extractor: TaggingExt
     assert len(windows) > 1
     assert "".join(window.text for window in windows).replace(" ", "") == text.replace(" ", "")
     for window in windows:
-        own = ner_example(window).source
-        asked = head_question("n", own, Mark("problem", (0, len(own.words))))
-        assert len(extractor.questions([asked])[0].ids) <= 128 == extractor.room + AROUND
+        window_text = ner_example(window).source
+        question = head_question("n", window_text, Mark("problem", (0, len(window_text.words))))
+        assert len(extractor.questions([question])[0].ids) <= 128 == extractor.room + AROUND
     assert sum(len(ner_example(window).source.words) for window in windows) == len(source.words)
 
 
