@@ -16,6 +16,13 @@ from medflare.core.errors import ConfigError
 from medflare.core.presets import Blocks, resolve_settings
 from medflare.core.tensor_names import FeatureKind
 
+LARGE = 3_000_000_000
+"""Parameters of a language model from which the papers' rates are right, made for 7 and 8 billion."""
+
+
+HIGHEST_PRETRAINED_RATE = 1e-3
+"""Rate from which a job's settings are those of the small embedded models and unfit for a pretrained one."""
+
 
 class MethodSettings(Settings):
     """Settings that every method has, and what other rooms ask of a method's settings."""
@@ -33,6 +40,11 @@ class MethodSettings(Settings):
         """Which LoRA factors are communicated: `factors`, `freeze_a`, `fedsa`, `stack`; `none` where there
         are no pairs of factors."""
         return "factors" if self.peft_method == "lora" else "none"
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The optimiser's rate; None where a method has no single one."""
+        return None
 
     @property
     def sends_sums(self) -> dict[str, str]:
@@ -98,6 +110,9 @@ class Method(Generic[MethodSettingsT]):
         settings: the class that a job's `settings` block is validated by.
         presets: preset -> settings that it puts below the job's own; the first is the default.
         job_presets: preset -> what it changes in a job beside the method's settings, with the keys of --set.
+        kept_by_presets: dotted names of a job's settings that a preset of the whole job leaves alone.
+        pretrained_presets: presets for a pretrained language model of up to LARGE parameters, and of more;
+            None where a site's `backbone` is none.
         variants: variant -> the settings it stands for; the first is the method itself.
         build: `(settings, site, seed, cache) -> Learner`.
         result_file: file that a result folder of this method has beside its adapter.
@@ -120,6 +135,8 @@ class Method(Generic[MethodSettingsT]):
     new_model: str = ""
     weights_in_folder: bool = True
     job_presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    kept_by_presets: tuple[str, ...] = ("variant",)
+    pretrained_presets: tuple[str, str] | None = None
 
     def resolve(self, given: Mapping[str, Any]) -> MethodSettingsT:
         """Return the validated settings of a job: preset, then what the job says, then its variant.
@@ -138,6 +155,16 @@ class Method(Generic[MethodSettingsT]):
         if not isinstance(name, str) or name not in self.presets:
             raise ConfigError(f"preset is '{name}'; {self.name} has {', '.join(self.presets)}.")
         return {"preset": name}, dict(self.job_presets.get(name, {}))
+
+    def preset_for(self, parameters: int) -> str | None:
+        """Return the preset for a pretrained language model of so many parameters, if there is one."""
+        return None if self.pretrained_presets is None else self.pretrained_presets[parameters > LARGE]
+
+    def rate_for_embedded(self, given: Mapping[str, Any]) -> float | None:
+        """Return a job's learning rate where it is right for an embedded language model only, else None."""
+        rate = self.resolve(given).learning_rate
+        too_high = self.pretrained_presets is not None and rate is not None and rate > HIGHEST_PRETRAINED_RATE
+        return rate if too_high else None
 
     def builder(self) -> Callable[..., Any]:
         """Import and return the function that builds this method's learner."""

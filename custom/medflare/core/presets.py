@@ -33,7 +33,7 @@ def resolve_settings(
         if value not in known:
             raise ConfigError(f"settings.{name} is '{value}'; expected one of {', '.join(known)}.")
     conflicts = sorted(
-        key for key, value in _leaves(variants[variant]) if _lookup(given, key) not in (None, value)
+        key for key, value in _leaves(variants[variant]) if lookup(given, key) not in (None, value)
     )
     if conflicts:
         raise ConfigError(
@@ -53,7 +53,7 @@ def _leaves(block: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield prefix + key, value
 
 
-def _lookup(block: Any, dotted: str) -> Any:
+def lookup(block: Any, dotted: str) -> Any:
     """Return the value under a dotted name, None where there is none."""
     for key in dotted.split("."):
         block = block.get(key) if isinstance(block, Mapping) else None

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from medflare.core.config import read_pairs
 from medflare.core.errors import MedflareError
 from medflare.core.stop_signals import StopSignal, stop_signals_raise
+from medflare.data.settings.site import SiteConfig
 from medflare.recipes import simulate
 from medflare.recipes.job import Job
 from medflare.recipes.job_check import check_job
 from medflare.recipes.overrides import override
+from medflare.recipes.preset_choice import with_preset
 from medflare.recipes.progress_view import live
 from medflare.recipes.run_check import check_run
 from medflare.recipes.simulator_process import SERVER_FOLDER
@@ -40,12 +42,16 @@ def arguments(job: Job) -> argparse.ArgumentParser:
     return parser
 
 
-def wanted_job(job: Job, given: argparse.Namespace) -> Job:
-    """Return the job with the command line's changes, checked."""
+def wanted_job(job: Job, given: argparse.Namespace, sites: Mapping[str, SiteConfig] | None = None) -> Job:
+    """Return the job with the command line's changes, checked.
+
+    Args:
+        sites: those of a run here, whose backbones may need a preset.
+    """
     changes = read_pairs(given.set)
     if given.num_rounds is not None:
         changes["num_rounds"] = given.num_rounds
-    job = override(job, changes)
+    job = override(job, with_preset(job, changes, sites or {}, lambda event: print(event["reason"])))
     if given.n_clients is not None:
         job = replace(job, n_clients=given.n_clients)
     check_job(job)
@@ -58,8 +64,10 @@ def run(job: Job, given: argparse.Namespace) -> Path:
     from medflare.recipes.sim_job import FolderJob
 
     workspace = (given.workspace or simulate.new_workspace(job.title)).resolve()
+    known = simulate.described_sites(workspace, given.sites)
+    job = wanted_job(job, given, known)
     wanted = None if given.n_clients is None else [f"site-{i + 1}" for i in range(job.n_clients)]
-    job, sites = check_run(job, simulate.described_sites(workspace, given.sites), wanted, workspace)
+    job, sites = check_run(job, known, wanted, workspace)
     with simulate.held(workspace, given.overwrite):
         simulate.prepare_workspace(workspace, given.sites)
         display, on_event = live()
@@ -75,9 +83,8 @@ def main(job: Job, argv: Sequence[str] | None = None) -> int:
     """Return the exit code: 0 for a completed run or export, the error's own otherwise."""
     given = arguments(job).parse_args(argv)
     try:
-        job = wanted_job(job, given)
         if given.export:
-            print(job.write(given.export_dir / job.title))
+            print(wanted_job(job, given).write(given.export_dir / job.title))
             return 0
         with stop_signals_raise():
             print(run(job, given))

@@ -10,10 +10,14 @@ from typing import Any
 
 from medflare.core.config import new_name
 from medflare.core.errors import ConfigError
+from medflare.core.presets import lookup
 from medflare.federation.server.settings import RoundsSettings
 from medflare.federation.site.executor import ExecutorSettings
 from medflare.learners.registry import get_method
 from medflare.recipes.job import AGGREGATION, Job
+
+OF_THE_JOB = "job"
+"""Value of `preset` by which the job's own settings stay as they are, whatever backbone the sites have."""
 
 
 def override(job: Job, changes: Mapping[str, Any]) -> Job:
@@ -21,18 +25,17 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
 
     Keys: `workflow`, `settings.<...>` for the method's settings, `rule`, `rule_settings.<...>`, and the
     fields of the workflow's settings and ExecutorSettings by their names. Dots go into nested settings.
-    `preset` comes first: its settings take the place of all of the job's but the variant, and its values of
-    rounds and transport that of the job's. Another workflow leaves behind what it has no setting for,
-    another rule the settings of the one before.
+    `preset` comes first: its settings take the place of all of the job's but those that the method keeps (the
+    variant, an image encoder), and its values of rounds and transport that of the job's; `job` is no preset
+    and changes nothing. Another workflow leaves behind what it has no setting for, another rule the settings
+    of the one before.
 
     Raises:
         ConfigError: there is no such setting or workflow.
     """
     changes = dict(changes)
     if "preset" in changes:
-        settings, whole_job = get_method(job.method).preset_changes(changes.pop("preset"))
-        variant = {"variant": job.settings["variant"]} if "variant" in job.settings else {}
-        job = replace(job, settings={**settings, **variant})
+        job, whole_job = _with_preset(job, changes.pop("preset"))
         changes = {**whole_job, **changes}
     if "workflow" in changes:
         job = _in_workflow(job, str(changes.pop("workflow")))
@@ -65,6 +68,19 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
             f"rule, rule_settings.<key>, workflow, {', '.join(_setting_names(job.flow.settings))}."
         )
     return replace(job, **blocks)
+
+
+def _with_preset(job: Job, name: Any) -> tuple[Job, dict[str, Any]]:
+    """Return the job with a preset's settings, and what the preset changes beside them."""
+    if name == OF_THE_JOB:
+        return job, {}
+    method = get_method(job.method)
+    settings, whole_job = method.preset_changes(name)
+    for key in method.kept_by_presets:
+        value = lookup(job.settings, key)
+        if value is not None:
+            _set(settings, key, copy.deepcopy(value))
+    return replace(job, settings=settings), whole_job
 
 
 def _in_workflow(job: Job, name: str) -> Job:

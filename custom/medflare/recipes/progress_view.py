@@ -20,6 +20,9 @@ LOSSES = ("train_loss", "val_loss")
 TOLD = ("val_bleu_4", "val_label_f1")
 """Metrics in the line of text of a round; the page has the rest."""
 
+NOTED = ("preset", "warning")
+"""Events that are advice and no state of the run."""
+
 
 class Follower:
     """Reads the lines that were added to a file since the last look; the file may not exist yet."""
@@ -71,6 +74,8 @@ class Board:
             row.update(verdict=event["verdict"], loss=event.get("loss"), seconds=event.get("seconds"))
             if phase == "update":  # a canary's bytes were counted with its update
                 row["bytes"] += event.get("bytes_sent") or 0
+        elif phase in NOTED:
+            self.note = f"{phase}: {event['reason']}"
         elif site:
             self.rows.setdefault(site, {"bytes": 0})["verdict"] = phase
         else:

@@ -30,6 +30,7 @@ from medflare.recipes import allow_list
 from medflare.recipes.job import Job, write_to_temporary
 from medflare.recipes.job_reader import read_job
 from medflare.recipes.overrides import override
+from medflare.recipes.preset_choice import with_preset
 from medflare.recipes.resume import StoredRequest, WorkspaceState
 from medflare.recipes.run_check import check_run
 from medflare.recipes.run_end import close_record, last_state
@@ -124,7 +125,11 @@ def run_simulator(
     workspace = (workspace or new_workspace(job.title)).resolve()
     given = {"num_rounds": rounds, "canary": canary}
     wanted = {**{key: value for key, value in given.items() if value is not None}, **(changes or {})}
-    job, chosen = check_run(override(job, wanted), described_sites(workspace, site_file), sites, workspace)
+    known = described_sites(workspace, site_file)
+    taking_part = {name: known[name] for name in sites or known if name in known}
+    taking_part = {name: known[name] for name in sites or known if name in known}
+    wanted = with_preset(job, wanted, taking_part, on_event)
+    job, chosen = check_run(override(job, wanted), known, sites, workspace)
     with held(workspace, overwrite):
         prepare_workspace(workspace, site_file)
         if job.controller.get("protection") == "he":

@@ -21,7 +21,7 @@ from medflare.federation.server.channel import accept_any
 from medflare.federation.server.exact_comparison import compare_graphs
 from medflare.federation.server.first_values import FirstValues
 from medflare.federation.server.mixture import fit_mixture, mixture_to_fit
-from medflare.federation.server.preparation import agree, require_shared_notes
+from medflare.federation.server.preparation import agree, rate_warning, require_shared_notes
 from medflare.federation.server.quorum import ANY
 from medflare.federation.server.resume import capture, restore
 from medflare.federation.server.roster import join_reasons
@@ -122,10 +122,18 @@ def prepare(run: Run, further_options: Mapping[str, Any]) -> None:
     run.shared_spec = agreed.shared
     run.examples = {site: agreed.examples[site] for site in run.declared}
     declare(run, agreed.sums)
+    warn(run, rate_warning(run.submitted.method, run.submitted.settings, run.declared))
     open_scorer(run)
     if run.args.evaluate_every and not run.protection.readable:
         run.progress.event("no validation", reason="its numbers stay at the sites under encryption")
     run.progress.event("prepared", sites=run.roster.sites, seconds=round(outcome.seconds, 2))
+
+
+def warn(run: Run, reason: str) -> None:
+    """Report what is likely to spoil a run, and put it on record; nothing where there is no reason."""
+    if reason:
+        run.progress.event("warning", reason=reason)
+        run.recorder.record.preparation.setdefault("warnings", []).append(reason)
 
 
 def exclude(run: Run, reasons: Mapping[str, str]) -> None:

@@ -11,9 +11,12 @@ from typing import Any
 
 from medflare.core.adapter_config import BASE_MODEL
 from medflare.core.errors import RunError
+from medflare.core.method import HIGHEST_PRETRAINED_RATE
 from medflare.core.site_description import SiteDescription, description_of
 from medflare.core.tensors import SharedSpec
 from medflare.egress.failures import clean_text
+from medflare.learners.registry import METHODS
+from medflare.models.backbone import EMBEDDED_NAMES
 from medflare.wire.spec_codec import spec_from_json
 
 MOST_SHOWN = 400
@@ -87,6 +90,26 @@ def agree(
     first = facts[kept[0]]
     examples = {site: description_of(facts[site], site).examples for site in kept}
     return Agreement(spec_from_json(first["shared"]), spec_from_json(first["sums"]), examples, excluded)
+
+
+def rate_warning(method: str, settings: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return what is wrong with a job that trains a pretrained model at the embedded model's rate, or ''.
+
+    Args:
+        settings: of the job, as submitted.
+        facts: site -> facts of its reply to 'prepare'.
+    """
+    known = METHODS.get(method)
+    rate = known.rate_for_embedded(settings) if known else None
+    names = {site: description_of(answer, site).backbone.name for site, answer in facts.items()}
+    pretrained = sorted({name for name in names.values() if name not in EMBEDDED_NAMES.values()})
+    if rate is None or not pretrained:
+        return ""
+    return clean_text(
+        f"the learning rate is {rate:g}, which is for the embedded model, and the sites have "
+        f"{', '.join(pretrained)}: most rates for a pretrained model are below "
+        f"{HIGHEST_PRETRAINED_RATE:g}. Submit the job with preset=instruct, or a lower rate."
+    )
 
 
 def require_shared_notes(

@@ -12,6 +12,7 @@ from medflare.learners.setting_types import Sentences
 from medflare.learners.text_task.settings import (
     INSTRUCT,
     INSTRUCT_JOB,
+    PRETRAINED_PRESETS,
     SHARING,
     TextTaskSettings,
     text_task_facts,
@@ -48,6 +49,7 @@ METHOD = Method(
         "paper": {"num_rounds": 2, "uplink": "float32", "downlink": "float32"},
         "instruct": INSTRUCT_JOB,
     },
+    pretrained_presets=PRETRAINED_PRESETS,
     variants=VARIANTS,
     facts=text_task_facts(
         summary="Fed-MedLoRA: LoRA on a frozen language model that marks entities and modifiers in notes.",

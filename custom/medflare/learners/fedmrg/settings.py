@@ -11,8 +11,9 @@ from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.core.tensor_names import FeatureKind
 from medflare.learners.fedmrg.memory_bank import BankMode
 from medflare.learners.setting_types import NotNegative, PositiveCount, Rate, Share
+from medflare.models.adapters.lora import ALL_PROJECTIONS
 from medflare.models.adapters.registry import PEFT_METHODS
-from medflare.models.report_generator import DecodingSettings, ModelSettings
+from medflare.models.report_generator import SHORT_REPORTS, DecodingSettings, ModelSettings
 
 
 class FedMRGSettings(MethodSettings):
@@ -77,6 +78,10 @@ class FedMRGSettings(MethodSettings):
         return self.contrastive and self.encoder_lr_scale > 0
 
     @property
+    def learning_rate(self) -> float:
+        return self.lr
+
+    @property
     def peft_method(self) -> str:
         """The adapters' method, a name in `models.adapters.registry.PEFT_METHODS`."""
         return self.model.peft.method
@@ -118,6 +123,18 @@ class FedMRGSettings(MethodSettings):
 PRESETS: dict[str, dict[str, Any]] = {
     "recommended": {},
     "paper": {"bank": "raw", "kl_direction": "student_teacher", "reuse_teacher": False},
+    "instruct": {
+        "model": {"lora": {"rank": 16, "lora_alpha": 32, "targets": ALL_PROJECTIONS}},
+        "batch": 8,
+        "lr": 5e-4,
+        "encoder_lr_scale": 0.1,
+        "warmup": 0.05,
+        "clip_value": 1.0,
+        "prompt_dropout": 0.5,
+        "decoding": SHORT_REPORTS,
+        "eval_batch": 16,
+        "eval_limit": 4,
+    },
 }
 """Preset -> settings that it changes before a job's own settings apply."""
 
@@ -165,6 +182,9 @@ METHOD = Method(
     task="reports",
     settings=FedMRGSettings,
     presets=PRESETS,
+    job_presets={"instruct": {"deadline": 6 * 3600.0}},
+    kept_by_presets=("variant", "model.encoder", "bank"),
+    pretrained_presets=("instruct", "recommended"),
     variants=VARIANTS,
     facts=MethodFacts(
         summary="FedMRG: radiographs to reports; a shared encoder and adapter, and an adapter that stays.",

@@ -12,10 +12,10 @@ from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.learners.fedtar.profile import ProfileSettings
 from medflare.learners.setting_types import ClipNorm, NotNegative, Passes, PositiveCount, Rate, Share
-from medflare.models.adapters.lora import LoraSettings
+from medflare.models.adapters.lora import ALL_PROJECTIONS, LoraSettings
 from medflare.models.longitudinal_generator import LongitudinalSettings
 from medflare.models.patient_adapter import PatientAdapterSettings
-from medflare.models.report_generator import DecodingSettings, ModelSettings
+from medflare.models.report_generator import SHORT_REPORTS, DecodingSettings, ModelSettings
 
 
 class FedTARSettings(MethodSettings):
@@ -63,6 +63,10 @@ class FedTARSettings(MethodSettings):
     def classification(self) -> bool:
         """No diagnosis is named before the report is written."""
         return False
+
+    @property
+    def learning_rate(self) -> float:
+        return self.lr
 
     @property
     def peft_method(self) -> str:
@@ -131,6 +135,15 @@ PRESETS: dict[str, dict[str, Any]] = {
         "lr": 1e-5,
         "patient": {"rank": 4, "lora_alpha": 128},
     },
+    "instruct": {
+        "model": {"prompts": False, "lora": {"rank": 16, "lora_alpha": 32, "targets": ALL_PROJECTIONS}},
+        "patient": {"rank": 4, "lora_alpha": 8, "targets": ("q_proj", "v_proj")},
+        "batch": 8,
+        "lr": 5e-4,
+        "warmup": 0.05,
+        "decoding": SHORT_REPORTS,
+        "eval_limit": 4,
+    },
 }
 """Preset -> settings that it changes before a job's own settings apply. `paper` is what is printed:
 AdamW at 1e-5 for model and adapters, rank 4, a = 128, 16 components; the rest is not."""
@@ -148,6 +161,9 @@ METHOD = Method(
     task="visits",
     settings=FedTARSettings,
     presets=PRESETS,
+    job_presets={"instruct": {"deadline": 6 * 3600.0}},
+    kept_by_presets=("variant", "visits", "mixture", "profile", "model.encoder"),
+    pretrained_presets=("instruct", "recommended"),
     variants=VARIANTS,
     facts=MethodFacts(
         summary="FedTAR: visits of a patient to reports; a client adapter, and factors made "

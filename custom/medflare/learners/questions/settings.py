@@ -10,8 +10,9 @@ from pydantic import Field
 from medflare.core.method import Method
 from medflare.learners.setting_types import Passes
 from medflare.learners.text_task.settings import (
+    CLOCKED_INSTRUCT_JOB,
     DDCS_PRESETS,
-    INSTRUCT_JOB,
+    PRETRAINED_PRESETS,
     SHARING,
     TextTaskSettings,
     text_task_facts,
@@ -49,7 +50,8 @@ METHOD = Method(
     task="questions",
     settings=QuestionSettings,
     presets=DDCS_PRESETS,
-    job_presets={"instruct": INSTRUCT_JOB},
+    job_presets={"instruct": CLOCKED_INSTRUCT_JOB},
+    pretrained_presets=PRETRAINED_PRESETS,
     variants=VARIANTS,
     facts=text_task_facts(
         summary="Question answering: LoRA on a frozen language model that chooses the likeliest option.",

@@ -10,8 +10,10 @@ from pydantic import Field
 from medflare.core.method import Method
 from medflare.learners.setting_types import Passes
 from medflare.learners.text_task.settings import (
+    CLOCKED_INSTRUCT_JOB,
     DDCS_PRESETS,
-    INSTRUCT_JOB,
+    INSTRUCT,
+    PRETRAINED_PRESETS,
     SHARING,
     TextTaskSettings,
     text_task_facts,
@@ -37,8 +39,9 @@ METHOD = Method(
     name="summarisation",
     task="summaries",
     settings=SummarySettings,
-    presets=DDCS_PRESETS,
-    job_presets={"instruct": INSTRUCT_JOB},
+    presets=DDCS_PRESETS | {"instruct": INSTRUCT | {"writing": {"beams": 1, "max_new_tokens": 60}}},
+    job_presets={"instruct": CLOCKED_INSTRUCT_JOB},
+    pretrained_presets=PRETRAINED_PRESETS,
     variants=VARIANTS,
     facts=text_task_facts(
         summary="Summarisation: LoRA on a frozen language model that writes the impression of findings.",

@@ -11,10 +11,8 @@ from medflare.core.config import Settings
 from medflare.core.method import MethodFacts, MethodSettings
 from medflare.learners.setting_types import NotNegative, Passes, PositiveCount, Rate, RoundShare
 from medflare.models.adapters.base import AdapterSettings
-from medflare.models.adapters.lora import LoraChoice, LoraSettings
+from medflare.models.adapters.lora import ALL_PROJECTIONS, LoraChoice, LoraSettings
 from medflare.models.adapters.registry import PEFT_METHODS, PeftChoice, effective_settings
-
-ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 Sharing = Literal["factors", "freeze_a", "fedsa", "stack"]
 
@@ -38,6 +36,10 @@ A tenth to a quarter of the embedded model's rate; no dropout, a sixth of a step
 alone, as writing is slow. A model of 7 billion and more has the paper's values (preset `paper`)."""
 INSTRUCT_JOB: dict[str, Any] = {"deadline": 6 * 3600.0}
 """Beside the method's settings: a round of real notes takes longer than one of the embedded model."""
+CLOCKED_INSTRUCT_JOB: dict[str, Any] = INSTRUCT_JOB | {"simulated_deadline": 3600.0}
+"""Of DDCS's jobs, whose latencies are simulated: only the time that really passes is longer."""
+PRETRAINED_PRESETS = ("instruct", "paper")
+"""Of all text tasks, by the size of a pretrained model."""
 DDCS_PRESETS: dict[str, dict[str, Any]] = {
     "recommended": {},
     "paper": {"lora": {"rank": 8, "lora_alpha": 16}, "optimiser": {"gradient_checkpointing": True}},
@@ -87,6 +89,10 @@ class RecordsSettings(MethodSettings):
     local_epochs: Passes = 2
     eval_batch: PositiveCount = 32
     eval_limit: int | None = Field(None, ge=0)
+
+    @property
+    def learning_rate(self) -> float:
+        return self.optimiser.lr
 
 
 class TextTaskSettings(RecordsSettings):

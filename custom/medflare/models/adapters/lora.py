@@ -20,6 +20,8 @@ from medflare.models.adapters.layer_adapters import LayerAdapters
 
 MOST_ALPHA = 1e6
 """Numerators of the scale a/ρ in a file are below it; another one is damage."""
+ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""Linear layers of a block of the Llama family."""
 
 
 class LoraSettings(Settings):
