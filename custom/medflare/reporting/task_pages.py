@@ -59,6 +59,7 @@ class TaskPage:
         caption: what the values of the tables are.
         charted: scores with a chart, the first `charts` of those that the run has.
         columns: scores of the main table.
+        faults: shares of outputs with a fault; columns of the main table where one is above 0.
         by_type: tables of one score by type.
         privacy: what the page holds of patients, when it does.
         read: the records of a predictions file that the gallery can show.
@@ -72,6 +73,7 @@ class TaskPage:
     charted: tuple[str, ...]
     charts: int
     columns: tuple[str, ...]
+    faults: tuple[str, ...] = ()
     by_type: tuple[ScoresByType, ...] = ()
     privacy: str
     read: Callable[[Path], list[Any]]
@@ -88,7 +90,8 @@ _VISITS = TaskPage(
     caption=_CAPTION.format("studies"),
     charted=("change_f1", "label_f1", "bleu_4", "rouge_l"),
     charts=2,
-    columns=(*TASKS["visits"].headline, *_UNRECOGNISED),
+    columns=TASKS["visits"].headline,
+    faults=_UNRECOGNISED,
     by_type=(
         ScoresByType(
             title="Which findings are found",
@@ -112,7 +115,7 @@ _VISITS = TaskPage(
     gallery=visits.reports_view,
     gallery_template="gallery_reports.html",
 )
-_REPORTS = replace(_VISITS, task=TASKS["reports"], columns=(*TASKS["reports"].headline, *_UNRECOGNISED))
+_REPORTS = replace(_VISITS, task=TASKS["reports"], columns=TASKS["reports"].headline)
 _EXTRACTION = TaskPage(
     task=TASKS["extraction"],
     lead="What the model extracts against what annotators marked, on test notes that no training saw. NER "
@@ -179,8 +182,8 @@ _SUMMARIES = TaskPage(
         "meteor",
         "label_f1",
         "bertscore_f1",
-        *_UNRECOGNISED,
     ),
+    faults=_UNRECOGNISED,
     privacy=_privacy("the text of test records of the sites", "records"),
     read=read_summaries,
     gallery=summaries.view,

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 from page_reader import Reader, read
 
-from medflare.core.run_record import RunRecord, read_record
+from medflare.core.run_record import Estimate, RunRecord, read_record
 from medflare.evaluation.agreement import finding_agreement
 from medflare.models.backbone import EMBEDDED_NAMES
 from medflare.reporting.charts.drawing import ticks
@@ -19,7 +19,7 @@ from medflare.reporting.charts.lines import line_chart
 from medflare.reporting.formatting import byte_size, number
 from medflare.reporting.galleries.studies import finding_chips, pick
 from medflare.reporting.page import write_page
-from medflare.reporting.sections import header, participation
+from medflare.reporting.sections import header, participation, results
 from medflare.reporting.task_pages import TASK_PAGES, task_page
 from medflare.tasks import TASKS
 from medflare.tasks.prediction_files import read_predictions
@@ -200,5 +200,24 @@ def test_a_run_that_names_no_task_yet_has_the_page_of_reports() -> None:
     assert task_page("").task.name == "reports"
 
 
-def test_the_table_of_summaries_has_a_column_for_bleu_4() -> None:
-    assert "bleu_4" in task_page("summaries").columns
+def main_table(run_folder: Path, task: str, **scores: float) -> list[str]:
+    """Return the head of the main table of a run of a task whose sites all have these scores."""
+    record = read_record(run_folder)
+    metrics = {name: Estimate(value=value, low=value, high=value) for name, value in scores.items()}
+    for evaluation in record.evaluations:
+        evaluation.metrics = metrics
+    record.task = task
+    return list(results.view(record, task_page(task))["table"].head)
+
+
+def test_the_table_of_summaries_has_a_column_for_bleu_4(run_folder: Path) -> None:
+    assert "BLEU-4" in main_table(run_folder, "summaries", bleu_4=0.2, rouge_l=0.4)
+
+
+@pytest.mark.parametrize("task", ["reports", "visits", "summaries"])
+def test_reports_that_were_not_understood_have_a_column_only_where_there_are_any(
+    run_folder: Path, task: str
+) -> None:
+    head = main_table(run_folder, task, bleu_4=0.2, label_unrecognised=0.0, label_unrecognised_generated=0.1)
+    assert head[-1] == "outputs not understood"
+    assert "references not understood" not in head

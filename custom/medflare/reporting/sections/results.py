@@ -75,7 +75,8 @@ def _figure(rows: Sequence[ScoreRow], metric: str, colours: Mapping[str, str]) -
 
 def _table(record: RunRecord, rows: Sequence[ScoreRow], page: TaskPage) -> tuple[Table, list[str]]:
     """Return the main table and its footnotes, the first one numbered 1."""
-    metrics = columns_of(rows, page.columns)
+    faults = [m for m in page.faults if any(m in row.metrics and row.metrics[m].value > 0 for row in rows)]
+    metrics = columns_of(rows, (*page.columns, *faults))
     cells, notes = grid_of(rows, metrics, record.comparisons)
     body = [
         [row.site_name, row.adapter_name, row.studies, *map(score_view, line)]
